@@ -1,0 +1,36 @@
+"""The exceptions that `recsys` raises on purpose.
+
+::
+
+    RecsysError
+    ├── DataError         (also ValueError)   ratings or files that cannot be used
+    ├── UnknownIdError    (also LookupError)  a user or item that the data do not have
+    ├── ModelFileError    (also ValueError)   a saved model that is damaged, foreign or too new
+    └── NotFittedError    (also ValueError)   a model that is asked before it was fitted
+
+Each message is one sentence: what was wrong, where, and what would be right.
+"""
+
+from __future__ import annotations
+
+__all__ = ["DataError", "ModelFileError", "NotFittedError", "RecsysError", "UnknownIdError"]
+
+
+class RecsysError(Exception):
+    """Base class of the errors that `recsys` raises on purpose."""
+
+
+class DataError(RecsysError, ValueError):
+    """Ratings, files or arrays that cannot be used as they are."""
+
+
+class UnknownIdError(RecsysError, LookupError):
+    """A user or item id that the data do not contain."""
+
+
+class ModelFileError(RecsysError, ValueError):
+    """A saved model that is damaged, foreign, too new, or in the way."""
+
+
+class NotFittedError(RecsysError, ValueError):
+    """A model that is used before `fit`."""
