@@ -1,1 +1,213 @@
-"""."""
+"""The inner loops, compiled where a compiler was found and in NumPy otherwise.
+
+Both forms have the same signatures; the functions here check and prepare the arguments once and
+call whichever is active. `LOWRANK_KERNELS` in the environment forces a choice for a test or a bug
+report: ``reference``, or an instruction set that `supported` lists.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from lowrank.kernels import reference
+from lowrank.kernels.threads import available_cores, one_blas_thread, resolve_threads
+
+_core: ModuleType | None
+try:
+    from lowrank.kernels import _core
+except ImportError:
+    _core = None
+
+__all__ = [
+    "Backend",
+    "aligned_zeros",
+    "als_half_sweep",
+    "available_cores",
+    "backend",
+    "csr_matmat",
+    "csr_rmatmat",
+    "one_blas_thread",
+    "resolve_threads",
+    "supported",
+    "use",
+]
+
+Floats = NDArray[np.floating[Any]]
+
+
+class Backend(NamedTuple):
+    """Which kernels run: `name` is ``compiled`` or ``reference``."""
+
+    name: str
+    instruction_set: str | None
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.instruction_set})" if self.instruction_set else self.name
+
+
+_active: ModuleType = _core or reference
+
+
+def supported() -> list[str]:
+    """Return the kernels this machine can run, best last."""
+    return ["reference", *(_core.supported() if _core else [])]
+
+
+def use(name: str) -> None:
+    """Choose the kernels by name, for the whole process.
+
+    Raises
+    ------
+    ValueError
+        If this machine, or this installation, does not have them.
+    """
+    global _active
+    if name not in supported():
+        raise ValueError(f"kernels must be one of {', '.join(supported())}; got {name!r}.")
+    if name == "reference" or _core is None:
+        _active = reference
+    else:
+        _core.use(name)
+        _active = _core
+
+
+def backend() -> Backend:
+    """Return which kernels run."""
+    if _core is not None and _active is _core:
+        return Backend("compiled", _core.active())
+    return Backend("reference", None)
+
+
+def aligned_zeros(shape: tuple[int, ...], dtype: DTypeLike) -> Floats:
+    """Return a zero array that starts on a cache line: gathered rows straddle no line they need not."""
+    dtype = np.dtype(dtype)
+    n_bytes = math.prod(shape) * dtype.itemsize
+    memory = np.zeros(n_bytes + 64, dtype=np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + n_bytes].view(dtype).reshape(shape)
+
+
+def als_half_sweep(
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.int32],
+    data: Floats,
+    other: Floats,
+    *,
+    penalty: Floats,
+    factors: Floats,
+    other_bias: Floats | None = None,
+    shift: float = 0.0,
+    bias_penalty: Floats | None = None,
+    bias: Floats | None = None,
+    threads: int | None = None,
+) -> NDArray[np.float64]:
+    r"""Solve the ridge regression of every row of a sparse matrix against fixed factors.
+
+    For each row u with entries :math:`x_{ui}`, `factors` and `bias` receive the exact minimiser of
+
+    .. math:: \sum_i (x_{ui} - \text{shift} - c_i - a_u \cdot m_i - b_u)^2
+              + \lambda_u \|a_u\|^2 + \lambda^b_u b_u^2
+
+    by a Cholesky factorisation of its normal equations. Rows without entries become zero.
+    The result does not depend on the number of threads, not in one bit.
+
+    Parameters
+    ----------
+    indptr, indices, data : ndarrays of int64, int32 and the working dtype
+        The matrix of shape (n_rows, n_cols) in CSR form.
+    other : ndarray of shape (n_cols, k), float32 or float64
+        The fixed factors m_i; their dtype is the working dtype.
+    penalty : ndarray of shape (n_rows,)
+        Positive ridge penalties lambda_u.
+    factors : ndarray of shape (n_rows, k)
+        Output: the factors a_u.
+    other_bias : ndarray of shape (n_cols,), optional
+        The fixed biases c_i; zero by default.
+    shift : float
+        Subtracted from every entry.
+    bias_penalty : ndarray of shape (n_rows,), optional
+        Penalties of the row biases, which are fitted only when this is given.
+    bias : ndarray of shape (n_rows,), optional
+        Output: the biases b_u.
+    threads : int, optional
+        Number of threads; all available cores by default.
+
+    Returns
+    -------
+    objective : ndarray of shape (n_rows,), float64
+        Each row's minimum, its penalties included.
+
+    References
+    ----------
+    Zhou, Wilkinson, Schreiber and Pan (2008), "Large-scale parallel collaborative filtering for
+    the Netflix prize", section 3.1.
+    """
+    dtype = other.dtype
+    n_rows, n_cols = len(factors), len(other)
+    fit_bias = bias_penalty is not None
+    objective = np.empty(n_rows, dtype=np.float64)
+    _active.als_half_sweep(
+        indptr,
+        indices,
+        data,
+        other,
+        np.zeros(n_cols, dtype) if other_bias is None else other_bias,
+        float(shift),
+        np.ascontiguousarray(penalty, dtype),
+        np.zeros(n_rows, dtype)
+        if bias_penalty is None
+        else np.ascontiguousarray(bias_penalty, dtype),
+        fit_bias,
+        factors,
+        np.empty(n_rows, dtype) if bias is None else bias,
+        objective,
+        resolve_threads(threads),
+    )
+    return objective
+
+
+def csr_matmat(
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.int32],
+    data: Floats,
+    X: Floats,
+    *,
+    threads: int | None = None,
+) -> Floats:
+    """Return A @ X for a CSR matrix A of shape (n, m) and a dense block X of shape (m, width).
+
+    The same bits on any number of threads.
+    """
+    X = np.ascontiguousarray(X, data.dtype)
+    Y = np.empty((len(indptr) - 1, X.shape[1]), dtype=data.dtype)
+    _active.csr_matmat(indptr, indices, data, X, Y, resolve_threads(threads))
+    return Y
+
+
+def csr_rmatmat(
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.int32],
+    data: Floats,
+    X: Floats,
+    n_cols: int,
+    *,
+    threads: int | None = None,
+) -> Floats:
+    """Return A.T @ X for a CSR matrix A of shape (n, n_cols) and a block X of shape (n, width).
+
+    Indices must be sorted within each row. The same bits on any number of threads.
+    """
+    X = np.ascontiguousarray(X, data.dtype)
+    Y = np.empty((n_cols, X.shape[1]), dtype=data.dtype)
+    _active.csr_rmatmat(indptr, indices, data, X, Y, resolve_threads(threads))
+    return Y
+
+
+if choice := os.environ.get("LOWRANK_KERNELS"):
+    use(choice)

@@ -1,0 +1,52 @@
+# Every target sets up what it needs in .venv; nothing outside this folder is touched.
+
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+BUILD_INPUTS := pyproject.toml CMakeLists.txt $(wildcard lowrank/kernels/src/*)
+
+.PHONY: help demo test bench wheel clean
+
+help:  ## List the targets
+	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 10
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; name one with make PYTHON=..."; exit 1; }
+	@echo "== Creating a virtual environment in $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: $(BIN)/python $(BUILD_INPUTS)
+	@echo "== Installing the package and compiling its kernels into $(VENV) (about a minute)"
+	@$(PIP) install --editable .
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	@echo "== Installing the test tools into $(VENV)"
+	@$(PIP) install --editable '.[test]'
+	@touch $@
+
+demo: $(VENV)/.installed  ## Fit a model on the sample data and recommend with it
+	@PATH="$(CURDIR)/$(BIN):$$PATH" sh data/demo.sh
+
+test: $(VENV)/.installed-test  ## Run every check: ruff, mypy, pytest with doctests
+	@echo "== Kernels: $$($(BIN)/python -c 'from lowrank import kernels; print(kernels.backend())')"
+	@echo "== ruff"
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@echo "== mypy"
+	@$(BIN)/mypy
+	@echo "== pytest"
+	@$(BIN)/python -m pytest
+
+bench: $(VENV)/.installed-test  ## Run the benchmarks (minutes); see benchmarks/README.md
+	@$(BIN)/python benchmarks/run.py
+
+wheel: $(BIN)/python  ## Build a wheel into dist/
+	@echo "== Building a wheel into dist/"
+	@$(PIP) wheel --no-deps --wheel-dir dist .
+	@ls dist
+
+clean:  ## Remove the environment and everything that was built
+	rm -rf $(VENV) build dist demo-model .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,67 @@
+"""The kernels in NumPy: what each computes, readable, and the oracle of the compiled ones.
+
+They are also what runs where the extension could not be compiled. `threads` is accepted and
+ignored, so that both forms are called alike.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["als_half_sweep", "csr_matmat", "csr_rmatmat"]
+
+Floats = NDArray[np.floating]
+Ints = NDArray[np.integer]
+
+
+def als_half_sweep(
+    indptr: Ints,
+    indices: Ints,
+    data: Floats,
+    other: Floats,
+    other_bias: Floats,
+    shift: float,
+    penalty: Floats,
+    bias_penalty: Floats,
+    fit_bias: bool,
+    factors: Floats,
+    bias: Floats,
+    objective: NDArray[np.float64],
+    threads: int,
+) -> None:
+    """Solve one ridge regression per row, exactly; see `lowrank.kernels.als_half_sweep`."""
+    k = other.shape[1]
+    for row in range(len(factors)):
+        observed = slice(indptr[row], indptr[row + 1])
+        columns = indices[observed]
+        if len(columns) == 0:
+            factors[row], bias[row], objective[row] = 0, 0, 0
+            continue
+        target = data[observed] - other.dtype.type(shift) - other_bias[columns]
+        design = np.column_stack([other[columns], np.full(len(columns), fit_bias, other.dtype)])
+        ridge = np.append(np.full(k, penalty[row]), bias_penalty[row] if fit_bias else 1)
+        right = design.T @ target
+        solution = np.linalg.solve(design.T @ design + np.diag(ridge).astype(other.dtype), right)
+        factors[row], bias[row] = solution[:k], solution[k]
+        squares = target.astype(np.float64) @ target
+        objective[row] = squares - solution.astype(np.float64) @ right
+
+
+def csr_matmat(
+    indptr: Ints, indices: Ints, data: Floats, X: Floats, Y: Floats, threads: int
+) -> None:
+    """Write A @ X into Y."""
+    for row in range(len(Y)):
+        stored = slice(indptr[row], indptr[row + 1])
+        Y[row] = data[stored] @ X[indices[stored]]
+
+
+def csr_rmatmat(
+    indptr: Ints, indices: Ints, data: Floats, X: Floats, Y: Floats, threads: int
+) -> None:
+    """Write A.T @ X into Y."""
+    Y[:] = 0
+    for row in range(len(X)):
+        stored = slice(indptr[row], indptr[row + 1])
+        np.add.at(Y, indices[stored], data[stored, None] * X[row])

@@ -1,0 +1,214 @@
+// The explicit ALS half-sweep: gather each row's factors into packed tiles, build its normal
+// equations (gram.hpp), and solve as many rows at once as a register has lanes (cholesky.hpp).
+
+#pragma once
+
+#include "cholesky.hpp"
+#include "gram.hpp"
+#include "kernels.hpp"
+
+namespace lowrank::LOWRANK_ISA {
+
+inline constexpr std::int64_t tile_bytes = 32 * 1024;  // stays in a first-level cache
+inline constexpr std::int64_t prefetch_distance = 12;  // gathered rows ahead
+
+template <class T>
+struct Batch {
+    std::int64_t row[lanes<T>];
+    T sum[lanes<T>];             // sum of the targets
+    double sum_squares[lanes<T>];
+    int count = 0;
+};
+
+// Where everything lies in one thread's scratch memory.
+template <class T>
+struct Workspace {
+    using V = Vec<T, lanes<T>>;
+    std::int64_t width;      // k rounded up to whole register blocks
+    std::int64_t stride;     // of a tile row: the factors, then the side columns
+    std::int64_t tile_rows;
+    std::int64_t gram_size;  // numbers in one row's normal equations
+    T* tile;
+    T* grams;                // one for each lane
+    V* solution;
+    LaneSystems<T> systems;
+    std::size_t bytes;
+
+    Workspace(std::int64_t k, void* memory) {
+        constexpr int W = lanes<T>;
+        width = round_up(k, W > block_rows ? W : block_rows);
+        stride = width + round_up(side_columns, W);
+        tile_rows = tile_bytes / (stride * static_cast<std::int64_t>(sizeof(T)));
+        if (tile_rows < 16) tile_rows = 16;
+        gram_size = (width + side_columns) * width;
+        systems.size = static_cast<int>(round_up(k, factor_rows));
+        char* next = static_cast<char*>(memory);
+        const auto take = [&next](std::int64_t n, std::size_t size) {
+            char* start = next;
+            next += round_up(n * static_cast<std::int64_t>(size), 64);
+            return start;
+        };
+        tile = reinterpret_cast<T*>(take(tile_rows * stride, sizeof(T)));
+        grams = reinterpret_cast<T*>(take(gram_size * W, sizeof(T)));
+        solution = reinterpret_cast<V*>(take(systems.size, sizeof(V)));
+        systems.inverse_diagonal = reinterpret_cast<V*>(take(systems.size, sizeof(V)));
+        systems.cells = reinterpret_cast<V*>(take(LaneSystems<T>::cell_count(systems.size), sizeof(V)));
+        bytes = static_cast<std::size_t>(next - static_cast<char*>(memory));
+    }
+};
+
+template <class T>
+[[gnu::always_inline]] inline void prefetch_row(const T* row, std::int64_t k) {
+    constexpr std::int64_t line = 64 / sizeof(T);
+    for (std::int64_t j = 0; j < k; j += line) __builtin_prefetch(row + j);
+}
+
+template <class T>
+[[gnu::always_inline]] inline void copy_row(const T* from, T* to, std::int64_t k) {
+    constexpr int W = lanes<T>;
+    std::int64_t j = 0;
+    for (; j + W <= k; j += W) store<T, W>(to + j, load<T, W>(from + j));
+    for (; j < k; ++j) to[j] = from[j];
+}
+
+// The normal equations of one row, into the batch's next lane.
+template <class T>
+inline void accumulate(const AlsProblem<T>& problem, std::int64_t row, const Workspace<T>& work,
+                       Batch<T>& batch) {
+    const std::int64_t end = problem.ratings.indptr[row + 1];
+    const std::int32_t* indices = problem.ratings.indices;
+    T* gram = work.grams + batch.count * work.gram_size;
+    __builtin_memset(gram, 0, work.gram_size * sizeof(T));
+    double sum = 0, sum_squares = 0;
+    for (std::int64_t start = problem.ratings.indptr[row]; start < end; start += work.tile_rows) {
+        const std::int64_t n = end - start < work.tile_rows ? end - start : work.tile_rows;
+        for (std::int64_t p = 0; p < n; ++p) {
+            if (start + p + prefetch_distance < end)
+                prefetch_row(problem.other + indices[start + p + prefetch_distance] * problem.k, problem.k);
+            const std::int64_t column = indices[start + p];
+            T* packed = work.tile + p * work.stride;
+            copy_row(problem.other + column * problem.k, packed, problem.k);
+            const T target = static_cast<T>(problem.ratings.data[start + p] - problem.shift) -
+                             problem.other_bias[column];
+            packed[work.width] = target;
+            packed[work.width + 1] = 1;
+            sum += target;
+            sum_squares += static_cast<double>(target) * target;
+        }
+        gram_update(Tile<T>{work.tile, n, work.stride}, work.width, gram);
+    }
+    batch.row[batch.count] = row;
+    batch.sum[batch.count] = static_cast<T>(sum);
+    batch.sum_squares[batch.count] = sum_squares;
+    ++batch.count;
+}
+
+// From one Gram matrix per lane to one lane per Gram matrix. Idle lanes repeat the first system.
+template <class T>
+inline void interleave_systems(const AlsProblem<T>& problem, const Workspace<T>& work, const Batch<T>& batch) {
+    constexpr int W = lanes<T>;
+    using V = Vec<T, W>;
+    const std::int64_t size = work.systems.size;
+    const T* gram[W];
+    V penalty;
+    for (int l = 0; l < W; ++l) {
+        const int lane = l < batch.count ? l : 0;
+        gram[l] = work.grams + lane * work.gram_size;
+        penalty[l] = problem.penalty[batch.row[lane]];
+    }
+    const auto lanes_of = [&](std::int64_t offset, V(&v)[W]) {
+        for (int l = 0; l < W; ++l) v[l] = load<T, W>(gram[l] + offset);
+        transpose<T, W>(v);
+    };
+    V v[W];
+    for (std::int64_t i = 0; i < size; ++i) {
+        V* row = work.systems.row(i);
+        for (std::int64_t j = i / W * W; j < size; j += W) {
+            lanes_of(i * work.width + j, v);
+            for (std::int64_t c = j < i ? i - j : 0; c < W && j + c < size; ++c) row[j + c] = v[c];
+        }
+        // Padding rows have a zero Gram matrix: the penalty alone keeps them solvable.
+        row[i] += i < problem.k ? penalty : broadcast<T, W>(1);
+    }
+    for (int side = 0; side < side_columns; ++side)
+        for (std::int64_t j = 0; j < size; j += W) {
+            lanes_of((work.width + side) * work.width + j, v);
+            for (std::int64_t c = 0; c < W && j + c < size; ++c)
+                work.systems.row(j + c)[size + side] = v[c];
+        }
+}
+
+// The bias is the last unknown of each system, so it is eliminated by hand: with y = R^-T rhs and
+// z = R^-T sums, b = (sum - z.y) / (n + bias_penalty - z.z) and a = R^-1 (y - b z).
+template <class T>
+inline Vec<T, lanes<T>> solve_bias(const AlsProblem<T>& problem, const Workspace<T>& work,
+                                   const Batch<T>& batch, double (&gain)[lanes<T>]) {
+    constexpr int W = lanes<T>;
+    using V = Vec<T, W>;
+    V yy{}, zy{}, zz{};
+    for (std::int64_t i = 0; i < work.systems.size; ++i) {
+        const V y = work.systems.row(i)[work.systems.size];
+        const V z = work.systems.row(i)[work.systems.size + 1];
+        yy += y * y;
+        zy += z * y;
+        zz += z * z;
+    }
+    V bias{};
+    for (int l = 0; l < batch.count; ++l) {
+        gain[l] = yy[l];
+        if (!problem.fit_bias) continue;
+        const std::int64_t row = batch.row[l];
+        const T n = static_cast<T>(problem.ratings.indptr[row + 1] - problem.ratings.indptr[row]);
+        const T numerator = batch.sum[l] - zy[l];
+        bias[l] = numerator / (n - zz[l] + problem.bias_penalty[row]);
+        gain[l] += static_cast<double>(bias[l]) * numerator;
+    }
+    return bias;
+}
+
+template <class T>
+inline void solve_batch(const AlsProblem<T>& problem, const Workspace<T>& work, Batch<T>& batch) {
+    using V = Vec<T, lanes<T>>;
+    if (batch.count == 0) return;
+    interleave_systems(problem, work, batch);
+    factor(work.systems);
+    double gain[lanes<T>];
+    const V bias = solve_bias(problem, work, batch, gain);
+    for (std::int64_t i = 0; i < work.systems.size; ++i) {
+        const V* rhs = work.systems.row(i) + work.systems.size;
+        work.solution[i] = rhs[0] - bias * rhs[1];
+    }
+    back_substitute(work.systems, work.solution);
+    for (int l = 0; l < batch.count; ++l) {
+        T* factors = problem.factors + batch.row[l] * problem.k;
+        for (std::int64_t i = 0; i < problem.k; ++i) factors[i] = work.solution[i][l];
+        problem.bias[batch.row[l]] = bias[l];
+        problem.objective[batch.row[l]] = batch.sum_squares[l] - gain[l];
+    }
+    batch.count = 0;
+}
+
+template <class T>
+std::size_t als_workspace(std::int64_t k) {
+    return Workspace<T>(k, nullptr).bytes;
+}
+
+template <class T>
+void als_rows(const AlsProblem<T>& problem, std::int64_t begin, std::int64_t end, void* memory) {
+    const Workspace<T> work(problem.k, memory);
+    __builtin_memset(work.tile, 0, work.tile_rows * work.stride * sizeof(T));
+    Batch<T> batch;
+    for (std::int64_t row = begin; row < end; ++row) {
+        if (problem.ratings.indptr[row] == problem.ratings.indptr[row + 1]) {
+            __builtin_memset(problem.factors + row * problem.k, 0, problem.k * sizeof(T));
+            problem.bias[row] = 0;
+            problem.objective[row] = 0;
+            continue;
+        }
+        accumulate(problem, row, work, batch);
+        if (batch.count == lanes<T>) solve_batch(problem, work, batch);
+    }
+    solve_batch(problem, work, batch);
+}
+
+}  // namespace lowrank::LOWRANK_ISA

@@ -1,0 +1,72 @@
+// What the kernels compute, as plain structs and a table of functions.
+//
+// Each isa_*.cpp compiles the same templates for one instruction set and exports one KernelTable;
+// module.cpp picks a table when it is imported and deals the rows out to threads. The kernels
+// themselves are single-threaded, allocate nothing and use no standard-library templates, so that
+// no AVX instruction can reach a machine without AVX through a function the linker has merged.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace lowrank {
+
+// A compressed sparse row matrix. Indices are sorted within each row.
+template <class T>
+struct Csr {
+    const std::int64_t* indptr;
+    const std::int32_t* indices;
+    const T* data;
+    std::int64_t n_rows;
+    std::int64_t n_cols;
+};
+
+// One half-sweep of alternating least squares: for each row u with observations (i, x_ui)
+//
+//   minimise  sum_i (x_ui - shift - other_bias_i - a_u . m_i - b_u)^2
+//             + penalty_u |a_u|^2 + bias_penalty_u b_u^2
+//
+// over a_u (k numbers) and, with fit_bias, over b_u. Rows without observations become zero.
+template <class T>
+struct AlsProblem {
+    Csr<T> ratings;
+    const T* other;         // n_cols x k, the fixed factors m_i
+    const T* other_bias;    // n_cols, the fixed biases c_i
+    const T* penalty;       // n_rows
+    const T* bias_penalty;  // n_rows
+    T* factors;             // n_rows x k, out
+    T* bias;                // n_rows, out
+    double* objective;      // n_rows, out: the row's minimum, penalties included
+    double shift;
+    std::int64_t k;
+    bool fit_bias;
+};
+
+template <class T>
+struct Kernels {
+    // Bytes of 64-byte-aligned scratch that als_rows needs for factors of length k.
+    std::size_t (*als_workspace)(std::int64_t k);
+    void (*als_rows)(const AlsProblem<T>&, std::int64_t begin, std::int64_t end, void* workspace);
+    // Y[begin:end] = A[begin:end] X, with X of shape n_cols x width.
+    void (*matmat_rows)(const Csr<T>&, const T* X, std::int64_t width, T* Y,
+                        std::int64_t begin, std::int64_t end);
+    // Y[begin:end] = (A' X)[begin:end], with X of shape n_rows x width: the columns begin:end of A.
+    void (*rmatmat_cols)(const Csr<T>&, const T* X, std::int64_t width, T* Y,
+                         std::int64_t begin, std::int64_t end);
+};
+
+struct KernelTable {
+    const char* name;
+    std::int64_t batch_rows;  // rows that als_rows solves together: hand out multiples of it
+    Kernels<float> f32;
+    Kernels<double> f64;
+};
+
+extern const KernelTable baseline_kernels;
+#ifdef LOWRANK_X86
+extern const KernelTable avx2_kernels;
+extern const KernelTable avx512_kernels;
+#endif
+
+}  // namespace lowrank

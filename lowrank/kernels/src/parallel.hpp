@@ -1,0 +1,63 @@
+// Threads of our own: spawned for one call, joined before it returns, no state between calls.
+
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace lowrank {
+
+// Runs body(thread_number) on `threads` threads, the caller's included; rethrows what one throws.
+template <class Body>
+void on_threads(int threads, const Body& body) {
+    std::exception_ptr failure;
+    std::mutex guard;
+    const auto run = [&](int number) {
+        try {
+            body(number);
+        } catch (...) {
+            const std::lock_guard lock(guard);
+            if (!failure) failure = std::current_exception();
+        }
+    };
+    std::vector<std::jthread> others;
+    others.reserve(threads - 1);
+    for (int number = 1; number < threads; ++number) others.emplace_back(run, number);
+    run(0);
+    others.clear();
+    if (failure) std::rethrow_exception(failure);
+}
+
+// Deals out ranges of rows with about the same number of non-zeros: rows of real data are far
+// from equal. A range is a multiple of `step` rows, except the last.
+class RowQueue {
+public:
+    RowQueue(const std::int64_t* indptr, std::int64_t n_rows, std::int64_t step, int threads)
+        : indptr_(indptr), n_rows_(n_rows), step_(step) {
+        share_ = (indptr[n_rows] + n_rows * row_cost) / (threads == 1 ? 1 : threads * 64) + 1;
+    }
+
+    bool next(std::int64_t& begin, std::int64_t& end) {
+        const std::lock_guard lock(guard_);
+        begin = end = next_;
+        while (end < n_rows_ && cost(begin, end) < share_) end = std::min(end + step_, n_rows_);
+        next_ = end;
+        return begin < end;
+    }
+
+private:
+    static constexpr std::int64_t row_cost = 16;  // solving or storing a row, in non-zeros
+
+    std::int64_t cost(std::int64_t begin, std::int64_t end) const {
+        return indptr_[end] - indptr_[begin] + (end - begin) * row_cost;
+    }
+
+    const std::int64_t* indptr_;
+    std::int64_t n_rows_, step_, share_, next_ = 0;
+    std::mutex guard_;
+};
+
+}  // namespace lowrank

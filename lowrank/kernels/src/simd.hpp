@@ -1,0 +1,77 @@
+// Short vectors through the compiler's vector extensions: `a * b + c` works lane by lane and
+// becomes a fused multiply-add where the instruction set has one.
+
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#ifndef LOWRANK_VECTOR_BYTES
+#error "each isa_*.cpp defines LOWRANK_VECTOR_BYTES and LOWRANK_ISA first"
+#endif
+
+namespace lowrank::LOWRANK_ISA {
+
+template <class T, int N>
+struct VecType {
+    typedef T type __attribute__((vector_size(N * sizeof(T))));
+};
+template <class T>
+struct VecType<T, 1> {
+    typedef T type;
+};
+template <class T, int N>
+using Vec = typename VecType<T, N>::type;
+
+// Lanes in a full register.
+template <class T>
+inline constexpr int lanes = LOWRANK_VECTOR_BYTES / static_cast<int>(sizeof(T));
+
+template <class T, int N>
+[[gnu::always_inline]] inline Vec<T, N> load(const T* p) {
+    Vec<T, N> v;
+    __builtin_memcpy(&v, p, sizeof v);
+    return v;
+}
+
+template <class T, int N>
+[[gnu::always_inline]] inline void store(T* p, Vec<T, N> v) {
+    __builtin_memcpy(p, &v, sizeof v);
+}
+
+template <class T, int N>
+[[gnu::always_inline]] inline Vec<T, N> broadcast(T x) {
+    return x - Vec<T, N>{};
+}
+
+template <class T>
+[[gnu::always_inline]] inline Vec<T, lanes<T>> square_root(Vec<T, lanes<T>> v) {
+    for (int i = 0; i < lanes<T>; ++i) v[i] = sizeof(T) == 4 ? __builtin_sqrtf(v[i]) : __builtin_sqrt(v[i]);
+    return v;
+}
+
+template <class T, int N, int Offset, int... I>
+[[gnu::always_inline]] inline Vec<T, N> interleave(Vec<T, N> a, Vec<T, N> b,
+                                                   std::integer_sequence<int, I...>) {
+    return __builtin_shufflevector(a, b, (Offset + I / 2 + (I % 2) * N)...);
+}
+
+// Transposes N vectors of N lanes in place: log2(N) perfect shuffles.
+template <class T, int N>
+[[gnu::always_inline]] inline void transpose(Vec<T, N> (&v)[N]) {
+    constexpr auto sequence = std::make_integer_sequence<int, N>{};
+    for (int stage = 1; stage < N; stage *= 2) {
+        Vec<T, N> shuffled[N];
+        for (int i = 0; i < N / 2; ++i) {
+            shuffled[2 * i] = interleave<T, N, 0>(v[i], v[i + N / 2], sequence);
+            shuffled[2 * i + 1] = interleave<T, N, N / 2>(v[i], v[i + N / 2], sequence);
+        }
+        for (int i = 0; i < N; ++i) v[i] = shuffled[i];
+    }
+}
+
+inline constexpr std::int64_t round_up(std::int64_t n, std::int64_t step) {
+    return (n + step - 1) / step * step;
+}
+
+}  // namespace lowrank::LOWRANK_ISA

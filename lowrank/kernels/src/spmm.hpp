@@ -1,0 +1,113 @@
+// Sparse times dense block, Y = A X and Y = A' X, for a CSR matrix A and row-major X and Y.
+//
+// The block's columns are taken in chunks of a few vectors, which stay in registers while a row
+// of A is read; a width that is no multiple of the vector length ends with shorter vectors.
+
+#pragma once
+
+#include "kernels.hpp"
+#include "simd.hpp"
+
+namespace lowrank::LOWRANK_ISA {
+
+inline constexpr std::int64_t spmm_prefetch_distance = 16;
+
+template <class T, int N, int Cols>
+inline void matmat_chunk(const Csr<T>& A, const T* X, std::int64_t width, T* Y, std::int64_t begin,
+                         std::int64_t end) {
+    const std::int64_t last = A.indptr[end];
+    for (std::int64_t row = begin; row < end; ++row) {
+        Vec<T, N> acc[Cols] = {};
+        for (std::int64_t p = A.indptr[row]; p < A.indptr[row + 1]; ++p) {
+            if (p + spmm_prefetch_distance < last)
+                for (int c = 0; c < Cols; ++c)
+                    __builtin_prefetch(X + A.indices[p + spmm_prefetch_distance] * width + c * N);
+            const T* x = X + A.indices[p] * width;
+            const Vec<T, N> a = broadcast<T, N>(A.data[p]);
+            for (int c = 0; c < Cols; ++c) acc[c] += a * load<T, N>(x + c * N);
+        }
+        for (int c = 0; c < Cols; ++c) store<T, N>(Y + row * width + c * N, acc[c]);
+    }
+}
+
+// First position in indices[begin:end] that is not below `column`.
+inline std::int64_t lower_bound(const std::int32_t* indices, std::int64_t begin, std::int64_t end,
+                                std::int64_t column) {
+    while (begin < end) {
+        const std::int64_t middle = begin + (end - begin) / 2;
+        if (indices[middle] < column) begin = middle + 1;
+        else end = middle;
+    }
+    return begin;
+}
+
+template <class T, int N, int Cols>
+inline void rmatmat_chunk(const Csr<T>& A, const T* X, std::int64_t width, T* Y, std::int64_t begin,
+                          std::int64_t end) {
+    for (std::int64_t row = 0; row < A.n_rows; ++row) {
+        Vec<T, N> x[Cols];
+        for (int c = 0; c < Cols; ++c) x[c] = load<T, N>(X + row * width + c * N);
+        const std::int64_t stop = A.indptr[row + 1];
+        std::int64_t p = A.indptr[row];
+        if (begin > 0) p = lower_bound(A.indices, p, stop, begin);
+        for (; p < stop && A.indices[p] < end; ++p) {
+            T* y = Y + A.indices[p] * width;
+            const Vec<T, N> a = broadcast<T, N>(A.data[p]);
+            for (int c = 0; c < Cols; ++c)
+                store<T, N>(y + c * N, load<T, N>(y + c * N) + a * x[c]);
+        }
+    }
+}
+
+// Calls chunk.run<N, Cols>(first_column) until all columns are done, widest chunks first.
+template <class T, class Chunk>
+inline void for_each_chunk(std::int64_t width, const Chunk& chunk) {
+    constexpr int W = lanes<T>;
+    std::int64_t j = 0;
+    for (; j + 4 * W <= width; j += 4 * W) chunk.template run<W, 4>(j);
+    if (j + 2 * W <= width) chunk.template run<W, 2>(j), j += 2 * W;
+    if (j + W <= width) chunk.template run<W, 1>(j), j += W;
+    if constexpr (W > 8) { if (j + 8 <= width) chunk.template run<8, 1>(j), j += 8; }
+    if constexpr (W > 4) { if (j + 4 <= width) chunk.template run<4, 1>(j), j += 4; }
+    if constexpr (W > 2) { if (j + 2 <= width) chunk.template run<2, 1>(j), j += 2; }
+    if (j < width) chunk.template run<1, 1>(j);
+}
+
+template <class T>
+struct MatmatChunk {
+    const Csr<T>& A;
+    const T* X;
+    std::int64_t width;
+    T* Y;
+    std::int64_t begin, end;
+    template <int N, int Cols>
+    void run(std::int64_t j) const {
+        matmat_chunk<T, N, Cols>(A, X + j, width, Y + j, begin, end);
+    }
+};
+
+template <class T>
+struct RmatmatChunk {
+    const Csr<T>& A;
+    const T* X;
+    std::int64_t width;
+    T* Y;
+    std::int64_t begin, end;
+    template <int N, int Cols>
+    void run(std::int64_t j) const {
+        rmatmat_chunk<T, N, Cols>(A, X + j, width, Y + j, begin, end);
+    }
+};
+
+template <class T>
+void matmat_rows(const Csr<T>& A, const T* X, std::int64_t width, T* Y, std::int64_t begin, std::int64_t end) {
+    for_each_chunk<T>(width, MatmatChunk<T>{A, X, width, Y, begin, end});
+}
+
+template <class T>
+void rmatmat_cols(const Csr<T>& A, const T* X, std::int64_t width, T* Y, std::int64_t begin, std::int64_t end) {
+    __builtin_memset(Y + begin * width, 0, (end - begin) * width * sizeof(T));
+    for_each_chunk<T>(width, RmatmatChunk<T>{A, X, width, Y, begin, end});
+}
+
+}  // namespace lowrank::LOWRANK_ISA

@@ -1,0 +1,19 @@
+// The table of this instruction set's kernels; included once by each isa_*.cpp.
+
+#pragma once
+
+#include "als.hpp"
+#include "spmm.hpp"
+
+namespace lowrank::LOWRANK_ISA {
+
+template <class T>
+constexpr Kernels<T> kernels() {
+    return {als_workspace<T>, als_rows<T>, matmat_rows<T>, rmatmat_cols<T>};
+}
+
+constexpr KernelTable table(const char* name) {
+    return {name, lanes<float>, kernels<float>(), kernels<double>()};
+}
+
+}  // namespace lowrank::LOWRANK_ISA

@@ -1,0 +1,187 @@
+"""Each compiled kernel against its NumPy reference, on every instruction set of this machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lowrank import kernels
+
+COMPILED = kernels.supported()[1:]
+TOLERANCE = {np.float32: 2e-4, np.float64: 1e-11}
+
+
+@pytest.fixture(autouse=True)
+def _restore_kernels():
+    active = kernels.backend()
+    yield
+    kernels.use(active.instruction_set or "reference")
+
+
+def random_csr(n, m, density, dtype, rng):
+    A = sp.random_array((n, m), density=density, rng=rng, format="csr", dtype=dtype)
+    A.sort_indices()
+    return A.indptr.astype(np.int64), A.indices.astype(np.int32), A.data
+
+
+def half_sweep(problem, k, *, name, fit_bias=True, threads=1):
+    (indptr, indices, data), other, other_bias, penalty = problem
+    kernels.use(name)
+    factors = np.full((len(indptr) - 1, k), np.nan, other.dtype)
+    bias = np.full(len(factors), np.nan, other.dtype)
+    objective = kernels.als_half_sweep(
+        indptr,
+        indices,
+        data,
+        other,
+        other_bias=other_bias,
+        shift=0.3,
+        penalty=penalty,
+        bias_penalty=penalty / 2 if fit_bias else None,
+        factors=factors,
+        bias=bias,
+        threads=threads,
+    )
+    return factors, bias, objective
+
+
+def als_problem(n, m, k, density, dtype, seed):
+    rng = np.random.default_rng(seed)
+    matrix = random_csr(n, m, density, dtype, rng)
+    other = rng.normal(size=(m, k)).astype(dtype)
+    other_bias = rng.normal(size=m).astype(dtype)
+    return matrix, other, other_bias, rng.uniform(0.5, 3, size=n).astype(dtype)
+
+
+@pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("k", [1, 2, 7, 16, 17, 32, 33, 64, 130])
+def test_half_sweep_equals_reference(name, dtype, k):
+    problem = als_problem(37, 60, k, 0.3, dtype, seed=k)
+    for fit_bias in (True, False):
+        expected = half_sweep(problem, k, name="reference", fit_bias=fit_bias)
+        got = half_sweep(problem, k, name=name, fit_bias=fit_bias)
+        for ours, theirs in zip(got, expected, strict=True):
+            scale = max(1.0, np.abs(theirs).max())
+            np.testing.assert_allclose(ours, theirs, atol=TOLERANCE[dtype] * scale, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["reference", *COMPILED])
+def test_half_sweep_is_the_minimum(name):
+    """No nearby point has a smaller objective, and the objective returned is the one reached."""
+    k, rng = 3, np.random.default_rng(1)
+    problem = als_problem(20, 30, k, 0.4, np.float64, seed=5)
+    (indptr, indices, data), other, other_bias, penalty = problem
+    factors, bias, objective = half_sweep(problem, k, name=name)
+
+    def value(row, a, b):
+        seen = slice(indptr[row], indptr[row + 1])
+        error = data[seen] - 0.3 - other_bias[indices[seen]] - other[indices[seen]] @ a - b
+        return error @ error + penalty[row] * (a @ a) + penalty[row] / 2 * b**2
+
+    for row in range(20):
+        best = value(row, factors[row], bias[row])
+        assert best == pytest.approx(objective[row], rel=1e-10, abs=1e-12)
+        for _ in range(5):
+            step = rng.normal(size=k + 1) * 1e-3
+            assert value(row, factors[row] + step[:k], bias[row] + step[k]) >= best
+
+
+@pytest.mark.parametrize("name", ["reference", *COMPILED])
+def test_rows_without_entries_become_zero(name):
+    indptr = np.array([0, 0, 2, 2], dtype=np.int64)
+    problem = (
+        (indptr, np.array([0, 3], np.int32), np.ones(2, np.float32)),
+        np.ones((4, 5), np.float32),
+        np.zeros(4, np.float32),
+        np.ones(3, np.float32),
+    )
+    factors, bias, objective = half_sweep(problem, 5, name=name)
+    assert not factors[[0, 2]].any()
+    assert not bias[[0, 2]].any()
+    assert not objective[[0, 2]].any()
+    assert factors[1].all()
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_same_bits_on_any_number_of_threads(name):
+    problem = als_problem(500, 80, 20, 0.2, np.float32, seed=3)
+    one = half_sweep(problem, 20, name=name, threads=1)
+    for threads in (2, 3, 8):
+        for a, b in zip(half_sweep(problem, 20, name=name, threads=threads), one, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    n=st.integers(1, 40),
+    m=st.integers(1, 40),
+    width=st.integers(0, 40),
+    density=st.floats(0, 1),
+    threads=st.integers(1, 4),
+    dtype=st.sampled_from([np.float32, np.float64]),
+    name=st.sampled_from(kernels.supported()),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_products_equal_dense(n, m, width, density, threads, dtype, name, seed):
+    rng = np.random.default_rng(seed)
+    A = random_csr(n, m, density, dtype, rng)
+    dense = sp.csr_array((A[2], A[1], A[0]), shape=(n, m)).toarray()
+    X = rng.normal(size=(m, width)).astype(dtype)
+    Z = rng.normal(size=(n, width)).astype(dtype)
+    kernels.use(name)
+    Y = kernels.csr_matmat(*A, X, threads=threads)
+    W = kernels.csr_rmatmat(*A, Z, m, threads=threads)
+    assert Y.dtype == W.dtype == dtype
+    tolerance = TOLERANCE[dtype] / 10
+    np.testing.assert_allclose(Y, dense @ X, atol=tolerance)
+    np.testing.assert_allclose(W, dense.T @ Z, atol=tolerance)
+
+
+@pytest.mark.skipif(not COMPILED, reason="no compiled kernels in this installation")
+def test_shapes_are_checked_before_memory_is_touched():
+    core = pytest.importorskip("lowrank.kernels._core")
+    indptr, indices, data = np.array([0, 1]), np.array([0], np.int32), np.ones(1)
+    with pytest.raises(ValueError, match="indptr must have one entry more than rows"):
+        core.csr_matmat(indptr, indices, data, np.ones((1, 2)), np.ones((3, 2)), 1)
+    with pytest.raises(ValueError, match="same number of columns"):
+        core.csr_matmat(indptr, indices, data, np.ones((1, 2)), np.ones((1, 3)), 1)
+
+
+def test_forced_choice_from_the_environment():
+    code = "from lowrank import kernels; print(kernels.backend())"
+    forced = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "LOWRANK_KERNELS": "reference"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert forced.stdout.strip() == "reference"
+
+
+def test_unknown_kernels_are_refused():
+    with pytest.raises(ValueError, match=r"kernels must be one of reference.*; got 'avx9000'"):
+        kernels.use("avx9000")
+
+
+def test_threads_below_one_are_refused():
+    with pytest.raises(
+        ValueError, match="threads must be at least 1, or None for all cores; got 0"
+    ):
+        kernels.resolve_threads(0)
+
+
+def test_zeros_start_on_a_cache_line():
+    for shape in [(3, 5), (0, 4), (1000, 64)]:
+        zeros = kernels.aligned_zeros(shape, np.float32)
+        assert zeros.shape == shape
+        assert zeros.ctypes.data % 64 == 0 or zeros.size == 0
+        assert not zeros.any()
