@@ -7,6 +7,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(wildcard lowrank/kernels/src/*)
 
+# Prints a command as one would type it, then runs it.
+show = echo; echo "\$$ $(subst ",\",$(1))"; PATH="$(CURDIR)/$(BIN):$$PATH" $(1)
+, := ,
+
 .PHONY: help demo test bench wheel clean
 
 help:  ## List the targets
@@ -28,7 +32,10 @@ $(VENV)/.installed-test: $(VENV)/.installed
 	@touch $@
 
 demo: $(VENV)/.installed  ## Fit a model on the sample data and recommend with it
-	@PATH="$(CURDIR)/$(BIN):$$PATH" sh data/demo.sh
+	@$(call show,recsys fit data --out demo-model --force)
+	@$(call show,recsys recommend demo-model --user 1089)
+	@$(call show,recsys similar demo-model --title "The Good$(,) the Bad and the Ugly")
+	@echo; echo "The saved model lies in $(CURDIR)/demo-model; see: recsys info demo-model"
 
 test: $(VENV)/.installed-test  ## Run every check: ruff, mypy, pytest with doctests
 	@echo "== Kernels: $$($(BIN)/python -c 'from lowrank import kernels; print(kernels.backend())')"

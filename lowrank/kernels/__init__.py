@@ -30,10 +30,12 @@ __all__ = [
     "als_half_sweep",
     "available_cores",
     "backend",
+    "coefficients",
     "csr_matmat",
     "csr_rmatmat",
     "one_blas_thread",
     "resolve_threads",
+    "subtract",
     "supported",
     "use",
 ]
@@ -207,6 +209,21 @@ def csr_rmatmat(
     Y = np.empty((n_cols, X.shape[1]), dtype=data.dtype)
     _active.csr_rmatmat(indptr, indices, data, X, Y, resolve_threads(threads))
     return Y
+
+
+def coefficients(V: Floats, W: Floats, *, threads: int | None = None) -> Floats:
+    """Return V.T @ W for a basis V of shape (n, c) and a block W of shape (n, width).
+
+    V may be the first columns of a wider C-ordered array. The same bits on any number of threads.
+    """
+    P = np.empty((V.shape[1], W.shape[1]), dtype=W.dtype)
+    _active.coefficients(V, W, P, resolve_threads(threads))
+    return P
+
+
+def subtract(V: Floats, H: Floats, W: Floats, *, threads: int | None = None) -> None:
+    """Subtract V @ H from the C-ordered block W in place; V as in `coefficients`."""
+    _active.subtract(V, H, W, resolve_threads(threads))
 
 
 if choice := os.environ.get("LOWRANK_KERNELS"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["als_half_sweep", "csr_matmat", "csr_rmatmat"]
+__all__ = ["als_half_sweep", "coefficients", "csr_matmat", "csr_rmatmat", "subtract"]
 
 Floats = NDArray[np.floating]
 Ints = NDArray[np.integer]
@@ -65,3 +65,13 @@ def csr_rmatmat(
     for row in range(len(X)):
         stored = slice(indptr[row], indptr[row + 1])
         np.add.at(Y, indices[stored], data[stored, None] * X[row])
+
+
+def coefficients(V: Floats, W: Floats, P: Floats, threads: int) -> None:
+    """Write V.T @ W into P."""
+    P[:] = V.T @ W
+
+
+def subtract(V: Floats, H: Floats, W: Floats, threads: int) -> None:
+    """Subtract V @ H from W."""
+    W -= V @ H

@@ -145,6 +145,30 @@ def test_products_equal_dense(n, m, width, density, threads, dtype, name, seed):
     np.testing.assert_allclose(W, dense.T @ Z, atol=tolerance)
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    n=st.integers(1, 3000),
+    size=st.integers(0, 40),
+    spare=st.integers(0, 5),
+    width=st.integers(1, 40),
+    dtype=st.sampled_from([np.float32, np.float64]),
+    name=st.sampled_from(kernels.supported()),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_projections_equal_matrix_products(n, size, spare, width, dtype, name, seed):
+    rng = np.random.default_rng(seed)
+    V = rng.normal(size=(n, size + spare)).astype(dtype)[:, :size]
+    W = rng.normal(size=(n, width)).astype(dtype)
+    kernels.use(name)
+    H = kernels.coefficients(V, W, threads=2)
+    tolerance = TOLERANCE[dtype] * np.sqrt(n)
+    np.testing.assert_allclose(H, V.T @ W, atol=tolerance)
+    np.testing.assert_array_equal(H, kernels.coefficients(V, W, threads=1))
+    expected = W - V @ H
+    kernels.subtract(V, H, W, threads=3)
+    np.testing.assert_allclose(W, expected, atol=tolerance * np.sqrt(n) * max(size, 1))
+
+
 @pytest.mark.skipif(not COMPILED, reason="no compiled kernels in this installation")
 def test_shapes_are_checked_before_memory_is_touched():
     core = pytest.importorskip("lowrank.kernels._core")

@@ -54,6 +54,12 @@ struct Kernels {
     // Y[begin:end] = (A' X)[begin:end], with X of shape n_rows x width: the columns begin:end of A.
     void (*rmatmat_cols)(const Csr<T>&, const T* X, std::int64_t width, T* Y,
                          std::int64_t begin, std::int64_t end);
+    // P = V[begin:end]' W[begin:end], with V of shape n x size and W of shape n x width.
+    void (*coefficient_rows)(const T* V, std::int64_t stride, std::int64_t size, const T* W,
+                             std::int64_t width, T* P, std::int64_t begin, std::int64_t end);
+    // W[begin:end] -= V[begin:end] H, with H of shape size x width.
+    void (*subtract_rows)(const T* V, std::int64_t stride, std::int64_t size, const T* H,
+                          std::int64_t width, T* W, std::int64_t begin, std::int64_t end);
 };
 
 struct KernelTable {

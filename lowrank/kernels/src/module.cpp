@@ -7,6 +7,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <new>
 #include <stdexcept>
@@ -153,6 +154,56 @@ void csr_rmatmat(In1<std::int64_t> indptr, In1<std::int32_t> indices, In1<T> dat
     });
 }
 
+// A basis may be the first columns of a wider array: rows are contiguous, their stride is free.
+template <class T>
+using InRows = nb::ndarray<const T, nb::ndim<2>, nb::device::cpu>;
+
+template <class T>
+void check_basis(const InRows<T>& V, std::int64_t n) {
+    require(V.shape(1) == 0 || V.stride(1) == 1, "the rows of V must be contiguous");
+    require(static_cast<std::int64_t>(V.shape(0)) == n, "V and W must have the same number of rows");
+}
+
+// The rows are always cut into the same parts, whose sums are added in order: the number of
+// threads changes no bit.
+template <class T>
+void coefficients(InRows<T> V, In2<T> W, Out2<T> P, int threads) {
+    const std::int64_t n = W.shape(0), width = W.shape(1), size = V.shape(1);
+    check_basis(V, n);
+    require(static_cast<std::int64_t>(P.shape(0)) == size && static_cast<std::int64_t>(P.shape(1)) == width,
+            "P must have shape (columns of V, columns of W)");
+    const nb::gil_scoped_release release;
+    const std::int64_t parts = std::clamp<std::int64_t>(n / 1024, 1, 32), cells = size * width;
+    std::vector<T> sums(parts * cells);
+    std::atomic<std::int64_t> next{0};
+    on_threads(threads, [&](int) {
+        for (std::int64_t part; (part = next++) < parts;)
+            kernels<T>().coefficient_rows(V.data(), V.stride(0), size, W.data(), width, &sums[part * cells],
+                                          n * part / parts, n * (part + 1) / parts);
+    });
+    for (std::int64_t cell = 0; cell < cells; ++cell) {
+        double sum = 0;
+        for (std::int64_t part = 0; part < parts; ++part) sum += sums[part * cells + cell];
+        P.data()[cell] = static_cast<T>(sum);
+    }
+}
+
+template <class T>
+void subtract(InRows<T> V, In2<T> H, Out2<T> W, int threads) {
+    const std::int64_t n = W.shape(0), width = W.shape(1);
+    check_basis(V, n);
+    require(H.shape(0) == V.shape(1) && H.shape(1) == W.shape(1),
+            "H must have shape (columns of V, columns of W)");
+    const nb::gil_scoped_release release;
+    constexpr std::int64_t rows = 1024;
+    std::atomic<std::int64_t> next{0};
+    on_threads(threads, [&](int) {
+        for (std::int64_t begin; (begin = rows * next++) < n;)
+            kernels<T>().subtract_rows(V.data(), V.stride(0), V.shape(1), H.data(), width, W.data(), begin,
+                                       std::min(begin + rows, n));
+    });
+}
+
 template <class T>
 void add_kernels(nb::module_& m) {
     // noconvert: a silent copy of an output would lose the result, of an input the time.
@@ -165,6 +216,10 @@ void add_kernels(nb::module_& m) {
           nb::arg("data").noconvert(), nb::arg("X").noconvert(), nb::arg("Y").noconvert(), nb::arg("threads"));
     m.def("csr_rmatmat", &csr_rmatmat<T>, nb::arg("indptr").noconvert(), nb::arg("indices").noconvert(),
           nb::arg("data").noconvert(), nb::arg("X").noconvert(), nb::arg("Y").noconvert(), nb::arg("threads"));
+    m.def("coefficients", &coefficients<T>, nb::arg("V").noconvert(), nb::arg("W").noconvert(),
+          nb::arg("P").noconvert(), nb::arg("threads"));
+    m.def("subtract", &subtract<T>, nb::arg("V").noconvert(), nb::arg("H").noconvert(), nb::arg("W").noconvert(),
+          nb::arg("threads"));
 }
 
 }  // namespace

@@ -59,55 +59,33 @@ inline void rmatmat_chunk(const Csr<T>& A, const T* X, std::int64_t width, T* Y,
     }
 }
 
-// Calls chunk.run<N, Cols>(first_column) until all columns are done, widest chunks first.
+// Calls chunk.operator()<N, Cols>(first_column) until all columns are done, widest chunks first.
 template <class T, class Chunk>
 inline void for_each_chunk(std::int64_t width, const Chunk& chunk) {
     constexpr int W = lanes<T>;
     std::int64_t j = 0;
-    for (; j + 4 * W <= width; j += 4 * W) chunk.template run<W, 4>(j);
-    if (j + 2 * W <= width) chunk.template run<W, 2>(j), j += 2 * W;
-    if (j + W <= width) chunk.template run<W, 1>(j), j += W;
-    if constexpr (W > 8) { if (j + 8 <= width) chunk.template run<8, 1>(j), j += 8; }
-    if constexpr (W > 4) { if (j + 4 <= width) chunk.template run<4, 1>(j), j += 4; }
-    if constexpr (W > 2) { if (j + 2 <= width) chunk.template run<2, 1>(j), j += 2; }
-    if (j < width) chunk.template run<1, 1>(j);
+    for (; j + 4 * W <= width; j += 4 * W) chunk.template operator()<W, 4>(j);
+    if (j + 2 * W <= width) chunk.template operator()<W, 2>(j), j += 2 * W;
+    if (j + W <= width) chunk.template operator()<W, 1>(j), j += W;
+    if constexpr (W > 8) if (j + 8 <= width) chunk.template operator()<8, 1>(j), j += 8;
+    if constexpr (W > 4) if (j + 4 <= width) chunk.template operator()<4, 1>(j), j += 4;
+    if constexpr (W > 2) if (j + 2 <= width) chunk.template operator()<2, 1>(j), j += 2;
+    if (j < width) chunk.template operator()<1, 1>(j);
 }
 
 template <class T>
-struct MatmatChunk {
-    const Csr<T>& A;
-    const T* X;
-    std::int64_t width;
-    T* Y;
-    std::int64_t begin, end;
-    template <int N, int Cols>
-    void run(std::int64_t j) const {
-        matmat_chunk<T, N, Cols>(A, X + j, width, Y + j, begin, end);
-    }
-};
-
-template <class T>
-struct RmatmatChunk {
-    const Csr<T>& A;
-    const T* X;
-    std::int64_t width;
-    T* Y;
-    std::int64_t begin, end;
-    template <int N, int Cols>
-    void run(std::int64_t j) const {
-        rmatmat_chunk<T, N, Cols>(A, X + j, width, Y + j, begin, end);
-    }
-};
-
-template <class T>
 void matmat_rows(const Csr<T>& A, const T* X, std::int64_t width, T* Y, std::int64_t begin, std::int64_t end) {
-    for_each_chunk<T>(width, MatmatChunk<T>{A, X, width, Y, begin, end});
+    for_each_chunk<T>(width, [&]<int N, int Cols>(std::int64_t j) {
+        matmat_chunk<T, N, Cols>(A, X + j, width, Y + j, begin, end);
+    });
 }
 
 template <class T>
 void rmatmat_cols(const Csr<T>& A, const T* X, std::int64_t width, T* Y, std::int64_t begin, std::int64_t end) {
     __builtin_memset(Y + begin * width, 0, (end - begin) * width * sizeof(T));
-    for_each_chunk<T>(width, RmatmatChunk<T>{A, X, width, Y, begin, end});
+    for_each_chunk<T>(width, [&]<int N, int Cols>(std::int64_t j) {
+        rmatmat_chunk<T, N, Cols>(A, X + j, width, Y + j, begin, end);
+    });
 }
 
 }  // namespace lowrank::LOWRANK_ISA

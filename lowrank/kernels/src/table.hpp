@@ -3,13 +3,15 @@
 #pragma once
 
 #include "als.hpp"
+#include "basis.hpp"
 #include "spmm.hpp"
 
 namespace lowrank::LOWRANK_ISA {
 
 template <class T>
 constexpr Kernels<T> kernels() {
-    return {als_workspace<T>, als_rows<T>, matmat_rows<T>, rmatmat_cols<T>};
+    return {als_workspace<T>, als_rows<T>, matmat_rows<T>, rmatmat_cols<T>,
+            coefficient_rows<T>, subtract_rows<T>};
 }
 
 constexpr KernelTable table(const char* name) {

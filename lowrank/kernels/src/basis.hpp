@@ -1,0 +1,114 @@
+// Products of a tall basis V (n x c, rows of any stride) with a block W (n x width, contiguous):
+// the coefficients V' W and the projection W - V H that orthogonalisation is made of.
+//
+// Both walk the rows in blocks that stay in the second-level cache, so that V is read from memory
+// once, and keep their accumulators in registers.
+
+#pragma once
+
+#include "spmm.hpp"
+
+namespace lowrank::LOWRANK_ISA {
+
+inline constexpr std::int64_t basis_block_rows = 64;
+inline constexpr int basis_accumulators = LOWRANK_VECTOR_BYTES == 64 ? 16 : 8;
+
+// Numbers in a cache line. Rows of V are far apart, where hardware does not prefetch by itself.
+template <class T>
+inline constexpr int line_length = 64 / static_cast<int>(sizeof(T));
+
+template <class T>
+struct Basis {
+    const T* rows;
+    std::int64_t stride;
+    std::int64_t size;  // c, the number of vectors
+};
+
+// P[i:i+Rows, :] += V[begin:end, i:i+Rows]' W[begin:end, :]
+template <class T, int N, int Cols, int Rows>
+[[gnu::always_inline]] inline void coefficient_block(const Basis<T>& V, const T* W, std::int64_t width, T* P,
+                                                     std::int64_t i, std::int64_t begin, std::int64_t end) {
+    Vec<T, N> acc[Rows][Cols];
+    for (int r = 0; r < Rows; ++r)
+        for (int c = 0; c < Cols; ++c) acc[r][c] = load<T, N>(P + (i + r) * width + c * N);
+    for (std::int64_t row = begin; row < end; ++row) {
+        const T* v_row = V.rows + row * V.stride + i;
+        for (int r = 0; r < Rows; r += line_length<T>)
+            __builtin_prefetch(v_row + basis_block_rows * V.stride + r);
+        Vec<T, N> w[Cols];
+        for (int c = 0; c < Cols; ++c) w[c] = load<T, N>(W + row * width + c * N);
+        for (int r = 0; r < Rows; ++r) {
+            const Vec<T, N> v = broadcast<T, N>(v_row[r]);
+            for (int c = 0; c < Cols; ++c) acc[r][c] += v * w[c];
+        }
+    }
+    for (int r = 0; r < Rows; ++r)
+        for (int c = 0; c < Cols; ++c) store<T, N>(P + (i + r) * width + c * N, acc[r][c]);
+}
+
+template <class T, int N, int Cols>
+inline void coefficient_chunk(const Basis<T>& V, const T* W, std::int64_t width, T* P, std::int64_t begin,
+                              std::int64_t end) {
+    constexpr int rows = basis_accumulators / Cols;
+    for (std::int64_t start = begin; start < end; start += basis_block_rows) {
+        const std::int64_t stop = end - start < basis_block_rows ? end : start + basis_block_rows;
+        std::int64_t i = 0;
+        for (; i + rows <= V.size; i += rows)
+            coefficient_block<T, N, Cols, rows>(V, W, width, P, i, start, stop);
+        for (; i < V.size; ++i) coefficient_block<T, N, Cols, 1>(V, W, width, P, i, start, stop);
+    }
+}
+
+// W[row:row+Rows, :] -= V[row:row+Rows, :] H
+template <class T, int N, int Cols, int Rows>
+[[gnu::always_inline]] inline void subtract_block(const Basis<T>& V, const T* H, std::int64_t width, T* W,
+                                                  std::int64_t row) {
+    Vec<T, N> acc[Rows][Cols];
+    for (int r = 0; r < Rows; ++r)
+        for (int c = 0; c < Cols; ++c) acc[r][c] = load<T, N>(W + (row + r) * width + c * N);
+    const T* v_rows = V.rows + row * V.stride;
+    for (std::int64_t line = 0; line < V.size; line += line_length<T>) {
+        for (int r = 0; r < Rows; ++r) __builtin_prefetch(v_rows + (Rows + r) * V.stride + line);
+        const std::int64_t end = line + line_length<T> < V.size ? line + line_length<T> : V.size;
+        for (std::int64_t i = line; i < end; ++i) {
+            Vec<T, N> h[Cols];
+            for (int c = 0; c < Cols; ++c) h[c] = load<T, N>(H + i * width + c * N);
+            for (int r = 0; r < Rows; ++r) {
+                const Vec<T, N> v = broadcast<T, N>(v_rows[r * V.stride + i]);
+                for (int c = 0; c < Cols; ++c) acc[r][c] -= v * h[c];
+            }
+        }
+    }
+    for (int r = 0; r < Rows; ++r)
+        for (int c = 0; c < Cols; ++c) store<T, N>(W + (row + r) * width + c * N, acc[r][c]);
+}
+
+template <class T, int N, int Cols>
+inline void subtract_chunk(const Basis<T>& V, const T* H, std::int64_t width, T* W, std::int64_t begin,
+                           std::int64_t end) {
+    constexpr int rows = basis_accumulators / Cols;
+    std::int64_t row = begin;
+    for (; row + rows <= end; row += rows) subtract_block<T, N, Cols, rows>(V, H, width, W, row);
+    for (; row < end; ++row) subtract_block<T, N, Cols, 1>(V, H, width, W, row);
+}
+
+// P = V[begin:end]' W[begin:end], shape c x width.
+template <class T>
+void coefficient_rows(const T* V, std::int64_t stride, std::int64_t size, const T* W, std::int64_t width, T* P,
+                      std::int64_t begin, std::int64_t end) {
+    __builtin_memset(P, 0, size * width * sizeof(T));
+    for_each_chunk<T>(width, [&]<int N, int Cols>(std::int64_t j) {
+        coefficient_chunk<T, N, Cols>({V, stride, size}, W + j, width, P + j, begin, end);
+    });
+}
+
+// W[begin:end] -= V[begin:end] H, with H of shape c x width.
+template <class T>
+void subtract_rows(const T* V, std::int64_t stride, std::int64_t size, const T* H, std::int64_t width, T* W,
+                   std::int64_t begin, std::int64_t end) {
+    for_each_chunk<T>(width, [&]<int N, int Cols>(std::int64_t j) {
+        subtract_chunk<T, N, Cols>({V, stride, size}, H + j, width, W + j, begin, end);
+    });
+}
+
+}  // namespace lowrank::LOWRANK_ISA

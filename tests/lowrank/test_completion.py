@@ -1,0 +1,184 @@
+"""Alternating least squares against its own formula: brute force, monotone descent, scaling."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lowrank.completion import BiasedFactors, als_sweeps
+
+
+def observed(n=40, m=30, density=0.4, seed=0, rank=2, noise=0.1, dtype=np.float64):
+    rng = np.random.default_rng(seed)
+    full = 3.5 + rng.normal(size=(n, rank)) @ rng.normal(size=(rank, m))
+    full += noise * rng.normal(size=(n, m))
+    known = sp.coo_array(rng.random((n, m)) < density)
+    rows, columns = known.coords
+    return sp.csr_array((full[rows, columns].astype(dtype), (rows, columns)), shape=(n, m)), full
+
+
+def predictions(f: BiasedFactors) -> np.ndarray:
+    return f.mean + f.row_bias[:, None] + f.column_bias + f.row_factors @ f.column_factors.T
+
+
+def objective(X, f: BiasedFactors, lam, g) -> float:
+    """The penalised sum of squares, written down from the docstring of `als_sweeps`."""
+    coo = X.tocoo()
+    error = coo.data - predictions(f)[coo.row, coo.col]
+    s = X.data.std()
+    value = error @ error
+    sides = [(0, f.row_factors, f.row_bias), (1, f.column_factors, f.column_bias)]
+    for axis, factors, bias in sides:
+        n = np.maximum(np.bincount(coo.coords[axis], minlength=len(bias)), 1)
+        value += lam * (n**g) @ (s * (factors**2).sum(axis=1) + bias**2)
+    return float(value)
+
+
+@pytest.mark.parametrize("g", [0.0, 0.5, 1.0])
+def test_objective_is_the_formula_and_never_rises(g):
+    X, _ = observed()
+    previous = np.inf
+    for sweep in islice(als_sweeps(X, 3, regularization=0.4, count_power=g), 15):
+        assert sweep.objective == pytest.approx(objective(X, sweep.factors, 0.4, g), rel=1e-9)
+        assert sweep.half_objective <= previous * (1 + 1e-12)
+        assert sweep.objective <= sweep.half_objective * (1 + 1e-12)
+        previous = sweep.objective
+
+
+def test_rmse_is_that_of_the_known_entries():
+    X, _ = observed()
+    sweep = next(als_sweeps(X, 3, regularization=0.4))
+    coo = X.tocoo()
+    error = coo.data - predictions(sweep.factors)[coo.row, coo.col]
+    assert sweep.rmse == pytest.approx(np.sqrt(np.mean(error**2)), rel=1e-9)
+
+
+def test_a_fixed_point_is_stationary():
+    """At convergence the gradient of the formula vanishes in every direction, the mean included."""
+    X, _ = observed(n=15, m=12, density=0.6)
+    sweep = list(islice(als_sweeps(X, 2, regularization=0.5), 600))[-1]
+    f = sweep.factors
+    rng, h = np.random.default_rng(0), 1e-5
+    for _ in range(10):
+        step = BiasedFactors(
+            rng.normal(),
+            *(rng.normal(size=a.shape) for a in (f.row_bias, f.column_bias)),
+            *(rng.normal(size=a.shape) for a in (f.row_factors, f.column_factors)),
+        )
+        ahead, behind = moved(f, step, h), moved(f, step, -h)
+        slope = (objective(X, ahead, 0.5, 0.5) - objective(X, behind, 0.5, 0.5)) / (2 * h)
+        assert abs(slope) < 1e-4 * sweep.objective
+
+
+def moved(f, step, h):
+    names = ("mean", "row_bias", "column_bias", "row_factors", "column_factors")
+    return BiasedFactors(*(getattr(f, x) + h * getattr(step, x) for x in names))
+
+
+def test_recovers_a_low_rank_matrix():
+    X, full = observed(n=80, m=60, density=0.5, noise=0.0)
+    sweep = list(islice(als_sweeps(X, 2, regularization=1e-3, count_power=0), 100))[-1]
+    assert np.sqrt(np.mean((predictions(sweep.factors) - full) ** 2)) < 0.02 * full.std()
+
+
+@settings(max_examples=20, deadline=None)
+@given(factor=st.floats(0.01, 100), shift=st.floats(-50, 50), seed=st.integers(0, 100))
+def test_the_solution_scales_with_the_data(factor, shift, seed):
+    """Ratings from 1 to 5 or from 0 to 100: the same regularization gives the same predictions."""
+    X, _ = observed(seed=seed)
+    Y = X.copy()
+    Y.data = Y.data * factor + shift
+    one, other = (list(islice(als_sweeps(Z, 3, regularization=0.3), 3))[-1] for Z in (X, Y))
+    np.testing.assert_allclose(
+        predictions(other.factors),
+        predictions(one.factors) * factor + shift,
+        atol=1e-6 * factor + 1e-9 * abs(shift),
+    )
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_works_in_the_dtype_of_the_entries(dtype):
+    X, _ = observed(dtype=dtype)
+    factors = next(als_sweeps(X, 3, regularization=0.4)).factors
+    for name in ("row_bias", "column_bias", "row_factors", "column_factors"):
+        assert getattr(factors, name).dtype == dtype
+
+
+def test_single_precision_agrees_with_double():
+    X, _ = observed(n=200, m=100)
+    double = list(islice(als_sweeps(X, 4, regularization=0.4), 10))[-1]
+    single = list(islice(als_sweeps(X.astype(np.float32), 4, regularization=0.4), 10))[-1]
+    assert single.objective == pytest.approx(double.objective, rel=1e-4)
+    np.testing.assert_allclose(predictions(single.factors), predictions(double.factors), atol=2e-2)
+
+
+def test_same_bits_on_any_number_of_threads():
+    X, _ = observed(n=300, m=200, dtype=np.float32)
+    one, three = (
+        list(islice(als_sweeps(X, 8, regularization=0.4, threads=t), 3))[-1].factors for t in (1, 3)
+    )
+    np.testing.assert_array_equal(one.row_factors, three.row_factors)
+    np.testing.assert_array_equal(one.column_factors, three.column_factors)
+    assert one.mean == three.mean
+
+
+def test_warm_start_goes_on_where_it_stopped():
+    X, _ = observed()
+    straight = list(islice(als_sweeps(X, 3, regularization=0.4), 6))[-1]
+    first = list(islice(als_sweeps(X, 3, regularization=0.4), 3))[-1]
+    resumed = list(islice(als_sweeps(X, 3, regularization=0.4, start=first.factors), 3))[-1]
+    assert resumed.objective == pytest.approx(straight.objective, rel=1e-10)
+
+
+def test_rows_and_columns_without_entries_are_zero():
+    X = sp.csr_array((np.array([1.0, 2.0, 4.0]), ([0, 0, 2], [1, 3, 3])), shape=(4, 5))
+    factors = next(als_sweeps(X, 2, regularization=0.1)).factors
+    assert not factors.row_factors[[1, 3]].any()
+    assert not factors.row_bias[[1, 3]].any()
+    assert not factors.column_factors[[0, 2, 4]].any()
+    assert np.isfinite(predictions(factors)).all()
+
+
+def test_constant_entries_are_reproduced():
+    X = sp.csr_array((np.full(6, 4.0), ([0, 0, 1, 1, 2, 2], [0, 1, 1, 2, 0, 2])), shape=(3, 3))
+    sweep = list(islice(als_sweeps(X, 2, regularization=0.5), 5))[-1]
+    np.testing.assert_allclose(predictions(sweep.factors), 4.0)
+    assert sweep.objective == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 7), (7, 1), (2, 2)])
+def test_more_factors_than_the_matrix_has_rows(shape):
+    X = sp.csr_array(np.arange(1.0, 1 + np.prod(shape)).reshape(shape))
+    sweep = list(islice(als_sweeps(X, 5, regularization=0.1), 3))[-1]
+    assert np.isfinite(predictions(sweep.factors)).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"k": 0}, "k must be at least 1; got 0"),
+        ({"regularization": 0.0}, r"regularization must be positive and finite; got 0\.0"),
+        ({"regularization": np.inf}, "regularization must be positive and finite; got inf"),
+    ],
+)
+def test_bad_parameters_are_refused(arguments, message):
+    X, _ = observed()
+    with pytest.raises(ValueError, match=message):
+        next(als_sweeps(X, **{"k": 2, "regularization": 0.1, **arguments}))
+
+
+def test_nothing_known_is_refused():
+    with pytest.raises(ValueError, match="X must have at least one stored entry; got none"):
+        next(als_sweeps(sp.csr_array((3, 3)), 1, regularization=0.1))
+
+
+def test_a_start_of_another_shape_is_refused():
+    X, _ = observed()
+    start = next(als_sweeps(X, 2, regularization=0.4)).factors
+    with pytest.raises(ValueError, match=r"column factors of shape \(30, 3\); got \(30, 2\)"):
+        next(als_sweeps(X, 3, regularization=0.4, start=start))
