@@ -1,1 +1,107 @@
-"""."""
+"""Recommendations from ratings: read, fit, recommend, evaluate.
+
+::
+
+    from recsys import Recommender, read_ratings
+
+    ratings = read_ratings("ratings.csv").ratings
+    recommender = Recommender("als", factors=32).fit(ratings)
+    recommender.recommend(42, n=10)
+
+Everything here is imported when it is first used, so that ``import recsys`` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from recsys.errors import (
+        DataError,
+        ModelFileError,
+        NotFittedError,
+        RecsysError,
+        UnknownIdError,
+    )
+    from recsys.evaluation import Evaluation, Split, evaluate, random_split, split_from_pair
+    from recsys.ids import Ids
+    from recsys.models import MODELS
+    from recsys.models.als import ALS
+    from recsys.models.baselines import Bias, Popular, Random
+    from recsys.ratings import Ratings
+    from recsys.readers import read_ratings
+    from recsys.recommender import Recommender
+    from recsys.sample_data import sample_path
+
+    __version__: str
+
+__all__ = [
+    "ALS",
+    "MODELS",
+    "Bias",
+    "DataError",
+    "Evaluation",
+    "Ids",
+    "ModelFileError",
+    "NotFittedError",
+    "Popular",
+    "Random",
+    "Ratings",
+    "Recommender",
+    "RecsysError",
+    "Split",
+    "UnknownIdError",
+    "__version__",
+    "evaluate",
+    "random_split",
+    "read_ratings",
+    "sample_path",
+    "split_from_pair",
+]
+
+_HOMES = {
+    "recsys.errors": (
+        "DataError",
+        "ModelFileError",
+        "NotFittedError",
+        "RecsysError",
+        "UnknownIdError",
+    ),
+    "recsys.evaluation": ("Evaluation", "Split", "evaluate", "random_split", "split_from_pair"),
+    "recsys.ids": ("Ids",),
+    "recsys.models": ("MODELS",),
+    "recsys.models.als": ("ALS",),
+    "recsys.models.baselines": ("Bias", "Popular", "Random"),
+    "recsys.ratings": ("Ratings",),
+    "recsys.readers": ("read_ratings",),
+    "recsys.recommender": ("Recommender",),
+    "recsys.sample_data": ("sample_path",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first asked for."""
+    if name == "__version__":
+        return _version()
+    for module, names in _HOMES.items():
+        if name in names:
+            from importlib import import_module
+
+            value = getattr(import_module(module), name)
+            globals()[name] = value
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))
+
+
+def _version() -> str:
+    """Return the version of the installed distribution."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("lowrank-recsys")
+    except PackageNotFoundError:  # a source tree that is not installed
+        return "0+unknown"

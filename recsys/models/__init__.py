@@ -1,1 +1,81 @@
-"""."""
+"""The models, by name.
+
+`MODELS` names where each class lives, so that only the model in use is imported.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from recsys.errors import DataError
+from recsys.models.base import BaseModel, BiasedModel, FactorModel, Model, Step
+
+__all__ = [
+    "MODELS",
+    "BaseModel",
+    "BiasedModel",
+    "FactorModel",
+    "Model",
+    "Step",
+    "make_model",
+    "model_class",
+]
+
+MODELS: dict[str, str] = {
+    "als": "recsys.models.als:ALS",
+    "bias": "recsys.models.baselines:Bias",
+    "popular": "recsys.models.baselines:Popular",
+    "random": "recsys.models.baselines:Random",
+}
+
+
+def model_class(name: str) -> type[Model]:
+    """Return the class of the model called `name`.
+
+    Raises
+    ------
+    DataError
+        If there is no such model; the message gives the nearest name.
+
+    Examples
+    --------
+    >>> model_class("popular").__name__
+    'Popular'
+    """
+    if name not in MODELS:
+        raise DataError(_unknown(name))
+    from importlib import import_module
+
+    module, _, attribute = MODELS[name].partition(":")
+    found: type[Model] = getattr(import_module(module), attribute)
+    return found
+
+
+def make_model(name: str, **params: Any) -> Model:
+    """Make the model called `name` with some of its parameters set.
+
+    Raises
+    ------
+    DataError
+        If there is no such model, it has no such parameter, or a value is out of range.
+
+    Examples
+    --------
+    >>> make_model("popular", damping=5)
+    Popular(damping=5)
+    """
+    cls = model_class(name)
+    known = cls().params()
+    for param in params:
+        if param not in known:
+            listed = ", ".join(known) or "none"
+            raise DataError(f"The {name} model has no parameter {param!r}; it has {listed}.")
+    return cls(**params)
+
+
+def _unknown(name: str) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(str(name), MODELS, n=1)
+    hint = f"did you mean {near[0]!r}? The" if near else "the"
+    return f"There is no model {name!r}; {hint} models are {', '.join(sorted(MODELS))}."

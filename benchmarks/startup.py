@@ -1,0 +1,98 @@
+"""How long the command takes to start, beside a bare Click program and `import numpy`.
+
+`recsys --help`, `--version` and completion import no numerical library: their time is given over
+that of a Click program with two verbs. `recsys recommend` from a saved model is given over that of
+`python -c "import numpy"`. Each is a whole process, with the same Python.
+
+Usage: python benchmarks/startup.py [--repeats N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from measuring import interleaved, machine, median, table
+
+from recsys import Recommender, read_ratings, sample_path
+
+BARE_CLICK = """\
+import click
+
+@click.group()
+def cli():
+    "A program with two verbs."
+
+@cli.command()
+@click.option("--n", default=10, help="How many.")
+def one(n):
+    "The first verb."
+
+@cli.command()
+@click.argument("path")
+def two(path):
+    "The second verb."
+
+cli()
+"""
+CLICK, NUMPY = "bare Click --help", "import numpy"
+LIMITS = {CLICK: 2, NUMPY: 3}
+
+
+def recsys_command() -> list[str]:
+    """Return the installed script, else the module."""
+    script = Path(sys.executable).with_name("recsys")
+    return [str(script)] if script.exists() else [sys.executable, "-m", "recsys"]
+
+
+def runner(command: Sequence[str], **variables: str) -> Callable[[], object]:
+    environment = {**os.environ, **variables}
+    return lambda: subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--repeats", type=int, default=21)
+    repeats = parser.parse_args().repeats
+    with tempfile.TemporaryDirectory() as folder:
+        bare, model = Path(folder, "bare.py"), Path(folder, "model")
+        bare.write_text(BARE_CLICK)
+        ratings = read_ratings(sample_path()).ratings
+        Recommender("als").fit(ratings).save(model)
+        user = str(ratings.users.values[0])
+        recsys, python = recsys_command(), [sys.executable]
+        asked = {"COMP_WORDS": "recsys re", "COMP_CWORD": "1", "_RECSYS_COMPLETE": "bash_complete"}
+        candidates = {
+            CLICK: runner([*python, str(bare), "--help"]),
+            "recsys --help": runner([*recsys, "--help"]),
+            "recsys --version": runner([*recsys, "--version"]),
+            "recsys re<TAB>": runner(recsys, **asked),
+            NUMPY: runner([*python, "-c", "import numpy"]),
+            "import numpy, polars": runner([*python, "-c", "import numpy, polars"]),
+            "recsys recommend MODEL": runner([*recsys, "recommend", str(model), "--user", user]),
+        }
+        seconds = {name: median(times) for name, times in interleaved(candidates, repeats).items()}
+    print(machine())
+    print()
+    print(table(["process", "ms", "over", "ratio", "aim"], rows(seconds)))
+
+
+def rows(seconds: dict[str, float]) -> list[list[object]]:
+    """Put each process over the one before it that it is measured against."""
+    found: list[list[object]] = []
+    base = ""
+    for name, time in seconds.items():
+        base = name if name in LIMITS else base
+        ratio = "" if name == base else f"{time / seconds[base]:.2f}"
+        aim = f"at most {LIMITS[base]}" if name.startswith("recsys") else ""
+        found.append([name, f"{1000 * time:.0f}", "" if name == base else base, ratio, aim])
+    return found
+
+
+if __name__ == "__main__":
+    main()

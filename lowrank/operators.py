@@ -1,0 +1,380 @@
+"""The matrix as the solvers see it.
+
+A solver needs little from a matrix: its shape, its working dtype, products with blocks of vectors,
+and its Frobenius norm. `MatrixOperator` is that contract, each kind of input one small class::
+
+    MatrixOperator
+    ├── DenseOperator     a NumPy array; centring makes a centred copy
+    ├── SparseOperator    scipy.sparse of any format, held as CSR
+    ├── ProductOperator   a scipy LinearOperator: products only
+    └── CentredOperator   any of them minus a row vector, as a rank-one correction
+
+Iterative solvers need only `Products`, the part that a transpose has as well. Nothing is checked
+here but the products of a LinearOperator: `lowrank.arguments` is the door.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    FloatArray = NDArray[np.floating[Any]]
+
+__all__ = [
+    "CentredOperator",
+    "DenseOperator",
+    "MatrixOperator",
+    "ProductOperator",
+    "Products",
+    "SparseOperator",
+]
+
+_CHUNK = 1 << 20  # entries that are widened to float64 at a time
+_IDENTITY_BLOCK = 256  # columns of the identity per product of a LinearOperator
+
+
+class Products(Protocol):
+    """A matrix known by its products with blocks of vectors."""
+
+    shape: tuple[int, int]
+    dtype: np.dtype[Any]
+
+    def matmat(self, X: FloatArray) -> FloatArray:
+        """Product A X."""
+        ...
+
+    def rmatmat(self, Y: FloatArray) -> FloatArray:
+        """Product A' Y."""
+        ...
+
+
+class MatrixOperator(ABC):
+    """A real n x m matrix given by its products.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Rows and columns.
+    dtype : dtype
+        float32 or float64: the dtype of the products and of the work done with them.
+
+    Attributes
+    ----------
+    passes : int
+        How often the matrix was read so far: one for each product with a block of vectors,
+        whatever the number of columns in the block.
+    peak : float
+        Largest absolute entry; 1.0 where the entries are not known.
+    stored_dense : bool
+        Whether a dense copy of the matrix is in memory anyway.
+    """
+
+    stored_dense: ClassVar[bool] = False
+
+    def __init__(self, shape: tuple[int, int], dtype: np.dtype[Any], peak: float = 1.0) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self.peak = peak
+        self.passes = 0
+
+    def matmat(self, X: FloatArray) -> FloatArray:
+        """Product A X.
+
+        Parameters
+        ----------
+        X : ndarray of shape (n_columns, b)
+            Block of vectors in the operator's dtype.
+
+        Returns
+        -------
+        ndarray of shape (n_rows, b)
+        """
+        self.passes += 1
+        return self._matmat(X)
+
+    def rmatmat(self, Y: FloatArray) -> FloatArray:
+        """Product A' Y.
+
+        Parameters
+        ----------
+        Y : ndarray of shape (n_rows, b)
+            Block of vectors in the operator's dtype.
+
+        Returns
+        -------
+        ndarray of shape (n_columns, b)
+        """
+        self.passes += 1
+        return self._rmatmat(Y)
+
+    def transposed(self) -> Products:
+        """Return A', sharing everything with A: its passes count as those of A."""
+        return _Transposed(self)
+
+    def toarray(self) -> FloatArray:
+        """Return the matrix as a dense array of its dtype; counts as one pass."""
+        self.passes += 1
+        return self._toarray()
+
+    def frobenius_norm(self) -> float | None:
+        """Return the Frobenius norm, accumulated in float64; None where only products are known."""
+        return self.distance_to_row(np.zeros(self.shape[1]))
+
+    def centred(self, row: FloatArray) -> MatrixOperator:
+        """Return the operator of A - 1 row', for a row vector of shape (n_columns,)."""
+        return CentredOperator(self, row)
+
+    @abstractmethod
+    def distance_to_row(self, row: FloatArray) -> float | None:
+        """Return ||A - 1 row'||_F without cancellation; None where only products are known."""
+
+    @abstractmethod
+    def column_means(self) -> NDArray[np.float64]:
+        """Return the mean of each column, shape (n_columns,); zeros if there are no rows."""
+
+    @abstractmethod
+    def scaled(self, factor: float) -> MatrixOperator:
+        """Return the operator of factor * A."""
+
+    @abstractmethod
+    def _matmat(self, X: FloatArray) -> FloatArray: ...
+
+    @abstractmethod
+    def _rmatmat(self, Y: FloatArray) -> FloatArray: ...
+
+    @abstractmethod
+    def _toarray(self) -> FloatArray: ...
+
+
+class _Transposed:
+    def __init__(self, original: MatrixOperator) -> None:
+        self.shape = (original.shape[1], original.shape[0])
+        self.dtype = original.dtype
+        self.matmat = original.rmatmat
+        self.rmatmat = original.matmat
+
+
+class DenseOperator(MatrixOperator):
+    """A dense array, C or Fortran ordered, float32 or float64.
+
+    Parameters
+    ----------
+    array : ndarray of shape (n_rows, n_columns)
+        The matrix. It is neither copied nor written to.
+    """
+
+    stored_dense = True
+
+    def __init__(self, array: FloatArray) -> None:
+        super().__init__((array.shape[0], array.shape[1]), array.dtype, _peak(array))
+        self._array = array
+
+    def centred(self, row: FloatArray) -> DenseOperator:
+        """Return A - 1 row' as a dense copy: exact where the rank-one correction would cancel."""
+        difference = self._array - row
+        return DenseOperator(difference.astype(self.dtype, copy=False))
+
+    def distance_to_row(self, row: FloatArray) -> float:
+        """Return ||A - 1 row'||_F."""
+        step = max(1, _CHUNK // max(1, self.shape[1]))
+        blocks = (
+            (self._array[start : start + step] - row.astype(np.float64)).ravel()
+            for start in range(0, self.shape[0], step)
+        )
+        return float(np.sqrt(sum((float(block @ block) for block in blocks), start=0.0)))
+
+    def column_means(self) -> NDArray[np.float64]:
+        """Return the mean of each column."""
+        sums: NDArray[np.float64] = self._array.sum(axis=0, dtype=np.float64)
+        return sums / max(1, self.shape[0])
+
+    def scaled(self, factor: float) -> DenseOperator:
+        """Return the operator of factor * A."""
+        return DenseOperator(self._array * self.dtype.type(factor))
+
+    def _matmat(self, X: FloatArray) -> FloatArray:
+        return self._array @ X
+
+    def _rmatmat(self, Y: FloatArray) -> FloatArray:
+        return self._array.T @ Y
+
+    def _toarray(self) -> FloatArray:
+        return self._array
+
+
+class SparseOperator(MatrixOperator):
+    """A sparse matrix in canonical CSR form, float32 or float64.
+
+    Every scipy.sparse format is brought to this one layout, so the container has no influence
+    on the result, not even on its last bit.
+
+    Parameters
+    ----------
+    csr : scipy.sparse.csr_array of shape (n_rows, n_columns)
+        The matrix, with sorted indices and without duplicates. It is neither copied nor
+        written to.
+    """
+
+    def __init__(self, csr: Any) -> None:
+        super().__init__((csr.shape[0], csr.shape[1]), csr.dtype, _peak(csr.data))
+        self._csr = csr
+
+    def distance_to_row(self, row: FloatArray) -> float:
+        """Return ||A - 1 row'||_F as a sum of squares, stored entries and zeros apart."""
+        offset = row.astype(np.float64)
+        data, columns = self._csr.data, self._csr.indices
+        stored = 0.0
+        for start in range(0, data.size, _CHUNK):
+            part = slice(start, start + _CHUNK)
+            difference = data[part] - offset[columns[part]]
+            stored += float(difference @ difference)
+        zeros = self.shape[0] - np.bincount(columns, minlength=self.shape[1])
+        return float(np.sqrt(stored + float(zeros @ offset**2)))
+
+    def column_means(self) -> NDArray[np.float64]:
+        """Return the mean of each column, zeros counted."""
+        columns = self._csr.indices
+        sums = np.bincount(columns, weights=self._csr.data, minlength=self.shape[1])
+        return sums / max(1, self.shape[0])
+
+    def scaled(self, factor: float) -> SparseOperator:
+        """Return the operator of factor * A."""
+        return SparseOperator(self._csr * self.dtype.type(factor))
+
+    def _matmat(self, X: FloatArray) -> FloatArray:
+        product: FloatArray = self._csr @ X
+        return product
+
+    def _rmatmat(self, Y: FloatArray) -> FloatArray:
+        product: FloatArray = self._csr.T @ Y
+        return product
+
+    def _toarray(self) -> FloatArray:
+        array: FloatArray = self._csr.toarray()
+        return array
+
+
+class ProductOperator(MatrixOperator):
+    """A scipy LinearOperator: nothing is known of it but its products.
+
+    Parameters
+    ----------
+    linear_operator : scipy.sparse.linalg.LinearOperator of shape (n_rows, n_columns)
+        With matvec and rmatvec, or matmat and rmatmat.
+    dtype : dtype
+        float32 or float64.
+
+    Raises
+    ------
+    TypeError
+        From a product, if the LinearOperator has none with its transpose, or gives complex numbers.
+    ValueError
+        From a product that has a NaN or an infinity.
+    """
+
+    def __init__(self, linear_operator: Any, dtype: np.dtype[Any]) -> None:
+        super().__init__((linear_operator.shape[0], linear_operator.shape[1]), dtype)
+        self._operator = linear_operator
+
+    def distance_to_row(self, row: FloatArray) -> None:
+        """Return None: the entries are not known."""
+        return
+
+    def column_means(self) -> NDArray[np.float64]:
+        """Return the mean of each column, by one product with a vector of ones."""
+        ones = np.ones((self.shape[0], 1), self.dtype)
+        return self.rmatmat(ones)[:, 0].astype(np.float64) / max(1, self.shape[0])
+
+    def scaled(self, factor: float) -> ProductOperator:
+        """Return the operator of factor * A."""
+        return ProductOperator(factor * self._operator, self.dtype)
+
+    def _matmat(self, X: FloatArray) -> FloatArray:
+        return self._checked(self._operator.matmat(X), "A @ X")
+
+    def _rmatmat(self, Y: FloatArray) -> FloatArray:
+        try:
+            product = self._operator.rmatmat(Y)
+        except (NotImplementedError, TypeError) as error:
+            message = f"A is a LinearOperator that needs rmatvec or rmatmat, and has none: {error}"
+            raise TypeError(message) from error
+        return self._checked(product, "A' @ Y")
+
+    def _checked(self, product: Any, name: str) -> FloatArray:
+        result = np.asarray(product)
+        if np.iscomplexobj(result):
+            raise TypeError(f"A must be real; the LinearOperator's product {name} is complex.")
+        if not np.isfinite(result).all():
+            row = int(np.flatnonzero(~np.isfinite(result).all(axis=1))[0])
+            raise ValueError(
+                f"A must give finite products; the LinearOperator's {name} "
+                f"has NaN or infinity in row {row}."
+            )
+        return result.astype(self.dtype, copy=False)
+
+    def _toarray(self) -> FloatArray:
+        rows, columns = self.shape
+        if columns <= rows:
+            return np.hstack([self._matmat(X) for X in _identity_blocks(columns, self.dtype)])
+        return np.hstack([self._rmatmat(Y) for Y in _identity_blocks(rows, self.dtype)]).T
+
+
+class CentredOperator(MatrixOperator):
+    """A - 1 row' without ever forming it: each product is corrected by a rank-one term.
+
+    Parameters
+    ----------
+    inner : MatrixOperator of shape (n_rows, n_columns)
+        A.
+    row : ndarray of shape (n_columns,)
+        What is subtracted from each row of A, as a rule the column means.
+    """
+
+    def __init__(self, inner: MatrixOperator, row: FloatArray) -> None:
+        super().__init__(inner.shape, inner.dtype, inner.peak)
+        self._inner = inner
+        self._exact_row = row
+        self._row = row.astype(inner.dtype)
+
+    def distance_to_row(self, row: FloatArray) -> float | None:
+        """Return ||A - 1 (row of this operator + row)'||_F."""
+        return self._inner.distance_to_row(self._exact_row + row)
+
+    def column_means(self) -> NDArray[np.float64]:
+        """Return the mean of each column."""
+        means = self._inner.column_means() - self._exact_row
+        return means.astype(np.float64, copy=False)
+
+    def scaled(self, factor: float) -> CentredOperator:
+        """Return the operator of factor * A."""
+        return CentredOperator(self._inner.scaled(factor), self._exact_row * factor)
+
+    def _matmat(self, X: FloatArray) -> FloatArray:
+        return self._inner.matmat(X) - self._row @ X
+
+    def _rmatmat(self, Y: FloatArray) -> FloatArray:
+        return self._inner.rmatmat(Y) - np.outer(self._row, Y.sum(axis=0))
+
+    def _toarray(self) -> FloatArray:
+        difference = self._inner.toarray() - self._exact_row
+        return difference.astype(self.dtype, copy=False)
+
+
+def _peak(entries: FloatArray) -> float:
+    """Return the largest absolute entry; NaN or infinity show through."""
+    if entries.size == 0:
+        return 0.0
+    with np.errstate(invalid="ignore"):
+        return float(max(abs(entries.max()), abs(entries.min())))
+
+
+def _identity_blocks(size: int, dtype: np.dtype[Any]) -> Iterator[FloatArray]:
+    for start in range(0, size, _IDENTITY_BLOCK):
+        yield np.eye(size, min(_IDENTITY_BLOCK, size - start), -start, dtype)

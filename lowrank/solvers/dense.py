@@ -1,0 +1,47 @@
+"""LAPACK on a dense copy: the whole spectrum, then the first k of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from lowrank.operators import FloatArray, MatrixOperator
+
+__all__ = ["solve"]
+
+
+def solve(
+    A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Divide and conquer (gesdd); where it does not converge, QR iteration (gesvd).
+
+    Parameters
+    ----------
+    A : MatrixOperator of shape (n_rows, n_columns)
+        Is made a dense array.
+    k : int
+        1 <= k <= min(A.shape).
+    tol, rng
+        Not used: LAPACK is deterministic and works to machine precision.
+
+    Returns
+    -------
+    U : ndarray of shape (n_rows, k)
+    s : ndarray of shape (k,)
+    Vt : ndarray of shape (k, n_columns)
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        If both LAPACK drivers fail.
+    """
+    from scipy import linalg
+
+    array = A.toarray()
+    try:
+        U, s, Vt = linalg.svd(array, full_matrices=False, check_finite=False)
+    except linalg.LinAlgError:
+        U, s, Vt = linalg.svd(array, full_matrices=False, check_finite=False, lapack_driver="gesvd")
+    return U[:, :k], s[:k], Vt[:k]

@@ -1,0 +1,119 @@
+"""Orthonormal bases that survive rank deficiency."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lowrank import kernels
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from lowrank.operators import FloatArray
+
+__all__ = ["column_norms", "extend_basis", "random_block"]
+
+# Cholesky QR squares the condition number; below this ratio of pivots Householder QR takes over.
+_CHOLESKY_LIMIT = {"float32": 1e-3, "float64": 1e-6}
+
+
+def extend_basis(
+    basis: FloatArray, block: FloatArray, scale: float, rng: np.random.Generator
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Split a block into its part in a basis and an orthonormal rest, Q R.
+
+    Directions of the rest that are only rounding errors are dropped from R and their place in Q
+    is taken by random vectors, so that Q is always orthonormal and orthogonal to the basis.
+
+    Parameters
+    ----------
+    basis : ndarray of shape (n, p)
+        Orthonormal columns, p < n.
+    block : ndarray of shape (n, b)
+        Vectors to be added; it is not written to.
+    scale : float
+        Size of the numbers that the block was computed from: what is below rounding relative to
+        it counts as zero.
+    rng : numpy.random.Generator
+        Source of the replacements.
+
+    Returns
+    -------
+    Q : ndarray of shape (n, min(b, n - p))
+        Orthonormal, and orthogonal to the basis.
+    inside : ndarray of shape (p, b), float64
+    R : ndarray of shape (min(b, n - p), b), float64
+        block = basis @ inside + Q @ R up to rounding.
+
+    References
+    ----------
+    Daniel, Gragg, Kaufman & Stewart (1976), "Reorthogonalization and stable algorithms for updating
+    the Gram-Schmidt QR factorization"; Stathopoulos & Wu (2002), "A block orthogonalization
+    procedure with constant synchronization requirements".
+    """
+    noise = 20 * float(np.finfo(block.dtype).eps) * scale
+    room = min(block.shape[1], basis.shape[0] - basis.shape[1])
+    rest = np.array(block, order="C")
+    inside = _project_out(basis, rest)
+    Q, R = _qr(rest)
+    rounds = 1  # a second orthogonalisation is enough for vectors that are not noise
+    if room < block.shape[1] or np.abs(np.diag(R)).min(initial=np.inf) <= noise:
+        Q, R, rounds = *_revealing_qr(rest, room, noise, rng), 3
+    for _ in range(rounds):
+        inside += _project_out(basis, Q) @ R
+        Q, step = _qr(Q)
+        R = step @ R
+    return Q, inside, R
+
+
+def random_block(
+    rng: np.random.Generator, shape: tuple[int, int], dtype: np.dtype[Any]
+) -> FloatArray:
+    """Return independent standard normal numbers, drawn alike for either dtype."""
+    return rng.standard_normal(shape).astype(dtype, copy=False)
+
+
+def _project_out(basis: FloatArray, block: FloatArray) -> FloatArray:
+    """Subtract from the block, in place, its part in the basis; return the coefficients."""
+    inside = kernels.coefficients(basis, block)
+    kernels.subtract(basis, inside, block)
+    return inside.astype(np.float64)
+
+
+def column_norms(block: FloatArray) -> NDArray[np.float64]:
+    """Return the Euclidean norm of each column, accumulated in float64, shape (n_columns,)."""
+    squares: NDArray[np.float64] = np.einsum("ij,ij->j", block, block, dtype=np.float64)
+    return np.sqrt(squares)
+
+
+def _qr(block: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Cholesky QR, which is all matrix products, where the block is well conditioned."""
+    gram = kernels.coefficients(block, block).astype(np.float64)
+    try:
+        R = np.linalg.cholesky(gram).T
+    except np.linalg.LinAlgError:
+        R = np.zeros((1, 1))
+    pivots = np.abs(np.diag(R))
+    if pivots.min(initial=np.inf) <= _CHOLESKY_LIMIT[str(block.dtype)] * pivots.max(initial=0.0):
+        Q, triangle = np.linalg.qr(block)
+        return np.ascontiguousarray(Q), triangle.astype(np.float64)
+    return block @ np.linalg.inv(R).astype(block.dtype), R
+
+
+def _revealing_qr(
+    block: FloatArray, room: int, noise: float, rng: np.random.Generator
+) -> tuple[FloatArray, FloatArray]:
+    """QR with column pivoting, so that what is noise comes last and can be replaced."""
+    from scipy import linalg
+
+    Q, triangle, order = linalg.qr(block, mode="economic", pivoting=True, check_finite=False)
+    Q = np.array(Q[:, :room], order="C")
+    R = triangle[:room].astype(np.float64)
+    weak = np.flatnonzero(np.abs(np.diag(R)) <= noise)
+    R[weak] = 0.0
+    Q[:, weak] = rng.standard_normal((Q.shape[0], weak.size)) / np.sqrt(Q.shape[0])
+    unpivoted = np.empty_like(R)
+    unpivoted[:, order] = R
+    return Q, unpivoted

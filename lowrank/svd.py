@@ -1,0 +1,263 @@
+"""The truncated singular value decomposition: one function, and the result with its certificate."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lowrank.arguments import validated
+from lowrank.solvers import SOLVERS
+from lowrank.solvers.orthonormal import column_norms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import ArrayLike, NDArray
+
+    from lowrank.arguments import Problem
+    from lowrank.operators import FloatArray, MatrixOperator
+
+__all__ = ["SVD", "ConvergenceWarning", "truncated_svd"]
+
+
+class ConvergenceWarning(UserWarning):
+    """A solver's residuals are above the tolerance that was asked for."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SVD:
+    """The k largest singular triplets of an n x m matrix A; unpacks as ``U, s, Vt``.
+
+    Attributes
+    ----------
+    U : ndarray of shape (n, k)
+        Left singular vectors in its orthonormal columns.
+    s : ndarray of shape (k,)
+        Singular values, descending.
+    Vt : ndarray of shape (k, m)
+        Right singular vectors in its orthonormal rows. In each, the first entry whose magnitude is
+        at least 99% of the largest one is positive; this fixes the signs of U as well.
+    residuals : ndarray of shape (2, k), float64
+        ||A v - s u|| and ||A' u - s v|| of each triplet, from one product each with A and A'. A has
+        a singular value no further from each computed one than the larger of the two.
+    frobenius_norm : float or None
+        ||A||_F of A as decomposed (centred, if it was centred), accumulated in float64. None if A
+        is a LinearOperator that was not made dense: its entries are not known.
+    passes : int
+        How often A was read: one for each product of A or A' with a block of vectors, one for a
+        dense copy. The two products of the residuals are counted.
+    method : str
+        The solver: "dense", "arpack" or "randomized".
+    """
+
+    U: FloatArray
+    s: FloatArray
+    Vt: FloatArray
+    residuals: NDArray[np.float64]
+    frobenius_norm: float | None
+    passes: int
+    method: str
+
+    def __iter__(self) -> Iterator[FloatArray]:
+        return iter((self.U, self.s, self.Vt))
+
+    def __repr__(self) -> str:
+        return (
+            f"SVD(k={self.k}, shape={self.shape}, dtype={self.s.dtype}, method={self.method!r}, "
+            f"passes={self.passes}, largest residual={self.residuals.max(initial=0.0):.1e})"
+        )
+
+    @property
+    def k(self) -> int:
+        """Number of singular triplets."""
+        return self.s.size
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape (n, m) of the decomposed matrix."""
+        return self.U.shape[0], self.Vt.shape[1]
+
+    @property
+    def error(self) -> float | None:
+        """Frobenius norm of what is left out, ||A - U diag(s) Vt||_F (Eckart & Young 1936).
+
+        It is sqrt(||A||_F^2 - sum s^2), evaluated as a product of sum and difference, and 0 for
+        k = min(n, m). A difference of numbers that are nearly equal cannot be exact: an error below
+        about 1e-7 of ||A||_F (float64; 1e-3 in float32) may come out as anything below that. None
+        if ``frobenius_norm`` is None.
+        """
+        if self.frobenius_norm is None:
+            return None
+        if self.k == min(self.shape):
+            return 0.0
+        whole, kept = self.frobenius_norm, self._kept_norm
+        return math.sqrt(max(whole - kept, 0.0)) * math.sqrt(whole + kept)
+
+    @property
+    def explained_energy(self) -> float | None:
+        """Share of ||A||_F^2 that the k triplets carry, in [0, 1]; 1 for a zero matrix.
+
+        None if ``frobenius_norm`` is None.
+        """
+        if self.frobenius_norm is None:
+            return None
+        if self.frobenius_norm == 0.0 or self.k == min(self.shape):
+            return 1.0
+        return min(1.0, (self._kept_norm / self.frobenius_norm) ** 2)
+
+    @property
+    def _kept_norm(self) -> float:
+        return math.hypot(*self.s.tolist())
+
+
+def truncated_svd(
+    A: Any,
+    k: int,
+    *,
+    method: str = "auto",
+    tol: float | None = None,
+    center: ArrayLike | bool | None = None,
+    random_state: int | np.random.Generator | np.random.RandomState | None = None,
+) -> SVD:
+    """Compute the k largest singular values of a matrix, with their vectors and their certificate.
+
+    Parameters
+    ----------
+    A : array-like, scipy.sparse matrix or array, or LinearOperator, of shape (n, m)
+        Real, finite matrix, rows are samples. float32 is worked on, and returned, in float32;
+        float64, integers and booleans in float64. It is never written to.
+    k : int
+        Rank, from 0 to min(n, m).
+    method : {"auto", "dense", "randomized", "arpack"}, default "auto"
+        The solver; "auto" is the rule of `lowrank.solvers.choose_method`. It makes a dense copy of
+        sparse input, or of a LinearOperator by products with the identity, only where the
+        iteration would take as much memory, that is, for small matrices and for k of the order of
+        min(n, m). "dense" is LAPACK on a dense copy of any input; "arpack" needs
+        k < min(n, m) and may overlook copies of a multiple singular value, which no residual shows.
+    tol : float, optional
+        Largest residual that is accepted, relative to ``s[0]``. By default 1e-8 for float64 and
+        1e-4 for float32. The error of a singular value is at most its residual, and about the
+        square of it where the values are well apart.
+    center : bool or array-like of shape (m,), optional
+        True subtracts the column means, an array subtracts itself from each row of A. Sparse input
+        and LinearOperators are corrected product by product and never become dense by it; of a
+        dense array a centred copy is made.
+    random_state : int, Generator, RandomState or None
+        Seed of the start vectors. The same seed gives the same result, bit for bit for any
+        sparse format of the same matrix. None draws fresh ones.
+
+    Returns
+    -------
+    SVD
+        Frozen, unpacks as ``U, s, Vt``; carries residuals, Frobenius norm, passes and method.
+
+    Raises
+    ------
+    TypeError
+        If A is complex or not numeric, k is not an integer, or a LinearOperator has no product with
+        its transpose.
+    ValueError
+        If A is not two-dimensional or not finite (the first bad position is named), or k, method,
+        tol, center or random_state is out of its range.
+
+    Warns
+    -----
+    ConvergenceWarning
+        If a residual is above `tol`; the message has the figure. The result is the best one found.
+
+    See Also
+    --------
+    lowrank.rank.rank_for_energy, lowrank.rank.elbow : Choose k from the singular values.
+
+    References
+    ----------
+    Eckart & Young (1936), "The approximation of one matrix by another of lower rank"; Halko,
+    Martinsson & Tropp (2011), "Finding structure with randomness".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lowrank import truncated_svd
+    >>> A = np.array([[3.0, 0.0], [0.0, -2.0], [0.0, 0.0]])
+    >>> U, s, Vt = truncated_svd(A, 2)
+    >>> s
+    array([3., 2.])
+    >>> round(truncated_svd(A, 1).error, 6)
+    2.0
+
+    A sparse matrix is centred without becoming dense:
+
+    >>> from scipy import sparse
+    >>> A = sparse.random_array((2000, 300), density=0.01, rng=0)
+    >>> result = truncated_svd(A, 5, center=True, random_state=0)
+    >>> bool(result.residuals.max() <= 1e-8 * result.s[0])
+    True
+    """
+    problem = validated(A, k, method, tol, center, random_state)
+    matrix = problem.matrix
+    if problem.k == 0:
+        U, s, Vt = _empty_triplets(matrix)
+    else:
+        solver = SOLVERS[problem.method]
+        U, s, Vt = _with_signs(*solver(matrix, problem.k, tol=problem.tol, rng=problem.rng))
+    residuals = _residuals(matrix, U, s, Vt)
+    _warn_if_above(problem, residuals, s)
+    norm = matrix.frobenius_norm()
+    unscale = 2.0**problem.exponent
+    return SVD(
+        U=U,
+        s=s * s.dtype.type(unscale),
+        Vt=Vt,
+        residuals=residuals * unscale,
+        frobenius_norm=None if norm is None else norm * unscale,
+        passes=matrix.passes,
+        method=problem.method,
+    )
+
+
+def _empty_triplets(matrix: MatrixOperator) -> tuple[FloatArray, FloatArray, FloatArray]:
+    rows, columns = matrix.shape
+    dtype = matrix.dtype
+    return np.zeros((rows, 0), dtype), np.zeros(0, dtype), np.zeros((0, columns), dtype)
+
+
+def _with_signs(
+    U: FloatArray, s: FloatArray, Vt: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Make the first of the (nearly) largest entries of each right vector positive.
+
+    Entries within 1% of the largest count as equally large, so that rounding does not decide.
+    """
+    magnitude = np.abs(Vt)
+    first = np.argmax(magnitude >= 0.99 * magnitude.max(axis=1, keepdims=True), axis=1)
+    signs = np.where(Vt[np.arange(s.size), first] < 0, -1, 1).astype(s.dtype)
+    return np.ascontiguousarray(U * signs), s, np.ascontiguousarray(Vt * signs[:, None])
+
+
+def _residuals(
+    matrix: MatrixOperator, U: FloatArray, s: FloatArray, Vt: FloatArray
+) -> NDArray[np.float64]:
+    """Return ||A v - s u|| and ||A' u - s v|| of each triplet, shape (2, k)."""
+    if s.size == 0:
+        return np.zeros((2, 0))
+    left = column_norms(matrix.matmat(np.ascontiguousarray(Vt.T)) - U * s)
+    right = column_norms(matrix.rmatmat(U) - (s[:, None] * Vt).T)
+    return np.stack([left, right])
+
+
+def _warn_if_above(problem: Problem, residuals: NDArray[np.float64], s: FloatArray) -> None:
+    largest = float(residuals.max(initial=0.0))
+    if s.size == 0 or largest <= problem.tol * float(s[0]):
+        return
+    figure = largest / float(s[0]) if s[0] > 0 else math.inf
+    warnings.warn(
+        f"The largest residual is {figure:.1e} relative to s[0], above tol={problem.tol:.1e}, "
+        f"after {problem.matrix.passes} passes with method={problem.method!r}; "
+        "ask for a larger tol or a smaller k, or use method='dense'.",
+        ConvergenceWarning,
+        stacklevel=3,
+    )

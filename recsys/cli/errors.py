@@ -1,0 +1,148 @@
+"""From exceptions to one line on standard error and an exit code.
+
+=====  =======================================================================
+code   meaning
+=====  =======================================================================
+0      done
+1      bad data, an unknown id, a bad model file, or an unexpected failure
+2      bad usage
+130    interrupted from the keyboard
+141    the reader of the output went away (said by nobody, as in other tools)
+143    terminated
+=====  =======================================================================
+"""
+
+from __future__ import annotations
+
+import errno
+import sys
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import NoReturn
+
+import click
+
+from recsys.cli.group import State
+from recsys.errors import RecsysError
+
+__all__ = ["CommandError", "clean_up_when_terminated", "guarded"]
+
+INTERRUPTED = 130
+CLOSED_PIPE = 141
+TERMINATED = 143
+
+
+class CommandError(RecsysError):
+    """A request that the command line can see to be impossible (exit code 1)."""
+
+
+def guarded(command: Callable[[], object], state: State) -> int:
+    """Run `command` and give its exit code; errors are printed, never raised."""
+    with warnings.catch_warnings():
+        warnings.showwarning = _warning_printer(state)
+        try:
+            code = _call(command)
+            _flush_output()
+        except BaseException as error:
+            return _report(error, state)
+    return code
+
+
+def clean_up_when_terminated() -> None:
+    """Let SIGTERM unwind the stack, so that half-written files are removed."""
+    import signal
+
+    def leave(_signal: int, _frame: object) -> NoReturn:
+        raise SystemExit(TERMINATED)
+
+    signal.signal(signal.SIGTERM, leave)
+
+
+def _call(command: Callable[[], object]) -> int:
+    """Call `command`; the exit code, if it leaves early on purpose."""
+    try:
+        command()
+    except click.exceptions.Exit as leave:
+        return leave.exit_code
+    except SystemExit as leave:
+        return leave.code if isinstance(leave.code, int) else 0
+    return 0
+
+
+def _report(error: BaseException, state: State) -> int:
+    """Print what is to be said about `error`; the exit code."""
+    if isinstance(error, OSError) and error.errno == errno.EPIPE:
+        return CLOSED_PIPE
+    if state.debug and not isinstance(error, click.ClickException):
+        import traceback
+
+        traceback.print_exception(error)
+    if isinstance(error, KeyboardInterrupt | click.Abort):
+        # A terminal has just echoed ^C on a line of its own.
+        _say("\nInterrupted." if sys.stderr is not None and sys.stderr.isatty() else "Interrupted.")
+        return INTERRUPTED
+    if isinstance(error, click.ClickException):
+        error.show()
+        return error.exit_code
+    _say(f"Error: {_sentence(error)}")
+    for hint in getattr(error, "__notes__", ()):
+        _say(hint)
+    return 1
+
+
+def _sentence(error: BaseException) -> str:
+    """Say in one line what went wrong."""
+    if isinstance(error, RecsysError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror[0].lower()}{error.strerror[1:]}."
+    if isinstance(error, MemoryError):
+        return f"not enough memory. {error}".strip()
+    if isinstance(error, ValueError | TypeError | ImportError) and _raised_on_purpose(error):
+        return str(error)
+    text = " ".join(str(error).split())
+    return f"unexpected {type(error).__name__}: {text} (run with --debug for the traceback)"
+
+
+def _raised_on_purpose(error: BaseException) -> bool:
+    """Whether a `raise` statement of `recsys` or `lowrank` made `error`.
+
+    The innermost frame of an exception from compiled code (NumPy's, say) is the Python function
+    that called it, so the frame alone does not tell; the instruction at which it stopped does.
+    """
+    import opcode
+
+    frame = _innermost(error.__traceback__)
+    if frame is None:
+        return False
+    package = frame.tb_frame.f_globals.get("__name__", "").partition(".")[0]
+    instruction = frame.tb_frame.f_code.co_code[frame.tb_lasti]
+    return package in {"recsys", "lowrank"} and instruction == opcode.opmap["RAISE_VARARGS"]
+
+
+def _innermost(frame: TracebackType | None) -> TracebackType | None:
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    return frame
+
+
+def _warning_printer(state: State) -> Callable[..., None]:
+    def show(message: Warning | str, *_where: object) -> None:
+        if not state.quiet:
+            _say(f"Warning: {message}")
+
+    return show
+
+
+def _say(line: str) -> None:
+    with suppress(OSError):  # nobody may be reading
+        click.echo(line, err=True)
+
+
+def _flush_output() -> None:
+    """Write what is buffered while errors can still be reported."""
+    if sys.stdout is not None:
+        sys.stdout.flush()

@@ -1,0 +1,118 @@
+"""Lists of users or items: from options, and from files with one id per line or a named column."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from recsys.cli.errors import CommandError
+from recsys.cli.progress import note
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from recsys.ids import Ids
+
+__all__ = ["known_ids", "note_unknown", "read_ids"]
+
+_NAMED = 3
+
+
+def read_ids(path: str, kind: str) -> Sequence[Any]:
+    """Read the ids of a file; `kind` ("user" or "item") names the column where there are several.
+
+    Text is one id per line, or CSV or TSV with a header that has a column for `kind`; a Parquet
+    file has such a column, or a single one.
+
+    Raises
+    ------
+    CommandError
+        If the file is not there, is no text, has no ids or no such column.
+    """
+    if path != "-" and not Path(path).is_file():
+        raise CommandError(f"There is no file {path} with a list of {kind}s.")
+    ids: Sequence[Any]
+    ids = _from_parquet(path, kind) if path.endswith(".parquet") else _from_text(path, kind)
+    if not len(ids):
+        raise CommandError(f"{path} lists no {kind}s; one id per line is expected.")
+    return ids
+
+
+def known_ids(path: str, ids: Ids) -> Sequence[Any]:
+    """Read a list of which the data need not know all, and say how many are ignored.
+
+    Raises
+    ------
+    UnknownIdError
+        If the data know none of them.
+    """
+    listed = read_ids(path, ids.kind)
+    places = ids.find(listed)
+    if (places < 0).all():
+        ids.index(listed)
+    n_unknown = int((places < 0).sum())
+    if n_unknown:
+        note(f"{path}: {n_unknown:,} of {len(listed):,} {ids.kind}s are not in the data, ignored")
+    return [each for each, place in zip(listed, places, strict=True) if place >= 0]
+
+
+def note_unknown(listed: Sequence[Any], places: npt.NDArray[np.int64], what_they_get: str) -> None:
+    """Say which of the ids are unknown and how they are answered all the same."""
+    unknown = [str(each) for each, place in zip(listed, places, strict=True) if place < 0]
+    if not unknown:
+        return
+    unknown = list(dict.fromkeys(unknown))
+    more = f" and {len(unknown) - _NAMED:,} more" if len(unknown) > _NAMED else ""
+    note(f"unknown: {', '.join(unknown[:_NAMED])}{more}; {what_they_get}")
+
+
+def _from_parquet(path: str, kind: str) -> Sequence[Any]:
+    import polars as pl
+
+    try:
+        columns = pl.read_parquet_schema(path)
+    except pl.exceptions.PolarsError as error:
+        raise CommandError(f"{path} is not a Parquet file.") from error
+    column = _column_of(list(columns), kind) or (next(iter(columns)) if len(columns) == 1 else None)
+    if column is None:
+        raise CommandError(f"{path} has no column {kind}; it has {', '.join(columns)}.")
+    return pl.read_parquet(path, columns=[column])[column].drop_nulls().to_list()
+
+
+def _from_text(path: str, kind: str) -> list[str]:
+    lines = [line for line in _text(path, kind).splitlines() if line.strip()]
+    if not lines:
+        return []
+    separator = "\t" if "\t" in lines[0] else ","
+    rows = csv.reader(lines, delimiter=separator)
+    header = next(rows)
+    column = _column_of(header, kind)
+    if column is None:
+        return [line.strip() for line in lines]
+    return list(_cells(path, rows, header.index(column)))
+
+
+def _cells(path: str, rows: Iterator[list[str]], position: int) -> Iterator[str]:
+    for number, row in enumerate(rows, start=2):
+        if position >= len(row):
+            raise CommandError(f"{path}, line {number}: there is no column {position + 1}.")
+        yield row[position].strip()
+
+
+def _text(path: str, kind: str) -> str:
+    if path == "-":
+        return sys.stdin.read()
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise CommandError(f"{path} is not a list of {kind}s in UTF-8 text.") from error
+
+
+def _column_of(names: Sequence[str], kind: str) -> str | None:
+    """Find the column that holds ids of `kind`: user, user_id, userId, ..."""
+    accepted = {kind, f"{kind}id", f"{kind}_id"} | ({"movieid"} if kind == "item" else set())
+    return next((name for name in names if name.strip().lower() in accepted), None)

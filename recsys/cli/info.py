@@ -1,0 +1,106 @@
+"""`recsys info`: versions, hardware and settings, or what is known of a saved model."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import click
+
+from recsys.cli.options import command, output_options
+from recsys.cli.output import Output
+
+__all__ = ["info"]
+
+
+@command(
+    "info",
+    examples=[
+        "recsys info",
+        "recsys info model --json",
+    ],
+)
+@click.argument("model", required=False, type=click.Path())
+@output_options
+@click.pass_context
+def info(ctx: click.Context, model: str | None, output: Output) -> None:
+    """Show versions and settings, or a saved model.
+
+    Without MODEL: versions, hardware, which kernels run, and every option that is set outside the
+    command line, with the place where it is set.
+    """
+    from recsys.cli.facts import write_facts
+
+    write_facts(_of_model(model) if model else _of_installation(ctx), output)
+
+
+def _of_model(path: str) -> dict[str, dict[str, Any]]:
+    from recsys.cli.inputs import require_model
+    from recsys.manifest import read_manifest
+
+    require_model(path)
+    manifest = read_manifest(path)
+    size = sum(entry.bytes for entry in manifest.files.values())
+    return {
+        "model": {
+            "path": str(Path(path).resolve()),
+            "model": manifest.model,
+            "megabytes": size / 1e6,
+            "written by recsys": manifest.package_version,
+        },
+        "parameters": manifest.parameters,
+        "training": manifest.training,
+        "versions": manifest.versions,
+    }
+
+
+def _of_installation(ctx: click.Context) -> dict[str, dict[str, Any]]:
+    import recsys
+    from recsys.cli.versions import library_versions
+
+    return {
+        "recsys": {
+            "version": recsys.__version__,
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+        },
+        "libraries": library_versions(),
+        "kernels": _kernels(),
+        "settings": _settings(ctx),
+    }
+
+
+def _kernels() -> dict[str, Any]:
+    from lowrank import kernels
+
+    backend = kernels.backend()
+    return {
+        "backend": backend.name,
+        "instruction set": backend.instruction_set,
+        "cores": kernels.available_cores(),
+        **_blas(),
+    }
+
+
+def _blas() -> dict[str, str]:
+    """Name the BLAS libraries that NumPy and SciPy have loaded."""
+    import scipy.linalg  # noqa: F401  (loads SciPy's own BLAS)
+    from threadpoolctl import threadpool_info
+
+    pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
+    names = [f"{pool['internal_api']} {pool['version']}" for pool in pools]
+    return {"blas": ", ".join(dict.fromkeys(names)) or "unknown"}
+
+
+def _settings(ctx: click.Context) -> dict[str, Any]:
+    from recsys.cli import config
+
+    path = Path(config.FILE_NAME)
+    found: dict[str, Any] = {"file": str(path.resolve()) if path.is_file() else None}
+    for verb, name, setting in config.everything(ctx):
+        found[f"{verb} --{name}"] = f"{setting.value} ({setting.source})"
+    for variable in config.unknown_variables(ctx):
+        found[variable] = f"{os.environ[variable]} (sets no option)"
+    return found

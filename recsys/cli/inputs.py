@@ -1,0 +1,170 @@
+"""From a path on the command line to ratings, to a recommender, or to a list of ids."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from recsys.cli.errors import CommandError
+from recsys.cli.options import FitOptions, ReaderOptions
+from recsys.cli.progress import Activity, note
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from recsys.ratings import Ratings
+    from recsys.readers import Loaded
+    from recsys.recommender import Recommender
+
+__all__ = [
+    "fit_recommender",
+    "is_model",
+    "load_model",
+    "load_pairs",
+    "load_ratings",
+    "new_recommender",
+    "open_recommender",
+    "read_path",
+    "require_model",
+]
+
+STDIN = "-"
+MODEL_MARK = "model.json"
+
+
+def read_path(path: str, reader: ReaderOptions) -> Loaded:
+    """Read ratings, with what the reader decided."""
+    _require_path(path)
+    if is_model(path):
+        raise CommandError(f"{path} is a saved model; this verb needs a file of ratings.")
+    from recsys.readers import read_ratings
+
+    with Activity(f"Reading {path}"):
+        return read_ratings(path, **asdict(reader))
+
+
+def load_ratings(path: str, reader: ReaderOptions) -> Ratings:
+    """Read ratings and say in one line how they were understood."""
+    loaded = read_path(path, reader)
+    note(loaded.decision)
+    return loaded.ratings
+
+
+def load_pairs(path: str, reader: ReaderOptions | None) -> pl.DataFrame:
+    """Read the user and item columns of a file, its rows in their order."""
+    import polars as pl
+
+    from recsys.readers import _read
+    from recsys.readers.columns import Request
+    from recsys.readers.sources import open_data
+
+    _require_path(path)
+    chosen = reader or ReaderOptions()
+    request = Request(
+        user_col=chosen.user_col,
+        item_col=chosen.item_col,
+        sep=chosen.sep,
+        encoding=chosen.encoding,
+        implicit=True,
+    )
+    with open_data(path, chosen.encoding) as data:
+        columns = _read(data, request).columns
+    return pl.DataFrame([columns[name].alias(name) for name in ("user", "item")])
+
+
+def require_model(path: str) -> None:
+    """Refuse a path that cannot be a saved model."""
+    _require_path(path)
+    if Path(path).is_file():
+        raise CommandError(
+            f"{path} is a file; a saved model is a directory, as `recsys fit` writes it."
+        )
+
+
+def load_model(path: str) -> Recommender:
+    """Load a saved model."""
+    require_model(path)
+    from recsys.recommender import Recommender
+
+    return Recommender.load(path)
+
+
+def open_recommender(path: str, reader: ReaderOptions, fitting: FitOptions) -> Recommender:
+    """Load the saved model at `path`, or fit one to the ratings there."""
+    _require_path(path)
+    if is_model(path):
+        return load_model(path)
+    ratings = load_ratings(path, reader)
+    recommender = fit_recommender(new_recommender(fitting, ratings), ratings)
+    note(f"fitted {_name(recommender)} to {path} for this once; `recsys fit` saves a model")
+    return recommender
+
+
+def new_recommender(fitting: FitOptions, ratings: Ratings) -> Recommender:
+    """Make the recommender that `fitting` describes, not yet fitted.
+
+    Raises
+    ------
+    CommandError
+        If an option was given that the model does not have.
+    """
+    from recsys.models import model_class
+    from recsys.recommender import Recommender
+
+    name = fitting.model or ("popular" if ratings.implicit else "als")
+    known = set(model_class(name)().params())
+    return Recommender(name, **_parameters(name, fitting, known))
+
+
+def fit_recommender(
+    recommender: Recommender,
+    ratings: Ratings,
+    validation: Ratings | None = None,
+    on_step: Any = None,
+) -> Recommender:
+    """Fit with a progress bar; `on_step` hears of each sweep as well."""
+    with Activity(f"Fitting {_name(recommender)}") as activity:
+
+        def each(step: Any) -> None:
+            activity.step(step)
+            if on_step is not None:
+                on_step(step)
+
+        return recommender.fit(ratings, on_step=each, validation=validation)
+
+
+def is_model(path: str) -> bool:
+    """Whether a saved model lies at `path`."""
+    return (Path(path) / MODEL_MARK).is_file()
+
+
+def _parameters(name: str, fitting: FitOptions, known: set[str]) -> dict[str, Any]:
+    """Collect the parameters that were set, and the seed and the threads if the model has them."""
+    asked = {
+        key: getattr(fitting, key)
+        for key in ("factors", "regularization", "iterations")
+        if getattr(fitting, key) is not None
+    }
+    foreign = sorted(set(asked) - known)
+    if foreign:
+        raise CommandError(f"--{foreign[0]} does not apply to --model {name}; leave it out.")
+    everywhere = {"random_state": fitting.seed, "threads": fitting.threads}
+    return asked | {key: value for key, value in everywhere.items() if key in known}
+
+
+def _name(recommender: Recommender) -> str:
+    return recommender.model.name
+
+
+def _require_path(path: str) -> None:
+    """Refuse a path that leads nowhere, with the nearest name in the same directory."""
+    if path == STDIN or Path(path).exists():
+        return
+    from difflib import get_close_matches
+
+    place = Path(path).parent
+    names = [each.name for each in place.iterdir()] if place.is_dir() else []
+    close = get_close_matches(Path(path).name, names, n=1)
+    suggestion = f" Did you mean {place / close[0]}?" if close else ""
+    raise CommandError(f"There is no file or directory {path}.{suggestion}")

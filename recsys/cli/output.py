@@ -1,0 +1,264 @@
+"""Data on their way out: tables, CSV, TSV, JSON, JSON Lines and Parquet, to a stream or a file.
+
+A file is written beside its place and renamed when it is complete. Frames may come in batches; only
+one batch is held in memory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from recsys.cli.errors import CommandError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+__all__ = ["FORMATS", "SCHEMA", "Output", "Sink", "atomic_file"]
+
+FORMATS = ("table", "csv", "tsv", "json", "jsonl", "parquet")
+SCHEMA = 1
+"""Version of the JSON documents; it changes when a key changes its meaning or goes away."""
+
+_SUFFIXES = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".json": "json",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+}
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where the data go (None: standard output) and the format asked for, if any."""
+
+    path: Path | None = None
+    format: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse at once what cannot work, before any long computation."""
+        if self.resolved_format == "parquet" and self.path is None and _is_terminal():
+            raise click.UsageError(
+                "Parquet is no text for a terminal; add --output FILE or redirect the output."
+            )
+        if self.path is not None:
+            _check_target(self.path)
+
+    @property
+    def resolved_format(self) -> str:
+        """The format asked for, else the one of the file's suffix, else table or csv."""
+        if self.format is not None:
+            return self.format
+        if self.path is None:
+            return "table" if _is_terminal() else "csv"
+        suffix = self.path.suffix.lower()
+        if suffix not in _SUFFIXES:
+            raise click.UsageError(
+                f"The suffix of {str(self.path)!r} tells no format; use one of "
+                f"{', '.join(_SUFFIXES)}, or add --format."
+            )
+        return _SUFFIXES[suffix]
+
+    @contextmanager
+    def open(self, **head: Any) -> Iterator[Sink]:
+        """Give a sink for frames; `head` goes before the rows in a JSON document."""
+        with self._stream() as stream:
+            sink = _SINKS[self.resolved_format](stream, head, self._workplace())
+            try:
+                yield sink
+                sink.finish()
+            finally:
+                sink.discard()
+
+    def write(self, frames: pl.DataFrame | Iterable[pl.DataFrame], **head: Any) -> None:
+        """Write one frame, or several as if they were one."""
+        import polars as pl
+
+        with self.open(**head) as sink:
+            for frame in [frames] if isinstance(frames, pl.DataFrame) else frames:
+                sink.write(frame)
+
+    def write_document(self, document: Mapping[str, Any], frame: pl.DataFrame) -> None:
+        """Write `document` where the format is JSON, and `frame`, its rows, elsewhere."""
+        if self.resolved_format != "json":
+            self.write(frame)
+            return
+        text = json.dumps({"schema": SCHEMA, **document}, ensure_ascii=False, indent=2)
+        with self._stream() as stream:
+            stream.write(f"{text}\n".encode())
+
+    def _workplace(self) -> Path | None:
+        """Return where to keep parts meanwhile: beside the file, where room is needed anyway."""
+        in_place = self.path is None or _is_special(self.path)
+        return None if in_place or self.path is None else self.path.resolve().parent
+
+    @contextmanager
+    def _stream(self) -> Iterator[IO[bytes]]:
+        if self.path is not None:
+            with atomic_file(self.path) as stream:
+                yield stream
+            return
+        if sys.stdout is None:
+            raise CommandError("Standard output is closed; add --output FILE.")
+        sys.stdout.flush()
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+
+
+class Sink:
+    """What every format does: `write` each frame, then `finish`."""
+
+    def __init__(self, stream: IO[bytes], head: Mapping[str, Any], workplace: Path | None) -> None:
+        self.stream = stream
+        self.workplace = workplace
+        self.head = head
+        self.is_first = True
+
+    def write(self, frame: pl.DataFrame) -> None:
+        """Write a batch; the first one, even without rows, tells the columns."""
+        if self.is_first or len(frame):
+            self._write(frame)
+        self.is_first = False
+        self.stream.flush()
+
+    def _write(self, frame: pl.DataFrame) -> None:
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Write what comes after the last batch."""
+
+    def discard(self) -> None:
+        """Let go of what is held outside the stream."""
+
+
+class _Csv(Sink):
+    separator = ","
+
+    def _write(self, frame: pl.DataFrame) -> None:
+        text = frame.write_csv(include_header=self.is_first, separator=self.separator)
+        self.stream.write(text.encode())
+
+
+class _Tsv(_Csv):
+    separator = "\t"
+
+
+class _JsonLines(Sink):
+    def _write(self, frame: pl.DataFrame) -> None:
+        self.stream.write(frame.write_ndjson().encode())
+
+
+class _Json(Sink):
+    """One document: {"schema": 1, ..., "rows": [...]}."""
+
+    has_rows = False
+
+    def _write(self, frame: pl.DataFrame) -> None:
+        if not len(frame):
+            return
+        rows = ",\n".join(frame.write_ndjson().splitlines())
+        separator = ",\n" if self.has_rows else self._opening()
+        self.stream.write(f"{separator}{rows}".encode())
+        self.has_rows = True
+
+    def _opening(self) -> str:
+        head = json.dumps({"schema": SCHEMA, **self.head}, ensure_ascii=False)
+        return f'{head[:-1]}, "rows": [\n'
+
+    def finish(self) -> None:
+        closing = "\n]}\n" if self.has_rows else f"{self._opening()}]}}\n"
+        self.stream.write(closing.encode())
+
+
+class _Parquet(Sink):
+    """Batches are kept as Parquet files and joined by the streaming engine at the end."""
+
+    def __init__(self, stream: IO[bytes], head: Mapping[str, Any], workplace: Path | None) -> None:
+        import tempfile
+
+        super().__init__(stream, head, workplace)
+        self.parts = Path(tempfile.mkdtemp(prefix=".recsys-", dir=workplace))
+        self.n_parts = 0
+
+    def _write(self, frame: pl.DataFrame) -> None:
+        frame.write_parquet(self.parts / f"{self.n_parts:06}.parquet")
+        self.n_parts += 1
+
+    def finish(self) -> None:
+        import polars as pl
+
+        if self.n_parts != 1:
+            parts = [self.parts / f"{i:06}.parquet" for i in range(self.n_parts)]
+            pl.scan_parquet(parts).sink_parquet(self.parts / "joined.parquet")
+        whole = self.parts / ("000000.parquet" if self.n_parts == 1 else "joined.parquet")
+        with whole.open("rb") as source:
+            shutil.copyfileobj(source, self.stream)
+
+    def discard(self) -> None:
+        shutil.rmtree(self.parts, ignore_errors=True)
+
+
+class _Table(Sink):
+    """A table for people, as wide as the terminal."""
+
+    def _write(self, frame: pl.DataFrame) -> None:
+        from recsys.cli.table import render
+
+        self.stream.write(render(frame).encode(errors="replace"))
+
+
+_SINKS: dict[str, type[Sink]] = {
+    "table": _Table,
+    "csv": _Csv,
+    "tsv": _Tsv,
+    "json": _Json,
+    "jsonl": _JsonLines,
+    "parquet": _Parquet,
+}
+
+
+def _is_terminal() -> bool:
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
+def _check_target(path: Path) -> None:
+    if path.is_dir():
+        raise CommandError(f"{path} is a directory; --output needs the name of a file.")
+    if not path.parent.is_dir():
+        raise CommandError(f"Cannot write {path}: there is no directory {path.parent}.")
+
+
+def _is_special(path: Path) -> bool:
+    """Whether `path` is a device or a named pipe, which is written to and not replaced."""
+    return path.exists() and not path.is_file()
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file beside `path` that takes its place at the end, or goes away on any error."""
+    if _is_special(path):
+        with path.open("wb") as stream:
+            yield stream
+        return
+    target = path.resolve()
+    beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        with beside.open("xb") as stream:
+            yield stream
+        if target.exists():
+            shutil.copymode(target, beside)
+        beside.replace(target)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise

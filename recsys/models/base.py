@@ -1,0 +1,373 @@
+"""What every model is: parameters, fitted arrays, and scores from indices.
+
+A model is a dataclass. Its init fields are its parameters; what `fit` learns are fields with
+``init=False`` and the names of their axes as metadata. Saving, loading, shape checks and "not
+fitted yet" follow from those declarations, so a new model writes none of them::
+
+    @dataclass(kw_only=True, eq=False)
+    class Constant(BaseModel):
+        name = "constant"
+        value: float = 3.0
+        n_users: int = field(init=False, repr=False, metadata=axes())
+        n_items: int = field(init=False, repr=False, metadata=axes())
+
+Models know integer indices only. `recsys.Recommender` translates ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import Field, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from recsys.errors import DataError, NotFittedError
+
+if TYPE_CHECKING:
+    from recsys.ratings import Ratings
+
+__all__ = [
+    "BaseModel",
+    "BiasedModel",
+    "FactorModel",
+    "Floats",
+    "Indices",
+    "Model",
+    "Step",
+    "axes",
+    "check_indices",
+    "pair_dots",
+]
+
+Floats = NDArray[np.float32]
+Indices = NDArray[np.int64]
+
+_BLOCK_FLOATS = 2**22  # gathered factor rows per block of pairs: 16 MB a side
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Where an iterative fit stands; given to ``on_step`` after each sweep.
+
+    Attributes
+    ----------
+    step, total : int
+        Sweeps done and the most there will be; ``step`` counts from 1.
+    objective : float or None
+        The penalised sum of squares that is being minimised.
+    train_rmse, validation_rmse : float or None
+        Root mean squared error on the training and on the validation ratings.
+    """
+
+    step: int
+    total: int
+    objective: float | None = None
+    train_rmse: float | None = None
+    validation_rmse: float | None = None
+
+
+class Model(Protocol):
+    """What `Recommender`, `storage` and `evaluation` ask of a model.
+
+    Attributes
+    ----------
+    name : str
+        The name in `recsys.models.MODELS`.
+    needs_values : bool
+        Whether implicit feedback (no rating column) is refused by `fit`.
+    predicts_ratings : bool
+        Whether `predict` estimates the rating itself, so that RMSE and MAE mean something.
+    """
+
+    name: ClassVar[str]
+    needs_values: ClassVar[bool]
+    predicts_ratings: ClassVar[bool]
+
+    @property
+    def n_users(self) -> int:
+        """Number of users of the training ratings."""
+        ...
+
+    @property
+    def n_items(self) -> int:
+        """Number of items of the training ratings."""
+        ...
+
+    def fit(
+        self,
+        ratings: Ratings,
+        *,
+        on_step: Callable[[Step], None] | None = None,
+        validation: Ratings | None = None,
+    ) -> Self:
+        """Learn from `ratings`; `validation` must share their users and items."""
+        ...
+
+    def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
+        """Predicted ratings of pairs, shape (n_pairs,)."""
+        ...
+
+    def scores(self, users: ArrayLike) -> Floats:
+        """Ranking scores of all items, (n_block, n_items), in memory the caller may change."""
+        ...
+
+    def score_error(self, users: ArrayLike) -> Floats | None:
+        """Bound on ``|scores - predict|`` by rounding, per user.
+
+        None says that a user's scores are the same bits in any block; otherwise the top-N search
+        widens its cut by the bound and takes the final scores from `predict`.
+        """
+        ...
+
+    def params(self) -> dict[str, Any]:
+        """Return the parameters, as JSON can hold them."""
+        ...
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return what was fitted, as arrays (scalars have shape ())."""
+        ...
+
+    @classmethod
+    def from_arrays(cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
+        """Return the fitted model that `params` and `arrays` describe."""
+        ...
+
+
+def axes(*names: str) -> dict[str, tuple[str, ...]]:
+    """Metadata of a fitted field: the names of its axes; none for a scalar."""
+    return {"axes": names}
+
+
+def check_indices(indices: ArrayLike, size: int, what: str) -> Indices:
+    """Return `indices` as a one-dimensional int64 array, or say which one is out of range.
+
+    Raises
+    ------
+    IndexError
+        If an index is negative (nothing wraps around here) or not below `size`.
+    """
+    array = np.atleast_1d(np.asarray(indices))
+    if array.size == 0:
+        return np.zeros(0, dtype=np.int64)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise TypeError(
+            f"{what} indices must be a one-dimensional array of integers; "
+            f"got {array.dtype} of shape {array.shape}."
+        )
+    bad = (array < 0) | (array >= size)
+    if bad.any():
+        raise IndexError(
+            f"{what} indices must be between 0 and {size - 1}; got {array[bad.argmax()]}."
+        )
+    return array.astype(np.int64, copy=False)
+
+
+@dataclass(kw_only=True, eq=False)
+class BaseModel:
+    """Saving, loading and "not fitted yet" for models declared as dataclasses."""
+
+    name: ClassVar[str]
+    needs_values: ClassVar[bool] = False
+    predicts_ratings: ClassVar[bool] = True
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Explain a fitted field that is not there yet; anything else is missing as usual."""
+            if any(name == f.name for f in _fitted(type(self))):
+                raise NotFittedError(f"The {self.name} model is not fitted yet; call fit first.")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def score_error(self, users: ArrayLike) -> Floats | None:
+        """Return None: the scores of a user are the same bits in any block."""
+        return None
+
+    def params(self) -> dict[str, Any]:
+        """Return the parameters by name."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.init}
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return what was fitted, by name, without a copy; scalars have shape ().
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        """
+        return {f.name: np.asarray(getattr(self, f.name)) for f in _fitted(type(self))}
+
+    @classmethod
+    def from_arrays(cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
+        """Rebuild a fitted model, sharing memory with `arrays`.
+
+        Raises
+        ------
+        DataError
+            If an array is missing or its shape does not agree with the others.
+        """
+        model = cls(**params)
+        sizes: dict[str, int] = {}
+        for f in _fitted(cls):
+            if f.name not in arrays:
+                raise DataError(f"The {cls.name} model needs an array {f.name!r}; there is none.")
+            array = arrays[f.name]
+            names: tuple[str, ...] = f.metadata["axes"]
+            expected = tuple(
+                sizes.setdefault(a, n) for a, n in zip(names, array.shape, strict=False)
+            )
+            if len(names) != array.ndim or expected != array.shape:
+                raise DataError(
+                    f"The array {f.name!r} must have shape ({', '.join(names)}), in agreement "
+                    f"with the other arrays; got {array.shape}."
+                )
+            setattr(model, f.name, array if names else array.item())
+        return model
+
+    def require_values(self, ratings: Ratings) -> None:
+        """Refuse implicit feedback; for models with ``needs_values``, at the start of `fit`.
+
+        Raises
+        ------
+        DataError
+            If `ratings` are implicit; the message names the models that take them.
+        """
+        if not ratings.implicit:
+            return
+        from recsys.models import MODELS, model_class
+
+        others = ", ".join(sorted(m for m in MODELS if not model_class(m).needs_values))
+        raise DataError(
+            f"The {self.name} model needs ratings with values, but these have no rating column "
+            f"(implicit feedback); use one of these models: {others}."
+        )
+
+
+def _fitted(cls: type[BaseModel]) -> Iterator[Field[Any]]:
+    return (f for f in fields(cls) if not f.init)
+
+
+@dataclass(kw_only=True, eq=False)
+class BiasedModel(BaseModel):
+    """A model with ``global_mean``, ``user_bias`` and ``item_bias``.
+
+    Attributes
+    ----------
+    global_mean : float
+    user_bias : float32 ndarray of shape (n_users,)
+    item_bias : float32 ndarray of shape (n_items,)
+    """
+
+    needs_values: ClassVar[bool] = True
+
+    global_mean: float = field(init=False, repr=False, metadata=axes())
+    user_bias: Floats = field(init=False, repr=False, metadata=axes("n_users"))
+    item_bias: Floats = field(init=False, repr=False, metadata=axes("n_items"))
+
+    @property
+    def n_users(self) -> int:
+        """Number of users of the training ratings."""
+        return len(self.user_bias)
+
+    @property
+    def n_items(self) -> int:
+        """Number of items of the training ratings."""
+        return len(self.item_bias)
+
+    def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
+        """Predicted ratings ``global_mean + user_bias + item_bias``, shape (n_pairs,)."""
+        u = check_indices(users, self.n_users, "user")
+        i = check_indices(items, self.n_items, "item")
+        return self.user_bias[u] + self.global_mean + self.item_bias[i]
+
+    def scores(self, users: ArrayLike) -> Floats:
+        """Predicted ratings of all items for each user, shape (n_block, n_items)."""
+        u = check_indices(users, self.n_users, "user")
+        return (self.user_bias[u] + self.global_mean)[:, None] + self.item_bias
+
+    def predict_partly_known(self, users: Indices, items: Indices) -> Floats:
+        """Predict from the biases alone, where -1 stands for an unknown user or item.
+
+        Returns
+        -------
+        float32 ndarray of shape (n_pairs,)
+            ``global_mean`` plus the bias of each side that is known.
+        """
+        user_bias: Floats = np.where(users >= 0, self.user_bias[users], np.float32(0))
+        item_bias: Floats = np.where(items >= 0, self.item_bias[items], np.float32(0))
+        return user_bias + self.global_mean + item_bias
+
+
+@dataclass(kw_only=True, eq=False)
+class FactorModel(BiasedModel):
+    """A model whose prediction is ``mu + b_u + c_i + a_u . m_i``.
+
+    Attributes
+    ----------
+    user_factors : float32 ndarray of shape (n_users, k)
+    item_factors : float32 ndarray of shape (n_items, k)
+    """
+
+    user_factors: Floats = field(init=False, repr=False, metadata=axes("n_users", "k"))
+    item_factors: Floats = field(init=False, repr=False, metadata=axes("n_items", "k"))
+
+    def item_vectors(self) -> Floats:
+        """Return the vectors whose cosine says how alike two items are, shape (n_items, k)."""
+        return self.item_factors
+
+    def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
+        """Predicted ratings of pairs, shape (n_pairs,); the same bits for a pair in any company."""
+        u = check_indices(users, self.n_users, "user")
+        i = check_indices(items, self.n_items, "item")
+        predicted = super().predict(u, i)
+        predicted += pair_dots(self.user_factors, self.item_factors, u, i)
+        return predicted
+
+    def scores(self, users: ArrayLike) -> Floats:
+        """Predicted ratings of all items for each user, shape (n_block, n_items).
+
+        One matrix product. Its last bits depend on the other users in the block; `score_error`
+        bounds the difference.
+        """
+        u = check_indices(users, self.n_users, "user")
+        block: Floats = self.user_factors[u] @ self.item_factors.T
+        block += self.item_bias
+        block += (self.user_bias[u] + self.global_mean)[:, None]
+        return block
+
+    def score_error(self, users: ArrayLike) -> Floats:
+        """Bound on ``|scores - predict|`` for each user, shape (n_block,).
+
+        Two sums of k + 3 terms, in any order, each differ from the exact one by at most
+        ``(k + 3) u`` times the sum of the terms' sizes (u = 2^-24, Higham 2002, section 3.1),
+        which Cauchy and Schwarz bound.
+        """
+        u = check_indices(users, self.n_users, "user")
+        size = _lengths(self.user_factors[u]) * _largest(_lengths(self.item_factors))
+        size += np.abs(self.user_bias[u]) + abs(self.global_mean)
+        size += _largest(np.abs(self.item_bias))
+        terms = self.item_factors.shape[1] + 3
+        return size * np.float32(2 * terms * np.finfo(np.float32).eps)
+
+
+def pair_dots(left: Floats, right: Floats, rows: Indices, others: Indices) -> Floats:
+    """Dot products of ``left[rows]`` with ``right[others]``, shape (n_pairs,).
+
+    Each is summed in the same order whatever else is asked for, unlike in a matrix product.
+    """
+    dots = np.empty(len(rows), dtype=np.float32)
+    block = _BLOCK_FLOATS // max(1, left.shape[1])
+    for start in range(0, len(rows), block):
+        part = slice(start, start + block)
+        np.einsum("ij,ij->i", left[rows[part]], right[others[part]], out=dots[part])
+    return dots
+
+
+def _lengths(rows: Floats) -> Floats:
+    lengths: Floats = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    return lengths
+
+
+def _largest(values: Floats) -> float:
+    return float(values.max(initial=0))

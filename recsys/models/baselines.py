@@ -1,0 +1,314 @@
+"""Baselines: what a model has to beat before it is worth its cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from recsys.errors import DataError
+from recsys.models.base import BaseModel, BiasedModel, Floats, Step, axes, check_indices
+
+if TYPE_CHECKING:
+    from recsys.ratings import Ratings
+
+__all__ = ["Bias", "Popular", "Random"]
+
+Doubles = NDArray[np.float64]
+
+_BLOCK = 2**20  # ratings summed at a time: what is gathered stays at a few tens of megabytes
+
+
+@dataclass(kw_only=True, eq=False)
+class Bias(BiasedModel):
+    """Predict a rating as ``mu + b_u + c_i``: global mean, user bias and item bias.
+
+    ``mu`` is the mean of the ratings; the biases minimise ::
+
+        sum (x_ui - mu - b_u - c_i)^2 + user_damping sum b_u^2 + item_damping sum c_i^2
+
+    by alternating exact solutions, so a user with few ratings stays close to the mean.
+
+    Parameters
+    ----------
+    user_damping, item_damping : float
+        Ridge penalties, in ratings: with as many ratings as this, half of the deviation counts.
+    iterations : int
+        The most sweeps (items, then users).
+    tol : float
+        Stop when no bias moves by more than this fraction of the ratings' standard deviation.
+
+    References
+    ----------
+    Koren (2010), "Factor in the neighbors: scalable and accurate collaborative filtering",
+    section 2.1.
+    """
+
+    name: ClassVar[str] = "bias"
+
+    user_damping: float = 5.0
+    item_damping: float = 5.0
+    iterations: int = 50
+    tol: float = 1e-4
+
+    def __post_init__(self) -> None:
+        _require_not_negative(user_damping=self.user_damping, item_damping=self.item_damping)
+        _require_not_negative(tol=self.tol)
+        if self.iterations < 1:
+            raise DataError(f"iterations must be at least 1; got {self.iterations}.")
+
+    def fit(
+        self,
+        ratings: Ratings,
+        *,
+        on_step: Callable[[Step], None] | None = None,
+        validation: Ratings | None = None,
+    ) -> Self:
+        """Fit to `ratings`, which must have values.
+
+        Raises
+        ------
+        DataError
+            If `ratings` are implicit.
+        """
+        self.require_values(ratings)
+        squares = _PenalisedSquares(ratings, self.user_damping, self.item_damping)
+        user_bias, item_bias = np.zeros(ratings.n_users), np.zeros(ratings.n_items)
+        for step in range(1, self.iterations + 1):
+            before = user_bias, item_bias
+            user_bias, item_bias, error = squares.sweep(user_bias)
+            self.global_mean = squares.mean
+            self.user_bias, self.item_bias = _single(user_bias), _single(item_bias)
+            if on_step is not None:
+                objective = error + squares.penalty(user_bias, item_bias)
+                rmse = math.sqrt(max(error, 0) / ratings.n_ratings)
+                held_out = None if validation is None else _rmse(self, validation)
+                on_step(Step(step, self.iterations, objective, rmse, held_out))
+            if _largest_change(before, (user_bias, item_bias)) <= self.tol * squares.deviation:
+                break
+        return self
+
+
+@dataclass(kw_only=True, eq=False)
+class Popular(BaseModel):
+    """Rank items by their number of ratings, the same for everyone.
+
+    A predicted rating is the item's mean, drawn towards the global mean:
+    ``(sum of ratings + damping * mu) / (number of ratings + damping)``. On implicit feedback,
+    where there is no rating to predict, it is the number of ratings again.
+
+    Parameters
+    ----------
+    damping : float
+        How many ratings at the global mean are added to each item's mean.
+    """
+
+    name: ClassVar[str] = "popular"
+
+    damping: float = 10.0
+    n_users: int = field(init=False, repr=False, metadata=axes())
+    global_mean: float = field(init=False, repr=False, metadata=axes())
+    item_counts: Floats = field(init=False, repr=False, metadata=axes("n_items"))
+    item_means: Floats = field(init=False, repr=False, metadata=axes("n_items"))
+
+    def __post_init__(self) -> None:
+        _require_not_negative(damping=self.damping)
+
+    @property
+    def n_items(self) -> int:
+        """Number of items of the training ratings."""
+        return len(self.item_counts)
+
+    def fit(
+        self,
+        ratings: Ratings,
+        *,
+        on_step: Callable[[Step], None] | None = None,
+        validation: Ratings | None = None,
+    ) -> Self:
+        """Count the ratings of each item and average them."""
+        _, items = _Side.pair(ratings, 0, self.damping)
+        self.n_users = ratings.n_users
+        self.item_counts = self.item_means = _single(items.counts)
+        self.global_mean = 0.0
+        if not ratings.implicit:
+            self.global_mean = mean = float(np.mean(ratings.values, dtype=np.float64))
+            deviations = items.sums(ratings.values) - items.counts * mean
+            self.item_means = _single(mean + items.shrink(deviations))
+        return self
+
+    def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
+        """Damped mean rating of each pair's item, shape (n_pairs,)."""
+        check_indices(users, self.n_users, "user")
+        return self.item_means[check_indices(items, self.n_items, "item")]
+
+    def scores(self, users: ArrayLike) -> Floats:
+        """Repeat the number of ratings of every item for each user, shape (n_block, n_items)."""
+        return np.tile(self.item_counts, (len(check_indices(users, self.n_users, "user")), 1))
+
+
+@dataclass(kw_only=True, eq=False)
+class Random(BaseModel):
+    """Score each pair by chance, evenly over the range of the training ratings.
+
+    A score depends on the seed, the user and the item only, in whatever block it is asked for.
+
+    Parameters
+    ----------
+    random_state : int
+        Seed.
+
+    References
+    ----------
+    Steele, Lea and Flood (2014), "Fast splittable pseudorandom number generators" (SplitMix64).
+    """
+
+    name: ClassVar[str] = "random"
+    predicts_ratings: ClassVar[bool] = False
+
+    random_state: int = 0
+    n_users: int = field(init=False, repr=False, metadata=axes())
+    n_items: int = field(init=False, repr=False, metadata=axes())
+    low: float = field(init=False, repr=False, metadata=axes())
+    high: float = field(init=False, repr=False, metadata=axes())
+
+    def __post_init__(self) -> None:
+        _require_not_negative(random_state=self.random_state)
+
+    def fit(
+        self,
+        ratings: Ratings,
+        *,
+        on_step: Callable[[Step], None] | None = None,
+        validation: Ratings | None = None,
+    ) -> Self:
+        """Take the number of users and items and the range of the ratings; 0 to 1 if implicit."""
+        self.n_users, self.n_items = ratings.n_users, ratings.n_items
+        self.low, self.high = 0.0, 1.0
+        if not ratings.implicit:
+            self.low, self.high = float(ratings.values.min()), float(ratings.values.max())
+        return self
+
+    def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
+        """Scores of pairs, shape (n_pairs,)."""
+        u = check_indices(users, self.n_users, "user")
+        return self._scores(u, check_indices(items, self.n_items, "item"))
+
+    def scores(self, users: ArrayLike) -> Floats:
+        """Scores of all items for each user, shape (n_block, n_items)."""
+        u = check_indices(users, self.n_users, "user")
+        block = np.empty((len(u), self.n_items), dtype=np.float32)
+        for row in range(
+            len(u)
+        ):  # the 64-bit states of a whole block would take four times its size
+            block[row] = self._scores(u[row : row + 1], np.arange(self.n_items))
+        return block
+
+    def _scores(self, users: NDArray[np.int64], items: NDArray[np.int64]) -> Floats:
+        pair = _mix(users.astype(np.uint64) + _mix(np.array([self.random_state], np.uint64)))
+        bits = _mix(pair + items.astype(np.uint64)) >> np.uint64(40)
+        evenly = bits.astype(np.float32) * np.float32(2**-24)
+        return np.float32(self.low) + np.float32(self.high - self.low) * evenly
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """The users or the items of the ratings: the index at each rating, counts and damping."""
+
+    codes: NDArray[np.integer[Any]]
+    counts: NDArray[np.int64]
+    damping: float
+
+    @classmethod
+    def pair(cls, ratings: Ratings, user_damping: float, item_damping: float) -> tuple[Self, Self]:
+        item_counts = np.bincount(ratings.indices, minlength=ratings.n_items)
+        users = cls(ratings.user_index_of_nonzeros(), np.diff(ratings.indptr), user_damping)
+        return users, cls(ratings.indices, item_counts, item_damping)
+
+    def sums(self, values: NDArray[Any], of: NDArray[np.integer[Any]] | None = None) -> Doubles:
+        """Sum `values` (or ``values[of]``) by user or item."""
+        total = np.zeros(len(self.counts))
+        for part in _blocks(len(self.codes)):
+            weights = values[part] if of is None else values[of[part]]
+            total += np.bincount(self.codes[part], weights, minlength=len(total))
+        return total
+
+    def shrink(self, sums: Doubles) -> Doubles:
+        """Divide by count plus damping; zero where both are."""
+        divisor = self.counts + self.damping
+        shrunken: Doubles = np.divide(sums, divisor, out=np.zeros_like(sums), where=divisor > 0)
+        return shrunken
+
+
+class _PenalisedSquares:
+    """The least squares problem of `Bias`, with the sums that every sweep needs.
+
+    With s_u the sum of c_i over the items of user u, ::
+
+        sum (x_ui - mu - b_u - c_i)^2 = sum (x_ui - mu)^2 + sum n_u b_u^2 + sum n_i c_i^2
+            - 2 (sum b_u X_u + sum c_i X_i - sum b_u s_u)
+
+    where X_u and X_i are the sums of x - mu by user and by item: no pass over the ratings.
+    """
+
+    def __init__(self, ratings: Ratings, user_damping: float, item_damping: float) -> None:
+        self.users, self.items = _Side.pair(ratings, user_damping, item_damping)
+        self.mean = float(np.mean(ratings.values, dtype=np.float64))
+        self.deviation = float(np.std(ratings.values, dtype=np.float64))
+        self.total = self.deviation**2 * ratings.n_ratings
+        self.user_sums, self.item_sums = (
+            side.sums(ratings.values) - side.counts * self.mean for side in (self.users, self.items)
+        )
+
+    def sweep(self, user_bias: Doubles) -> tuple[Doubles, Doubles, float]:
+        """Solve for the items' biases, then the users'; both, and the sum of squared errors."""
+        users, items = self.users, self.items
+        item_bias = items.shrink(self.item_sums - items.sums(user_bias, of=users.codes))
+        of_items = users.sums(item_bias, of=items.codes)
+        user_bias = users.shrink(self.user_sums - of_items)
+        cross = user_bias @ (self.user_sums - of_items) + item_bias @ self.item_sums
+        squares = users.counts @ user_bias**2 + items.counts @ item_bias**2
+        return user_bias, item_bias, float(self.total + squares - 2 * cross)
+
+    def penalty(self, user_bias: Doubles, item_bias: Doubles) -> float:
+        """Return the damping terms of the objective."""
+        of_users, of_items = user_bias @ user_bias, item_bias @ item_bias
+        return float(self.users.damping * of_users + self.items.damping * of_items)
+
+
+def _blocks(n: int) -> Iterator[slice]:
+    return (slice(start, start + _BLOCK) for start in range(0, n, _BLOCK))
+
+
+def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Advance and scramble 64-bit states (SplitMix64); unsigned arrays wrap around silently."""
+    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def _rmse(model: BiasedModel, ratings: Ratings) -> float | None:
+    """Root mean squared error over `ratings`; None where there are none."""
+    if not ratings.n_ratings:
+        return None
+    error = model.predict(ratings.user_index_of_nonzeros(), ratings.indices) - ratings.values
+    return math.sqrt(np.mean(np.square(error), dtype=np.float64))
+
+
+def _largest_change(before: tuple[Doubles, ...], after: tuple[Doubles, ...]) -> float:
+    return max(float(np.abs(a - b).max(initial=0)) for a, b in zip(after, before, strict=True))
+
+
+def _single(values: NDArray[Any]) -> Floats:
+    return values.astype(np.float32)
+
+
+def _require_not_negative(**values: float) -> None:
+    for name, value in values.items():
+        if not 0 <= value < math.inf:
+            raise DataError(f"{name} must not be negative or infinite; got {value}.")

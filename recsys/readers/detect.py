@@ -1,0 +1,229 @@
+"""What a file is, told from its first bytes and lines."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Literal
+
+from recsys.errors import DataError
+from recsys.readers.columns import Request, is_known_name
+from recsys.readers.sources import DataFile
+
+__all__ = ["Layout", "detect", "parse_line", "separator_name", "without_returns"]
+
+_HEAD = 1 << 16  # bytes looked at
+_SAMPLE_ROWS = 200
+_DOUBLE_COLON = "::"
+_SEPARATORS = {"\t": "tab", ";": "semicolon", ",": "comma", "|": "bar", " ": "space"}
+_POSITIONAL = ("user", "item", "rating", "timestamp")
+_INTEGERS = re.compile(r"\s*-?\d+( +-?\d+)*\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a file is to be read.
+
+    Attributes
+    ----------
+    kind : {"delimited", "jsonl", "parquet", "lightgcn"}
+    separator : str
+        Of a delimited file: one character, or "::".
+    names : tuple of str
+        Its columns: from the header, or given by position.
+    has_header : bool
+    skip : int
+        Lines before the first row: blank ones, and the header.
+    sample : list of lists of str
+        Its first rows.
+    """
+
+    kind: Literal["delimited", "jsonl", "parquet", "lightgcn"]
+    separator: str = ""
+    names: tuple[str, ...] = ()
+    has_header: bool = True
+    skip: int = 0
+    sample: tuple[list[str], ...] = ()
+
+
+def detect(data: DataFile, request: Request) -> Layout:
+    """Tell the layout of a file.
+
+    Raises
+    ------
+    DataError
+        If the file is empty or binary, is no Parquet file though it is called so, is one JSON
+        array, or has no separator between columns.
+    """
+    with data.path.open("rb") as stream:
+        head = stream.read(_HEAD)
+    if head.startswith(b"PAR1"):
+        return Layout("parquet")
+    _check_text(head, data)
+    lines = _first_lines(head)
+    blank = next((n for n, line in enumerate(lines) if line.strip()), len(lines))
+    lines = lines[blank:]
+    if not lines:
+        raise DataError(f"{data.name} is empty.")
+    if request.sep is None and (json := _as_json(lines[0], data)):
+        return json
+    if request.sep is None and _looks_like_lightgcn(lines):
+        return Layout("lightgcn")
+    return _delimited(lines, blank, data, request)
+
+
+def parse_line(line: str, separator: str) -> list[str]:
+    """Return the fields of one line."""
+    if separator == _DOUBLE_COLON:
+        return line.rstrip("\r\n").split(_DOUBLE_COLON)
+    return next(csv.reader([without_returns(line)], delimiter=separator), [])
+
+
+def without_returns(line: str) -> str:
+    """Return a line with its carriage returns taken for spaces; csv refuses them."""
+    return line.replace("\r", " ") if "\r" in line else line
+
+
+def separator_name(separator: str) -> str:
+    """Return how the decision line calls a separator, such as "comma-separated"."""
+    return f"{_SEPARATORS.get(separator, repr(separator))}-separated"
+
+
+def _check_text(head: bytes, data: DataFile) -> None:
+    """Refuse a file that is empty, binary, or in UTF-16."""
+    if not head.strip():
+        raise DataError(f"{data.name} is empty.")
+    if data.suffix == ".parquet":
+        raise DataError(f"{data.name} is no Parquet file, or damaged: it does not begin with PAR1.")
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise DataError(f"{data.name} is in UTF-16; say so with --encoding utf-16.")
+    if b"\r" in head and b"\n" not in head:
+        raise DataError(
+            f"{data.name} ends its lines with carriage returns alone; write them as newlines."
+        )
+    if b"\0" in head:
+        raise DataError(
+            f"{data.name} is a binary file (byte {head.index(0)} is zero); expected text (CSV, "
+            "TSV, JSON lines, MovieLens, LightGCN) or Parquet, as it is or in gz, zst or zip."
+        )
+
+
+def _first_lines(head: bytes) -> list[str]:
+    """Return the complete lines at the beginning of a file."""
+    lines = list(io.StringIO(head.decode("utf-8-sig", errors="replace")))
+    return lines[:-1] if len(head) == _HEAD and len(lines) > 1 else lines
+
+
+def _as_json(line: str, data: DataFile) -> Layout | None:
+    begin = line.lstrip()[:1]
+    if begin == "{" or data.suffix in (".jsonl", ".ndjson"):
+        return Layout("jsonl")
+    if begin == "[":
+        raise DataError(f"{data.name} is one JSON array; expected one JSON object per line.")
+    return None
+
+
+def _looks_like_lightgcn(lines: Sequence[str]) -> bool:
+    """Return whether each line is a user and the user's items, not a row of a table.
+
+    In a table of integers with spaces users come back; here each has one line.
+    """
+    filled = [line for line in lines if line.strip()]
+    if not all(_INTEGERS.fullmatch(line) for line in filled):
+        return False
+    rows = [line.split() for line in filled]
+    distinct = len({row[0] for row in rows}) == len(rows)
+    return distinct and {len(row) for row in rows} not in ({1}, {2})
+
+
+def _delimited(lines: list[str], blank: int, data: DataFile, request: Request) -> Layout:
+    separator = _asked_separator(request) or _sniff_separator(lines)
+    rows = _rows(lines, separator) if separator else []
+    if separator is None or not rows or len(rows[0]) < 2:
+        asked = f"separator {request.sep!r}"
+        tried = asked if request.sep else "tab, semicolon, comma, bar or space"
+        raise DataError(
+            f"{data.name} has only one column ({lines[0].strip()[:40]!r}): found no {tried}; "
+            "say what separates the columns with --sep."
+        )
+    first = [field.strip() for field in rows[0]]
+    if _is_header(first, request):
+        return Layout("delimited", separator, tuple(first), True, blank + 1, tuple(rows[1:]))
+    names = _positional_names(len(first), data, request)
+    return Layout("delimited", separator, names, False, blank, tuple(rows))
+
+
+def _asked_separator(request: Request) -> str | None:
+    if request.sep is None:
+        return None
+    separator = {r"\t": "\t", "tab": "\t", "space": " "}.get(request.sep, request.sep)
+    if separator != _DOUBLE_COLON and (
+        len(separator) != 1 or not separator.isascii() or separator in '"\r\n'
+    ):
+        raise DataError(f'--sep must be one ASCII character, "tab" or "::"; got {request.sep!r}.')
+    return separator
+
+
+def _sniff_separator(lines: list[str]) -> str | None:
+    """Return the separator that cuts all sampled rows into the same, largest number of fields.
+
+    Where none does, because a row is ragged, the first line decides alone.
+    """
+    if _DOUBLE_COLON in lines[0]:
+        return _DOUBLE_COLON
+    even, widest = {}, {}
+    for separator in _SEPARATORS:
+        rows = _rows(lines, separator)
+        widths = {len(row) for row in rows}
+        widest[separator] = len(rows[0]) if rows else 0
+        if len(widths) == 1:
+            even[separator] = widest[separator]
+    for widths_of in (even, {s: n for s, n in widest.items() if s != " "}, widest):
+        best = max(widths_of, key=widths_of.__getitem__, default=None)
+        if best is not None and widths_of[best] > 1:
+            return best
+    return None
+
+
+def _rows(lines: list[str], separator: str) -> list[list[str]]:
+    """Return the first rows, blank ones left out."""
+    if separator == _DOUBLE_COLON:
+        cut = [parse_line(line, separator) for line in lines[:_SAMPLE_ROWS]]
+        return [row for row in cut if any(map(str.strip, row))]
+    rows = csv.reader(map(without_returns, lines), delimiter=separator)
+    try:
+        return list(islice((row for row in rows if any(map(str.strip, row))), _SAMPLE_ROWS))
+    except csv.Error:
+        return [parse_line(lines[0].replace('"', ""), separator)]
+
+
+def _is_header(first: list[str], request: Request) -> bool:
+    """Return whether the first row names the columns.
+
+    It does if a field is a usual or requested name, or if none is a number.
+    """
+    words = [field for field in first if field and not _is_number(field)]
+    named = any(is_known_name(word) or word in request.asked for word in words)
+    return named or len(words) == len([field for field in first if field])
+
+
+def _positional_names(width: int, data: DataFile, request: Request) -> tuple[str, ...]:
+    """Return names for the columns of a file without header: roles, or numbers from 1."""
+    numbers = [str(number + 1) for number in range(width)]
+    if width <= len(_POSITIONAL):
+        roles = zip(numbers, _POSITIONAL, strict=False)
+        return tuple(number if number in request.asked else role for number, role in roles)
+    if not request.asked:
+        raise DataError(
+            f"{data.name} has no header and {width} columns; say by number which are which, "
+            "such as --user-col 1 --item-col 2 --rating-col 3."
+        )
+    return tuple(numbers)
+
+
+def _is_number(field: str) -> bool:
+    return re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", field) is not None

@@ -1,0 +1,89 @@
+"""LightGCN lines: a user and the user's items, all integers, with spaces between."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from recsys.errors import DataError
+from recsys.readers.careful import decoded_lines
+from recsys.readers.raw import RawRatings
+from recsys.readers.sources import DataFile
+
+__all__ = ["read_lightgcn"]
+
+_NO_SEPARATOR = "\x1f"  # polars reads whole lines when its separator does not occur
+
+
+def read_lightgcn(data: DataFile) -> RawRatings:
+    """Read implicit feedback; a line with a user alone is a user without items.
+
+    Raises
+    ------
+    DataError
+        Naming file and line, if something is not an integer or not UTF-8; or if no user has an
+        item.
+    """
+    lines = _read_lines(data)
+    numbers = _as_integers(lines)
+    if numbers is None:
+        raise DataError(_first_problem(data))
+    user, items = numbers.list.first(), numbers.list.slice(1)
+    busy = items.list.len() > 0
+    if not busy.any():
+        raise DataError(f"{data.name} has users but no items: a line is a user and its items.")
+    pairs = pl.DataFrame({"user": user, "item": items}).filter(busy).explode("item")
+    idle = user.filter(~busy)
+    said = "LightGCN lines (user item item ...): implicit feedback"
+    if len(idle):
+        said += f", {len(idle):,} user{'s' * (len(idle) > 1)} without items"
+
+    def place(row: int) -> str:
+        return f"{data.name}, line {_line_of_pair(data, row)}"
+
+    return RawRatings({"user": pairs["user"], "item": pairs["item"]}, said, place, idle)
+
+
+def _read_lines(data: DataFile) -> pl.Series:
+    """Return the lines that are not blank, stripped."""
+    try:
+        frame = pl.read_csv(
+            data.path,
+            has_header=False,
+            separator=_NO_SEPARATOR,
+            quote_char=None,
+            schema={"line": pl.String},
+            glob=False,
+        )
+    except pl.exceptions.PolarsError:
+        raise DataError(_first_problem(data)) from None
+    lines = frame["line"].str.strip_chars()
+    return lines.filter(lines.str.len_bytes() > 0)
+
+
+def _as_integers(lines: pl.Series) -> pl.Series | None:
+    """Return each line as a list of Int64, or None if anything is not an integer."""
+    tokens = lines.str.replace_all(r"\s+", " ").str.split(" ")
+    numbers = tokens.cast(pl.List(pl.Int64), strict=False)
+    return None if numbers.list.eval(pl.element().is_null()).list.any().any() else numbers
+
+
+def _first_problem(data: DataFile) -> str:
+    """Return a sentence on the first token that is not an integer."""
+    for number, line in enumerate(decoded_lines(data.path, data.name), 1):
+        for token in line.split():
+            if not token.removeprefix("-").isdecimal() or len(token) > 18:
+                return (
+                    f"{data.name}, line {number}: {token[:40]!r} is not an integer; in LightGCN "
+                    "lines a user and its items are integers."
+                )
+    return f"{data.name} cannot be read as LightGCN lines."
+
+
+def _line_of_pair(data: DataFile, row: int) -> int:
+    """Return the line (counted from 1) of the pair `row` (counted from 0)."""
+    left = row
+    for number, line in enumerate(decoded_lines(data.path, data.name), 1):
+        left -= max(len(line.split()) - 1, 0)
+        if left < 0:
+            return number
+    raise IndexError(row)

@@ -1,0 +1,110 @@
+"""Titles, genres and years that lie beside the ratings: MovieLens layouts, or an items.csv."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+import polars as pl
+
+from recsys.errors import DataError
+from recsys.readers.columns import title_columns
+from recsys.readers.members import plain_name, titles_member
+from recsys.readers.sources import DataFile
+
+__all__ = ["read_titles"]
+
+# The order of the flags in u.item of MovieLens 100K (u.genre says the same).
+_U_ITEM_GENRES = (
+    *("unknown", "Action", "Adventure", "Animation", "Children's", "Comedy", "Crime"),
+    *("Documentary", "Drama", "Fantasy", "Film-Noir", "Horror", "Musical", "Mystery"),
+    *("Romance", "Sci-Fi", "Thriller", "War", "Western"),
+)
+_NO_GENRES = "(no genres listed)"
+
+
+def read_titles(data: DataFile) -> tuple[pl.DataFrame | None, str]:
+    """Read the titles beside a ratings file.
+
+    Returns
+    -------
+    DataFrame or None
+        Columns "item" (String), "title", "year" (Int32), possibly "genres" and whatever else an
+        items.csv has; None if there is no such file, or it cannot be used.
+    str
+        The name of the file; or why it is not used; or nothing.
+    """
+    name = None if data.folder is None else titles_member(data.folder.names())
+    if data.folder is None or name is None or name == data.name.rpartition("/")[2]:
+        return None, ""
+    try:
+        text = _text(data.folder.fetch(name))
+    except DataError as error:
+        return None, f"{name} not used: {error}"
+    rows = _rows(text, plain_name(name))
+    if rows is None:
+        return None, f"{name} not used (no columns of items and titles)"
+    return _with_year(rows), name
+
+
+def _text(path: Path) -> str:
+    """Return a text file that is UTF-8 or, as the older MovieLens sets, Latin-1."""
+    raw = path.read_bytes()
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")
+
+
+def _rows(text: str, kind: str) -> pl.DataFrame | None:
+    """Return a file of titles as a frame of strings, or None if it has not the right columns."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    if kind == "movies.dat":
+        cells = [line.split("::") for line in lines]
+        return _frame(("item", "title", "genres"), cells)
+    if kind == "u.item":
+        cells = [line.split("|") for line in lines]
+        return _frame(("item", "title", "genres"), [_with_genres(row) for row in cells])
+    table = [row for row in csv.reader(text.splitlines(keepends=True)) if row]
+    places = title_columns(table[0]) if table else None
+    if places is None:
+        return None
+    return _frame(_unique_names(table[0], *places), table[1:])
+
+
+def _with_genres(row: Sequence[str]) -> list[str]:
+    """Return id, title and genres of a row of u.item, whose last 19 fields are flags."""
+    flags = row[-len(_U_ITEM_GENRES) :]
+    genres = [g for g, flag in zip(_U_ITEM_GENRES, flags, strict=False) if flag == "1"]
+    return [*row[:2], "|".join(genres)]
+
+
+def _unique_names(header: Sequence[str], item: int, title: int) -> list[str]:
+    """Return lower-case names, those of the id and the title as all readers have them."""
+    fixed = {item: "item", title: "title"}
+    names: list[str] = []
+    for place, name in enumerate(header):
+        plain = fixed.get(place, name.strip().lower())
+        taken = plain in names or not plain or (place not in fixed and plain in fixed.values())
+        names.append(f"column_{place + 1}" if taken else plain)
+    return names
+
+
+def _frame(names: Sequence[str], rows: Sequence[Sequence[str]]) -> pl.DataFrame:
+    """Return rows of strings, null where a cell is empty; rows without an id are left out."""
+    width = len(names)
+    padded = [[cell or None for cell in row[:width]] + [None] * (width - len(row)) for row in rows]
+    frame = pl.DataFrame(padded, schema=dict.fromkeys(names, pl.String), orient="row")
+    return frame.with_columns(pl.all().str.strip_chars()).filter(pl.col("item").is_not_null())
+
+
+def _with_year(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the frame with a year, from its own column or the end of the title."""
+    year = pl.col("title").str.extract(r"\((\d{4})\)\s*$")
+    if "year" in frame.columns:
+        year = pl.coalesce("year", year)
+    frame = frame.with_columns(year.cast(pl.Int32, strict=False).alias("year"))
+    if "genres" not in frame.columns:
+        return frame
+    return frame.with_columns(pl.col("genres").replace(_NO_GENRES, None))

@@ -1,0 +1,294 @@
+"""From a path or standard input to one plain local file: unpacking gz, zst and zip on the way."""
+
+from __future__ import annotations
+
+import codecs
+import difflib
+import gzip
+import os
+import sys
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any, Protocol, cast
+
+from recsys.errors import DataError
+from recsys.readers.members import choose_member, data_suffix
+
+__all__ = ["DataFile", "Folder", "open_data"]
+
+_BLOCK = 1 << 20
+_ABSURD_RATIO, _ABSURD_SIZE = 250, 1 << 30  # a file is refused when it exceeds both
+_LAYERS = 3  # a zip of a gz of a ...: with more layers than this it is no data set
+_MAGIC = {b"\x1f\x8b": "gz", b"\x28\xb5\x2f\xfd": "zst", b"PK\x03\x04": "zip", b"PK\x05\x06": "zip"}
+_PARQUET = b"PAR1"
+
+
+class Folder(Protocol):
+    """The files that lie beside a ratings file, in a directory or in a zip."""
+
+    def names(self) -> list[str]:
+        """Return the names of the files."""
+        ...
+
+    def fetch(self, name: str) -> Path:
+        """Return the path of a file, unpacked if need be."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A plain local file with ratings.
+
+    Attributes
+    ----------
+    name : str
+        What messages call it, such as "ml-1m/ratings.dat".
+    path : Path
+        Where it lies, unpacked and in UTF-8.
+    suffix : str
+        The suffix of its name without that of a packer: ".csv" for "ratings.csv.gz".
+    folder : Folder or None
+        The files beside it; None for standard input.
+    """
+
+    name: str
+    path: Path
+    suffix: str = ""
+    folder: Folder | None = None
+
+
+@contextmanager
+def open_data(path: str | os.PathLike[str], encoding: str | None = None) -> Iterator[DataFile]:
+    """Open a ratings file, a directory or zip that holds one, or `-` for standard input.
+
+    What must be unpacked or decoded goes to a temporary directory that is removed at the end.
+    Of a zip only the members that are read are unpacked, under names of our own.
+
+    Raises
+    ------
+    DataError
+        If there is no such file, it cannot be read, unpacked or decoded, it expands absurdly,
+        or a directory or zip holds no ratings file that can be told from the others.
+    """
+    with tempfile.TemporaryDirectory(prefix="recsys-") as root:
+        scratch = _Scratch(Path(root))
+        data = _standard_input(scratch) if str(path) == "-" else _open_path(Path(path), scratch)
+        if encoding is not None and not _starts_with(data.path, _PARQUET):
+            data = replace(data, path=scratch.decoded(data, encoding))
+        yield data
+
+
+def _standard_input(scratch: _Scratch) -> DataFile:
+    local = scratch.copy(sys.stdin.buffer, None, "standard input")
+    return _unpacked(DataFile("standard input", local), scratch)
+
+
+def _open_path(path: Path, scratch: _Scratch) -> DataFile:
+    with _readable(path.name or str(path)):
+        if path.is_dir():
+            folder = _Directory(path, scratch)
+            member = choose_member(folder.names(), f"{path.resolve().name}/")
+            name = f"{path.resolve().name}/{member}"
+            return DataFile(name, folder.fetch(member), data_suffix(member), folder)
+        if not path.exists():
+            raise DataError(_missing(path))
+        data = DataFile(path.name, path, data_suffix(path.name), _Directory(path.parent, scratch))
+        if not path.is_file():  # a pipe, as in <(command): it can be read only once
+            with path.open("rb") as stream:
+                data = replace(data, path=scratch.copy(stream, None, path.name), folder=None)
+        return _unpacked(data, scratch)
+
+
+def _missing(path: Path) -> str:
+    """Say that a file is missing, and which names in its directory are nearest."""
+    where = path.parent
+    if not where.is_dir():
+        return f"There is no file {path}: the directory {where} does not exist."
+    near = difflib.get_close_matches(path.name, os.listdir(where), n=3)  # noqa: PTH208
+    hint = f"; the nearest names there are {', '.join(near)}" if near else ""
+    return f"There is no file {path}{hint}."
+
+
+def _unpacked(data: DataFile, scratch: _Scratch) -> DataFile:
+    """Return the file with its layers of packing removed, or the ratings file of a zip."""
+    for _ in range(_LAYERS):
+        packing = _packing(data.path)
+        if packing is None:
+            return data
+        if packing == "zip":
+            folder = _Zip(data, scratch)
+            member = choose_member(folder.names(), data.name)
+            stem = data.name.removesuffix(".zip")
+            data = DataFile(
+                f"{stem}/{member}", folder.fetch(member), data_suffix(member), folder.beside(member)
+            )
+        else:
+            data = replace(data, path=scratch.unpack(data.path, packing, data.name))
+    raise DataError(f"{data.name} is packed more than {_LAYERS - 1} times over; unpack it first.")
+
+
+def _packing(path: Path) -> str | None:
+    for magic, packing in _MAGIC.items():
+        if _starts_with(path, magic):
+            return packing
+    return None
+
+
+def _starts_with(path: Path, magic: bytes) -> bool:
+    with path.open("rb") as stream:
+        return stream.read(len(magic)) == magic
+
+
+class _Scratch:
+    """A temporary directory whose files are numbered: names from outside are never used."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._count = 0
+
+    def new(self) -> Path:
+        self._count += 1
+        return self._root / str(self._count)
+
+    def copy(self, source: IO[bytes], packed_size: int | None, name: str) -> Path:
+        """Copy a stream to a new file; absurd growth over the packed size is refused."""
+        target, written = self.new(), 0
+        with target.open("wb") as sink:
+            while block := source.read(_BLOCK):
+                written += len(block)
+                if packed_size is not None and _absurd(written, packed_size):
+                    raise DataError(
+                        f"{name} expands to more than {_ABSURD_RATIO} times its size; it is "
+                        "damaged or meant to do harm. Unpack it yourself if it is in order."
+                    )
+                sink.write(block)
+        return target
+
+    def unpack(self, path: Path, packing: str, name: str) -> Path:
+        """Return the path of an unpacked copy of a gz or zst file."""
+        with _readable(name), _unpacker(path, packing) as source:
+            return self.copy(source, path.stat().st_size, name)
+
+    def decoded(self, data: DataFile, encoding: str) -> Path:
+        """Return the path of a copy in UTF-8 of a text file in another encoding."""
+        try:
+            b"".decode(encoding)
+            decoder = codecs.getincrementaldecoder(encoding)()
+        except LookupError:
+            raise DataError(
+                f"There is no encoding {encoding!r}; usual ones are utf-8, latin-1 and utf-16."
+            ) from None
+        target, place = self.new(), 0
+        with data.path.open("rb") as source, target.open("wb") as sink:
+            try:
+                while block := source.read(_BLOCK):
+                    sink.write(decoder.decode(block).encode())
+                    place += len(block)
+                sink.write(decoder.decode(b"", final=True).encode())
+            except UnicodeDecodeError as error:
+                raise DataError(
+                    f"{data.name} is not in the encoding {encoding}: {error.reason} near "
+                    f"byte {place + error.start}."
+                ) from None
+        return target
+
+
+def _absurd(size: int, packed_size: int) -> bool:
+    return size > _ABSURD_SIZE and size > _ABSURD_RATIO * packed_size
+
+
+def _unpacker(path: Path, packing: str) -> IO[bytes]:
+    if packing == "gz":
+        return cast("IO[bytes]", gzip.open(path, "rb"))
+    return cast("IO[bytes]", _zstd().open(path, "rb"))
+
+
+def _zstd() -> Any:
+    """Return the zstd module of the standard library, or its backport before Python 3.14."""
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+
+        return zstd
+    from backports import zstd
+
+    return zstd
+
+
+@contextmanager
+def _readable(name: str) -> Iterator[None]:
+    """Turn the errors of reading and unpacking a file into one sentence."""
+    try:
+        yield
+    except DataError:
+        raise
+    except OSError as error:
+        if isinstance(error, gzip.BadGzipFile):
+            raise DataError(f"{name} is damaged: {_reason(error)}.") from None
+        raise DataError(f"{name} cannot be read: {_reason(error)}.") from None
+    except (EOFError, zlib.error, zipfile.BadZipFile) as error:
+        raise DataError(f"{name} is damaged: {_reason(error)}.") from None
+    except (RuntimeError, NotImplementedError) as error:  # zipfile: encrypted, or a rare method
+        raise DataError(f"{name} cannot be unpacked: {_reason(error)}.") from None
+    except Exception as error:
+        if type(error).__name__ == "ZstdError":
+            raise DataError(f"{name} is damaged: {_reason(error)}.") from None
+        raise
+
+
+def _reason(error: Exception) -> str:
+    """Return the text of an error as the tail of a sentence."""
+    text = (isinstance(error, OSError) and error.strerror) or str(error)
+    return (text[:1].lower() + text[1:]).rstrip(".")
+
+
+class _Directory:
+    """The files of a directory, hidden ones left out."""
+
+    def __init__(self, path: Path, scratch: _Scratch) -> None:
+        self._path = path
+        self._scratch = scratch
+
+    def names(self) -> list[str]:
+        with os.scandir(self._path) as entries:
+            return sorted(e.name for e in entries if e.is_file() and not e.name.startswith("."))
+
+    def fetch(self, name: str) -> Path:
+        return _unpacked(DataFile(name, self._path / name), self._scratch).path
+
+
+class _Zip:
+    """The files of a zip, or of one folder in it, which are unpacked when they are asked for."""
+
+    def __init__(self, data: DataFile, scratch: _Scratch, prefix: str = "") -> None:
+        self._data = data
+        self._scratch = scratch
+        self._prefix = prefix
+        with _readable(data.name), zipfile.ZipFile(data.path) as archive:
+            members = [info.filename for info in archive.infolist() if not info.is_dir()]
+        inside = [name.removeprefix(prefix) for name in members if name.startswith(prefix)]
+        self._names = sorted(name for name in inside if not _is_hidden(name))
+
+    def names(self) -> list[str]:
+        return self._names
+
+    def fetch(self, name: str) -> Path:
+        label = f"{self._data.name}/{name}"
+        with _readable(label), zipfile.ZipFile(self._data.path) as archive:
+            info = archive.getinfo(self._prefix + name)
+            with archive.open(info) as source:
+                local = self._scratch.copy(source, info.compress_size, label)
+        return _unpacked(DataFile(label, local), self._scratch).path
+
+    def beside(self, member: str) -> _Zip:
+        """Return the folder of the zip in which a member lies."""
+        folder, slash, _ = member.rpartition("/")
+        return _Zip(self._data, self._scratch, folder + slash)
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith("__MACOSX/") or any(part.startswith(".") for part in name.split("/"))

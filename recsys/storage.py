@@ -1,0 +1,399 @@
+"""Saved models: a directory of JSON, ``.npy`` and Parquet files, without pickle.
+
+::
+
+    MODEL/
+        model.json             format, versions, model, parameters, training summary, file checksums
+        arrays/NAME.npy        what the model has learnt, memory-mapped when it is loaded
+        ratings/NAME.npy       the training ratings as CSR: indptr, indices, values
+        users.parquet          ids in index order, and what else is known of them
+        items.parquet          likewise, such as titles
+
+A model is written to a hidden directory beside its place, flushed to the disk, and renamed.
+
+How much `load_model` checks: the form of model.json and its checksum, the size of every file, and
+the type and shape of every array, always. The SHA-256 of every file of up to 1 MB, always; of all
+files if they are 64 MB or less together (a few hundredths of a second), or with ``verify=True``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import polars as pl
+from numpy.lib.format import open_memmap
+from numpy.typing import NDArray
+
+from recsys.errors import DataError, ModelFileError
+from recsys.ids import Ids
+from recsys.manifest import (
+    MANIFEST,
+    DamageError,
+    FileEntry,
+    Manifest,
+    Reading,
+    is_saved_model,
+    read_manifest,
+    to_json,
+)
+from recsys.models import MODELS, model_class
+from recsys.models.base import Model
+from recsys.ratings import Ratings
+
+__all__ = ["Saved", "load_model", "save_model"]
+
+_RATINGS_ARRAYS = ("indptr", "indices", "values")
+_OWN_ENTRIES = {MANIFEST, "arrays", "ratings", "users.parquet", "items.parquet"}
+_ALWAYS_VERIFIED = 2**20  # bytes of one file
+_VERIFIED_TOGETHER = 64 * 2**20  # bytes of all files
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What a saved model holds.
+
+    Attributes
+    ----------
+    model : Model
+        Fitted.
+    ratings : Ratings
+        The ratings it was fitted to, without their times.
+    training : dict
+        Summary of the fit.
+    """
+
+    model: Model
+    ratings: Ratings
+    training: dict[str, Any]
+
+
+def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> None:
+    """Write a model to the directory `path`, which must not exist.
+
+    At every moment there is nothing, the old model, or the whole new one at `path`.
+
+    Parameters
+    ----------
+    saved : Saved
+    path : str or Path
+    overwrite : bool
+        Replace a saved model at `path`; any other file or directory is refused all the same.
+
+    Raises
+    ------
+    ModelFileError
+        If something is in the way, the disk cannot be written, or the model is not one of
+        `recsys.models.MODELS`.
+    """
+    name = saved.model.name
+    if name not in MODELS or model_class(name) is not type(saved.model):
+        raise ModelFileError(
+            f"A saved {type(saved.model).__name__} could not be loaded again, since "
+            f"recsys.models.MODELS does not have it as {name!r}; enter it there first."
+        )
+    target = Path(os.path.realpath(path))
+    _check_target(target, path, overwrite)
+    try:
+        with _staged(target) as directory:
+            _write(saved, directory)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ModelFileError(f"The model cannot be saved in {path}: {reason}.") from error
+    except pl.exceptions.PolarsError as error:
+        raise ModelFileError(
+            f"The model cannot be saved in {path}: Parquet cannot hold the metadata ({error})."
+        ) from error
+
+
+def load_model(path: str | Path, *, verify: bool = False) -> Saved:
+    """Load a saved model; its arrays are mapped into memory, not read.
+
+    Parameters
+    ----------
+    path : str or Path
+    verify : bool
+        Check all checksums, however large the files; see the module's docstring.
+
+    Raises
+    ------
+    ModelFileError
+        If there is no saved model at `path`, or it is damaged or too new.
+    """
+    manifest = read_manifest(path)
+    if manifest.model not in MODELS:
+        raise ModelFileError(
+            f"The saved model {path} is of the kind {manifest.model!r}, which this version of "
+            f"recsys does not know; it knows {', '.join(sorted(MODELS))}."
+        )
+    with Reading(path):
+        return _read(Path(path), manifest, verify)
+
+
+# Writing
+
+
+def _check_target(target: Path, path: str | Path, overwrite: bool) -> None:
+    """Refuse a place that cannot be written or must not be replaced."""
+    if not target.parent.is_dir():
+        raise ModelFileError(
+            f"The model cannot be saved in {path}: there is no directory {target.parent}."
+        )
+    if not target.exists():
+        return
+    if not (target.is_dir() and is_saved_model(target)):
+        raise ModelFileError(
+            f"{path} exists and is not a saved model, so it is not replaced; choose another path."
+        )
+    if not overwrite:
+        raise ModelFileError(
+            f"There is a saved model in {path} already; choose another path or ask to overwrite it."
+        )
+    foreign = sorted({entry.name for entry in target.iterdir()} - _OWN_ENTRIES)
+    if foreign:
+        raise ModelFileError(
+            f"{path} holds other files beside the saved model ({', '.join(foreign[:3])}), "
+            "so it is not replaced; move them or choose another path."
+        )
+
+
+@contextmanager
+def _staged(target: Path) -> Iterator[Path]:
+    """Yield a new directory beside `target` that takes its place, or vanishes on an exception."""
+    mark = os.urandom(4).hex()
+    directory = target.with_name(f".{target.name}.{mark}.tmp")
+    try:
+        directory.mkdir()
+        yield directory
+        _flush_directories(directory)
+        _put_in_place(directory, target, target.with_name(f".{target.name}.{mark}.old"))
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    _flush_directory(target.parent)
+
+
+def _put_in_place(new: Path, target: Path, aside: Path) -> None:
+    """Rename `new` to `target`; a model that is there is moved aside first, and back on failure."""
+    if not target.exists():
+        new.rename(target)
+        return
+    try:
+        target.rename(aside)
+        new.rename(target)
+    finally:
+        if not target.exists():
+            aside.rename(target)
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _write(saved: Saved, directory: Path) -> None:
+    """Write the files, model.json last."""
+    entries: dict[str, FileEntry] = {}
+    for folder, arrays in (
+        ("arrays", saved.model.arrays()),
+        ("ratings", {name: getattr(saved.ratings, name) for name in _RATINGS_ARRAYS}),
+    ):
+        (directory / folder).mkdir()
+        for name, array in arrays.items():
+            entries[f"{folder}/{name}.npy"] = _write_array(directory, f"{folder}/{name}.npy", array)
+    for kind, frame in _tables(saved.ratings).items():
+        with _flushed(directory / f"{kind}s.parquet") as file:
+            frame.write_parquet(file)
+        entries[f"{kind}s.parquet"] = _entry(directory / f"{kind}s.parquet")
+    manifest = Manifest(
+        package_version=_package_version(),
+        model=saved.model.name,
+        parameters=saved.model.params(),
+        training=saved.training,
+        versions=_versions(),
+        files=entries,
+    )
+    with _flushed(directory / MANIFEST) as file:
+        file.write(to_json(manifest))
+
+
+def _write_array(directory: Path, name: str, array: NDArray[Any]) -> FileEntry:
+    with _flushed(directory / name) as file:
+        np.save(file, array, allow_pickle=False)
+    return replace(_entry(directory / name), dtype=array.dtype.str, shape=array.shape)
+
+
+def _tables(ratings: Ratings) -> dict[str, pl.DataFrame]:
+    """Return users and items in index order, with what is known of them."""
+    tables = {}
+    for kind, ids, info in (
+        ("user", ratings.users, ratings.user_info),
+        ("item", ratings.items, ratings.item_info),
+    ):
+        table = ids.values.alias(kind).to_frame()
+        tables[kind] = (
+            table if info is None else table.join(info, on=kind, how="left", maintain_order="left")
+        )
+    return tables
+
+
+@contextmanager
+def _flushed(path: Path) -> Iterator[IO[bytes]]:
+    """Open a new file and push it to the disk before it is closed."""
+    with path.open("xb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _flush_directories(directory: Path) -> None:
+    for each in (directory / "arrays", directory / "ratings", directory):
+        _flush_directory(each)
+
+
+def _flush_directory(directory: Path) -> None:
+    if os.name == "nt":  # directories cannot be opened there
+        return
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _entry(path: Path) -> FileEntry:
+    return FileEntry(_sha256(path), path.stat().st_size)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _package_version() -> str:
+    from recsys import __version__
+
+    return __version__
+
+
+def _versions() -> dict[str, str]:
+    import platform
+
+    versions = {
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "polars": pl.__version__,
+    }
+    try:
+        from lowrank.kernels import backend
+    except ImportError:
+        return versions
+    return versions | {"kernels": str(backend())}
+
+
+# Reading
+
+
+def _read(directory: Path, manifest: Manifest, verify: bool) -> Saved:
+    for name, entry in manifest.files.items():
+        _check_file(directory / name, name, entry)
+    small = sum(entry.bytes for entry in manifest.files.values()) <= _VERIFIED_TOGETHER
+    for name, entry in manifest.files.items():
+        if verify or small or entry.bytes <= _ALWAYS_VERIFIED:
+            _check_sum(directory / name, name, entry)
+    ratings = _read_ratings(directory, manifest)
+    arrays = {
+        name.removeprefix("arrays/").removesuffix(".npy"): _array(directory, name, manifest)
+        for name in manifest.files
+        if name.startswith("arrays/")
+    }
+    try:
+        model = model_class(manifest.model).from_arrays(manifest.parameters, arrays)
+    except (DataError, TypeError, ValueError) as error:
+        raise DamageError(f"{error}".rstrip(".")) from None
+    if (model.n_users, model.n_items) != ratings.shape:
+        raise DamageError(
+            f"the model has {model.n_users} users and {model.n_items} items, "
+            f"its ratings have {ratings.n_users} and {ratings.n_items}"
+        )
+    return Saved(model, ratings, manifest.training)
+
+
+def _read_ratings(directory: Path, manifest: Manifest) -> Ratings:
+    users, user_info = _table(directory, "user", manifest)
+    items, item_info = _table(directory, "item", manifest)
+    indptr, indices, values = (
+        _array(directory, f"ratings/{name}.npy", manifest) for name in _RATINGS_ARRAYS
+    )
+    if not len(indptr) or indptr[0] != 0 or (np.diff(indptr) < 0).any():
+        raise DamageError("ratings/indptr.npy does not rise from 0")
+    try:
+        return Ratings(
+            users=users,
+            items=items,
+            indptr=indptr,
+            indices=indices,
+            values=values,
+            implicit=manifest.training["implicit"],
+            item_info=item_info,
+            user_info=user_info,
+        )
+    except DataError as error:
+        raise DamageError(f"{error}".rstrip(".")) from None
+
+
+def _check_file(path: Path, name: str, entry: FileEntry) -> None:
+    if not path.is_file():
+        raise DamageError(f"{name} is missing")
+    size = path.stat().st_size
+    if size != entry.bytes:
+        raise DamageError(f"{name} has {size:,} bytes instead of {entry.bytes:,}")
+
+
+def _check_sum(path: Path, name: str, entry: FileEntry) -> None:
+    if _sha256(path) != entry.sha256:
+        raise DamageError(f"the contents of {name} have changed since it was saved")
+
+
+def _listed(manifest: Manifest, name: str) -> FileEntry:
+    if name not in manifest.files:
+        raise DamageError(f"{MANIFEST} does not list {name}")
+    return manifest.files[name]
+
+
+def _array(directory: Path, name: str, manifest: Manifest) -> NDArray[Any]:
+    """Map an array into memory."""
+    entry = _listed(manifest, name)
+    try:
+        array = open_memmap(directory / name, mode="r")  # never unpickles, and takes no zip
+    except OSError:
+        raise
+    except Exception:  # a header can be wrong in many ways
+        raise DamageError(f"{name} is not an array of numbers") from None
+    if array.dtype.kind not in "biuf" or (array.dtype.str, array.shape) != (
+        entry.dtype,
+        entry.shape,
+    ):
+        raise DamageError(
+            f"{name} must be of type {entry.dtype} and shape {entry.shape}, "
+            f"not {array.dtype.str} and {array.shape}"
+        )
+    return np.asarray(array)
+
+
+def _table(directory: Path, kind: Any, manifest: Manifest) -> tuple[Ids, pl.DataFrame | None]:
+    """Read the ids of users or items, and what else is known of them."""
+    name = f"{kind}s.parquet"
+    _listed(manifest, name)
+    try:
+        # From memory, since polars takes a path for a pattern.
+        table = pl.read_parquet(io.BytesIO((directory / name).read_bytes()))
+        ids = Ids(table[kind], kind)
+    except (DataError, pl.exceptions.PolarsError):
+        raise DamageError(f"{name} has no column of {kind} ids") from None
+    if not ids.values.equals(table[kind], check_dtypes=True):
+        raise DamageError(f"the {kind} ids of {name} are not in order")
+    return ids, table if table.width > 1 else None

@@ -1,0 +1,267 @@
+"""Exact top-N over all items, a block of users at a time.
+
+A block of scores is one matrix product, whose last bits depend on who else is in the block. So
+the cut is widened by a bound on that rounding (`Scorer.score_error`), and what is left is scored
+again, pair by pair: the same user gets the same items, order and bits alone or among millions.
+Ties go to the lower item index, at the cut as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recsys.errors import DataError
+from recsys.models.base import Floats, Indices, pair_dots
+
+__all__ = ["Cosine", "Exclude", "Scorer", "TopN", "csr_exclusion", "select", "top_n"]
+
+Exclude = Callable[[Indices], tuple[Indices, NDArray[np.integer[Any]]]]
+
+_BLOCK_SCORES = 2**23  # scores of a block of users: 32 MB, and as much again to find the cut
+_BLOCK_RESULTS = 2**20  # results of a block of users, however many items each one asks for
+
+
+class Scorer(Protocol):
+    """What top-N asks of a model; see `recsys.models.base.Model`."""
+
+    @property
+    def n_items(self) -> int:
+        """Number of items."""
+        ...
+
+    def predict(self, users: Indices, items: Indices) -> Floats:
+        """Scores of pairs, shape (n_pairs,)."""
+        ...
+
+    def scores(self, users: Indices) -> Floats:
+        """Scores of all items, shape (n_block, n_items), in memory the caller may change."""
+        ...
+
+    def score_error(self, users: Indices) -> Floats | None:
+        """Bound on ``|scores - predict|`` for each user, or None to take `scores` as they are."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TopN:
+    """The best items of some users: one entry per user and rank, best first.
+
+    A user has fewer than n entries where fewer items are left, none at all included.
+
+    Attributes
+    ----------
+    rows : int64 ndarray of shape (n_results,)
+        Position of the user in the query, ascending.
+    items : int64 ndarray of shape (n_results,)
+        Item indices.
+    ranks : int32 ndarray of shape (n_results,)
+        1 for the best item of each user.
+    scores : float32 ndarray of shape (n_results,)
+    """
+
+    rows: Indices
+    items: Indices
+    ranks: NDArray[np.int32]
+    scores: Floats
+
+    @classmethod
+    def empty(cls) -> Self:
+        """Return no results."""
+        nothing = np.zeros(0, dtype=np.int64)
+        return cls(nothing, nothing, nothing.astype(np.int32), nothing.astype(np.float32))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def top_n(
+    scorer: Scorer,
+    users: Indices,
+    n: int,
+    *,
+    exclude: Exclude | None = None,
+    allowed: NDArray[np.bool_] | None = None,
+) -> Iterator[TopN]:
+    """Find the n best items of each user.
+
+    Parameters
+    ----------
+    scorer : Scorer
+        A fitted model.
+    users : int64 ndarray of shape (n_query,)
+        User indices; repeated ones are answered each time.
+    n : int
+        The most items per user; may exceed the number of items.
+    exclude : callable, optional
+        Given a block of user indices, returns (positions in the block, items) of pairs to leave
+        out; `csr_exclusion` makes one.
+    allowed : bool ndarray of shape (n_items,), optional
+        False for items that nobody gets.
+
+    Yields
+    ------
+    TopN
+        For one block of users after another; `rows` count through the whole query. Work memory
+        stays below about 100 MB, and a block has at most a million results, whatever the number
+        of users (more only where a single user asks for more).
+
+    Raises
+    ------
+    DataError
+        If n is below 1.
+    """
+    if n < 1:
+        raise DataError(f"n must be at least 1; got {n}.")
+    size = _block_size(scorer.n_items, n)
+    barred = None if allowed is None else np.flatnonzero(~allowed)
+    return (
+        _block(scorer, users[start : start + size], start, n, exclude, barred)
+        for start in range(0, len(users), size)
+    )
+
+
+def csr_exclusion(indptr: NDArray[np.int64], indices: NDArray[np.int32]) -> Exclude:
+    """Make an `exclude` of `top_n` that leaves out the entries of a CSR matrix."""
+
+    def entries(users: Indices) -> tuple[Indices, NDArray[np.integer[Any]]]:
+        starts = indptr[users]
+        counts = indptr[users + 1] - starts
+        rows = np.repeat(np.arange(len(users)), counts)
+        first = np.cumsum(counts) - counts
+        return rows, indices[np.arange(len(rows)) + np.repeat(starts - first, counts)]
+
+    return entries
+
+
+def select(
+    scores: Floats,
+    n: int,
+    *,
+    error: Floats | None = None,
+    exact: Callable[[Indices, Indices], Floats] | None = None,
+) -> TopN:
+    """Find the n largest scores of each row of one block.
+
+    Parameters
+    ----------
+    scores : float32 ndarray of shape (n_block, n_items)
+        Overwritten. Minus infinity and NaN are never selected.
+    n : int
+        The most entries per row, at least 1.
+    error : float32 ndarray of shape (n_block,), optional
+        How far `scores` may be from `exact`.
+    exact : callable, optional
+        Given rows and items, the scores that count; without it, `scores` do.
+
+    Returns
+    -------
+    TopN
+        Sorted by row, descending score, item.
+    """
+    losses = np.negative(scores, out=scores)  # so that NaN, which sorts last, is worst
+    chosen = losses <= _cut(losses, n, error)[:, None]
+    chosen &= losses < np.inf
+    rows, items = np.divmod(np.flatnonzero(chosen), max(1, scores.shape[1]))
+    found = -losses[rows, items] if exact is None else exact(rows, items)
+    order = np.lexsort((items, -found, rows))
+    counts = np.bincount(rows, minlength=len(scores))
+    ranks = np.arange(1, len(rows) + 1) - np.repeat(np.cumsum(counts) - counts, counts)
+    kept = order[ranks <= n]
+    return TopN(rows[kept], items[kept], ranks[ranks <= n].astype(np.int32), found[kept])
+
+
+class Cosine:
+    """Scores of items for items: the cosine of their vectors, a `Scorer`.
+
+    A vector of zeros has no direction: it is like nothing, and nothing is like it.
+
+    Parameters
+    ----------
+    vectors : float32 ndarray of shape (n_items, k)
+    confidence : float32 ndarray of shape (n_items,), optional
+        From 0 to 1: what the cosine with an item is multiplied by when that item is found.
+    """
+
+    def __init__(self, vectors: Floats, confidence: Floats | None = None) -> None:
+        self._vectors = vectors
+        self._confidence = np.ones(len(vectors), np.float32) if confidence is None else confidence
+        lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
+        self._inverse = np.divide(1, lengths, out=np.full_like(lengths, np.nan), where=lengths > 0)
+
+    @property
+    def n_items(self) -> int:
+        """Number of items."""
+        return len(self._vectors)
+
+    def predict(self, users: Indices, items: Indices) -> Floats:
+        """Cosines of pairs of items, shape (n_pairs,); NaN beside a vector of zeros."""
+        dots = pair_dots(self._vectors, self._vectors, users, items)
+        dots *= self._inverse[users] * self._inverse[items]
+        np.clip(dots, -1, 1, out=dots)
+        return dots * self._confidence[items]
+
+    def scores(self, users: Indices) -> Floats:
+        """Cosines of some items with all, shape (n_block, n_items)."""
+        block: Floats = self._vectors[users] @ self._vectors.T
+        block *= self._inverse[users, None]
+        block *= self._inverse * self._confidence
+        return block
+
+    def score_error(self, users: Indices) -> Floats:
+        """Bound on the rounding of a cosine (as `FactorModel.score_error`)."""
+        terms = self._vectors.shape[1] + 3
+        return np.full(len(users), 2 * terms * np.finfo(np.float32).eps, dtype=np.float32)
+
+    @staticmethod
+    def exclude_itself(users: Indices) -> tuple[Indices, Indices]:
+        """Leave out each item's likeness to itself; an `exclude` of `top_n`."""
+        return np.arange(len(users)), users
+
+
+def _block_size(n_items: int, n: int) -> int:
+    items = max(1, n_items)
+    return max(1, min(_BLOCK_SCORES // items, _BLOCK_RESULTS // min(n, items)))
+
+
+def _block(
+    scorer: Scorer,
+    users: Indices,
+    start: int,
+    n: int,
+    exclude: Exclude | None,
+    barred: Indices | None,
+) -> TopN:
+    """Answer one block of users, whose first has position `start` in the query."""
+    scores = scorer.scores(users)
+    if exclude is not None:
+        scores[exclude(users)] = -np.inf
+    if barred is not None:
+        scores[:, barred] = -np.inf
+    error = scorer.score_error(users)
+    exact = None
+    if error is not None:
+
+        def exact(rows: Indices, items: Indices) -> Floats:
+            return scorer.predict(users[rows], items)
+
+    top = select(scores, n, error=error, exact=exact)
+    return TopN(top.rows + start, top.items, top.ranks, top.scores)
+
+
+def _cut(losses: Floats, n: int, error: Floats | None) -> Floats:
+    """Return the loss, for each row, above which no item can be among the n best.
+
+    If approximate losses are off by up to e, an item among the exact n best is at most 2e behind
+    the approximate n-th.
+    """
+    if n >= losses.shape[1]:
+        return np.full(len(losses), np.inf, dtype=np.float32)
+    cut = np.partition(losses, n - 1, axis=1)[:, n - 1]
+    if error is not None:
+        cut = np.nextafter(cut + 2 * error, np.float32(np.inf))
+    return np.where(np.isnan(cut), np.float32(np.inf), cut)

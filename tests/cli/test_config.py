@@ -1,0 +1,141 @@
+"""Settings: the command line over the environment over recsys.toml over defaults."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+import pytest
+
+from recsys.cli import config
+from recsys.cli.main import cli
+
+
+@pytest.fixture
+def settings(monkeypatch, run):
+    """The parameters that `recsys fit x --out m ...` is called with."""
+
+    def parse(*args: str) -> dict[str, object]:
+        root = click.Context(cli, info_name="recsys")
+        command = cli.get_command(root, "fit")
+        return command.make_context("fit", ["x", "--out", "m", *args], parent=root).params
+
+    return parse
+
+
+def write(text: str) -> None:
+    Path("recsys.toml").write_text(text)
+
+
+def test_precedence_from_weak_to_strong(settings, monkeypatch):
+    assert settings()["seed"] == 0
+    write("seed = 1")
+    assert settings()["seed"] == 1
+    write("seed = 1\n[fit]\nseed = 2")
+    assert settings()["seed"] == 2
+    monkeypatch.setenv("RECSYS_SEED", "3")
+    assert settings()["seed"] == 3
+    monkeypatch.setenv("RECSYS_FIT_SEED", "4")
+    assert settings()["seed"] == 4
+    assert settings("--seed", "5")["seed"] == 5
+
+
+def test_flags_choices_and_dashes(settings, monkeypatch):
+    write('user-col = "reader"\nitem_col = "book"\n[fit]\nforce = true\nmodel = "bias"')
+    params = settings()
+    assert (params["user_col"], params["item_col"]) == ("reader", "book")
+    assert (params["force"], params["model"]) == (True, "bias")
+    monkeypatch.setenv("RECSYS_FORCE", "0")
+    assert settings()["force"] is False
+
+
+def test_empty_variable_sets_nothing(settings, monkeypatch):
+    monkeypatch.setenv("RECSYS_SEED", "")
+    assert settings()["seed"] == 0
+
+
+def test_repeatable_option(monkeypatch):
+    root = click.Context(cli, info_name="recsys")
+    command = cli.get_command(root, "recommend")
+
+    def users():
+        return command.make_context("recommend", ["m"], parent=root).params["user"]
+
+    write("[recommend]\nuser = 7")
+    assert users() == ("7",)
+    write("[recommend]\nuser = [7, 8]")
+    assert users() == ("7", "8")
+    monkeypatch.setenv("RECSYS_RECOMMEND_USER", "9 10")
+    assert users() == ("9", "10")
+
+
+def test_nested_verb(run, monkeypatch):
+    write('[data.inspect]\nsep = ";"')
+    monkeypatch.setenv("RECSYS_DATA_SAMPLE_OUT", "here")
+    facts = json.loads(run("info", "--json").stdout)["settings"]
+    assert facts["data inspect --sep"] == "; (recsys.toml)"
+    assert facts["data sample --out"] == "here (RECSYS_DATA_SAMPLE_OUT)"
+
+
+def test_quiet_and_debug_can_be_set(run, monkeypatch):
+    write("[fit]\ndebug = true")
+    assert "Traceback" in run("fit", "nowhere.csv", "--out", "m", code=1).stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[fit]\nfactor = 3", "sets 'fit.factor', which no command has; did you mean 'factors'?"),
+        ("[fti]\nfactors = 3", "sets 'fti', which no command has; did you mean 'fit'?"),
+        ("thread = 3", "sets 'thread', which no command has; did you mean 'threads'?"),
+        ("[data.inspekt]\nsep = 3", "sets 'data.inspekt', which no command has"),
+        ("[fit]\nout-put = 3", "sets 'fit.out-put', which no command has"),
+        ("fit = 3", "sets 'fit', which no command has"),
+        ("seed = ", "recsys.toml is not valid TOML"),
+    ],
+)
+def test_bad_file_is_one_sentence(run, text, message):
+    write(text)
+    result = run("recommend", "x", "--user", "1", code=1)
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_help_works_in_spite_of_a_bad_file(run):
+    write("seed = ")
+    run("fit", "--help")
+    run("--help")
+
+
+def test_bad_value_names_its_source(run, monkeypatch):
+    write('[fit]\nseed = "many"')
+    stderr = run("fit", "x", "--out", "m", code=2).stderr
+    assert "Invalid value for '--seed': 'many' is not a valid integer" in stderr
+    assert "It is set in recsys.toml." in stderr
+    monkeypatch.setenv("RECSYS_SEED", "-3")
+    assert "It is set in RECSYS_SEED." in run("fit", "x", "--out", "m", code=2).stderr
+
+
+def test_bad_value_on_the_command_line_names_no_other_source(run):
+    write("seed = 3")
+    assert "is set in" not in run("fit", "x", "--out", "m", "--seed", "x", code=2).stderr
+
+
+def test_info_shows_what_is_set_and_where(run, monkeypatch):
+    write("threads = 2")
+    monkeypatch.setenv("RECSYS_FIT_THREADS", "1")
+    monkeypatch.setenv("RECSYS_THREDS", "1")
+    found = json.loads(run("info", "--json").stdout)["settings"]
+    assert found["file"] == str(Path("recsys.toml").resolve())
+    assert found["fit --threads"] == "1 (RECSYS_FIT_THREADS)"
+    assert found["evaluate --threads"] == "2 (recsys.toml)"
+    assert found["RECSYS_THREDS"] == "1 (sets no option)"
+
+
+def test_no_settings_no_lines(run):
+    assert json.loads(run("info", "--json").stdout)["settings"] == {"file": None}
+
+
+def test_the_file_is_of_the_current_directory():
+    assert config.FILE_NAME == "recsys.toml"

@@ -1,0 +1,240 @@
+"""Errors as one line and an exit code; signals, closed pipes and full disks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import click
+import pytest
+
+from recsys.cli import errors
+from recsys.cli.group import State
+from recsys.errors import DataError, UnknownIdError
+
+
+def outcome(error, capsys, **state):
+    def command():
+        raise error
+
+    code = errors.guarded(command, State(**state))
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return code, captured.err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (DataError("Bad."), 1, "Error: Bad.\n"),
+        (UnknownIdError("Unknown user 7."), 1, "Error: Unknown user 7.\n"),
+        (KeyboardInterrupt(), 130, "Interrupted.\n"),
+        (click.Abort(), 130, "Interrupted.\n"),
+        (BrokenPipeError(32, "Broken pipe"), 141, ""),
+        (
+            PermissionError(13, "Permission denied", "x.csv"),
+            1,
+            "Error: x.csv: permission denied.\n",
+        ),
+        (OSError(28, "No space left on device"), 1, "Error: no space left on device.\n"),
+        (IsADirectoryError(21, "Is a directory", "d"), 1, "Error: d: is a directory.\n"),
+        (MemoryError(), 1, "Error: not enough memory.\n"),
+        (click.ClickException("So."), 1, "Error: So.\n"),
+    ],
+)
+def test_known_errors(error, code, said, capsys):
+    assert outcome(error, capsys) == (code, said)
+
+
+def test_unexpected_error_is_one_line(capsys):
+    code, said = outcome(ZeroDivisionError("a\nb"), capsys)
+    assert code == 1
+    assert said == (
+        "Error: unexpected ZeroDivisionError: a b (run with --debug for the traceback)\n"
+    )
+
+
+def test_debug_shows_the_traceback(capsys):
+    code, said = outcome(DataError("Bad."), capsys, debug=True)
+    assert code == 1
+    assert said.startswith("Traceback")
+    assert said.endswith("Error: Bad.\n")
+
+
+def test_notes_are_hints(capsys):
+    error = DataError("Bad.")
+    error.add_note("Hint: look.")
+    assert outcome(error, capsys)[1] == "Error: Bad.\nHint: look.\n"
+
+
+def test_value_error_raised_on_purpose_is_a_sentence(capsys):
+    from lowrank.rank import elbow
+
+    assert errors.guarded(lambda: elbow([1.0, 2.0]), State()) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("Error: ")
+    assert "unexpected" not in said
+
+
+def test_value_error_of_compiled_code_is_unexpected(capsys):
+    from recsys.cli.data import _date
+
+    assert errors.guarded(lambda: _date("nonsense"), State()) == 1
+    assert "Error: unexpected " in capsys.readouterr().err
+
+
+def test_warning_is_a_line(capsys):
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert errors.guarded(lambda: warnings.warn("Slow.", stacklevel=1), State()) == 0
+        assert capsys.readouterr().err == "Warning: Slow.\n"
+        errors.guarded(lambda: warnings.warn("Slow.", stacklevel=1), State(quiet=True))
+        assert capsys.readouterr().err == ""
+
+
+def test_quiet_and_debug_before_and_after_the_verb(run):
+    for args in (
+        ["--debug", "fit", "nowhere.csv", "--out", "m"],
+        ["fit", "--debug", "nowhere.csv", "--out", "m"],
+        ["fit", "nowhere.csv", "--out", "m", "--debug"],
+    ):
+        assert "Traceback" in run(*args, code=1).stderr
+    for args in (["--quiet", "data", "sample"], ["data", "-q", "sample"], ["data", "sample", "-q"]):
+        run("data", "sample", "--force", "-q")
+        assert run(*args, "--force").stderr == ""
+
+
+def test_missing_path_is_exit_1_with_the_nearest_name(run):
+    Path("ratings.csv").touch()
+    stderr = run("recommend", "rating.csv", "--user", "1", code=1).stderr
+    assert stderr == "Error: There is no file or directory rating.csv. Did you mean ratings.csv?\n"
+
+
+# In processes of their own.
+
+
+def test_exit_codes(spawn):
+    assert spawn("--version").returncode == 0
+    assert spawn("--nonsense").returncode == 2
+    failed = spawn("fit", "nowhere.csv", "--out", "m")
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert failed.stderr.startswith("Error: ")
+    assert failed.stderr.count("\n") == 1
+
+
+def test_data_and_messages_are_apart(spawn, ratings):
+    done = spawn("recommend", ratings, "--user", "1", "-n", "3")
+    assert done.returncode == 0
+    assert done.stdout.startswith("user,item,rank,score,title\n1,")
+    assert done.stdout.count("\n") == 4
+    assert "fitted als" in done.stderr
+    assert spawn("recommend", ratings, "--user", "1", "--quiet").stderr == ""
+
+
+@pytest.mark.parametrize("args", [["data", "inspect"], ["recommend", "--all", "-n", "30"]])
+def test_closed_pipe_is_silent(command, source_tree, ratings, args):
+    process = subprocess.Popen(
+        command(*args, ratings, "--quiet"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(source_tree)},
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait(60) == 141
+
+
+def test_closed_pipe_of_help_is_silent(command, source_tree):
+    pipeline = f"{' '.join(command('--help'))} | head -1"
+    environment = {**os.environ, "PYTHONPATH": str(source_tree)}
+    done = subprocess.run(
+        ["bash", "-c", pipeline], capture_output=True, text=True, env=environment, check=True
+    )
+    assert done.stdout.startswith("Usage: recsys")
+    assert done.stderr == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_full_disk_is_one_sentence(spawn, ratings):
+    with Path("/dev/full").open("w") as full:
+        done = spawn(
+            "data",
+            "inspect",
+            ratings,
+            "-q",
+            capture_output=False,
+            stdout=full,
+            stderr=subprocess.PIPE,
+        )
+    assert done.returncode == 1
+    assert done.stderr == "Error: no space left on device.\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "said"),
+    [(signal.SIGINT, 130, b"Interrupted.\n"), (signal.SIGTERM, 143, b"")],
+    ids=["SIGINT", "SIGTERM"],
+)
+def test_signal_while_working_leaves_nothing(source_tree, number, code, said):
+    """The process stops in the middle of writing a file, and is then signalled."""
+    script = (
+        "import time, sys\n"
+        "from recsys.cli import main, recommend\n"
+        "from recsys.cli.output import Output\n"
+        "import polars as pl\n"
+        "def frames():\n"
+        "    yield pl.DataFrame({'x': [1]})\n"
+        "    print('working', flush=True)\n"
+        "    time.sleep(60)\n"
+        "def work(*args):\n"
+        "    from pathlib import Path\n"
+        "    Output(Path('out.csv')).write(frames())\n"
+        "recommend._check_choice = work\n"
+        "main.main()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, "recommend", "m", "--user", "1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(source_tree)},
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"working\n"
+    assert len(list(Path().iterdir())) == 1
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stderr) == (code, said)
+    assert not list(Path().iterdir())
+
+
+def test_interrupted_fit_leaves_nothing(source_tree, ratings):
+    """The process stops after the first sweep, and is then interrupted."""
+    script = (
+        "import time\n"
+        "from recsys.cli import fit, main\n"
+        "def wait(step):\n"
+        "    print('sweep', flush=True)\n"
+        "    time.sleep(60)\n"
+        "fit._print_step = wait\n"
+        "main.main()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, "fit", str(ratings), "--out", "m", "--holdout", "0.2", "-q"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(source_tree)},
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "sweep\n"
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stderr) == (130, "Interrupted.\n")
+    assert not list(Path().iterdir())

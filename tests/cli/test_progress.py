@@ -1,0 +1,100 @@
+"""The bar: only on a terminal, only for long work, and without rich until then."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import subprocess
+import sys
+import time
+
+import pytest
+
+from recsys.cli import progress
+from recsys.models.base import Step
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def watch(monkeypatch):
+    """The text that an activity writes to standard error."""
+
+    def run(work, *, patience, is_terminal=True):
+        stream = Terminal() if is_terminal else io.StringIO()
+        monkeypatch.setattr(sys, "stderr", stream)
+        monkeypatch.setattr(progress, "PATIENCE", patience)
+        monkeypatch.setenv("TERM", "xterm")
+        with progress.Activity("Fitting als") as activity:
+            work(activity)
+        return stream.getvalue()
+
+    return run
+
+
+def sweeps(activity):
+    activity.step(Step(1, 3, 2.0, 0.75, 0.875))
+    time.sleep(0.3)
+    activity.step(Step(2, 3, 1.0, 0.5, 0.625))
+    time.sleep(0.3)
+
+
+def test_long_work_on_a_terminal_shows_sweep_and_errors(watch):
+    text = watch(sweeps, patience=0.05)
+    assert "Fitting als" in text
+    assert "sweep 2/3, training RMSE 0.5000, held-out RMSE 0.6250" in text
+
+
+def test_title_can_change(watch):
+    def work(activity):
+        time.sleep(0.2)
+        activity.title = "Fitting bias"
+        sweeps(activity)
+
+    assert "Fitting bias" in watch(work, patience=0.05)
+
+
+def test_short_work_shows_nothing(watch):
+    assert watch(lambda activity: activity.step(Step(1, 3)), patience=5) == ""
+
+
+def test_no_terminal_no_bar(watch):
+    assert watch(sweeps, patience=0.0, is_terminal=False) == ""
+
+
+def test_words_for_a_sweep():
+    assert progress.describe(Step(1, 20)) == "sweep 1/20"
+    assert progress.describe(Step(1, 20, 3.0, 0.5)) == "sweep 1/20, training RMSE 0.5000"
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_quiet_on_a_real_terminal(source_tree, quiet):
+    """A process whose standard error is a pseudo-terminal."""
+    script = (
+        "import time\n"
+        "from recsys.cli import fit, main, progress\n"
+        "progress.PATIENCE = 0.05\n"
+        "def work(*args, **kwargs):\n"
+        "    with progress.Activity('Working'):\n"
+        "        time.sleep(0.6)\n"
+        "    raise SystemExit(0)\n"
+        "fit._check_destination = work\n"
+        "main.main()\n"
+    )
+    leader, follower = pty.openpty()
+    args = [sys.executable, "-c", script, "fit", "x", "--out", "m", *(["--quiet"] if quiet else [])]
+    environment = {**os.environ, "PYTHONPATH": str(source_tree), "TERM": "xterm"}
+    subprocess.run(args, stderr=follower, env=environment, check=True, timeout=60)
+    os.close(follower)
+    said = b""
+    try:
+        while chunk := os.read(leader, 65536):
+            said += chunk
+    except OSError:  # Linux reports the closed other end as an error
+        pass
+    os.close(leader)
+    assert (b"Working" in said) is not quiet

@@ -1,0 +1,342 @@
+"""What `truncated_svd` accepts and refuses: containers, dtypes, centring, arguments, messages."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from scipy import sparse
+from scipy.sparse.linalg import LinearOperator, aslinearoperator
+
+from lowrank import truncated_svd
+from lowrank.arguments import as_operator
+from lowrank.solvers import choose_method
+
+SPARSE_FORMATS = ["csr", "csc", "coo", "bsr", "dia", "dok", "lil"]
+METHODS = ["auto", "dense", "randomized", "arpack"]
+
+
+def ratings(rows=60, columns=45, seed=0, density=0.3):
+    rng = np.random.default_rng(seed)
+    matrix = rng.integers(1, 6, (rows, columns)) * (rng.random((rows, columns)) < density)
+    return matrix.astype(np.float64)
+
+
+def only_products(matrix):
+    """A LinearOperator that knows single vectors only."""
+    return LinearOperator(
+        matrix.shape,
+        matvec=lambda x: matrix @ x,
+        rmatvec=lambda y: matrix.T @ y,
+        dtype=matrix.dtype,
+    )
+
+
+def check_same(result, expected, rtol=1e-7):
+    np.testing.assert_allclose(result.s, expected.s, rtol=rtol)
+    np.testing.assert_allclose(result.U, expected.U, atol=rtol * 10)
+    np.testing.assert_allclose(result.Vt, expected.Vt, atol=rtol * 10)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("array_type", ["array", "matrix"])
+@pytest.mark.parametrize("form", SPARSE_FORMATS)
+@pytest.mark.parametrize("center", [None, True])
+def test_every_sparse_format(method, array_type, form, center):
+    matrix = ratings()
+    container = getattr(sparse, f"{form}_{array_type}")(matrix)
+    result = truncated_svd(container, 4, method=method, center=center, random_state=0)
+    check_same(result, truncated_svd(matrix, 4, method="dense", center=center))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("wrap", [aslinearoperator, only_products])
+@pytest.mark.parametrize("center", [None, True])
+def test_linear_operators(method, wrap, center):
+    matrix = ratings()
+    result = truncated_svd(wrap(matrix), 4, method=method, center=center, random_state=0)
+    check_same(result, truncated_svd(matrix, 4, method="dense", center=center))
+
+
+@pytest.mark.filterwarnings("ignore:the matrix subclass")
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "view",
+    [
+        np.asfortranarray,
+        lambda a: np.repeat(np.repeat(a, 2, axis=0), 3, axis=1)[::2, ::3],
+        lambda a: a[::-1][::-1],
+        lambda a: a.astype(">f8"),
+        lambda a: a.tolist(),
+        np.asmatrix,
+        lambda a: np.ma.masked_array(a, mask=False),
+    ],
+    ids=["fortran", "strided", "reversed", "big-endian", "list", "matrix", "nothing masked"],
+)
+def test_every_dense_layout(method, view):
+    matrix = ratings()
+    result = truncated_svd(view(matrix), 4, method=method, random_state=0)
+    check_same(result, truncated_svd(matrix, 4, method="dense"))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("container", [np.asarray, sparse.csr_array, sparse.coo_matrix])
+@pytest.mark.parametrize("dtype", [bool, np.int8, np.uint16, np.int64, np.float64, np.longdouble])
+def test_integers_and_bools_are_worked_on_in_float64(method, container, dtype):
+    matrix = ratings().astype(dtype)
+    result = truncated_svd(container(matrix), 3, method=method, random_state=0)
+    assert {array.dtype for array in result} == {np.dtype(np.float64)}
+    check_same(result, truncated_svd(matrix.astype(np.float64), 3, method="dense"))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("container", [np.asarray, sparse.csr_array, aslinearoperator])
+@pytest.mark.parametrize("center", [None, True, np.arange(45)])
+def test_float32_stays_float32(method, container, center):
+    matrix = ratings().astype(np.float32)
+    result = truncated_svd(container(matrix), 3, method=method, center=center, random_state=0)
+    assert {array.dtype for array in result} == {np.dtype(np.float32)}
+
+
+def test_float16_is_worked_on_in_float32():
+    result = truncated_svd(ratings().astype(np.float16), 3)
+    assert {array.dtype for array in result} == {np.dtype(np.float32)}
+
+
+def test_duplicate_entries_of_a_sparse_matrix_are_summed():
+    rows, columns, values = [0, 0, 1, 0], [0, 0, 1, 0], [1.0, 2.0, 5.0, 1.0]
+    coo = sparse.coo_array((values, (rows, columns)), shape=(3, 2))
+    csr = sparse.csr_array((values, ([0, 0, 1, 0], [0, 0, 1, 0])), shape=(3, 2))
+    raw = sparse.csr_array(([1.0, 2.0, 1.0, 5.0], [0, 0, 0, 1], [0, 3, 4, 4]), shape=(3, 2))
+    for matrix in (coo, csr, raw):
+        result = truncated_svd(matrix, 2)
+        np.testing.assert_allclose(result.s, [5.0, 4.0])
+        assert result.frobenius_norm == pytest.approx(np.sqrt(41))
+    assert raw.nnz == 4  # the caller's matrix is as it was
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("container", [np.array, np.asfortranarray, sparse.csr_array])
+def test_the_input_is_not_written_to(method, container):
+    matrix = container(ratings())
+    before = matrix.copy()
+    truncated_svd(matrix, 4, method=method, center=True, random_state=0)
+    assert abs(matrix - before).sum() == 0
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "container", [np.asarray, sparse.csr_array, sparse.csc_matrix, aslinearoperator]
+)
+def test_centring_equals_explicit_centring(method, container):
+    matrix = ratings() + 3.0
+    explicit = truncated_svd(matrix - matrix.mean(axis=0), 5, method="dense")
+    result = truncated_svd(container(matrix), 5, method=method, center=True, random_state=0)
+    check_same(result, explicit)
+    if result.frobenius_norm is not None:
+        assert result.frobenius_norm == pytest.approx(explicit.frobenius_norm, rel=1e-12)
+        assert result.error == pytest.approx(explicit.error, rel=1e-10)
+    given = truncated_svd(container(matrix), 5, method=method, center=matrix.mean(0))
+    check_same(given, explicit)
+
+
+def test_any_row_can_be_subtracted():
+    matrix, row = ratings(), np.arange(45)
+    expected = truncated_svd(matrix - row, 5)
+    check_same(truncated_svd(sparse.csr_array(matrix), 5, center=row), expected)
+    check_same(truncated_svd(matrix, 5, center=row.tolist()), expected)
+    check_same(truncated_svd(matrix - row, 5, center=False), expected)
+
+
+def test_centring_a_dense_array_far_from_zero_loses_nothing():
+    matrix = np.random.default_rng(0).standard_normal((200, 30))
+    far = truncated_svd((matrix + 4096.0).astype(np.float32), 5, center=True)
+    expected = truncated_svd((matrix + 4096.0).astype(np.float32).astype(float), 5, center=True)
+    np.testing.assert_allclose(far.s, expected.s, rtol=1e-5)
+
+
+def test_constant_columns_vanish_by_centring():
+    matrix = sparse.csr_array(np.ones((50, 20)))
+    result = truncated_svd(matrix, 3, center=True)
+    np.testing.assert_allclose(result.s, 0.0, atol=1e-12)
+    assert result.frobenius_norm == pytest.approx(0.0, abs=1e-12)
+
+
+@pytest.mark.parametrize("center", [None, True])
+def test_large_sparse_matrix_is_never_dense(center):
+    rng = np.random.default_rng(0)
+    place = rng.integers(0, 200_000, 100_000), rng.integers(0, 100_000, 100_000)
+    matrix = sparse.coo_array((rng.standard_normal(100_000), place), shape=(200_000, 100_000))
+    tracemalloc.start()
+    result = truncated_svd(matrix, 4, center=center, tol=1e-2, random_state=0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 400e6  # dense it has 160e9 bytes
+    assert result.method == "randomized"
+    assert result.residuals.max() <= 1e-2 * result.s[0]
+
+
+def test_a_linear_operator_is_made_dense_only_for_large_k():
+    operator = aslinearoperator(ratings(400, 300))
+    few = truncated_svd(operator, 5, random_state=0)
+    assert (few.method, few.frobenius_norm, few.error) == ("randomized", None, None)
+    assert few.explained_energy is None
+    many = truncated_svd(operator, 150, random_state=0)
+    assert many.method == "dense"
+    assert many.frobenius_norm == pytest.approx(np.linalg.norm(ratings(400, 300)), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("matrix", "k", "method"),
+    [
+        (np.ones((300, 300)), 5, "dense"),
+        (np.ones((2000, 1500)), 5, "randomized"),
+        (np.ones((2000, 1500)), 400, "dense"),
+        (sparse.eye_array(40), 5, "dense"),
+        (sparse.eye_array(1000), 5, "randomized"),
+        (sparse.eye_array(1000), 500, "dense"),
+        (sparse.csr_array((200_000, 100_000)), 50, "randomized"),
+        (aslinearoperator(sparse.eye_array(1000)), 5, "randomized"),
+        (aslinearoperator(sparse.eye_array(1000)), 500, "dense"),
+    ],
+)
+def test_rule_of_auto(matrix, k, method):
+    assert choose_method(as_operator(matrix), k) == method
+
+
+@pytest.mark.parametrize(
+    ("k", "error", "message"),
+    [
+        (46, ValueError, r"k must be between 0 and 45 \(min\(A\.shape\)\); got 46\."),
+        (-1, ValueError, r"k must be between 0 and 45 \(min\(A\.shape\)\); got -1\."),
+        (2.0, TypeError, r"k must be an integer; got 2\.0\."),
+        (True, TypeError, r"k must be an integer; got True\."),
+        (np.True_, TypeError, r"k must be an integer; got np\.True_\."),
+        ("3", TypeError, r"k must be an integer; got '3'\."),
+        (None, TypeError, r"k must be an integer; got None\."),
+    ],
+)
+def test_bad_k(k, error, message):
+    with pytest.raises(error, match=message):
+        truncated_svd(ratings(), k)
+
+
+def test_numpy_integers_are_ranks():
+    assert truncated_svd(ratings(), np.int32(3)).k == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"tol": 0.0}, ValueError, r"tol must be a positive number or None; got 0\.0\."),
+        ({"tol": -1e-3}, ValueError, r"tol must be a positive number"),
+        ({"tol": np.nan}, ValueError, r"tol must be a positive number"),
+        ({"tol": "small"}, TypeError, r"tol must be a positive number or None; got 'small'\."),
+        ({"tol": True}, TypeError, r"tol must be a positive number"),
+        (
+            {"method": "magic"},
+            ValueError,
+            r"method must be one of 'auto', 'dense', 'arpack', 'randomized'; got 'magic'\.",
+        ),
+        ({"method": None}, ValueError, r"method must be one of 'auto'"),
+        ({"method": ["auto"]}, ValueError, r"method must be one of 'auto'"),
+        (
+            {"center": np.zeros(60)},
+            ValueError,
+            r"center must have one entry for each column, shape \(45,\); got \(60,\)\.",
+        ),
+        ({"center": 1.0}, ValueError, r"center must have one entry for each column"),
+        ({"center": "mean"}, TypeError, r"center must be a bool or an array of real numbers"),
+        (
+            {"center": np.where(np.arange(45) == 7, np.nan, 0)},
+            ValueError,
+            r"center must be finite; got nan at column 7\.",
+        ),
+        ({"random_state": -1}, ValueError, r"random_state must be None, a non-negative integer"),
+        ({"random_state": 1.5}, TypeError, r"random_state must be .*; got 1\.5\."),
+        ({"random_state": True}, TypeError, r"random_state must be .*; got True\."),
+    ],
+)
+def test_bad_arguments(arguments, error, message):
+    with pytest.raises(error, match=message):
+        truncated_svd(ratings(), 3, **arguments)
+
+
+def test_arpack_needs_a_smaller_k():
+    with pytest.raises(ValueError, match=r"k must be below 45 .* with method='arpack'; got 45"):
+        truncated_svd(ratings(), 45, method="arpack")
+
+
+@pytest.mark.parametrize(
+    ("matrix", "message"),
+    [
+        (np.ones(5), r"A must be two-dimensional; got shape \(5,\): use A\.reshape"),
+        (sparse.coo_array(np.ones(5)), r"A must be two-dimensional; got shape \(5,\)"),
+        (np.ones((2, 2, 2)), r"A must be two-dimensional; got shape \(2, 2, 2\)\."),
+        (3.0, r"A must be two-dimensional; got shape \(\)\."),
+        (np.ma.masked_array(np.eye(2), np.eye(2)), r"no masked entries; got 2: fill them first"),
+    ],
+)
+def test_bad_shapes(matrix, message):
+    with pytest.raises(ValueError, match=message):
+        truncated_svd(matrix, 1)
+
+
+@pytest.mark.parametrize(
+    ("matrix", "message"),
+    [
+        (np.eye(3) * 1j, r"A must be real; got the complex dtype complex128\."),
+        (sparse.eye_array(3, dtype=np.complex64), r"A must be real; got the complex dtype"),
+        (aslinearoperator(np.eye(3) * 1j), r"A must be real; got the complex dtype"),
+        (np.array([["a", "b"]]), r"A must hold real numbers; got dtype <U1\."),
+        (np.eye(3, dtype=object), r"A must hold real numbers; got dtype object\."),
+        ({"a": 1}, r"A must hold real numbers; got dtype object\."),
+        (None, r"A must hold real numbers; got dtype object\."),
+    ],
+)
+def test_bad_kinds(matrix, message):
+    with pytest.raises(TypeError, match=message):
+        truncated_svd(matrix, 1)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("value", "name"), [(np.nan, "NaN"), (np.inf, "infinity"), (-np.inf, "infinity")]
+)
+def test_first_bad_entry_is_named_in_row_major_order(order, dtype, value, name):
+    matrix = np.ones((6, 5), dtype, order=order)
+    matrix[2, 4] = matrix[4, 1] = matrix[3, 0] = value
+    message = rf"A must be finite; got {name} at row 2, column 4\."
+    with pytest.raises(ValueError, match=message):
+        truncated_svd(matrix, 2)
+    for form in SPARSE_FORMATS:
+        with pytest.raises(ValueError, match=message):
+            truncated_svd(sparse.csr_array(matrix).asformat(form), 2)
+
+
+def test_bad_entry_of_an_unsorted_sparse_matrix():
+    unsorted = sparse.csr_array(([1.0, np.nan, np.nan], [2, 1, 0], [0, 0, 3]), shape=(2, 3))
+    with pytest.raises(ValueError, match=r"got NaN at row 1, column 0\."):
+        truncated_svd(unsorted, 1)
+
+
+def test_a_linear_operator_that_gives_nan():
+    bad = np.eye(50)
+    bad[7, 3] = np.nan
+    with pytest.raises(ValueError, match=r"A @ X has NaN or infinity in row 7\."):
+        truncated_svd(aslinearoperator(bad), 2, method="randomized", random_state=0)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_linear_operator_without_transpose(method):
+    operator = LinearOperator((20, 50), matvec=lambda x: x[:20], dtype=np.float64)
+    with pytest.raises(TypeError, match=r"A is a LinearOperator that needs rmatvec or rmatmat"):
+        truncated_svd(operator, 2, method=method)
+
+
+def test_a_linear_operator_that_gives_complex_numbers():
+    operator = LinearOperator(
+        (50, 50), matvec=lambda x: x * 1j, rmatvec=lambda x: x, dtype=np.float64
+    )
+    with pytest.raises(TypeError, match=r"A must be real; .* A @ X is complex\."):
+        truncated_svd(operator, 2, method="randomized")

@@ -1,0 +1,168 @@
+"""Bad files: one sentence with file, line and text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from recsys.errors import DataError
+from recsys.readers import Loaded, read_ratings
+
+Read = Callable[..., Loaded]
+HEADER = "user,item,rating,timestamp\n"
+GOOD = "1,10,4,100\n2,20,3,200\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "ratings.csv is empty."),
+        (" \n\n", "ratings.csv is empty."),
+        (HEADER, "ratings.csv has a header but no rows."),
+        (HEADER + "\n\n", "ratings.csv has a header but no rows."),
+        ("just\nwords\n", "ratings.csv has only one column ('just'): found no tab, semicolon,"),
+        ("[1, 2]\n", "ratings.csv is one JSON array; expected one JSON object per line."),
+        (HEADER + GOOD + "3,30,abc,1\n", "ratings.csv, line 4: rating 'abc' is not a number."),
+        (HEADER + GOOD + "3,30,nan,1\n", "rating nan is not a finite number."),
+        (HEADER + GOOD + "3,30,inf,1\n", "rating inf is not a finite number."),
+        (HEADER + GOOD + "3,30,1e39,1\n", "line 4: rating"),
+        (HEADER + GOOD + "3,30,,1\n", "ratings.csv, line 4: the rating is missing."),
+        (HEADER + GOOD + "3,30,1_0,1\n", "ratings.csv, line 4: rating '1_0' is not a number."),
+        (HEADER + GOOD + ",30,1,1\n", "ratings.csv, line 4: the user id is missing."),
+        (HEADER + GOOD + '3,"",1,1\n', "ratings.csv, line 4: the item id is missing."),
+        (HEADER + GOOD + "3,  ,1,1\n", "ratings.csv, line 4: the item id is missing."),
+        (HEADER + GOOD + "x,  ,1,1\n", "ratings.csv, line 4: the item id is missing."),
+        (HEADER + GOOD + "3,30,1,\n", "ratings.csv, line 4: the time is missing."),
+        (HEADER + GOOD + "3,30,1,noon\n", "line 4: time 'noon' is neither a number nor an ISO"),
+        (HEADER + GOOD + "3,30,1\n", "ratings.csv, line 4: found 3 fields, expected 4."),
+        (HEADER + GOOD + "3,30,1,1,1\n" + GOOD, "line 4: found 5 fields, expected 4."),
+        (HEADER + "3\n" + GOOD, "ratings.csv, line 2: found 1 field, expected 4."),
+        (HEADER + GOOD + '3,"30,1,1\n4,5,1,1\n', "line 4: the quotes don't match"),
+        ("\n\n" + HEADER + "\n" + GOOD + "\n3,30,abc,1\n", "ratings.csv, line 8: rating 'abc'"),
+        ('user,item,note,rating\n1,2,"a\nb",3\n1,3,,x\n', "ratings.csv, line 4: rating 'x'"),
+        ("user,item,x\n1,2,3\n1,2\n", "ratings.csv, line 3: found 2 fields, expected 3."),
+        ('user,item,x\n1,2,"3\n1,2,4\n', "line 2: the quotes don't match (unexpected end of"),
+        ('user,item,x\n1,2,3\n1,"2"0,4\n', "line 3: the quotes don't match (',' expected after"),
+        ("user,item,x\n1,2,3\n1,2,3,4\n", "ratings.csv, line 3: found 4 fields, expected 3."),
+        ("1::2::3::4\n1::3::x::5\n", "ratings.csv, line 2: rating 'x' is not a number."),
+        ("1::2::3::4\n1::3::x\n", "ratings.csv, line 2: found 3 fields, expected 4."),
+        ("1,2,3,4,5\n1,2,3,4,5\n", "no header and 5 columns; say by number which are which"),
+        ("one,two\n1,2\n", "ratings.csv has no user column; its columns are 'one', 'two'."),
+        ("a\0b,c\n", "ratings.csv is a binary file (byte 1 is zero)"),
+        ("user,item\n1,2\n".encode("utf-16"), "ratings.csv is in UTF-16; say so with --encoding"),
+        (b"\x89PNG\r\n\x1a\n\0\0", "ratings.csv is a binary file (byte 8 is zero)"),
+        (
+            HEADER.encode() + GOOD.encode() + b"\xe9,30,1,1\n",
+            "ratings.csv, line 4: byte 0xe9 (byte 49 of the file) is not valid UTF-8; if the text "
+            "is in Latin-1, say --encoding latin-1.",
+        ),
+    ],
+)
+def test_bad_text(read: Read, content: str | bytes, message: str) -> None:
+    with pytest.raises(DataError) as caught:
+        read(content)
+    said = str(caught.value)
+    assert message in said
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("[1, 2]", "r.jsonl, line 3: expected a JSON object; got '[1, 2]'."),
+        ("5", "r.jsonl, line 3: expected a JSON object; got '5'."),
+        ('{"user": 1, "item"', "r.jsonl, line 3: not JSON ("),
+        ('{"item": 1, "rating": 1}', "r.jsonl, line 3: the user id is missing."),
+        ('{"user": null, "item": 1, "rating": 1}', "r.jsonl, line 3: the user id is missing."),
+        ('{"user": 1, "item": 1}', "r.jsonl, line 3: the rating is missing."),
+        ('{"user": 1, "item": 1, "rating": "x"}', "line 3: rating 'x' is not a number."),
+        ('{"user": 1, "item": 1, "rating": NaN}', "line 3: rating nan is not a finite number."),
+        ('{"user": 1, "item": 1, "rating": [1]}', "line 3: rating '[1]' is not a number."),
+        ('{"user": 1.5, "item": 1, "rating": 1}', "user id 1.5 is neither integer nor string."),
+        ('{"user": true, "item": 1, "rating": 1}', "user id true is neither integer nor string."),
+    ],
+)
+@pytest.mark.parametrize("far_down", [False, True])
+def test_bad_json_lines(read: Read, line: str, message: str, far_down: bool) -> None:
+    good = '{"user": 1, "item": 2, "rating": 3.5}\n'
+    if far_down:
+        message = message.replace("line 3", "line 302")
+    with pytest.raises(DataError) as caught:
+        read(good + "\n" + good * (299 if far_down else 0) + line + "\n" + good, "r.jsonl")
+    assert message in str(caught.value)
+
+
+def test_bad_parquet(read: Read, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"r\.parquet is no Parquet file, or damaged"):
+        read("user,item\n1,2\n", "r.parquet")
+    frame = pl.DataFrame({"user": list(range(1000)), "item": 1, "rating": [1.0, None] * 500})
+    frame.write_parquet(tmp_path / "good.parquet")
+    whole = (tmp_path / "good.parquet").read_bytes()
+    with pytest.raises(DataError, match=r"r\.parquet is a damaged Parquet file: "):
+        read(whole[: len(whole) // 2], "r.parquet")
+    with pytest.raises(DataError, match=r"good\.parquet, row 2: the rating is missing"):
+        read_ratings(tmp_path / "good.parquet")
+    frame.clear().write_parquet(tmp_path / "none.parquet")
+    with pytest.raises(DataError, match=r"none\.parquet has no rows"):
+        read_ratings(tmp_path / "none.parquet")
+
+
+@pytest.mark.parametrize("bad", ["x", "1.5", "12345678901234567890", "é"])
+def test_bad_lightgcn_lines(read: Read, bad: str) -> None:
+    lines = [f"{user} 5 6 7 8" for user in range(9000)]
+    lines[8000] = f"8000 5 {bad} 7"
+    message = rf"train\.txt, line 8001: '{bad}' is not an integer; in LightGCN lines"
+    with pytest.raises(DataError, match=message):
+        read("\n".join(lines), "train.txt")
+
+
+def test_lightgcn_lines_in_another_encoding_or_without_items(read: Read) -> None:
+    lines = "\n".join(f"{user} 5 6 7 8" for user in range(9000)).encode()
+    with pytest.raises(DataError, match=r"train\.txt, line 9001: byte 0xe9 .* is not valid UTF-8"):
+        read(lines + b"\n\xe9 1\n", "train.txt")
+
+
+def test_repeated_pairs_as_an_error_name_lines(read: Read, tmp_path: Path) -> None:
+    csv = "user,item\n1,10\n\n2,10\n1,10\n"
+    with pytest.raises(
+        DataError,
+        match=r"ratings\.csv, line 5: user 1 has rated item 10 already "
+        r"\(first: ratings\.csv, line 2\)",
+    ):
+        read(csv, duplicates="error")
+    json = '{"user":1,"item":1}\n\n{"user":1,"item":1}\n'
+    with pytest.raises(DataError, match=r"r\.jsonl, line 3: .*first: r\.jsonl, line 1"):
+        read(json, "r.jsonl", duplicates="error")
+    with pytest.raises(DataError, match=r"t\.txt, line 4: user 2 .*first: t\.txt, line 4"):
+        read("0 1 2 3\n1\n\n2 9 8 9\n", "t.txt", duplicates="error")
+    pl.DataFrame({"user": [1, 1], "item": [2, 2]}).write_parquet(tmp_path / "p.parquet")
+    with pytest.raises(DataError, match=r"p\.parquet, row 2: .*first: p\.parquet, row 1"):
+        read_ratings(tmp_path / "p.parquet", duplicates="error")
+
+
+def test_missing_files_name_what_is_near(tmp_path: Path) -> None:
+    (tmp_path / "ratings.csv").touch()
+    with pytest.raises(DataError, match=r"no file .*ratngs\.csv; the nearest names there are rat"):
+        read_ratings(tmp_path / "ratngs.csv")
+    with pytest.raises(DataError, match=r"There is no file .*xyz\.$"):
+        read_ratings(tmp_path / "xyz")
+    with pytest.raises(DataError, match=r"no file .*: the directory .*nowhere does not exist\.$"):
+        read_ratings(tmp_path / "nowhere" / "ratings.csv")
+
+
+def test_options_that_cannot_be(read: Read) -> None:
+    with pytest.raises(DataError, match="duplicates must be one of last"):
+        read(HEADER + GOOD, duplicates="any")
+    with pytest.raises(DataError, match=r"--sep must be one ASCII character, .*; got ',,'"):
+        read(HEADER + GOOD, sep=",,")
+    with pytest.raises(DataError, match="There is no encoding 'klingon'"):
+        read(HEADER + GOOD, encoding="klingon")
+    with pytest.raises(DataError, match=r"ratings\.csv is not in the encoding ascii: .* byte 0"):
+        read("é,b\n", encoding="ascii")
+    with pytest.raises(DataError, match=r"ratings\.csv is not in the encoding utf-16"):
+        read(HEADER.encode("utf-16") + b"x", encoding="utf-16")
+    with pytest.raises(DataError, match="found no separator ';'"):
+        read(HEADER + GOOD, sep=";")

@@ -1,0 +1,83 @@
+"""Choosing columns by the usual names, and by what was asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from recsys.errors import DataError
+from recsys.readers.columns import Request, choose_columns, title_columns
+
+
+def chosen(names: list[str], **asked: str) -> dict[str, str]:
+    roles = choose_columns(names, Request(**asked), "r.csv")  # type: ignore[arg-type]
+    return {role: names[place] for role, place in roles.items()}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["userId", "movieId", "rating", "timestamp"],
+        ["user_id", "item_id", "score", "ts"],
+        ["USER ID", "Product-ID", "Stars", "Date"],
+        ["reviewerID", "asin", "overall", "unixReviewTime"],
+        ["User-ID", "ISBN", "Book-Rating", "time"],
+        ["customer_id", "bookId", "ratings", "datetime"],
+        ["user", "artist", "plays", "timestamp"],
+        ["uid", "iid", "value", "Timestamp"],
+        ["userID", "artistID", "weight", "ts"],
+        ["user", "track", "count", "date"],
+    ],
+)
+def test_usual_names(names: list[str]) -> None:
+    shuffled = [names[2], "other", *names[3:], names[1], names[0]]
+    assert list(chosen(shuffled).values()) == names
+
+
+def test_better_claims_win() -> None:
+    names = ["username", "user_id", "asin", "item", "count", "rating", "date", "timestamp"]
+    assert list(chosen(names).values()) == ["user_id", "item", "rating", "timestamp"]
+
+
+def test_what_was_asked_for_wins_and_frees_the_rest() -> None:
+    names = ["user", "item", "rating", "score", "timestamp"]
+    assert chosen(names, rating_col="score")["rating"] == "score"
+    assert chosen(names, rating_col="SCORE", user_col="item", item_col="user") == {
+        "user": "item",
+        "item": "user",
+        "rating": "score",
+        "timestamp": "timestamp",
+    }
+    assert "rating" not in chosen(["a", "b"], user_col="a", item_col="b")
+
+
+@pytest.mark.parametrize(
+    ("names", "asked", "message"),
+    [
+        (
+            ["user", "item", "rating", "score"],
+            {},
+            "r.csv has several columns that may be the rating: 'rating' and 'score'; say which it "
+            "is with --rating-col.",
+        ),
+        (["user", "user_id", "item"], {}, "may be the user: 'user' and 'user_id'; .* --user-col"),
+        (["user", "track", "artist"], {}, "may be the item: 'track' and 'artist'; .* --item-col"),
+        (["user", "item", "ts", "timestamp"], {}, "may be the time: .* --time-col"),
+        (["user", "item", "rating", "rating"], {}, "may be the rating: 'rating' and 'rating'"),
+        (["who", "item"], {}, "has no user column; its columns are 'who', 'item'. .* --user-col"),
+        (["user", "what"], {}, "has no item column; .* --item-col"),
+        (["user", "item"], {"rating_col": "r"}, "no column 'r'; its columns are 'user', 'item'"),
+        (["user", "item"], {"user_col": "item"}, "no item column"),
+        (["u", "u", "item"], {"user_col": "u"}, "has 2 columns named 'u'"),
+        (["a", "b"], {"user_col": "a", "item_col": "a"}, "'a' cannot be both user and item"),
+    ],
+)
+def test_missing_and_ambiguous(names: list[str], asked: dict[str, str], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        chosen(names, **asked)
+
+
+def test_columns_of_titles() -> None:
+    assert title_columns(["genre", "Title", "movieId"]) == (2, 1)
+    assert title_columns(["item", "name"]) == (0, 1)
+    assert title_columns(["item", "price"]) is None
+    assert title_columns(["item", "item_id", "title"]) is None

@@ -1,0 +1,163 @@
+"""Packed files, standard input, directories and zips."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import threading
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from recsys.errors import DataError
+from recsys.readers import Loaded, read_ratings
+from recsys.readers.sources import _zstd
+
+Read = Callable[..., Loaded]
+CSV = b"user,item,rating\n1,10,4\n2,20,3\n"
+EXPECTED = [(1, 10, 4.0), (2, 20, 3.0)]
+
+
+def rows(loaded: Loaded) -> list[tuple[object, ...]]:
+    return loaded.ratings.to_frame().rows()
+
+
+def zipped(**files: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+PACKED = {
+    "gz": gzip.compress(CSV),
+    "zst": _zstd().compress(CSV),
+    "zip": zipped(**{"anything.csv": CSV}),
+    "gz in zip": zipped(**{"ratings.csv.gz": gzip.compress(CSV)}),
+    "zst in gz": gzip.compress(_zstd().compress(CSV)),
+}
+
+
+@pytest.mark.parametrize("packing", PACKED)
+def test_packed_files_are_told_by_content(read: Read, packing: str) -> None:
+    assert rows(read(PACKED[packing], "some.name")) == EXPECTED
+
+
+@pytest.mark.parametrize("packing", [None, *PACKED])
+def test_standard_input(monkeypatch: pytest.MonkeyPatch, packing: str | None) -> None:
+    raw = CSV if packing is None else PACKED[packing]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(raw)))
+    loaded = read_ratings("-")
+    assert rows(loaded) == EXPECTED
+    assert loaded.decision.startswith("standard input")
+
+
+def test_a_pipe_is_read_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(CSV,))
+    writer.start()
+    assert rows(read_ratings(tmp_path / "pipe")) == EXPECTED
+    writer.join()
+
+
+def test_the_suffix_below_the_packing_counts(read: Read) -> None:
+    with pytest.raises(DataError, match=r"r\.parquet\.gz is no Parquet file"):
+        read(gzip.compress(CSV), "r.parquet.gz")
+
+
+def test_names_with_glob_characters(read: Read) -> None:
+    assert rows(read(CSV, "r[1]*?.csv")) == EXPECTED
+    json = b'{"user":1,"item":10,"rating":4}\n{"user":2,"item":20,"rating":3}\n'
+    assert rows(read(json, "r[1]*?.jsonl")) == EXPECTED
+
+
+@pytest.mark.parametrize(
+    ("packing", "cut", "message"),
+    [
+        ("gz", -6, r"x is damaged: compressed file ended"),
+        ("gz", 14, r"x is damaged: "),
+        ("zst", -6, r"x is damaged: "),
+        ("zip", -6, r"x is damaged: file is not a zip file"),
+    ],
+)
+def test_damaged_packages(read: Read, packing: str, cut: int, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        read(PACKED[packing][:cut], "x")
+
+
+@pytest.mark.parametrize("packing", ["gz", "zip"])
+def test_flipped_bytes_are_noticed_by_the_checksum(read: Read, packing: str) -> None:
+    content = CSV * 50
+    raw = bytearray(gzip.compress(content) if packing == "gz" else zipped(**{"r.csv": content}))
+    raw[len(raw) // 3] ^= 0xFF
+    with pytest.raises(DataError, match=r"(x|x/r\.csv) is damaged"):
+        read(bytes(raw), "x")
+
+
+def test_absurd_expansion_is_refused(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recsys.readers.sources._ABSURD_SIZE", 1 << 16)
+    bomb = b"1,2,3\n" * 200_000
+    for raw in (gzip.compress(bomb), _zstd().compress(bomb), zipped(**{"r.csv": bomb})):
+        with pytest.raises(DataError, match="expands to more than 250 times its size"):
+            read(raw, "x")
+
+
+def test_too_many_layers(read: Read) -> None:
+    raw = CSV
+    for _ in range(4):
+        raw = gzip.compress(raw)
+    with pytest.raises(DataError, match="packed more than 2 times over; unpack it first"):
+        read(raw, "x")
+
+
+def test_a_zip_writes_nowhere_else(read: Read, tmp_path: Path) -> None:
+    raw = zipped(**{"../../evil.csv": CSV, "ratings.csv": CSV})
+    (tmp_path / "deep").mkdir()
+    loaded = read(raw, "deep/r.zip")
+    assert rows(loaded) == EXPECTED
+    assert loaded.decision.startswith("r/ratings.csv: ")
+    assert not list(tmp_path.rglob("evil.csv"))
+
+
+def test_an_encrypted_zip(read: Read) -> None:
+    raw = bytearray(zipped(**{"ratings.csv": CSV}))
+    for magic, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        raw[raw.index(magic) + offset] |= 1
+    with pytest.raises(DataError, match=r"cannot be unpacked: .*encrypted"):
+        read(bytes(raw), "x.zip")
+
+
+def test_zips_with_several_or_no_candidates(read: Read) -> None:
+    with pytest.raises(DataError, match=r"several files that may be .* \(a\.csv, b\.csv\)"):
+        read(zipped(**{"b.csv": CSV, "a.csv": CSV}), "x.zip")
+    with pytest.raises(DataError, match=r"x\.zip holds no ratings file.*it holds README, a\.png"):
+        read(zipped(**{"a.png": b"", "README": b"", "__MACOSX/ratings.csv": b""}), "x.zip")
+    with pytest.raises(DataError, match=r"x\.zip holds no ratings file.*it is empty"):
+        read(zipped(), "x.zip")
+    assert rows(read(zipped(**{"BX-Book-Ratings.csv": CSV, "BX-Users.csv": b""}), "x.zip"))
+
+
+def test_directories_with_several_or_no_candidates(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"holds no ratings file, such as .*it is empty"):
+        read_ratings(tmp_path)
+    for name in ("one.csv", "two.tsv", "README.txt"):
+        (tmp_path / name).write_bytes(CSV)
+    with pytest.raises(DataError, match=r"several files .*\(one\.csv, two\.tsv\); name the one"):
+        read_ratings(tmp_path)
+    (tmp_path / "Ratings.csv.gz").write_bytes(gzip.compress(CSV))
+    assert read_ratings(tmp_path).decision.startswith(f"{tmp_path.name}/Ratings.csv.gz: comma")
+
+
+def test_unreadable_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "r.csv").write_bytes(CSV)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(DataError, match=r"r\.csv cannot be read: permission denied\."):
+        read_ratings(tmp_path / "r.csv")

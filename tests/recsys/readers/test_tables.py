@@ -1,0 +1,279 @@
+"""Delimited text, JSON lines and Parquet: what is read, and what the reader says of it."""
+
+from __future__ import annotations
+
+import io
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recsys.readers import Loaded, read_ratings
+from recsys.readers.careful import read_carefully
+from recsys.readers.columns import Request, choose_columns
+from recsys.readers.delimited import read_delimited
+from recsys.readers.detect import detect
+from recsys.readers.sources import open_data
+
+Read = Callable[..., Loaded]
+ROWS = [(1, 10, 4.0, 100), (1, 20, 3.5, 300), (2, 10, 5.0, 200)]
+
+
+def rows(loaded: Loaded) -> list[tuple[object, ...]]:
+    return loaded.ratings.to_frame().rows()
+
+
+def text(separator: str, header: str = "user,item,rating,timestamp") -> str:
+    lines = [separator.join(header.split(","))] if header else []
+    lines += [separator.join(map(str, row)) for row in ROWS]
+    return "\n".join(lines) + "\n"
+
+
+# Separators, headers, oddities
+
+
+@pytest.mark.parametrize(
+    ("separator", "word"),
+    [
+        (",", "comma"),
+        ("\t", "tab"),
+        (";", "semicolon"),
+        ("|", "bar"),
+        (" ", "space"),
+        ("::", "'::'"),
+    ],
+)
+@pytest.mark.parametrize("header", ["user,item,rating,timestamp", ""])
+def test_separators_are_found(read: Read, separator: str, word: str, header: str) -> None:
+    loaded = read(text(separator, header))
+    assert rows(loaded) == ROWS
+    assert f"{word}-separated" in loaded.decision
+    assert ("no header" in loaded.decision) == (not header)
+
+
+def test_the_decision_line(read: Read) -> None:
+    assert read(text(",", "userId,movieId,rating,timestamp")).decision == (
+        "ratings.csv: comma-separated, user = userId, item = movieId, rating = rating, "
+        "time = timestamp; no duplicates"
+    )
+    assert read("user_id,asin\nx,y\nx,y\nx,z\n").decision == (
+        "ratings.csv: comma-separated, user = user_id, item = asin, no rating: implicit feedback; "
+        "1 duplicate (last kept)"
+    )
+
+
+def test_separators_can_be_given(read: Read) -> None:
+    assert rows(read(text("^"), sep="^")) == ROWS
+    assert rows(read(text("\t"), sep="tab")) == ROWS
+    assert rows(read(text("\t"), sep=r"\t")) == ROWS
+    assert rows(read("user,x item\n1,5 2\n", sep=" ", user_col="user,x")) == [("1,5", 2)]
+
+
+def test_book_crossing_style(read: Read) -> None:
+    content = '"User-ID";"ISBN";"Book-Rating"\r\n"276725";"034545104X";"0"\r\n"7";"é;""";"5"\r\n'
+    loaded = read(content.encode("latin-1"), encoding="latin-1")
+    assert rows(loaded) == [(7, 'é;"', 5.0), (276725, "034545104X", 0.0)]
+    said = "semicolon-separated, user = User-ID, item = ISBN, rating = Book-Rating"
+    assert said in loaded.decision
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xef\xbb\xbfuser,item,rating,timestamp\n1,10,4,100\n1,20,3.5,300\n2,10,5,200",
+        b"user,item,rating,timestamp\r\n1,10,4,100\r\n1,20,3.5,300\r\n2,10,5,200\r\n\r\n\r\n",
+        b"\n\nuser,item,rating,timestamp\n1,10,4,100\n\n1,20,3.5,300\n2,10,5,200\n",
+        b"user, item, rating, timestamp\n1, 10, 4, 100\n1, 20, 3.5, 300\n2, 10, 5, 200\n",
+        b'user,item,note,rating,timestamp\n1,10,"a, b",4,100\n1,20,"c\nd",3.5,300\n2,10,,5,200\n',
+        b",user,item,rating,timestamp\n0,1,10,4,100\n1,1,20,3.5,300\n2,2,10,5,200\n",
+        b'"user","item","rating","timestamp"\n"1","10","4","100"\n1,20,3.5,300\n2,10,5,200\n',
+        b"user,item,rating,timestamp\n1,10,4,100\n1,20,3.5,300\n2,10,5,200\n,,,\n",
+        b'user,item,note,rating,timestamp\n1,10,x"y,4,100\n1,20,,3.5,300\n2,10,,5,200\n',
+        b"user,item,rating,timestamp\n1,10,4,1970-01-01 00:01:40\n1,20,3.5,1970-01-01T00:05:00Z\n"
+        b"2,10,5,1970-01-01 00:03:20\n",
+    ],
+)
+def test_oddities_that_are_read_all_the_same(read: Read, content: bytes) -> None:
+    assert rows(read(content)) == ROWS
+
+
+@pytest.mark.parametrize(("width", "expected"), [(2, [(1, 10)]), (3, [(1, 10, 4.0)])])
+def test_files_without_header_and_with_fewer_columns(
+    read: Read, width: int, expected: list[object]
+) -> None:
+    assert rows(read(",".join(["1", "10", "4"][:width]) + "\n")) == expected
+
+
+def test_no_header_but_string_ids(read: Read) -> None:
+    loaded = read("A3AF8,0000000078,5.0,1092182400\nB2,11,1.0,1092182401\n")
+    assert rows(loaded)[0] == ("A3AF8", "0000000078", 5.0, 1092182400)
+    assert "no header" in loaded.decision
+
+
+def test_columns_by_number_where_there_is_no_header(read: Read) -> None:
+    numbers = {"user_col": "2", "item_col": "1", "rating_col": "4", "time_col": "3"}
+    loaded = read("10,1,100,4\n20,1,300,3\n", **numbers)
+    assert rows(loaded) == [(1, 10, 4.0, 100), (1, 20, 3.0, 300)]
+    wide = read("9,9,1,10,4\n9,9,1,20,3\n", user_col="3", item_col="4", rating_col="5")
+    assert rows(wide) == [(1, 10, 4.0), (1, 20, 3.0)]
+
+
+# Ids stay as given
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [
+        (["7", "12"], [7, 12]),
+        (["-7", "0"], [-7, 0]),
+        (["007", "12"], ["007", "12"]),
+        (["12", "7.0"], ["12", "7.0"]),
+        (["12", "+7"], ["+7", "12"]),
+        (["12", "-0"], ["-0", "12"]),
+        (["12", "99999999999999999999"], ["12", "99999999999999999999"]),
+        (["9223372036854775807", "1"], [1, 9223372036854775807]),
+        (["b", "12"], ["12", "b"]),
+        (["NA", "null"], ["NA", "null"]),
+        (["a b", "ü"], ["a b", "ü"]),
+    ],
+)
+@pytest.mark.parametrize("far_down", [False, True])
+def test_text_is_integer_only_where_every_value_is(
+    read: Read, ids: list[str], expected: list[object], far_down: bool
+) -> None:
+    padding = ["5"] * 500 if far_down else []
+    content = "user,item\n" + "".join(f"{u},1\n" for u in [*padding, *ids])
+    users = read(content).ratings.users.values.to_list()
+    if far_down:
+        plain = 5 if isinstance(expected[0], int) else "5"
+        users.remove(plain)
+    assert users == expected
+
+
+# Times
+
+
+@pytest.mark.parametrize(
+    "times", [["100", "300"], ["1970-01-01T00:01:40", "1970-01-01T00:05:00"], ["100.9", "300.0"]]
+)
+def test_times_become_seconds(read: Read, times: list[str]) -> None:
+    loaded = read(f"user,item,date\n1,10,{times[0]}\n1,20,{times[1]}\n")
+    assert [row[-1] for row in rows(loaded)] == [100, 300]
+
+
+def test_milliseconds_are_recognised(read: Read) -> None:
+    assert rows(read("user,item,ts\n1,10,1112486027123\n")) == [(1, 10, 1112486027)]
+
+
+def test_a_foreign_date_that_nobody_asked_for_is_left_alone(read: Read) -> None:
+    content = 'user,item,date\n1,10,"09 13, 2009"\n'
+    loaded = read(content)
+    assert rows(loaded) == [(1, 10)]
+    assert "date not used ('09 13, 2009' is no time that can be read)" in loaded.decision
+
+
+def test_the_last_in_time_is_kept(read: Read) -> None:
+    content = "user,item,rating,timestamp\n1,10,5,300\n1,10,1,100\n"
+    assert rows(read(content)) == [(1, 10, 5.0, 300)]
+    assert rows(read(content, duplicates="first")) == [(1, 10, 1.0, 100)]
+    loaded = read(content, duplicates="mean")
+    assert rows(loaded) == [(1, 10, 3.0, 300)]
+    assert "1 duplicate (averaged)" in loaded.decision
+
+
+def test_a_rating_column_can_be_left_out(read: Read) -> None:
+    loaded = read(text(","), implicit=True)
+    assert loaded.ratings.implicit
+    assert "no rating: implicit feedback" in loaded.decision
+
+
+# JSON lines and Parquet
+
+
+def as_jsonl(*objects: object) -> str:
+    return "\n".join(json.dumps(o) for o in objects) + "\n"
+
+
+def test_json_lines(read: Read) -> None:
+    loaded = read(
+        "\n"
+        + as_jsonl(
+            {"reviewerID": "A", "asin": "B1", "overall": 5, "unixReviewTime": 100, "x": [1, {}]},
+            {"reviewerID": "A", "asin": "B2", "overall": 2.5, "unixReviewTime": 200},
+        ),
+        "reviews.json",
+    )
+    assert rows(loaded) == [("A", "B1", 5.0, 100), ("A", "B2", 2.5, 200)]
+    assert loaded.decision == (
+        "reviews.json: JSON lines, user = reviewerID, item = asin, rating = overall, "
+        "time = unixReviewTime; no duplicates"
+    )
+
+
+def test_json_ids_of_both_kinds_become_strings(read: Read) -> None:
+    content = as_jsonl({"user": 1, "item": 5}, {"user": "a", "item": 6})
+    assert rows(read(content, "r.jsonl")) == [("1", 5), ("a", 6)]
+    padded = as_jsonl(*[{"user": 1, "item": 5}] * 200, {"user": "01", "item": 6})
+    assert rows(read(padded, "r.jsonl")) == [("01", 6), ("1", 5)]
+
+
+def test_json_numbers_as_strings(read: Read) -> None:
+    content = as_jsonl({"user": "01", "item": "2", "rating": "4.5", "date": "1970-01-02"})
+    assert rows(read(content, "r.jsonl")) == [("01", "2", 4.5, 86400)]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"ts": pl.from_epoch("ts")},
+        {"ts": pl.from_epoch("ts").dt.cast_time_unit("ms").dt.replace_time_zone("UTC")},
+        {"user_id": pl.col("user_id").cast(pl.Int8), "stars": pl.col("stars").cast(pl.Float32)},
+        {"stars": pl.col("stars").cast(pl.String), "extra": pl.lit([1, 2])},
+    ],
+)
+def test_parquet(tmp_path: Path, changed: dict[str, pl.Expr]) -> None:
+    frame = pl.DataFrame(ROWS, schema=["user_id", "movie_id", "stars", "ts"], orient="row")
+    frame.with_columns(**changed).write_parquet(tmp_path / "r.parquet")
+    loaded = read_ratings(tmp_path / "r.parquet")
+    assert rows(loaded) == ROWS
+    said = "r.parquet: Parquet, user = user_id, item = movie_id, rating = stars, time = ts"
+    assert loaded.decision.startswith(said)
+
+
+def test_parquet_strings_stay_strings(tmp_path: Path) -> None:
+    pl.DataFrame({"user": ["1", "2"], "item": ["3", "4"]}).write_parquet(tmp_path / "r.parquet")
+    assert rows(read_ratings(tmp_path / "r.parquet")) == [("1", "3"), ("2", "4")]
+
+
+# The careful reader is the oracle of the fast one
+
+FIELD = st.one_of(
+    st.integers(-5, 50).map(str),
+    st.sampled_from(["007", "a", 'q"uote', "x,y", "l\nf", "ü", " 5", "5 ", "+5", "1e5", "-0", ""]),
+)
+NUMBER = st.sampled_from(["1", "4.5", "-2", "1e2", ".5", "3.", "+4"])
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(FIELD.filter(str.strip), FIELD.filter(str.strip), NUMBER), min_size=1))
+def test_fast_and_careful_reader_agree(table: list[tuple[str, str, str]]) -> None:
+    written = io.BytesIO()
+    frame = pl.DataFrame(table, schema=["user", "item", "rating"], orient="row")
+    frame.write_csv(written)
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "ratings.csv"
+        path.write_bytes(written.getvalue())
+        with open_data(path) as data:
+            layout = detect(data, Request())
+            fast = read_delimited(data, layout, Request()).columns
+            roles = choose_columns(layout.names, Request(), "")
+            careful = read_carefully(data, layout, roles)
+    for role in ("user", "item"):
+        assert fast[role].to_list() == careful[role].to_list()
+    assert fast["rating"].cast(pl.Float32).to_list() == careful["rating"].cast(pl.Float32).to_list()

@@ -1,0 +1,106 @@
+"""Columns of frames: times in all their spellings."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta, timezone
+from typing import Any
+
+import pandas as pd
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recsys.errors import DataError
+from recsys.frames import column, rating_problem, unix_seconds
+
+SECONDS = 1_112_486_027  # 2005-04-02 23:53:47 UTC
+MOMENT = datetime(2005, 4, 2, 23, 53, 47, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        SECONDS,
+        float(SECONDS) + 0.75,
+        SECONDS * 1000 + 999,
+        SECONDS * 10**6,
+        SECONDS * 10**9,
+        str(SECONDS),
+        str(SECONDS * 1000),
+        f"{SECONDS}.5",
+        "2005-04-02 23:53:47",
+        "2005-04-02T23:53:47",
+        "2005-04-02T23:53:47Z",
+        "2005-04-02T23:53:47.999",
+        "2005-04-03T01:53:47+02:00",
+        "2005-04-03 01:53:47.25+0200",
+        MOMENT,
+        MOMENT.replace(tzinfo=None),
+        MOMENT.astimezone(timezone(timedelta(hours=-7))),
+    ],
+)
+def test_one_moment_in_many_spellings(value: Any) -> None:
+    assert unix_seconds(pl.Series([value, value])).tolist() == [SECONDS, SECONDS]
+
+
+@pytest.mark.parametrize("value", ["2005-04-02", date(2005, 4, 2), "2005-04-02 00:00"])
+def test_dates(value: Any) -> None:
+    assert unix_seconds(pl.Series([value])).tolist() == [1_112_400_000]
+
+
+def test_spellings_may_be_mixed_in_a_column() -> None:
+    mixed = pl.Series(["2005-04-02", "2005-04-02 00:00:01", "2005-04-02T00:00:02Z"])
+    assert unix_seconds(mixed).tolist() == [1_112_400_000, 1_112_400_001, 1_112_400_002]
+
+
+def test_times_before_1970() -> None:
+    assert unix_seconds(pl.Series(["1969-12-31", "1970-01-01"])).tolist() == [-86400, 0]
+    assert unix_seconds(pl.Series([-0.5])).tolist() == [-1]
+
+
+def test_datetimes_of_pandas() -> None:
+    frame = pd.DataFrame({"t": pd.to_datetime(["2005-04-02 23:53:47"])})
+    assert unix_seconds(column(frame, "t")).tolist() == [SECONDS]
+    aware = pd.DataFrame({"t": pd.to_datetime(["2005-04-03 01:53:47+02:00"])})
+    assert unix_seconds(column(aware, "t")).tolist() == [SECONDS]
+
+
+@given(st.lists(st.integers(0, 10**11), min_size=1))
+def test_whole_seconds_stay_as_they_are(times: list[int]) -> None:
+    assert unix_seconds(pl.Series(times)).tolist() == times
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([1, None], "Row 2: the time is missing."),
+        ([1.0, float("nan")], "Row 2: the time is missing."),
+        (["1", ""], "Row 2: the time is missing."),
+        (["2005-13-01"], "Row 1: time '2005-13-01' is neither a number nor an ISO 8601 date."),
+        (["5", "2005-01-01"], "Row 2: time '2005-01-01' is neither"),
+    ],
+)
+def test_times_that_cannot_be_read(values: list[Any], message: str) -> None:
+    with pytest.raises(DataError) as caught:
+        unix_seconds(pl.Series(values))
+    assert str(caught.value) == message or message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ("3.5", None),
+        (-2, None),
+        ("1e3", None),
+        ("1_000", "rating '1_000' is not a number."),
+        ("4,5", "rating '4,5' is not a number."),
+        ("x" * 60, f"rating {'x' * 40 + '...'!r} is not a number."),
+        ("NaN", "rating NaN is not a finite number."),
+        (None, "the rating is missing."),
+        ("", "the rating is missing."),
+        ("1e39", "rating 1e39 does not fit in float32."),
+    ],
+)
+def test_what_is_wrong_with_a_rating(value: object, problem: str | None) -> None:
+    assert rating_problem(value) == problem

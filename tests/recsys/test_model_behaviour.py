@@ -1,0 +1,269 @@
+"""What every model in `MODELS` must do, whatever it computes."""
+
+import copy
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+
+from recsys.errors import DataError, NotFittedError
+from recsys.models import MODELS, make_model, model_class
+from recsys.models.base import BaseModel, FactorModel, Step, axes, check_indices
+from recsys.ratings import Ratings
+from recsys.recommender import Recommender
+
+N_USERS, N_ITEMS = 40, 30
+
+every_model = pytest.mark.parametrize("name", sorted(MODELS))
+
+
+def make_ratings(*, implicit=False):
+    """About a quarter filled; the last user and the last item have no ratings."""
+    rng = np.random.default_rng(0)
+    table = rng.integers(1, 11, (N_USERS, N_ITEMS)) / 2
+    table[rng.random(table.shape) > 0.25] = np.nan
+    table[-1] = table[:, -1] = np.nan
+    ratings = Ratings.from_matrix(table)
+    if not implicit:
+        return ratings
+    return Ratings.from_matrix(np.where(np.isnan(table), np.nan, 1.0), implicit=True)
+
+
+def fitted(name, **params):
+    return make_model(name, **params).fit(make_ratings())
+
+
+def all_pairs():
+    return np.divmod(np.arange(N_USERS * N_ITEMS), N_ITEMS)
+
+
+@every_model
+def test_name_and_documentation(name):
+    cls = model_class(name)
+    assert cls.name == name
+    assert cls.__doc__
+    for parameter in make_model(name).params():
+        assert parameter in cls.__doc__, f"{parameter} is not documented"
+
+
+@every_model
+def test_parameters_survive_json(name):
+    model = make_model(name)
+    again = type(model)(**json.loads(json.dumps(model.params())))
+    assert again.params() == model.params()
+    assert repr(again) == repr(model)
+
+
+@every_model
+def test_an_unknown_parameter_is_refused_with_the_known_ones(name):
+    with pytest.raises(DataError, match=f"The {name} model has no parameter 'nonsense'; it has "):
+        make_model(name, nonsense=1)
+
+
+@every_model
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda model: model.predict([0], [0]),
+        lambda model: model.scores([0]),
+        lambda model: model.arrays(),
+        lambda model: model.n_items,
+    ],
+)
+def test_before_fit_says_not_fitted(name, ask):
+    with pytest.raises(NotFittedError, match=f"The {name} model is not fitted yet; call fit first"):
+        ask(make_model(name))
+
+
+@every_model
+def test_an_attribute_that_is_none_is_missing_as_usual(name):
+    model = make_model(name)
+    assert not hasattr(model, "nonsense")
+    assert repr(copy.deepcopy(model)) == repr(model)
+
+
+@every_model
+def test_fit_returns_the_model_and_knows_the_shape(name):
+    model = make_model(name)
+    assert model.fit(make_ratings()) is model
+    assert (model.n_users, model.n_items) == (N_USERS, N_ITEMS)
+
+
+@every_model
+def test_shapes_and_types_of_results(name):
+    model = fitted(name)
+    predicted, scores = model.predict([0, 39, 0], [29, 0, 3]), model.scores([5, 5, 39])
+    assert predicted.shape == (3,)
+    assert scores.shape == (3, N_ITEMS)
+    assert predicted.dtype == scores.dtype == np.float32
+    assert model.predict([], []).shape == (0,)
+    assert model.scores([]).shape == (0, N_ITEMS)
+
+
+@every_model
+def test_results_are_finite_also_without_any_ratings(name):
+    model = fitted(name)
+    assert np.isfinite(model.predict(*all_pairs())).all()
+    assert np.isfinite(model.scores(np.arange(N_USERS))).all()
+
+
+@every_model
+def test_scores_may_be_overwritten(name):
+    model = fitted(name)
+    before = model.scores([3])
+    model.scores([3])[:] = -np.inf
+    np.testing.assert_array_equal(model.scores([3]), before)
+
+
+@every_model
+def test_predictions_of_a_pair_are_the_same_bits_in_any_company(name):
+    model = fitted(name)
+    users, items = all_pairs()
+    whole = model.predict(users, items)
+    for start, stop in ((0, 1), (7, 9), (100, 1000)):
+        np.testing.assert_array_equal(
+            model.predict(users[start:stop], items[start:stop]), whole[start:stop]
+        )
+
+
+@every_model
+def test_scores_of_a_user_are_within_the_stated_error_in_any_company(name):
+    model = fitted(name)
+    users = np.arange(N_USERS)
+    whole, error = model.scores(users), model.score_error(users)
+    alone = np.concatenate([model.scores([user]) for user in users])
+    if error is None:
+        np.testing.assert_array_equal(alone, whole)
+    else:
+        exact = model.predict(*all_pairs()).reshape(whole.shape)
+        assert (np.abs(whole - exact).max(axis=1) <= error).all()
+        assert (np.abs(alone - exact).max(axis=1) <= error).all()
+
+
+@every_model
+@pytest.mark.parametrize("bad", [-1, N_USERS, 10**12])
+def test_an_index_out_of_range_never_wraps(name, bad):
+    model = fitted(name)
+    with pytest.raises(IndexError, match=f"user indices must be between 0 and 39; got {bad}"):
+        model.predict([0, bad], [0, 0])
+    with pytest.raises(IndexError, match=f"user indices must be between 0 and 39; got {bad}"):
+        model.scores([bad])
+    with pytest.raises(IndexError, match="item indices must be between 0 and 29; got -3"):
+        model.predict([0], [-3])
+
+
+@every_model
+def test_the_same_seed_gives_the_same_model(name):
+    first, second = fitted(name), fitted(name)
+    second.fit(make_ratings())  # fitting again starts afresh
+    for array, value in first.arrays().items():
+        np.testing.assert_array_equal(value, second.arrays()[array], err_msg=array)
+
+
+@every_model
+def test_arrays_rebuild_the_model(name):
+    model = fitted(name)
+    arrays = {key: value.copy() for key, value in model.arrays().items()}
+    again = type(model).from_arrays(model.params(), arrays)
+    assert (again.n_users, again.n_items) == (N_USERS, N_ITEMS)
+    np.testing.assert_array_equal(again.scores([0, 7]), model.scores([0, 7]))
+    np.testing.assert_array_equal(again.predict([1], [2]), model.predict([1], [2]))
+    assert all(type(getattr(again, key)) is type(getattr(model, key)) for key in arrays)
+
+
+@every_model
+def test_arrays_that_are_missing_or_disagree_are_refused(name):
+    model = fitted(name)
+    for key, value in model.arrays().items():
+        rest = {other: array for other, array in model.arrays().items() if other != key}
+        with pytest.raises(DataError, match=f"needs an array '{key}'"):
+            type(model).from_arrays(model.params(), rest)
+        with pytest.raises(DataError, match=f"The array '{key}' must have shape"):
+            type(model).from_arrays(model.params(), rest | {key: value[None]})
+
+
+@every_model
+def test_sweeps_are_counted_and_validated(name):
+    ratings = make_ratings()
+    steps = []
+    make_model(name).fit(ratings, on_step=steps.append, validation=ratings.take(np.arange(20)))
+    assert [step.step for step in steps] == list(range(1, len(steps) + 1))
+    assert all(isinstance(step, Step) and step.step <= step.total for step in steps)
+    assert all(step.validation_rmse > 0 for step in steps)
+
+
+@every_model
+def test_implicit_feedback_is_taken_or_refused_with_an_alternative(name):
+    ratings, model = make_ratings(implicit=True), make_model(name)
+    if not model.needs_values:
+        assert np.isfinite(model.fit(ratings).scores([0])).all()
+        return
+    with pytest.raises(DataError, match=rf"The {name} model needs ratings with values.* popular"):
+        model.fit(ratings)
+
+
+@every_model
+@pytest.mark.parametrize(
+    "table", [[[4.0]], [[3.0, 3.0], [3.0, 3.0]], [[1.0, np.nan], [np.nan, 5.0]]]
+)
+def test_tiny_and_constant_tables_can_be_fitted(name, table):
+    model = make_model(name).fit(Ratings.from_matrix(np.array(table)))
+    scores = model.scores(np.arange(len(table)))
+    assert np.isfinite(scores).all()
+    if model.predicts_ratings:
+        predicted = model.predict([0], [0])
+        assert 1 - 1e-4 <= predicted[0] <= 5 + 1e-4
+
+
+@every_model
+def test_the_recommender_never_gives_what_was_seen_and_pads_nothing(name):
+    ratings = make_ratings()
+    frame = Recommender(name).fit(ratings).recommend(n=N_ITEMS + 5)
+    rated = ratings.to_frame().select("user", "item")
+    assert frame.join(rated, on=["user", "item"], how="semi").is_empty()
+    assert len(frame) == N_USERS * N_ITEMS - ratings.n_ratings
+    assert frame["score"].is_finite().all()
+
+
+@every_model
+def test_the_recommender_gives_a_user_the_same_bits_alone(name):
+    recommender = Recommender(name).fit(make_ratings())
+    everyone = recommender.recommend(n=7)
+    for user in (0, 17, 39):
+        assert recommender.recommend(user, n=7).equals(everyone.filter(pl.col("user") == user))
+
+
+@every_model
+def test_saving_and_loading_changes_nothing(name, tmp_path):
+    recommender = Recommender(name).fit(make_ratings())
+    recommender.save(tmp_path / "model")
+    loaded = Recommender.load(tmp_path / "model")
+    assert repr(loaded.model) == repr(recommender.model)
+    assert loaded.training == recommender.training
+    assert loaded.recommend(n=5).equals(recommender.recommend(n=5))
+    pairs = pl.DataFrame({"user": [0, 1], "item": [3, 4]})
+    assert loaded.predict(pairs).equals(recommender.predict(pairs))
+
+
+def test_an_unknown_model_is_refused_with_the_nearest_name():
+    with pytest.raises(
+        DataError, match=r"There is no model 'alss'; did you mean 'als'\? The models are als,"
+    ):
+        Recommender("alss")
+    with pytest.raises(DataError, match="There is no model 'xyz'; the models are als, "):
+        model_class("xyz")
+
+
+def test_indices_must_be_integers_in_one_dimension():
+    with pytest.raises(
+        TypeError, match="user indices must be a one-dimensional array of integers; got float64"
+    ):
+        check_indices([0.5], 3, "user")
+    with pytest.raises(TypeError, match=r"got int64 of shape \(1, 1\)"):
+        check_indices([[0]], 3, "user")
+
+
+def test_axes_names_the_axes():
+    assert axes("n_users", "k") == {"axes": ("n_users", "k")}
+    assert issubclass(FactorModel, BaseModel)

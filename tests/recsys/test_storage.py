@@ -1,0 +1,697 @@
+"""Saved models: what is written comes back, and what was damaged is refused in one sentence."""
+
+import errno
+import hashlib
+import json
+import os
+import pickle
+import stat
+import subprocess
+import sys
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import recsys.manifest
+import recsys.storage
+from lowrank.kernels import backend
+from recsys.errors import DataError, ModelFileError, RecsysError
+from recsys.manifest import FORMAT_VERSION, is_saved_model, read_manifest
+from recsys.models import MODELS
+from recsys.models.base import FactorModel
+from recsys.models.baselines import Bias, Popular
+from recsys.ratings import Ratings
+from recsys.recommender import Recommender
+
+N_ITEMS = 6
+ARRAYS = [
+    "arrays/item_factors.npy",
+    "arrays/user_bias.npy",
+    "arrays/global_mean.npy",
+    "ratings/indices.npy",
+]
+TABLES = ["users.parquet", "items.parquet"]
+
+
+class Tiny(FactorModel):
+    """Three given factors, entered in MODELS for these tests."""
+
+    name = "tiny"
+
+    def fit(self, ratings, *, on_step=None, validation=None):
+        rng = np.random.default_rng(7)
+        self.global_mean = 3.25
+        self.user_bias = rng.normal(size=ratings.n_users).astype(np.float32)
+        self.item_bias = rng.normal(size=ratings.n_items).astype(np.float32)
+        self.user_factors = rng.normal(size=(ratings.n_users, 3)).astype(np.float32)
+        self.item_factors = rng.normal(size=(ratings.n_items, 3)).astype(np.float32)
+        return self
+
+
+@pytest.fixture(autouse=True)
+def tiny_is_known(monkeypatch):
+    sys.modules["tiny_model_of_the_tests"] = sys.modules[__name__]
+    monkeypatch.setitem(MODELS, "tiny", "tiny_model_of_the_tests:Tiny")
+    yield
+    del sys.modules["tiny_model_of_the_tests"]
+
+
+def make_ratings():
+    frame = pl.DataFrame(
+        {
+            "user": ["ann", "ann", "bob", "cy", "Zoë"],
+            "item": [10, 20, 30, 40, 50],
+            "rating": [1.0, 5.0, 3.0, 2.5, 4.0],
+            "timestamp": [5, 4, 3, 2, 1],
+        }
+    )
+    items = pl.DataFrame(
+        {
+            "item": [50, 10],
+            "title": ["Dune", "Naïve, the"],
+            "year": [1984, None],
+            "genres": [["a"], []],
+        }
+    )
+    users = pl.DataFrame({"user": ["bob"], "age": [33]})
+    return Ratings.from_frame(frame, item_info=items, user_info=users)
+
+
+@pytest.fixture
+def recommender():
+    return Recommender(Tiny()).fit(make_ratings())
+
+
+@pytest.fixture
+def saved(recommender, tmp_path):
+    path = tmp_path / "model"
+    recommender.save(path)
+    return path
+
+
+def edit_manifest(path, change):
+    """Change model.json, with a checksum that fits, as somebody who means it would."""
+    file = path / "model.json"
+    document = json.loads(file.read_text())
+    change(document)
+    document["checksum"] = recsys.manifest._checksum(document)
+    file.write_text(json.dumps(document))
+
+
+def replace_file(path, name, contents, **entry):
+    """Put other contents in a file and make model.json agree."""
+    (path / name).write_bytes(contents)
+    sha256 = hashlib.sha256(contents).hexdigest()
+    found = {"sha256": sha256, "bytes": len(contents)} | entry
+    edit_manifest(path, lambda document: document["files"][name].update(found))
+
+
+def replace_array(path, name, array, *, as_said=None):
+    """Put another array in a file; model.json says it is `as_said`."""
+    said = array if as_said is None else as_said
+    np.save(path / name, array)
+    contents = (path / name).read_bytes()
+    replace_file(path, name, contents, dtype=said.dtype.str, shape=list(said.shape))
+
+
+def snapshot(directory):
+    return {
+        str(file.relative_to(directory)): file.read_bytes()
+        for file in sorted(directory.rglob("*"))
+        if file.is_file()
+    }
+
+
+# What comes back
+
+
+def test_everything_comes_back(recommender, saved):
+    loaded = Recommender.load(saved)
+    before, after = recommender.ratings, loaded.ratings
+    assert after.users == before.users
+    assert after.items == before.items
+    for name in ("indptr", "indices", "values"):
+        np.testing.assert_array_equal(getattr(after, name), getattr(before, name))
+    assert after.timestamps is None
+    assert after.implicit is False
+    assert after.titles.to_list() == ["Naïve, the", None, None, None, "Dune"]
+    assert after.item_info.filter(pl.col("item") == 50).rows() == [(50, "Dune", 1984, ["a"])]
+    assert after.user_info.drop_nulls().rows() == [("bob", 33)]
+    assert loaded.training == recommender.training
+    for name, array in recommender.model.arrays().items():
+        np.testing.assert_array_equal(loaded.model.arrays()[name], array)
+    assert type(loaded.model.global_mean) is float
+    assert loaded.recommend().equals(recommender.recommend())
+    assert loaded.similar_items(10).equals(recommender.similar_items(10))
+
+
+def test_arrays_are_mapped_not_read(saved):
+    model = Recommender.load(saved).model
+    base = model.item_factors
+    while isinstance(base, np.ndarray) and not isinstance(base, np.memmap):
+        base = base.base
+    assert isinstance(base, np.memmap)
+    assert not model.item_factors.flags.writeable
+
+
+def test_a_loaded_model_can_be_saved_and_loaded_again(saved, tmp_path):
+    Recommender.load(saved).save(tmp_path / "again")
+    assert snapshot(tmp_path / "again") == snapshot(saved)
+
+
+def test_ids_without_metadata_and_implicit_feedback(tmp_path):
+    pairs = pl.DataFrame({"user": [2, 1], "item": ["x", "y"]})
+    Recommender("popular").fit(Ratings.from_frame(pairs)).save(tmp_path / "m")
+    ratings = Recommender.load(tmp_path / "m").ratings
+    assert ratings.implicit
+    assert ratings.item_info is ratings.user_info is None
+    assert ratings.users.values.to_list() == [1, 2]
+
+
+def test_numpy_numbers_are_taken_as_parameters(tmp_path):
+    model = Popular(damping=np.float64(2.5))
+    Recommender(model).fit(make_ratings()).save(tmp_path / "m")
+    assert Recommender.load(tmp_path / "m").model.damping == 2.5
+
+
+def test_the_manifest_says_what_is_there(recommender, saved):
+    manifest = read_manifest(saved)
+    assert manifest.model == "tiny"
+    assert manifest.parameters == {}
+    assert manifest.training == recommender.training
+    assert manifest.versions["numpy"] == np.__version__
+    assert manifest.versions["polars"] == pl.__version__
+    assert manifest.versions["kernels"] == str(backend())
+    assert manifest.versions["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert set(manifest.files) == set(snapshot(saved)) - {"model.json"}
+    factors = manifest.files["arrays/item_factors.npy"]
+    assert (factors.dtype, factors.shape) == ("<f4", (5, 3))
+    for name, entry in manifest.files.items():
+        contents = (saved / name).read_bytes()
+        assert entry.sha256 == hashlib.sha256(contents).hexdigest()
+        assert entry.bytes == len(contents)
+
+
+def test_paths_may_look_like_patterns(recommender, tmp_path):
+    odd = tmp_path / "k=[1]*?"
+    odd.mkdir()
+    recommender.save(odd / "m")
+    assert Recommender.load(str(odd / "m")).ratings.item_info.columns[0] == "item"
+    assert "k" not in Recommender.load(odd / "m").ratings.item_info.columns
+
+
+# Writing safely
+
+
+def test_nothing_is_left_beside_the_model(saved):
+    assert [entry.name for entry in saved.parent.iterdir()] == ["model"]
+
+
+def test_the_directory_has_the_usual_permissions(saved, tmp_path):
+    (tmp_path / "plain").mkdir()
+    assert stat.S_IMODE(saved.stat().st_mode) == stat.S_IMODE((tmp_path / "plain").stat().st_mode)
+
+
+def test_a_saved_model_is_replaced_on_request_only(recommender, saved):
+    before = snapshot(saved)
+    with pytest.raises(ModelFileError, match=r"There is a saved model in .*model already; choose"):
+        recommender.save(saved)
+    assert snapshot(saved) == before
+    Recommender("popular").fit(make_ratings()).save(saved, overwrite=True)
+    assert Recommender.load(saved).model.name == "popular"
+    assert [entry.name for entry in saved.parent.iterdir()] == ["model"]
+
+
+def test_a_model_can_replace_the_one_it_was_loaded_from(saved):
+    loaded = Recommender.load(saved)
+    expected = loaded.recommend()
+    loaded.save(saved, overwrite=True)
+    assert loaded.recommend().equals(expected)
+    assert Recommender.load(saved).recommend().equals(expected)
+
+
+def test_a_damaged_model_may_be_replaced(recommender, saved):
+    (saved / "arrays" / "user_bias.npy").unlink()
+    recommender.save(saved, overwrite=True)
+    Recommender.load(saved)
+
+
+@pytest.mark.parametrize("make", ["file", "empty", "foreign", "other_json", "broken_json"])
+def test_only_a_saved_model_is_ever_replaced(recommender, tmp_path, make):
+    path = tmp_path / "precious"
+    if make == "file":
+        path.write_text("data")
+    else:
+        path.mkdir()
+    if make == "foreign":
+        (path / "thesis.tex").write_text("data")
+    if make == "other_json":
+        (path / "model.json").write_text('{"format": "another"}')
+    if make == "broken_json":
+        (path / "model.json").write_text("{")
+    before = snapshot(tmp_path)
+    with pytest.raises(
+        ModelFileError, match="precious exists and is not a saved model, so it is not"
+    ):
+        recommender.save(path, overwrite=True)
+    assert snapshot(tmp_path) == before
+
+
+def test_files_of_others_within_a_model_are_never_deleted(recommender, saved):
+    (saved / "notes.txt").write_text("mine")
+    with pytest.raises(
+        ModelFileError, match=r"holds other files beside the saved model \(notes.txt\)"
+    ):
+        recommender.save(saved, overwrite=True)
+    assert (saved / "notes.txt").read_text() == "mine"
+
+
+def test_a_link_to_a_model_stays_a_link(recommender, saved, tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to(saved)
+    recommender.save(link, overwrite=True)
+    assert link.is_symlink()
+    Recommender.load(link)
+
+
+def test_the_directory_above_must_exist(recommender, tmp_path):
+    with pytest.raises(ModelFileError, match=r"cannot be saved in .*m: there is no directory .*no"):
+        recommender.save(tmp_path / "no" / "m")
+
+
+FAILURES = [KeyboardInterrupt(), MemoryError(), OSError(errno.ENOSPC, "No space left on device")]
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: type(failure).__name__)
+@pytest.mark.parametrize(
+    "place", ["np.save", "pl.DataFrame.write_parquet", "to_json", "_flush_directories"]
+)
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_failure_leaves_things_as_they_were(
+    recommender, tmp_path, monkeypatch, failure, place, overwrite
+):
+    path = tmp_path / "model"
+    if overwrite:
+        recommender.save(path)
+    before = snapshot(tmp_path)
+
+    def fail(*args, **kwargs):
+        raise failure
+
+    monkeypatch.setattr(f"recsys.storage.{place}", fail)
+    expected = ModelFileError if isinstance(failure, OSError) else type(failure)
+    with pytest.raises(expected):
+        recommender.save(path, overwrite=overwrite)
+    assert snapshot(tmp_path) == before
+    assert list(tmp_path.iterdir()) == ([path] if overwrite else [])
+
+
+def test_a_full_disk_is_said(recommender, tmp_path, monkeypatch):
+    def fail(*args, **kwargs):
+        raise FAILURES[2]
+
+    monkeypatch.setattr("recsys.storage.np.save", fail)
+    with pytest.raises(ModelFileError, match=r"cannot be saved in .*m: No space left on device\.$"):
+        recommender.save(tmp_path / "m")
+
+
+@pytest.mark.parametrize("failing_rename", [1, 2])
+def test_a_failing_rename_brings_the_old_model_back(
+    recommender, saved, monkeypatch, failing_rename
+):
+    before, rename, count = snapshot(saved.parent), os.rename, [0]
+
+    def flaky(self, target):
+        count[0] += 1
+        if count[0] == failing_rename:
+            raise KeyboardInterrupt
+        rename(self, target)
+        return target
+
+    monkeypatch.setattr("pathlib.Path.rename", flaky)
+    with pytest.raises(KeyboardInterrupt):
+        recommender.save(saved, overwrite=True)
+    assert snapshot(saved.parent) == before
+
+
+def test_a_model_that_could_not_be_loaded_is_not_saved(tmp_path):
+    class Mine(Popular):
+        pass
+
+    with pytest.raises(ModelFileError, match="A saved Mine could not be loaded again, since"):
+        Recommender(Mine()).fit(make_ratings()).save(tmp_path / "m")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_parameter_that_json_cannot_hold_is_refused(tmp_path):
+    model = Popular()
+    model.damping = object()
+    recommender = Recommender("popular").fit(make_ratings())
+    recommender.model.damping = object()
+    with pytest.raises(DataError, match="its parameters are numbers or text; got <object"):
+        recommender.save(tmp_path / "m")
+    assert list(tmp_path.iterdir()) == []
+
+
+# Refusals
+
+
+def refused(path, message, **load):
+    with pytest.raises(ModelFileError, match=message) as caught:
+        Recommender.load(path, **load)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert text.endswith((".", "?"))
+
+
+def test_a_missing_model(saved):
+    refused(
+        saved.parent / "nothing", r"There is no saved model .*nothing; `recsys fit` makes one\."
+    )
+    refused(saved.parent / "modle", r"There is no saved model .*modle; did you mean .*model\?")
+    refused(saved.parent / "not" / "there", "There is no saved model")
+
+
+def test_what_is_no_model(saved, tmp_path):
+    (tmp_path / "empty").mkdir()
+    refused(tmp_path / "empty", r"empty is not a saved model: it has no model\.json\.")
+    refused(
+        saved / "model.json", "model.json is not a saved model: it is a file, and a saved model is"
+    )
+    (tmp_path / "empty" / "model.json").write_text('{"format": "keras"}')
+    refused(tmp_path / "empty", "empty is not a saved model: its model.json does not say format")
+    assert not is_saved_model(tmp_path / "empty")
+    assert is_saved_model(saved)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "\x00", '{"format": "recsys-model"', "[" * 100_000, b"\xff\xfe{}".decode("latin-1")],
+)
+def test_model_json_that_is_no_json(saved, text):
+    (saved / "model.json").write_text(text, encoding="latin-1")
+    refused(saved, r"model is damaged: model.json is not valid JSON\.")
+
+
+def test_model_json_that_is_no_object(saved):
+    (saved / "model.json").write_text("[1]")
+    refused(saved, r"is damaged: model.json is not a JSON object\.")
+
+
+def test_a_newer_format_says_which_version_reads_it(saved):
+    newer = {
+        "format_version": FORMAT_VERSION + 1,
+        "package_version": "9.1.0",
+        "files": "of another kind",
+    }
+    edit_manifest(saved, lambda document: document.update(newer))
+    refused(
+        saved,
+        r"has format version 2, and this version of recsys reads up to 1; "
+        r"install lowrank-recsys 9\.1\.0 or newer\.",
+    )
+
+
+def test_an_unknown_model(saved):
+    edit_manifest(saved, lambda document: document.update(model="quantum"))
+    refused(
+        saved, "is of the kind 'quantum', which this version of recsys does not know; it knows als,"
+    )
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["format_version", "package_version", "model", "parameters", "training", "versions", "files"],
+)
+@pytest.mark.parametrize("value", [None, 1.5, True, [], "missing"])
+def test_entries_of_the_wrong_type(saved, key, value):
+    def change(document):
+        document[key] = value
+        if value == "missing":
+            del document[key]
+
+    edit_manifest(saved, change)
+    refused(saved, f"is damaged: '{key}' in model.json must be of type|of the kind 'missing'")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("implicit", 0), ("rating_min", None), ("rating_max", "5")]
+)
+def test_the_range_of_the_ratings_must_be_numbers(saved, key, value):
+    edit_manifest(saved, lambda document: document["training"].update({key: value}))
+    refused(saved, f"is damaged: '{key}' in model.json must be of type")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../outside.npy",
+        "/etc/passwd",
+        "arrays/../../x.npy",
+        "arrays/x/../y.npy",
+        "arrays/x.pkl",
+        "arrays\\x.npy",
+        "arrays/.npy",
+        "C:x.npy",
+        "model.json",
+        "arrays/x.npy\n",
+        "arrays/é.npy",
+    ],
+)
+def test_names_that_lead_elsewhere(saved, name):
+    def change(document):
+        document["files"][name] = document["files"]["arrays/user_bias.npy"]
+
+    edit_manifest(saved, change)
+    refused(saved, "is damaged: model.json names a file that a saved model does not have, '")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sha256": "abc"}, "no valid checksum and size for arrays/user_bias.npy"),
+        ({"sha256": 5}, "'sha256' in model.json must be of type str"),
+        ({"bytes": -1}, "no valid checksum and size for arrays/user_bias.npy"),
+        ({"bytes": 10**9}, r"arrays/user_bias.npy has 144 bytes instead of 1,000,000,000"),
+        ({"shape": [-4]}, "no valid shape for arrays/user_bias.npy"),
+        ({"shape": [4.0]}, "no valid shape for arrays/user_bias.npy"),
+        ({"shape": None}, "'shape' in model.json must be of type list"),
+        ({"shape": [2, 2]}, r"must be of type <f4 and shape \(2, 2\), not <f4 and \(4,\)"),
+        ({"dtype": "<f8"}, r"must be of type <f8 and shape \(4,\), not <f4 and \(4,\)"),
+    ],
+)
+def test_entries_of_files_that_are_wrong(saved, change, message):
+    edit_manifest(saved, lambda document: document["files"]["arrays/user_bias.npy"].update(change))
+    refused(saved, message)
+
+
+def test_a_change_of_model_json_by_hand(saved):
+    file = saved / "model.json"
+    file.write_text(file.read_text().replace('"rating_max": 5.0', '"rating_max": 6.0'))
+    refused(saved, r"is damaged: the checksum of model.json is wrong\.")
+
+
+@pytest.mark.parametrize("name", ARRAYS + TABLES)
+def test_files_that_are_missing_or_of_another_size(saved, name):
+    contents = (saved / name).read_bytes()
+    (saved / name).write_bytes(contents[:-1])
+    refused(saved, f"is damaged: {name} has .* bytes instead of {len(contents):,}")
+    (saved / name).write_bytes(contents + b"x")
+    refused(saved, f"is damaged: {name} has .* bytes instead of {len(contents):,}")
+    (saved / name).unlink()
+    refused(saved, f"is damaged: {name} is missing")
+    (saved / name).mkdir()
+    refused(saved, f"is damaged: {name} is missing")
+
+
+@pytest.mark.parametrize("name", ARRAYS + TABLES)
+def test_files_that_model_json_does_not_list(saved, name):
+    edit_manifest(saved, lambda document: document["files"].pop(name))
+    short = name.removeprefix("arrays/").removesuffix(".npy")
+    refused(saved, f"is damaged: (model.json does not list {name}|.* needs an array '{short}')")
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(st.data())
+def test_a_flipped_bit_anywhere_is_found(saved, data):
+    files = sorted(file for file in saved.rglob("*") if file.is_file())
+    file = data.draw(st.sampled_from(files))
+    contents = file.read_bytes()
+    place = data.draw(st.integers(0, len(contents) - 1))
+    flipped = bytearray(contents)
+    flipped[place] ^= 1 << data.draw(st.integers(0, 7))
+    file.write_bytes(flipped)
+    try:
+        if file.name == "model.json" and _same_json(contents, flipped):
+            Recommender.load(saved)
+        else:
+            refused(saved, "damaged|is not a saved model|format version")
+    finally:
+        file.write_bytes(contents)
+
+
+def _same_json(one, other):
+    try:
+        return json.loads(one) == json.loads(other)
+    except ValueError:
+        return False
+
+
+def test_small_models_are_verified_wholly(saved, monkeypatch):
+    monkeypatch.setattr(recsys.storage, "_ALWAYS_VERIFIED", 0)
+    file = saved / "ratings" / "values.npy"
+    contents = bytearray(file.read_bytes())
+    contents[-1] ^= 1
+    file.write_bytes(contents)
+    refused(saved, "the contents of ratings/values.npy have changed since it was saved")
+
+
+def test_large_models_are_verified_in_part_and_wholly_on_request(saved, monkeypatch):
+    monkeypatch.setattr(recsys.storage, "_VERIFIED_TOGETHER", 0)
+    monkeypatch.setattr(recsys.storage, "_ALWAYS_VERIFIED", 150)
+    file = saved / "arrays" / "item_factors.npy"  # 188 bytes
+    contents = bytearray(file.read_bytes())
+    contents[-1] ^= 1
+    file.write_bytes(contents)
+    Recommender.load(saved)
+    refused(saved, "the contents of arrays/item_factors.npy have changed since", verify=True)
+    small = saved / "arrays" / "user_bias.npy"
+    contents = bytearray(small.read_bytes())
+    contents[-1] ^= 1
+    small.write_bytes(contents)
+    refused(saved, "the contents of arrays/user_bias.npy have changed since it was saved")
+
+
+def test_objects_are_never_unpickled(saved, tmp_path):
+    mark = tmp_path / "executed"
+
+    class Bomb:
+        def __reduce__(self):
+            return (os.mkdir, (str(mark),))
+
+    bomb = np.array([Bomb()] * 4, dtype=object)
+    np.save(saved / "arrays" / "user_bias.npy", bomb, allow_pickle=True)
+    contents = (saved / "arrays" / "user_bias.npy").read_bytes()
+    replace_file(saved, "arrays/user_bias.npy", contents, dtype="|O", shape=[4])
+    refused(saved, "is damaged: arrays/user_bias.npy is not an array of numbers")
+    replace_file(saved, "arrays/user_bias.npy", pickle.dumps(Bomb()))
+    refused(saved, "is damaged: arrays/user_bias.npy is not an array of numbers")
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    "contents",
+    [b"", b"\x93NUMPY", b"PK\x03\x04", b"\x93NUMPY\x01\x00v\x00{'descr': __import__('os')}"],
+)
+def test_arrays_that_are_no_arrays(saved, contents):
+    replace_file(saved, "arrays/user_bias.npy", contents)
+    refused(saved, "is damaged: arrays/user_bias.npy is not an array of numbers")
+
+
+def test_arrays_of_text_or_of_another_type(saved):
+    replace_array(saved, "arrays/user_bias.npy", np.array(["a", "b", "c", "d"]))
+    refused(saved, "is damaged: arrays/user_bias.npy must be of type <U1")
+    replace_array(saved, "arrays/user_bias.npy", np.zeros(4), as_said=np.zeros(4, np.float32))
+    refused(saved, r"must be of type <f4 and shape \(4,\), not <f8 and \(4,\)")
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "message"),
+    [
+        (
+            "arrays/item_factors.npy",
+            np.zeros((5, 2), np.float32),
+            r"must have shape \(n_items, k\)",
+        ),
+        ("arrays/item_bias.npy", np.zeros(9, np.float32), "must have shape"),
+        (
+            "ratings/indptr.npy",
+            np.array([0, 2, 1, 4, 5]),
+            "ratings/indptr.npy does not rise from 0",
+        ),
+        (
+            "ratings/indptr.npy",
+            np.array([1, 2, 3, 4, 5]),
+            "ratings/indptr.npy does not rise from 0",
+        ),
+        ("ratings/indptr.npy", np.zeros(0, np.int64), "ratings/indptr.npy does not rise from 0"),
+        ("ratings/indptr.npy", np.array([0, 5]), "indptr must be int64 of shape"),
+        ("ratings/values.npy", np.zeros(5), "values must be float32 of shape"),
+        ("ratings/indices.npy", np.zeros(4, np.int32), "indices must be int32 of shape"),
+    ],
+)
+def test_arrays_that_do_not_agree(saved, name, array, message):
+    replace_array(saved, name, array)
+    refused(saved, f"is damaged: .*{message}")
+
+
+def parquet(frame):
+    from io import BytesIO
+
+    file = BytesIO()
+    frame.write_parquet(file)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        (b"PAR1 nonsense PAR1", "items.parquet has no column of item ids"),
+        (parquet(pl.DataFrame({"thing": [1]})), "items.parquet has no column of item ids"),
+        (parquet(pl.DataFrame({"item": [True]})), "items.parquet has no column of item ids"),
+        (
+            parquet(pl.DataFrame({"item": [20, 10, 30, 40, 50]})),
+            "the item ids of items.parquet are not in order",
+        ),
+        (
+            parquet(pl.DataFrame({"item": [10, 10, 30, 40, 50]})),
+            "the item ids of items.parquet are not in order",
+        ),
+        (
+            parquet(pl.DataFrame({"item": [10, 20]})),
+            "the model has 4 users and 5 items, its ratings have 4 and 2",
+        ),
+    ],
+)
+def test_ids_that_are_no_ids(saved, contents, message):
+    replace_file(saved, "items.parquet", contents)
+    refused(saved, f"is damaged: {message}")
+
+
+def test_parameters_that_the_model_does_not_have(tmp_path):
+    for model in (Bias(), Popular()):
+        Recommender(model).fit(make_ratings()).save(tmp_path / model.name)
+    edit_manifest(tmp_path / "bias", lambda document: document["parameters"].update(evil=1))
+    refused(tmp_path / "bias", "is damaged: .*unexpected keyword argument 'evil'")
+    edit_manifest(tmp_path / "popular", lambda document: document["parameters"].update(damping=-1))
+    refused(tmp_path / "popular", "is damaged: damping must not be negative or infinite; got -1")
+    edit_manifest(tmp_path / "popular", lambda document: document["parameters"].update(damping="2"))
+    refused(tmp_path / "popular", "is damaged: '<=' not supported")
+
+
+def test_a_file_that_cannot_be_read_is_said(saved, monkeypatch):
+    def fail(*args, **kwargs):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("recsys.storage.open_memmap", fail)
+    refused(saved, r"The saved model .*model cannot be read: Permission denied\.")
+
+
+def test_all_refusals_are_errors_of_this_package():
+    assert issubclass(ModelFileError, RecsysError)
+    assert issubclass(ModelFileError, ValueError)
+
+
+def test_loading_and_recommending_imports_no_scipy(tmp_path):
+    Recommender("bias").fit(make_ratings()).save(tmp_path / "m")
+    code = (
+        "import sys; from recsys.recommender import Recommender; "
+        f"Recommender.load({str(tmp_path / 'm')!r}).recommend('ann'); "
+        "heavy = {'scipy', 'pandas', 'sklearn', 'implicit', 'rich', 'matplotlib', 'pyarrow'}; "
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
