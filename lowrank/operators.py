@@ -16,9 +16,12 @@ here but the products of a LinearOperator: `lowrank.arguments` is the door.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
+
+from lowrank import kernels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -249,12 +252,19 @@ class SparseOperator(MatrixOperator):
         return SparseOperator(self._csr * self.dtype.type(factor))
 
     def _matmat(self, X: FloatArray) -> FloatArray:
-        product: FloatArray = self._csr @ X
-        return product
+        return kernels.csr_matmat(*self._rows, X)
 
     def _rmatmat(self, Y: FloatArray) -> FloatArray:
-        product: FloatArray = self._csr.T @ Y
-        return product
+        return kernels.csr_matmat(*self._columns, Y)
+
+    @cached_property
+    def _rows(self) -> kernels.CsrArrays:
+        return kernels.csr_arrays(self._csr)
+
+    @cached_property
+    def _columns(self) -> kernels.CsrArrays:
+        """The transpose in CSR form: a copy of the entries, but products that only gather."""
+        return kernels.csr_arrays(self._csr.T.tocsr())
 
     def _toarray(self) -> FloatArray:
         array: FloatArray = self._csr.toarray()

@@ -51,7 +51,7 @@ class SVD:
         How often A was read: one for each product of A or A' with a block of vectors, one for a
         dense copy. The two products of the residuals are counted.
     method : str
-        The solver: "dense", "arpack" or "randomized".
+        The solver: "dense", "lanczos", "randomized" or "arpack".
     """
 
     U: FloatArray
@@ -132,7 +132,7 @@ def truncated_svd(
         float64, integers and booleans in float64. It is never written to.
     k : int
         Rank, from 0 to min(n, m).
-    method : {"auto", "dense", "randomized", "arpack"}, default "auto"
+    method : {"auto", "dense", "lanczos", "randomized", "arpack"}, default "auto"
         The solver; "auto" is the rule of `lowrank.solvers.choose_method`. It makes a dense copy of
         sparse input, or of a LinearOperator by products with the identity, only where the
         iteration would take as much memory, that is, for small matrices and for k of the order of
@@ -198,14 +198,12 @@ def truncated_svd(
     True
     """
     problem = validated(A, k, method, tol, center, random_state)
-    matrix = problem.matrix
-    if problem.k == 0:
-        U, s, Vt = _empty_triplets(matrix)
-    else:
-        solver = SOLVERS[problem.method]
-        U, s, Vt = _with_signs(*solver(matrix, problem.k, tol=problem.tol, rng=problem.rng))
-    residuals = _residuals(matrix, U, s, Vt)
-    _warn_if_above(problem, residuals, s)
+    matrix, used = problem.matrix, problem.method
+    U, s, Vt, residuals = _decomposed(problem, used)
+    if method == "auto" and used == "lanczos" and _relative(residuals, s) > problem.tol:
+        used = "randomized"  # it keeps the digits that the Gram operator of lanczos has lost
+        U, s, Vt, residuals = _decomposed(problem, used)
+    _warn_if_above(problem.tol, _relative(residuals, s), matrix.passes, used)
     norm = matrix.frobenius_norm()
     unscale = 2.0**problem.exponent
     return SVD(
@@ -215,8 +213,21 @@ def truncated_svd(
         residuals=residuals * unscale,
         frobenius_norm=None if norm is None else norm * unscale,
         passes=matrix.passes,
-        method=problem.method,
+        method=used,
     )
+
+
+def _decomposed(
+    problem: Problem, method: str
+) -> tuple[FloatArray, FloatArray, FloatArray, NDArray[np.float64]]:
+    """Return U, s, Vt with signs fixed, and their residuals."""
+    matrix = problem.matrix
+    if problem.k == 0:
+        U, s, Vt = _empty_triplets(matrix)
+    else:
+        U, s, Vt = SOLVERS[method](matrix, problem.k, tol=problem.tol, rng=problem.rng)
+        U, s, Vt = _with_signs(U, s, Vt)
+    return U, s, Vt, _residuals(matrix, U, s, Vt)
 
 
 def _empty_triplets(matrix: MatrixOperator) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -249,14 +260,20 @@ def _residuals(
     return np.stack([left, right])
 
 
-def _warn_if_above(problem: Problem, residuals: NDArray[np.float64], s: FloatArray) -> None:
+def _relative(residuals: NDArray[np.float64], s: FloatArray) -> float:
+    """Return the largest residual relative to s[0]."""
     largest = float(residuals.max(initial=0.0))
-    if s.size == 0 or largest <= problem.tol * float(s[0]):
+    if largest == 0.0:
+        return 0.0
+    return largest / float(s[0]) if s[0] > 0 else math.inf
+
+
+def _warn_if_above(tol: float, figure: float, passes: int, method: str) -> None:
+    if figure <= tol:
         return
-    figure = largest / float(s[0]) if s[0] > 0 else math.inf
     warnings.warn(
-        f"The largest residual is {figure:.1e} relative to s[0], above tol={problem.tol:.1e}, "
-        f"after {problem.matrix.passes} passes with method={problem.method!r}; "
+        f"The largest residual is {figure:.1e} relative to s[0], above tol={tol:.1e}, "
+        f"after {passes} passes with method={method!r}; "
         "ask for a larger tol or a smaller k, or use method='dense'.",
         ConvergenceWarning,
         stacklevel=3,

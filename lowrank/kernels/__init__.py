@@ -26,11 +26,13 @@ except ImportError:
 
 __all__ = [
     "Backend",
+    "CsrArrays",
     "aligned_zeros",
     "als_half_sweep",
     "available_cores",
     "backend",
     "coefficients",
+    "csr_arrays",
     "csr_matmat",
     "csr_rmatmat",
     "one_blas_thread",
@@ -86,8 +88,25 @@ def backend() -> Backend:
     return Backend("reference", None)
 
 
+class CsrArrays(NamedTuple):
+    """The arrays of a CSR matrix, in the types that the kernels take."""
+
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.int32]
+    data: Floats
+
+
+def csr_arrays(matrix: Any) -> CsrArrays:
+    """Return the arrays of a scipy CSR matrix or array, converted only where they must be."""
+    return CsrArrays(
+        matrix.indptr.astype(np.int64, copy=False),
+        matrix.indices.astype(np.int32, copy=False),
+        matrix.data,
+    )
+
+
 def aligned_zeros(shape: tuple[int, ...], dtype: DTypeLike) -> Floats:
-    """Return a zero array that starts on a cache line: gathered rows straddle no line they need not."""
+    """Return a zero array that starts on a cache line, so that rows straddle as few as can be."""
     dtype = np.dtype(dtype)
     n_bytes = math.prod(shape) * dtype.itemsize
     memory = np.zeros(n_bytes + 64, dtype=np.uint8)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from lowrank.solvers import arpack, dense, randomized
+from lowrank.solvers import arpack, dense, lanczos, randomized
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,8 +34,9 @@ class Solver(Protocol):
 
 SOLVERS: dict[str, Solver] = {
     "dense": dense.solve,
-    "arpack": arpack.solve,
+    "lanczos": lanczos.solve,
     "randomized": randomized.solve,
+    "arpack": arpack.solve,
 }
 
 
@@ -47,10 +48,11 @@ def choose_method(A: MatrixOperator, k: int) -> str:
       dense matrix.
     - "dense" also for an array that is dense anyway, if its smaller side is at most 500 or less
       than four times the size of such a basis: the iteration would not be faster.
-    - "randomized" for everything else.
+    - "lanczos" for everything else. Where it cannot reach the tolerance, because the Gram operator
+      has lost the digits that it takes, `truncated_svd` goes on to "randomized".
 
-    "arpack" is never chosen: one start vector can miss copies of a multiple singular value, and the
-    Gram operator loses the small ones.
+    "arpack" is never chosen: one start vector can miss copies of a multiple singular value, and it
+    is slower.
 
     Parameters
     ----------
@@ -60,7 +62,7 @@ def choose_method(A: MatrixOperator, k: int) -> str:
 
     Returns
     -------
-    {"dense", "randomized"}
+    {"dense", "lanczos"}
     """
     rows, columns = A.shape
     basis = randomized.basis_size(k, min(rows, columns))
@@ -68,4 +70,4 @@ def choose_method(A: MatrixOperator, k: int) -> str:
         return "dense"
     if A.stored_dense and min(rows, columns) <= max(_SMALL_SIDE, 4 * basis):
         return "dense"
-    return "randomized"
+    return "lanczos"

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lowrank.solvers.orthonormal import extend_basis, random_block
+from lowrank.solvers import randomized
+from lowrank.solvers.orthonormal import column_norms, extend_basis
 
 if TYPE_CHECKING:
-    from lowrank.operators import FloatArray, Products
+    from lowrank.operators import FloatArray, MatrixOperator, Products
 
 __all__ = ["basis_size", "solve"]
 
@@ -18,19 +19,19 @@ _MAX_PASSES = 2000  # products with A or A', then the best result so far is retu
 
 
 def solve(
-    A: Products, k: int, *, tol: float, rng: np.random.Generator
+    A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Lanczos with blocks on x -> A'(A x), for the smaller side, restarted with its Ritz vectors.
 
     One orthonormal basis is kept, of the smaller side only, where a bidiagonalisation keeps two.
     The price is that singular values below ``sqrt(eps) * s[0]`` drown in the rounding errors of
-    the Gram operator: for those, and for `tol` near rounding, `bidiagonal` is the solver.
+    the Gram operator: for those, and for `tol` near rounding, `randomized` is the solver.
 
     The basis has about 2.5 k vectors. When it is full, the Ritz vectors of the largest values are
     kept, and the iteration goes on with the residual block, so that nothing is computed again.
     A singular value of higher multiplicity than the block is wide shows only as many copies as
-    the block has columns; so where that many equal values are found, random vectors join the
-    basis until no value grows any more.
+    the block has columns. So where that many equal values are found, the problem is handed to
+    `randomized`, which looks for missed copies.
 
     Parameters
     ----------
@@ -56,23 +57,37 @@ def solve(
     decomposition", for the block width.
     """
     if A.shape[0] < A.shape[1]:
-        V, s, Ut = solve(A.transposed(), k, tol=tol, rng=rng)
-        return Ut.T, s, V.T
+        V, s, Ut = _solve_tall(A.transposed(), k, tol, rng)
+        U, Vt = Ut.T, V.T
+    else:
+        U, s, Vt = _solve_tall(A, k, tol, rng)
+    if _has_wide_cluster(s, _target(tol, A)):
+        return randomized.solve(A, k, tol=tol, rng=rng)
+    return U, s, Vt
+
+
+def _target(tol: float, A: Products) -> float:
+    """Return half of tol, as the true residuals are a little above the estimates."""
+    return max(tol / 2, 10 * float(np.finfo(A.dtype).eps))
+
+
+def _solve_tall(
+    A: Products, k: int, tol: float, rng: np.random.Generator
+) -> tuple[FloatArray, FloatArray, FloatArray]:
     space = _LanczosSpace(A, k, rng)
-    # Half of tol, as the true residuals are a little above the estimates.
-    target = max(tol / 2, 10 * float(np.finfo(A.dtype).eps))
     while True:
         space.fill()
         space.rotate()
-        converged = space.residuals(k).max() <= target
-        if space.is_complete or space.passes >= _MAX_PASSES:
-            break
-        if converged and not space.may_miss_copies(k, target):
-            break
+        converged = bool(space.residuals(k).max() <= _target(tol, A))
+        if converged or space.is_complete or space.passes >= _MAX_PASSES:
+            return space.triplets(k)
         space.restart(k)
-        if converged:
-            space.add_random_directions()
-    return space.triplets(k)
+
+
+def _has_wide_cluster(s: FloatArray, target: float) -> bool:
+    """Whether at least as many values are equal as the block is wide."""
+    span = _BLOCK - 1
+    return bool(s.size > span and np.any(s[:-span] - s[span:] <= target * s[0]))
 
 
 def basis_size(k: int, smaller_side: int) -> int:
@@ -87,7 +102,8 @@ def _round_up(size: int) -> int:
 class _LanczosSpace:
     """A basis V with ``A'A V = V H + V_next (0 ... 0 tail)``, for n_rows >= n_columns.
 
-    `size` columns of V are done; `width` more are the block to go on with.
+    `size` columns of V are done; `width` more are the block to go on with, and A'A times it has
+    parts only in the columns from `coupled` on: three terms, but for the step after a restart.
     """
 
     def __init__(self, A: Products, k: int, rng: np.random.Generator) -> None:
@@ -95,16 +111,16 @@ class _LanczosSpace:
         self.passes = 0
         self._A, self._rng = A, rng
         self._limit = basis_size(k, columns)
-        widest = min(self._limit + 2 * _BLOCK, columns)
+        widest = min(self._limit + _BLOCK, columns)
         self._V: FloatArray = np.empty((columns, widest), A.dtype)
         self._H: FloatArray = np.zeros((widest, widest))
         self._tail: FloatArray = np.zeros((0, 0))
         self._values: FloatArray = np.zeros(0)
         self._vectors: FloatArray = np.zeros((0, 0))
-        self._found: FloatArray | None = None
         self._scale = 0.0  # largest eigenvalue seen: what rounding errors are relative to
-        self._size = self._width = 0
-        self.add_random_directions()
+        self._size, self._width, self._coupled = 0, min(_BLOCK, columns), 0
+        start = rng.standard_normal((columns, min(_BLOCK, columns))).astype(A.dtype)
+        self._V[:, : start.shape[1]], _, _ = extend_basis(start[:, :0], start, 1.0, rng)
 
     @property
     def is_complete(self) -> bool:
@@ -121,11 +137,13 @@ class _LanczosSpace:
         block = np.ascontiguousarray(self._V[:, old:new])
         product = self._A.rmatmat(self._A.matmat(block))
         self.passes += 2
-        self._scale = max(self._scale, float(np.linalg.norm(product, axis=0).max()))
-        V, inside, self._tail = extend_basis(self._V[:, :new], product, self._scale, self._rng)
+        self._scale = max(self._scale, float(column_norms(product).max()))
+        V, inside, self._tail = extend_basis(
+            self._V[:, :new], product, self._scale, self._rng, first=self._coupled
+        )
         self._H[:new, old:new] = inside
         self._H[old:new, :old] = inside[:old].T
-        self._size, self._width = new, V.shape[1]
+        self._size, self._width, self._coupled = new, V.shape[1], old
         self._V[:, new : new + self._width] = V
 
     def rotate(self) -> None:
@@ -137,23 +155,14 @@ class _LanczosSpace:
     def residuals(self, k: int) -> FloatArray:
         """Return ||A' u - s v|| / s[0] of the first k Ritz triplets, as far as A'A can tell."""
         last = self._vectors[self._size - self._tail.shape[1] :, :k]
+        if self._values[0] == 0:
+            return np.zeros(k)
         s = np.sqrt(self._values[:k])
         # Below this, a value is rounding error of the Gram operator and no residual can be told.
         visible = np.sqrt(float(np.finfo(self._A.dtype).eps)) * s[0]
-        found: FloatArray = np.linalg.norm(self._tail @ last, axis=0) / np.maximum(s, visible)
-        return found / s[0] if s[0] > 0 else np.zeros(k)
-
-    def may_miss_copies(self, k: int, target: float) -> bool:
-        """Whether as many values are equal as the start block is wide, and more of them may exist.
-
-        False once random directions were added and no value grew.
-        """
-        s = np.sqrt(self._values[:k])
-        if self._found is not None and bool(np.all(s - self._found <= target * s[0])):
-            return False
-        self._found = s
-        span = _BLOCK - 1
-        return bool(k > span and np.any(s[:-span] - s[span:] <= target * s[0]))
+        found: FloatArray = np.linalg.norm(self._tail @ last, axis=0)
+        relative: FloatArray = found / np.maximum(s, visible) / s[0]
+        return relative
 
     def restart(self, k: int) -> None:
         """Shrink the basis to the best Ritz vectors; the block to go on with stays."""
@@ -163,21 +172,12 @@ class _LanczosSpace:
         self._V[:, keep : keep + self._width] = following
         self._H[:] = 0.0
         np.fill_diagonal(self._H[:keep, :keep], self._values[:keep])
-        self._size = keep
-
-    def add_random_directions(self) -> None:
-        """Widen the block to go on with by random vectors, as far as there is room."""
-        used = self._size + self._width
-        rows = self._V.shape[0]
-        count = min(_BLOCK, rows - used)
-        block = random_block(self._rng, (rows, count), self._A.dtype)
-        V, _, _ = extend_basis(self._V[:, :used], block, 1.0, self._rng)
-        self._V[:, used : used + count] = V
-        self._width += count
+        self._size, self._coupled = keep, 0
 
     def _ritz_vectors(self, count: int) -> FloatArray:
         rotation = self._vectors[:, :count].astype(self._A.dtype)
-        return self._V[:, : self._size] @ rotation
+        vectors: FloatArray = self._V[:, : self._size] @ rotation
+        return vectors
 
     def triplets(self, k: int) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return U, s, Vt of A restricted to the k Ritz vectors: accurate to eps * s[0]."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,14 +13,18 @@ if TYPE_CHECKING:
 
     from lowrank.operators import FloatArray
 
-__all__ = ["column_norms", "extend_basis", "random_block"]
+__all__ = ["column_norms", "extend_basis"]
 
 # Cholesky QR squares the condition number; below this ratio of pivots Householder QR takes over.
 _CHOLESKY_LIMIT = {"float32": 1e-3, "float64": 1e-6}
 
 
 def extend_basis(
-    basis: FloatArray, block: FloatArray, scale: float, rng: np.random.Generator
+    basis: FloatArray,
+    block: FloatArray,
+    scale: float,
+    rng: np.random.Generator,
+    first: int = 0,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Split a block into its part in a basis and an orthonormal rest, Q R.
 
@@ -38,6 +42,8 @@ def extend_basis(
         it counts as zero.
     rng : numpy.random.Generator
         Source of the replacements.
+    first : int
+        The block is known to be orthogonal, up to rounding, to the basis columns before this one.
 
     Returns
     -------
@@ -56,7 +62,8 @@ def extend_basis(
     noise = 20 * float(np.finfo(block.dtype).eps) * scale
     room = min(block.shape[1], basis.shape[0] - basis.shape[1])
     rest = np.array(block, order="C")
-    inside = _project_out(basis, rest)
+    inside = np.zeros((basis.shape[1], block.shape[1]))
+    inside[first:] = _project_out(basis[:, first:], rest)
     Q, R = _qr(rest)
     rounds = 1  # a second orthogonalisation is enough for vectors that are not noise
     if room < block.shape[1] or np.abs(np.diag(R)).min(initial=np.inf) <= noise:
@@ -66,13 +73,6 @@ def extend_basis(
         Q, step = _qr(Q)
         R = step @ R
     return Q, inside, R
-
-
-def random_block(
-    rng: np.random.Generator, shape: tuple[int, int], dtype: np.dtype[Any]
-) -> FloatArray:
-    """Return independent standard normal numbers, drawn alike for either dtype."""
-    return rng.standard_normal(shape).astype(dtype, copy=False)
 
 
 def _project_out(basis: FloatArray, block: FloatArray) -> FloatArray:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
 from recsys.errors import DataError
@@ -18,7 +19,7 @@ from recsys.readers.sources import DataFile
 
 __all__ = ["decoded_lines", "line_of_row", "read_carefully"]
 
-_CHUNK = 1 << 16  # records held as Python objects
+_CHUNK = 1 << 14  # records held as Python objects
 
 
 def read_carefully(data: DataFile, layout: Layout, roles: Roles) -> dict[str, pl.Series]:
@@ -35,17 +36,20 @@ def read_carefully(data: DataFile, layout: Layout, roles: Roles) -> dict[str, pl
         Naming file and line, at the first record that is ragged, has no user or item, or a
         rating that is not a finite number; at a byte that is not UTF-8; or without any row.
     """
-    rows = (_checked(data, line, fields, layout, roles) for line, fields in records(data, layout))
+    found = records(data, layout)
     chunks: dict[str, list[pl.Series]] = {role: [] for role, _ in roles.items()}
-    while block := list(islice(rows, _CHUNK)):
-        for (role, _), values in zip(roles.items(), zip(*block, strict=True), strict=True):
-            chunks[role].append(pl.Series(role, values))
+    while block := list(islice(found, _CHUNK)):
+        columns = _columns_of([fields for _, fields in block], len(layout.names), roles)
+        if columns is None:
+            raise DataError(_first_problem(data, block, layout, roles))
+        for role, column in columns.items():
+            chunks[role].append(column)
     if not chunks["user"]:
         raise DataError(f"{data.name} has a header but no rows.")
-    columns = {role: pl.concat(parts) for role, parts in chunks.items()}
+    whole = {role: pl.concat(parts) for role, parts in chunks.items()}
     for role in ("user", "item"):
-        columns[role] = integers_if_canonical(columns[role])
-    return columns
+        whole[role] = integers_if_canonical(whole[role])
+    return whole
 
 
 def line_of_row(data: DataFile, layout: Layout, row: int) -> int:
@@ -54,16 +58,9 @@ def line_of_row(data: DataFile, layout: Layout, row: int) -> int:
 
 
 def records(data: DataFile, layout: Layout) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line and the fields, stripped, of each record; header and blank ones left out."""
-    header = layout.has_header
-    for line, fields in _split(data, layout.separator):
-        stripped = [field.strip() for field in fields]
-        if not any(stripped):
-            continue
-        if header:
-            header = False
-            continue
-        yield line, stripped
+    """Yield the line and the fields of each record; header and blank ones are left out."""
+    filled = (found for found in _split(data, layout.separator) if "".join(found[1]).strip())
+    return islice(filled, int(layout.has_header), None)
 
 
 def decoded_lines(path: Path, name: str) -> Iterator[str]:
@@ -105,24 +102,53 @@ def _split(data: DataFile, separator: str) -> Iterator[tuple[int, list[str]]]:
         raise DataError(f"{data.name}, line {begin}: the quotes don't match ({error}).") from None
 
 
-def _checked(
-    data: DataFile, line: int, fields: list[str], layout: Layout, roles: Roles
-) -> list[str | float]:
-    """Return the fields that play a role, the rating as a number; raise at the first bad one."""
-    width = len(layout.names)
+def _columns_of(rows: list[list[str]], width: int, roles: Roles) -> dict[str, pl.Series] | None:
+    """Return the columns that play a role, or None if any row is bad."""
+    if set(map(len, rows)) != {width}:
+        return None
+    fields = list(zip(*rows, strict=True))
+    columns = {}
+    for role, place in roles.items():
+        texts = list(map(str.strip, fields[place]))
+        if role in ("user", "item") and "" in texts:
+            return None
+        column = _numbers(texts) if role == "rating" else pl.Series(role, texts)
+        if column is None:
+            return None
+        columns[role] = column
+    return columns
+
+
+def _numbers(texts: list[str]) -> pl.Series | None:
+    """Return ratings as Float64, or None if one of them has a problem."""
+    try:
+        numbers = np.array(list(map(float, texts)))
+    except ValueError:
+        return None
+    fit = (np.abs(numbers) <= np.finfo(np.float32).max).all()
+    return pl.Series("rating", numbers) if fit and "_" not in "".join(texts) else None
+
+
+def _first_problem(
+    data: DataFile, block: list[tuple[int, list[str]]], layout: Layout, roles: Roles
+) -> str:
+    """Return a sentence on the first bad record of a block that has one."""
+    problems = ((line, _problem(fields, len(layout.names), roles)) for line, fields in block)
+    line, problem = next((line, problem) for line, problem in problems if problem is not None)
+    return f"{data.name}, line {line}: {problem}"
+
+
+def _problem(fields: list[str], width: int, roles: Roles) -> str | None:
+    """Say what is wrong with a record, or None."""
     if len(fields) != width:
         unclosed = any("\n" in field for field in fields)
-        raise DataError(
-            f"{data.name}, line {line}: found {len(fields)} field{'s' * (len(fields) > 1)}, "
-            f"expected {width}" + ("; a quote may be unclosed." if unclosed else ".")
+        return f"found {len(fields)} field{'s' * (len(fields) > 1)}, expected {width}" + (
+            "; a quote may be unclosed." if unclosed else "."
         )
     for role, place in roles.items():
-        missing = role in ("user", "item") and not fields[place]
-        problem = f"the {role} id is missing." if missing else None
-        if role == "rating":
-            problem = rating_problem(fields[place])
-        if problem is not None:
-            raise DataError(f"{data.name}, line {line}: {problem}")
-    return [
-        float(fields[place]) if role == "rating" else fields[place] for role, place in roles.items()
-    ]
+        text = fields[place].strip()
+        if role in ("user", "item") and not text:
+            return f"the {role} id is missing."
+        if role == "rating" and (problem := rating_problem(text)) is not None:
+            return problem
+    return None

@@ -11,9 +11,9 @@ from scipy import sparse
 
 import lowrank
 from lowrank import SVD, ConvergenceWarning, truncated_svd
-from lowrank.solvers import randomized
+from lowrank.solvers import lanczos, randomized
 
-METHODS = ["auto", "dense", "randomized", "arpack"]
+METHODS = ["auto", "dense", "lanczos", "randomized", "arpack"]
 CONTAINERS = [np.asarray, sparse.csr_array, scipy.sparse.linalg.aslinearoperator]
 
 
@@ -80,7 +80,7 @@ def test_zero_matrix(method, container):
         assert (result.error, result.explained_energy) == (0.0, 1.0)
 
 
-@pytest.mark.parametrize("method", ["auto", "dense", "randomized"])
+@pytest.mark.parametrize("method", ["auto", "dense", "lanczos", "randomized"])
 @pytest.mark.parametrize("container", CONTAINERS)
 @pytest.mark.parametrize("shape", [(1, 1), (1, 7), (7, 1), (5, 5), (5, 9), (9, 5)])
 def test_full_rank_is_exact(method, container, shape):
@@ -191,7 +191,7 @@ def test_a_looser_tolerance_needs_fewer_passes():
     assert tight.residuals.max() <= 1e-10 * tight.s[0]
 
 
-@pytest.mark.parametrize("method", ["dense", "randomized", "arpack"])
+@pytest.mark.parametrize("method", ["dense", "lanczos", "randomized", "arpack"])
 def test_unreachable_tolerance_warns_with_the_figure(method):
     message = rf"largest residual is \d\.\de-1\d relative to s\[0\], above tol=1\.0e-18, .*{method}"
     with pytest.warns(ConvergenceWarning, match=message):
@@ -200,6 +200,7 @@ def test_unreachable_tolerance_warns_with_the_figure(method):
 
 
 def test_spent_budget_warns_and_returns_the_best(monkeypatch):
+    monkeypatch.setattr(lanczos, "_MAX_PASSES", 2)
     monkeypatch.setattr(randomized, "_MAX_PASSES", 2)
     matrix = sparse.random_array((500, 400), density=0.01, rng=1)
     with pytest.warns(ConvergenceWarning, match=r"above tol=1\.0e-08, after \d+ passes") as caught:
@@ -259,3 +260,17 @@ def test_error_is_never_the_root_of_a_negative_number():
     )
     assert result.error == 0.0
     assert result.explained_energy == 1.0
+
+
+def test_digits_that_the_gram_operator_loses_are_found_all_the_same():
+    """Singular values over five decades in float64, to a tolerance that squaring cannot reach."""
+    rng = np.random.default_rng(0)
+    matrix = sparse.csr_array(
+        (10.0 ** -np.linspace(0, 40, 900), (rng.permutation(1000)[:900], rng.permutation(900))),
+        shape=(1000, 900),
+    )
+    with pytest.warns(ConvergenceWarning, match="method='lanczos'"):
+        truncated_svd(matrix, 120, method="lanczos", tol=1e-13, random_state=0)
+    result = truncated_svd(matrix, 120, tol=1e-13, random_state=0)
+    assert result.method == "randomized"
+    assert result.residuals.max() <= 1e-13 * result.s[0]

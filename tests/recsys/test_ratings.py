@@ -119,9 +119,9 @@ def test_the_timestamp_that_merged_rows_keep(policy: str, time: int) -> None:
 
 
 def test_duplicates_as_an_error_name_both_rows() -> None:
-    frame = pl.concat([FRAME, FRAME.slice(2, 1), FRAME.slice(0, 1)])
+    frame = pl.concat([FRAME, FRAME.slice(0, 1), FRAME.slice(2, 1)])
     with pytest.raises(
-        DataError, match=r"Row 5: user 'bob' has rated item 20 already \(first: Row 3\)"
+        DataError, match=r"Row 5: user 'bob' has rated item 30 already \(first: Row 1\)"
     ):
         Ratings.from_frame(frame, duplicates="error")
     assert Ratings.from_frame(FRAME, duplicates="error").nnz == 4

@@ -47,6 +47,10 @@ GOOD = "1,10,4,100\n2,20,3,200\n"
         ('user,item,x\n1,2,"3\n1,2,4\n', "line 2: the quotes don't match (unexpected end of"),
         ('user,item,x\n1,2,3\n1,"2"0,4\n', "line 3: the quotes don't match (',' expected after"),
         ("user,item,x\n1,2,3\n1,2,3,4\n", "ratings.csv, line 3: found 4 fields, expected 3."),
+        (
+            'user,item,x\n1,42,"q"\n6,43,"q,r"\n2,25,"q"\n5,"79,"q"\n9,85,a\n3,24",b\n',
+            "ratings.csv, line 5: the quotes don't match",
+        ),
         ("1::2::3::4\n1::3::x::5\n", "ratings.csv, line 2: rating 'x' is not a number."),
         ("1::2::3::4\n1::3::x\n", "ratings.csv, line 2: found 3 fields, expected 4."),
         ("1,2,3,4,5\n1,2,3,4,5\n", "no header and 5 columns; say by number which are which"),

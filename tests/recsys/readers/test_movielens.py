@@ -129,6 +129,14 @@ def test_odd_files_of_titles(tmp_path: Path) -> None:
     assert known == [("007", "Seven", 1995), ("8", "Eight", None)]
 
 
+def test_no_genres_listed_means_none_known(tmp_path: Path) -> None:
+    (tmp_path / "ratings.csv").write_text("user,item\n1,7\n")
+    (tmp_path / "movies.csv").write_text("movieId,title,genres\n7,Untold,(no genres listed)\n")
+    info = read_ratings(tmp_path).ratings.item_info
+    assert info is not None
+    assert info.rows() == [(7, "Untold", None, None)]
+
+
 def test_a_file_of_titles_is_not_its_own_neighbour(tmp_path: Path) -> None:
     (tmp_path / "items.csv").write_text("user,item,rating\n1,2,3\n")
     assert read_ratings(tmp_path / "items.csv").ratings.item_info is None

@@ -152,6 +152,16 @@ def test_directories_with_several_or_no_candidates(tmp_path: Path) -> None:
     assert read_ratings(tmp_path).decision.startswith(f"{tmp_path.name}/Ratings.csv.gz: comma")
 
 
+def test_the_only_table_is_taken_whatever_its_name(tmp_path: Path) -> None:
+    (tmp_path / "README.txt").write_text("words")
+    (tmp_path / "plays.txt").write_bytes(CSV)
+    assert rows(read_ratings(tmp_path)) == EXPECTED
+    for name in ("links.csv", "movies.csv", "users.csv"):
+        (tmp_path / name).write_text("movieId,imdbId\n")
+    (tmp_path / "plays.csv").write_bytes(CSV)
+    assert read_ratings(tmp_path).decision.startswith(f"{tmp_path.name}/plays.csv: ")
+
+
 def test_unreadable_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "r.csv").write_bytes(CSV)
 

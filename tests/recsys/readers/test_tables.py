@@ -90,6 +90,7 @@ def test_book_crossing_style(read: Read) -> None:
         b"\n\nuser,item,rating,timestamp\n1,10,4,100\n\n1,20,3.5,300\n2,10,5,200\n",
         b"user, item, rating, timestamp\n1, 10, 4, 100\n1, 20, 3.5, 300\n2, 10, 5, 200\n",
         b'user,item,note,rating,timestamp\n1,10,"a, b",4,100\n1,20,"c\nd",3.5,300\n2,10,,5,200\n',
+        b'\xef\xbb\xbf1,10,4,100\n1,20,3.5,300\n2,"10\n",5,200\n',
         b",user,item,rating,timestamp\n0,1,10,4,100\n1,1,20,3.5,300\n2,2,10,5,200\n",
         b'"user","item","rating","timestamp"\n"1","10","4","100"\n1,20,3.5,300\n2,10,5,200\n',
         b"user,item,rating,timestamp\n1,10,4,100\n1,20,3.5,300\n2,10,5,200\n,,,\n",
@@ -123,6 +124,11 @@ def test_columns_by_number_where_there_is_no_header(read: Read) -> None:
     assert rows(wide) == [(1, 10, 4.0), (1, 20, 3.0)]
 
 
+def test_a_stray_quote_swallows_no_rows(read: Read) -> None:
+    content = 'user,item,note,x\n1,10,a,4"5\n2,"20",b,5\n3,30,"c",\n'
+    assert rows(read(content)) == [(1, 10), (2, 20), (3, 30)]
+
+
 # Ids stay as given
 
 
@@ -136,6 +142,7 @@ def test_columns_by_number_where_there_is_no_header(read: Read) -> None:
         (["12", "+7"], ["+7", "12"]),
         (["12", "-0"], ["-0", "12"]),
         (["12", "99999999999999999999"], ["12", "99999999999999999999"]),
+        (["12", "9999999999999999999"], ["12", "9999999999999999999"]),
         (["9223372036854775807", "1"], [1, 9223372036854775807]),
         (["b", "12"], ["12", "b"]),
         (["NA", "null"], ["NA", "null"]),
