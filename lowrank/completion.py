@@ -24,7 +24,7 @@ __all__ = ["AlsSweep", "BiasedFactors", "als_sweeps"]
 Floats = NDArray[np.floating[Any]]
 
 _BIAS_ROUNDS = 5  # of alternating bias fits before the first sweep; each costs two passes
-_START_TOL = 0.1  # accuracy of the SVD that the factors start from: sweeps do the rest
+_START_TOL = 0.5  # accuracy of the SVD that the factors start from: sweeps do the rest
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,6 +254,6 @@ def _start_from_svd(rows: _Side, columns: _Side, mean: float, random_state: int 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         svd = truncated_svd(
-            left_over, rank, method="randomized", tol=_START_TOL, random_state=random_state
+            left_over, rank, method="lanczos", tol=_START_TOL, random_state=random_state
         )
     columns.factors[:, :rank] = svd.Vt.T * np.sqrt(svd.s)

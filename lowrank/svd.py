@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import warnings
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lowrank.arguments import validated
-from lowrank.solvers import SOLVERS
+from lowrank.kernels import one_blas_thread
+from lowrank.solvers import COMPILED, SOLVERS
 from lowrank.solvers.orthonormal import column_norms
 
 if TYPE_CHECKING:
@@ -223,10 +225,11 @@ def _decomposed(
     """Return U, s, Vt with signs fixed, and their residuals."""
     matrix = problem.matrix
     if problem.k == 0:
-        U, s, Vt = _empty_triplets(matrix)
-    else:
+        return *_empty_triplets(matrix), np.zeros((2, 0))
+    # Compiled products alternate with small ones of BLAS, whose idle threads would spin on.
+    with one_blas_thread() if method in COMPILED else nullcontext():
         U, s, Vt = SOLVERS[method](matrix, problem.k, tol=problem.tol, rng=problem.rng)
-        U, s, Vt = _with_signs(U, s, Vt)
+    U, s, Vt = _with_signs(U, s, Vt)
     return U, s, Vt, _residuals(matrix, U, s, Vt)
 
 
@@ -253,8 +256,6 @@ def _residuals(
     matrix: MatrixOperator, U: FloatArray, s: FloatArray, Vt: FloatArray
 ) -> NDArray[np.float64]:
     """Return ||A v - s u|| and ||A' u - s v|| of each triplet, shape (2, k)."""
-    if s.size == 0:
-        return np.zeros((2, 0))
     left = column_norms(matrix.matmat(np.ascontiguousarray(Vt.T)) - U * s)
     right = column_norms(matrix.rmatmat(U) - (s[:, None] * Vt).T)
     return np.stack([left, right])

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from lowrank.operators import FloatArray, MatrixOperator
 
-__all__ = ["SOLVERS", "Solver", "choose_method"]
+__all__ = ["COMPILED", "SOLVERS", "Solver", "choose_method"]
 
 _SMALL_SIDE = 500  # of a dense array, up to which LAPACK is as fast as the iteration
 
@@ -38,6 +38,8 @@ SOLVERS: dict[str, Solver] = {
     "randomized": randomized.solve,
     "arpack": arpack.solve,
 }
+# The solvers that spend their time in `lowrank.kernels`, on threads of their own.
+COMPILED = ("lanczos", "randomized")
 
 
 def choose_method(A: MatrixOperator, k: int) -> str:

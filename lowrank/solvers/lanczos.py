@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lowrank.solvers import randomized
-from lowrank.solvers.orthonormal import column_norms, extend_basis
+from lowrank.solvers.orthonormal import column_norms, extend_basis, rotated
 
 if TYPE_CHECKING:
     from lowrank.operators import FloatArray, MatrixOperator, Products
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["basis_size", "solve"]
 
 _BLOCK = 16  # vectors per product: a cache line of float32, which sparse products read anyway
+_CHECK_EVERY = 4  # blocks: the small eigenproblem of a check costs about as much as one
 _MAX_PASSES = 2000  # products with A or A', then the best result so far is returned
 
 
@@ -61,7 +62,7 @@ def solve(
         U, Vt = Ut.T, V.T
     else:
         U, s, Vt = _solve_tall(A, k, tol, rng)
-    if _has_wide_cluster(s, _target(tol, A)):
+    if _has_wide_cluster(s):
         return randomized.solve(A, k, tol=tol, rng=rng)
     return U, s, Vt
 
@@ -76,18 +77,20 @@ def _solve_tall(
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     space = _LanczosSpace(A, k, rng)
     while True:
-        space.fill()
+        space.extend(_CHECK_EVERY, at_least=k)
         space.rotate()
         converged = bool(space.residuals(k).max() <= _target(tol, A))
         if converged or space.is_complete or space.passes >= _MAX_PASSES:
             return space.triplets(k)
-        space.restart(k)
+        if space.is_full:
+            space.restart(k)
 
 
-def _has_wide_cluster(s: FloatArray, target: float) -> bool:
-    """Whether at least as many values are equal as the block is wide."""
+def _has_wide_cluster(s: FloatArray) -> bool:
+    """Whether at least as many values are equal, or nearly, as the block is wide."""
     span = _BLOCK - 1
-    return bool(s.size > span and np.any(s[:-span] - s[span:] <= target * s[0]))
+    equal = float(np.finfo(s.dtype).eps) ** 0.5 * s[0]
+    return bool(s.size > span and np.any(s[:-span] - s[span:] <= equal))
 
 
 def basis_size(k: int, smaller_side: int) -> int:
@@ -127,10 +130,16 @@ class _LanczosSpace:
         """Whether V spans all columns, so that the result is exact."""
         return bool(self._size == self._V.shape[0])
 
-    def fill(self) -> None:
-        """Extend the basis until it is full."""
-        while self._size + self._width <= self._limit and not self.is_complete:
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no room for another block."""
+        return self._size + self._width > self._limit
+
+    def extend(self, steps: int, at_least: int) -> None:
+        """Extend the basis by some blocks and to a size, as far as there is room."""
+        while not self.is_full and not self.is_complete and (steps > 0 or self._size < at_least):
             self._extend()
+            steps -= 1
 
     def _extend(self) -> None:
         old, new = self._size, self._size + self._width
@@ -175,9 +184,7 @@ class _LanczosSpace:
         self._size, self._coupled = keep, 0
 
     def _ritz_vectors(self, count: int) -> FloatArray:
-        rotation = self._vectors[:, :count].astype(self._A.dtype)
-        vectors: FloatArray = self._V[:, : self._size] @ rotation
-        return vectors
+        return rotated(self._V[:, : self._size], self._vectors[:, :count])
 
     def triplets(self, k: int) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return U, s, Vt of A restricted to the k Ritz vectors: accurate to eps * s[0]."""
@@ -185,5 +192,4 @@ class _LanczosSpace:
         product = self._A.matmat(V)
         U, _, R = extend_basis(product[:, :0], product, self._scale**0.5, self._rng)
         P, s, Tt = np.linalg.svd(R)
-        dtype = self._A.dtype
-        return U @ P.astype(dtype), s.astype(dtype), Tt.astype(dtype) @ V.T
+        return rotated(U, P), s.astype(U.dtype), rotated(V, Tt.T).T

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from lowrank.operators import FloatArray
 
-__all__ = ["column_norms", "extend_basis"]
+__all__ = ["column_norms", "extend_basis", "rotated"]
 
 # Cholesky QR squares the condition number; below this ratio of pivots Householder QR takes over.
 _CHOLESKY_LIMIT = {"float32": 1e-3, "float64": 1e-6}
@@ -82,6 +82,13 @@ def _project_out(basis: FloatArray, block: FloatArray) -> FloatArray:
     return inside.astype(np.float64)
 
 
+def rotated(basis: FloatArray, matrix: FloatArray) -> FloatArray:
+    """Return the product of a tall basis and a small matrix, C-ordered, in the basis's dtype."""
+    product = np.zeros((basis.shape[0], matrix.shape[1]), basis.dtype)
+    kernels.subtract(basis, np.ascontiguousarray(-matrix, basis.dtype), product)
+    return product
+
+
 def column_norms(block: FloatArray) -> NDArray[np.float64]:
     """Return the Euclidean norm of each column, accumulated in float64, shape (n_columns,)."""
     squares: NDArray[np.float64] = np.einsum("ij,ij->j", block, block, dtype=np.float64)
@@ -99,7 +106,7 @@ def _qr(block: FloatArray) -> tuple[FloatArray, FloatArray]:
     if pivots.min(initial=np.inf) <= _CHOLESKY_LIMIT[str(block.dtype)] * pivots.max(initial=0.0):
         Q, triangle = np.linalg.qr(block)
         return np.ascontiguousarray(Q), triangle.astype(np.float64)
-    return block @ np.linalg.inv(R).astype(block.dtype), R
+    return rotated(block, np.linalg.inv(R)), R
 
 
 def _revealing_qr(

@@ -55,7 +55,7 @@ def load_pairs(path: str, reader: ReaderOptions | None) -> pl.DataFrame:
     """Read the user and item columns of a file, its rows in their order."""
     import polars as pl
 
-    from recsys.readers import _read
+    from recsys.readers import read_raw
     from recsys.readers.columns import Request
     from recsys.readers.sources import open_data
 
@@ -69,7 +69,7 @@ def load_pairs(path: str, reader: ReaderOptions | None) -> pl.DataFrame:
         implicit=True,
     )
     with open_data(path, chosen.encoding) as data:
-        columns = _read(data, request).columns
+        columns = read_raw(data, request).columns
     return pl.DataFrame([columns[name].alias(name) for name in ("user", "item")])
 
 

@@ -60,8 +60,8 @@ def similar(
     """List the items most like an item.
 
     Takes a saved model, or a file of ratings, to which a model is fitted for this once. The score
-    is the cosine of the two item vectors; the columns are item, similar, rank, score, and title
-    (of the similar item) where titles are known.
+    is the cosine of the two item vectors, damped where the similar item has few ratings; the
+    columns are item, similar, rank, score, and title (of the similar item) where titles are known.
     """
     from recsys.cli.inputs import open_recommender
 

@@ -82,7 +82,7 @@ def read_ratings(
     check_policy(duplicates)
     request = Request(user_col, item_col, rating_col, time_col, sep, encoding, implicit)
     with open_data(path, encoding) as data:
-        raw = _read(data, request)
+        raw = read_raw(data, request)
         titles, remark = read_titles(data)
         ratings = build_ratings(
             raw.columns,
@@ -100,7 +100,8 @@ def read_ratings(
     return Loaded(ratings, "; ".join(said))
 
 
-def _read(data: DataFile, request: Request) -> RawRatings:
+def read_raw(data: DataFile, request: Request) -> RawRatings:
+    """Read the columns of an open file, whatever its layout, as they stand in it."""
     layout = detect(data, request)
     if layout.kind == "parquet":
         return read_parquet(data, request)
