@@ -7,8 +7,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(wildcard lowrank/kernels/src/*)
 
-# Prints a command as one would type it, then runs it.
-show = echo; echo "\$$ $(subst ",\",$(1))"; PATH="$(CURDIR)/$(BIN):$$PATH" $(1)
+# Prints a command as one would type it, then runs it with tables, as on a terminal.
+show = echo; echo "\$$ $(subst ",\",$(1))"; RECSYS_FORMAT=table PATH="$(CURDIR)/$(BIN):$$PATH" $(1)
 , := ,
 
 .PHONY: help demo test bench wheel clean
