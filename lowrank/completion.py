@@ -195,7 +195,8 @@ def als_sweeps(
     columns = _Side.of(X.T.tocsr(), k, regularization, count_power, scale)
     if start is None:
         mean = float(X.data.mean(dtype=np.float64))
-        _start_from_svd(rows, columns, mean, random_state)
+        with kernels.at_most(threads):
+            _start_from_svd(rows, columns, mean, random_state)
     else:
         mean = _start_from(start, columns)
     n_entries = len(X.data)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from lowrank.kernels import reference
-from lowrank.kernels.threads import available_cores, one_blas_thread, resolve_threads
+from lowrank.kernels.threads import at_most, available_cores, one_blas_thread, resolve_threads
 
 _core: ModuleType | None
 try:
@@ -29,6 +29,7 @@ __all__ = [
     "CsrArrays",
     "aligned_zeros",
     "als_half_sweep",
+    "at_most",
     "available_cores",
     "backend",
     "coefficients",

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
-__all__ = ["available_cores", "one_blas_thread", "resolve_threads"]
+__all__ = ["at_most", "available_cores", "one_blas_thread", "resolve_threads"]
+
+_limit: ContextVar[int | None] = ContextVar("lowrank_threads", default=None)
 
 
 def available_cores() -> int:
@@ -17,7 +20,7 @@ def available_cores() -> int:
 
 
 def resolve_threads(threads: int | None) -> int:
-    """Return `threads`, or the available cores for None.
+    """Return `threads`; for None the limit set by `at_most`, or the available cores.
 
     Raises
     ------
@@ -25,10 +28,20 @@ def resolve_threads(threads: int | None) -> int:
         If `threads` is below 1.
     """
     if threads is None:
-        return available_cores()
+        return _limit.get() or available_cores()
     if threads < 1:
         raise ValueError(f"threads must be at least 1, or None for all cores; got {threads}.")
     return int(threads)
+
+
+@contextmanager
+def at_most(threads: int | None) -> Iterator[None]:
+    """Set what None means to `resolve_threads` inside the block; None leaves it as it is."""
+    token = _limit.set(resolve_threads(threads))
+    try:
+        yield
+    finally:
+        _limit.reset(token)
 
 
 @contextmanager

@@ -203,6 +203,30 @@ def test_threads_below_one_are_refused():
         kernels.resolve_threads(0)
 
 
+def test_a_limit_of_threads_holds_inside_its_block():
+    with kernels.at_most(3):
+        assert kernels.resolve_threads(None) == 3
+        with kernels.at_most(None):
+            assert kernels.resolve_threads(None) == 3
+        assert kernels.resolve_threads(5) == 5
+    assert kernels.resolve_threads(None) == kernels.available_cores()
+
+
+def test_blas_threads_are_restored():
+    threadpoolctl = pytest.importorskip("threadpoolctl")
+
+    def blas_threads():
+        return [
+            x["num_threads"] for x in threadpoolctl.threadpool_info() if x["user_api"] == "blas"
+        ]
+
+    before = blas_threads()
+    with pytest.raises(RuntimeError), kernels.one_blas_thread():  # noqa: PT012
+        assert set(blas_threads()) <= {1}
+        raise RuntimeError
+    assert blas_threads() == before
+
+
 def test_zeros_start_on_a_cache_line():
     for shape in [(3, 5), (0, 4), (1000, 64)]:
         zeros = kernels.aligned_zeros(shape, np.float32)
