@@ -5,16 +5,59 @@
 >>> U, s, Vt = truncated_svd(np.diag([1.0, 3.0, 2.0]), k=2)
 >>> s
 array([3., 2.])
+
+The estimators and the rules that need SciPy or scikit-learn are imported when first used.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from lowrank.rank import cumulative_energy, elbow, rank_for_energy
 from lowrank.svd import SVD, ConvergenceWarning, truncated_svd
 
+if TYPE_CHECKING:
+    from lowrank.choosing import choose_rank, gavish_donoho, minka, parallel_analysis
+    from lowrank.cross_validation import bi_cross_validation
+    from lowrank.pca import PCA, MeanAlignmentWarning
+    from lowrank.whitening import Whitening
+
 __all__ = [
+    "PCA",
     "SVD",
     "ConvergenceWarning",
+    "MeanAlignmentWarning",
+    "Whitening",
+    "bi_cross_validation",
+    "choose_rank",
     "cumulative_energy",
     "elbow",
+    "gavish_donoho",
+    "minka",
+    "parallel_analysis",
     "rank_for_energy",
     "truncated_svd",
 ]
+
+_HOMES = {
+    "lowrank.choosing": ("choose_rank", "gavish_donoho", "minka", "parallel_analysis"),
+    "lowrank.cross_validation": ("bi_cross_validation",),
+    "lowrank.pca": ("PCA", "MeanAlignmentWarning"),
+    "lowrank.whitening": ("Whitening",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first asked for."""
+    for module, names in _HOMES.items():
+        if name in names:
+            from importlib import import_module
+
+            value = getattr(import_module(module), name)
+            globals()[name] = value
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))

@@ -16,7 +16,7 @@ from lowrank.solvers import SOLVERS, choose_method
 if TYPE_CHECKING:
     from lowrank.operators import MatrixOperator
 
-__all__ = ["Problem", "as_operator", "validated"]
+__all__ = ["Problem", "as_operator", "checked_generator", "validated"]
 
 _DEFAULT_TOL = {"float32": 1e-4, "float64": 1e-8}
 # Outside 2**-x ... 2**x the entries are rescaled: their squares must neither overflow nor vanish.
@@ -56,7 +56,7 @@ def validated(A: Any, k: Any, method: Any, tol: Any, center: Any, random_state: 
     matrix = as_operator(A)
     k = _checked_rank(k, min(matrix.shape))
     tol = _checked_tol(tol, matrix.dtype)
-    rng = _checked_generator(random_state)
+    rng = checked_generator(random_state)
     row = _checked_center(center, matrix.shape[1])
     exponent = _exponent_out_of_range(matrix.dtype, matrix.peak, row)
     if exponent:
@@ -135,6 +135,9 @@ def _sparse_operator(A: Any) -> SparseOperator:
     if not csr.has_canonical_format:
         csr = csr.copy()
         csr.sum_duplicates()  # before the change of dtype, as A.toarray() does
+    if not csr.data.all():  # stored zeros, which some formats keep and others do not
+        csr = csr.copy()
+        csr.eliminate_zeros()
     csr = csr.astype(dtype, copy=False)
     operator = SparseOperator(csr)
     if not np.isfinite(operator.peak):
@@ -191,7 +194,8 @@ def _checked_tol(tol: Any, dtype: np.dtype[Any]) -> float:
     return float(tol)
 
 
-def _checked_generator(random_state: Any) -> np.random.Generator:
+def checked_generator(random_state: Any) -> np.random.Generator:
+    """Return the generator that a `random_state` stands for, or say what would be right."""
     if isinstance(random_state, np.random.RandomState):
         return np.random.default_rng(random_state.randint(0, 2**31, size=4))
     message = (

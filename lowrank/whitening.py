@@ -1,0 +1,243 @@
+"""Whitening: data made uncorrelated with variance 1, as a scikit-learn estimator."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from sklearn.base import (
+    BaseEstimator,
+    ClassNamePrefixFeaturesOutMixin,
+    OneToOneFeatureMixin,
+    TransformerMixin,
+)
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+
+from lowrank.estimators import column_scale, negligible_value, require_samples, samples_of
+from lowrank.svd import truncated_svd
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from lowrank.operators import FloatArray
+
+__all__ = ["Whitening"]
+
+_METHODS = ("pca", "zca", "zca-cor")
+_DTYPES = [np.float64, np.float32]
+
+
+class Whitening(
+    ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
+    TransformerMixin,  # type: ignore[misc]
+    BaseEstimator,  # type: ignore[misc]
+):
+    """PCA, ZCA and ZCA-cor whitening, safe on rank-deficient data.
+
+    With principal directions v_j of the centred data and variances lambda_j along them, a sample x
+    has the whitened coordinates y_j = v_j . (x - mean_) / sqrt(lambda_j + epsilon). They are the
+    output of "pca"; "zca" and "zca-cor" turn them back to the axes of the features. Directions in
+    which the training data do not vary, to rounding, are left out: new samples have no output
+    there, whatever `epsilon` is. On the others the covariance of the output, with divisor
+    n_samples - ddof, is exactly the identity for ``epsilon=0``.
+
+    Parameters
+    ----------
+    method : {"pca", "zca", "zca-cor"}, default "pca"
+        "pca" has one output per direction. "zca" multiplies these by the directions: of all
+        whitenings its output is closest to the centred data. "zca-cor" does the same with
+        the standardised data, so its output is closest to those and does not depend on the
+        units of the features.
+    n_components : int, optional
+        Largest number of directions kept, from 1 to min(n_samples, n_features); all by default.
+    epsilon : float, default 1e-5
+        Added to each variance, so in squared units of X ("zca-cor": of standardised X). Directions
+        with a variance well above it come out with variance 1, those well below are damped.
+    ddof : int, default 1
+        Variances have the divisor n_samples - ddof.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (n_components_, n_features)
+        Directions kept, orthonormal rows with deterministic signs.
+    explained_variance_ : ndarray of shape (n_components_,)
+        Variances along them, without epsilon.
+    mean_ : ndarray of shape (n_features,)
+        Column means.
+    scale_ : ndarray of shape (n_features,) or None
+        Standard deviations ("zca-cor" only); 1 for constant columns.
+    n_components_ : int
+        Number of directions kept: at most the rank of the centred data.
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Only if X has column names.
+
+    See Also
+    --------
+    lowrank.pca.PCA : ``PCA(whiten=True, center="exact")`` whitens sparse data.
+
+    References
+    ----------
+    Bell & Sejnowski (1997), "The independent components of natural scenes are edge filters";
+    Kessy, Lewin & Strimmer (2018), "Optimal whitening and decorrelation".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X = np.random.default_rng(0).standard_normal((100, 2)) @ [[3.0, 1.0], [0.0, 1.0]]
+    >>> Y = Whitening("zca", epsilon=0.0).fit_transform(X)
+    >>> bool(np.allclose(np.cov(Y.T), np.eye(2)))
+    True
+    """
+
+    def __init__(
+        self,
+        method: str = "pca",
+        *,
+        n_components: int | None = None,
+        epsilon: float = 1e-5,
+        ddof: int = 1,
+    ) -> None:
+        self.method = method
+        self.n_components = n_components
+        self.epsilon = epsilon
+        self.ddof = ddof
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Find the directions and their variances.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Dense training data; float32 is worked on in float32, everything else in float64.
+        y : ignored
+
+        Returns
+        -------
+        Whitening
+            The estimator itself.
+
+        Raises
+        ------
+        TypeError
+            If X is sparse: whitened data would be dense.
+        ValueError
+            If X is not finite or has too few samples, or a parameter is out of its range.
+        """
+        X = validate_data(self, X, dtype=_DTYPES)
+        self._check_parameters(min(X.shape))
+        require_samples(X.shape[0], self.ddof)
+        samples = samples_of(X, False)
+        means = samples.means
+        scale = column_scale(samples, self.ddof) if self.method == "zca-cor" else None
+        scaled = samples.divided(scale)
+        row = means if scale is None else means / scale
+        svd = truncated_svd(scaled.matrix, min(X.shape), method="dense", center=row)
+        rank = int(np.count_nonzero(svd.s > negligible_value(svd, row)))
+        k = rank if self.n_components is None else min(rank, int(self.n_components))
+        self.components_ = svd.Vt[:k].copy()
+        self.explained_variance_ = svd.s[:k] ** 2 / svd.s.dtype.type(X.shape[0] - self.ddof)
+        self.mean_ = means.astype(X.dtype)
+        self.scale_ = None if scale is None else scale.astype(X.dtype)
+        self.n_components_ = k
+        return self
+
+    def transform(self, X: Any) -> FloatArray:
+        """Whiten samples.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_components_) for "pca", else (n_samples, n_features)
+        """
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=_DTYPES, reset=False)
+        centred = X - self.mean_
+        if self.scale_ is not None:
+            centred /= self.scale_
+        whitened: FloatArray = (centred @ self.components_.T) / self._deviations()
+        return whitened if self.method == "pca" else whitened @ self.components_
+
+    def inverse_transform(self, X: Any) -> FloatArray:
+        """Undo the whitening; what lies outside of the directions kept is the mean's.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_components_) for "pca", else (n_samples, n_features)
+            Whitened samples.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_features)
+
+        Raises
+        ------
+        ValueError
+            If X has another number of columns.
+        """
+        check_is_fitted(self)
+        whitened = check_array(X, input_name="X", dtype=_DTYPES, ensure_min_features=0)
+        if whitened.shape[1] != self._n_features_out:
+            raise ValueError(
+                f"X must have {self._n_features_out} columns, as whitened data have; "
+                f"got {whitened.shape[1]}."
+            )
+        if self.method != "pca":
+            whitened = whitened @ self.components_.T
+        samples: FloatArray = (whitened * self._deviations()) @ self.components_
+        if self.scale_ is not None:
+            samples *= self.scale_
+        samples += self.mean_
+        return samples
+
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
+        """Return the names of the outputs: of the features themselves unless method="pca".
+
+        Parameters
+        ----------
+        input_features : array-like of str, optional
+            Names of the features, if X had none.
+
+        Returns
+        -------
+        ndarray of str
+        """
+        check_is_fitted(self)
+        mixin = ClassNamePrefixFeaturesOutMixin if self.method == "pca" else OneToOneFeatureMixin
+        names: NDArray[Any] = mixin.get_feature_names_out(self, input_features)
+        return names
+
+    def _check_parameters(self, largest: int) -> None:
+        if self.method not in _METHODS:
+            names = ", ".join(repr(name) for name in _METHODS)
+            raise ValueError(f"method must be one of {names}; got {self.method!r}.")
+        epsilon: Any = self.epsilon
+        if not isinstance(epsilon, numbers.Real) or not 0 <= float(epsilon) < math.inf:
+            raise ValueError(f"epsilon must be a finite number, 0 or larger; got {epsilon!r}.")
+        k: Any = self.n_components
+        if k is None:
+            return
+        if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or not 1 <= k <= largest:
+            raise ValueError(
+                f"n_components must be None or an integer between 1 and {largest} (min(X.shape)); "
+                f"got {k!r}."
+            )
+
+    def _deviations(self) -> FloatArray:
+        variances = self.explained_variance_
+        return np.sqrt(variances + variances.dtype.type(self.epsilon))
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.components_.shape[0 if self.method == "pca" else 1])
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags

@@ -1,0 +1,130 @@
+"""Rules for choosing the rank: planted ranks, formulas, independent implementations."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import sparse
+from scipy.sparse.linalg import aslinearoperator
+from sklearn.decomposition._pca import _assess_dimension, _infer_dimension
+
+from lowrank.choosing import (
+    RULES,
+    _log_evidence,
+    _marchenko_pastur_median,
+    choose_rank,
+    gavish_donoho,
+    minka,
+    parallel_analysis,
+)
+from lowrank.cross_validation import bi_cross_validation
+
+
+def planted(rank=3, shape=(120, 40), noise=1.0, seed=0):
+    rng = np.random.default_rng(seed)
+    signal = rng.standard_normal((shape[0], rank)) @ rng.standard_normal((rank, shape[1]))
+    return 10 * signal + noise * rng.standard_normal(shape)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("convert", [np.asarray, sparse.csr_array, sparse.coo_matrix])
+@pytest.mark.parametrize("center", [None, True])
+@pytest.mark.parametrize("shape", [(150, 60), (60, 150)])
+def test_every_rule_finds_a_planted_rank(rule, convert, center, shape):
+    if rule == "mle" and shape[0] < shape[1]:
+        pytest.skip("Minka's evidence is for more samples than features")
+    assert choose_rank(convert(planted(shape=shape)), rule, center=center) == 3
+
+
+@pytest.mark.parametrize("rule", ["gavish-donoho", "parallel", "cv"])
+def test_noise_alone_has_no_rank(rule):
+    assert choose_rank(planted(rank=0), rule) == 0
+
+
+def test_dense_and_sparse_choose_alike():
+    rng = np.random.default_rng(3)
+    X = sparse.random_array((90, 60), density=0.2, rng=rng)
+    for rule in ("elbow", "energy", "gavish-donoho", "cv"):
+        assert choose_rank(X, rule, center=True) == choose_rank(X.toarray(), rule, center=True)
+
+
+@pytest.mark.parametrize(("beta", "omega"), [(1.0, 2.8582), (0.5, 2.1711), (0.1, 1.6089)])
+def test_threshold_for_unknown_noise(beta, omega):
+    """Table IV of Gavish & Donoho (2014)."""
+    n = 1000
+    s = np.linspace(2, 1, round(n * beta))
+    threshold = omega * np.median(s)
+    factor = omega * np.sqrt(_marchenko_pastur_median(beta))
+    known = {1.0: 4 / np.sqrt(3), 0.5: 1.9786, 0.1: 1.5816}[beta]
+    assert factor == pytest.approx(known, rel=1e-3)
+    s[0] = threshold * 1.002
+    assert gavish_donoho(s, (n, s.size)) == 1
+    s[0] = threshold * 0.998
+    assert gavish_donoho(s, (n, s.size)) == 0
+
+
+def test_threshold_for_known_noise():
+    assert gavish_donoho([47.0, 46.0, 1.0], (400, 400), noise=1.0) == 1  # 4 / sqrt(3) * 20 = 46.2
+
+
+def test_exactly_low_rank_without_noise():
+    A = np.outer(np.arange(1.0, 31), np.ones(20)) + np.outer(np.ones(30), np.arange(20.0))
+    assert choose_rank(A, "gavish-donoho") == 2
+
+
+def test_evidence_equals_scikit_learn():
+    spectrum = np.sort(np.random.default_rng(0).exponential(size=15))[::-1]
+    for k in range(1, 15):
+        expected = _assess_dimension(spectrum, k, 200)
+        assert _log_evidence(spectrum, k, 200) == pytest.approx(expected, rel=1e-10)
+    assert minka(spectrum, 200) == _infer_dimension(spectrum, 200)
+
+
+@pytest.mark.parametrize("center", [None, True])
+@pytest.mark.parametrize("convert", [np.asarray, sparse.csr_array])
+def test_bi_cross_validation_is_its_formula(convert, center):
+    A = planted(shape=(20, 14))
+    rng = np.random.default_rng(5)
+    rows, columns = (np.array_split(rng.permutation(size), 3) for size in A.shape)
+    B = A - A.mean(axis=0) * bool(center)
+    expected = np.zeros(6)
+    for r in rows:
+        for c in columns:
+            rest_r, rest_c = np.setdiff1d(range(20), r), np.setdiff1d(range(14), c)
+            U, s, Vt = np.linalg.svd(B[np.ix_(rest_r, rest_c)])
+            for k in range(6):
+                inverse = Vt[:k].T / s[:k] @ U[:, :k].T
+                error = B[np.ix_(r, c)] - B[np.ix_(r, rest_c)] @ inverse @ B[np.ix_(rest_r, c)]
+                expected[k] += np.sum(error**2) / A.size
+    found = bi_cross_validation(convert(A), 5, center=center, random_state=5)
+    np.testing.assert_allclose(found, expected, rtol=1e-8)
+
+
+def test_large_sparse_matrices_are_not_made_dense():
+    A = sparse.random_array((30_000, 20_000), density=2e-5, rng=1)
+    assert 0 <= choose_rank(A, "elbow") <= 50
+    assert bi_cross_validation(A, 3).shape == (4,)
+    with pytest.raises(ValueError, match="a smaller side of at most 5000; use 'elbow'"):
+        choose_rank(A, "gavish-donoho")
+
+
+def test_a_linear_operator_has_only_an_elbow():
+    A = planted()
+    assert choose_rank(aslinearoperator(A), "elbow") == choose_rank(A, "elbow")
+    for rule in ("energy", "parallel", "cv"):
+        with pytest.raises(TypeError, match="got a LinearOperator"):
+            choose_rank(aslinearoperator(A), rule)
+
+
+def test_same_seed_same_choice():
+    A = planted(noise=5.0)
+    assert parallel_analysis(A, random_state=7) == parallel_analysis(A, random_state=7)
+    one, two = (bi_cross_validation(A, 5, random_state=7) for _ in range(2))
+    np.testing.assert_array_equal(one, two)
+
+
+def test_bad_arguments():
+    with pytest.raises(ValueError, match=r"rule must be one of 'elbow', .*; got 'best'"):
+        choose_rank(planted(), "best")
+    with pytest.raises(ValueError, match=r"at least 3 rows and columns .* got shape \(2, 9\)"):
+        bi_cross_validation(np.ones((2, 9)))

@@ -1,0 +1,25 @@
+"""`import lowrank` is light, and offers what it says."""
+
+import subprocess
+import sys
+
+import pytest
+
+import lowrank
+
+
+def test_every_public_name_is_there():
+    for name in lowrank.__all__:
+        assert getattr(lowrank, name) is not None
+        assert name in dir(lowrank)
+
+
+def test_a_name_that_is_not_there_is_missing_as_usual():
+    with pytest.raises(AttributeError, match="module 'lowrank' has no attribute 'nonsense'"):
+        lowrank.nonsense  # noqa: B018
+
+
+def test_the_import_loads_neither_scipy_nor_scikit_learn():
+    code = "import sys, lowrank; print('scipy' in sys.modules, 'sklearn' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
