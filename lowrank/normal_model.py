@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,8 +34,8 @@ class NormalModel:
     _location: Float64Array  # mean of the model, in units of scale_
     _negligible_variance: float
 
-    def _prepared(self, X: Any) -> Samples:
-        raise NotImplementedError
+    @abstractmethod
+    def _prepared(self, X: Any) -> Samples: ...
 
     def get_covariance(self) -> FloatArray:
         """Return the covariance of the probabilistic model, in the units of X.

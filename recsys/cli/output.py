@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -116,7 +117,7 @@ class Output:
         sys.stdout.buffer.flush()
 
 
-class Sink:
+class Sink(ABC):
     """What every format does: `write` each frame, then `finish`."""
 
     def __init__(self, stream: IO[bytes], head: Mapping[str, Any], workplace: Path | None) -> None:
@@ -132,13 +133,13 @@ class Sink:
         self.is_first = False
         self.stream.flush()
 
-    def _write(self, frame: pl.DataFrame) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _write(self, frame: pl.DataFrame) -> None: ...
 
-    def finish(self) -> None:
+    def finish(self) -> None:  # noqa: B027
         """Write what comes after the last batch."""
 
-    def discard(self) -> None:
+    def discard(self) -> None:  # noqa: B027
         """Let go of what is held outside the stream."""
 
 
