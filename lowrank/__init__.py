@@ -13,36 +13,67 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lowrank.rank import cumulative_energy, elbow, rank_for_energy
+from lowrank.rank import (
+    cumulative_energy,
+    elbow,
+    noise_threshold,
+    profile_likelihood,
+    rank_for_energy,
+)
 from lowrank.svd import SVD, ConvergenceWarning, truncated_svd
 
 if TYPE_CHECKING:
+    from lowrank.approximation import LowRank, approximate
     from lowrank.choosing import choose_rank, gavish_donoho, minka, parallel_analysis
     from lowrank.cross_validation import bi_cross_validation
     from lowrank.pca import PCA, MeanAlignmentWarning
+    from lowrank.thresholding import (
+        denoise,
+        hard_threshold,
+        optimal_threshold,
+        rank_for_error,
+        soft_threshold,
+    )
     from lowrank.whitening import Whitening
 
 __all__ = [
     "PCA",
     "SVD",
     "ConvergenceWarning",
+    "LowRank",
     "MeanAlignmentWarning",
     "Whitening",
+    "approximate",
     "bi_cross_validation",
     "choose_rank",
     "cumulative_energy",
+    "denoise",
     "elbow",
     "gavish_donoho",
+    "hard_threshold",
     "minka",
+    "noise_threshold",
+    "optimal_threshold",
     "parallel_analysis",
+    "profile_likelihood",
     "rank_for_energy",
+    "rank_for_error",
+    "soft_threshold",
     "truncated_svd",
 ]
 
 _HOMES = {
+    "lowrank.approximation": ("LowRank", "approximate"),
     "lowrank.choosing": ("choose_rank", "gavish_donoho", "minka", "parallel_analysis"),
     "lowrank.cross_validation": ("bi_cross_validation",),
     "lowrank.pca": ("PCA", "MeanAlignmentWarning"),
+    "lowrank.thresholding": (
+        "denoise",
+        "hard_threshold",
+        "optimal_threshold",
+        "rank_for_error",
+        "soft_threshold",
+    ),
     "lowrank.whitening": ("Whitening",),
 }
 

@@ -10,7 +10,7 @@ from scipy.special import gammaln
 
 from lowrank.arguments import as_operator, checked_generator
 from lowrank.cross_validation import bi_cross_validation
-from lowrank.rank import elbow, rank_for_energy
+from lowrank.rank import elbow, profile_likelihood, rank_for_energy
 from lowrank.svd import truncated_svd
 
 if TYPE_CHECKING:
@@ -18,7 +18,15 @@ if TYPE_CHECKING:
 
     Float64Array = NDArray[np.float64]
 
-__all__ = ["RULES", "choose_rank", "gavish_donoho", "minka", "parallel_analysis"]
+__all__ = [
+    "RULES",
+    "choose_rank",
+    "gavish_donoho",
+    "marchenko_pastur_median",
+    "minka",
+    "parallel_analysis",
+    "whole_spectrum",
+]
 
 _LARGEST_GRAM = 5000  # smaller side up to which a sparse matrix's whole spectrum is computed
 _MOST_RANKS = 50  # ranks that parallel analysis and the elbow look at
@@ -40,9 +48,10 @@ def choose_rank(
     ----------
     A : array-like or scipy.sparse matrix or array, of shape (n, m)
         Rows are samples. Sparse input is never made dense.
-    rule : {"elbow", "energy", "gavish-donoho", "parallel", "cv", "mle"}
-        See `lowrank.elbow` (of the 50 largest singular values), `lowrank.rank_for_energy`,
-        `gavish_donoho`, `parallel_analysis`, `bi_cross_validation` and `minka`.
+    rule : {"elbow", "profile", "energy", "gavish-donoho", "parallel", "cv", "mle"}
+        See `lowrank.elbow`, `lowrank.profile_likelihood` (of the 50 largest singular
+        values), `lowrank.rank_for_energy`, `gavish_donoho`, `parallel_analysis`,
+        `bi_cross_validation` and `minka`.
     fraction : float
         Of the energy, for the rule "energy".
     center : bool, optional
@@ -75,11 +84,13 @@ def choose_rank(
         return parallel_analysis(A, center=center, random_state=random_state)
     if rule == "cv":
         errors = bi_cross_validation(A, _MOST_RANKS, center=center, random_state=random_state)
-        return int(np.argmin(errors))
-    if rule == "elbow":
+        rounding = 1e3 * float(np.finfo(as_operator(A).dtype).eps) * errors[0]
+        return int(np.argmax(errors <= errors.min() + rounding))
+    if rule in ("elbow", "profile"):
         k = min(_MOST_RANKS, *as_operator(A).shape)
-        return elbow(truncated_svd(A, k, center=center, random_state=random_state).s)
-    s = _whole_spectrum(A, bool(center))
+        leading = truncated_svd(A, k, center=center, random_state=random_state).s
+        return elbow(leading) if rule == "elbow" else profile_likelihood(leading)
+    s = whole_spectrum(A, bool(center))
     if rule == "energy":
         return rank_for_energy(s, None, fraction)
     rows, columns = as_operator(A).shape
@@ -90,7 +101,7 @@ def choose_rank(
     return gavish_donoho(s, (rows, columns))
 
 
-RULES = ("elbow", "energy", "gavish-donoho", "parallel", "cv", "mle")
+RULES = ("elbow", "profile", "energy", "gavish-donoho", "parallel", "cv", "mle")
 
 
 def gavish_donoho(s: Any, shape: tuple[int, int], noise: float | None = None) -> int:
@@ -133,12 +144,12 @@ def gavish_donoho(s: Any, shape: tuple[int, int], noise: float | None = None) ->
         return int(np.sum(spectrum > factor * math.sqrt(larger) * noise))
     if spectrum.size == 0:
         return 0
-    threshold = factor / math.sqrt(_marchenko_pastur_median(beta)) * float(np.median(spectrum))
+    threshold = factor / math.sqrt(marchenko_pastur_median(beta)) * float(np.median(spectrum))
     rounding = spectrum[0] * max(shape) * float(np.finfo(np.float64).eps)
     return int(np.sum(spectrum > max(threshold, rounding)))
 
 
-def _marchenko_pastur_median(beta: float) -> float:
+def marchenko_pastur_median(beta: float) -> float:
     """Return the median of the Marchenko-Pastur law with ratio beta, 0 < beta <= 1."""
     low, high = (1 - math.sqrt(beta)) ** 2, (1 + math.sqrt(beta)) ** 2
     # x = centre - radius cos(t) turns the square root of the density into a smooth integrand.
@@ -244,7 +255,8 @@ def _permuted(A: Any, rng: np.random.Generator) -> Any:
     _require_entries(A)
     if not sparse.issparse(A):
         return rng.permuted(np.asarray(A), axis=0)
-    csc = _as_csr(A).tocsc()
+    csc = _as_csr(A).tocsc()  # a copy, which may be changed
+    csc.sum_duplicates()
     counts = np.diff(csc.indptr)
     rows = [rng.choice(csc.shape[0], size=count, replace=False) for count in counts]
     indices = np.concatenate(rows) if rows else csc.indices
@@ -267,14 +279,15 @@ def _as_csr(A: Any) -> Any:
     return sparse.csr_array(A)
 
 
-def _whole_spectrum(A: Any, center: bool) -> Float64Array:
+def whole_spectrum(A: Any, center: bool) -> Float64Array:
     """Return all singular values, descending; of a sparse matrix by its smaller Gram matrix."""
     from scipy import sparse
 
     _require_entries(A)
     if not sparse.issparse(A):
+        mean = as_operator(A).column_means() * center
         dense = np.asarray(A, dtype=np.float64)
-        spectrum: Float64Array = np.linalg.svd(dense - dense.mean(axis=0) * center, False, False)
+        spectrum: Float64Array = np.linalg.svd(dense - mean, compute_uv=False).astype(np.float64)
         return spectrum
     shape = as_operator(A).shape
     if min(shape) > _LARGEST_GRAM:
@@ -283,7 +296,8 @@ def _whole_spectrum(A: Any, center: bool) -> Float64Array:
             f"a smaller side of at most {_LARGEST_GRAM}; use 'elbow' or 'parallel'."
         )
     eigenvalues = np.asarray(np.linalg.eigvalsh(_smaller_gram(A, center))[::-1], np.float64)
-    return np.sqrt(np.maximum(eigenvalues, 0.0))
+    rounding = eigenvalues.max(initial=0.0) * max(shape) * np.finfo(np.float64).eps
+    return np.sqrt(np.where(eigenvalues > rounding, eigenvalues, 0.0))
 
 
 def _smaller_gram(A: Any, center: bool) -> Float64Array:

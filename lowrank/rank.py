@@ -9,7 +9,13 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["cumulative_energy", "elbow", "rank_for_energy"]
+__all__ = [
+    "cumulative_energy",
+    "elbow",
+    "noise_threshold",
+    "profile_likelihood",
+    "rank_for_energy",
+]
 
 
 def cumulative_energy(s: ArrayLike, total: float | None = None) -> NDArray[np.float64]:
@@ -130,6 +136,81 @@ def elbow(s: ArrayLike) -> int:
     height = (spectrum - spectrum[-1]) / (spectrum[0] - spectrum[-1])
     sag = np.linspace(1.0, 0.0, spectrum.size) - height
     return int(np.argmax(sag)) if sag.max() > 1e-9 else spectrum.size
+
+
+def noise_threshold(s: ArrayLike, level: float) -> int:
+    """Count the singular values above a known noise level.
+
+    Parameters
+    ----------
+    s : array-like of shape (k,)
+        Singular values, descending.
+    level : float
+        Largest singular value that noise alone gives; not negative.
+
+    Returns
+    -------
+    int
+        From 0 to len(s).
+
+    Raises
+    ------
+    ValueError
+        If `s` is not a descending sequence of finite, non-negative numbers, or `level` is negative
+        or NaN.
+
+    Examples
+    --------
+    >>> noise_threshold([5.0, 3.0, 1.0], 2.0)
+    2
+    """
+    if not level >= 0.0:
+        raise ValueError(f"level must not be negative; got {level}.")
+    return int(np.sum(_checked_spectrum(s) > level))
+
+
+def profile_likelihood(s: ArrayLike) -> int:
+    """Return where the scree curve is best cut into two groups of normal values.
+
+    The first k values and the others have a mean each and a variance in common; k maximises the
+    likelihood.
+
+    Parameters
+    ----------
+    s : array-like of shape (k,)
+        Singular values (or any scree curve), descending.
+
+    Returns
+    -------
+    int
+        From 1 to len(s) - 1; len(s) if it is below 2 or all values are equal.
+
+    Raises
+    ------
+    ValueError
+        If `s` is not a descending sequence of finite, non-negative numbers.
+
+    References
+    ----------
+    Zhu & Ghodsi (2006), "Automatic dimensionality selection from the scree plot via the use of
+    profile likelihood", equations (1)-(4).
+
+    Examples
+    --------
+    >>> profile_likelihood([10.0, 9.0, 8.0, 1.0, 0.9, 0.8])
+    3
+    """
+    spectrum = _checked_spectrum(s)
+    if spectrum.size < 2 or spectrum[0] == spectrum[-1]:
+        return spectrum.size
+    scaled = spectrum / spectrum[0]
+    # With the common variance profiled out, the likelihood falls with the pooled sum of squares.
+    pooled = [_spread(scaled[:k]) + _spread(scaled[k:]) for k in range(1, scaled.size)]
+    return int(np.argmin(pooled)) + 1
+
+
+def _spread(values: NDArray[np.float64]) -> float:
+    return float(np.sum((values - values.mean()) ** 2))
 
 
 def _checked_spectrum(s: ArrayLike) -> NDArray[np.float64]:

@@ -11,9 +11,9 @@ from sklearn.decomposition._pca import _assess_dimension, _infer_dimension
 from lowrank.choosing import (
     RULES,
     _log_evidence,
-    _marchenko_pastur_median,
     choose_rank,
     gavish_donoho,
+    marchenko_pastur_median,
     minka,
     parallel_analysis,
 )
@@ -54,7 +54,7 @@ def test_threshold_for_unknown_noise(beta, omega):
     n = 1000
     s = np.linspace(2, 1, round(n * beta))
     threshold = omega * np.median(s)
-    factor = omega * np.sqrt(_marchenko_pastur_median(beta))
+    factor = omega * np.sqrt(marchenko_pastur_median(beta))
     known = {1.0: 4 / np.sqrt(3), 0.5: 1.9786, 0.1: 1.5816}[beta]
     assert factor == pytest.approx(known, rel=1e-3)
     s[0] = threshold * 1.002

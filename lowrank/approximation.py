@@ -1,0 +1,398 @@
+"""A low-rank matrix in factored form: the best rank-k approximation, and arithmetic with it."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lowrank.arguments import as_operator
+from lowrank.svd import SVD, truncated_svd
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    from lowrank.operators import FloatArray
+
+__all__ = ["LowRank", "approximate", "check_not_negative", "tail_norms"]
+
+_CHUNK = 1 << 22  # numbers that a temporary array may hold
+
+
+class LowRank:
+    """The n x m matrix ``left @ right.T``, kept as its two factors.
+
+    Products, sums, entries and norms are computed from the factors; only `toarray` and slices make
+    dense arrays. Indexing is that of NumPy: ``B[i, j]``, ``B[i]``, ``B[:, j]``, ``B[2:4, [0, 5]]``,
+    and two index arrays name entries pair by pair.
+
+    Parameters
+    ----------
+    left : array-like of shape (n, k)
+        Real and finite; float32 if both factors are, else float64.
+    right : array-like of shape (m, k)
+        As `left`.
+    svd : SVD, optional
+        The decomposition that the factors come from.
+
+    Raises
+    ------
+    TypeError
+        If a factor is not real.
+    ValueError
+        If a factor is not two-dimensional or not finite, or they differ in their columns.
+
+    Examples
+    --------
+    >>> B = LowRank([[1.0], [2.0]], [[3.0], [4.0], [5.0]])
+    >>> B
+    LowRank(shape=(2, 3), rank=1, dtype=float64)
+    >>> float(B[1, 2])
+    10.0
+    >>> (B + B).compress().rank
+    1
+    """
+
+    __array_ufunc__ = None  # NumPy arrays leave array @ B and array * B to this class
+
+    def __init__(self, left: ArrayLike, right: ArrayLike, *, svd: SVD | None = None) -> None:
+        first, second = _factor(left, "left"), _factor(right, "right")
+        if first.shape[1] != second.shape[1]:
+            raise ValueError(
+                "left and right must have the same number of columns; "
+                f"got {first.shape[1]} and {second.shape[1]}."
+            )
+        dtype = np.result_type(first, second)
+        self.left: FloatArray = first.astype(dtype, copy=False)
+        self.right: FloatArray = second.astype(dtype, copy=False)
+        self.svd = svd
+
+    def __repr__(self) -> str:
+        return f"LowRank(shape={self.shape}, rank={self.rank}, dtype={self.dtype})"
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape (n, m)."""
+        return self.left.shape[0], self.right.shape[0]
+
+    @property
+    def rank(self) -> int:
+        """Columns of the factors: the rank of the matrix is at most this."""
+        return int(self.left.shape[1])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """float32 or float64."""
+        return self.left.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the two factors take."""
+        return self.left.nbytes + self.right.nbytes
+
+    @property
+    def storage_saved(self) -> float:
+        """Share of a dense array's memory that is saved; negative for factors that take more."""
+        return 1.0 - self.rank * sum(self.shape) / max(1, math.prod(self.shape))
+
+    @property
+    def error(self) -> float | None:
+        """Frobenius distance to the matrix that was approximated, ``svd.error``, or None."""
+        return None if self.svd is None else self.svd.error
+
+    @property
+    def T(self) -> LowRank:  # noqa: N802
+        """The transpose."""
+        return LowRank(self.right, self.left)
+
+    def __getitem__(self, key: Any) -> Any:
+        rows, columns = key if isinstance(key, tuple) and len(key) == 2 else (key, slice(None))
+        left, right = _taken(self.left, rows, "row"), _taken(self.right, columns, "column")
+        if isinstance(rows, slice) or isinstance(columns, slice):
+            return np.tensordot(left, right, axes=(-1, -1))
+        return np.einsum("...k,...k->...", left, right)[()]
+
+    def row(self, i: int) -> FloatArray:
+        """Return row `i`, an array of shape (m,)."""
+        result: FloatArray = self[i, :]
+        return result
+
+    def column(self, j: int) -> FloatArray:
+        """Return column `j`, an array of shape (n,)."""
+        result: FloatArray = self[:, j]
+        return result
+
+    def entries(self, rows: ArrayLike, columns: ArrayLike) -> FloatArray:
+        """Return the entries at pairs of positions, a piece at a time.
+
+        Parameters
+        ----------
+        rows, columns : array-like of int, of shape (p,)
+            Positions.
+
+        Returns
+        -------
+        ndarray of shape (p,)
+
+        Raises
+        ------
+        ValueError
+            If the two are not one-dimensional of the same length.
+        IndexError
+            If a position is outside the matrix.
+        """
+        first, second = np.asarray(rows), np.asarray(columns)
+        if first.ndim != 1 or first.shape != second.shape:
+            raise ValueError(
+                "rows and columns must be one-dimensional and of the same length; "
+                f"got shapes {first.shape} and {second.shape}."
+            )
+        result = np.empty(first.size, self.dtype)
+        step = max(1, _CHUNK // max(1, self.rank))
+        for start in range(0, first.size, step):
+            part = slice(start, start + step)
+            result[part] = self[first[part], second[part]]
+        return result
+
+    def __matmul__(self, other: Any) -> Any:
+        if not isinstance(other, LowRank):
+            return self.left @ _product(self.right, _operand(other, self.shape[1], 0))
+        if self.shape[1] != other.shape[0]:
+            raise _mismatch(other.shape, 0, self.shape[1])
+        core = self.right.T @ other.left
+        if self.rank <= other.rank:
+            return LowRank(self.left, other.right @ core.T)
+        return LowRank(self.left @ core, other.right)
+
+    def __rmatmul__(self, other: Any) -> Any:
+        return (self.T @ _operand(other, self.shape[0], -1).T).T
+
+    def __add__(self, other: Any) -> LowRank:
+        if not isinstance(other, LowRank):
+            return NotImplemented
+        if self.shape != other.shape:
+            raise ValueError(f"shapes must be equal; got {self.shape} and {other.shape}.")
+        return LowRank(np.hstack([self.left, other.left]), np.hstack([self.right, other.right]))
+
+    def __sub__(self, other: Any) -> LowRank:
+        return self + -other if isinstance(other, LowRank) else NotImplemented
+
+    def __neg__(self) -> LowRank:
+        return LowRank(-self.left, self.right)
+
+    def __mul__(self, factor: Any) -> LowRank:
+        if np.ndim(factor) != 0:
+            raise TypeError(f"factor must be a number; got {type(factor).__name__}: use @.")
+        if not isinstance(factor, numbers.Real):
+            raise TypeError(f"factor must be a real number; got {factor!r}.")
+        return LowRank(self.left * self.dtype.type(factor), self.right)
+
+    __rmul__ = __mul__
+
+    def compress(self, tol: float | None = None) -> LowRank:
+        """Return the best approximation of the smallest rank that is within a tolerance.
+
+        Parameters
+        ----------
+        tol : float, optional
+            Frobenius error allowed, relative to the Frobenius norm. By default rounding:
+            max(n, m) times the machine epsilon.
+
+        Returns
+        -------
+        LowRank
+            ``left`` has the singular vectors times the singular values, ``right`` is orthonormal.
+
+        Raises
+        ------
+        ValueError
+            If `tol` is negative or not finite.
+        """
+        if tol is None:
+            tol = max(self.shape) * float(np.finfo(self.dtype).eps)
+        check_not_negative(tol, "tol")
+        Q, P = np.linalg.qr(self.left)
+        Y, S = np.linalg.qr(self.right)
+        U, s, Vt = np.linalg.svd(P @ S.T, full_matrices=False)
+        tails = tail_norms(s)
+        k = int(np.argmax(tails <= tol * tails[0]))
+        return LowRank(Q @ (U[:, :k] * s[:k]), Y @ Vt[:k].T)
+
+    def toarray(self) -> FloatArray:
+        """Return the matrix as a dense array of shape (n, m)."""
+        return self.left @ self.right.T
+
+    def frobenius_norm(self) -> float:
+        """Return the Frobenius norm, from QR factors of the factors: nothing cancels."""
+        first = np.linalg.qr(self.left.astype(np.float64))[1]
+        second = np.linalg.qr(self.right.astype(np.float64))[1]
+        return float(np.linalg.norm(first @ second.T))
+
+    def distance_to(self, A: Any) -> float:
+        """Return the Frobenius distance ||A - B||_F, accumulated in float64.
+
+        A dense A is compared entry by entry, some rows at a time. For a sparse A the sum runs over
+        its stored entries, and over all others as ||B||_F^2 minus the squares of B at the stored
+        ones: no array larger than the factors and the entries of A, and an absolute error of about
+        1e-8 ||B||_F where B is next to zero off the stored entries.
+
+        Parameters
+        ----------
+        A : array-like or scipy.sparse matrix or array, of shape (n, m)
+
+        Returns
+        -------
+        float
+
+        Raises
+        ------
+        TypeError, ValueError
+            If A is a LinearOperator, has another shape, or is not finite.
+        """
+        from scipy import sparse
+        from scipy.sparse.linalg import LinearOperator
+
+        if isinstance(A, LinearOperator):
+            raise TypeError("A must be an array or a sparse matrix; got a LinearOperator.")
+        shape = as_operator(A).shape
+        if shape != self.shape:
+            raise ValueError(f"A must have shape {self.shape}; got {shape}.")
+        if sparse.issparse(A):
+            return self._distance_to_sparse(A)
+        return self._distance_to_dense(np.asarray(A))
+
+    def _distance_to_dense(self, A: NDArray[Any]) -> float:
+        right = self.right.astype(np.float64).T
+        step = max(1, _CHUNK // max(1, self.shape[1]))
+        parts = (slice(start, start + step) for start in range(0, self.shape[0], step))
+        return math.hypot(
+            *(
+                np.linalg.norm(A[part] - self.left[part].astype(np.float64) @ right)
+                for part in parts
+            )
+        )
+
+    def _distance_to_sparse(self, A: Any) -> float:
+        from scipy import sparse
+
+        coo = sparse.csr_array(A).tocoo()
+        coo.sum_duplicates()
+        wide = LowRank(self.left.astype(np.float64), self.right.astype(np.float64))
+        entries = wide.entries(*coo.coords)
+        stored = float(np.linalg.norm(coo.data - entries))
+        off = wide.frobenius_norm() ** 2 - float(entries @ entries)
+        return math.hypot(stored, math.sqrt(max(off, 0.0)))
+
+    def aslinearoperator(self) -> Any:
+        """Return a scipy.sparse.linalg.LinearOperator with the same products."""
+        from scipy.sparse.linalg import LinearOperator
+
+        return LinearOperator(
+            shape=self.shape,
+            dtype=self.dtype,
+            matvec=lambda x: self @ x,
+            rmatvec=lambda y: self.T @ y,
+            matmat=lambda X: self @ X,
+            rmatmat=lambda Y: self.T @ Y,
+        )
+
+
+def approximate(A: Any, k: int, **svd_options: Any) -> LowRank:
+    """Compute the best rank-k approximation of a matrix, in factored form.
+
+    Parameters
+    ----------
+    A : array-like, scipy.sparse matrix or array, or LinearOperator, of shape (n, m)
+        Real, finite matrix.
+    k : int
+        Rank, from 0 to min(n, m).
+    **svd_options
+        Passed on to `truncated_svd`. With `center` it is the centred matrix that is approximated.
+
+    Returns
+    -------
+    LowRank
+        With ``left = U diag(s)``, ``right = V``; its ``svd`` and ``error`` are those computed.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `truncated_svd`.
+
+    References
+    ----------
+    Eckart & Young (1936), "The approximation of one matrix by another of lower rank".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> B = approximate(np.diag([3.0, 2.0, 1.0]), 2)
+    >>> B.rank, round(B.error, 6)
+    (2, 1.0)
+    """
+    svd = truncated_svd(A, k, **svd_options)
+    return LowRank(svd.U * svd.s, svd.Vt.T, svd=svd)
+
+
+def tail_norms(s: FloatArray) -> NDArray[np.float64]:
+    """Return the norms of s[j:] for j = 0 ... len(s), the smallest squares added first."""
+    scale = float(s.max(initial=0.0)) or 1.0
+    squares = (s.astype(np.float64) / scale) ** 2
+    tails: NDArray[np.float64] = np.sqrt(np.append(np.cumsum(squares[::-1])[::-1], 0.0)) * scale
+    return tails
+
+
+def _factor(given: ArrayLike, name: str) -> FloatArray:
+    array = np.asarray(given)
+    if array.dtype.kind not in "fiub":
+        raise TypeError(f"{name} must hold real numbers; got dtype {array.dtype}.")
+    if array.ndim != 2:
+        raise ValueError(f"{name} must be two-dimensional; got shape {array.shape}.")
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name} must be finite; got NaN or infinity.")
+    single = array.dtype.kind == "f" and array.dtype.itemsize <= 4
+    return array.astype(np.float32 if single else np.float64, copy=False)
+
+
+def _taken(factor: FloatArray, key: Any, name: str) -> FloatArray:
+    if key is None or key is Ellipsis or isinstance(key, tuple):
+        raise IndexError(f"{name} index must be an integer, a slice or an array; got {key!r}.")
+    try:
+        taken: FloatArray = factor[key]
+    except IndexError:
+        size = factor.shape[0]
+        raise IndexError(
+            f"{name} index must be an integer between {-size} and {size - 1}, a slice, or an array "
+            f"of such integers or of {size} booleans; got {key!r}."
+        ) from None
+    return taken
+
+
+def _operand(other: Any, size: int, axis: int) -> Any:
+    """Return a vector, block or sparse matrix, checked to have `size` along the axis summed."""
+    given = other if hasattr(other, "tocsr") else np.asarray(other)
+    if given.ndim not in (1, 2) or given.shape[axis] != size:
+        raise _mismatch(given.shape, axis, size)
+    return given
+
+
+def _product(right: FloatArray, block: Any) -> FloatArray:
+    """Return right' block, whatever the block is; a sparse one multiplies from the left."""
+    result: FloatArray = (block.T @ right).T
+    return result
+
+
+def _mismatch(shape: tuple[int, ...], axis: int, size: int) -> ValueError:
+    place = "first" if axis == 0 else "last"
+    return ValueError(
+        f"the other operand of @ must be a vector or a matrix whose {place} side is {size}; "
+        f"got shape {shape}."
+    )
+
+
+def check_not_negative(value: float, name: str) -> None:
+    """Raise ValueError, naming the argument, unless its value is finite and not negative."""
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{name} must be finite and not negative; got {value}.")
