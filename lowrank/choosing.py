@@ -51,7 +51,7 @@ def choose_rank(
     rule : {"elbow", "profile", "energy", "gavish-donoho", "parallel", "cv", "mle"}
         See `lowrank.elbow`, `lowrank.profile_likelihood` (of the 50 largest singular
         values), `lowrank.rank_for_energy`, `gavish_donoho`, `parallel_analysis`,
-        `bi_cross_validation` and `minka`.
+        `bi_cross_validation` and `minka`. "parallel" and "cv" look at ranks up to 50.
     fraction : float
         Of the energy, for the rule "energy".
     center : bool, optional
