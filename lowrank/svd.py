@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 import warnings
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -11,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lowrank.arguments import validated
+from lowrank.certificate import Certificate, certify
 from lowrank.kernels import one_blas_thread
-from lowrank.solvers import COMPILED, SOLVERS
-from lowrank.solvers.orthonormal import column_norms
+from lowrank.solvers import COMPILED, HALF_ACCURATE, SOLVERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
     from lowrank.arguments import Problem
     from lowrank.operators import FloatArray, MatrixOperator
+
+    Triplets = tuple[FloatArray, FloatArray, FloatArray]
 
 __all__ = ["SVD", "ConvergenceWarning", "truncated_svd"]
 
@@ -49,11 +52,16 @@ class SVD:
     frobenius_norm : float or None
         ||A||_F of A as decomposed (centred, if it was centred), accumulated in float64. None if A
         is a LinearOperator that was not made dense: its entries are not known.
+    spectral_error_bound : float
+        At least ||A - U diag(s) Vt||_2, but for one random draw in a million (Halko, Martinsson &
+        Tropp 2011, lemma 4.1). The best rank-k approximation has s[k], the first value left out.
     passes : int
         How often A was read: one for each product of A or A' with a block of vectors, one for a
         dense copy. The two products of the residuals are counted.
+    seconds : float
+        Elapsed time.
     method : str
-        The solver: "dense", "lanczos", "randomized" or "arpack".
+        The solver: "dense", "gram", "lanczos", "randomized" or "arpack".
     """
 
     U: FloatArray
@@ -61,7 +69,9 @@ class SVD:
     Vt: FloatArray
     residuals: NDArray[np.float64]
     frobenius_norm: float | None
+    spectral_error_bound: float
     passes: int
+    seconds: float
     method: str
 
     def __iter__(self) -> Iterator[FloatArray]:
@@ -134,12 +144,13 @@ def truncated_svd(
         float64, integers and booleans in float64. It is never written to.
     k : int
         Rank, from 0 to min(n, m).
-    method : {"auto", "dense", "lanczos", "randomized", "arpack"}, default "auto"
+    method : {"auto", "dense", "gram", "lanczos", "randomized", "arpack"}, default "auto"
         The solver; "auto" is the rule of `lowrank.solvers.choose_method`. It makes a dense copy of
         sparse input, or of a LinearOperator by products with the identity, only where the
         iteration would take as much memory, that is, for small matrices and for k of the order of
-        min(n, m). "dense" is LAPACK on a dense copy of any input; "arpack" needs
-        k < min(n, m) and may overlook copies of a multiple singular value, which no residual shows.
+        min(n, m). "dense" is LAPACK on a dense copy of any input, "gram" the eigenproblem of its
+        Gram matrix; "arpack" needs k < min(n, m) and may overlook copies of a multiple singular
+        value, which no residual shows.
     tol : float, optional
         Largest residual that is accepted, relative to ``s[0]``. By default 1e-8 for float64 and
         1e-4 for float32. The error of a singular value is at most its residual, and about the
@@ -155,7 +166,7 @@ def truncated_svd(
     Returns
     -------
     SVD
-        Frozen, unpacks as ``U, s, Vt``; carries residuals, Frobenius norm, passes and method.
+        Frozen, unpacks as ``U, s, Vt``; carries residuals, error bounds, passes, time and method.
 
     Raises
     ------
@@ -199,49 +210,49 @@ def truncated_svd(
     >>> bool(result.residuals.max() <= 1e-8 * result.s[0])
     True
     """
+    start = time.perf_counter()
     problem = validated(A, k, method, tol, center, random_state)
     matrix, used = problem.matrix, problem.method
-    U, s, Vt, residuals = _decomposed(problem, used)
-    if method == "auto" and used == "lanczos" and _relative(residuals, s) > problem.tol:
-        used = "randomized"  # it keeps the digits that the Gram operator of lanczos has lost
-        U, s, Vt, residuals = _decomposed(problem, used)
-    _warn_if_above(problem.tol, _relative(residuals, s), matrix.passes, used)
-    norm = matrix.frobenius_norm()
+    triplets, certificate = _decomposed(problem, used)
+    if method == "auto" and used in HALF_ACCURATE and certificate.worst > problem.tol:
+        used = "randomized"  # it keeps the digits that a Gram matrix has lost
+        triplets, certificate = _decomposed(problem, used)
+    _warn_if_above(problem.tol, certificate.worst, matrix.passes, used)
+    U, s, Vt = triplets
+    norm, whole = matrix.frobenius_norm(), s.size == min(matrix.shape)
     unscale = 2.0**problem.exponent
     return SVD(
         U=U,
         s=s * s.dtype.type(unscale),
         Vt=Vt,
-        residuals=residuals * unscale,
+        residuals=certificate.residuals * unscale,
         frobenius_norm=None if norm is None else norm * unscale,
+        spectral_error_bound=0.0 if whole else certificate.spectral_error_bound * unscale,
         passes=matrix.passes,
+        seconds=time.perf_counter() - start,
         method=used,
     )
 
 
-def _decomposed(
-    problem: Problem, method: str
-) -> tuple[FloatArray, FloatArray, FloatArray, NDArray[np.float64]]:
-    """Return U, s, Vt with signs fixed, and their residuals."""
-    matrix = problem.matrix
-    if problem.k == 0:
-        return *_empty_triplets(matrix), np.zeros((2, 0))
+def _decomposed(problem: Problem, method: str) -> tuple[Triplets, Certificate]:
+    """Return U, s and Vt with their signs fixed, and what vouches for them."""
+    matrix, rng = problem.matrix, problem.rng
     # Compiled products alternate with small ones of BLAS, whose idle threads would spin on.
     with one_blas_thread() if method in COMPILED else nullcontext():
-        U, s, Vt = SOLVERS[method](matrix, problem.k, tol=problem.tol, rng=problem.rng)
-    U, s, Vt = _with_signs(U, s, Vt)
-    return U, s, Vt, _residuals(matrix, U, s, Vt)
+        if problem.k:
+            triplets = _with_signs(*SOLVERS[method](matrix, problem.k, tol=problem.tol, rng=rng))
+        else:
+            triplets = _empty_triplets(matrix)
+        return triplets, certify(matrix, *triplets, rng)
 
 
-def _empty_triplets(matrix: MatrixOperator) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _empty_triplets(matrix: MatrixOperator) -> Triplets:
     rows, columns = matrix.shape
     dtype = matrix.dtype
     return np.zeros((rows, 0), dtype), np.zeros(0, dtype), np.zeros((0, columns), dtype)
 
 
-def _with_signs(
-    U: FloatArray, s: FloatArray, Vt: FloatArray
-) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _with_signs(U: FloatArray, s: FloatArray, Vt: FloatArray) -> Triplets:
     """Make the first of the (nearly) largest entries of each right vector positive.
 
     Entries within 1% of the largest count as equally large, so that rounding does not decide.
@@ -250,23 +261,6 @@ def _with_signs(
     first = np.argmax(magnitude >= 0.99 * magnitude.max(axis=1, keepdims=True), axis=1)
     signs = np.where(Vt[np.arange(s.size), first] < 0, -1, 1).astype(s.dtype)
     return np.ascontiguousarray(U * signs), s, np.ascontiguousarray(Vt * signs[:, None])
-
-
-def _residuals(
-    matrix: MatrixOperator, U: FloatArray, s: FloatArray, Vt: FloatArray
-) -> NDArray[np.float64]:
-    """Return ||A v - s u|| and ||A' u - s v|| of each triplet, shape (2, k)."""
-    left = column_norms(matrix.matmat(np.ascontiguousarray(Vt.T)) - U * s)
-    right = column_norms(matrix.rmatmat(U) - (s[:, None] * Vt).T)
-    return np.stack([left, right])
-
-
-def _relative(residuals: NDArray[np.float64], s: FloatArray) -> float:
-    """Return the largest residual relative to s[0]."""
-    largest = float(residuals.max(initial=0.0))
-    if largest == 0.0:
-        return 0.0
-    return largest / float(s[0]) if s[0] > 0 else math.inf
 
 
 def _warn_if_above(tol: float, figure: float, passes: int, method: str) -> None:

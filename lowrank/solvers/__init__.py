@@ -10,16 +10,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from lowrank.solvers import arpack, dense, lanczos, randomized
+from lowrank.solvers import arpack, dense, gram, lanczos, randomized
 
 if TYPE_CHECKING:
     import numpy as np
 
     from lowrank.operators import FloatArray, MatrixOperator
 
-__all__ = ["COMPILED", "SOLVERS", "Solver", "choose_method"]
+__all__ = ["COMPILED", "HALF_ACCURATE", "SOLVERS", "Solver", "choose_method"]
 
-_SMALL_SIDE = 500  # of a dense array, up to which LAPACK is as fast as the iteration
+_SMALL_WORK = 1e8  # n m min(n, m) of a dense array, up to which LAPACK takes a tenth of a second
+_GRAM_SIDE = 2000  # of a dense array, up to which the eigenproblem is as fast as the iteration
 
 
 class Solver(Protocol):
@@ -34,12 +35,15 @@ class Solver(Protocol):
 
 SOLVERS: dict[str, Solver] = {
     "dense": dense.solve,
+    "gram": gram.solve,
     "lanczos": lanczos.solve,
     "randomized": randomized.solve,
     "arpack": arpack.solve,
 }
 # The solvers that spend their time in `lowrank.kernels`, on threads of their own.
 COMPILED = ("lanczos", "randomized")
+# The solvers that square A, and lose small singular values by it.
+HALF_ACCURATE = ("gram", "lanczos")
 
 
 def choose_method(A: MatrixOperator, k: int) -> str:
@@ -48,10 +52,13 @@ def choose_method(A: MatrixOperator, k: int) -> str:
     - "dense" (LAPACK) where a dense copy of A is no larger than the two bases that the iterative
       solver would keep: small matrices, and k so large that the answer is about as big as the
       dense matrix.
-    - "dense" also for an array that is dense anyway, if its smaller side is at most 500 or less
-      than four times the size of such a basis: the iteration would not be faster.
-    - "lanczos" for everything else. Where it cannot reach the tolerance, because the Gram operator
-      has lost the digits that it takes, `truncated_svd` goes on to "randomized".
+    - "dense" also for an array that is dense anyway, if it is small: n m min(n, m) up to 1e8.
+    - "gram" for a larger dense array whose smaller side is at most 2,000, or less than four
+      times the size of such a basis: its time does not depend on the spectrum.
+    - "lanczos" for everything else.
+
+    Where "gram" or "lanczos" cannot reach the tolerance, because the Gram matrix has lost the
+    digits that it takes, `truncated_svd` goes on to "randomized".
 
     "arpack" is never chosen: one start vector can miss copies of a multiple singular value, and it
     is slower.
@@ -64,12 +71,14 @@ def choose_method(A: MatrixOperator, k: int) -> str:
 
     Returns
     -------
-    {"dense", "lanczos"}
+    {"dense", "gram", "lanczos"}
     """
     rows, columns = A.shape
     basis = randomized.basis_size(k, min(rows, columns))
     if rows * columns <= basis * (rows + columns):
         return "dense"
-    if A.stored_dense and min(rows, columns) <= max(_SMALL_SIDE, 4 * basis):
+    if A.stored_dense and rows * columns * min(rows, columns) <= _SMALL_WORK:
         return "dense"
+    if A.stored_dense and min(rows, columns) <= max(_GRAM_SIDE, 4 * basis):
+        return "gram"
     return "lanczos"

@@ -9,7 +9,7 @@ import numpy as np
 if TYPE_CHECKING:
     from lowrank.operators import FloatArray, MatrixOperator
 
-__all__ = ["solve"]
+__all__ = ["lapack_svd", "solve"]
 
 
 def solve(
@@ -37,11 +37,16 @@ def solve(
     numpy.linalg.LinAlgError
         If both LAPACK drivers fail.
     """
+    U, s, Vt = lapack_svd(A.toarray())
+    return U[:, :k], s[:k], Vt[:k]
+
+
+def lapack_svd(array: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return the thin SVD of an array; QR iteration takes over where gesdd does not converge."""
     from scipy import linalg
 
-    array = A.toarray()
     try:
         U, s, Vt = linalg.svd(array, full_matrices=False, check_finite=False)
     except linalg.LinAlgError:
         U, s, Vt = linalg.svd(array, full_matrices=False, check_finite=False, lapack_driver="gesvd")
-    return U[:, :k], s[:k], Vt[:k]
+    return U, s, Vt

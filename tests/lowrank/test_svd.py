@@ -8,9 +8,9 @@ from scipy import sparse
 
 from lowrank import truncated_svd
 
-METHODS = ["auto", "dense", "lanczos", "randomized", "arpack"]
+METHODS = ["auto", "dense", "gram", "lanczos", "randomized", "arpack"]
 # ARPACK starts from a single vector and may miss copies of equal values.
-BLOCK_METHODS = ["auto", "dense", "lanczos", "randomized"]
+BLOCK_METHODS = ["auto", "dense", "gram", "lanczos", "randomized"]
 TOL = {np.float32: 1e-4, np.float64: 1e-8}
 
 

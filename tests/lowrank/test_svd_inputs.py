@@ -12,7 +12,7 @@ from lowrank.arguments import as_operator
 from lowrank.solvers import choose_method
 
 SPARSE_FORMATS = ["csr", "csc", "coo", "bsr", "dia", "dok", "lil"]
-METHODS = ["auto", "dense", "lanczos", "randomized", "arpack"]
+METHODS = ["auto", "dense", "gram", "lanczos", "randomized", "arpack"]
 
 
 def ratings(rows=60, columns=45, seed=0, density=0.3):
@@ -189,7 +189,9 @@ def test_a_linear_operator_is_made_dense_only_for_large_k():
     ("matrix", "k", "method"),
     [
         (np.ones((300, 300)), 5, "dense"),
-        (np.ones((2000, 1500)), 5, "lanczos"),
+        (np.ones((2000, 1500)), 5, "gram"),
+        (np.ones((1500, 2000)), 5, "gram"),
+        (np.zeros((2001, 5000)), 5, "lanczos"),
         (np.ones((2000, 1500)), 400, "dense"),
         (sparse.eye_array(40), 5, "dense"),
         (sparse.eye_array(1000), 5, "lanczos"),
@@ -235,7 +237,7 @@ def test_numpy_integers_are_ranks():
         (
             {"method": "magic"},
             ValueError,
-            r"method must be one of 'auto', 'dense', 'lanczos', .*; got 'magic'\.",
+            r"method must be one of 'auto', 'dense', 'gram', 'lanczos', .*; got 'magic'\.",
         ),
         ({"method": None}, ValueError, r"method must be one of 'auto'"),
         ({"method": ["auto"]}, ValueError, r"method must be one of 'auto'"),

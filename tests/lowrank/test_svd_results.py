@@ -13,7 +13,7 @@ import lowrank
 from lowrank import SVD, ConvergenceWarning, truncated_svd
 from lowrank.solvers import lanczos, randomized
 
-METHODS = ["auto", "dense", "lanczos", "randomized", "arpack"]
+METHODS = ["auto", "dense", "gram", "lanczos", "randomized", "arpack"]
 CONTAINERS = [np.asarray, sparse.csr_array, scipy.sparse.linalg.aslinearoperator]
 
 
@@ -80,7 +80,7 @@ def test_zero_matrix(method, container):
         assert (result.error, result.explained_energy) == (0.0, 1.0)
 
 
-@pytest.mark.parametrize("method", ["auto", "dense", "lanczos", "randomized"])
+@pytest.mark.parametrize("method", ["auto", "dense", "gram", "lanczos", "randomized"])
 @pytest.mark.parametrize("container", CONTAINERS)
 @pytest.mark.parametrize("shape", [(1, 1), (1, 7), (7, 1), (5, 5), (5, 9), (9, 5)])
 def test_full_rank_is_exact(method, container, shape):
@@ -191,7 +191,7 @@ def test_a_looser_tolerance_needs_fewer_passes():
     assert tight.residuals.max() <= 1e-10 * tight.s[0]
 
 
-@pytest.mark.parametrize("method", ["dense", "lanczos", "randomized", "arpack"])
+@pytest.mark.parametrize("method", ["dense", "gram", "lanczos", "randomized", "arpack"])
 def test_unreachable_tolerance_warns_with_the_figure(method):
     message = rf"largest residual is \d\.\de-1\d relative to s\[0\], above tol=1\.0e-18, .*{method}"
     with pytest.warns(ConvergenceWarning, match=message):
@@ -256,7 +256,15 @@ def test_no_warning_where_the_tolerance_is_met():
 
 def test_error_is_never_the_root_of_a_negative_number():
     result = SVD(
-        np.eye(3)[:, :1], np.array([2.0]), np.eye(3)[:1], np.zeros((2, 1)), 2 - 1e-15, 2, ""
+        np.eye(3)[:, :1],
+        np.array([2.0]),
+        np.eye(3)[:1],
+        np.zeros((2, 1)),
+        2 - 1e-15,
+        0.0,
+        2,
+        0.0,
+        "",
     )
     assert result.error == 0.0
     assert result.explained_energy == 1.0
