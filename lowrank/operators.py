@@ -39,7 +39,7 @@ __all__ = [
     "SparseOperator",
 ]
 
-_CHUNK = 1 << 20  # entries that are widened to float64 at a time
+_CHUNK = 1 << 17  # entries that are widened to float64 at a time: 1 MB
 _IDENTITY_BLOCK = 256  # columns of the identity per product of a LinearOperator
 
 
@@ -181,17 +181,21 @@ class DenseOperator(MatrixOperator):
 
     def centred(self, row: FloatArray) -> DenseOperator:
         """Return A - 1 row' as a dense copy: exact where the rank-one correction would cancel."""
-        difference = self._array - row
-        return DenseOperator(difference.astype(self.dtype, copy=False))
+        difference = np.empty_like(self._array)
+        for part in self._blocks():
+            difference[part] = self._array[part] - row
+        return DenseOperator(difference)
 
     def distance_to_row(self, row: FloatArray) -> float:
         """Return ||A - 1 row'||_F."""
-        step = max(1, _CHUNK // max(1, self.shape[1]))
-        blocks = (
-            (self._array[start : start + step] - row.astype(np.float64)).ravel()
-            for start in range(0, self.shape[0], step)
-        )
+        wide = row.astype(np.float64)
+        blocks = ((self._array[part] - wide).ravel() for part in self._blocks())
         return float(np.sqrt(sum((float(block @ block) for block in blocks), start=0.0)))
+
+    def _blocks(self) -> Iterator[slice]:
+        """Yield blocks of rows that can be widened to float64 within a cache."""
+        step = max(1, _CHUNK // max(1, self.shape[1]))
+        return (slice(start, start + step) for start in range(0, self.shape[0], step))
 
     def column_means(self) -> NDArray[np.float64]:
         """Return the mean of each column."""
