@@ -62,6 +62,30 @@ def peak_memory(command: Sequence[str]) -> tuple[float, int]:
     return float(seconds), int(peak)
 
 
+def extra_memory(run: Callable[[], object]) -> int:
+    """Return the bytes by which the process grew while `run` ran; Linux only."""
+    status = Path("/proc/self/status")
+
+    def resident(peak: bool) -> int:
+        name = "VmHWM:" if peak else "VmRSS:"
+        line = next(x for x in status.read_text().splitlines() if x.startswith(name))
+        return int(line.split()[1]) * 1024
+
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
+    before = resident(peak=False)
+    run()
+    return max(0, resident(peak=True) - before)
+
+
+def memory_bandwidth(size: int = 256 * 2**20) -> float:
+    """Return the bytes per second that a copy of a large array reads and writes."""
+    source = np.ones(size // 8)
+    target = np.empty_like(source)
+    np.copyto(target, source)
+    seconds = interleaved({"copy": lambda: np.copyto(target, source)}, 5)["copy"]
+    return 2 * size / min(seconds)
+
+
 def machine() -> str:
     """Return one line: processor, cores, Python and library versions."""
     import scipy

@@ -1,88 +1,198 @@
-"""Truncated SVD against ARPACK and scikit-learn, on the Gowalla training matrix.
+"""Truncated SVD and PCA against SciPy, scikit-learn and gensim, at equal accuracy.
 
 Each peer gets the loosest setting with which it reaches the residual that `truncated_svd` promises
-(1e-4 of s[0] in float32, 1e-8 in float64); the residual that each one reached is printed.
+(1e-4 of s[0] in float32, 1e-8 in float64), or the tightest that it has; the residual that each one
+reached is printed. "passes s" is the time of as many products with a block of 16 vectors as our
+solver made passes, and "read s" that of reading the matrix once from memory.
 
-Usage: RECSYS_DATASETS=... python benchmarks/svd.py [--repeats N] [K ...]
+Usage: RECSYS_DATASETS=... python benchmarks/svd.py [--repeats N] [CASE ...]
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from typing import Any
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
-from measuring import datasets, interleaved, machine, median, table
+from matrices import cranfield, decaying, degree_normalised, gowalla, movielens_shaped
+from measuring import extra_memory, interleaved, machine, median, memory_bandwidth, table
 from scipy.sparse.linalg import svds
+from sklearn import decomposition
 from sklearn.utils.extmath import randomized_svd
 
-from lowrank import kernels, truncated_svd
-from recsys.readers import read_ratings
+from lowrank import PCA, kernels, truncated_svd
 
 Triplets = tuple[np.ndarray, np.ndarray, np.ndarray]
-ARPACK_TOL = {"float32": 1e-4, "float64": 1e-8}
+TOL = {"float32": 1e-4, "float64": 1e-8}
+POWER_ITERATIONS = {"float32": 80}  # with which randomized_svd reaches 1e-4 on Gowalla, k = 64
+HEADERS = [
+    *("matrix", "dtype", "k", "solver", "seconds", "residual", "times ours"),
+    *("peak MB", "passes", "passes s", "read s"),
+]
 
 
-def gowalla() -> sp.csr_array:
-    return read_ratings(datasets() / "gowalla" / "train.txt").ratings.matrix
+class Case(NamedTuple):
+    """One matrix and rank, and the peers that are tried on it."""
+
+    name: str
+    matrix: Callable[[], Any]
+    ranks: tuple[int, ...]
+    peers: tuple[str, ...]
+    dtypes: tuple[str, ...] = ("float32", "float64")
 
 
-def degree_normalised(A: sp.csr_array) -> sp.csr_array:
-    left, right = (1 / np.sqrt(np.maximum(A.sum(axis=axis), 1)) for axis in (1, 0))
-    return sp.csr_array(sp.diags_array(left) @ A @ sp.diags_array(right))
+CASES = {
+    "gowalla": Case("gowalla", gowalla, (64, 256), ("ARPACK", "PROPACK", "randomized_svd")),
+    "normalised": Case(
+        "gowalla, normalised", lambda: degree_normalised(gowalla()), (64, 256), ("ARPACK",)
+    ),
+    "cranfield": Case(
+        *("cranfield tf-idf", cranfield, (100, 300)),
+        peers=("ARPACK", "TruncatedSVD", "gensim"),
+        dtypes=("float64",),
+    ),
+    "25m": Case("25M entries", movielens_shaped, (64,), ("ARPACK", "TruncatedSVD"), ("float32",)),
+    "dense": Case("dense, decaying", decaying, (50,), ("PCA", "PCA covariance", "PCA arpack")),
+}
 
 
-def residual(A: sp.csr_array, triplets: Triplets) -> float:
-    U, s, Vt = triplets
-    left = np.linalg.norm(A @ Vt.T - U * s, axis=0)
-    right = np.linalg.norm(A.T @ U - Vt.T * s, axis=0)
+def solver(label: str, A: Any, k: int) -> Callable[[], Triplets]:
+    """Return what is timed: the whole of one decomposition by one library."""
+    tol = TOL[A.dtype.name]
+    sparse = {
+        "truncated_svd": lambda: tuple(truncated_svd(A, k, random_state=0)),
+        "ARPACK": lambda: svds(A, k, tol=tol, rng=0),
+        "PROPACK": lambda: svds(A, k, tol=tol, solver="propack", rng=0),
+        "randomized_svd": lambda: randomized_svd(
+            A, k, n_iter=POWER_ITERATIONS[A.dtype.name], n_oversamples=k, random_state=0
+        ),
+        "TruncatedSVD": partial(_truncated_svd_of_sklearn, A, k),
+        "gensim": partial(_gensim, A, k),
+    }
+    dense = {
+        "lowrank PCA": lambda: _components(PCA(k, random_state=0).fit(A)),
+        "PCA": lambda: _components(decomposition.PCA(k, random_state=0).fit(A)),
+        "PCA covariance": lambda: _components(
+            decomposition.PCA(k, svd_solver="covariance_eigh").fit(A)
+        ),
+        "PCA arpack": lambda: _components(
+            decomposition.PCA(k, svd_solver="arpack", tol=tol).fit(A)
+        ),
+    }
+    return (sparse | dense)[label]
+
+
+def _components(pca: Any) -> Triplets:
+    return np.zeros((0, 0)), pca.singular_values_, pca.components_
+
+
+def _truncated_svd_of_sklearn(A: Any, k: int) -> Triplets:
+    fitted = decomposition.TruncatedSVD(
+        k, algorithm="arpack", tol=TOL[A.dtype.name], random_state=0
+    ).fit(A)
+    return np.zeros((0, 0)), fitted.singular_values_, fitted.components_
+
+
+def _gensim(A: Any, k: int) -> Triplets:
+    from gensim.matutils import Sparse2Corpus
+    from gensim.models.lsimodel import LsiModel
+
+    corpus = Sparse2Corpus(sp.csr_matrix(A), documents_columns=False)
+    model = LsiModel(corpus, num_topics=k, chunksize=A.shape[0], power_iters=4)
+    return np.zeros((0, 0)), model.projection.s, model.projection.u.T
+
+
+def residual(A: Any, found: Triplets) -> float:
+    """Return the largest ||A' u - s v|| / s[0], with u = A v / s where a library keeps no u."""
+    _, s, Vt = found
+    centre = A.mean(axis=0) if isinstance(A, np.ndarray) else np.zeros(A.shape[1])
+    product = A @ Vt.T - centre @ Vt.T
+    back = A.T @ product - np.outer(centre, product.sum(axis=0))
+    right = np.linalg.norm(back / s - Vt.T * s, axis=0)
+    left = np.abs(np.linalg.norm(product, axis=0) - s)
     return float(max(left.max(), right.max()) / s.max())
 
 
-def candidates(A: sp.csr_array, k: int, iterations: int) -> dict[str, Callable[[], Any]]:
-    found = {
-        "truncated_svd": lambda: tuple(truncated_svd(A, k, random_state=0)),
-        "ARPACK": lambda: svds(A, k, tol=ARPACK_TOL[A.dtype.name], rng=0),
-    }
-    if iterations:
-        found["randomized_svd"] = lambda: randomized_svd(
-            A, k, n_iter=iterations, n_oversamples=k, random_state=0
-        )
-    return found
+def peers_of(case: Case, dtype: str, k: int) -> Iterator[str]:
+    """Yield the peers that can do it and take less than minutes."""
+    for peer in case.peers:
+        if peer == "randomized_svd" and (k > 64 or dtype not in POWER_ITERATIONS):
+            continue
+        if peer == "PROPACK" and k > 64:
+            continue
+        if peer == "gensim" and not _is_installed("gensim"):
+            print("gensim is not installed: pip install gensim adds it to the table.")
+            continue
+        yield peer
 
 
-def measure(name: str, A: sp.csr_array, k: int, repeats: int, iterations: int) -> list[list[Any]]:
+def _is_installed(name: str) -> bool:
+    from importlib.util import find_spec
+
+    return find_spec(name) is not None
+
+
+def measure(case: Case, A: Any, k: int, repeats: int, bandwidth: float) -> list[list[Any]]:
+    """Time our solver and the peers in turns, then each one's memory."""
+    ours = "lowrank PCA" if isinstance(A, np.ndarray) else "truncated_svd"
+    labels = [ours, *peers_of(case, A.dtype.name, k)]
     results: dict[str, Triplets] = {}
+    memory: dict[str, int] = {}
 
-    def keep(label: str, run: Callable[[], Any]) -> Callable[[], None]:
-        return lambda: results.__setitem__(label, run())
+    def keep(label: str) -> None:
+        results[label] = solver(label, A, k)()
 
-    runs = {label: keep(label, run) for label, run in candidates(A, k, iterations).items()}
-    seconds = {label: median(times) for label, times in interleaved(runs, repeats).items()}
-    ours = seconds["truncated_svd"]
+    for label in labels:
+        memory[label] = extra_memory(partial(keep, label))
+    times = interleaved({label: partial(keep, label) for label in labels}, repeats)
+    seconds = {label: median(values) for label, values in times.items()}
+    limits = _limits(A, k, bandwidth)
     return [
-        [name, A.dtype.name, str(k), label, time, f"{residual(A, results[label]):.0e}", time / ours]
-        for label, time in seconds.items()
+        [
+            *(case.name, A.dtype.name, str(k), label, seconds[label]),
+            *(f"{residual(A, results[label]):.0e}", seconds[label] / seconds[ours]),
+            *(f"{memory[label] / 1e6:.0f}", *(limits if label == ours else ["", "", ""])),
+        ]
+        for label in labels
     ]
+
+
+def _limits(A: Any, k: int, bandwidth: float) -> list[Any]:
+    """Return our passes, the seconds of as many block products, and of reading A once."""
+    center = isinstance(A, np.ndarray) or None
+    passes = truncated_svd(A, k, center=center, random_state=0).passes
+    if isinstance(A, np.ndarray):
+        block = np.ones((A.shape[1], 16), A.dtype)
+        one, size = interleaved({"": lambda: A @ block}, 5)[""], A.nbytes
+    else:
+        arrays = kernels.csr_arrays(A)
+        block = np.ones((A.shape[1], 16), A.dtype)
+        one = interleaved({"": lambda: kernels.csr_matmat(*arrays, block)}, 5)[""]
+        size = arrays.data.nbytes + arrays.indices.nbytes
+    return [str(passes), passes * median(one), size / bandwidth]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("ranks", nargs="*", type=int, default=[64, 256], metavar="K")
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
-    raw = gowalla()
+    warnings.simplefilter("ignore")  # what a peer thinks of its convergence is in the table
+    bandwidth = memory_bandwidth()
     rows = []
-    for name, A in (("gowalla", raw), ("gowalla, normalised", degree_normalised(raw))):
-        for dtype in (np.float32, np.float64):
-            for k in arguments.ranks:
-                slow = k <= 64 and dtype == np.float32 and name == "gowalla"
-                rows += measure(name, A.astype(dtype), k, arguments.repeats, 80 if slow else 0)
-    print(f"{machine()}; kernels: {kernels.backend()}\n")
-    headers = ["matrix", "dtype", "k", "solver", "seconds", "residual", "times ours"]
-    print(table(headers, rows))
+    for name in arguments.cases or CASES:
+        case = CASES[name]
+        matrix = case.matrix()
+        for dtype in case.dtypes:
+            for k in case.ranks:
+                rows += measure(case, matrix.astype(dtype), k, arguments.repeats, bandwidth)
+                print(f"{case.name}, {dtype}, k={k}: done", flush=True)
+    print(f"\n{machine()}; kernels: {kernels.backend()}; {bandwidth / 1e9:.0f} GB/s\n")
+    print(table(HEADERS, rows))
 
 
 if __name__ == "__main__":
