@@ -67,8 +67,8 @@ def choose_rank(
     Raises
     ------
     ValueError
-        If there is no such rule, or it needs the whole spectrum of a sparse matrix whose smaller
-        side is above 5,000.
+        If there is no such rule, "mle" is given fewer rows than columns, or the rule needs the
+        whole spectrum of a sparse matrix whose smaller side is above 5,000.
 
     Examples
     --------
@@ -95,6 +95,10 @@ def choose_rank(
         return rank_for_energy(s, None, fraction)
     rows, columns = as_operator(A).shape
     if rule == "mle":
+        if rows < columns:
+            raise ValueError(
+                f"rule 'mle' needs at least as many samples as features; got {rows} and {columns}."
+            )
         eigenvalues = np.zeros(columns)
         eigenvalues[: s.size] = s**2 / max(rows - 1, 1)
         return minka(eigenvalues, rows)
@@ -165,6 +169,9 @@ def marchenko_pastur_median(beta: float) -> float:
 def minka(eigenvalues: Any, n_samples: int) -> int:
     """Choose the rank with the largest evidence under probabilistic PCA (Laplace's approximation).
 
+    Data that lie in a subspace exactly, up to rounding, have its dimension: without noise the
+    evidence is infinite.
+
     Parameters
     ----------
     eigenvalues : array-like of shape (m,)
@@ -185,14 +192,14 @@ def minka(eigenvalues: Any, n_samples: int) -> int:
     candidates = [k for k in range(1, spectrum.size) if spectrum[k - 1] > tiny]
     if not candidates:
         return min(1, max(spectrum.size - 1, 0))
+    if spectrum[candidates[-1]] <= tiny:
+        return candidates[-1]
     return max(candidates, key=lambda k: _log_evidence(spectrum, k, n_samples))
 
 
 def _log_evidence(spectrum: Float64Array, k: int, n: int) -> float:
     m = spectrum.size
     noise = float(spectrum[k:].mean())
-    if noise <= spectrum[0] * np.finfo(np.float64).eps:
-        return -math.inf
     angles = (m - np.arange(1, k + 1) + 1) / 2
     subspace = float(np.sum(gammaln(angles) - angles * math.log(math.pi))) - k * math.log(2)
     fit = -n / 2 * float(np.log(spectrum[:k]).sum()) - n * (m - k) / 2 * math.log(noise)
