@@ -15,6 +15,7 @@ here but the products of a LinearOperator: `lowrank.arguments` is the door.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -232,6 +233,12 @@ class SparseOperator(MatrixOperator):
     def __init__(self, csr: Any) -> None:
         super().__init__((csr.shape[0], csr.shape[1]), csr.dtype, _peak(csr.data))
         self._csr = csr
+
+    def frobenius_norm(self) -> float:
+        """Return the Frobenius norm, accumulated in float64."""
+        data = self._csr.data
+        parts = (data[i : i + _CHUNK].astype(np.float64) for i in range(0, data.size, _CHUNK))
+        return math.sqrt(sum((float(part @ part) for part in parts), start=0.0))
 
     def distance_to_row(self, row: FloatArray) -> float:
         """Return ||A - 1 row'||_F as a sum of squares, stored entries and zeros apart."""
