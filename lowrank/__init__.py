@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from lowrank.choosing import choose_rank, gavish_donoho, minka, parallel_analysis
     from lowrank.cross_validation import bi_cross_validation
     from lowrank.pca import PCA, MeanAlignmentWarning
+    from lowrank.probabilistic import ProbabilisticPCA
     from lowrank.thresholding import (
         denoise,
         hard_threshold,
@@ -42,6 +43,7 @@ __all__ = [
     "ConvergenceWarning",
     "LowRank",
     "MeanAlignmentWarning",
+    "ProbabilisticPCA",
     "Whitening",
     "approximate",
     "bi_cross_validation",
@@ -67,6 +69,7 @@ _HOMES = {
     "lowrank.choosing": ("choose_rank", "gavish_donoho", "minka", "parallel_analysis"),
     "lowrank.cross_validation": ("bi_cross_validation",),
     "lowrank.pca": ("PCA", "MeanAlignmentWarning"),
+    "lowrank.probabilistic": ("ProbabilisticPCA",),
     "lowrank.thresholding": (
         "denoise",
         "hard_threshold",

@@ -4,6 +4,7 @@ import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from lowrank.pca import PCA
+from lowrank.probabilistic import ProbabilisticPCA
 from lowrank.whitening import Whitening
 
 ESTIMATORS = [
@@ -11,6 +12,7 @@ ESTIMATORS = [
     PCA(2, standardize=True),
     PCA(1, center="exact", whiten=True, center_samples=True),
     PCA(0.9, center=False),
+    ProbabilisticPCA(1),
     Whitening(),
     Whitening("zca"),
     Whitening("zca-cor", epsilon=0.0),

@@ -1,0 +1,383 @@
+"""Probabilistic PCA, of complete data and of data with missing entries, as an estimator."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import warnings
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+
+from lowrank.estimators import samples_of
+from lowrank.incomplete import FactorModel, IncompleteRows, em_steps, posteriors
+from lowrank.normal_model import NormalModel
+from lowrank.pca import PCA
+from lowrank.svd import ConvergenceWarning, truncated_svd
+
+if TYPE_CHECKING:
+    from lowrank.estimators import Float64Array, Samples
+    from lowrank.operators import FloatArray
+
+__all__ = ["ProbabilisticPCA"]
+
+_DTYPES = [np.float64, np.float32]
+_NO_NOISE = 1e-10  # of the largest variance: a smaller noise variance counts as this in posteriors
+
+
+class ProbabilisticPCA(
+    NormalModel,
+    ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
+    TransformerMixin,  # type: ignore[misc]
+    BaseEstimator,  # type: ignore[misc]
+):
+    """Probabilistic PCA (PPCA), fitted by maximum likelihood; entries may be missing.
+
+    A sample is x = mean_ + W z + e with z ~ N(0, I) of k coordinates and e ~ N(0, s2 I), so that
+    x ~ N(mean_, W W' + s2 I). Of complete data, dense or sparse, the maximum is known in closed
+    form: s2 is the mean of the m - k smallest eigenvalues of the covariance matrix (with divisor
+    n_samples), and W has the first k eigenvectors, of length sqrt(eigenvalue - s2).
+
+    NaN in dense data is an entry that is missing at random. What is then maximised, by EM, is the
+    likelihood of the known entries; it has no closed form and may have several maxima. A row
+    without a known entry is allowed, and says nothing.
+
+    Parameters
+    ----------
+    n_components : int, default 2
+        Number of hidden coordinates k, from 0 to min(n_samples, n_features - 1).
+    tol : float, default 1e-8
+        EM stops when a step raises the log-likelihood per known entry by no more than this.
+    max_iter : int, default 1000
+        Largest number of EM steps.
+    random_state : int, Generator, RandomState or None
+        Seed of the solver's start vectors, and of `sample`.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (n_components_, n_features)
+        Principal axes: orthonormal rows, by descending variance, with deterministic signs.
+    loadings_ : ndarray of shape (n_features, n_components_)
+        W, turned to the principal axes: column j is ``components_[j]`` times
+        sqrt(explained_variance_[j] - noise_variance_).
+    mean_ : ndarray of shape (n_features,)
+    noise_variance_ : float
+        s2. 0 if the model fits the known entries to rounding; it has no density then.
+    explained_variance_ : ndarray of shape (n_components_,)
+        Variances of the model along the axes, the noise included.
+    log_likelihood_ : float
+        Log-likelihood of all known entries of the training data; -inf without a density.
+    n_iter_ : int
+        EM steps made; 1 for complete data.
+    n_components_, n_samples_, n_features_in_ : int
+        Number of hidden coordinates, and shape of the training data.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Only if X has column names.
+
+    See Also
+    --------
+    lowrank.pca.PCA : Its ``score`` is that of this model with noise from min(n, m) - k eigenvalues.
+
+    Notes
+    -----
+    EM is computed in float64 whatever the data. Beside a float64 copy of them it takes
+    n_features (k + 1)^2 numbers, and blocks of a fixed size.
+
+    References
+    ----------
+    Tipping & Bishop (1999), "Probabilistic principal component analysis", sections 3.2 and 4.3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((200, 1)) @ [[1.0, 2.0, -1.0]]
+    >>> X += 0.01 * rng.standard_normal(X.shape)
+    >>> known = X[0, 1]
+    >>> X[0, 1] = np.nan
+    >>> model = ProbabilisticPCA(1, random_state=0).fit(X)
+    >>> bool(abs(model.impute(X)[0, 1] - known) < 0.1)
+    True
+    """
+
+    scale_ = None  # of NormalModel: columns are not divided by anything
+
+    def __init__(
+        self,
+        n_components: int = 2,
+        *,
+        tol: float = 1e-8,
+        max_iter: int = 1000,
+        random_state: int | np.random.Generator | np.random.RandomState | None = None,
+    ) -> None:
+        self.n_components = n_components
+        self.tol = tol
+        self.max_iter = max_iter
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array-like or scipy.sparse matrix or array of shape (n_samples, n_features)
+            Training data. NaN is a missing entry of dense data; the zeros of sparse data are known.
+        y : ignored
+
+        Returns
+        -------
+        ProbabilisticPCA
+            The estimator itself.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If X has an infinity, NaN in sparse data, a column without a known entry or fewer than
+            two samples, or a parameter is out of its range.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If EM has not converged after `max_iter` steps.
+        """
+        X = self._checked(X, reset=True)
+        self._check_parameters(*X.shape)
+        self.n_components_, self.n_samples_ = int(self.n_components), X.shape[0]
+        if _has_missing(X):
+            self._fit_incomplete(X)
+        else:
+            self._fit_complete(X)
+        return self
+
+    def transform(self, X: Any) -> FloatArray:
+        """Return the posterior means of z, given the known entries of each sample.
+
+        Parameters
+        ----------
+        X : array-like or scipy.sparse matrix or array of shape (n_samples, n_features)
+            Dense data may have NaN. A row without a known entry has the prior mean, 0.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_components_)
+        """
+        check_is_fitted(self)
+        X = self._checked(X)
+        if _has_missing(X):
+            return self._posterior_means(IncompleteRows(X, self._location)).astype(X.dtype)
+        scores = samples_of(X, False).projected(self._location, self.components_)
+        variances, noise = self._density_variances()
+        lengths = np.sqrt(variances - noise)
+        factors = np.divide(lengths, variances, out=np.zeros_like(lengths), where=lengths > 0)
+        scores *= factors
+        return scores
+
+    def inverse_transform(self, X: Any) -> FloatArray:
+        """Return the expected samples for given coordinates: ``mean_ + X @ loadings_.T``.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_components_)
+            Hidden coordinates z.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_features)
+
+        Raises
+        ------
+        ValueError
+            If X has not n_components_ columns.
+        """
+        check_is_fitted(self)
+        hidden = check_array(X, input_name="X", dtype=_DTYPES, ensure_min_features=0)
+        if hidden.shape[1] != self.n_components_:
+            raise ValueError(
+                f"X must have {self.n_components_} columns (n_components_); got {hidden.shape[1]}."
+            )
+        samples: FloatArray = hidden @ self.loadings_.T
+        samples += self.mean_
+        return samples
+
+    def impute(self, X: Any) -> FloatArray:
+        """Return a copy of X with its missing entries replaced by their conditional expectations.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Dense samples with NaN for what is missing.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_features)
+        """
+        check_is_fitted(self)
+        X = self._checked(X, accept_sparse=False, copy=True)
+        missing = np.isnan(X)
+        incomplete = missing.any(axis=1)
+        if incomplete.any():
+            rows = X[incomplete]
+            hidden = self._posterior_means(IncompleteRows(rows, self._location))
+            expected = self._location + hidden @ self.loadings_.T.astype(np.float64)
+            X[incomplete] = np.where(missing[incomplete], expected, rows)
+        return np.asarray(X)
+
+    def score_samples(self, X: Any) -> FloatArray:
+        """Return the log-density of the known entries of each sample.
+
+        Parameters
+        ----------
+        X : array-like or scipy.sparse matrix or array of shape (n_samples, n_features)
+            Dense data may have NaN.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            0 for a row without a known entry; -inf for each row if noise_variance_ is 0.
+        """
+        check_is_fitted(self)
+        X = self._checked(X)
+        if not _has_missing(X) or self._is_degenerate():
+            return super().score_samples(X)
+        likelihood = np.empty(X.shape[0])
+        for posterior in posteriors(IncompleteRows(X, self._location), self._model()):
+            likelihood[posterior.block.rows] = posterior.log_likelihood
+        return likelihood.astype(X.dtype)
+
+    def _fit_complete(self, X: Any) -> None:
+        k, (count, features) = self.n_components_, X.shape
+        pca = PCA(k, center="exact", ddof=0, random_state=self.random_state).fit(X)
+        discarded = pca.noise_variance_ * (min(count, features) - k)
+        self._keep(
+            pca._location, pca.components_, pca.explained_variance_, discarded / (features - k)
+        )
+        self._negligible_variance = pca._negligible_variance
+        self.n_iter_ = 1
+        self.log_likelihood_ = float(self.score_samples(X).sum(dtype=np.float64))
+
+    def _fit_incomplete(self, X: FloatArray) -> None:
+        _require_known_columns(X)
+        rows = IncompleteRows(X)
+        model, gain, likelihood = self._climbed(rows)
+        self._negligible_variance = 0.0
+        svd = truncated_svd(model.loadings.T, self.n_components_, method="dense")
+        noise = model.noise if model.noise > rows.least_noise else 0.0
+        variances = svd.s**2 + noise
+        self._keep(rows.location + model.mean, svd.Vt, variances, noise, X.dtype)
+        self.log_likelihood_ = likelihood if noise > 0 else -math.inf
+        if gain > self.tol:
+            warnings.warn(
+                f"The last EM step raised the log-likelihood per known entry by {gain:.1e}, more "
+                f"than tol={self.tol:.1e}, after max_iter={self.max_iter} steps; "
+                "ask for a larger max_iter or a larger tol.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+
+    def _climbed(self, rows: IncompleteRows) -> tuple[FactorModel, float, float]:
+        """Return the last model of EM, its gain per known entry, and its log-likelihood."""
+        steps = em_steps(rows, self._start(rows))
+        model, before = next(steps)
+        gain, self.n_iter_ = math.inf, 0
+        while gain > self.tol and self.n_iter_ < self.max_iter:
+            model, likelihood = next(steps)
+            gain, before = (likelihood - before) / rows.count, likelihood
+            self.n_iter_ += 1
+        return model, gain, before
+
+    def _start(self, rows: IncompleteRows) -> FactorModel:
+        """Return the model of the data that have the column means in place of what is missing."""
+        k, (count, features) = self.n_components_, rows.shape
+        filled = rows.filled()
+        pca = PCA(k, center="exact", ddof=0, random_state=self.random_state).fit(filled)
+        share = rows.count / filled.size  # of the variances, which the filled entries diminish
+        noise = pca.noise_variance_ * (min(count, features) - k) / (features - k) / share
+        excess = np.maximum(pca.explained_variance_ / share - noise, 0)
+        return FactorModel(np.zeros(features), pca.components_.T * np.sqrt(excess), noise)
+
+    def _keep(
+        self,
+        location: Float64Array,
+        components: FloatArray,
+        variances: FloatArray,
+        noise: float,
+        dtype: Any = None,
+    ) -> None:
+        dtype = components.dtype if dtype is None else dtype
+        self._location = location
+        self.mean_ = location.astype(dtype)
+        self.components_ = components.astype(dtype, copy=False)
+        self.explained_variance_ = variances.astype(dtype, copy=False)
+        self.noise_variance_ = float(noise)
+        lengths = np.sqrt(np.maximum(self.explained_variance_ - dtype.type(noise), 0))
+        self.loadings_ = self.components_.T * lengths
+
+    def _model(self) -> FactorModel:
+        """Return the model about its own mean, with enough noise for the posterior to exist."""
+        largest = float(self.explained_variance_.max(initial=0.0)) or 1.0
+        noise = max(self.noise_variance_, _NO_NOISE * largest)
+        loadings = self.loadings_.astype(np.float64)
+        return FactorModel(np.zeros(loadings.shape[0]), loadings, noise)
+
+    def _posterior_means(self, rows: IncompleteRows) -> Float64Array:
+        means = np.empty((rows.shape[0], self.n_components_))
+        for posterior in posteriors(rows, self._model()):
+            means[posterior.block.rows] = posterior.mean
+        return means
+
+    def _checked(self, X: Any, *, reset: bool = False, **options: Any) -> Any:
+        """Check samples, in which NaN is allowed if they are dense."""
+        from scipy import sparse
+
+        return validate_data(
+            self,
+            X,
+            dtype=_DTYPES,
+            reset=reset,
+            ensure_all_finite=True if sparse.issparse(X) else "allow-nan",
+            ensure_min_samples=2 if reset else 1,
+            **{"accept_sparse": "csr", **options},
+        )
+
+    def _prepared(self, X: Any) -> Samples:
+        return samples_of(self._checked(X), False)
+
+    def _check_parameters(self, count: int, features: int) -> None:
+        k: Any = self.n_components
+        largest = min(count, features - 1)
+        if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or not 0 <= k <= largest:
+            raise ValueError(
+                f"n_components must be an integer between 0 and {largest}: at most "
+                f"n_samples={count} and below n_features={features}; got {k!r}."
+            )
+        tol: Any = self.tol
+        if not isinstance(tol, numbers.Real) or not 0 < float(tol) < math.inf:
+            raise ValueError(f"tol must be a positive number; got {tol!r}.")
+        steps: Any = self.max_iter
+        if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or steps < 1:
+            raise ValueError(f"max_iter must be an integer, 1 or larger; got {steps!r}.")
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.components_.shape[0])
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = True
+        return tags
+
+
+def _has_missing(X: Any) -> bool:
+    return isinstance(X, np.ndarray) and bool(np.isnan(X).any())
+
+
+def _require_known_columns(X: FloatArray) -> None:
+    unknown = np.flatnonzero(np.isnan(X).all(axis=0))
+    if unknown.size:
+        raise ValueError(
+            f"X must have a known entry in each column; got none in column {unknown[0]}."
+        )
