@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from lowrank.cross_validation import bi_cross_validation
     from lowrank.pca import PCA, MeanAlignmentWarning
     from lowrank.probabilistic import ProbabilisticPCA
+    from lowrank.projection import (
+        GaussianProjection,
+        SparseProjection,
+        johnson_lindenstrauss_dim,
+    )
     from lowrank.thresholding import (
         denoise,
         hard_threshold,
@@ -41,9 +46,11 @@ __all__ = [
     "PCA",
     "SVD",
     "ConvergenceWarning",
+    "GaussianProjection",
     "LowRank",
     "MeanAlignmentWarning",
     "ProbabilisticPCA",
+    "SparseProjection",
     "Whitening",
     "approximate",
     "bi_cross_validation",
@@ -53,6 +60,7 @@ __all__ = [
     "elbow",
     "gavish_donoho",
     "hard_threshold",
+    "johnson_lindenstrauss_dim",
     "minka",
     "noise_threshold",
     "optimal_threshold",
@@ -70,6 +78,11 @@ _HOMES = {
     "lowrank.cross_validation": ("bi_cross_validation",),
     "lowrank.pca": ("PCA", "MeanAlignmentWarning"),
     "lowrank.probabilistic": ("ProbabilisticPCA",),
+    "lowrank.projection": (
+        "GaussianProjection",
+        "SparseProjection",
+        "johnson_lindenstrauss_dim",
+    ),
     "lowrank.thresholding": (
         "denoise",
         "hard_threshold",

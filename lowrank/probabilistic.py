@@ -48,7 +48,7 @@ class ProbabilisticPCA(
     ----------
     n_components : int, default 2
         Number of hidden coordinates k, from 0 to min(n_samples, n_features - 1).
-    tol : float, default 1e-8
+    tol : float, default 1e-7
         EM stops when a step raises the log-likelihood per known entry by no more than this.
     max_iter : int, default 1000
         Largest number of EM steps.
@@ -108,7 +108,7 @@ class ProbabilisticPCA(
         self,
         n_components: int = 2,
         *,
-        tol: float = 1e-8,
+        tol: float = 1e-7,
         max_iter: int = 1000,
         random_state: int | np.random.Generator | np.random.RandomState | None = None,
     ) -> None:
