@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         SparseProjection,
         johnson_lindenstrauss_dim,
     )
+    from lowrank.subset import CUR, ColumnSubset, cur, leverage_scores, select_columns
     from lowrank.thresholding import (
         denoise,
         hard_threshold,
@@ -43,8 +44,10 @@ if TYPE_CHECKING:
     from lowrank.whitening import Whitening
 
 __all__ = [
+    "CUR",
     "PCA",
     "SVD",
+    "ColumnSubset",
     "ConvergenceWarning",
     "GaussianProjection",
     "LowRank",
@@ -56,11 +59,13 @@ __all__ = [
     "bi_cross_validation",
     "choose_rank",
     "cumulative_energy",
+    "cur",
     "denoise",
     "elbow",
     "gavish_donoho",
     "hard_threshold",
     "johnson_lindenstrauss_dim",
+    "leverage_scores",
     "minka",
     "noise_threshold",
     "optimal_threshold",
@@ -68,6 +73,7 @@ __all__ = [
     "profile_likelihood",
     "rank_for_energy",
     "rank_for_error",
+    "select_columns",
     "soft_threshold",
     "truncated_svd",
 ]
@@ -83,6 +89,7 @@ _HOMES = {
         "SparseProjection",
         "johnson_lindenstrauss_dim",
     ),
+    "lowrank.subset": ("CUR", "ColumnSubset", "cur", "leverage_scores", "select_columns"),
     "lowrank.thresholding": (
         "denoise",
         "hard_threshold",

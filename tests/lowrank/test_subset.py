@@ -1,0 +1,378 @@
+"""Columns, rows and CUR: searches against brute force, exact errors, dense = sparse."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.linalg
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+from scipy.sparse.linalg import aslinearoperator
+
+from lowrank import CUR, cur, leverage_scores, select_columns
+
+METHODS = ["qr", "leverage", "forward", "backward"]
+FORMATS = [sparse.csr_array, sparse.csc_matrix, sparse.coo_array, sparse.bsr_array]
+
+
+def normal(rows=12, columns=9, seed=0):
+    return np.random.default_rng(seed).standard_normal((rows, columns))
+
+
+def decaying(rows, columns, digits, seed):
+    """A matrix whose singular values fall by a constant factor, to 10**-digits of the first."""
+    U, s, Vt = np.linalg.svd(normal(rows, columns, seed), full_matrices=False)
+    return (U * 10.0 ** (-digits * np.arange(s.size) / s.size)) @ Vt
+
+
+def deficient(rows=12, columns=9, rank=4, seed=0):
+    A = normal(rows, rank, seed) @ normal(rank, columns, seed + 1)
+    A[:, 5] = A[:, 2]
+    A[:, 7] = 0
+    return A
+
+
+def thin(rows=40, columns=25, seed=0):
+    return normal(rows, columns, seed) * (np.random.default_rng(seed).random((rows, columns)) < 0.3)
+
+
+def error_of(A, columns):
+    columns = list(columns)
+    if not columns:
+        return np.linalg.norm(A)
+    C = A[:, columns]
+    return np.linalg.norm(A - C @ np.linalg.lstsq(C, A, rcond=None)[0])
+
+
+def cases(draw):
+    rows, columns, seed = draw(st.integers(1, 9)), draw(st.integers(1, 9)), draw(st.integers(0, 99))
+    A = decaying(rows, columns, draw(st.sampled_from([0, 2, 8])), seed)
+    if draw(st.booleans()):
+        A = A * 10.0 ** np.random.default_rng(seed).uniform(-4, 4, columns)
+    if draw(st.booleans()):
+        A[:, draw(st.integers(0, columns - 1))] = A[:, 0]
+    return A
+
+
+matrices = st.composite(cases)()
+
+
+# the searches
+
+
+@settings(deadline=None, max_examples=60)
+@given(matrices, st.sampled_from([np.asarray, sparse.csr_array]))
+def test_forward_takes_the_best_column_each_time(A, make):
+    columns = select_columns(make(A), A.shape[1], method="forward", random_state=0).columns
+    taken = []
+    for column in columns:
+        others = set(range(A.shape[1])) - set(taken)
+        best = min(error_of(A, [*taken, j]) for j in others)
+        taken.append(column)
+        assert error_of(A, taken) <= best * (1 + 1e-6) + 1e-12 * np.linalg.norm(A)
+
+
+@settings(deadline=None, max_examples=60)
+@given(matrices, st.sampled_from([np.asarray, sparse.csr_array]))
+def test_backward_drops_the_cheapest_column_each_time(A, make):
+    left = set(range(A.shape[1]))
+    for k in range(A.shape[1] - 1, -1, -1):
+        kept = set(select_columns(make(A), k, method="backward", random_state=0).columns)
+        assert kept < left
+        best = min(error_of(A, left - {j}) for j in left)
+        assert error_of(A, kept) <= best * (1 + 1e-6) + 1e-12 * np.linalg.norm(A)
+        left = kept
+
+
+@settings(deadline=None, max_examples=60)
+@given(matrices, st.sampled_from([np.asarray, sparse.csr_array]))
+def test_qr_takes_the_column_furthest_from_the_others(A, make):
+    columns = select_columns(make(A), A.shape[1], method="qr", random_state=0).columns
+    rounding = 1e-11 * np.linalg.norm(A)
+    for count, column in enumerate(columns):
+        C = A[:, columns[:count]]
+        residual = A - C @ np.linalg.lstsq(C, A, rcond=None)[0] if count else A
+        lengths = np.linalg.norm(residual, axis=0)
+        assert lengths[column] >= lengths.max() * (1 - 1e-6) - rounding
+
+
+def test_qr_pivots_are_those_of_lapack():
+    A = normal(30, 20)
+    pivots = scipy.linalg.qr(A, mode="r", pivoting=True)[1]
+    assert np.array_equal(select_columns(A, 20, method="qr").columns, pivots)
+
+
+@pytest.mark.parametrize("method", ["qr", "forward", "backward"])
+def test_blocks_do_not_change_the_choice(method, monkeypatch):
+    for A in (decaying(40, 12, 10, 0), deficient(), thin()):
+        whole = select_columns(sparse.csr_array(A), 5, method=method)
+        with monkeypatch.context() as patch:
+            patch.setattr("lowrank.column_search._CHUNK", 60)
+            pieces = select_columns(sparse.csr_array(A), 5, method=method)
+        assert np.array_equal(pieces.columns, whole.columns)
+
+
+@pytest.mark.parametrize("method", ["qr", "forward", "backward"])
+def test_permuted_columns_give_the_permuted_choice(method):
+    A, order = normal(), np.random.default_rng(1).permutation(9)
+    chosen = order[select_columns(A[:, order], 4, method=method).columns]
+    assert set(chosen) == set(select_columns(A, 4, method=method).columns)
+
+
+def test_forward_and_qr_differ_where_they_should():
+    A = np.array([[2.0, 2.0, 0.0, 2.0], [0.0, 0.0, 3.0, 0.0]])
+    assert select_columns(A, 1, method="qr").columns == [2]
+    assert select_columns(A, 1, method="forward").columns == [0]
+    assert select_columns(A, 1, method="backward").columns == [0]
+
+
+# the result
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("make", [np.asarray, sparse.csr_array])
+@pytest.mark.parametrize("k", [0, 1, 4, 9])
+def test_error_and_optimum(method, make, k):
+    A = thin(12, 9)
+    found = select_columns(make(A), k, method=method, random_state=0)
+    assert found.columns.dtype == np.int64
+    assert len(set(found.columns)) == k == found.columns.size
+    tail = np.linalg.norm(np.linalg.svd(A)[1][k:])
+    np.testing.assert_allclose(found.error, error_of(A, found.columns), atol=1e-12)
+    np.testing.assert_allclose(found.optimum, tail, atol=1e-12)
+    np.testing.assert_allclose(found.ratio, found.error / found.optimum if k < 9 else 1)
+    assert found.ratio >= 1
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("make", FORMATS)
+def test_sparse_equals_dense(method, make):
+    for A, k in ((thin(), 6), (deficient(), 3), (thin(10, 25), 4)):
+        dense = select_columns(A, k, method=method, random_state=0)
+        other = select_columns(make(A), k, method=method, random_state=0)
+        assert np.array_equal(other.columns, dense.columns)
+        np.testing.assert_allclose([other.error, other.optimum], [dense.error, dense.optimum])
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("make", [np.asarray, sparse.csr_array])
+def test_rank_deficient(method, make):
+    found = select_columns(make(deficient()), 4, method=method, random_state=0)
+    assert found.error == found.optimum == 0
+    assert found.ratio == 1
+    for k in (5, 9):
+        found = select_columns(make(deficient()), k, method=method, random_state=0)
+        assert len(set(found.columns)) == k
+        assert found.error == 0
+    assert select_columns(make(deficient()), 3, method=method, random_state=0).ratio > 1
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("make", [np.asarray, sparse.csr_array])
+@pytest.mark.parametrize("shape", [(5, 3), (3, 5), (0, 3), (3, 0)])
+def test_zero_and_empty_matrices(method, make, shape):
+    A = make(np.zeros(shape))
+    for k in range(shape[1] + 1):
+        found = select_columns(A, k, method=method, random_state=0)
+        assert sorted(found.columns) == sorted(set(found.columns))
+        assert (found.columns.size, found.error, found.ratio) == (k, 0, 1)
+    for k in range(min(shape) + 1):
+        assert cur(A, k, method=method, random_state=0).toarray().shape == shape
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("make", [np.asarray, sparse.csr_array])
+def test_more_columns_than_rows(method, make):
+    A = thin(6, 20)
+    found = select_columns(make(A), 15, method=method, random_state=0)
+    assert len(set(found.columns)) == 15
+    assert found.optimum == 0
+    np.testing.assert_allclose(found.error, error_of(A, found.columns), atol=1e-12)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("factor", [2.0**-500, 2.0**500])
+@pytest.mark.parametrize("make", [np.asarray, sparse.csr_array])
+def test_very_large_and_very_small_entries(method, factor, make):
+    plain = select_columns(make(thin()), 5, method=method, random_state=0)
+    found = select_columns(make(thin() * factor), 5, method=method, random_state=0)
+    assert np.array_equal(found.columns, plain.columns)
+    np.testing.assert_allclose(found.error, plain.error * factor)
+    approximation = cur(make(thin() * factor), 5, method=method, random_state=0)
+    same = cur(make(thin()), 5, method=method, random_state=0)
+    np.testing.assert_allclose(approximation.toarray(), same.toarray() * factor)
+    np.testing.assert_allclose(approximation.error, same.error * factor)
+
+
+@pytest.mark.parametrize("A", [np.arange(12).reshape(3, 4), [[1, 2], [3, 5]], normal()[::2, ::-1]])
+def test_integers_lists_and_strides(A):
+    before = np.array(A)
+    found = select_columns(A, 2, method="forward")
+    np.testing.assert_allclose(
+        found.error, error_of(before.astype(float), found.columns), atol=1e-9
+    )
+    assert np.array_equal(A, before)
+
+
+def test_a_big_sparse_matrix_stays_sparse():
+    planted = np.array([100.0, 90.0, 80.0, 70.0, 60.0])
+    A = sparse.random_array((60_000, 40_000), density=1e-5, rng=0, format="csr")
+    A = A + sparse.coo_array((planted, (np.arange(5), np.arange(5))), A.shape)
+    for method in ("qr", "forward", "leverage"):  # a dense copy would take 19 GB
+        found = select_columns(A, 4, method=method, random_state=0)
+        assert 1 <= found.ratio < 1.5
+        if method != "leverage":
+            assert np.array_equal(found.columns, np.arange(4))
+    product = cur(A, 4, random_state=0)
+    assert product.C.nnz + product.R.nnz < 1000
+    assert 1 <= product.ratio < 1.1
+
+
+def test_backward_refuses_what_would_not_fit():
+    A = sparse.random_array((30_000, 20_000), density=1e-6, rng=0)
+    message = r"at most 1.1 GB; got sparse A of shape \(30000, 20000\), with one of 3.2 GB: use"
+    with pytest.raises(ValueError, match=message):
+        select_columns(A, 3, method="backward")
+
+
+# leverage
+
+
+@pytest.mark.parametrize("make", [np.asarray, sparse.csr_array, aslinearoperator])
+@pytest.mark.parametrize("k", [0, 1, 5, 25])
+def test_leverage_scores(make, k):
+    A = thin()
+    Vt = np.linalg.svd(A, full_matrices=False)[2][:k]
+    scores = leverage_scores(make(A), k, random_state=0)
+    np.testing.assert_allclose(scores, (Vt**2).sum(axis=0), atol=1e-6)
+    np.testing.assert_allclose(scores.sum(), k)
+    rows = leverage_scores(make(A).T, k, random_state=0)
+    U = np.linalg.svd(A, full_matrices=False)[0][:, :k]
+    np.testing.assert_allclose(rows, (U**2).sum(axis=1), atol=1e-6)
+
+
+def test_leverage_counts_no_directions_without_weight():
+    scores = leverage_scores(deficient(), 9)
+    np.testing.assert_allclose(scores.sum(), 4)
+    assert scores[7] < 1e-20
+    assert np.array_equal(leverage_scores(np.zeros((4, 3)), 2), np.zeros(3))
+    assert leverage_scores(thin().astype(np.float32), 3).dtype == np.float32
+
+
+def test_leverage_draws_in_proportion():
+    A = np.array([[3.0, 4.0, 0.0]])  # leverages 9/25, 16/25 and 0
+    drawn = [
+        select_columns(A, 1, method="leverage", random_state=seed).columns[0]
+        for seed in range(2000)
+    ]
+    assert abs(np.mean(np.equal(drawn, 0)) - 9 / 25) < 0.04
+    assert 2 not in drawn
+    for seed in range(20):
+        assert 2 not in select_columns(A, 2, method="leverage", random_state=seed).columns
+
+
+# CUR
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("make", [np.asarray, *FORMATS])
+def test_cur_is_the_best_product_of_its_columns_and_rows(method, make):
+    A = thin()
+    found = cur(make(A), 6, method=method, random_state=0)
+    C, R = A[:, found.columns], A[found.rows]
+    assert sparse.issparse(found.C) == sparse.issparse(found.R) == (make is not np.asarray)
+    dense = [part.toarray() if sparse.issparse(part) else part for part in (found.C, found.R)]
+    assert np.array_equal(dense[0], C)
+    assert np.array_equal(dense[1], R)
+    np.testing.assert_allclose(found.U, np.linalg.pinv(C) @ A @ np.linalg.pinv(R), atol=1e-9)
+    np.testing.assert_allclose(found.toarray(), C @ found.U @ R, atol=1e-12)
+    np.testing.assert_allclose(found.error, np.linalg.norm(A - C @ found.U @ R))
+    np.testing.assert_allclose(found.optimum, np.linalg.norm(np.linalg.svd(A)[1][6:]))
+    assert found.ratio == found.error / found.optimum > 1
+    assert found.lowrank().rank == 6
+    moved = found.U + 1e-3 * normal(6, 6)
+    assert np.linalg.norm(A - C @ moved @ R) > found.error
+    if method != "leverage":
+        other = select_columns(A.T, 6, method=method).columns
+        assert np.array_equal(found.rows, other)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("make", [np.asarray, sparse.csr_array])
+@pytest.mark.parametrize("k", [4, 6, 9])
+def test_cur_of_a_deficient_matrix_is_exact(method, make, k):
+    A = deficient()
+    found = cur(make(A), k, method=method, random_state=0)
+    assert found.error == 0
+    assert found.ratio == 1
+    np.testing.assert_allclose(found.toarray(), A, atol=1e-10)
+
+
+def test_cur_of_nothing():
+    found = cur(normal(), 0)
+    assert isinstance(found, CUR)
+    assert (found.C.shape, found.U.shape, found.R.shape) == ((12, 0), (0, 0), (0, 9))
+    np.testing.assert_allclose(found.error, np.linalg.norm(normal()))
+    assert np.array_equal(found.toarray(), np.zeros((12, 9)))
+
+
+@pytest.mark.parametrize("make", [np.asarray, sparse.csr_array])
+def test_float32_stays(make):
+    A = make(thin().astype(np.float32))
+    found = cur(A, 5, random_state=0)
+    assert found.C.dtype == found.U.dtype == found.R.dtype == found.toarray().dtype == np.float32
+    wide = cur(A.astype(np.float64), 5, random_state=0)
+    assert np.array_equal(found.columns, wide.columns)
+    np.testing.assert_allclose(found.error, wide.error)
+    np.testing.assert_allclose(found.U, wide.U, rtol=1e-5)
+
+
+@pytest.mark.parametrize("function", [select_columns, cur])
+@pytest.mark.parametrize("method", METHODS)
+def test_same_seed_same_result(function, method):
+    first, second = (function(thin(), 5, method=method, random_state=3) for _ in range(2))
+    assert np.array_equal(first.columns, second.columns)
+    assert first.error == second.error
+
+
+def test_results_are_frozen_and_say_what_they_are():
+    found = cur(np.diag([2.0, 1.0]), 1)
+    assert repr(found) == "CUR(k=1, shape=(2, 2), error=1, ratio=1)"
+    with pytest.raises(AttributeError, match="cannot assign"):
+        found.error = 0.0
+    with pytest.raises(AttributeError, match="cannot assign"):
+        select_columns(normal(), 1).columns = None
+
+
+# the door
+
+
+@pytest.mark.parametrize("function", [select_columns, cur])
+def test_arguments_that_are_refused(function):
+    with pytest.raises(ValueError, match=r"method must be one of 'qr', 'leverage', .*; got 'best'"):
+        function(normal(), 2, method="best")
+    with pytest.raises(ValueError, match=r"k must be between 0 and 9 .*; got 10"):
+        function(normal(), 10)
+    with pytest.raises(ValueError, match=r"k must be between 0 and 9 .*; got -1"):
+        function(normal(), -1)
+    for wrong in (2.0, True, "2", None):
+        with pytest.raises(TypeError, match="k must be an integer; got"):
+            function(normal(), wrong)
+    with pytest.raises(
+        TypeError, match="must be an array or a sparse matrix; got a LinearOperator"
+    ):
+        function(aslinearoperator(normal()), 2)
+    with pytest.raises(ValueError, match="A must be finite; got NaN at row 1, column 0"):
+        function(np.array([[1.0, 2.0], [math.nan, 0.0]]), 1)
+    with pytest.raises(ValueError, match="random_state must be"):
+        function(normal(), 2, random_state=-1)
+
+
+def test_more_than_the_rank_allows():
+    with pytest.raises(ValueError, match=r"between 0 and 3 \(min\(A.shape\)\); got 4"):
+        cur(normal(3, 5), 4)
+    with pytest.raises(ValueError, match=r"between 0 and 5 \(columns of A\); got 6"):
+        select_columns(normal(3, 5), 6)
+    with pytest.raises(ValueError, match=r"between 0 and 3 \(min\(A.shape\)\); got 4"):
+        leverage_scores(normal(3, 5), 4)
