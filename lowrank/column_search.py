@@ -8,12 +8,14 @@ works on a triangular factor of the matrix.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lowrank import kernels
+from lowrank.kernels import one_blas_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
     Indices = NDArray[np.int64]
 
-__all__ = ["Columns", "DenseColumns", "SparseColumns", "eliminated", "greedy"]
+__all__ = ["Columns", "DenseColumns", "SparseColumns", "columns_of", "eliminated", "greedy"]
 
 _CHUNK = 1 << 22  # numbers that a temporary block of columns may hold
 _LARGEST_TRIANGLE = (
@@ -146,6 +148,11 @@ class SparseColumns:
 Columns = DenseColumns | SparseColumns
 
 
+def columns_of(matrix: Any) -> Columns:
+    """Wrap a float64 array, or a canonical sparse matrix in float64 of any format."""
+    return DenseColumns(matrix) if isinstance(matrix, np.ndarray) else SparseColumns(matrix.tocsr())
+
+
 def greedy(columns: Columns, k: int, *, by_error: bool) -> Indices:
     """Choose columns one by one.
 
@@ -157,14 +164,17 @@ def greedy(columns: Columns, k: int, *, by_error: bool) -> Indices:
     by_error : bool
         Choose the column that leaves the smallest error ||A - C C^+ A||_F; else the one that is
         furthest from the span of those chosen, as QR with column pivoting does. The first
-        column of several equal ones is taken.
+        of several columns that are equally good to nine digits is taken.
 
     Returns
     -------
     ndarray of shape (k,)
         In order of choice; once all columns are spanned, the first of those left.
     """
-    return _completed(_searched(columns, k, by_error=by_error).chosen, k, columns.shape[1])
+    # Compiled products alternate with small ones of BLAS, whose idle threads would spin on.
+    with one_blas_thread() if isinstance(columns, SparseColumns) else nullcontext():
+        found = _searched(columns, k, by_error=by_error)
+    return _completed(found.chosen, k, columns.shape[1])
 
 
 def _searched(columns: Columns, k: int, *, by_error: bool) -> _Residual:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["ProbabilisticPCA"]
 
 _DTYPES = [np.float64, np.float32]
-_NO_NOISE = 1e-10  # of the largest variance: a smaller noise variance counts as this in posteriors
+_NO_NOISE = 1e-10  # of the largest variance: what stands for a noise variance of 0 in posteriors
 
 
 class ProbabilisticPCA(
@@ -315,9 +315,9 @@ class ProbabilisticPCA(
         self.loadings_ = self.components_.T * lengths
 
     def _model(self) -> FactorModel:
-        """Return the model about its own mean, with enough noise for the posterior to exist."""
+        """Return the model about its own mean, with some noise so that the posterior exists."""
         largest = float(self.explained_variance_.max(initial=0.0)) or 1.0
-        noise = max(self.noise_variance_, _NO_NOISE * largest)
+        noise = self.noise_variance_ or _NO_NOISE * largest
         loadings = self.loadings_.astype(np.float64)
         return FactorModel(np.zeros(loadings.shape[0]), loadings, noise)
 

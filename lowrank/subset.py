@@ -11,7 +11,7 @@ import numpy as np
 
 from lowrank.approximation import LowRank
 from lowrank.arguments import as_operator, checked_generator
-from lowrank.column_search import DenseColumns, SparseColumns, eliminated, greedy
+from lowrank.column_search import columns_of, eliminated, greedy
 from lowrank.estimators import negligible_value
 from lowrank.svd import truncated_svd
 
@@ -178,7 +178,8 @@ def select_columns(A: Any, k: int, *, method: str = "qr", random_state: Any = No
     method : {"qr", "leverage", "forward", "backward"}, default "qr"
         "qr" takes the column furthest from the span of those taken before, as QR with column
         pivoting: one product with A' per column. "forward" takes the column that leaves the
-        smallest error: two products more per column, and A' A once, in pieces.
+        smallest error: two products more per column, and A' A once, in pieces. Of columns that
+        are equally good in either sense, to nine digits, the first is taken.
         "leverage" draws columns without replacement, with odds in proportion to their leverage on
         the best rank-k approximation. "backward" starts from all columns and drops the one
         whose loss raises the error the least, in time of order m^3: the most careful, and the only
@@ -221,7 +222,7 @@ def select_columns(A: Any, k: int, *, method: str = "qr", random_state: Any = No
     shape = _checked_shape(A)
     count = _checked_count(k, shape[1])
     given = _given(A, min(count, *shape), rng)
-    columns = _columns_of(given.matrix)
+    columns = columns_of(given.matrix)
     chosen = _chosen(columns, given.svd, count, method, rng, rows=False)
     basis, _ = _span(columns.block(chosen))
     error = given.distance(basis, columns.transposed_product(basis))
@@ -275,7 +276,7 @@ def cur(A: Any, k: int, *, method: str = "qr", random_state: Any = None) -> CUR:
     shape = _checked_shape(A)
     count = _checked_count(k, min(shape), "min(A.shape)")
     given = _given(A, count, rng)
-    columns, rows = _columns_of(given.matrix), _columns_of(given.matrix.T)
+    columns, rows = columns_of(given.matrix), columns_of(given.matrix.T)
     first = _chosen(columns, given.svd, count, method, rng, rows=False)
     second = _chosen(rows, given.svd, count, method, rng, rows=True)
     left, left_inverse = _span(columns.block(first))
@@ -352,12 +353,6 @@ def _canonical(A: Any) -> Any:
         csr = csr.copy()
         csr.sum_duplicates()
     return csr.astype(np.float64, copy=False)
-
-
-def _columns_of(matrix: Any) -> Columns:
-    if isinstance(matrix, np.ndarray):
-        return DenseColumns(matrix)
-    return SparseColumns(matrix.tocsr())
 
 
 def _taken(A: Any, dtype: np.dtype[Any], *, columns: Any = slice(None), rows: Any = None) -> Any:

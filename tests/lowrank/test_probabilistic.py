@@ -12,6 +12,7 @@ from scipy import sparse
 from scipy.stats import multivariate_normal
 from sklearn import decomposition
 from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -190,6 +191,25 @@ def test_exactly_low_rank_data_are_completed():
     assert np.array_equal(model.score_samples(holed(X)), np.full(100, -np.inf))
 
 
+def test_likelihood_of_little_noise():
+    X = holed(drawn(100, 20, 1, noise=1.2e-5))
+    model = ProbabilisticPCA(1, random_state=0).fit(X)
+    assert 0 < model.noise_variance_ < 1e-10 * model.explained_variance_[0]
+    np.testing.assert_allclose(model.score_samples(X).sum(), model.log_likelihood_, rtol=1e-6)
+
+
+def test_rows_without_entries_say_nothing():
+    X = holed(drawn(60), 0.2)
+    empty = np.full((5, 6), np.nan)
+    model = ProbabilisticPCA(2, random_state=0, tol=1e-13).fit(X)
+    padded = ProbabilisticPCA(2, random_state=0, tol=1e-13).fit(np.vstack([empty, X]))
+    np.testing.assert_allclose(padded.get_covariance(), model.get_covariance(), atol=1e-4)
+    np.testing.assert_allclose(padded.log_likelihood_, model.log_likelihood_)
+    alone = np.full((4, 3), np.nan)
+    alone[1] = [1, 2, 3]
+    assert np.array_equal(ProbabilisticPCA(1).fit(alone).impute(alone), np.tile(alone[1], (4, 1)))
+
+
 def test_expectations_against_the_conditional_normal_distribution():
     X = holed(drawn(50), 0.4)
     X[7] = np.nan
@@ -302,6 +322,13 @@ def test_inverse_transform_and_pipeline():
     pipeline.set_output(transform="default")
     assert pipeline.fit_transform(holed(X)).shape == (200, 2)
     assert list(model.get_feature_names_out()) == ["probabilisticpca0", "probabilisticpca1"]
+
+
+@pytest.mark.parametrize("prepare", [holed, np.asarray])
+def test_held_out_likelihood_finds_the_number_of_components(prepare):
+    search = GridSearchCV(ProbabilisticPCA(random_state=0), {"n_components": [0, 1, 2, 3, 4, 5, 6]})
+    search.fit(prepare(drawn(400, 8, 3, noise=0.5)))
+    assert search.best_params_ == {"n_components": 3}
 
 
 def test_warns_with_the_figure_when_em_has_not_converged():
