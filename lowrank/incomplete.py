@@ -164,7 +164,7 @@ def posteriors(rows: IncompleteRows, model: FactorModel) -> Iterator[Posterior]:
         system = (block.known @ squares).reshape(len(block.starts), k, k) + noise * np.eye(k)
         inverse: Float64Array = np.linalg.inv(system).astype(np.float64, copy=False)
         right = block.values @ W - (block.known @ (mean[:, None] * W))[block.pattern]
-        hidden = (inverse[block.pattern] @ right[:, :, None])[:, :, 0]
+        hidden = _solved(system[block.pattern], inverse[block.pattern], right)
         known = block.known.sum(axis=1)
         constant = known * math.log(2 * math.pi) + (known - k) * math.log(noise)
         constant += np.linalg.slogdet(system)[1]
@@ -249,6 +249,17 @@ class _Moments:
         spread = self.hidden[:-1, :-1] / self.hidden[-1, -1] - np.outer(centre, centre)
         root: Float64Array = np.linalg.cholesky(spread).astype(np.float64, copy=False)
         return FactorModel(mean + W @ centre, W @ root, max(noise, rows.least_noise))
+
+
+def _solved(systems: Float64Array, inverses: Float64Array, right: Float64Array) -> Float64Array:
+    """Return the solution of each row's system.
+
+    An inverse alone has the errors of its largest entries, 1 / noise, in all directions. The second
+    step takes them out where the row is known well.
+    """
+    first = inverses @ right[:, :, None]
+    rest = right[:, :, None] - systems @ first
+    return (first + inverses @ rest)[:, :, 0]
 
 
 def _residual_squares(block: _Block, model: FactorModel, hidden: Float64Array) -> Float64Array:

@@ -133,6 +133,13 @@ def test_forward_and_qr_differ_where_they_should():
     assert select_columns(A, 1, method="backward").columns == [0]
 
 
+def test_of_equal_columns_the_first_are_kept():
+    for method in ("qr", "forward", "backward"):
+        for make in (np.asarray, sparse.csr_array):
+            found = select_columns(make(np.eye(6)), 2, method=method)
+            assert np.array_equal(found.columns, [0, 1])
+
+
 # the result
 
 
