@@ -19,7 +19,7 @@ from lowrank import kernels
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = ["AlsSweep", "BiasedFactors", "als_sweeps"]
+__all__ = ["AlsSweep", "BiasedFactors", "als_sweeps", "solve_rows"]
 
 Floats = NDArray[np.floating[Any]]
 
@@ -214,6 +214,63 @@ def als_sweeps(
             objective=fitted + rows.penalties(),
             rmse=math.sqrt(max(squares, 0.0) / n_entries),
         )
+
+
+def solve_rows(
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.int32],
+    data: Floats,
+    fitted: BiasedFactors,
+    *,
+    regularization: float,
+    count_power: float = 0.5,
+    scale: float = 1.0,
+    threads: int | None = None,
+) -> tuple[Floats, Floats]:
+    """Solve for the factors and biases of some rows, with the mean and the columns fixed.
+
+    The rows may be new ones. Those that `fitted` was fitted to get the minimum of the objective of
+    `als_sweeps` over the rows, the same bits whichever rows are solved together. New columns are
+    solved in the same way, with the roles of rows and columns exchanged.
+
+    Parameters
+    ----------
+    indptr, indices, data : ndarrays of int64, int32 and the dtype of the factors
+        The known entries of the rows in CSR form.
+    fitted : BiasedFactors
+        Only its mean and the columns' factors and biases matter.
+    regularization, count_power : float
+        As in `als_sweeps`.
+    scale : float
+        Standard deviation of the entries that `fitted` was fitted to.
+    threads : int, optional
+        All available cores by default; the result is the same on any number.
+
+    Returns
+    -------
+    factors : ndarray of shape (n_rows, k)
+    bias : ndarray of shape (n_rows,)
+        Both zero for a row without entries.
+    """
+    columns = fitted.column_factors
+    dtype = columns.dtype
+    weight = np.maximum(np.diff(indptr), 1).astype(dtype) ** dtype.type(count_power)
+    factors = kernels.aligned_zeros((len(weight), columns.shape[1]), dtype)
+    bias = np.zeros(len(weight), dtype)
+    kernels.als_half_sweep(
+        indptr,
+        indices,
+        data.astype(dtype, copy=False),
+        columns,
+        other_bias=fitted.column_bias,
+        shift=fitted.mean,
+        penalty=dtype.type(regularization * scale) * weight,
+        bias_penalty=dtype.type(regularization) * weight,
+        factors=factors,
+        bias=bias,
+        threads=threads,
+    )
+    return factors, bias
 
 
 def _check(X: csr_array, k: int, regularization: float) -> None:

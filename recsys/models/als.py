@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from recsys.errors import DataError
-from recsys.models.base import FactorModel, Step
+from recsys.models.base import (
+    Explanation,
+    FactorModel,
+    Floats,
+    Histories,
+    Step,
+    axes,
+    check_indices,
+)
 
 if TYPE_CHECKING:
     from lowrank.completion import AlsSweep, BiasedFactors
@@ -45,6 +54,11 @@ class ALS(FactorModel):
     threads : int, optional
         All available cores by default.
 
+    Attributes
+    ----------
+    scale : float
+        Standard deviation of the training ratings, 1 if they are constant.
+
     References
     ----------
     Zhou, Wilkinson, Schreiber and Pan (2008), "Large-scale parallel collaborative filtering for
@@ -61,6 +75,7 @@ class ALS(FactorModel):
     tol: float = 1e-4
     random_state: int = 0
     threads: int | None = None
+    scale: float = field(init=False, repr=False, metadata=axes())
 
     def __post_init__(self) -> None:
         if self.factors < 1:
@@ -80,7 +95,9 @@ class ALS(FactorModel):
         validation: Ratings | None = None,
         start: FactorModel | None = None,
     ) -> Self:
-        """Fit to `ratings`.
+        """Fit to `ratings`: whole sweeps, then the users once more.
+
+        So the users are exactly what `with_users` makes of their ratings.
 
         Parameters
         ----------
@@ -106,10 +123,11 @@ class ALS(FactorModel):
             self.factors,
             regularization=self.regularization,
             count_power=self.count_power,
-            start=None if start is None else _as_start(start),
+            start=None if start is None else _fitted(start),
             random_state=self.random_state,
             threads=self.threads,
         )
+        self.scale = float(ratings.values.std(dtype=np.float64)) or 1.0
         previous = math.inf
         for number, sweep in enumerate(islice(sweeps, self.iterations), start=1):
             self._take(sweep.factors)
@@ -118,7 +136,49 @@ class ALS(FactorModel):
             if previous - sweep.objective <= self.tol * sweep.objective:
                 break
             previous = sweep.objective
+        self.user_factors, self.user_bias = self._solve(_fitted(self), Histories.of(ratings))
         return self
+
+    def with_users(self, histories: Histories) -> Self:
+        """Return the model whose users are these, each by one ridge solve with the items fixed."""
+        factors, bias = self._solve(_fitted(self), histories)
+        return self.with_arrays(user_factors=factors, user_bias=bias)
+
+    def with_items(self, histories: Histories) -> Self:
+        """Return the model whose items are these, each by one ridge solve with the users fixed."""
+        factors, bias = self._solve(_transposed(_fitted(self)), histories)
+        return self.with_arrays(item_factors=factors, item_bias=bias)
+
+    def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
+        """Take the scores of `items` apart into mean and item bias, and what each rating adds.
+
+        With the items fixed, the factors and the bias of a user are linear in what its ratings
+        leave over after the mean and the items' biases.
+        """
+        from recsys.models.folding import ridge_terms
+
+        asked = check_indices(items, self.n_items, "item")
+        weight = max(1, len(history.indices)) ** self.count_power * self.regularization
+        terms = ridge_terms(
+            self.item_factors[history.indices],
+            history.values - self.global_mean - self.item_bias[history.indices],
+            self.item_factors[asked],
+            penalty=weight * self.scale,
+            bias_penalty=weight,
+        )
+        return Explanation(self.item_bias[asked] + np.float32(self.global_mean), terms)
+
+    def _solve(self, fitted: BiasedFactors, rows: Histories) -> tuple[Floats, Floats]:
+        from lowrank.completion import solve_rows
+
+        return solve_rows(
+            *rows,
+            fitted,
+            regularization=self.regularization,
+            count_power=self.count_power,
+            scale=self.scale,
+            threads=self.threads,
+        )
 
     def _take(self, fitted: BiasedFactors) -> None:
         self.global_mean = fitted.mean
@@ -139,7 +199,7 @@ class ALS(FactorModel):
         return float(np.sqrt(np.mean((predicted - held_out.values) ** 2, dtype=np.float64)))
 
 
-def _as_start(model: FactorModel) -> BiasedFactors:
+def _fitted(model: FactorModel) -> BiasedFactors:
     from lowrank.completion import BiasedFactors
 
     return BiasedFactors(
@@ -148,4 +208,14 @@ def _as_start(model: FactorModel) -> BiasedFactors:
         model.item_bias,
         model.user_factors,
         model.item_factors,
+    )
+
+
+def _transposed(fitted: BiasedFactors) -> BiasedFactors:
+    return replace(
+        fitted,
+        row_bias=fitted.column_bias,
+        column_bias=fitted.row_bias,
+        row_factors=fitted.column_factors,
+        column_factors=fitted.row_factors,
     )

@@ -12,18 +12,35 @@ fitted yet" follow from those declarations, so a new model writes none of them::
         n_items: int = field(init=False, repr=False, metadata=axes())
 
 Models know integer indices only. `recsys.Recommender` translates ids.
+
+Some models can do more than score, by having a method for it (`recsys.models.protocols`):
+
+``with_users(histories)``
+    The same items, but the users are these n ones (index 0..n-1), folded in with the items fixed.
+    Every other method then works on them. A training user folded in gets its fitted factors, so
+    an alternating fit ends with its users.
+``with_items(histories)``
+    The same users, but the items are these n new ones, given by rows of users and values.
+``contributions(history, items)``
+    The scores of `items` for the one user of `history`, as an `Explanation`: base plus one term
+    per rating of the history, which add up to the score (before clipping) to rounding.
+``item_vectors()``, ``user_vectors()``
+    Vectors whose cosine says how alike two items or two users are.
+``predict_std(users, items)``
+    The standard deviation of each prediction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recsys.errors import DataError, NotFittedError
+from recsys.models.protocols import Explanation, Floats, Histories, Indices, Model, Step
 
 if TYPE_CHECKING:
     from recsys.ratings import Ratings
@@ -31,8 +48,10 @@ if TYPE_CHECKING:
 __all__ = [
     "BaseModel",
     "BiasedModel",
+    "Explanation",
     "FactorModel",
     "Floats",
+    "Histories",
     "Indices",
     "Model",
     "Step",
@@ -41,98 +60,7 @@ __all__ = [
     "pair_dots",
 ]
 
-Floats = NDArray[np.float32]
-Indices = NDArray[np.int64]
-
 _BLOCK_FLOATS = 2**22  # gathered factor rows per block of pairs: 16 MB a side
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """Where an iterative fit stands; given to ``on_step`` after each sweep.
-
-    Attributes
-    ----------
-    step, total : int
-        Sweeps done and the most there will be; ``step`` counts from 1.
-    objective : float or None
-        The penalised sum of squares that is being minimised.
-    train_rmse, validation_rmse : float or None
-        Root mean squared error on the training and on the validation ratings.
-    """
-
-    step: int
-    total: int
-    objective: float | None = None
-    train_rmse: float | None = None
-    validation_rmse: float | None = None
-
-
-class Model(Protocol):
-    """What `Recommender`, `storage` and `evaluation` ask of a model.
-
-    Attributes
-    ----------
-    name : str
-        The name in `recsys.models.MODELS`.
-    needs_values : bool
-        Whether implicit feedback (no rating column) is refused by `fit`.
-    predicts_ratings : bool
-        Whether `predict` estimates the rating itself, so that RMSE and MAE mean something.
-    """
-
-    name: ClassVar[str]
-    needs_values: ClassVar[bool]
-    predicts_ratings: ClassVar[bool]
-
-    @property
-    def n_users(self) -> int:
-        """Number of users of the training ratings."""
-        ...
-
-    @property
-    def n_items(self) -> int:
-        """Number of items of the training ratings."""
-        ...
-
-    def fit(
-        self,
-        ratings: Ratings,
-        *,
-        on_step: Callable[[Step], None] | None = None,
-        validation: Ratings | None = None,
-    ) -> Self:
-        """Learn from `ratings`; `validation` must share their users and items."""
-        ...
-
-    def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
-        """Predicted ratings of pairs, shape (n_pairs,)."""
-        ...
-
-    def scores(self, users: ArrayLike) -> Floats:
-        """Ranking scores of all items, (n_block, n_items), in memory the caller may change."""
-        ...
-
-    def score_error(self, users: ArrayLike) -> Floats | None:
-        """Bound on ``|scores - predict|`` by rounding, per user.
-
-        None says that a user's scores are the same bits in any block; otherwise the top-N search
-        widens its cut by the bound and takes the final scores from `predict`.
-        """
-        ...
-
-    def params(self) -> dict[str, Any]:
-        """Return the parameters, as JSON can hold them."""
-        ...
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return what was fitted, as arrays (scalars have shape ())."""
-        ...
-
-    @classmethod
-    def from_arrays(cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """Return the fitted model that `params` and `arrays` describe."""
-        ...
 
 
 def axes(*names: str) -> dict[str, tuple[str, ...]]:
@@ -225,6 +153,17 @@ class BaseModel:
             setattr(model, f.name, array if names else array.item())
         return model
 
+    def with_arrays(self, **changed: Any) -> Self:
+        """Return a model like this one in which some fitted arrays are others.
+
+        Raises
+        ------
+        DataError
+            If the shapes of the arrays no longer agree.
+        """
+        arrays = self.arrays() | {name: np.asarray(value) for name, value in changed.items()}
+        return type(self).from_arrays(self.params(), arrays)
+
     def require_values(self, ratings: Ratings) -> None:
         """Refuse implicit feedback; for models with ``needs_values``, at the start of `fit`.
 
@@ -315,6 +254,10 @@ class FactorModel(BiasedModel):
     def item_vectors(self) -> Floats:
         """Return the vectors whose cosine says how alike two items are, shape (n_items, k)."""
         return self.item_factors
+
+    def user_vectors(self) -> Floats:
+        """Return the vectors whose cosine says how alike two users are, shape (n_users, k)."""
+        return self.user_factors
 
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
         """Predicted ratings of pairs, shape (n_pairs,); the same bits for a pair in any company."""

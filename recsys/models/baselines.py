@@ -11,7 +11,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recsys.errors import DataError
-from recsys.models.base import BaseModel, BiasedModel, Floats, Step, axes, check_indices
+from recsys.models.base import (
+    BaseModel,
+    BiasedModel,
+    Explanation,
+    Floats,
+    Histories,
+    Step,
+    axes,
+    check_indices,
+)
 
 if TYPE_CHECKING:
     from recsys.ratings import Ratings
@@ -92,6 +101,31 @@ class Bias(BiasedModel):
                 break
         return self
 
+    def with_users(self, histories: Histories) -> Self:
+        """Return the model whose users are these; their biases, with those of the items fixed."""
+        return self.with_arrays(user_bias=self._solve(histories, self.item_bias, self.user_damping))
+
+    def with_items(self, histories: Histories) -> Self:
+        """Return the model whose items are these; their biases, with those of the users fixed."""
+        return self.with_arrays(item_bias=self._solve(histories, self.user_bias, self.item_damping))
+
+    def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
+        """Take the scores of `items` apart: each rating moves the user's bias, for all items alike.
+
+        With no ratings of the user, the score is the mean and the item's bias.
+        """
+        asked = check_indices(items, self.n_items, "item")
+        residuals = history.values - np.float32(self.global_mean) - self.item_bias[history.indices]
+        terms = residuals / np.float32(max(1, len(residuals)) + self.user_damping)
+        base = self.item_bias[asked] + np.float32(self.global_mean)
+        return Explanation(base, np.tile(terms, (len(asked), 1)))
+
+    def _solve(self, histories: Histories, other_bias: Floats, damping: float) -> Floats:
+        residuals = histories.values.astype(np.float64) - self.global_mean
+        residuals -= other_bias[histories.indices]
+        sums: Doubles = np.bincount(histories.rows, residuals, minlength=histories.n_rows)
+        return _single(_Side(histories.rows, histories.counts, damping).shrink(sums))
+
 
 @dataclass(kw_only=True, eq=False)
 class Popular(BaseModel):
@@ -111,6 +145,7 @@ class Popular(BaseModel):
 
     damping: float = 10.0
     n_users: int = field(init=False, repr=False, metadata=axes())
+    counts_only: bool = field(init=False, repr=False, metadata=axes())
     global_mean: float = field(init=False, repr=False, metadata=axes())
     item_counts: Floats = field(init=False, repr=False, metadata=axes("n_items"))
     item_means: Floats = field(init=False, repr=False, metadata=axes("n_items"))
@@ -132,14 +167,35 @@ class Popular(BaseModel):
     ) -> Self:
         """Count the ratings of each item and average them."""
         _, items = _Side.pair(ratings, 0, self.damping)
-        self.n_users = ratings.n_users
-        self.item_counts = self.item_means = _single(items.counts)
+        self.n_users, self.counts_only = ratings.n_users, ratings.implicit
         self.global_mean = 0.0
         if not ratings.implicit:
-            self.global_mean = mean = float(np.mean(ratings.values, dtype=np.float64))
-            deviations = items.sums(ratings.values) - items.counts * mean
-            self.item_means = _single(mean + items.shrink(deviations))
+            self.global_mean = float(np.mean(ratings.values, dtype=np.float64))
+        self.item_counts = _single(items.counts)
+        self.item_means = self._means(items, ratings.values)
         return self
+
+    def with_users(self, histories: Histories) -> Self:
+        """Return the model of as many other users, to whom the same is recommended."""
+        return self.with_arrays(n_users=histories.n_rows)
+
+    def with_items(self, histories: Histories) -> Self:
+        """Return the model whose items are these: counted, and averaged with the known mean."""
+        items = _Side(histories.rows, histories.counts, self.damping)
+        means = self._means(items, histories.values)
+        return self.with_arrays(item_counts=_single(items.counts), item_means=means)
+
+    def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
+        """Return the number of ratings of each item as base: the history adds nothing."""
+        asked = check_indices(items, self.n_items, "item")
+        nothing = np.zeros((len(asked), len(history.indices)), dtype=np.float32)
+        return Explanation(self.item_counts[asked], nothing)
+
+    def _means(self, items: _Side, values: Floats) -> Floats:
+        if self.counts_only:
+            return _single(items.counts)
+        deviations = items.sums(values) - items.counts * self.global_mean
+        return _single(self.global_mean + items.shrink(deviations))
 
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
         """Damped mean rating of each pair's item, shape (n_pairs,)."""
