@@ -18,6 +18,7 @@ __all__ = [
     "column_names",
     "encode",
     "known_rows",
+    "listed",
     "rating_problem",
     "rating_values",
     "to_polars",
@@ -227,6 +228,12 @@ def known_rows(info: object | None, ids: Ids) -> pl.DataFrame | None:
     known = pl.DataFrame([pl.Series(ids.kind, found), *others])
     known = known.filter(pl.col(ids.kind) >= 0).unique(ids.kind, keep="first", maintain_order=True)
     return known.with_columns(ids.take(known[ids.kind].to_numpy()))
+
+
+def listed(ids: Any) -> Any:
+    """Return a single id as a list of one, and a Series or array as it is."""
+    single = isinstance(ids, str | int | np.integer | float)
+    return [ids] if single else ids if isinstance(ids, pl.Series | np.ndarray) else list(ids)
 
 
 def _is_pandas(frame: object) -> bool:

@@ -123,8 +123,8 @@ class Bias(BiasedModel):
     def _solve(self, histories: Histories, other_bias: Floats, damping: float) -> Floats:
         residuals = histories.values.astype(np.float64) - self.global_mean
         residuals -= other_bias[histories.indices]
-        sums: Doubles = np.bincount(histories.rows, residuals, minlength=histories.n_rows)
-        return _single(_Side(histories.rows, histories.counts, damping).shrink(sums))
+        sums = np.bincount(histories.rows, residuals, minlength=histories.n_rows)
+        return _single(_Side(histories.rows, histories.counts, damping).shrink(sums.astype(float)))
 
 
 @dataclass(kw_only=True, eq=False)

@@ -1,0 +1,140 @@
+"""Old and new ratings in one, and what a model knows carried over to them."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+from recsys.duplicates import to_csr
+from recsys.errors import DataError
+from recsys.frames import known_rows
+from recsys.ids import Ids, Kind
+from recsys.ratings import Ratings
+
+if TYPE_CHECKING:
+    from recsys.models.base import Indices, Model
+
+__all__ = ["merged", "spread", "takes_start"]
+
+_AXES = ("n_users", "n_items")
+
+
+def merged(old: Ratings, new: Ratings) -> Ratings:
+    """Return the ratings of both; of a pair that is in both, the new one.
+
+    Times are kept if both have them. Of metadata, the columns of both are kept, and the new row of
+    a user or item that is in both.
+
+    Raises
+    ------
+    DataError
+        If one is explicit and the other implicit, or text ids cannot be among integer ids.
+    """
+    if old.implicit != new.implicit:
+        kinds = ["implicit" if each.implicit else "explicit" for each in (old, new)]
+        raise DataError(
+            f"The new ratings must be {kinds[0]}, as those of the model are; got {kinds[1]} ones."
+        )
+    before, after = old.to_frame(), _alike(new.to_frame(), old)
+    if old.implicit and "rating" in {*before.columns, *after.columns}:
+        before, after = (_with_counts(frame) for frame in (before, after))
+    kept = before.join(after, on=["user", "item"], how="anti", maintain_order="left")
+    columns = [name for name in kept.columns if name in after.columns]
+    rows = pl.concat([kept.select(columns), after.select(columns)])
+    users = _both(old, "user", new)
+    items = _both(old, "item", new)
+    csr = to_csr(
+        users.find(rows["user"]).astype(np.int32),
+        items.find(rows["item"]).astype(np.int32),
+        rows["rating"].to_numpy() if "rating" in columns else None,
+        rows["timestamp"].to_numpy() if "timestamp" in columns else None,
+        (len(users), len(items)),
+        "last",
+    )
+    return Ratings(
+        users=users,
+        items=items,
+        indptr=csr.indptr,
+        indices=csr.indices,
+        values=csr.values,
+        timestamps=csr.timestamps,
+        implicit=old.implicit,
+        item_info=known_rows(_info(old.item_info, new.item_info, "item", old), items),
+        user_info=known_rows(_info(old.user_info, new.user_info, "user", old), users),
+    )
+
+
+def takes_start(model: Model) -> bool:
+    """Whether `model.fit` can begin where another fit ended."""
+    return "start" in inspect.signature(model.fit).parameters
+
+
+def spread(model: Any, users: Indices, items: Indices, shape: tuple[int, int]) -> Any:
+    """Return `model` with its users and items at other indices, and zeros where nobody is.
+
+    Parameters
+    ----------
+    model : BaseModel
+        Fitted.
+    users, items : int64 ndarrays
+        The new index of each user and item.
+    shape : tuple of two ints
+        The new numbers of users and items.
+    """
+    places = dict(zip(_AXES, (users, items), strict=True))
+    sizes = dict(zip(_AXES, shape, strict=True))
+    axes_of = {field.name: field.metadata["axes"] for field in fields(model) if not field.init}
+    moved = {}
+    for name, array in model.arrays().items():
+        for axis, along in enumerate(axes_of[name]):
+            if along in places:
+                wider = list(array.shape)
+                wider[axis] = sizes[along]
+                target = np.zeros(wider, array.dtype)
+                target[(slice(None),) * axis + (places[along],)] = array
+                array = target
+        moved[name] = np.asarray(sizes[name]) if name in sizes else array
+    return type(model).from_arrays(model.params(), moved)
+
+
+def _alike(frame: pl.DataFrame, old: Ratings) -> pl.DataFrame:
+    """Return the frame with ids of the types of `old`."""
+    return frame.with_columns(
+        _id_column(frame["user"], old, "user"), _id_column(frame["item"], old, "item")
+    )
+
+
+def _both(old: Ratings, kind: Kind, new: Ratings) -> Ids:
+    """Return the ids of both, those without ratings included."""
+    mine, theirs = (each.users if kind == "user" else each.items for each in (old, new))
+    return Ids(pl.concat([mine.values, _id_column(theirs.values, old, kind)]), kind)
+
+
+def _id_column(ids: pl.Series, old: Ratings, kind: Kind) -> pl.Series:
+    found = ids.cast((old.users if kind == "user" else old.items).dtype, strict=False)
+    bad = found.is_null() | (found.cast(ids.dtype) != ids).fill_null(False)
+    if bad.any():
+        raise DataError(
+            f"The model has integer {kind} ids; {ids.filter(bad)[0]!r} cannot be among them."
+        )
+    return found
+
+
+def _with_counts(frame: pl.DataFrame) -> pl.DataFrame:
+    if "rating" in frame.columns:
+        return frame
+    return frame.with_columns(rating=pl.lit(1.0, pl.Float32))
+
+
+def _info(
+    old: pl.DataFrame | None, new: pl.DataFrame | None, kind: Kind, ratings: Ratings
+) -> pl.DataFrame | None:
+    """Return the metadata of both, new rows first: `build_ratings` keeps the first of each id."""
+    if new is None:
+        return old
+    new = new.with_columns(_id_column(new[kind], ratings, kind))
+    return new if old is None else pl.concat([new, old], how="diagonal_relaxed")
