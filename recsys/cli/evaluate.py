@@ -14,11 +14,13 @@ from recsys.cli.options import (
     n_option,
     option,
     output_options,
+    parameter_options,
     reader_options,
     seed_option,
     threads_option,
 )
 from recsys.cli.output import Output
+from recsys.cli.parameters import applying, check_applicable
 from recsys.cli.progress import Activity, note
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ _NORMAL_95 = 1.96
     examples=[
         "recsys evaluate ratings.csv",
         "recsys evaluate ratings.csv --model als --model popular -n 20 --json",
+        "recsys evaluate ratings.csv --model als --factors 64 --regularization 0.8",
         "recsys evaluate --train train.csv --test test.csv",
     ],
 )
@@ -66,6 +69,7 @@ _NORMAL_95 = 1.96
 @seed_option()
 @threads_option()
 @output_options
+@parameter_options
 @reader_options
 def evaluate(
     ratings: str | None,
@@ -77,15 +81,16 @@ def evaluate(
     seed: int,
     threads: int | None,
     output: Output,
+    parameters: dict[str, Any],
     reader: ReaderOptions,
 ) -> None:
     """Compare models on held-out ratings.
 
-    Takes either RATINGS, of which a random part is held out, or both --train and --test. RMSE and
-    MAE are over the held-out ratings. Precision, recall and NDCG are means over the users that
-    have any: each is recommended N of all items not rated in the training part, and the held-out
-    ones count as relevant. JSON holds the definitions, 95% intervals of the means over users, and
-    a fingerprint of the data.
+    Takes either RATINGS, of which a random part is held out, or both --train and --test. A
+    parameter goes to each of the models that has it. RMSE and MAE are over the held-out ratings.
+    Precision, recall and NDCG are means over the users that have any: each is recommended N of all
+    items not rated in the training part, and the held-out ones count as relevant. JSON holds the
+    definitions, 95% intervals of the means over users, and a fingerprint of the data.
     """
     from recsys import evaluation
 
@@ -94,7 +99,8 @@ def evaluate(
         split = _random_split(ratings, test_fraction or _TEST_FRACTION, seed, reader)
     else:
         split = _split_of_files(str(train), str(test), reader)
-    models = _models(names or (_IMPLICIT if split.train.implicit else _EXPLICIT), seed, threads)
+    names = names or (_IMPLICIT if split.train.implicit else _EXPLICIT)
+    models = _models(names, parameters, random_state=seed, threads=threads)
     with Activity("Evaluating") as activity:
 
         def each(label: str, step: Step) -> None:
@@ -134,16 +140,14 @@ def _split_of_files(train: str, test: str, reader: ReaderOptions) -> Split:
     return split_from_pair(load_ratings(train, reader), load_ratings(test, reader))
 
 
-def _models(names: tuple[str, ...], seed: int, threads: int | None) -> dict[str, Model | str]:
-    """Make the models, each with the seed and the threads if it has them."""
-    from recsys.models import make_model, model_class
+def _models(
+    names: tuple[str, ...], parameters: dict[str, Any], **everywhere: Any
+) -> dict[str, Model | str]:
+    """Make the models, each with those of the parameters that it has."""
+    from recsys.models import make_model
 
-    models: dict[str, Model | str] = {}
-    for name in names:
-        known = model_class(name)().params()
-        wanted = {"random_state": seed, "threads": threads}
-        models[name] = make_model(name, **{k: v for k, v in wanted.items() if k in known})
-    return models
+    check_applicable(names, parameters)
+    return {name: make_model(name, **applying(name, parameters, **everywhere)) for name in names}
 
 
 def _summary(split: Split, found: Evaluation) -> str:

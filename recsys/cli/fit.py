@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from recsys.ratings import Ratings
     from recsys.recommender import Recommender
 
-__all__ = ["fit"]
+__all__ = ["check_destination", "fit"]
 
 
 @command(
@@ -31,6 +31,7 @@ __all__ = ["fit"]
     examples=[
         "recsys fit ratings.csv --out model",
         "recsys fit ratings.csv --out model --model als --factors 64 --holdout 0.1 --force",
+        "recsys fit ratings.csv --out model --model bias --user-damping 10",
         "zcat ratings.csv.gz | recsys fit - --out model",
     ],
 )
@@ -62,17 +63,20 @@ def fit(
 ) -> None:
     """Fit a model to ratings and save it.
 
-    RATINGS is a file, a directory or a zip of MovieLens, or - for standard input. The model is
-    written beside its place and renamed when it is complete.
+    RATINGS is a file, a directory or a zip of MovieLens, or - for standard input. Without --model,
+    the data decide, and what was chosen is said: als for ratings, popular where there are none or
+    all are the same. The model is written beside its place and renamed when it is complete.
     """
-    from recsys.cli.inputs import load_ratings, new_recommender
+    from recsys.cli.inputs import load_ratings, plan_fit
     from recsys.cli.progress import note
 
-    _check_destination(Path(out), force=force)
-    data = load_ratings(ratings, reader)
-    recommender = new_recommender(fitting, data)
+    check_destination(Path(out), force=force)
+    plan = plan_fit(fitting, load_ratings(ratings, reader))
+    recommender = plan.recommender
+    if plan.chosen is not None:
+        note(plan.chosen)
     start = time.perf_counter()
-    _run(recommender, data, holdout, fitting.seed)
+    _run(recommender, plan.ratings, holdout, fitting.seed)
     seconds = time.perf_counter() - start
     recommender.save(out, overwrite=force)
     fitted = f"fitted {recommender.model.name} to {recommender.ratings}"
@@ -97,7 +101,7 @@ def _print_step(step: Step) -> None:
     note(describe(step))
 
 
-def _check_destination(path: Path, *, force: bool) -> None:
+def check_destination(path: Path, *, force: bool) -> None:
     """Refuse before the work what would be refused after it."""
     from recsys.cli.inputs import is_model
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from recsys.ids import Ids
 
-__all__ = ["known_ids", "note_unknown", "read_ids"]
+__all__ = ["column_of", "first_row", "known_ids", "note_unknown", "read_ids"]
 
 _NAMED = 3
 
@@ -77,7 +78,7 @@ def _from_parquet(path: str, kind: str) -> Sequence[Any]:
         columns = pl.read_parquet_schema(path)
     except pl.exceptions.PolarsError as error:
         raise CommandError(f"{path} is not a Parquet file.") from error
-    column = _column_of(list(columns), kind) or (next(iter(columns)) if len(columns) == 1 else None)
+    column = column_of(list(columns), kind) or (next(iter(columns)) if len(columns) == 1 else None)
     if column is None:
         raise CommandError(f"{path} has no column {kind}; it has {', '.join(columns)}.")
     return pl.read_parquet(path, columns=[column])[column].drop_nulls().to_list()
@@ -90,7 +91,7 @@ def _from_text(path: str, kind: str) -> list[str]:
     separator = "\t" if "\t" in lines[0] else ","
     rows = csv.reader(lines, delimiter=separator)
     header = next(rows)
-    column = _column_of(header, kind)
+    column = column_of(header, kind)
     if column is None:
         return [line.strip() for line in lines]
     return list(_cells(path, rows, header.index(column)))
@@ -112,7 +113,24 @@ def _text(path: str, kind: str) -> str:
         raise CommandError(f"{path} is not a list of {kind}s in UTF-8 text.") from error
 
 
-def _column_of(names: Sequence[str], kind: str) -> str | None:
-    """Find the column that holds ids of `kind`: user, user_id, userId, ..."""
+def first_row(path: str) -> list[str] | None:
+    """Return the cells of the first row of a file of text, or the columns of a Parquet file.
+
+    None if it is neither.
+    """
+    if path.endswith(".parquet"):
+        import polars as pl
+
+        with suppress(pl.exceptions.PolarsError):
+            return list(pl.read_parquet_schema(path))
+        return None
+    with suppress(UnicodeDecodeError, OSError), Path(path).open(encoding="utf-8-sig") as file:
+        line = next((line for line in file if line.strip()), "")
+        return next(csv.reader([line], delimiter="\t" if "\t" in line else ","), None)
+    return None
+
+
+def column_of(names: Sequence[str], kind: str) -> str | None:
+    """Find the column that holds ids of `kind` ("user", "item"), or the "rating"."""
     accepted = {kind, f"{kind}id", f"{kind}_id"} | ({"movieid"} if kind == "item" else set())
     return next((name for name in names if name.strip().lower() in accepted), None)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recsys.cli.errors import CommandError
 from recsys.cli.options import FitOptions, ReaderOptions
+from recsys.cli.parameters import applying, check_applicable
 from recsys.cli.progress import Activity, note
 
 if TYPE_CHECKING:
@@ -23,8 +24,8 @@ __all__ = [
     "load_model",
     "load_pairs",
     "load_ratings",
-    "new_recommender",
     "open_recommender",
+    "plan_fit",
     "read_path",
     "require_model",
 ]
@@ -95,26 +96,44 @@ def open_recommender(path: str, reader: ReaderOptions, fitting: FitOptions) -> R
     _require_path(path)
     if is_model(path):
         return load_model(path)
-    ratings = load_ratings(path, reader)
-    recommender = fit_recommender(new_recommender(fitting, ratings), ratings)
+    plan = plan_fit(fitting, load_ratings(path, reader))
+    recommender = fit_recommender(plan.recommender, plan.ratings)
     note(f"fitted {_name(recommender)} to {path} for this once; `recsys fit` saves a model")
     return recommender
 
 
-def new_recommender(fitting: FitOptions, ratings: Ratings) -> Recommender:
-    """Make the recommender that `fitting` describes, not yet fitted.
+@dataclass(frozen=True)
+class Plan:
+    """A recommender that is not yet fitted, to what it is to be, and why, if that was chosen."""
+
+    recommender: Recommender
+    ratings: Ratings
+    chosen: str | None
+
+
+def plan_fit(fitting: FitOptions, ratings: Ratings) -> Plan:
+    """Make the recommender that `fitting` describes; without a model's name, the data decide.
 
     Raises
     ------
     CommandError
         If an option was given that the model does not have.
     """
-    from recsys.models import model_class
+    from recsys.choosing import choose_model
     from recsys.recommender import Recommender
 
-    name = fitting.model or ("popular" if ratings.implicit else "als")
-    known = set(model_class(name)().params())
-    return Recommender(name, **_parameters(name, fitting, known))
+    asked = fitting.parameters
+    name, suggested, chosen = fitting.model, {}, None
+    if name is None:
+        choice = choose_model(ratings)
+        name, ratings = choice.model, choice.ratings
+        suggested = choice.params
+        sizes = [f"{value} {key}" for key, value in (suggested | asked).items() if key in suggested]
+        chosen = f"chose {', '.join([name, *sizes])}: {choice.reason}"
+    check_applicable([name], asked)
+    params = suggested | asked
+    params = applying(name, params, random_state=fitting.seed, threads=fitting.threads)
+    return Plan(Recommender(name, **params), ratings, chosen)
 
 
 def fit_recommender(
@@ -137,20 +156,6 @@ def fit_recommender(
 def is_model(path: str) -> bool:
     """Whether a saved model lies at `path`."""
     return (Path(path) / MODEL_MARK).is_file()
-
-
-def _parameters(name: str, fitting: FitOptions, known: set[str]) -> dict[str, Any]:
-    """Collect the parameters that were set, and the seed and the threads if the model has them."""
-    asked = {
-        key: getattr(fitting, key)
-        for key in ("factors", "regularization", "iterations")
-        if getattr(fitting, key) is not None
-    }
-    foreign = sorted(set(asked) - known)
-    if foreign:
-        raise CommandError(f"--{foreign[0]} does not apply to --model {name}; leave it out.")
-    everywhere = {"random_state": fitting.seed, "threads": fitting.threads}
-    return asked | {key: value for key, value in everywhere.items() if key in known}
 
 
 def _name(recommender: Recommender) -> str:

@@ -23,8 +23,13 @@ COMPLETION_VARIABLE = "_RECSYS_COMPLETE"
 VERBS = {
     "fit": Verb("recsys.cli.fit:fit", "Fit a model to ratings and save it."),
     "recommend": Verb("recsys.cli.recommend:recommend", "Recommend items to users."),
-    "similar": Verb("recsys.cli.similar:similar", "List the items most like an item."),
+    "similar": Verb(
+        "recsys.cli.similar:similar", "List the items most like an item, or users like a user."
+    ),
     "predict": Verb("recsys.cli.predict:predict", "Predict the ratings of user-item pairs."),
+    "impute": Verb("recsys.cli.impute:impute", "Predict all the ratings that are missing."),
+    "explain": Verb("recsys.cli.explain:explain", "Show what a score is made of."),
+    "update": Verb("recsys.cli.update:update", "Add new ratings to a model."),
     "evaluate": Verb("recsys.cli.evaluate:evaluate", "Compare models on held-out ratings."),
     "scree": Verb("recsys.cli.scree:scree", "Show the singular values of the ratings."),
     "data": Verb("recsys.cli.data:data", "Look into data files, and get sample data."),

@@ -17,6 +17,7 @@ import click
 
 from recsys.cli.group import EVERYWHERE, Command, Option, State
 from recsys.cli.output import FORMATS, Output
+from recsys.cli.parameters import PARAMETERS, Parameter
 
 __all__ = [
     "MODEL_NAMES",
@@ -27,6 +28,7 @@ __all__ = [
     "fit_options",
     "n_option",
     "output_options",
+    "parameter_options",
     "reader_options",
     "seed_option",
     "threads_option",
@@ -55,14 +57,12 @@ class ReaderOptions:
 
 @dataclass(frozen=True)
 class FitOptions:
-    """Which model is fitted and how; None means the model's own default."""
+    """Which model is fitted and how; `parameters` holds those that were set."""
 
     model: str | None
-    factors: int | None
-    regularization: float | None
-    iterations: int | None
     seed: int
     threads: int | None
+    parameters: dict[str, Any]
 
 
 def option(*names: str, section: str = "Options", **settings: Any) -> Callable[[F], F]:
@@ -142,41 +142,48 @@ def fit_options(
             section=section,
             help="Model to fit.",
         ),
-        *(_tuning_options(section) if tuning else ()),
         seed_option(section),
         threads_option(section),
     ]
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        return _bundle(function, options, FitOptions, "fitting")
+        @functools.wraps(function)
+        def verb(*args: Any, model: Any, seed: int, threads: Any, **values: Any) -> Any:
+            parameters = values.pop("parameters", {})
+            values["fitting"] = FitOptions(model, seed, threads, parameters)
+            return function(*args, **values)
+
+        tuned = parameter_options(verb) if tuning else verb
+        return _decorated(tuned, options)
 
     return decorate
 
 
-def _tuning_options(section: str) -> list[Decorator[Any]]:
-    return [
-        option(
-            "--factors",
-            metavar="K",
-            type=click.IntRange(min=1),
-            section=section,
-            help="Length of the vectors; als: 32 by default.",
-        ),
-        option(
-            "--regularization",
-            metavar="X",
-            type=click.FloatRange(min=0, min_open=True),
-            section=section,
-            help="Ridge penalty; als: 1.3 by default.",
-        ),
-        option(
-            "--iterations",
-            metavar="N",
-            type=click.IntRange(min=1),
-            section=section,
-            help="Number of sweeps, at most; als: 20, bias: 50 by default.",
-        ),
-    ]
+def parameter_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the parameters of all models; the verb is given `parameters`, a dict of those set."""
+
+    @functools.wraps(function)
+    def verb(*args: Any, **values: Any) -> Any:
+        found = {each.name: values.pop(each.name) for each in PARAMETERS}
+        values["parameters"] = {name: value for name, value in found.items() if value is not None}
+        return function(*args, **values)
+
+    return _decorated(verb, [_parameter_option(each) for each in PARAMETERS])
+
+
+def _parameter_option(parameter: Parameter) -> Decorator[Any]:
+    names = [parameter.option]
+    if parameter.type is click.BOOL:
+        names = [f"{parameter.option}/--no-{parameter.option[2:]}"]
+    return option(
+        *names,
+        parameter.name,
+        metavar=None if parameter.type is click.BOOL else parameter.metavar,
+        type=parameter.type,
+        default=None,
+        section="Parameters of the models",
+        help=parameter.full_help,
+    )
 
 
 def seed_option(section: str = "Options") -> Decorator[Any]:

@@ -49,6 +49,11 @@ _HINT = (
     help="What pairs with an unknown user or item get: an error, the mean plus what bias is "
     "known, or the mean rating of the item.",
 )
+@option(
+    "--std",
+    is_flag=True,
+    help="Add the standard deviation of each prediction, for models that know it.",
+)
 @output_options
 @fit_options(default=None, tuning=False)
 @reader_options
@@ -56,6 +61,7 @@ def predict(
     source: str,
     pairs: str,
     cold_start: ColdPair,
+    std: bool,
     output: Output,
     fitting: FitOptions,
     reader: ReaderOptions,
@@ -65,7 +71,8 @@ def predict(
     Takes a saved model, or a file of ratings, to which a model is fitted for this once. PAIRS is
     any file that ratings could be read from, with a user and an item column; the options on
     reading apply to PAIRS if the other file is a model. The rows keep their order; the columns are
-    user, item, prediction. Predictions lie within the range of the training ratings.
+    user, item, prediction, and std if asked for. Predictions lie within the range of the training
+    ratings.
     """
     from recsys.cli.inputs import is_model, load_pairs, open_recommender
 
@@ -74,7 +81,7 @@ def predict(
     if cold_start != "error":
         _note_unknown(recommender, frame, cold_start)
     try:
-        predictions = recommender.predict(frame, cold_start=cold_start)
+        predictions = recommender.predict(frame, cold_start=cold_start, std=std)
     except UnknownIdError as error:
         error.add_note(_HINT)
         raise

@@ -37,24 +37,50 @@ _HINT = (
         "recsys recommend model --user 42",
         "recsys recommend ratings.csv --user 42 --user 43 -n 5 --json",
         "recsys recommend model --all --output recommendations.parquet",
+        'recsys recommend model --like "Alien" --rate "Heat=3.5"',
+        "recsys recommend model --history mine.csv --where \"genres LIKE '%War%'\"",
     ],
 )
 @click.argument("source", metavar="MODEL|RATINGS", type=click.Path(allow_dash=True))
 @option("--user", "-u", metavar="ID", multiple=True, help="User to recommend to; repeatable.")
 @option("--users", metavar="FILE", type=click.Path(allow_dash=True), help="File of users.")
 @option("--all", "everyone", is_flag=True, help="Recommend to every user.")
+@option(
+    "--history",
+    metavar="FILE",
+    type=click.Path(),
+    help="Recommend to new users, from what they have rated.",
+)
+@option("--like", metavar="TITLE", multiple=True, help="Item that a new user likes; repeatable.")
+@option(
+    "--rate",
+    metavar="TITLE=X",
+    multiple=True,
+    help="Item that a new user has rated, and the rating; repeatable.",
+)
 @n_option("items for each user")
+@option(
+    "--items",
+    metavar="FILE",
+    type=click.Path(allow_dash=True),
+    help="Candidates: recommend only items listed here.",
+)
 @option(
     "--allow",
     metavar="FILE",
     type=click.Path(allow_dash=True),
-    help="Recommend only items listed here.",
+    help="The same; with both, an item must be in both.",
 )
 @option(
     "--block",
     metavar="FILE",
     type=click.Path(allow_dash=True),
     help="Never recommend items listed here.",
+)
+@option(
+    "--where",
+    metavar="CONDITION",
+    help="Recommend only items of which this SQL condition on title, genres, year, ... is true.",
 )
 @option("--include-seen", is_flag=True, help="Also recommend items that the user has rated.")
 @option(
@@ -72,9 +98,14 @@ def recommend(
     user: tuple[str, ...],
     users: str | None,
     everyone: bool,
+    history: str | None,
+    like: tuple[str, ...],
+    rate: tuple[str, ...],
     n: int,
+    items: str | None,
     allow: str | None,
     block: str | None,
+    where: str | None,
     include_seen: bool,
     cold_start: ColdUser,
     output: Output,
@@ -86,30 +117,52 @@ def recommend(
     Takes a saved model, or a file of ratings, to which a model is fitted for this once. A FILE of
     users or items has one id per line, or is CSV, TSV or Parquet with a column of that name. The
     columns are user, item, rank, score, and title where titles are known.
+
+    A new user can be described by --like and --rate, each with an id or with a title or its
+    beginning, or by --history: a file of ratings of one or more users, of one user's items and
+    ratings, or of items that were liked. What is liked counts as the best rating there is.
     """
+    from recsys.cli.histories import described_history, load_history
     from recsys.cli.inputs import open_recommender
 
-    _check_choice(user, users, everyone)
+    _check_choice(user, users, everyone, history, like + rate)
     recommender = open_recommender(source, reader, fitting)
+    if history is not None:
+        recommender = recommender.fold_in(load_history(history, reader, recommender))
+    elif like or rate:
+        recommender = recommender.fold_in(described_history(like, rate, recommender))
     with output.open(command="recommend", model=recommender.model.name, n=n) as sink:
         batches = recommender.recommend_batches(
             _chosen_users(recommender, user, users, cold_start),
             n,
             exclude_seen=not include_seen,
-            allow=_listed_items(allow, recommender),
+            allow=_allowed(items, allow, recommender),
             block=_listed_items(block, recommender),
+            where=where,
             cold_start=cold_start,
         )
         for batch in batches:
             sink.write(batch)
 
 
-def _check_choice(user: tuple[str, ...], users: str | None, everyone: bool) -> None:
-    chosen = sum((bool(user), users is not None, everyone))
+def _check_choice(
+    user: tuple[str, ...],
+    users: str | None,
+    everyone: bool,
+    history: str | None,
+    described: tuple[str, ...],
+) -> None:
+    given = (user, users is not None, everyone, history is not None, described)
+    chosen = sum(map(bool, given))
     if chosen == 0:
-        raise click.UsageError("Say which users: --user ID, --users FILE or --all.")
+        raise click.UsageError(
+            "Say which users: --user ID, --users FILE or --all; new ones are described by "
+            "--history FILE, or by --like TITLE and --rate TITLE=X."
+        )
     if chosen > 1:
-        raise click.UsageError("Only one of --user, --users and --all can be given.")
+        raise click.UsageError(
+            "Only one of --user, --users, --all, --history, and --like with --rate can be given."
+        )
 
 
 def _chosen_users(
@@ -131,6 +184,18 @@ def _chosen_users(
         error.add_note(_HINT)
         raise
     return listed
+
+
+def _allowed(
+    items: str | None, allow: str | None, recommender: Recommender
+) -> Sequence[Any] | None:
+    """Return the items that are in each of the lists that are given, None for all."""
+    candidates, allowed = (_listed_items(path, recommender) for path in (items, allow))
+    if candidates is None or allowed is None:
+        return allowed if candidates is None else candidates
+    places = recommender.ratings.items.index(allowed)
+    both = zip(candidates, recommender.ratings.items.index(candidates), strict=True)
+    return [item for item, place in both if place in places]
 
 
 def _listed_items(path: str | None, recommender: Recommender) -> Sequence[Any] | None:

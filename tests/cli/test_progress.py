@@ -82,7 +82,7 @@ def test_quiet_on_a_real_terminal(source_tree, quiet):
         "    with progress.Activity('Working'):\n"
         "        time.sleep(0.6)\n"
         "    raise SystemExit(0)\n"
-        "fit._check_destination = work\n"
+        "fit.check_destination = work\n"
         "main.main()\n"
     )
     leader, follower = pty.openpty()

@@ -291,7 +291,7 @@ def test_exact_title_wins_over_other_cases_and_longer_ones(run):
 
 def test_similar_ambiguous_title_lists_candidates(run, model):
     lines = run("similar", model, "--title", "film 1", code=1).stderr.splitlines()
-    assert lines[0] == "Error: 11 titles fit 'film 1'; use --item with one of their ids:"
+    assert lines[0] == "Error: 11 titles fit 'film 1'; use one of their ids instead:"
     assert lines[1] == "  101  Film 1, The [1] (1999)"
     assert lines[-1] == "  and 1 more"
     assert len(lines) == 12
@@ -304,7 +304,7 @@ def test_similar_unknown_title_and_item(run, model, implicit):
     assert "Unknown item 7" in said
     assert "Hint: --title" in said
     said = run("similar", implicit, "--title", "x", code=1).stderr
-    assert "These data have no titles; use --item ID." in said
+    assert "These data have no titles; use an id instead." in said
 
 
 def test_similar_needs_item_vectors(run, ratings):

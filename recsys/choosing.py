@@ -1,0 +1,78 @@
+"""Which model fits which data, when nobody says: the one place where that is decided."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from recsys.models import model_class
+from recsys.ratings import Ratings
+
+__all__ = ["Choice", "choose_model"]
+
+_FOR_RATINGS = "als"
+_FOR_CONTACTS = "popular"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A model for some ratings.
+
+    Attributes
+    ----------
+    model : str
+        Name in `recsys.models.MODELS`.
+    params : dict
+        Parameters that the size of the data suggests; the model's defaults otherwise.
+    ratings : Ratings
+        What to fit it to: the ratings, as implicit feedback where their values say nothing.
+    reason : str
+        Why, as the end of a sentence.
+    """
+
+    model: str
+    ratings: Ratings
+    reason: str
+    params: dict[str, Any] = field(default_factory=dict)
+
+
+def choose_model(ratings: Ratings) -> Choice:
+    """Choose a model, and its size, by the data.
+
+    ===========================================  ==================================================
+    data                                         choice
+    ===========================================  ==================================================
+    no ratings, or all the same (and more than   implicit feedback: `popular`
+    one)
+    ratings of different values                  `als`, with its default number of factors, but no
+                                                 more than there are users or items
+    ===========================================  ==================================================
+
+    The regularisation of `als` needs no rule: it is in units of the ratings' standard deviation
+    and grows with the number of ratings, so that its default serves any size and scale.
+
+    Parameters
+    ----------
+    ratings : Ratings
+        At least one.
+
+    Examples
+    --------
+    >>> import polars as pl
+    >>> likes = pl.DataFrame({"user": [1, 1, 2], "item": [7, 8, 7], "rating": [1, 1, 1]})
+    >>> choice = choose_model(Ratings.from_frame(likes))
+    >>> choice.model, choice.reason, choice.ratings.implicit
+    ('popular', 'all ratings are 1, which makes them implicit feedback', True)
+    """
+    if ratings.implicit:
+        return Choice(_FOR_CONTACTS, ratings, "there are no ratings, only contacts")
+    low, high = ratings.values.min(initial=np.inf), ratings.values.max(initial=-np.inf)
+    if low == high and ratings.n_ratings > 1:
+        contacts = replace(ratings, implicit=True, values=np.ones_like(ratings.values))
+        reason = f"all ratings are {low:g}, which makes them implicit feedback"
+        return Choice(_FOR_CONTACTS, contacts, reason)
+    factors = min(model_class(_FOR_RATINGS)().params()["factors"], *ratings.shape)
+    reason = f"the ratings lie between {low:g} and {high:g}"
+    return Choice(_FOR_RATINGS, ratings, reason, {"factors": factors})

@@ -1,0 +1,158 @@
+"""What new users have rated: from a file, or from titles on the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from recsys.cli.errors import CommandError
+from recsys.cli.idlists import column_of, first_row, read_ids
+from recsys.cli.options import ReaderOptions
+from recsys.cli.progress import note
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from recsys.recommender import Recommender
+
+__all__ = ["described_history", "load_history"]
+
+
+def described_history(
+    like: tuple[str, ...], rate: tuple[str, ...], recommender: Recommender
+) -> dict[Any, float]:
+    """Return the ratings of a new user: items by id or title, liked or rated.
+
+    Raises
+    ------
+    CommandError
+        If an item is not found, is there twice, or a rating is out of the range of the others.
+    """
+    from recsys.cli.titles import find_item
+
+    best = _best_rating(recommender)
+    rated = [(text, best) for text in like] + [_parse(text, recommender) for text in rate]
+    history: dict[Any, float] = {}
+    for text, rating in rated:
+        item = find_item(recommender.ratings, text)
+        if item in history:
+            raise CommandError(f"Item {item} is liked or rated twice; {text!r} is one of the two.")
+        history[item] = rating
+    return history
+
+
+def load_history(path: str, reader: ReaderOptions, recommender: Recommender) -> pl.DataFrame:
+    """Read the columns user, item and possibly rating; without users, it is all of one new user.
+
+    Items that the data don't have are left out, and counted on standard error.
+
+    Raises
+    ------
+    CommandError
+        If the file is not there.
+    UnknownIdError
+        If the data have none of the items.
+    """
+    import polars as pl
+
+    from recsys.histories import NEW_USER
+
+    if not Path(path).exists():
+        raise CommandError(f"There is no file {path} with a history.")
+    names = first_row(path)
+    if reader.user_col is None and _is_of_one_user(names):
+        frame = _of_one_user(path, names or [])
+        frame = frame.with_columns(pl.lit(NEW_USER).alias("user"))
+    else:
+        frame = _of_users(path, reader)
+    places = recommender.ratings.items.find(frame["item"])
+    if (places < 0).all():
+        recommender.ratings.items.index(frame["item"])
+    if (places < 0).any():
+        n_unknown = int((places < 0).sum())
+        note(f"{path}: {n_unknown:,} of {len(frame):,} rows are of unknown items, ignored")
+        frame = frame.filter(pl.Series(places >= 0))
+    if "rating" not in frame.columns and recommender.model.needs_values:
+        best = _best_rating(recommender)
+        note(f"{path} has no ratings: its items count as liked, with a rating of {best:g}")
+        frame = frame.with_columns(pl.lit(best, pl.Float32).alias("rating"))
+    return frame
+
+
+def _best_rating(recommender: Recommender) -> float:
+    return float(recommender.training["rating_max"] or 1.0)
+
+
+def _parse(text: str, recommender: Recommender) -> tuple[str, float]:
+    """Split "TITLE=X" and check X."""
+    title, _, number = text.rpartition("=")
+    try:
+        rating = float(number)
+    except ValueError:
+        rating = float("nan")
+    if not title.strip() or rating != rating:
+        raise click.UsageError(f"--rate takes TITLE=X with a number X; got {text!r}.")
+    training = recommender.training
+    if training["implicit"]:
+        raise CommandError(
+            "The model learnt from contacts without ratings; use --like, not --rate."
+        )
+    low, high = training["rating_min"], training["rating_max"]
+    if not low <= rating <= high:
+        raise CommandError(
+            f"--rate {text!r} is outside of the ratings, which lie between {low:g} and {high:g}."
+        )
+    return title.strip(), rating
+
+
+def _is_of_one_user(names: list[str] | None) -> bool:
+    """Whether a file is a list of items, or has a column of items and none of users."""
+    if names is None or len(names) == 1:
+        return names is not None
+    return column_of(names, "item") is not None and column_of(names, "user") is None
+
+
+def _of_one_user(path: str, names: list[str]) -> pl.DataFrame:
+    import polars as pl
+
+    item, rating = column_of(names, "item"), column_of(names, "rating")
+    if item is None:
+        return pl.Series("item", list(read_ids(path, "item"))).to_frame()
+    try:
+        if path.endswith(".parquet"):
+            frame = pl.read_parquet(path)
+        else:
+            frame = pl.read_csv(path, separator=_separator(path), infer_schema=False)
+    except pl.exceptions.PolarsError as error:
+        raise CommandError(f"{path} cannot be read as a table: {error}.") from error
+    roles = {"item": item, "rating": rating}
+    return frame.select(pl.col(name).alias(role) for role, name in roles.items() if name)
+
+
+def _separator(path: str) -> str:
+    with Path(path).open(encoding="utf-8-sig") as file:
+        return "\t" if "\t" in file.readline() else ","
+
+
+def _of_users(path: str, reader: ReaderOptions) -> pl.DataFrame:
+    import polars as pl
+
+    from recsys.readers import read_raw
+    from recsys.readers.columns import Request
+    from recsys.readers.sources import open_data
+
+    request = Request(
+        user_col=reader.user_col,
+        item_col=reader.item_col,
+        rating_col=reader.rating_col,
+        sep=reader.sep,
+        encoding=reader.encoding,
+        implicit=reader.implicit,
+    )
+    with open_data(path, reader.encoding) as data:
+        columns = read_raw(data, request).columns
+    return pl.DataFrame(
+        [columns[name].alias(name) for name in ("user", "item", "rating") if name in columns]
+    )

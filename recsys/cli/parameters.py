@@ -1,0 +1,115 @@
+"""The parameters of all models as options, known without importing a model.
+
+A new parameter of a model is one entry here, or one more default in an entry; a test compares the
+table with every model's own parameters. Seed and threads have options of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from recsys.cli.errors import CommandError
+
+__all__ = ["ELSEWHERE", "PARAMETERS", "Parameter", "applying", "check_applicable"]
+
+ELSEWHERE = {"random_state": "seed", "threads": "threads"}
+"""Parameters that every verb that fits has as options, whatever the model, and their options."""
+
+POSITIVE = click.FloatRange(min=0, min_open=True)
+NOT_NEGATIVE = click.FloatRange(min=0)
+COUNT = click.IntRange(min=1)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter, and the models that have it with their defaults.
+
+    Attributes
+    ----------
+    name : str
+        As the models call it; the option has dashes instead of underscores.
+    type : click type
+        `click.BOOL` makes a pair of flags.
+    metavar : str
+        What stands for the value in the help.
+    help : str
+        One sentence.
+    defaults : mapping of model name to default
+    """
+
+    name: str
+    type: click.ParamType[Any]
+    metavar: str
+    help: str
+    defaults: Mapping[str, Any]
+
+    @property
+    def option(self) -> str:
+        """The option as it is typed."""
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def full_help(self) -> str:
+        """The help with the models and their defaults."""
+        listed = ", ".join(f"{model}: {value}" for model, value in self.defaults.items())
+        return f"{self.help[:-1]}; {listed} by default."
+
+
+PARAMETERS: tuple[Parameter, ...] = (
+    Parameter("factors", COUNT, "K", "Length of the vectors.", {"als": 32}),
+    Parameter("regularization", POSITIVE, "X", "Ridge penalty.", {"als": 1.3}),
+    Parameter(
+        "count_power",
+        NOT_NEGATIVE,
+        "X",
+        "Exponent of the number of ratings that the penalty grows with.",
+        {"als": 0.5},
+    ),
+    Parameter("user_damping", NOT_NEGATIVE, "X", "Penalty of the users' biases.", {"bias": 5.0}),
+    Parameter("item_damping", NOT_NEGATIVE, "X", "Penalty of the items' biases.", {"bias": 5.0}),
+    Parameter(
+        "damping",
+        NOT_NEGATIVE,
+        "X",
+        "Ratings at the global mean added to each item's mean.",
+        {"popular": 10.0},
+    ),
+    Parameter("iterations", COUNT, "N", "Number of sweeps, at most.", {"als": 20, "bias": 50}),
+    Parameter(
+        "tol",
+        NOT_NEGATIVE,
+        "X",
+        "Stop when a sweep changes less than this fraction.",
+        {"als": 1e-4, "bias": 1e-4},
+    ),
+)
+
+
+def applying(model: str, asked: Mapping[str, Any], **everywhere: Any) -> dict[str, Any]:
+    """Return what was asked for and `model` has; `everywhere` are values of `ELSEWHERE`."""
+    from recsys.models import model_class
+
+    known = set(model_class(model)().params())
+    return {name: value for name, value in {**everywhere, **asked}.items() if name in known}
+
+
+def check_applicable(models: Iterable[str], asked: Mapping[str, Any]) -> None:
+    """Refuse an option that none of the models has.
+
+    Raises
+    ------
+    CommandError
+        The message names the models that have it.
+    """
+    chosen = list(dict.fromkeys(models))
+    for parameter in PARAMETERS:
+        if parameter.name in asked and not set(chosen) & set(parameter.defaults):
+            names = " or ".join(f"--model {model}" for model in chosen)
+            owners = ", ".join(parameter.defaults)
+            raise CommandError(
+                f"{parameter.option} does not apply to {names}; leave it out. It is for {owners}."
+            )

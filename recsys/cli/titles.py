@@ -1,0 +1,89 @@
+"""Items by their titles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from recsys.cli.errors import CommandError
+
+if TYPE_CHECKING:
+    from recsys.ratings import Ratings
+
+__all__ = ["find_item", "find_title"]
+
+_CANDIDATES = 10
+
+
+def find_title(ratings: Ratings, text: str) -> Any:
+    """Return the id of the item with the title `text`: exactly, ignoring case, or a part of it.
+
+    Of the parts, the beginning of a title goes before what is inside of one.
+
+    Raises
+    ------
+    CommandError
+        If there are no titles, or none or several that fit.
+    """
+    titles = ratings.titles
+    if titles is None:
+        raise CommandError("These data have no titles; use an id instead.")
+    lower = titles.str.to_lowercase()
+    wanted = text.lower()
+    for matches in (
+        titles == text,
+        lower == wanted,
+        lower.str.starts_with(wanted),
+        lower.str.contains(wanted, literal=True),
+    ):
+        found = matches.fill_null(False).arg_true().to_numpy()
+        if len(found) > 1:
+            raise CommandError(_ambiguous(text, _named(ratings, found)))
+        if len(found) == 1:
+            return ratings.items.take(found)[0]
+    raise CommandError(f"No title is or contains {text!r}.{_nearest(text, titles.drop_nulls())}")
+
+
+def find_item(ratings: Ratings, text: str) -> Any:
+    """Return the id of the item whose id is `text`, or whose title, as `find_title` has it.
+
+    Raises
+    ------
+    CommandError
+        If there is neither, several titles fit, or an id is the whole title of another item.
+    """
+    import numpy as np
+
+    by_id = ratings.items.find([text])[0]
+    if by_id < 0:
+        if ratings.titles is None:
+            ratings.items.index([text])
+        return find_title(ratings, text)
+    titled = [] if ratings.titles is None else (ratings.titles == text).arg_true().to_list()
+    found = np.array(sorted({int(by_id), *titled}))
+    if len(found) > 1:
+        raise CommandError(_ambiguous(text, _named(ratings, found)))
+    return ratings.items.take(found)[0]
+
+
+def _named(ratings: Ratings, found: Any) -> list[str]:
+    titles = ratings.titles
+    assert titles is not None
+    pairs = zip(ratings.items.take(found), titles.gather(found), strict=True)
+    return [f"  {item}  {title}" for item, title in pairs]
+
+
+def _ambiguous(text: str, candidates: Sequence[str]) -> str:
+    more = len(candidates) - _CANDIDATES
+    tail = [f"  and {more:,} more"] if more > 0 else []
+    lines = [*candidates[:_CANDIDATES], *tail]
+    head = f"{len(candidates):,} titles fit {text!r}; use one of their ids instead:"
+    return "\n".join([head, *lines])
+
+
+def _nearest(text: str, titles: Any) -> str:
+    from difflib import get_close_matches
+
+    by_lower = {title.lower(): title for title in titles}
+    close = get_close_matches(text.lower(), by_lower, n=3)
+    return f" The nearest are {'; '.join(by_lower[each] for each in close)}." if close else ""
