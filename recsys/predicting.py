@@ -109,11 +109,9 @@ class Predictor(Learner):
         """
         ratings = self.ratings
         if not self.model.predicts_ratings or ratings.implicit:
-            what = (
-                "data" if self.model.predicts_ratings else f"scores of the {self.model.name} model"
-            )
+            what = "data are implicit feedback" if ratings.implicit else "scores are no ratings"
             raise DataError(
-                f"Only ratings can be imputed, and these {what} are none; fit a model such as "
+                f"Only ratings can be imputed, and these {what}; fit a model such as "
                 "'als' to ratings with values."
             )
         asked_users = np.arange(ratings.n_users) if users is None else _once(ratings.users, users)

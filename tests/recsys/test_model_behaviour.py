@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recsys.errors import DataError, NotFittedError
+from recsys.errors import DataError, NotFittedError, UnknownIdError
 from recsys.models import MODELS, make_model, model_class
 from recsys.models.base import BaseModel, FactorModel, Step, axes, check_indices
 from recsys.ratings import Ratings
@@ -267,3 +267,92 @@ def test_indices_must_be_integers_in_one_dimension():
 def test_axes_names_the_axes():
     assert axes("n_users", "k") == {"axes": ("n_users", "k")}
     assert issubclass(FactorModel, BaseModel)
+
+
+# The same through the facade, on what breaks recommenders
+
+
+@every_model
+def test_unknown_ids_are_refused(name):
+    recommender = Recommender(name).fit(make_ratings())
+    with pytest.raises(UnknownIdError, match="Unknown user 40"):
+        recommender.recommend([3, 40])
+    with pytest.raises(UnknownIdError, match="Unknown user -1"):
+        recommender.predict(pl.DataFrame({"user": [-1], "item": [0]}))
+    with pytest.raises(UnknownIdError, match="Unknown item 30"):
+        recommender.predict(pl.DataFrame({"user": [0], "item": [30]}))
+
+
+@every_model
+def test_a_user_without_ratings_is_recommended_something(name):
+    frame = Recommender(name).fit(make_ratings()).recommend(N_USERS - 1, n=4)
+    assert frame["rank"].to_list() == [1, 2, 3, 4]
+    assert frame["score"].is_finite().all()
+
+
+@every_model
+def test_a_user_who_has_seen_everything_gets_nothing(name):
+    table = np.tile(np.arange(1.0, 6.0), (4, 1))
+    table[1:, 0] = table[2, 3] = np.nan
+    recommender = Recommender(name).fit(Ratings.from_matrix(table))
+    assert recommender.recommend(0).is_empty()
+    assert len(recommender.recommend()) == 4
+
+
+@every_model
+@pytest.mark.parametrize("shape", [(1, 6), (6, 1), (1, 1), (1, 2)])
+def test_one_user_or_one_item(name, shape):
+    table = np.arange(1.0, 1 + np.prod(shape)).reshape(shape)
+    recommender = Recommender(name).fit(Ratings.from_matrix(table))
+    frame = recommender.recommend(exclude_seen=False)
+    assert len(frame) == table.size
+    assert frame["score"].is_finite().all()
+
+
+@every_model
+def test_constant_ratings_are_predicted_constant(name):
+    table = np.full((6, 5), 3.0)
+    table[np.arange(5), np.arange(5)] = np.nan
+    recommender = Recommender(name).fit(Ratings.from_matrix(table))
+    assert recommender.recommend()["score"].is_finite().all()
+    if recommender.model.predicts_ratings:
+        predicted = recommender.predict(pl.DataFrame({"user": range(5), "item": range(5)}))
+        np.testing.assert_allclose(predicted["prediction"], 3, atol=1e-4)
+
+
+@every_model
+def test_a_rating_that_is_there_twice_counts_once(name):
+    once = make_ratings().to_frame()
+    twice = pl.concat([once.with_columns(rating=pl.lit(0.5, pl.Float32)), once])
+    first, second = (
+        Recommender(name).fit(Ratings.from_frame(frame)).recommend() for frame in (once, twice)
+    )
+    assert first.equals(second)
+
+
+@every_model
+def test_allow_and_block_go_together(name):
+    frame = (
+        Recommender(name)
+        .fit(make_ratings())
+        .recommend(n=N_ITEMS, allow=[2, 3, 5, 7], block=[3, 11], exclude_seen=False)
+    )
+    assert set(frame["item"]) == {2, 5, 7}
+    assert len(frame) == 3 * N_USERS
+
+
+@every_model
+def test_the_number_of_threads_changes_nothing(name):
+    if "threads" not in make_model(name).params():
+        pytest.skip("one thread")
+    one, three = fitted(name, threads=1), fitted(name, threads=3)
+    for array, value in one.arrays().items():
+        np.testing.assert_array_equal(value, three.arrays()[array], err_msg=array)
+
+
+@every_model
+def test_nan_and_infinity_never_reach_a_model(name):
+    for bad in (np.nan, np.inf, None):
+        frame = pl.DataFrame({"user": [1, 2], "item": [1, 2], "rating": [3.0, bad]})
+        with pytest.raises(DataError, match="Row 2: "):
+            Recommender(name).fit(Ratings.from_frame(frame))

@@ -1,0 +1,318 @@
+"""recommend for new users, explain, update and impute."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from recsys import Recommender, read_ratings
+
+
+def table(result):
+    return pl.read_csv(io.StringIO(result.stdout))
+
+
+@pytest.fixture(scope="module")
+def loaded(model):
+    return Recommender.load(model)
+
+
+@pytest.fixture(scope="module")
+def contacts(ratings, tmp_path_factory):
+    path = tmp_path_factory.mktemp("contacts") / "model"
+    found = read_ratings(ratings, implicit=True).ratings
+    Recommender("popular").fit(found).save(path)
+    return path
+
+
+# New users
+
+
+def test_like_and_rate(run, model, loaded):
+    given = ["--like", "film 3,", "--rate", "Film 4=2.5", "--rate", "105=4"]
+    result = run("recommend", model, *given, "-n", 4)
+    expected = loaded.recommend(history={103: 5.0, 104: 2.5, 105: 4.0}, n=4)
+    assert table(result)["item"].to_list() == expected["item"].to_list()
+    assert table(result)["user"].to_list() == ["new"] * 4
+    assert result.stderr == ""
+
+
+def test_like_for_a_model_of_contacts(run, contacts):
+    found = table(run("recommend", contacts, "--like", "101", "-n", 30))
+    assert len(found) == 29
+    said = run("recommend", contacts, "--rate", "101=4", code=1).stderr
+    assert "The model learnt from contacts without ratings; use --like, not --rate." in said
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (["--like", "Film 1"], 1, "11 titles fit 'Film 1'; use one of their ids instead:"),
+        (["--like", "Filn 7, The [7] (1999)"], 1, "The nearest are Film 7, The [7]"),
+        (["--rate", "Film 7"], 2, "--rate takes TITLE=X with a number X; got 'Film 7'."),
+        (["--rate", "=3"], 2, "--rate takes TITLE=X"),
+        (["--rate", "107=nan"], 2, "--rate takes TITLE=X"),
+        (["--rate", "107=9"], 1, "outside of the ratings, which lie between 1 and 5."),
+        (["--like", "107", "--rate", "Film 7,=3"], 1, "Item 107 is liked or rated twice"),
+        (["--like", "107", "--user", "1"], 2, "Only one of --user, --users, --all, --history, and"),
+        ([], 2, "Say which users: --user ID, --users FILE or --all; new ones"),
+        (["--history", "none.csv"], 1, "There is no file none.csv with a history."),
+    ],
+)
+def test_new_users_that_cannot_be_understood(run, model, args, code, message):
+    assert message in run("recommend", model, *args, code=code).stderr
+
+
+def test_likes_need_titles_or_ids(run):
+    Path("x.csv").write_text("user,item,rating\n1,7,3\n1,8,4\n2,7,5\n")
+    said = run("recommend", "x.csv", "--model", "als", "--like", "Alien", code=1).stderr
+    assert "Unknown item 'Alien'" in said
+    found = table(run("recommend", "x.csv", "--model", "als", "--like", "7"))
+    assert found["item"].to_list() == [8]
+
+
+def test_an_id_that_is_also_a_title_is_ambiguous(run):
+    Path("d").mkdir()
+    Path("d/ratings.csv").write_text("userId,movieId,rating\n1,300,3\n1,8,4\n2,8,5\n")
+    Path("d/movies.csv").write_text("movieId,title,genres\n300,Alien,\n8,300,\n")
+    said = run("recommend", "d", "--like", "300", code=1).stderr
+    assert "2 titles fit '300'; use one of their ids instead:\n  8  300\n  300  Alien" in said
+
+
+HISTORY = "user,item,rating\nx,103,5\nx,104,2.5\ny,105,4\n"
+
+
+def test_history_of_several_users(run, model, loaded):
+    Path("h.csv").write_text(HISTORY)
+    found = table(run("recommend", model, "--history", "h.csv", "-n", 3))
+    expected = loaded.recommend(history=pl.read_csv("h.csv"), n=3)
+    assert found.select("user", "item").rows() == expected.select("user", "item").rows()
+    pl.read_csv("h.csv").write_parquet("h.parquet")
+    again = table(run("recommend", model, "--history", "h.parquet", "-n", 3))
+    assert again.equals(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("h.csv", "item,rating\n103,5\n104,2.5\n"),
+        ("h.tsv", "rating\tmovieId\n5\t103\n2.5\t104\n"),
+        ("h.parquet", None),
+    ],
+)
+def test_history_of_one_user_needs_no_user_column(run, model, loaded, name, content):
+    if content is None:
+        pl.DataFrame({"item": [103, 104], "rating": [5.0, 2.5]}).write_parquet(name)
+    else:
+        Path(name).write_text(content)
+    found = table(run("recommend", model, "--history", name, "-n", 3))
+    expected = loaded.recommend(history={103: 5, 104: 2.5}, n=3)
+    assert found.select("user", "item").rows() == expected.select("user", "item").rows()
+
+
+def test_history_without_ratings_is_what_was_liked(run, model, loaded):
+    Path("liked.txt").write_text("103\n105\n999\n")
+    result = run("recommend", model, "--history", "liked.txt", "-n", 3)
+    expected = loaded.recommend(history={103: 5.0, 105: 5.0}, n=3)
+    assert table(result)["item"].to_list() == expected["item"].to_list()
+    assert "liked.txt: 1 of 3 rows are of unknown items, ignored" in result.stderr
+    assert "its items count as liked, with a rating of 5" in result.stderr
+
+
+def test_bad_histories(run, model):
+    Path("unknown.csv").write_text("item,rating\n1,5\n")
+    assert "Unknown item 1" in run("recommend", model, "--history", "unknown.csv", code=1).stderr
+    Path("text.csv").write_text("item,rating\n103,good\n")
+    said = run("recommend", model, "--history", "text.csv", code=1).stderr
+    assert "rating 'good' is not a number" in said
+    Path("ragged.csv").write_text("item,rating\n103,5,6,7\n")
+    said = run("recommend", model, "--history", "ragged.csv", code=1).stderr
+    assert "ragged.csv cannot be read as a table" in said
+
+
+# Candidates
+
+
+def test_items_and_allow_and_block_and_where(run, model):
+    Path("items.txt").write_text("101\n102\n103\n104\n")
+    Path("allow.txt").write_text("102\n103\n120\n")
+    Path("block.txt").write_text("103\n")
+
+    def items(*args):
+        found = table(run("recommend", model, "--user", 1, "-n", 30, "--include-seen", *args))
+        return set(found["item"])
+
+    assert items("--items", "items.txt") == {101, 102, 103, 104}
+    assert items("--items", "items.txt", "--allow", "allow.txt") == {102, 103}
+    assert items("--items", "items.txt", "--allow", "allow.txt", "--block", "block.txt") == {102}
+    assert items("--items", "items.txt", "--where", "item > 102 AND year = 1999") == {103, 104}
+    assert items("--where", "title LIKE 'Film 2%' AND genres = 'Drama'") == {102, *range(120, 130)}
+
+
+def test_bad_where_is_one_sentence(run, model):
+    said = run("recommend", model, "--user", 1, "--where", "yaer > 1", code=1).stderr
+    assert said == (
+        "Error: where: yaer is neither a column nor an allowed word; "
+        "the columns of the items are item, title, genres, year.\n"
+    )
+
+
+# similar users
+
+
+def test_similar_users(run, model, loaded):
+    found = table(run("similar", model, "--user", 3, "--user", 4, "-n", 2))
+    expected = loaded.similar_users([3, 4], 2)
+    assert found.columns == ["user", "similar", "rank", "score"]
+    assert found["similar"].to_list() == expected["similar"].to_list()
+    said = run("similar", model, "--user", 3, "--item", 103, code=2).stderr
+    assert "Only one of users and items can be asked for." in said
+
+
+# explain
+
+
+def test_explain_is_the_librarys_answer(run, model, loaded):
+    result = run("explain", model, "--user", 3, "--title", "Film 5,", "-n", 3, "--json")
+    document = json.loads(result.stdout)
+    assert (document["command"], document["user"], document["item"]) == ("explain", "3", 105)
+    expected = loaded.explain(3, 105, 3)
+    found = pl.DataFrame(document["rows"])
+    assert found["part"].to_list() == ["base", "item", "item", "item", "others"]
+    assert found["item"].to_list() == expected["item"].to_list()
+    assert found["contribution"].to_list() == pytest.approx(expected["contribution"].to_list())
+
+
+def test_explain_refuses(run, model):
+    assert "by either --item ID or" in run("explain", model, "--user", 1, code=2).stderr
+    assert "Unknown user 99" in run("explain", model, "--user", 99, "--item", 101, code=1).stderr
+    said = run("explain", model, "--user", 1, "--item", 101, "--title", "x", code=2).stderr
+    assert "by either --item ID or --title TEXT" in said
+
+
+# update
+
+
+NEW = "user,item,rating\n1,101,5\n77,101,4\n77,500,1\n"
+
+
+def test_update_writes_another_model(run, model, loaded):
+    Path("new.csv").write_text(NEW)
+    result = run("update", model, "new.csv", "--out", "m2")
+    assert result.stdout == ""
+    assert "updated als to 41 users x 31 items" in result.stderr
+    updated = Recommender.load("m2")
+    rows = updated.ratings.to_frame().filter(pl.col("user") == 77).rows()
+    assert rows == [(77, 101, 4.0), (77, 500, 1.0)]
+    assert updated.model.params() == loaded.model.params()
+    assert Recommender.load(model).ratings.n_users == 40
+    found = table(run("recommend", "m2", "--user", 77, "-n", 3))
+    assert found["item"].to_list() == updated.recommend(77, n=3)["item"].to_list()
+
+
+def test_update_in_place_needs_force(run, model):
+    Path("new.csv").write_text(NEW)
+    Recommender.load(model).save("m")
+    said = run("update", "m", "new.csv", code=2).stderr
+    assert "Say where the model goes: --out MODEL2, or --force in place." in said
+    assert Recommender.load("m").ratings.n_users == 40
+    run("update", "m", "new.csv", "--force")
+    assert Recommender.load("m").ratings.n_users == 41
+    said = run("update", model, "new.csv", "--out", "m", code=1).stderr
+    assert "m is a saved model already" in said
+
+
+def test_update_of_a_model_of_contacts_ignores_ratings(run, contacts):
+    Path("new.csv").write_text(NEW)
+    run("update", contacts, "new.csv", "--out", "m2")
+    updated = Recommender.load("m2").ratings
+    assert updated.implicit
+    assert updated.n_users == 41
+
+
+def test_update_refuses(run, model, ratings):
+    assert "saved model" in run("update", ratings, "x.csv", "--out", "m", code=1).stderr
+    assert "There is no file" in run("update", model, "none.csv", "--out", "m", code=1).stderr
+    Path("bad.csv").write_text("user,item,rating\n1,101,good\n")
+    assert "bad.csv, line 2" in run("update", model, "bad.csv", "--out", "m", code=1).stderr
+    assert not Path("m").exists()
+
+
+# impute
+
+
+def test_impute_to_any_format(run, model, loaded):
+    expected = pl.concat(loaded.impute())
+    run("impute", model, "--output", "all.parquet")
+    assert pl.read_parquet("all.parquet").equals(expected)
+    run("impute", model, "--output", "all.csv")
+    assert pl.read_csv("all.csv").height == 40 * 30 - 480
+    document = json.loads(run("impute", model, "--json").stdout)
+    assert (document["command"], len(document["rows"])) == ("impute", 720)
+
+
+def test_impute_some(run, model):
+    Path("u.txt").write_text("3\n1\n99\n")
+    Path("i.txt").write_text("101\n102\n")
+    result = run("impute", model, "--users", "u.txt", "--items", "i.txt", "--all-pairs")
+    pairs = table(result).select("user", "item").rows()
+    assert pairs == [(3, 101), (3, 102), (1, 101), (1, 102)]
+    assert "u.txt: 1 of 3 users are not in the data, ignored" in result.stderr
+
+
+def test_impute_refuses_and_leaves_nothing_behind(run, contacts):
+    said = run("impute", contacts, "--output", "all.csv", code=1).stderr
+    assert "Only ratings can be imputed, and these data are implicit feedback" in said
+    assert list(Path.cwd().iterdir()) == []
+
+
+def peak_memory(arguments, source_tree):
+    """Run a process to its end; the most memory that it held, in megabytes."""
+    environment = {**os.environ, "PYTHONPATH": str(source_tree)}
+    process = subprocess.Popen(arguments, env=environment, stderr=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    return usage.ru_maxrss / 1024
+
+
+@pytest.mark.skipif(not hasattr(os, "wait4"), reason="no memory of a child process")
+def test_impute_in_bounded_memory(command, source_tree):
+    """Four times as many rows take no more memory, but for what reading the data takes."""
+    peaks = []
+    for n_users in (600, 2400):
+        rows = [f"{user},{user % 50},{1 + user % 5}" for user in range(n_users)]
+        rows += [f"0,{item},3" for item in range(4000)]
+        Path("wide.csv").write_text("\n".join(["user,item,rating", *rows]) + "\n")
+        arguments = command("impute", "wide.csv", "--model", "popular", "-o", "all.parquet")
+        peaks.append(peak_memory(arguments, source_tree))
+        written = pl.scan_parquet("all.parquet").select(pl.len()).collect().item()
+        assert written == 4000 * n_users - 4000 - n_users + 1
+    assert peaks[1] < peaks[0] + 60  # the further 7 million rows take 140 MB
+
+
+# fit
+
+
+def test_fit_says_what_it_chose(run, ratings):
+    said = run("fit", ratings, "--out", "m").stderr
+    assert "chose als, 30 factors: the ratings lie between 1 and 5" in said
+    said = run("fit", ratings, "--out", "m", "--force", "--factors", 2).stderr
+    assert "chose als, 2 factors: " in said
+    assert Recommender.load("m").model.params()["factors"] == 2
+    assert "chose" not in run("fit", ratings, "--out", "m", "--force", "--model", "bias").stderr
+
+
+def test_fit_takes_constant_ratings_for_contacts(run):
+    Path("likes.csv").write_text("user,item,rating\n1,7,1\n1,8,1\n2,7,1\n")
+    said = run("fit", "likes.csv", "--out", "m").stderr
+    assert "chose popular: all ratings are 1, which makes them implicit feedback" in said
+    assert Recommender.load("m").ratings.implicit
+    run("fit", "likes.csv", "--out", "n", "--model", "als")
+    assert not Recommender.load("n").ratings.implicit

@@ -1,0 +1,44 @@
+"""The choice of a model by the data."""
+
+import numpy as np
+import polars as pl
+
+from recsys.choosing import choose_model
+from recsys.models import make_model
+from recsys.ratings import Ratings
+
+
+def explicit(shape=(50, 40)):
+    return Ratings.from_matrix(1.0 + np.arange(np.prod(shape)).reshape(shape) % 5)
+
+
+def test_ratings_get_als_with_its_defaults():
+    ratings = explicit()
+    choice = choose_model(ratings)
+    assert choice.model == "als"
+    assert choice.ratings is ratings
+    assert make_model(choice.model, **choice.params).params() == make_model("als").params()
+    assert choice.reason == "the ratings lie between 1 and 5"
+
+
+def test_factors_are_no_more_than_users_or_items():
+    assert choose_model(explicit((50, 7))).params == {"factors": 7}
+    assert choose_model(explicit((3, 50))).params == {"factors": 3}
+
+
+def test_contacts_get_popular():
+    ratings = Ratings.from_frame(pl.DataFrame({"user": [1, 2], "item": [1, 1]}))
+    choice = choose_model(ratings)
+    assert (choice.model, choice.params, choice.ratings) == ("popular", {}, ratings)
+
+
+def test_constant_ratings_are_contacts():
+    choice = choose_model(Ratings.from_matrix(np.full((3, 2), 5.0)))
+    assert choice.model == "popular"
+    assert choice.ratings.implicit
+    np.testing.assert_array_equal(choice.ratings.values, 1)
+    assert choice.reason == "all ratings are 5, which makes them implicit feedback"
+
+
+def test_a_single_rating_is_a_rating():
+    assert choose_model(Ratings.from_matrix(np.array([[4.0]]))).model == "als"

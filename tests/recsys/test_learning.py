@@ -1,0 +1,276 @@
+"""Folding in new users and items, and updating with new ratings."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+from recsys.errors import DataError, UnknownIdError
+from recsys.models.base import Step
+from recsys.ratings import Ratings
+from recsys.recommender import Recommender
+
+
+def make_frame():
+    rng = np.random.default_rng(2)
+    users, items = np.divmod(np.arange(30 * 20), 20)
+    kept = rng.random(600) < 0.4
+    rating = 3 + np.where((users + items) % 2, 1, -1) + rng.integers(-2, 3, 600) / 2
+    return pl.DataFrame({"user": users, "item": 100 + items, "rating": rating}).filter(kept)
+
+
+TITLES = pl.DataFrame({"item": range(100, 120), "title": [f"Film {i}" for i in range(20)]})
+
+
+@pytest.fixture(scope="module")
+def ratings():
+    return Ratings.from_frame(make_frame(), item_info=TITLES)
+
+
+@pytest.fixture(scope="module")
+def als(ratings):
+    return Recommender("als", factors=3).fit(ratings)
+
+
+@pytest.fixture(scope="module")
+def counts():
+    return Recommender("popular").fit(Ratings.from_frame(make_frame().drop("rating")))
+
+
+def of_user(user):
+    return make_frame().filter(pl.col("user") == user)
+
+
+# Users
+
+
+def test_a_known_user_as_a_stranger_gets_the_same(als):
+    stranger = of_user(4).with_columns(user=pl.lit("someone"))
+    expected = als.recommend(4).drop("user")
+    found = als.recommend(history=stranger)
+    assert found["user"].unique().to_list() == ["someone"]
+    assert found.drop("user").equals(expected)
+
+
+def test_a_mapping_is_one_user_without_a_name(als):
+    mapping = dict(of_user(4).select("item", "rating").iter_rows())
+    found = als.recommend(history=mapping, n=3)
+    assert found["user"].to_list() == ["new"] * 3
+    assert found["item"].to_list() == als.recommend(4, n=3)["item"].to_list()
+    texts = {str(item): str(rating) for item, rating in mapping.items()}
+    assert als.recommend(history=texts, n=3).equals(found)
+
+
+def test_an_empty_history_gets_the_items_with_the_best_bias(als):
+    found = als.recommend(history={}, n=20)
+    scores = als.model.global_mean + als.model.item_bias
+    np.testing.assert_allclose(found["score"], np.sort(scores)[::-1], rtol=1e-6)
+
+
+def test_several_new_users_and_some_of_them(als):
+    histories = pl.concat([of_user(1), of_user(2), of_user(3)])
+    everyone = als.recommend(history=histories, n=2)
+    assert everyone["user"].to_list() == [1, 1, 2, 2, 3, 3]
+    some = als.recommend([3, 1], history=histories, n=2)
+    assert some["user"].to_list() == [3, 3, 1, 1]
+    batches = list(als.recommend_batches(history=histories, n=2))
+    assert pl.concat(batches).equals(everyone)
+    with pytest.raises(UnknownIdError, match="Unknown user 7"):
+        als.recommend(7, history=histories)
+
+
+def test_everything_works_on_new_users(als):
+    folded = als.fold_in(of_user(6).with_columns(user=pl.lit("x")))
+    assert folded.ratings.shape == (1, 20)
+    pairs = pl.DataFrame({"user": ["x", "x"], "item": [101, 102]})
+    expected = als.predict(pl.DataFrame({"user": [6, 6], "item": [101, 102]}))
+    assert folded.predict(pairs)["prediction"].equals(expected["prediction"])
+    assert folded.explain("x", 101).equals(als.explain(6, 101))
+    assert folded.similar_items(101, 3).equals(als.similar_items(101, 3))
+    assert folded.recommend("y", cold_start="popular")["item"].to_list() == (
+        als.recommend(99, cold_start="popular")["item"].to_list()
+    )
+    assert "title" in folded.recommend("x").columns
+
+
+def test_seen_items_of_a_history_are_left_out_unless_wanted(als):
+    history = {105: 5.0, 106: 4.0}
+    assert set(als.recommend(history=history, n=20)["item"]).isdisjoint({105, 106})
+    assert len(als.recommend(history=history, n=20, exclude_seen=False)) == 20
+
+
+def test_the_last_rating_of_a_pair_counts(als):
+    twice = pl.DataFrame({"user": [1, 1, 1], "item": [105, 106, 105], "rating": [1.0, 4.0, 5.0]})
+    once = {106: 4.0, 105: 5.0}
+    assert (
+        als.recommend(history=twice).drop("user").equals(als.recommend(history=once).drop("user"))
+    )
+
+
+@pytest.mark.parametrize(
+    ("history", "error", "message"),
+    [
+        ({999: 3.0}, UnknownIdError, "Unknown item 999; the nearest ids are 119, 118, 117"),
+        ({101: float("nan")}, DataError, "Row 1: rating nan is not a finite number"),
+        ({101: None}, DataError, "Row 1: the rating is missing"),
+        ({101: "good"}, DataError, "Row 1: "),
+        (pl.DataFrame({"user": [1], "item": [101]}), DataError, "the history has no column 'rat"),
+        (pl.DataFrame({"item": [101], "rating": [1]}), DataError, "The frame has no column 'user'"),
+        ([101], DataError, "got list"),
+    ],
+)
+def test_bad_histories(als, history, error, message):
+    with pytest.raises(error, match=message):
+        als.recommend(history=history)
+
+
+def test_contacts_need_no_ratings_and_ratings_become_contacts(counts):
+    frame = of_user(3).drop("rating")
+    folded = counts.fold_in(frame)
+    assert folded.ratings.implicit
+    assert folded.recommend().equals(counts.recommend(3))
+    rated = counts.fold_in(frame.with_columns(rating=pl.lit(4)))
+    np.testing.assert_array_equal(rated.ratings.values, 1)
+
+
+def test_counts_stay_counts():
+    sums = Ratings.from_frame(make_frame())
+    summed = Recommender("popular").fit(
+        Ratings.from_matrix(sums.matrix, users=sums.users.values, items=sums.items.values)
+    )
+    folded = summed.fold_in(of_user(3))
+    np.testing.assert_array_equal(folded.ratings.values, of_user(3)["rating"])
+
+
+def test_what_was_folded_in_is_not_saved(als, tmp_path):
+    with pytest.raises(DataError, match=r"cannot be saved; update\(ratings\) adds them"):
+        als.fold_in({101: 3.0}).save(tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+
+
+# Items
+
+
+def test_known_items_as_new_ones_get_nearly_the_same(als):
+    renamed = make_frame().with_columns(item=pl.col("item") + 1000)
+    folded = als.fold_in_items(renamed)
+    assert folded.ratings.items.values.to_list() == list(range(1100, 1120))
+    pairs = als.recommend(n=20).select("user", "item")
+    theirs = pairs.with_columns(item=pl.col("item") + 1000)
+    difference = als.predict(pairs)["prediction"] - folded.predict(theirs)["prediction"]
+    assert difference.abs().max() < 0.05
+
+
+def test_new_items_are_recommended_with_their_titles(als):
+    rows = pl.DataFrame({"user": [1, 2, 3], "item": ["a", "a", "b"], "rating": [5.0, 5.0, 1.0]})
+    titles = pl.DataFrame({"item": ["a", "b"], "title": ["Alpha", "Beta"]})
+    found = als.fold_in_items(rows, item_info=titles).recommend([2, 9])
+    assert found.filter(pl.col("user") == 2)["title"].to_list() == ["Beta"]
+    assert found.filter(pl.col("user") == 9)["title"].to_list() == ["Alpha", "Beta"]
+    assert "title" not in als.fold_in_items(rows).recommend().columns
+
+
+def test_similar_users_are_damped_by_what_they_rated_in_the_fit(als):
+    rows = pl.DataFrame({"user": [1], "item": [7], "rating": [5.0]})
+    assert als.fold_in_items(rows).similar_users(4, 5).equals(als.similar_users(4, 5))
+
+
+def test_new_items_need_known_users(als):
+    rows = pl.DataFrame({"user": [99], "item": [7], "rating": [5.0]})
+    with pytest.raises(UnknownIdError, match="Unknown user 99"):
+        als.fold_in_items(rows)
+
+
+# Updates
+
+
+NEW = pl.DataFrame({"user": [4, 99, 99], "item": [101, 101, 500], "rating": [1.0, 2.0, 4.5]})
+
+
+@pytest.mark.parametrize("name", ["bias", "popular"])
+def test_an_update_is_a_fit_to_everything(ratings, name):
+    updated = Recommender(name).fit(ratings).update(Ratings.from_frame(NEW))
+    kept = make_frame().join(NEW, on=["user", "item"], how="anti")
+    whole = Recommender(name).fit(Ratings.from_frame(pl.concat([kept, NEW])))
+    assert updated.ratings.to_frame().equals(whole.ratings.to_frame())
+    assert updated.recommend().drop("title").equals(whole.recommend())
+
+
+def test_an_update_of_als_starts_from_what_it_knows(ratings):
+    cold, warm = [], []
+    before = Recommender("als", factors=3, iterations=200, tol=1e-7).fit(ratings)
+    scores = before.model.scores(np.arange(30)).copy()
+    updated = before.update(Ratings.from_frame(NEW), on_step=warm.append)
+    fresh = Recommender("als", factors=3, iterations=200, tol=1e-7)
+    fresh.fit(updated.ratings, on_step=cold.append)
+    assert all(isinstance(step, Step) for step in warm)
+    assert warm[0].objective < cold[0].objective
+    difference = updated.model.scores(np.arange(31)) - fresh.model.scores(np.arange(31))
+    assert np.abs(difference).mean() < 0.02
+    np.testing.assert_array_equal(before.model.scores(np.arange(30)), scores)
+    assert updated.model.params() == before.model.params()
+    assert updated.training["ratings"] == updated.ratings.n_ratings
+
+
+def test_an_update_keeps_users_items_and_titles(als):
+    info = pl.DataFrame({"item": [500, 101], "title": ["New", "Renamed"], "year": [2001, 2002]})
+    updated = als.update(Ratings.from_frame(NEW, item_info=info)).ratings
+    titles = dict(zip(updated.items.values, updated.titles, strict=True))
+    assert (titles[500], titles[101], titles[102]) == ("New", "Renamed", "Film 2")
+    assert updated.item_info.columns == ["item", "title", "year"]
+    idle = Ratings.from_matrix(np.array([[1.0, np.nan], [2.0, np.nan], [np.nan, np.nan]]))
+    wider = Recommender("popular").fit(idle).update(Ratings.from_frame(NEW)).ratings
+    assert wider.users.values.to_list() == [0, 1, 2, 4, 99]
+    assert wider.items.values.to_list() == [0, 1, 101, 500]
+
+
+def test_ids_that_look_alike_are_the_same(als):
+    texts = NEW.with_columns(pl.col("user", "item").cast(pl.String))
+    found = als.update(Ratings.from_frame(texts)).ratings
+    assert found.to_frame().equals(als.update(Ratings.from_frame(NEW)).ratings.to_frame())
+    names = NEW.with_columns(user=pl.Series(["4", "ann", "99"]))
+    with pytest.raises(DataError, match="has integer user ids; 'ann' cannot be among them"):
+        als.update(Ratings.from_frame(names))
+    zeros = NEW.with_columns(user=pl.Series(["4", "ann", "099"]).replace("ann", "007"))
+    with pytest.raises(DataError, match="'007' cannot be among them"):
+        als.update(Ratings.from_frame(zeros))
+
+
+def test_times_are_kept_if_both_have_them_and_do_not_decide():
+    old = pl.DataFrame({"user": [1, 2], "item": [1, 1], "rating": [1.0, 2.0], "timestamp": [9, 9]})
+    new = old.head(1).with_columns(rating=pl.lit(5.0), timestamp=pl.lit(3))
+    recommender = Recommender("popular").fit(Ratings.from_frame(old))
+    assert recommender.update(Ratings.from_frame(new)).ratings.to_frame().rows() == [
+        (1, 1, 5.0, 3),
+        (2, 1, 2.0, 9),
+    ]
+    timeless = recommender.update(Ratings.from_frame(new.drop("timestamp"))).ratings
+    assert timeless.timestamps is None
+
+
+def test_implicit_stays_implicit(counts):
+    new = Ratings.from_frame(NEW.drop("rating"))
+    updated = counts.update(new).ratings
+    assert updated.implicit
+    assert updated.n_ratings == len(
+        make_frame().select("user", "item").vstack(NEW.select("user", "item")).unique()
+    )
+    with pytest.raises(DataError, match="must be implicit, as those of the model are; got explic"):
+        counts.update(Ratings.from_frame(NEW))
+
+
+def test_counts_of_contacts_are_kept_in_an_update():
+    twice = pl.DataFrame({"user": [1, 1, 2], "item": [5, 5, 5]})
+    counted = Ratings.from_frame(twice, duplicates="sum")
+    updated = Recommender("popular").fit(counted).update(Ratings.from_frame(twice.tail(1))).ratings
+    assert updated.implicit == counted.implicit
+    assert updated.values.tolist() == [2.0, 1.0]
+
+
+def test_a_saved_model_can_be_updated(als, tmp_path):
+    als.save(tmp_path / "m")
+    loaded = Recommender.load(tmp_path / "m")
+    updated = loaded.update(Ratings.from_frame(NEW))
+    updated.save(tmp_path / "m", overwrite=True)
+    again = Recommender.load(tmp_path / "m")
+    assert again.recommend(99).equals(updated.recommend(99))
+    assert loaded.recommend(4).equals(als.recommend(4))

@@ -1,0 +1,194 @@
+"""What models may be able to do besides scoring; each test runs for the models that can."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+from recsys.errors import DataError
+from recsys.models import MODELS, make_model, model_class
+from recsys.models.base import Histories
+from recsys.models.protocols import (
+    Explains,
+    FoldsInItems,
+    FoldsInUsers,
+    HasItemVectors,
+    HasUncertainty,
+    HasUserVectors,
+)
+from recsys.ratings import Ratings
+from recsys.recommender import Recommender
+
+N_USERS, N_ITEMS = 40, 30
+
+
+def those_with(ability):
+    return pytest.mark.parametrize(
+        "name", [name for name in sorted(MODELS) if issubclass(model_class(name), ability)]
+    )
+
+
+def make_ratings():
+    """Two tastes and a quarter filled; the last user and the last item have no ratings."""
+    rng = np.random.default_rng(1)
+    likes = np.add.outer(np.arange(N_USERS), np.arange(N_ITEMS)) % 2
+    table = np.where(likes, 4, 2) + rng.integers(-2, 3, likes.shape) / 2
+    table[rng.random(table.shape) > 0.25] = np.nan
+    table[-1] = table[:, -1] = np.nan
+    return Ratings.from_matrix(table)
+
+
+@pytest.fixture(scope="module")
+def ratings():
+    return make_ratings()
+
+
+@pytest.fixture(scope="module")
+def fitted(ratings):
+    models = {name: make_model(name).fit(ratings) for name in MODELS}
+    return models.__getitem__
+
+
+def item_rows(ratings):
+    rows = ratings.matrix.T.tocsr()
+    return Histories(rows.indptr.astype(np.int64), rows.indices.astype(np.int32), rows.data)
+
+
+def history_of(ratings, user):
+    part = slice(ratings.indptr[user], ratings.indptr[user + 1])
+    indptr = np.array([0, part.stop - part.start])
+    return Histories(indptr, ratings.indices[part], ratings.values[part])
+
+
+def assert_same_scores(found, expected):
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@those_with(FoldsInUsers)
+def test_training_users_folded_in_get_what_the_fit_gave_them(name, ratings, fitted):
+    model = fitted(name)
+    before = {key: value.copy() for key, value in model.arrays().items()}
+    folded = model.with_users(Histories.of(ratings))
+    users = np.arange(N_USERS)
+    assert_same_scores(folded.scores(users), model.scores(users))
+    for key, value in model.arrays().items():
+        np.testing.assert_array_equal(value, before[key], err_msg=key)
+
+
+@those_with(FoldsInUsers)
+def test_users_folded_in_do_not_depend_on_their_company(name, ratings, fitted):
+    model = fitted(name)
+    everyone = model.with_users(Histories.of(ratings))
+    for user in (0, 13, N_USERS - 1):
+        alone = model.with_users(history_of(ratings, user))
+        assert (alone.n_users, alone.n_items) == (1, N_ITEMS)
+        assert_same_scores(alone.scores([0]), everyone.scores([user]))
+
+
+@those_with(FoldsInUsers)
+def test_a_loaded_model_folds_in(name, ratings, fitted, tmp_path):
+    recommender = Recommender(name).fit(ratings)
+    recommender.save(tmp_path / "model")
+    loaded = Recommender.load(tmp_path / "model")
+    history = ratings.to_frame().filter(pl.col("user") == 7)
+    again = loaded.recommend(history=history, n=5)
+    assert_same_scores(again["score"], recommender.recommend(7, n=5)["score"])
+    if len(set(again["score"])) == 5:
+        assert again["item"].to_list() == recommender.recommend(7, n=5)["item"].to_list()
+
+
+@those_with(FoldsInUsers)
+def test_nobody_can_be_folded_in(name, fitted):
+    nothing = Histories(np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32))
+    folded = fitted(name).with_users(nothing)
+    assert folded.n_users == 0
+    assert folded.scores([]).shape == (0, N_ITEMS)
+
+
+@those_with(FoldsInItems)
+def test_items_folded_in_can_be_scored(name, ratings, fitted):
+    model = fitted(name)
+    folded = model.with_items(item_rows(ratings))
+    assert (folded.n_users, folded.n_items) == (N_USERS, N_ITEMS)
+    scores = folded.scores(np.arange(N_USERS))
+    assert np.isfinite(scores).all()
+    pair = model.with_items(Histories(*item_rows(ratings.take(ratings.indices < 2)))).scores([3])
+    assert_same_scores(pair[:, :2], scores[3:4, :2])
+
+
+@those_with(Explains)
+def test_contributions_add_up_to_the_score(name, ratings, fitted):
+    model = fitted(name)
+    items = np.arange(N_ITEMS)
+    for user in (0, 21, N_USERS - 1):
+        history = history_of(ratings, user)
+        found = model.contributions(history, items)
+        assert found.base.shape == (N_ITEMS,)
+        assert found.terms.shape == (N_ITEMS, len(history.indices))
+        assert found.base.dtype == found.terms.dtype == np.float32
+        assert_same_scores(found.base + found.terms.sum(axis=1), model.scores([user])[0])
+
+
+@those_with(Explains)
+def test_explanations_through_the_facade_add_up(name, ratings):
+    recommender = Recommender(name).fit(ratings)
+    for n in (None, 1, 3):
+        frame = recommender.explain(8, 4, n=n)
+        assert_same_scores(frame["contribution"].sum(), recommender.model.scores([8])[0, 4])
+
+
+@those_with(Explains)
+def test_contributions_of_an_unknown_item_are_refused(name, ratings, fitted):
+    with pytest.raises(IndexError, match="item indices must be between 0 and 29; got 30"):
+        fitted(name).contributions(history_of(ratings, 0), [30])
+
+
+@pytest.mark.parametrize(
+    ("ability", "method", "length"),
+    [(HasItemVectors, "item_vectors", N_ITEMS), (HasUserVectors, "user_vectors", N_USERS)],
+)
+def test_vectors_have_a_row_for_each(ability, method, length, fitted):
+    for name in MODELS:
+        if issubclass(model_class(name), ability):
+            vectors = getattr(fitted(name), method)()
+            assert vectors.shape[0] == length
+            assert vectors.dtype == np.float32
+            assert np.isfinite(vectors).all()
+
+
+@those_with(HasUserVectors)
+def test_users_of_one_taste_are_alike(name, ratings):
+    recommender = Recommender(name).fit(ratings)
+    frame = recommender.similar_users(range(N_USERS - 1), n=3)
+    same = frame.select((pl.col("user") + pl.col("similar")) % 2 == 0).to_series()
+    assert same.mean() > 0.8
+
+
+@those_with(HasUncertainty)
+def test_uncertainty_is_positive_and_finite(name, fitted):
+    std = fitted(name).predict_std([0, 3, N_USERS - 1], [1, 2, 3])
+    assert std.dtype == np.float32
+    assert (np.isfinite(std) & (std > 0)).all()
+
+
+@pytest.mark.parametrize(
+    ("ability", "ask", "what"),
+    [
+        (FoldsInUsers, lambda r: r.recommend(history={1: 3}), "fold in new users"),
+        (
+            FoldsInItems,
+            lambda r: r.fold_in_items(pl.DataFrame({"user": [1], "item": [99], "rating": [4]})),
+            "fold in new items",
+        ),
+        (Explains, lambda r: r.explain(1, 1), "take its scores apart"),
+        (
+            HasUncertainty,
+            lambda r: r.predict(pl.DataFrame({"user": [1], "item": [1]}), std=True),
+            "tell the uncertainty",
+        ),
+    ],
+)
+def test_an_ability_that_a_model_lacks_is_refused_with_the_models_that_have_it(ability, ask, what):
+    able = [name for name in sorted(MODELS) if issubclass(model_class(name), ability)]
+    message = f"The random model cannot {what}.*these models can: {', '.join(able) or 'none'}"
+    with pytest.raises(DataError, match=message):
+        ask(Recommender("random").fit(make_ratings()))

@@ -1,0 +1,127 @@
+"""Conditions on item metadata."""
+
+import polars as pl
+import pytest
+
+from recsys.errors import DataError
+from recsys.ratings import Ratings
+from recsys.recommender import Recommender
+from recsys.where import items_where
+
+INFO = pl.DataFrame(
+    {
+        "item": [5, 1, 3, 2],
+        "title": ["It's Comedy", "Alien", "The Thing", None],
+        "genres": ["Comedy|Drama", "Horror|Sci-Fi", "Horror", "Comedy"],
+        "year": [1990, 1979, 1982, None],
+        "box office": [1.5, 2.5, 0.0, 3.0],
+        "select": [1, 2, 3, 4],
+    }
+)
+FRAME = pl.DataFrame({"user": [1, 1, 2, 2, 2], "item": [1, 2, 3, 4, 5], "rating": [1, 2, 3, 4, 5]})
+
+
+@pytest.fixture(scope="module")
+def ratings():
+    return Ratings.from_frame(FRAME, item_info=INFO)
+
+
+def met(condition, ratings):
+    return ratings.items.values.filter(pl.Series(items_where(condition, ratings))).to_list()
+
+
+@pytest.mark.parametrize(
+    ("condition", "items"),
+    [
+        ("year >= 1980", [3, 5]),
+        ("year >= 1980 AND genres LIKE '%Comedy%'", [5]),
+        ("year < 1980 or genres = 'Comedy'", [1, 2]),
+        ("NOT year >= 1980", [1]),
+        ("year BETWEEN 1979 AND 1982", [1, 3]),
+        ("year IN (1979, 1990)", [1, 5]),
+        ("year IS NULL", [2, 4]),
+        ("title IS NOT NULL", [1, 3, 5]),
+        ("title ILIKE 'the %'", [3]),
+        ("title = 'It''s Comedy'", [5]),
+        ("genres ~ '^Horror$'", [3]),
+        ("starts_with(title, 'A') OR ends_with(title, 'ing')", [1, 3]),
+        ("lower(title) = 'alien'", [1]),
+        ("length(title) > 6", [3, 5]),
+        ("coalesce(year, 0) = 0", [2, 4]),
+        ("CASE WHEN year > 1980 THEN true ELSE false END", [3, 5]),
+        ('"box office" > 2', [1, 2]),
+        ('"select" = 4', [2]),
+        ("abs(year - 1981) <= 2", [1, 3]),
+        ("floor(year / 10.0) = 198 and ceil(year / 10.0) = 199", [3]),
+        ("round(year / 10.0) = 198", [1, 3]),
+        ("item <> 3", [1, 2, 4, 5]),
+        ("1 = 1", [1, 2, 3, 4, 5]),
+        ("title = 'select from -- /* '", []),
+    ],
+)
+def test_conditions(ratings, condition, items):
+    assert met(condition, ratings) == items
+
+
+@pytest.mark.parametrize(
+    ("condition", "message"),
+    [
+        ("yaer > 3", "yaer is neither a column nor an allowed word; the columns of the items are "),
+        ("Year > 3", "Year is neither a column .* item, title, genres, year, box office, select"),
+        ('title = "Alien"', r"Alien is neither .* \(text stands in single quotes\)"),
+        ("year >", "'year >' cannot be used: unable to parse"),
+        ("", "'' cannot be used"),
+        ("year > 'x'", r"cannot compare string with numeric.*year \(Int64\)"),
+        ("title", "it is no condition but gives String values"),
+        ("year + 1", "it is no condition but gives Int64 values"),
+        ("title = 'open", 'cannot read "\'open"'),
+        ("year > 1; 1", "cannot read '; 1'"),
+        ("year > 1 -- so", "cannot read '-- so'; .*neither backslashes nor comments"),
+        (r"title = 'a\'' or 1 = 1", "cannot read"),
+    ],
+)
+def test_bad_conditions_name_the_columns(ratings, condition, message):
+    with pytest.raises(DataError, match=f"where: .*{message}"):
+        items_where(condition, ratings)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "year = ANY(SELECT year FROM read_csv('{path}'))",
+        "year IN (SELECT year FROM read_csv('{path}'))",
+        "EXISTS (SELECT 1 FROM read_csv('{path}'))",
+        "year IN (FROM read_csv('{path}'))",
+        "year IN (TABLE self)",
+        "read_csv('{path}')",
+        "'a' = /* ' */ 'b' OR year = ANY(SELECT x FROM read_csv('{path}')) /* ' */",
+        "'a' = 'b' -- '\n OR year = ANY(SELECT x FROM read_csv('{path}')) -- '",
+        "E'\\' ' = title OR year = ANY(SELECT x FROM read_csv('{path}')) OR title = ' '",
+        "select = ANY(SELECT x FROM read_csv('{path}'))",
+        "__import__('os').system('true')",
+    ],
+)
+def test_nothing_but_the_metadata_can_be_read(ratings, condition, tmp_path):
+    secret = tmp_path / "secret.csv"
+    secret.write_text("hidden\n1\n")
+    with pytest.raises(
+        DataError, match=r"neither a column nor an allowed word|cannot read"
+    ) as error:
+        items_where(condition.format(path=secret), ratings)
+    assert "hidden" not in str(error.value)
+
+
+def test_data_without_metadata_have_their_ids(ratings):
+    bare = Ratings.from_frame(FRAME)
+    assert met("item > 3", bare) == [4, 5]
+    with pytest.raises(DataError, match="the columns of the items are item"):
+        items_where("year > 1", bare)
+
+
+def test_conditions_go_with_lists(ratings):
+    popular = Recommender("popular").fit(ratings)
+    found = popular.recommend(1, where="year >= 1980", exclude_seen=False)
+    assert set(found["item"]) == {3, 5}
+    found = popular.recommend(1, where="year >= 1980", allow=[1, 2, 3, 5], block=[5])
+    assert found["item"].to_list() == [3]
+    assert popular.recommend(2, where="year >= 1980").is_empty()
