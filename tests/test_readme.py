@@ -49,7 +49,7 @@ def test_commands_print_what_the_readme_shows(tmp_path, monkeypatch):
     for command, shown in examples:
         program, *arguments = shlex.split(command)
         assert program == "recsys"
-        verb_prints_data = arguments[0] in {"recommend", "similar", "evaluate"}
+        verb_prints_data = arguments[0] in {"recommend", "similar", "explain", "evaluate"}
         form = ["--format", "table"] if verb_prints_data else []
         result = CliRunner().invoke(cli, [*arguments, *form], env={"COLUMNS": "100"})
         assert_same(command, shown, result.output)

@@ -167,6 +167,23 @@ def test_light_commands_import_nothing_heavy(source_tree, args):
     assert imported(source_tree, args).isdisjoint(HEAVY)
 
 
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["recommend", "--user", "1"],
+        ["recommend", "--like", "103", "--where", "year > 1990"],
+        ["similar", "--user", "1"],
+        ["explain", "--user", "1", "--item", "103"],
+        ["impute"],
+    ],
+    ids=" ".join,
+)
+def test_verbs_on_a_saved_model_import_only_numpy_and_polars(source_tree, model, args):
+    verb, *rest = args
+    loaded = imported(source_tree, [verb, str(model), *rest, "--quiet"])
+    assert loaded & HEAVY == {"numpy", "polars"}
+
+
 def test_completion_imports_nothing_heavy(source_tree):
     env = {"_RECSYS_COMPLETE": "bash_complete", "COMP_WORDS": "recsys fit --", "COMP_CWORD": "2"}
     assert imported(source_tree, [], env).isdisjoint(HEAVY)
