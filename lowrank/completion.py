@@ -251,8 +251,19 @@ def solve_rows(
     factors : ndarray of shape (n_rows, k)
     bias : ndarray of shape (n_rows,)
         Both zero for a row without entries.
+
+    Raises
+    ------
+    ValueError
+        If `regularization` is not positive, or an index is none of a column.
     """
+    _check_regularization(regularization)
     columns = fitted.column_factors
+    if len(indices) and not 0 <= indices.min() <= indices.max() < len(columns):
+        raise ValueError(
+            f"indices must be between 0 and {len(columns) - 1}; "
+            f"got {indices.min()} to {indices.max()}."
+        )
     dtype = columns.dtype
     weight = np.maximum(np.diff(indptr), 1).astype(dtype) ** dtype.type(count_power)
     factors = kernels.aligned_zeros((len(weight), columns.shape[1]), dtype)
@@ -276,10 +287,14 @@ def solve_rows(
 def _check(X: csr_array, k: int, regularization: float) -> None:
     if k < 1:
         raise ValueError(f"k must be at least 1; got {k}.")
-    if not 0 < regularization < math.inf:
-        raise ValueError(f"regularization must be positive and finite; got {regularization}.")
+    _check_regularization(regularization)
     if X.nnz == 0:
         raise ValueError("X must have at least one stored entry; got none.")
+
+
+def _check_regularization(regularization: float) -> None:
+    if not 0 < regularization < math.inf:
+        raise ValueError(f"regularization must be positive and finite; got {regularization}.")
 
 
 def _start_from(start: BiasedFactors, columns: _Side) -> float:

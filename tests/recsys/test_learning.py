@@ -174,6 +174,16 @@ def test_similar_users_are_damped_by_what_they_rated_in_the_fit(als):
     assert als.fold_in_items(rows).similar_users(4, 5).equals(als.similar_users(4, 5))
 
 
+def test_likeness_of_users_is_the_damped_cosine(als):
+    vectors, counts = als.model.user_vectors().astype(float), np.diff(als.ratings.indptr)
+    lengths = np.linalg.norm(vectors, axis=1)
+    expected = vectors @ vectors[4] / lengths / lengths[4] * counts / (counts + 10)
+    found = als.similar_users(4, 29)
+    np.testing.assert_allclose(found["score"], expected[found["similar"]], atol=1e-6)
+    assert found["rank"].to_list() == list(range(1, 30))
+    assert 4 not in found["similar"]
+
+
 def test_new_items_need_known_users(als):
     rows = pl.DataFrame({"user": [99], "item": [7], "rating": [5.0]})
     with pytest.raises(UnknownIdError, match="Unknown user 99"):

@@ -76,6 +76,7 @@ def test_conditions(ratings, condition, items):
         ("year + 1", "it is no condition but gives Int64 values"),
         ("title = 'open", 'cannot read "\'open"'),
         ("year > 1; 1", "cannot read '; 1'"),
+        ("year > 1 /* 1 */", "cannot read '/\\* 1 \\*/'; .*neither backslashes nor comments"),
         ("year > 1 -- so", "cannot read '-- so'; .*neither backslashes nor comments"),
         (r"title = 'a\'' or 1 = 1", "cannot read"),
     ],
@@ -109,6 +110,20 @@ def test_nothing_but_the_metadata_can_be_read(ratings, condition, tmp_path):
     ) as error:
         items_where(condition.format(path=secret), ratings)
     assert "hidden" not in str(error.value)
+
+
+def test_columns_with_the_names_of_keywords_open_no_doors(tmp_path):
+    """Every word is a column here, so that only the keywords themselves can be refused."""
+    secret = tmp_path / "secret.csv"
+    secret.write_text("hidden\n1\n")
+    names = ["year", "select", "hidden", "from", "read_csv", "e"]
+    info = pl.DataFrame({"item": [1], **{name: [1] for name in names}})
+    ratings = Ratings.from_frame(FRAME, item_info=info)
+    with pytest.raises(DataError, match="select is neither a column nor an allowed word"):
+        items_where(f"year in (select hidden from read_csv('{secret}'))", ratings)
+    with pytest.raises(DataError, match="cannot read \"e'x' = item\""):
+        items_where("e'x' = item", ratings)
+    assert met('"select" = 1 and e = 1', ratings) == [1]
 
 
 def test_data_without_metadata_have_their_ids(ratings):
