@@ -58,6 +58,13 @@ class Recommender(Predictor):
     >>> recommender = Recommender("popular").fit(Ratings.from_frame(pl.DataFrame(pairs)))
     >>> recommender.recommend("bob", n=2).rows()
     [('bob', 'oat', 1, 1.0), ('bob', 'rye', 2, 1.0)]
+
+    New users are described by what they know, and scores taken apart:
+
+    >>> recommender.recommend(history={"tea": 1, "oat": 1}).rows()
+    [('new', 'rye', 1, 1.0)]
+    >>> recommender.explain("bob", "oat").rows()
+    [('base', None, 1.0), ('item', 'tea', 0.0)]
     """
 
     def recommend(

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from recsys.errors import DataError
-
-if TYPE_CHECKING:
-    from recsys.ratings import Ratings
+from recsys.ratings import Ratings
 
 __all__ = ["items_where"]
 
@@ -63,6 +60,13 @@ def items_where(condition: str, ratings: Ratings) -> npt.NDArray[np.bool_]:
     ------
     DataError
         If it is no such condition; the message names the columns there are.
+
+    Examples
+    --------
+    >>> films = pl.DataFrame({"item": [1, 2], "title": ["Up", "Heat"], "year": [2009, 1995]})
+    >>> pairs = pl.DataFrame({"user": [7, 7], "item": [1, 2]})
+    >>> items_where("year < 2000", Ratings.from_frame(pairs, item_info=films))
+    array([False,  True])
     """
     table = ratings.items.values.alias("item").to_frame()
     if ratings.item_info is not None:

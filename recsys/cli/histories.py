@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,8 +110,10 @@ def _parse(text: str, recommender: Recommender) -> tuple[str, float]:
 
 def _is_of_one_user(names: list[str] | None) -> bool:
     """Whether a file is a list of items, or has a column of items and none of users."""
-    if names is None or len(names) == 1:
-        return names is not None
+    if names is None:
+        return False
+    if len(names) == 1:
+        return re.search(r"[\s;|:]", names[0].strip()) is None
     return column_of(names, "item") is not None and column_of(names, "user") is None
 
 

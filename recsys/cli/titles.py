@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from recsys.cli.errors import CommandError
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from recsys.ratings import Ratings
 
 __all__ = ["find_item", "find_title"]
@@ -18,23 +20,28 @@ _CANDIDATES = 10
 def find_title(ratings: Ratings, text: str) -> Any:
     """Return the id of the item with the title `text`: exactly, ignoring case, or a part of it.
 
-    Of the parts, the beginning of a title goes before what is inside of one.
+    A title counts with and without the year at its end, and with its article in front or behind:
+    "the matrix" is "Matrix, The (1999)". Of the parts, the beginning of a title goes before what is
+    inside of one.
 
     Raises
     ------
     CommandError
         If there are no titles, or none or several that fit.
     """
+    import polars as pl
+
     titles = ratings.titles
     if titles is None:
         raise CommandError("These data have no titles; use an id instead.")
-    lower = titles.str.to_lowercase()
-    wanted = text.lower()
+    lower, plain = titles.str.to_lowercase(), _plain(titles)
+    wanted, bare = text.lower(), _plain(pl.Series([text]))[0]
     for matches in (
         titles == text,
         lower == wanted,
-        lower.str.starts_with(wanted),
-        lower.str.contains(wanted, literal=True),
+        plain == bare,
+        lower.str.starts_with(wanted) | plain.str.starts_with(bare),
+        lower.str.contains(wanted, literal=True) | plain.str.contains(bare, literal=True),
     ):
         found = matches.fill_null(False).arg_true().to_numpy()
         if len(found) > 1:
@@ -64,6 +71,12 @@ def find_item(ratings: Ratings, text: str) -> Any:
     if len(found) > 1:
         raise CommandError(_ambiguous(text, _named(ratings, found)))
     return ratings.items.take(found)[0]
+
+
+def _plain(titles: pl.Series) -> pl.Series:
+    """Return titles in lower case, without a year at the end, the article in front."""
+    without_year = titles.str.to_lowercase().str.replace(r"\s*\(\d{4}\)\s*$", "")
+    return without_year.str.replace(r"^(.+), (the|a|an)$", "$2 $1")
 
 
 def _named(ratings: Ratings, found: Any) -> list[str]:

@@ -116,6 +116,32 @@ def test_history_of_one_user_needs_no_user_column(run, model, loaded, name, cont
     assert found.select("user", "item").rows() == expected.select("user", "item").rows()
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("u.data", "1\t103\t5\t881250949\n1\t104\t2.5\t881250949\n"),
+        ("ratings.dat", "1::103::5::881250949\n1::104::2.5::881250949\n"),
+        (
+            "h.jsonl",
+            '{"user": 1, "item": 103, "rating": 5}\n{"user": 1, "item": 104, "rating": 2.5}\n',
+        ),
+    ],
+)
+def test_history_in_the_layouts_of_ratings(run, model, loaded, name, content):
+    Path(name).write_text(content)
+    found = table(run("recommend", model, "--history", name, "-n", 3))
+    expected = loaded.recommend(history={103: 5.0, 104: 2.5}, n=3)
+    assert found["item"].to_list() == expected["item"].to_list()
+    assert found["user"].to_list() == [1, 1, 1]
+
+
+def test_history_of_contacts_in_lightgcn_lines(run, contacts):
+    Path("train.txt").write_text("0 103 104\n1 105\n")
+    found = table(run("recommend", contacts, "--history", "train.txt", "-n", 40))
+    assert found.filter(pl.col("user") == 0).height == 28
+    assert found.filter(pl.col("user") == 1).height == 29
+
+
 def test_history_without_ratings_is_what_was_liked(run, model, loaded):
     Path("liked.txt").write_text("103\n105\n999\n")
     result = run("recommend", model, "--history", "liked.txt", "-n", 3)
@@ -194,6 +220,15 @@ def test_explain_refuses(run, model):
     assert "Unknown user 99" in run("explain", model, "--user", 99, "--item", 101, code=1).stderr
     said = run("explain", model, "--user", 1, "--item", 101, "--title", "x", code=2).stderr
     assert "by either --item ID or --title TEXT" in said
+
+
+# predict
+
+
+def test_std_of_a_model_that_does_not_know_it(run, model):
+    Path("pairs.csv").write_text("user,item\n1,101\n")
+    said = run("predict", model, "pairs.csv", "--std", code=1).stderr
+    assert "The als model cannot tell the uncertainty of a prediction; these models can:" in said
 
 
 # update

@@ -11,7 +11,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recsys import Recommender, read_ratings
+from recsys import Ratings, Recommender, read_ratings
+from recsys.cli.titles import find_title
 
 
 def table(result):
@@ -287,6 +288,35 @@ def test_exact_title_wins_over_other_cases_and_longer_ones(run):
         assert found["item"].to_list() == [item]
     said = run("similar", "films", "--title", "it", code=1).stderr
     assert "2 titles fit 'it'" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "item"),
+    [
+        ("The Matrix", 3),
+        ("the matrix", 3),
+        ("Matrix", 3),
+        ("Matrix, The", 3),
+        ("toy story", 1),
+        ("Toy Story (1995)", 1),
+        ("toy story 2", 2),
+        ("A Bug's", 4),
+        ("Return of the", 5),
+        ("king", 5),
+    ],
+)
+def test_titles_with_years_and_articles(text, item):
+    titles = {
+        1: "Toy Story (1995)",
+        2: "Toy Story 2 (1999)",
+        3: "Matrix, The (1999)",
+        4: "Bug's Life, A (1998)",
+        5: "Return of the King, The (2003)",
+        6: None,
+    }
+    info = pl.DataFrame({"item": list(titles), "title": list(titles.values())})
+    frame = pl.DataFrame({"user": [1] * 6, "item": list(titles)})
+    assert find_title(Ratings.from_frame(frame, item_info=info), text) == item
 
 
 def test_similar_ambiguous_title_lists_candidates(run, model):

@@ -3,8 +3,11 @@
 import numpy as np
 import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from recsys.errors import DataError, UnknownIdError
+from recsys.merging import merged
 from recsys.models.base import Step
 from recsys.ratings import Ratings
 from recsys.recommender import Recommender
@@ -284,3 +287,22 @@ def test_a_saved_model_can_be_updated(als, tmp_path):
     again = Recommender.load(tmp_path / "m")
     assert again.recommend(99).equals(updated.recommend(99))
     assert loaded.recommend(4).equals(als.recommend(4))
+
+
+triples = st.dictionaries(
+    st.tuples(st.integers(0, 5), st.integers(0, 5)), st.sampled_from([1.0, 2.5, 4.0]), min_size=1
+)
+
+
+@given(triples, triples)
+@settings(deadline=None, max_examples=40)
+def test_new_ratings_overrule_old_ones_whatever_they_are(old, new):
+    def ratings(table):
+        rows = [(user, item, value) for (user, item), value in table.items()]
+        frame = pl.DataFrame(rows, schema=["user", "item", "rating"], orient="row")
+        return Ratings.from_frame(frame)
+
+    whole = merged(ratings(old), ratings(new))
+    found = {(user, item): value for user, item, value in whole.to_frame().iter_rows()}
+    assert found == old | new
+    assert whole.users.values.to_list() == sorted({user for user, _ in old | new})
