@@ -172,13 +172,11 @@ def parameter_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _parameter_option(parameter: Parameter) -> Decorator[Any]:
-    names = [parameter.option]
-    if parameter.type is click.BOOL:
-        names = [f"{parameter.option}/--no-{parameter.option[2:]}"]
+    is_flag = parameter.type is click.BOOL
     return option(
-        *names,
+        f"{parameter.option}/--no-{parameter.option[2:]}" if is_flag else parameter.option,
         parameter.name,
-        metavar=None if parameter.type is click.BOOL else parameter.metavar,
+        metavar=parameter.metavar or None,
         type=parameter.type,
         default=None,
         section="Parameters of the models",

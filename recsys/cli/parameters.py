@@ -35,7 +35,7 @@ class Parameter:
     type : click type
         `click.BOOL` makes a pair of flags.
     metavar : str
-        What stands for the value in the help.
+        What stands for the value in the help; empty for flags and choices, which show themselves.
     help : str
         One sentence.
     defaults : mapping of model name to default
@@ -55,7 +55,12 @@ class Parameter:
     @property
     def full_help(self) -> str:
         """The help with the models and their defaults."""
-        listed = ", ".join(f"{model}: {value}" for model, value in self.defaults.items())
+        words = {True: "on", False: "off", None: "chosen by the data"}
+        shown = {
+            model: words[value] if isinstance(value, bool | None) else value
+            for model, value in self.defaults.items()
+        }
+        listed = ", ".join(f"{model}: {value}" for model, value in shown.items())
         return f"{self.help[:-1]}; {listed} by default."
 
 
