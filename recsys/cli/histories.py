@@ -47,7 +47,7 @@ def described_history(
 def load_history(path: str, reader: ReaderOptions, recommender: Recommender) -> pl.DataFrame:
     """Read the columns user, item and possibly rating; without users, it is all of one new user.
 
-    Items that the data don't have are left out, and counted on standard error.
+    Items that the data don't have are left out, and counted on standard error; so are duplicates.
 
     Raises
     ------
@@ -75,6 +75,9 @@ def load_history(path: str, reader: ReaderOptions, recommender: Recommender) -> 
         n_unknown = int((places < 0).sum())
         note(f"{path}: {n_unknown:,} of {len(frame):,} rows are of unknown items, ignored")
         frame = frame.filter(pl.Series(places >= 0))
+    repeated = len(frame) - frame.select("user", "item").n_unique()
+    if repeated:
+        note(f"{path}: {repeated:,} duplicate{'s' if repeated > 1 else ''} (last kept)")
     if "rating" not in frame.columns and recommender.model.needs_values:
         best = _best_rating(recommender)
         note(f"{path} has no ratings: its items count as liked, with a rating of {best:g}")

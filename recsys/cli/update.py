@@ -54,5 +54,7 @@ def update(model: str, ratings: str, out: str | None, force: bool, reader: Reade
         updated = old.update(new, on_step=activity.step)
     seconds = time.perf_counter() - start
     updated.save(target, overwrite=force)
-    known = f"updated {old.model.name} to {updated.ratings}"
-    note(f"{known} in {seconds:.1f} s, saved in {target}")
+    replaced = old.ratings.n_ratings + new.n_ratings - updated.ratings.n_ratings
+    note(f"{new.n_ratings:,} new ratings, {replaced:,} of them in place of old ones")
+    fitted = f"updated {old.model.name} to {updated.ratings}"
+    note(f"{fitted} in {seconds:.1f} s, saved in {target}")

@@ -151,6 +151,14 @@ def test_history_without_ratings_is_what_was_liked(run, model, loaded):
     assert "its items count as liked, with a rating of 5" in result.stderr
 
 
+def test_repeated_pairs_of_a_history_are_counted(run, model, loaded):
+    Path("h.csv").write_text("item,rating\n103,1\n104,2.5\n103,5\n")
+    result = run("recommend", model, "--history", "h.csv", "-n", 3)
+    assert "h.csv: 1 duplicate (last kept)" in result.stderr
+    expected = loaded.recommend(history={103: 5.0, 104: 2.5}, n=3)
+    assert table(result)["item"].to_list() == expected["item"].to_list()
+
+
 def test_bad_histories(run, model):
     Path("unknown.csv").write_text("item,rating\n1,5\n")
     assert "Unknown item 1" in run("recommend", model, "--history", "unknown.csv", code=1).stderr
@@ -241,6 +249,8 @@ def test_update_writes_another_model(run, model, loaded):
     Path("new.csv").write_text(NEW)
     result = run("update", model, "new.csv", "--out", "m2")
     assert result.stdout == ""
+    replaced = 1 if loaded.ratings.to_frame().filter(user=1, item=101).height else 0
+    assert f"3 new ratings, {replaced} of them in place of old ones" in result.stderr
     assert "updated als to 41 users x 31 items" in result.stderr
     updated = Recommender.load("m2")
     rows = updated.ratings.to_frame().filter(pl.col("user") == 77).rows()
