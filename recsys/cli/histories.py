@@ -86,7 +86,8 @@ def load_history(path: str, reader: ReaderOptions, recommender: Recommender) -> 
 
 
 def _best_rating(recommender: Recommender) -> float:
-    return float(recommender.training["rating_max"] or 1.0)
+    best = recommender.training["rating_max"]
+    return 1.0 if best is None else float(best)
 
 
 def _parse(text: str, recommender: Recommender) -> tuple[str, float]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import click
 
 from recsys.cli.options import (
@@ -14,6 +16,7 @@ from recsys.cli.options import (
     reader_options,
 )
 from recsys.cli.output import Output
+from recsys.cli.progress import Activity
 
 __all__ = ["impute"]
 
@@ -72,4 +75,5 @@ def impute(
         None if items is None else known_ids(items, ratings.items),
         missing_only=missing_only,
     )
-    output.write(blocks, command="impute", model=recommender.model.name)
+    with nullcontext() if output.path is None else Activity("Imputing"):
+        output.write(blocks, command="impute", model=recommender.model.name)

@@ -116,6 +116,14 @@ def test_history_of_one_user_needs_no_user_column(run, model, loaded, name, cont
     assert found.select("user", "item").rows() == expected.select("user", "item").rows()
 
 
+def test_what_is_liked_counts_as_the_best_rating_also_if_that_is_zero(run):
+    Path("x.csv").write_text("user,item,rating\n1,7,-3\n1,8,-1\n2,7,0\n2,9,-2\n")
+    run("fit", "x.csv", "--out", "m", "--model", "bias")
+    found = table(run("recommend", "m", "--like", "7", "--format", "csv"))
+    expected = Recommender.load("m").recommend(history={7: 0.0})
+    assert found["score"].to_list() == pytest.approx(expected["score"].to_list(), rel=1e-5)
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
