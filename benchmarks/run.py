@@ -13,7 +13,7 @@ SMALL = [
     ["als_kernel.py", "--ratings", "2000000", "--repeats", "3"],
     ["fit_memory.py", "--ratings", "2000000"],
 ]
-ON_REAL_DATA = [["svd.py", "--repeats", "3"]]
+ON_REAL_DATA = [["svd.py", "--repeats", "3"], ["serve.py", "--repeats", "3"]]
 
 
 def main() -> None:

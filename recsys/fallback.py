@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from recsys.errors import DataError, UnknownIdError
-from recsys.models.base import BiasedModel, Floats, Indices, Model
+from recsys.models.base import BiasedModel, FactorForm, Floats, Indices, Model
 from recsys.models.baselines import Popular
 
 if TYPE_CHECKING:
@@ -60,6 +60,10 @@ class WithNewUser:
         error = np.zeros(len(users), dtype=np.float32)
         error[known] = of_known
         return error
+
+    def factor_form(self, users: Indices) -> FactorForm | None:
+        """Return the factors of the model, where all these users are its own."""
+        return self._model.factor_form(users) if (users < self._new).all() else None
 
 
 def predict_cold(model: Model, popular: Popular | None, users: Indices, items: Indices) -> Floats:

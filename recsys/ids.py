@@ -21,6 +21,7 @@ Queries = Sequence[Any] | npt.NDArray[Any] | pl.Series | int | str
 _CANONICAL_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")
 _INT64_LIMIT = 2**63
 _TABLE_PAYS_FROM = 100_000  # queries; below it a binary search is as fast as filling a table
+_JOIN_PAYS_FROM = 10  # one string query for so many ids; below it a search is faster than a join
 _NAMED = 3  # ids that an error message names before it says how many more there are
 _CLOSE_MATCH_POOL = 5_000  # string ids compared with an unknown one, on each side of its place
 
@@ -110,7 +111,7 @@ class Ids:
             )
         if self._numbers is not None:
             return pl.Series(self._kind, self._numbers[indices])
-        return self._values.gather(indices)
+        return self._values[indices]
 
     def find(self, queries: Queries) -> npt.NDArray[np.int64]:
         """Return the index of each id, and -1 for an id that is not there.
@@ -161,6 +162,10 @@ class Ids:
         return places
 
     def _find_strings(self, queries: pl.Series) -> npt.NDArray[np.int64]:
+        if len(queries) * _JOIN_PAYS_FROM < len(self):
+            sorted_places = self._values.search_sorted(queries).to_numpy().astype(np.int64)
+            places = np.minimum(sorted_places, len(self) - 1)
+            return np.where((self._values[places] == queries).to_numpy(), places, -1)
         known = pl.DataFrame({"id": self._values, "index": np.arange(len(self))})
         asked = queries.alias("id").to_frame()
         joined = asked.join(known, on="id", how="left", maintain_order="left")

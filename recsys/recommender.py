@@ -7,7 +7,7 @@ thing: `recsys.fitted` (fit, save, load), `recsys.learning` (fold_in, fold_in_it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any, Literal
 
@@ -132,9 +132,7 @@ class Recommender(Predictor):
             where=where,
             cold_start=cold_start,
         )
-        return pl.concat(
-            [asked._frame("user", asked.ratings.users.values, asked.ratings.items), *frames]
-        )
+        return asked._joined(frames, "user", asked.ratings.users.values, asked.ratings.items)
 
     def recommend_batches(
         self,
@@ -273,7 +271,7 @@ class Recommender(Predictor):
         blocks = top_n(likeness, asked, n, exclude=Cosine.exclude_itself)
         labels = ids.take(asked)
         frames = (self._frame(ids.kind, labels, ids, top, "similar") for top in blocks)
-        return pl.concat([self._frame(ids.kind, labels, ids, name="similar"), *frames])
+        return self._joined(frames, ids.kind, labels, ids, "similar")
 
     def _allowed(self, allow: Any, block: Any, where: str | None) -> NDArray[np.bool_] | None:
         """Return the mask of the items that may be recommended, None for all."""
@@ -305,14 +303,28 @@ class Recommender(Predictor):
         """
         top = TopN.empty() if top is None else top
         columns = [
-            labels.gather(top.rows).alias(kind),
+            labels[top.rows].alias(kind),
             answers.take(top.items).alias(name or answers.kind),
             pl.Series("rank", top.ranks),
             pl.Series("score", top.scores),
         ]
         if self._titles is not None and answers.kind == "item":
-            columns.append(self._titles.gather(top.items).alias("title"))
+            columns.append(self._titles[top.items].alias("title"))
         return pl.DataFrame(columns)
+
+    def _joined(
+        self,
+        frames: Iterable[pl.DataFrame],
+        kind: str,
+        labels: pl.Series,
+        answers: Ids,
+        name: str | None = None,
+    ) -> pl.DataFrame:
+        """Join frames into one; a single one, which all small queries give, as it is."""
+        found = list(frames)
+        if not found:
+            return self._frame(kind, labels, answers, name=name)
+        return found[0] if len(found) == 1 else pl.concat(found)
 
 
 def _confidence(counts: NDArray[np.int64]) -> NDArray[np.float32]:

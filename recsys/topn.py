@@ -1,9 +1,14 @@
 """Exact top-N over all items, a block of users at a time.
 
-A block of scores is one matrix product, whose last bits depend on who else is in the block. So
-the cut is widened by a bound on that rounding (`Scorer.score_error`), and what is left is scored
-again, pair by pair: the same user gets the same items, order and bits alone or among millions.
-Ties go to the lower item index, at the cut as well.
+The same user gets the same items, order and bits alone or among millions. Ties go to the lower
+item index, at the cut as well. There are two ways, which give the same result:
+
+Where scores are products of factors (`Scorer.factor_form`), a compiled kernel scores and selects
+at once and stores no scores; see `lowrank.kernels.top_k`.
+
+Otherwise a block of scores is one matrix product, say, whose last bits depend on who else is in
+the block. So the cut is widened by a bound on that rounding (`Scorer.score_error`), and what is
+left is scored again, pair by pair.
 """
 
 from __future__ import annotations
@@ -15,8 +20,9 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from lowrank import kernels
 from recsys.errors import DataError
-from recsys.models.base import Floats, Indices, pair_dots
+from recsys.models.base import FactorForm, Floats, Indices, pair_dots
 
 __all__ = ["Cosine", "Exclude", "Scorer", "TopN", "csr_exclusion", "select", "top_n"]
 
@@ -24,6 +30,7 @@ Exclude = Callable[[Indices], tuple[Indices, NDArray[np.integer[Any]]]]
 
 _BLOCK_SCORES = 2**23  # scores of a block of users: 32 MB, and as much again to find the cut
 _BLOCK_RESULTS = 2**20  # results of a block of users, however many items each one asks for
+_BLOCK_FACTORS = 2**23  # factors of a block of users of the kernel: 32 MB
 
 
 class Scorer(Protocol):
@@ -44,6 +51,10 @@ class Scorer(Protocol):
 
     def score_error(self, users: Indices) -> Floats | None:
         """Bound on ``|scores - predict|`` for each user, or None to take `scores` as they are."""
+        ...
+
+    def factor_form(self, users: Indices) -> FactorForm | None:
+        """Return the factors whose products are the scores of `predict`, None if there are none."""
         ...
 
 
@@ -117,25 +128,28 @@ def top_n(
     """
     if n < 1:
         raise DataError(f"n must be at least 1; got {n}.")
-    size = _block_size(scorer.n_items, n)
-    barred = None if allowed is None else np.flatnonzero(~allowed)
-    return (
-        _block(scorer, users[start : start + size], start, n, exclude, barred)
-        for start in range(0, len(users), size)
-    )
+    return _blocks(_Search(scorer, n, exclude, allowed), users)
 
 
 def csr_exclusion(indptr: NDArray[np.int64], indices: NDArray[np.int32]) -> Exclude:
     """Make an `exclude` of `top_n` that leaves out the entries of a CSR matrix."""
+    return _CsrExclusion(indptr, indices)
 
-    def entries(users: Indices) -> tuple[Indices, NDArray[np.integer[Any]]]:
-        starts = indptr[users]
-        counts = indptr[users + 1] - starts
+
+@dataclass(frozen=True, slots=True)
+class _CsrExclusion:
+    """What `csr_exclusion` makes; the kernel takes the matrix as it is."""
+
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.int32]
+
+    def __call__(self, users: Indices) -> tuple[Indices, NDArray[np.integer[Any]]]:
+        """Return the entries of the rows `users`: positions in `users`, items."""
+        starts = self.indptr[users]
+        counts = self.indptr[users + 1] - starts
         rows = np.repeat(np.arange(len(users)), counts)
         first = np.cumsum(counts) - counts
-        return rows, indices[np.arange(len(rows)) + np.repeat(starts - first, counts)]
-
-    return entries
+        return rows, self.indices[np.arange(len(rows)) + np.repeat(starts - first, counts)]
 
 
 def select(
@@ -217,40 +231,97 @@ class Cosine:
         terms = self._vectors.shape[1] + 3
         return np.full(len(users), 2 * terms * np.finfo(np.float32).eps, dtype=np.float32)
 
+    def factor_form(self, users: Indices) -> FactorForm | None:
+        """Return the vectors, with what makes cosines of their products."""
+        vectors, inverse = self._vectors, self._inverse
+        return FactorForm(vectors[users], inverse[users], vectors, inverse, self._confidence)
+
     @staticmethod
     def exclude_itself(users: Indices) -> tuple[Indices, Indices]:
         """Leave out each item's likeness to itself; an `exclude` of `top_n`."""
         return np.arange(len(users)), users
 
 
-def _block_size(n_items: int, n: int) -> int:
-    items = max(1, n_items)
-    return max(1, min(_BLOCK_SCORES // items, _BLOCK_RESULTS // min(n, items)))
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """What is asked for, the same for all users."""
+
+    scorer: Scorer
+    n: int
+    exclude: Exclude | None
+    allowed: NDArray[np.bool_] | None
+
+    def block_size(self, width: int, limit: int) -> int:
+        """How many users keep to `limit` numbers of `width` each, and to the most results."""
+        results = _BLOCK_RESULTS // max(1, min(self.n, self.scorer.n_items))
+        return max(1, min(limit // max(1, width), results))
+
+    def factor_form(self, users: Indices) -> FactorForm | None:
+        """Return the factors for the kernel, None where NumPy has to do."""
+        return self.scorer.factor_form(users) if kernels.backend().name == "compiled" else None
 
 
-def _block(
-    scorer: Scorer,
-    users: Indices,
-    start: int,
-    n: int,
-    exclude: Exclude | None,
-    barred: Indices | None,
-) -> TopN:
+def _blocks(search: _Search, users: Indices) -> Iterator[TopN]:
+    """Answer all users: large blocks by the kernel, small ones where not all have factors."""
+    small = large = search.block_size(search.scorer.n_items, _BLOCK_SCORES)
+    if len(users) > small and (form := search.factor_form(users[:0])) is not None:
+        large = max(small, search.block_size(form.users.shape[1], _BLOCK_FACTORS))
+    for start in range(0, len(users), large):
+        part = users[start : start + large]
+        size = small if large > small and search.factor_form(part) is None else large
+        for at in range(0, len(part), size):
+            yield _block(search, part[at : at + size], start + at)
+
+
+def _block(search: _Search, users: Indices, start: int) -> TopN:
     """Answer one block of users, whose first has position `start` in the query."""
-    scores = scorer.scores(users)
-    if exclude is not None:
-        scores[exclude(users)] = -np.inf
-    if barred is not None:
-        scores[:, barred] = -np.inf
-    error = scorer.score_error(users)
+    form = search.factor_form(users)
+    top = _by_scores(search, users) if form is None else _by_factors(search, users, form)
+    return TopN(top.rows + start, top.items, top.ranks, top.scores)
+
+
+def _by_factors(search: _Search, users: Indices, form: FactorForm) -> TopN:
+    found = kernels.top_k(
+        form.users,
+        form.items,
+        search.n,
+        offset=form.offset,
+        bias=form.bias,
+        weight=form.weight,
+        seen=_seen(search.exclude, users),
+        allowed=search.allowed,
+    )
+    rows, columns = np.nonzero(np.arange(found.items.shape[1]) < found.counts[:, None])
+    items, scores = found.items[rows, columns], found.scores[rows, columns]
+    return TopN(rows, items.astype(np.int64), (columns + 1).astype(np.int32), scores)
+
+
+def _seen(exclude: Exclude | None, users: Indices) -> kernels.Seen | None:
+    """Return what to leave out as the kernel takes it."""
+    if exclude is None:
+        return None
+    if isinstance(exclude, _CsrExclusion):
+        return kernels.Seen(users, exclude.indptr, exclude.indices)
+    rows, items = exclude(users)
+    order = np.argsort(rows, kind="stable")
+    indptr = np.searchsorted(rows[order], np.arange(len(users) + 1))
+    return kernels.Seen(np.arange(len(users)), indptr, items[order].astype(np.int32))
+
+
+def _by_scores(search: _Search, users: Indices) -> TopN:
+    scores = search.scorer.scores(users)
+    if search.exclude is not None:
+        scores[search.exclude(users)] = -np.inf
+    if search.allowed is not None:
+        scores[:, ~search.allowed] = -np.inf
+    error = search.scorer.score_error(users)
     exact = None
     if error is not None:
 
         def exact(rows: Indices, items: Indices) -> Floats:
-            return scorer.predict(users[rows], items)
+            return search.scorer.predict(users[rows], items)
 
-    top = select(scores, n, error=error, exact=exact)
-    return TopN(top.rows + start, top.items, top.ranks, top.scores)
+    return select(scores, search.n, error=error, exact=exact)
 
 
 def _cut(losses: Floats, n: int, error: Floats | None) -> Floats:

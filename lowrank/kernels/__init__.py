@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from lowrank.kernels import reference
+from lowrank.kernels.retrieval import Seen, TopK, pair_dots, top_k
 from lowrank.kernels.threads import at_most, available_cores, one_blas_thread, resolve_threads
 
 _core: ModuleType | None
@@ -27,6 +28,8 @@ except ImportError:
 __all__ = [
     "Backend",
     "CsrArrays",
+    "Seen",
+    "TopK",
     "aligned_zeros",
     "als_half_sweep",
     "at_most",
@@ -37,9 +40,11 @@ __all__ = [
     "csr_matmat",
     "csr_rmatmat",
     "one_blas_thread",
+    "pair_dots",
     "resolve_threads",
     "subtract",
     "supported",
+    "top_k",
     "use",
 ]
 

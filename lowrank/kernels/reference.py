@@ -9,10 +9,20 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["als_half_sweep", "coefficients", "csr_matmat", "csr_rmatmat", "subtract"]
+__all__ = [
+    "als_half_sweep",
+    "coefficients",
+    "csr_matmat",
+    "csr_rmatmat",
+    "pair_dots",
+    "subtract",
+    "top_k",
+]
 
 Floats = NDArray[np.floating]
 Ints = NDArray[np.integer]
+
+_BLOCK_FLOATS = 2**22  # gathered rows per block of pairs: 16 MB a side
 
 
 def als_half_sweep(
@@ -75,3 +85,55 @@ def coefficients(V: Floats, W: Floats, P: Floats, threads: int) -> None:
 def subtract(V: Floats, H: Floats, W: Floats, threads: int) -> None:
     """Subtract V @ H from W."""
     W -= V @ H
+
+
+def top_k(
+    users: Floats,
+    offset: Floats,
+    items: Floats,
+    bias: Floats,
+    weight: Floats | None,
+    order: Ints,
+    user_size: Floats | None,
+    size: Floats | None,
+    lift: Floats | None,
+    seen_rows: Ints | None,
+    seen_indptr: Ints | None,
+    seen_indices: Ints | None,
+    found: Ints,
+    scores: Floats,
+    counts: Ints,
+    threads: int,
+) -> None:
+    """Write the best of the items in `order` of each user; see `lowrank.kernels.top_k`.
+
+    Scores all of them: the bounds in `user_size`, `size` and `lift` are accepted and ignored.
+    """
+    candidates = np.sort(order).astype(np.int64)
+    for query in range(len(users)):
+        dots = np.empty(len(candidates), np.float32)
+        pair_dots(users, items, np.full(len(candidates), query), candidates, dots, threads)
+        if weight is None:
+            values = (offset[query] + bias[candidates]) + dots
+        else:
+            cosines = np.clip(dots * (offset[query] * bias[candidates]), -1, 1)
+            values = cosines * weight[candidates]
+        good = values > -np.inf
+        if seen_rows is not None and seen_indptr is not None and seen_indices is not None:
+            row = seen_rows[query]
+            good &= ~np.isin(candidates, seen_indices[seen_indptr[row] : seen_indptr[row + 1]])
+        chosen, left = values[good] + np.float32(0), candidates[good]
+        best = np.argsort(-chosen, kind="stable")[: found.shape[1]]
+        counts[query] = len(best)
+        found[query, : len(best)], found[query, len(best) :] = left[best], -1
+        scores[query, : len(best)], scores[query, len(best) :] = chosen[best], -np.inf
+
+
+def pair_dots(
+    left: Floats, right: Floats, rows: Ints, others: Ints, dots: Floats, threads: int
+) -> None:
+    """Write the dot products of left[rows] with right[others] into `dots`."""
+    block = _BLOCK_FLOATS // max(1, left.shape[1])
+    for start in range(0, len(rows), block):
+        part = slice(start, start + block)
+        np.einsum("ij,ij->i", left[rows[part]], right[others[part]], out=dots[part])

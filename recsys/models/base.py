@@ -39,8 +39,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from lowrank import kernels
 from recsys.errors import DataError, NotFittedError
-from recsys.models.protocols import Explanation, Floats, Histories, Indices, Model, Step
+from recsys.models.protocols import (
+    Explanation,
+    FactorForm,
+    Floats,
+    Histories,
+    Indices,
+    Model,
+    Step,
+)
 
 if TYPE_CHECKING:
     from recsys.ratings import Ratings
@@ -49,6 +58,7 @@ __all__ = [
     "BaseModel",
     "BiasedModel",
     "Explanation",
+    "FactorForm",
     "FactorModel",
     "Floats",
     "Histories",
@@ -59,8 +69,6 @@ __all__ = [
     "check_indices",
     "pair_dots",
 ]
-
-_BLOCK_FLOATS = 2**22  # gathered factor rows per block of pairs: 16 MB a side
 
 
 def axes(*names: str) -> dict[str, tuple[str, ...]]:
@@ -110,6 +118,10 @@ class BaseModel:
 
     def score_error(self, users: ArrayLike) -> Floats | None:
         """Return None: the scores of a user are the same bits in any block."""
+        return None
+
+    def factor_form(self, users: ArrayLike) -> FactorForm | None:
+        """Return None: the scores are not products of factors."""
         return None
 
     def params(self) -> dict[str, Any]:
@@ -293,18 +305,22 @@ class FactorModel(BiasedModel):
         terms = self.item_factors.shape[1] + 3
         return size * np.float32(2 * terms * np.finfo(np.float32).eps)
 
+    def factor_form(self, users: ArrayLike) -> FactorForm | None:
+        """Return what top-N needs to rank without `scores`; its scores are those of `predict`.
+
+        A model that changes `predict` must change this too, or return None.
+        """
+        u = check_indices(users, self.n_users, "user")
+        offset = self.user_bias[u] + self.global_mean
+        return FactorForm(self.user_factors[u], offset, self.item_factors, self.item_bias)
+
 
 def pair_dots(left: Floats, right: Floats, rows: Indices, others: Indices) -> Floats:
     """Dot products of ``left[rows]`` with ``right[others]``, shape (n_pairs,).
 
     Each is summed in the same order whatever else is asked for, unlike in a matrix product.
     """
-    dots = np.empty(len(rows), dtype=np.float32)
-    block = _BLOCK_FLOATS // max(1, left.shape[1])
-    for start in range(0, len(rows), block):
-        part = slice(start, start + block)
-        np.einsum("ij,ij->i", left[rows[part]], right[others[part]], out=dots[part])
-    return dots
+    return kernels.pair_dots(left, right, rows, others)
 
 
 def _lengths(rows: Floats) -> Floats:

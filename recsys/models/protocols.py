@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Explains",
     "Explanation",
+    "FactorForm",
     "Floats",
     "FoldsInItems",
     "FoldsInUsers",
@@ -98,6 +99,28 @@ class Explanation(NamedTuple):
 
     base: Floats
     terms: Floats
+
+
+class FactorForm(NamedTuple):
+    """Scores of some users as ``(offset_u + bias_i) + x_u . y_i``, for the compiled top-N search.
+
+    Attributes
+    ----------
+    users : float32 ndarray of shape (n_block, k)
+        The vectors x_u.
+    offset : float32 ndarray of shape (n_block,)
+    items : float32 ndarray of shape (n_items, k)
+        The vectors y_i.
+    bias : float32 ndarray of shape (n_items,)
+    weight : float32 ndarray of shape (n_items,), optional
+        Makes the scores ``weight_i clip((offset_u bias_i) (x_u . y_i), -1, 1)``: cosines.
+    """
+
+    users: Floats
+    offset: Floats
+    items: Floats
+    bias: Floats
+    weight: Floats | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +195,10 @@ class Model(Protocol):
         None says that a user's scores are the same bits in any block; otherwise the top-N search
         widens its cut by the bound and takes the final scores from `predict`.
         """
+        ...
+
+    def factor_form(self, users: ArrayLike) -> FactorForm | None:
+        """Return the factors whose products are the scores, if that is what they are."""
         ...
 
     def params(self) -> dict[str, Any]:

@@ -172,7 +172,7 @@ def test_batches_are_checked_before_the_first_is_asked_for(recommender):
 
 def test_batches_are_the_frame_in_pieces(recommender, monkeypatch):
     whole = recommender.recommend()
-    monkeypatch.setattr(recsys.topn, "_BLOCK_SCORES", 4)
+    monkeypatch.setattr(recsys.topn, "_BLOCK_RESULTS", 3)
     pieces = list(recommender.recommend_batches())
     assert [piece["user"].unique().to_list() for piece in pieces] == [[10], [20], [30]]
     assert pl.concat(pieces).equals(whole)

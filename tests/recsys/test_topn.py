@@ -1,14 +1,19 @@
 """top-N against sorting everything, and the same bits in any company."""
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import recsys.topn
+from lowrank import kernels
 from recsys.errors import DataError
+from recsys.fallback import WithNewUser
 from recsys.models.base import FactorModel
+from recsys.models.baselines import Popular
+from recsys.ratings import Ratings
 from recsys.topn import Cosine, TopN, csr_exclusion, select, top_n
 
 # Few distinct values, so that ties are everywhere, and what must never be returned.
@@ -62,6 +67,17 @@ def exact_scores(model):
 def random_model():
     rng = np.random.default_rng(1)
     return factor_model(rng.normal(size=(70, 9)), rng.normal(size=(240, 9)))
+
+
+class ByScores(FactorModel):
+    """The same model, searched without the kernel."""
+
+    def factor_form(self, users):
+        return None
+
+
+def by_scores(model):
+    return ByScores.from_arrays({}, model.arrays())
 
 
 @given(BLOCKS, st.integers(1, 15))
@@ -121,33 +137,91 @@ def test_top_n_equals_sorting_with_seen_and_barred_items(users, items, n, random
     indptr = np.concatenate([[0], np.cumsum(seen.sum(axis=1))])
     exclude = csr_exclusion(indptr, np.nonzero(seen)[1].astype(np.int32))
     scores = np.where(seen | ~allowed, -np.inf, exact_scores(model))
-    found = collect(top_n(model, np.arange(6), n, exclude=exclude, allowed=allowed))
-    assert found == sorted_top(scores, n)
+    expected = sorted_top(scores, n)
+    for scorer in (model, by_scores(model)):
+        found = collect(top_n(scorer, np.arange(6), n, exclude=exclude, allowed=allowed))
+        assert found == expected
 
 
-def test_a_user_gets_the_same_bits_alone_or_among_many(random_model):
-    everyone = collect(top_n(random_model, np.arange(70), 20))
-    alone = [
-        (user, *entry[1:])
-        for user in range(70)
-        for entry in collect(top_n(random_model, np.array([user]), 20))
-    ]
-    assert everyone == alone
+@given(
+    n_users=st.integers(1, 40),
+    n_items=st.integers(0, 120),
+    k=st.integers(0, 20),
+    n=st.integers(1, 130),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_both_ways_give_the_same_bits(n_users, n_items, k, n, seed):
+    rng = np.random.default_rng(seed)
+    lengths = rng.lognormal(sigma=2, size=(n_items, 1))
+    model = factor_model(
+        rng.normal(size=(n_users, k)),
+        lengths * rng.normal(size=(n_items, k)),
+        item_bias=rng.normal(size=n_items),
+    )
+    users = rng.integers(n_users, size=50)
+
+    def exclude(block):  # not a CSR matrix, and in no order
+        return np.repeat(np.arange(len(block)), 2)[::-1], np.repeat(block % max(1, n_items), 2)[
+            ::-1
+        ]
+
+    exclude = exclude if n_items else None
+    found = collect(top_n(model, users, n, exclude=exclude))
+    assert found == collect(top_n(by_scores(model), users, n, exclude=exclude))
+
+
+@pytest.mark.parametrize("name", kernels.supported())
+def test_a_user_gets_the_same_bits_alone_or_among_many(random_model, name):
+    before = kernels.backend()
+    kernels.use(name)
+    try:
+        everyone = collect(top_n(random_model, np.arange(70), 20))
+        alone = [
+            (user, *entry[1:])
+            for user in range(70)
+            for entry in collect(top_n(random_model, np.array([user]), 20))
+        ]
+        assert everyone == alone
+        assert everyone == sorted_top(exact_scores(random_model), 20)
+    finally:
+        kernels.use(before.instruction_set or "reference")
 
 
 @pytest.mark.parametrize("block_scores", [1, 500, 5_000])
 def test_the_size_of_the_blocks_changes_nothing(random_model, monkeypatch, block_scores):
     everyone = collect(top_n(random_model, np.arange(70), 20))
     monkeypatch.setattr(recsys.topn, "_BLOCK_SCORES", block_scores)
-    tops = list(top_n(random_model, np.arange(70), 20))
+    tops = list(top_n(by_scores(random_model), np.arange(70), 20))
     assert len(tops) == -(-70 // max(1, block_scores // 240))
+    assert collect(tops) == everyone
+
+
+@pytest.mark.skipif(kernels.backend().name != "compiled", reason="the kernel's blocks")
+def test_the_blocks_of_the_kernel_change_nothing(random_model, monkeypatch):
+    everyone = collect(top_n(random_model, np.arange(70), 20))
+    monkeypatch.setattr(recsys.topn, "_BLOCK_SCORES", 500)
+    monkeypatch.setattr(recsys.topn, "_BLOCK_FACTORS", 90)
+    tops = list(top_n(random_model, np.arange(70), 20))
+    assert len(tops) == 7
     assert collect(tops) == everyone
 
 
 def test_blocks_are_bounded_by_results_too(random_model, monkeypatch):
     monkeypatch.setattr(recsys.topn, "_BLOCK_RESULTS", 100)
-    tops = list(top_n(random_model, np.arange(70), 20))
-    assert {len(top) for top in tops} == {100}
+    for scorer in (random_model, by_scores(random_model)):
+        tops = list(top_n(scorer, np.arange(70), 20))
+        assert {len(top) for top in tops} == {100}
+
+
+def test_an_unknown_user_among_known_ones_changes_nothing_for_them(random_model, monkeypatch):
+    monkeypatch.setattr(recsys.topn, "_BLOCK_SCORES", 240 * 4)
+    ratings = Ratings.from_frame(pl.DataFrame({"user": range(240), "item": range(240)}))
+    users = np.arange(70)
+    users[[3, 40]] = 70
+    found = collect(top_n(WithNewUser(random_model, Popular().fit(ratings)), users, 20))
+    expected = collect(top_n(random_model, np.arange(70), 20))
+    assert [e for e in found if e[0] not in (3, 40)] == [e for e in expected if e[0] not in (3, 40)]
+    assert [e[1:] for e in found if e[0] == 40] == [(i, i + 1, 1) for i in range(20)]
 
 
 def test_items_closer_than_rounding_are_ordered_by_their_exact_scores():
@@ -191,6 +265,17 @@ def test_cosine_equals_the_formula():
     expected = sorted_top(cosines, 4)
     assert [entry[:3] for entry in found] == [entry[:3] for entry in expected]
     assert [entry[3] for entry in found] == pytest.approx([e[3] for e in expected], abs=1e-6)
+
+
+def test_both_ways_give_the_same_cosines(monkeypatch):
+    rng = np.random.default_rng(9)
+    vectors = rng.normal(size=(150, 7)).astype(np.float32)
+    vectors[[3, 60]], vectors[100:110] = 0, 3 * vectors[1]
+    cosine = Cosine(vectors, rng.random(150).astype(np.float32))
+    found = collect(top_n(cosine, np.arange(150), 12, exclude=Cosine.exclude_itself))
+    monkeypatch.setattr(Cosine, "factor_form", lambda self, users: None)
+    assert found == collect(top_n(cosine, np.arange(150), 12, exclude=Cosine.exclude_itself))
+    assert len(found) == 148 * 12
 
 
 def test_cosine_of_a_zero_vector_is_like_nothing():

@@ -43,6 +43,49 @@ struct AlsProblem {
     bool fit_bias;
 };
 
+// The n best items of each query by score = (offset + bias_i) + x . y_i, of those in `order` that
+// are not in the query's row of a CSR matrix of seen items. NaN and minus infinity are never among
+// them; of equal scores the lower item is better.
+struct TopKProblem {
+    const float* users;   // n_queries x k, the vectors x
+    const float* offset;  // n_queries
+    const float* items;   // n_items x k, the vectors y_i
+    const float* bias;    // n_items
+    const float* weight;  // n_items: score = weight_i clip((offset bias_i) x . y_i, -1, 1); or null
+    std::int64_t k;
+    const std::int32_t* order;
+    std::int64_t n_order;
+    // What ends a query early: user_size * size[p] >= x . y_i and lift[p] >= bias_i for all items
+    // i from place p of the order on (with weights, size is zero and lift[p] >= |weight_i|). All
+    // three, or none (null).
+    const float* user_size;  // n_queries
+    const float* size;       // n_order
+    const float* lift;       // n_order
+    // Seen items; null for none.
+    const std::int64_t* seen_rows;  // n_queries: the row of each query
+    const std::int64_t* seen_indptr;
+    const std::int32_t* seen_indices;
+    std::int64_t n;
+    std::int32_t* found;   // n_queries x n, out: items, best first, then -1
+    float* scores;         // n_queries x n, out
+    std::int64_t* counts;  // n_queries, out: items found
+};
+
+struct PairDots {
+    const float* left;
+    const float* right;
+    std::int64_t k;
+    const std::int64_t* rows;
+    const std::int64_t* others;
+    float* dots;  // out
+};
+
+struct RetrievalKernels {
+    std::size_t (*topk_workspace)(std::int64_t k, std::int64_t n, std::int64_t block_users);
+    void (*topk_users)(const TopKProblem&, std::int64_t begin, std::int64_t end, void* workspace);
+    void (*pair_dots)(const PairDots&, std::int64_t begin, std::int64_t end);
+};
+
 template <class T>
 struct Kernels {
     // Bytes of 64-byte-aligned scratch that als_rows needs for factors of length k.
@@ -67,6 +110,7 @@ struct KernelTable {
     std::int64_t batch_rows;  // rows that als_rows solves together: hand out multiples of it
     Kernels<float> f32;
     Kernels<double> f64;
+    RetrievalKernels retrieval;
 };
 
 extern const KernelTable baseline_kernels;

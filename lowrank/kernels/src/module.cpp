@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -10,6 +11,7 @@
 #include <atomic>
 #include <memory>
 #include <new>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -204,6 +206,83 @@ void subtract(InRows<T> V, In2<T> H, Out2<T> W, int threads) {
     });
 }
 
+// Users that share one pass over the packed items: enough that packing costs little, few enough
+// that the threads are evenly busy and the candidates take about 8 MB.
+std::int64_t topk_block(std::int64_t n_queries, std::int64_t n, int threads) {
+    const std::int64_t share = (n_queries + threads - 1) / threads;
+    const std::int64_t even = std::max<std::int64_t>(share / 8, 256);
+    const std::int64_t small = (std::int64_t{1} << 20) / std::max<std::int64_t>(n, 1);
+    return std::max<std::int64_t>(1, std::min({std::int64_t{1024}, share, even, small}) + 7) / 8 * 8;
+}
+
+void top_k(In2<float> users, In1<float> offset, In2<float> items, In1<float> bias,
+           std::optional<In1<float>> weight, In1<std::int32_t> order,
+           std::optional<In1<float>> user_size, std::optional<In1<float>> size, std::optional<In1<float>> lift,
+           std::optional<In1<std::int64_t>> seen_rows, std::optional<In1<std::int64_t>> seen_indptr,
+           std::optional<In1<std::int32_t>> seen_indices, Out2<std::int32_t> found, Out2<float> scores,
+           Out1<std::int64_t> counts, int threads) {
+    const std::size_t n_queries = users.shape(0), n_items = items.shape(0);
+    require(users.shape(1) == items.shape(1), "users and items must have the same number of columns");
+    require(offset.size() == n_queries && counts.size() == n_queries, "offset and counts must have one entry per user");
+    require(bias.size() == n_items && (!weight || weight->size() == n_items),
+            "bias and weight must have one entry per item");
+    require(found.shape(0) == n_queries && scores.shape(0) == n_queries && found.shape(1) == scores.shape(1),
+            "found and scores must have one row per user and the same number of columns");
+    for (std::size_t i = 0; i < order.size(); ++i)
+        require(static_cast<std::size_t>(order.data()[i]) < n_items, "order must hold indices of items");
+    TopKProblem problem{users.data(), offset.data(), items.data(), bias.data(), weight ? weight->data() : nullptr,
+                        static_cast<std::int64_t>(users.shape(1)), order.data(),
+                        static_cast<std::int64_t>(order.size()), nullptr, nullptr, nullptr, nullptr, nullptr, nullptr,
+                        static_cast<std::int64_t>(found.shape(1)), found.data(), scores.data(), counts.data()};
+    if (user_size && size && lift) {
+        require(user_size->size() == n_queries, "user_size must have one entry per user");
+        require(size->size() == order.size() && lift->size() == order.size(), "size and lift must have one entry per item of order");
+        problem.user_size = user_size->data(), problem.size = size->data(), problem.lift = lift->data();
+    }
+    if (seen_rows && seen_indptr && seen_indices) {
+        require(seen_rows->size() == n_queries, "seen_rows must have one entry per user");
+        for (std::size_t i = 0; i < n_queries; ++i) {
+            const std::size_t row = seen_rows->data()[i];
+            require(row < seen_indptr->size() && row + 1 < seen_indptr->size(), "seen_rows must hold indices of rows");
+            const std::int64_t begin = seen_indptr->data()[row], end = seen_indptr->data()[row + 1];
+            require(0 <= begin && begin <= end && end <= static_cast<std::int64_t>(seen_indices->size()),
+                    "seen_indptr must ascend from 0 to the number of seen items");
+        }
+        problem.seen_rows = seen_rows->data(), problem.seen_indptr = seen_indptr->data();
+        problem.seen_indices = seen_indices->data();
+    }
+    const nb::gil_scoped_release release;
+    const RetrievalKernels& kernel = active->retrieval;
+    const std::int64_t end = static_cast<std::int64_t>(n_queries), step = topk_block(end, problem.n, threads);
+    std::atomic<std::int64_t> next{0};
+    on_threads(static_cast<int>(std::clamp<std::int64_t>((end + step - 1) / step, 1, threads)), [&](int) {
+        const std::unique_ptr<void, AlignedDelete> workspace(
+            ::operator new(kernel.topk_workspace(problem.k, problem.n, step), std::align_val_t{64}));
+        for (std::int64_t begin; (begin = next.fetch_add(step)) < end;)
+            kernel.topk_users(problem, begin, std::min(begin + step, end), workspace.get());
+    });
+}
+
+void pair_dots(In2<float> left, In2<float> right, In1<std::int64_t> rows, In1<std::int64_t> others, Out1<float> dots,
+               int threads) {
+    require(left.shape(1) == right.shape(1), "left and right must have the same number of columns");
+    require(rows.size() == dots.size() && others.size() == dots.size(), "rows, others and dots must have the same length");
+    for (std::size_t i = 0; i < rows.size(); ++i)
+        require(static_cast<std::size_t>(rows.data()[i]) < left.shape(0) &&
+                    static_cast<std::size_t>(others.data()[i]) < right.shape(0),
+                "rows and others must hold indices of rows of left and right");
+    const PairDots problem{left.data(), right.data(), static_cast<std::int64_t>(left.shape(1)), rows.data(),
+                           others.data(), dots.data()};
+    const nb::gil_scoped_release release;
+    constexpr std::int64_t step = 4096;
+    const std::int64_t end = dots.size();
+    std::atomic<std::int64_t> next{0};
+    on_threads(static_cast<int>(std::clamp<std::int64_t>((end + step - 1) / step, 1, threads)), [&](int) {
+        for (std::int64_t begin; (begin = next.fetch_add(step)) < end;)
+            active->retrieval.pair_dots(problem, begin, std::min(begin + step, end));
+    });
+}
+
 template <class T>
 void add_kernels(nb::module_& m) {
     // noconvert: a silent copy of an output would lose the result, of an input the time.
@@ -230,4 +309,12 @@ NB_MODULE(_core, m) {
     m.def("active", [] { return std::string(active->name); });
     add_kernels<float>(m);
     add_kernels<double>(m);
+    m.def("top_k", &top_k, nb::arg("users").noconvert(), nb::arg("offset").noconvert(), nb::arg("items").noconvert(),
+          nb::arg("bias").noconvert(), nb::arg("weight").noconvert().none(), nb::arg("order").noconvert(), nb::arg("user_size").noconvert().none(),
+          nb::arg("size").noconvert().none(), nb::arg("lift").noconvert().none(),
+          nb::arg("seen_rows").noconvert().none(), nb::arg("seen_indptr").noconvert().none(),
+          nb::arg("seen_indices").noconvert().none(), nb::arg("found").noconvert(), nb::arg("scores").noconvert(),
+          nb::arg("counts").noconvert(), nb::arg("threads"));
+    m.def("pair_dots", &pair_dots, nb::arg("left").noconvert(), nb::arg("right").noconvert(),
+          nb::arg("rows").noconvert(), nb::arg("others").noconvert(), nb::arg("dots").noconvert(), nb::arg("threads"));
 }

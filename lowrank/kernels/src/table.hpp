@@ -5,6 +5,7 @@
 #include "als.hpp"
 #include "basis.hpp"
 #include "spmm.hpp"
+#include "topk.hpp"
 
 namespace lowrank::LOWRANK_ISA {
 
@@ -15,7 +16,8 @@ constexpr Kernels<T> kernels() {
 }
 
 constexpr KernelTable table(const char* name) {
-    return {name, lanes<float>, kernels<float>(), kernels<double>()};
+    return {name, lanes<float>, kernels<float>(), kernels<double>(),
+            {topk_workspace, topk_users, pair_dots_range}};
 }
 
 }  // namespace lowrank::LOWRANK_ISA
