@@ -25,6 +25,7 @@ from lowrank.svd import SVD, ConvergenceWarning, truncated_svd
 if TYPE_CHECKING:
     from lowrank.approximation import LowRank, approximate
     from lowrank.choosing import choose_rank, gavish_donoho, minka, parallel_analysis
+    from lowrank.completing import Completion, complete
     from lowrank.cross_validation import bi_cross_validation
     from lowrank.pca import PCA, MeanAlignmentWarning
     from lowrank.probabilistic import ProbabilisticPCA
@@ -32,6 +33,12 @@ if TYPE_CHECKING:
         GaussianProjection,
         SparseProjection,
         johnson_lindenstrauss_dim,
+    )
+    from lowrank.soft_imputation import (
+        SoftImputation,
+        choose_regularization,
+        soft_impute,
+        soft_impute_path,
     )
     from lowrank.subset import CUR, ColumnSubset, cur, leverage_scores, select_columns
     from lowrank.thresholding import (
@@ -48,16 +55,20 @@ __all__ = [
     "PCA",
     "SVD",
     "ColumnSubset",
+    "Completion",
     "ConvergenceWarning",
     "GaussianProjection",
     "LowRank",
     "MeanAlignmentWarning",
     "ProbabilisticPCA",
+    "SoftImputation",
     "SparseProjection",
     "Whitening",
     "approximate",
     "bi_cross_validation",
     "choose_rank",
+    "choose_regularization",
+    "complete",
     "cumulative_energy",
     "cur",
     "denoise",
@@ -74,6 +85,8 @@ __all__ = [
     "rank_for_energy",
     "rank_for_error",
     "select_columns",
+    "soft_impute",
+    "soft_impute_path",
     "soft_threshold",
     "truncated_svd",
 ]
@@ -81,6 +94,7 @@ __all__ = [
 _HOMES = {
     "lowrank.approximation": ("LowRank", "approximate"),
     "lowrank.choosing": ("choose_rank", "gavish_donoho", "minka", "parallel_analysis"),
+    "lowrank.completing": ("Completion", "complete"),
     "lowrank.cross_validation": ("bi_cross_validation",),
     "lowrank.pca": ("PCA", "MeanAlignmentWarning"),
     "lowrank.probabilistic": ("ProbabilisticPCA",),
@@ -88,6 +102,12 @@ _HOMES = {
         "GaussianProjection",
         "SparseProjection",
         "johnson_lindenstrauss_dim",
+    ),
+    "lowrank.soft_imputation": (
+        "SoftImputation",
+        "choose_regularization",
+        "soft_impute",
+        "soft_impute_path",
     ),
     "lowrank.subset": ("CUR", "ColumnSubset", "cur", "leverage_scores", "select_columns"),
     "lowrank.thresholding": (

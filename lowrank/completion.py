@@ -75,11 +75,17 @@ class _Side:
     factors: Floats
     bias: Floats
     penalty: Floats
-    bias_penalty: Floats
+    bias_penalty: Floats | None
 
     @classmethod
     def of(
-        cls, X: csr_array, k: int, regularization: float, count_power: float, scale: float
+        cls,
+        X: csr_array,
+        k: int,
+        regularization: float,
+        count_power: float,
+        scale: float,
+        biases: bool,
     ) -> _Side:
         indptr = X.indptr.astype(np.int64, copy=False)
         # Rows without entries have no penalty to speak of, and none that is zero.
@@ -91,7 +97,7 @@ class _Side:
             factors=kernels.aligned_zeros((X.shape[0], k), X.dtype),
             bias=np.zeros(X.shape[0], X.dtype),
             penalty=X.dtype.type(regularization * scale) * weight,
-            bias_penalty=X.dtype.type(regularization) * weight,
+            bias_penalty=X.dtype.type(regularization) * weight if biases else None,
         )
 
     def solve(self, other: _Side, mean: float, threads: int | None) -> float:
@@ -113,6 +119,8 @@ class _Side:
 
     def solve_biases(self, other: _Side, mean: float) -> None:
         """Minimise over this side's biases, with all factors taken as zero."""
+        if self.bias_penalty is None:
+            return
         residual = np.add.reduceat(
             np.append(self.data - self.data.dtype.type(mean) - other.bias[self.indices], 0),
             self.indptr[:-1],
@@ -123,10 +131,18 @@ class _Side:
     def penalties(self) -> float:
         """Return the penalty terms of this side's factors and biases."""
         squares = np.einsum("ij,ij->i", self.factors, self.factors, dtype=np.float64)
-        return float(squares @ self.penalty + self.bias.astype(np.float64) ** 2 @ self.bias_penalty)
+        total = float(squares @ self.penalty)
+        if self.bias_penalty is None:
+            return total
+        return total + float(self.bias.astype(np.float64) ** 2 @ self.bias_penalty)
 
     def mean_residual(self) -> float:
-        """Return the mean residual right after `solve`: each bias then has sum e = penalty * b."""
+        """Return the mean residual right after `solve`: each bias then has sum e = penalty * b.
+
+        It is what the mean is off by; without biases the mean stays 0.
+        """
+        if self.bias_penalty is None:
+            return 0.0
         return float(self.bias_penalty.astype(np.float64) @ self.bias) / len(self.data)
 
 
@@ -136,6 +152,7 @@ def als_sweeps(
     *,
     regularization: float,
     count_power: float = 0.5,
+    biases: bool = True,
     start: BiasedFactors | None = None,
     random_state: int | None = 0,
     threads: int | None = None,
@@ -165,6 +182,8 @@ def als_sweeps(
         Positive penalty lambda.
     count_power : float
         The exponent g: 0 is plain ridge, 1 the weighting of Zhou et al.
+    biases : bool
+        False leaves the mean and the biases at zero, and takes for s the root mean square.
     start : BiasedFactors, optional
         Where to begin instead: only its mean and the columns' factors and biases matter.
     random_state : int, optional
@@ -190,11 +209,11 @@ def als_sweeps(
     techniques for recommender systems".
     """
     _check(X, k, regularization)
-    scale = float(X.data.std(dtype=np.float64)) or 1.0
-    rows = _Side.of(X, k, regularization, count_power, scale)
-    columns = _Side.of(X.T.tocsr(), k, regularization, count_power, scale)
+    mean = float(X.data.mean(dtype=np.float64)) if biases else 0.0
+    scale = _spread(X.data, biases) or 1.0
+    rows = _Side.of(X, k, regularization, count_power, scale, biases)
+    columns = _Side.of(X.T.tocsr(), k, regularization, count_power, scale, biases)
     if start is None:
-        mean = float(X.data.mean(dtype=np.float64))
         with kernels.at_most(threads):
             _start_from_svd(rows, columns, mean, random_state)
     else:
@@ -292,6 +311,12 @@ def _check(X: csr_array, k: int, regularization: float) -> None:
         raise ValueError("X must have at least one stored entry; got none.")
 
 
+def _spread(values: Floats, centred: bool) -> float:
+    if centred:
+        return float(values.std(dtype=np.float64))
+    return math.sqrt(float(np.mean(np.square(values, dtype=np.float64))))
+
+
 def _check_regularization(regularization: float) -> None:
     if not 0 < regularization < math.inf:
         raise ValueError(f"regularization must be positive and finite; got {regularization}.")
@@ -304,6 +329,8 @@ def _start_from(start: BiasedFactors, columns: _Side) -> float:
             f"got {start.column_factors.shape}."
         )
     columns.factors[:] = start.column_factors
+    if columns.bias_penalty is None:
+        return 0.0
     columns.bias[:] = start.column_bias
     return start.mean
 

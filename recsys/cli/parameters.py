@@ -66,7 +66,14 @@ class Parameter:
 
 PARAMETERS: tuple[Parameter, ...] = (
     Parameter("factors", COUNT, "K", "Length of the vectors.", {"als": 32}),
-    Parameter("regularization", POSITIVE, "X", "Ridge penalty.", {"als": 1.3}),
+    Parameter("max_rank", COUNT, "K", "Length of the vectors, at most.", {"softimpute": 100}),
+    Parameter(
+        "regularization",
+        POSITIVE,
+        "X",
+        "Penalty of the vectors.",
+        {"als": 1.3, "softimpute": None},
+    ),
     Parameter(
         "count_power",
         NOT_NEGATIVE,
@@ -74,8 +81,20 @@ PARAMETERS: tuple[Parameter, ...] = (
         "Exponent of the number of ratings that the penalty grows with.",
         {"als": 0.5},
     ),
-    Parameter("user_damping", NOT_NEGATIVE, "X", "Penalty of the users' biases.", {"bias": 5.0}),
-    Parameter("item_damping", NOT_NEGATIVE, "X", "Penalty of the items' biases.", {"bias": 5.0}),
+    Parameter(
+        "user_damping",
+        NOT_NEGATIVE,
+        "X",
+        "Penalty of the users' biases.",
+        {"bias": 5.0, "softimpute": 5.0},
+    ),
+    Parameter(
+        "item_damping",
+        NOT_NEGATIVE,
+        "X",
+        "Penalty of the items' biases.",
+        {"bias": 5.0, "softimpute": 5.0},
+    ),
     Parameter(
         "damping",
         NOT_NEGATIVE,
@@ -88,8 +107,8 @@ PARAMETERS: tuple[Parameter, ...] = (
         "tol",
         NOT_NEGATIVE,
         "X",
-        "Stop when a sweep changes less than this fraction.",
-        {"als": 1e-4, "bias": 1e-4},
+        "Stop when a sweep changes less than this fraction (softimpute: at this duality gap).",
+        {"als": 1e-4, "bias": 1e-4, "softimpute": 0.01},
     ),
 )
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["scree"]
 
 _BAR = 24
+_PICTURES = ("png", "svg", "pdf")
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
@@ -41,7 +42,7 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
     show_default=True,
     help="Number of singular values, at most.",
 )
-@option("--plot", metavar="FILE.png", type=click.Path(), help="Draw them as well.")
+@option("--plot", metavar="FILE.png|svg|pdf", type=click.Path(), help="Draw them as well.")
 @output_options
 @reader_options
 def scree(ratings: str, k: int, plot: str | None, output: Output, reader: ReaderOptions) -> None:
@@ -63,7 +64,7 @@ def scree(ratings: str, k: int, plot: str | None, output: Output, reader: Reader
     rank = _elbow(svd)
     frame = _frame(svd)
     if plot is not None:
-        _draw(frame, rank, plot)
+        _draw(svd, rank, plot)
     note(f"{_what(data)}: {len(svd.s)} singular values, elbow at {rank}")
     shown = _with_bars(frame) if output.resolved_format == "table" else frame
     output.write_document(_document(data, svd, rank, frame), shown)
@@ -149,21 +150,23 @@ def _check_plot(path: str) -> None:
         raise CommandError(
             "--plot needs matplotlib; install it with pip install lowrank-recsys[plot]."
         )
+    if _picture_format(path) not in _PICTURES:
+        allowed = ", ".join(f".{name}" for name in _PICTURES)
+        raise CommandError(f"--plot must name a file that ends in one of {allowed}; got {path}.")
     if not Path(path).parent.is_dir():
         raise CommandError(f"Cannot write {path}: there is no directory {Path(path).parent}.")
 
 
-def _draw(frame: pl.DataFrame, rank: int, path: str) -> None:
+def _draw(svd: SVD, rank: int, path: str) -> None:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
-    axes.plot(frame["rank"], frame["singular_value"], marker=".", label="singular value")
-    axes.axvline(rank, color="0.6", linestyle="--", label=f"elbow at {rank}")
-    axes.set(xlabel="rank", ylabel="singular value", ylim=(0, None))
-    share = axes.twinx()
-    share.plot(frame["rank"], frame["cumulative"], color="C1", label="cumulative energy")
-    share.set(ylabel="cumulative energy", ylim=(0, 1))
-    figure.legend(loc="outside upper right", ncols=3)
+    from lowrank import plotting
+
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    plotting.scree(svd, k=rank, rule="elbow", ax=figure.subplots())
     with atomic_file(Path(path)) as stream:
-        figure.savefig(stream, dpi=150, format=Path(path).suffix.lstrip(".").lower() or "png")
+        figure.savefig(stream, dpi=150, format=_picture_format(path))
+
+
+def _picture_format(path: str) -> str:
+    return Path(path).suffix.lstrip(".").lower() or _PICTURES[0]

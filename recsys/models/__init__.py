@@ -26,6 +26,7 @@ MODELS: dict[str, str] = {
     "bias": "recsys.models.baselines:Bias",
     "popular": "recsys.models.baselines:Popular",
     "random": "recsys.models.baselines:Random",
+    "softimpute": "recsys.models.softimpute:SoftImpute",
 }
 
 

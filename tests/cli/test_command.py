@@ -70,7 +70,7 @@ def test_defaults_in_the_help_are_those_of_the_models(run):
     als, bias = model_class("als")(), model_class("bias")()
     text = " ".join(run("fit", "--help").stdout.split())
     assert f"als: {als.factors} by default" in text
-    assert f"als: {als.regularization} by default" in text
+    assert f"als: {als.regularization}, " in text
     assert f"als: {als.iterations}, bias: {bias.iterations} by default" in text
 
 

@@ -52,7 +52,7 @@ def test_parameters_reach_the_model(run, ratings):
 def test_a_parameter_of_another_model_is_refused_with_its_owners(run, ratings):
     args = ["fit", ratings, "--out", "m", "--model", "als", "--user-damping", 3]
     said = run(*args, code=1).stderr
-    assert "--user-damping does not apply to --model als; leave it out. It is for bias." in said
+    assert "--user-damping does not apply to --model als; leave it out. It is for bias, " in said
 
 
 def test_the_model_refuses_values_of_its_own_accord(run, ratings):

@@ -526,6 +526,10 @@ def test_scree_plot(run, ratings):
     assert len(pl.read_csv("scree.csv")) == 4
     run("scree", ratings, "-k", 4, "--plot", "scree.svg")
     assert "<svg" in Path("scree.svg").read_text()
+    run("scree", ratings, "-k", 4, "--plot", "scree.PDF")
+    assert Path("scree.PDF").read_bytes().startswith(b"%PDF")
+    said = run("scree", ratings, "--plot", "scree.txt", code=1).stderr
+    assert "--plot must name a file that ends in one of .png, .svg, .pdf; got scree.txt" in said
     said = run("scree", ratings, "--plot", "nowhere/x.png", code=1).stderr
     assert "there is no directory nowhere" in said
 

@@ -2,6 +2,9 @@
 
 import subprocess
 import sys
+from importlib import import_module
+from pkgutil import walk_packages
+from types import ModuleType
 
 import pytest
 
@@ -12,6 +15,14 @@ def test_every_public_name_is_there():
     for name in lowrank.__all__:
         assert getattr(lowrank, name) is not None
         assert name in dir(lowrank)
+
+
+def test_no_module_hides_a_public_name():
+    """An imported submodule becomes an attribute of the package, over one of the same name."""
+    modules = [import_module(found.name) for found in walk_packages(lowrank.__path__, "lowrank.")]
+    assert "lowrank.completing" in [module.__name__ for module in modules]
+    for name in lowrank.__all__:
+        assert not isinstance(getattr(lowrank, name), ModuleType), name
 
 
 def test_a_name_that_is_not_there_is_missing_as_usual():

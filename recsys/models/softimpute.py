@@ -1,0 +1,259 @@
+"""Soft-impute: biases, and what they leave over completed under a nuclear-norm penalty."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from recsys.errors import DataError
+from recsys.models.base import (
+    Explanation,
+    FactorModel,
+    Floats,
+    Histories,
+    Step,
+    axes,
+    check_indices,
+)
+from recsys.models.baselines import Bias
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+    from lowrank import SoftImputation
+    from recsys.ratings import Ratings
+
+__all__ = ["SoftImpute"]
+
+_HELD_OUT = 0.1  # of the ratings, to choose the regularization
+_FEWEST = 20  # ratings below which none are held out
+
+
+@dataclass(kw_only=True, eq=False)
+class SoftImpute(FactorModel):
+    """Predict a rating as ``mu + b_u + c_i + a_u . m_i``, the last term by soft-impute.
+
+    The biases are those of the model bias. What they leave over is completed by the matrix Z that
+    minimises ``sum (r_ui - z_ui)^2 / 2 + regularization * (sum of the singular values of Z)``: a
+    convex problem whose solution has a rank of its own.
+
+    Parameters
+    ----------
+    regularization : float, optional
+        The penalty lambda. By default it is chosen: of the ratings to fit, a tenth is held out, and
+        the value that predicts them best is taken for all.
+    max_rank : int
+        Most factors.
+    user_damping, item_damping : float
+        Ridge penalties of the biases, in ratings.
+    tol : float
+        Relative duality gap at which the solution is good enough.
+    random_state : int
+        Seed of what is held out and of the starting points of the SVDs.
+    threads : int, optional
+        All available cores by default.
+
+    Attributes
+    ----------
+    penalty : float
+        The regularization given or chosen.
+
+    References
+    ----------
+    Mazumder, Hastie and Tibshirani (2010), "Spectral regularization algorithms for learning large
+    incomplete matrices". Hastie, Mazumder, Lee and Zadeh (2015), "Matrix completion and low-rank
+    SVD via fast alternating least squares".
+    """
+
+    name: ClassVar[str] = "softimpute"
+
+    regularization: float | None = None
+    max_rank: int = 100
+    user_damping: float = 5.0
+    item_damping: float = 5.0
+    tol: float = 0.01
+    random_state: int = 0
+    threads: int | None = None
+
+    penalty: float = field(init=False, repr=False, metadata=axes())
+
+    def __post_init__(self) -> None:
+        if self.regularization is not None and not 0 < self.regularization < math.inf:
+            raise DataError(f"regularization must be positive; got {self.regularization}.")
+        if self.max_rank < 1:
+            raise DataError(f"max_rank must be at least 1; got {self.max_rank}.")
+        if not 0 < self.tol < math.inf:
+            raise DataError(f"tol must be positive; got {self.tol}.")
+        self._bias_model()  # which checks the dampings
+
+    def fit(
+        self,
+        ratings: Ratings,
+        *,
+        on_step: Callable[[Step], None] | None = None,
+        validation: Ratings | None = None,
+    ) -> Self:
+        """Fit to `ratings`, by way of a few larger penalties.
+
+        Parameters
+        ----------
+        ratings : Ratings
+            With values; not implicit feedback.
+        on_step : callable, optional
+            Called with a `Step` after each penalty.
+        validation : Ratings, optional
+            Held-out ratings of the same users and items, for the RMSE in each `Step`.
+
+        Raises
+        ------
+        DataError
+            If `ratings` are implicit.
+        """
+        from lowrank import kernels
+        from lowrank.soft_imputation import penalties_to, soft_impute_path
+
+        self.require_values(ratings)
+        with kernels.at_most(self.threads):
+            bias = self._bias_model().fit(ratings)
+            self.global_mean = bias.global_mean
+            self.user_bias, self.item_bias = bias.user_bias, bias.item_bias
+            left_over = _left_over(ratings, bias)
+            self.penalty = self.regularization or self._chosen(ratings) or _largest(left_over)
+            grid = penalties_to(self.penalty, left_over)
+            path = soft_impute_path(left_over, grid, **self._options(ratings), tol=self.tol)
+            for number, solution in enumerate(path, start=1):
+                self._take(solution)
+                if on_step is not None:
+                    on_step(self._step(number, len(grid), solution, validation))
+            self.user_bias, self.user_factors = self._users(Histories.of(ratings))
+        return self
+
+    def with_users(self, histories: Histories) -> Self:
+        """Return the model whose users are these: a bias and a ridge solve, the items fixed.
+
+        The factors of Z, taken so that Z is ``A M'`` and its penalty ``(|A|^2 + |M|^2) / 2``, are
+        each other's ridge regressions.
+        """
+        bias, factors = self._users(histories)
+        return self.with_arrays(user_bias=bias, user_factors=factors)
+
+    def with_items(self, histories: Histories) -> Self:
+        """Return the model whose items are these: a bias and a ridge solve, the users fixed."""
+        bias, factors = self._solved(
+            histories, self.user_bias, self.user_factors, self.item_damping
+        )
+        return self.with_arrays(item_bias=bias, item_factors=factors)
+
+    def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
+        """Take the scores of `items` for the one user of `history` apart, a term per rating.
+
+        A rating has its share in the user's bias and, by what the biases leave of it, in the
+        user's factors, which are linear in it. ``base`` is the mean and the bias of the item.
+        """
+        asked = check_indices(items, self.n_items, "item")
+        rated = history.indices
+        M = self.item_factors[rated].astype(np.float64)
+        deviation = history.values - np.float64(self.global_mean) - self.item_bias[rated]
+        divisor = len(rated) + self.user_damping
+        shares = deviation / divisor if divisor else deviation
+        ridge = M.T @ M + self.penalty * np.eye(M.shape[1])
+        weights = self.item_factors[asked] @ np.linalg.solve(ridge, M.T)
+        terms = shares + weights * (deviation - shares.sum())
+        base = self.item_bias[asked] + np.float32(self.global_mean)
+        return Explanation(base, terms.astype(np.float32))
+
+    def _bias_model(self) -> Bias:
+        return Bias(user_damping=self.user_damping, item_damping=self.item_damping)
+
+    def _options(self, ratings: Ratings) -> dict[str, int]:
+        rank = min(self.max_rank, ratings.n_users, ratings.n_items)
+        return {"max_rank": rank, "random_state": self.random_state}
+
+    def _chosen(self, ratings: Ratings) -> float | None:
+        """Return the penalty that predicts held-out ratings best; None if there are too few."""
+        from lowrank.observed import hold_out
+        from lowrank.soft_imputation import held_out_path
+
+        if ratings.n_ratings < _FEWEST:
+            return None
+        kept, others = hold_out(ratings.matrix, _HELD_OUT, self.random_state)
+        rest = replace(
+            ratings,
+            indptr=kept.indptr.astype(np.int64),
+            indices=kept.indices.astype(np.int32),
+            values=kept.data,
+            timestamps=None,
+        )
+        bias = self._bias_model().fit(rest)
+        others = others._replace(values=others.values - bias.predict(others.rows, others.columns))
+        return held_out_path(_left_over(rest, bias), others, **self._options(ratings)).best
+
+    def _take(self, solution: SoftImputation) -> None:
+        root = np.sqrt(solution.s)
+        self.user_factors = _with_a_column(solution.U * root)
+        self.item_factors = _with_a_column(solution.Vt.T * root)
+
+    def _step(
+        self, number: int, total: int, solution: SoftImputation, validation: Ratings | None
+    ) -> Step:
+        rmse = None
+        if validation is not None:
+            predicted = self.predict(validation.user_index_of_nonzeros(), validation.indices)
+            squares = np.square(predicted - validation.values, dtype=np.float64)
+            rmse = math.sqrt(squares.mean()) if len(squares) else None
+        return Step(number, total, float(solution.objectives[-1]), solution.rmse, rmse)
+
+    def _users(self, histories: Histories) -> tuple[Floats, Floats]:
+        return self._solved(histories, self.item_bias, self.item_factors, self.user_damping)
+
+    def _solved(
+        self, rows: Histories, other_bias: Floats, other_factors: Floats, damping: float
+    ) -> tuple[Floats, Floats]:
+        """Return bias and factors of some rows, with the other side fixed."""
+        from lowrank import kernels
+
+        counts = np.diff(rows.indptr)
+        row_of_each = np.repeat(np.arange(len(counts)), counts)
+        deviations = rows.values - np.float64(self.global_mean) - other_bias[rows.indices]
+        sums = np.bincount(row_of_each, deviations, minlength=len(counts))
+        divisors = counts + damping
+        bias = np.divide(sums, divisors, out=np.zeros(len(counts)), where=divisors > 0)
+        left_over = (deviations - bias[row_of_each]).astype(np.float32)
+        factors = kernels.aligned_zeros((len(counts), other_factors.shape[1]), np.float32)
+        kernels.als_half_sweep(
+            rows.indptr,
+            rows.indices,
+            left_over,
+            np.ascontiguousarray(other_factors),
+            penalty=np.full(len(counts), self.penalty, np.float32),
+            factors=factors,
+            threads=self.threads,
+        )
+        return bias.astype(np.float32), factors
+
+
+def _left_over(ratings: Ratings, bias: Bias) -> csr_array:
+    """Return the ratings minus their biases; the matrix shares the structure of the ratings."""
+    from scipy import sparse
+
+    values = ratings.values - bias.predict(ratings.user_index_of_nonzeros(), ratings.indices)
+    return sparse.csr_array((values, ratings.indices, ratings.indptr), shape=ratings.shape)
+
+
+def _largest(left_over: csr_array) -> float:
+    """Return the penalty from which on nothing but the biases is left; any, if they are exact."""
+    from lowrank.soft_imputation import largest_regularization
+
+    return largest_regularization(left_over) or 1.0
+
+
+def _with_a_column(factors: NDArray[np.floating]) -> Floats:
+    """Return the factors, or one column of zeros if there is none: a saved array is never empty."""
+    if factors.shape[1] == 0:
+        return np.zeros((len(factors), 1), np.float32)
+    return np.ascontiguousarray(factors, np.float32)

@@ -1,0 +1,276 @@
+"""The front door of matrix completion."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lowrank import complete, soft_impute
+from lowrank.biases import Biases
+from lowrank.completion import als_sweeps
+from lowrank.observed import observed_entries
+
+methods = pytest.mark.parametrize("method", ["als", "soft-impute"])
+
+
+def table(seed=0, n=60, m=40, rank=2, noise=0.1, known=0.5, mean=4.0):
+    """Mean, biases and a low-rank matrix plus noise; NaN for what is not known."""
+    rng = np.random.default_rng(seed)
+    full = mean + rng.normal(size=(n, 1)) + rng.normal(size=m)
+    full = full + rng.normal(size=(n, rank)) @ rng.normal(size=(rank, m))
+    noisy = full + noise * rng.normal(size=full.shape)
+    return np.where(rng.random(full.shape) < known, noisy, np.nan), full
+
+
+def as_sparse(X, kind=sp.csr_array):
+    rows, columns = np.nonzero(~np.isnan(X))
+    return kind(sp.coo_array((X[rows, columns], (rows, columns)), shape=X.shape))
+
+
+def rms(values):
+    return float(np.sqrt(np.mean(np.square(values))))
+
+
+@methods
+def test_recovers_what_is_unknown(method):
+    X, full = table()
+    result = complete(X, method)
+    unknown = np.isnan(X)
+    assert rms((result.toarray() - full)[unknown]) < 0.4 * rms((full - np.nanmean(X))[unknown])
+    assert result.method == method
+    assert result.held_out_rmse < 0.6
+    assert result.rmse == pytest.approx(np.sqrt(np.nanmean((X - result.toarray()) ** 2)), rel=1e-6)
+
+
+def test_a_low_rank_matrix_without_noise_is_recovered_by_als():
+    X, full = table(noise=0.0, n=100)
+    result = complete(X, k=2, regularization=1e-3)
+    assert rms(result.toarray() - full) < 0.01 * full.std()
+    assert result.held_out_rmse is None
+
+
+def test_the_rank_is_found():
+    X, _ = table(n=150, m=100, rank=3)
+    assert complete(X).rank == 3
+
+
+@methods
+def test_what_is_chosen_is_said_and_gives_the_same_result(method):
+    X, _ = table()
+    chosen = complete(X, method, k=4)
+    given = complete(X, method, k=4, regularization=chosen.regularization)
+    np.testing.assert_array_equal(given.toarray(), chosen.toarray())
+    assert given.held_out_rmse is None
+    assert given.regularization == chosen.regularization
+
+
+@methods
+def test_the_held_out_error_is_near_the_error_on_what_is_unknown(method):
+    X, full = table(n=200, m=100)
+    result = complete(X, method)
+    truth = np.hypot(rms((result.toarray() - full)[np.isnan(X)]), 0.1)
+    assert result.held_out_rmse == pytest.approx(truth, rel=0.2)
+
+
+def test_als_is_that_of_the_sweeps():
+    X, _ = table()
+    result = complete(X, k=3, regularization=0.4)
+    for sweep in islice(als_sweeps(observed_entries(X), 3, regularization=0.4), 100):
+        if sweep.rmse == result.rmse:
+            break
+    else:
+        raise AssertionError("no sweep gives the result")
+    np.testing.assert_array_equal(result.factors.left, sweep.factors.row_factors)
+    assert result.mean == sweep.factors.mean
+
+
+def test_soft_impute_works_on_what_the_biases_leave_over():
+    X, _ = table()
+    result = complete(X, "soft-impute", regularization=2.0)
+    rest = X - result.mean - result.row_bias[:, None] - result.column_bias
+    direct = soft_impute(rest, 2.0, tol=1e-6).matrix.toarray()
+    np.testing.assert_allclose(result.factors.toarray(), direct, atol=0.05)
+
+
+@methods
+def test_without_biases_there_are_none(method):
+    rng = np.random.default_rng(0)
+    full = rng.normal(size=(60, 2)) @ rng.normal(size=(2, 40))
+    X = np.where(rng.random(full.shape) < 0.5, full, np.nan)
+    result = complete(X, method, biases=False)
+    assert result.mean == 0
+    assert not result.row_bias.any()
+    assert not result.column_bias.any()
+    np.testing.assert_allclose(result.toarray(), result.factors.toarray(), atol=1e-12)
+    assert rms(result.toarray() - full) < 0.1 * full.std()
+
+
+def test_als_without_biases_minimises_plain_ridge():
+    """At convergence each row of the factors is its own ridge regression."""
+    X, _ = table(n=12, m=10, known=0.7)
+    csr = observed_entries(X)
+    sweep = list(islice(als_sweeps(csr, 2, regularization=0.3, biases=False), 500))[-1]
+    f = sweep.factors
+    scale = rms(csr.data)
+    for row, values in enumerate(X):
+        known = ~np.isnan(values)
+        M = f.column_factors[known]
+        ridge = 0.3 * scale * np.sqrt(known.sum()) * np.eye(2)
+        expected = np.linalg.solve(M.T @ M + ridge, M.T @ values[known])
+        np.testing.assert_allclose(f.row_factors[row], expected, atol=1e-6)
+    assert (f.mean, f.row_bias.any(), f.column_bias.any()) == (0, False, False)
+
+
+def test_als_without_biases_takes_none_from_its_start():
+    csr = observed_entries(table()[0])
+    start = next(als_sweeps(csr, 2, regularization=0.3)).factors
+    assert start.column_bias.any()
+    sweep = next(als_sweeps(csr, 2, regularization=0.3, biases=False, start=start))
+    assert sweep.factors.mean == 0
+    assert not sweep.factors.column_bias.any()
+
+
+@methods
+@pytest.mark.parametrize("kind", [sp.csr_array, sp.csc_matrix, sp.coo_array])
+def test_sparse_and_dense_input_are_the_same_bits(method, kind):
+    X, _ = table()
+    X[0, 0] = 0.0
+    one = complete(X, method, k=2, regularization=1.0)
+    other = complete(as_sparse(X, kind), method, k=2, regularization=1.0)
+    np.testing.assert_array_equal(one.toarray(), other.toarray())
+
+
+@methods
+def test_single_precision_stays_single(method):
+    X, _ = table()
+    result = complete(X.astype(np.float32), method, k=2, regularization=1.0)
+    double = complete(X, method, k=2, regularization=1.0)
+    arrays = (result.row_bias, result.column_bias, result.toarray(), result.predict([0], [0]))
+    assert all(array.dtype == np.float32 for array in arrays)
+    assert result.fill(X.astype(np.float32)).dtype == np.float32
+    known = ~np.isnan(X)
+    np.testing.assert_array_equal(result.fill(X)[known], X[known])
+    np.testing.assert_allclose(result.toarray(), double.toarray(), atol=5e-3)
+
+
+@methods
+def test_the_same_seed_gives_the_same_bits(method):
+    X, _ = table()
+    one, other = (complete(X, method, random_state=5) for _ in range(2))
+    np.testing.assert_array_equal(one.toarray(), other.toarray())
+    assert one.held_out_rmse == other.held_out_rmse
+
+
+@methods
+def test_the_matrix_has_the_biases_in_it(method):
+    X, _ = table()
+    result = complete(X, method, k=2, regularization=1.0)
+    expected = result.mean + result.row_bias[:, None] + result.column_bias
+    expected = expected + result.factors.toarray()
+    np.testing.assert_allclose(result.matrix.toarray(), expected, rtol=1e-12)
+    np.testing.assert_allclose(result.predict([0, 59], [39, 3]), expected[[0, 59], [39, 3]])
+    assert result.matrix.rank == result.rank + 2
+    assert result.shape == X.shape
+
+
+def test_filling_leaves_what_is_known_alone():
+    X, _ = table()
+    result = complete(X, k=2, regularization=0.1)
+    before = X.copy()
+    filled = result.fill(X)
+    known = ~np.isnan(X)
+    np.testing.assert_array_equal(filled[known], X[known])
+    np.testing.assert_allclose(filled[~known], result.toarray()[~known])
+    np.testing.assert_array_equal(X, before)
+    masked = np.ma.masked_invalid(np.where(known, X, -99.0))
+    masked.mask = ~known
+    np.testing.assert_array_equal(result.fill(masked), filled)
+
+
+def test_filling_is_for_dense_arrays_of_the_same_shape():
+    X, _ = table()
+    result = complete(X, k=1, regularization=1.0)
+    with pytest.raises(TypeError, match="X must be a dense array"):
+        result.fill(as_sparse(X))
+    with pytest.raises(ValueError, match=r"X must have shape \(60, 40\); got \(40, 60\)"):
+        result.fill(X.T)
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 1000), method=st.sampled_from(["als", "soft-impute"]))
+def test_permuting_rows_and_columns_permutes_the_result(seed, method):
+    X, _ = table(seed, n=20, m=15)
+    rng = np.random.default_rng(seed)
+    rows, columns = rng.permutation(20), rng.permutation(15)
+    one = complete(X, method, k=15, regularization=1.0)
+    other = complete(X[np.ix_(rows, columns)], method, k=15, regularization=1.0)
+    np.testing.assert_allclose(other.toarray(), one.toarray()[np.ix_(rows, columns)], atol=0.02)
+
+
+@methods
+@pytest.mark.parametrize("X", [[[3.0]], [[1.0, 2.0]], [[1.0], [np.nan], [3.0]], [[0.0, np.nan]]])
+def test_tiny_matrices(method, X):
+    result = complete(X, method, k=1, regularization=1.0)
+    assert np.isfinite(result.toarray()).all()
+    assert result.shape == np.shape(X)
+
+
+@methods
+def test_constant_entries_are_completed_by_themselves(method):
+    X = np.full((6, 5), 4.0)
+    X[0, 0] = np.nan
+    np.testing.assert_allclose(complete(X, method).toarray(), 4.0, atol=1e-6)
+
+
+def test_rows_without_entries_get_the_mean_and_the_columns_biases():
+    X, _ = table()
+    X[7] = np.nan
+    for method in ("als", "soft-impute"):
+        result = complete(X, method, k=2, regularization=1.0)
+        np.testing.assert_allclose(result.toarray()[7], result.mean + result.column_bias, rtol=1e-9)
+
+
+def test_biases_minimise_their_penalised_squares():
+    X, _ = table()
+    csr = observed_entries(X)
+    found = Biases.of(csr, wanted=True)
+    rest = X - found.mean - found.row_bias[:, None] - found.column_bias
+    np.testing.assert_allclose(np.nansum(rest, axis=1), 5 * found.row_bias, atol=1e-6)
+    np.testing.assert_allclose(np.nansum(rest, axis=0), 5 * found.column_bias, atol=1e-4)
+    np.testing.assert_allclose(found.subtracted(csr).data, rest[~np.isnan(rest)])
+
+
+def test_nothing_dense_is_made_of_a_large_matrix():
+    rng = np.random.default_rng(0)
+    rows, columns = rng.integers(0, 200_000, 3000), rng.integers(0, 100_000, 3000)
+    X = sp.coo_array((rng.random(3000, np.float32), (rows, columns)), shape=(200_000, 100_000))
+    X.sum_duplicates()
+    for method in ("als", "soft-impute"):
+        result = complete(X, method, k=2, regularization=2.0)
+        assert result.predict([0, 1], [2, 3]).shape == (2,)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"X": [[1.0]]}, ValueError, "at least 2 known entries to hold some out; got 1"),
+        ({"method": "svd"}, ValueError, "method must be one of 'als', 'soft-impute'; got 'svd'"),
+        ({"k": 0}, ValueError, r"k must be between 1 and 40 \(min\(X.shape\)\); got 0"),
+        ({"k": 41}, ValueError, r"k must be between 1 and 40 \(min\(X.shape\)\); got 41"),
+        ({"k": 1.5}, TypeError, r"k must be an integer or None; got 1\.5"),
+        ({"regularization": 0}, ValueError, "regularization must be positive and finite; got 0"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments, error, message):
+    with pytest.raises(error, match=message):
+        complete(**{"X": table()[0], **arguments})
+
+
+def test_repr_says_what_was_done():
+    result = complete(table()[0], k=2, regularization=1.0)
+    assert repr(result).startswith("Completion(shape=(60, 40), method='als', rank=2, ")
