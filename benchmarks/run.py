@@ -13,7 +13,11 @@ SMALL = [
     ["als_kernel.py", "--ratings", "2000000", "--repeats", "3"],
     ["fit_memory.py", "--ratings", "2000000"],
 ]
-ON_REAL_DATA = [["svd.py", "--repeats", "3"], ["serve.py", "--repeats", "3"]]
+ON_REAL_DATA = [
+    ["svd.py", "--repeats", "3", "gowalla", "normalised", "cranfield", "dense"],
+    ["serve.py", "--repeats", "3"],
+    ["lsi.py", "--repeats", "3", "100", "200"],
+]
 
 
 def main() -> None:

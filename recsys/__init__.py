@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     )
     from recsys.evaluation import Evaluation, Split, evaluate, random_split, split_from_pair
     from recsys.ids import Ids
+    from recsys.lsi import LSI
     from recsys.models import MODELS
     from recsys.models.als import ALS
     from recsys.models.baselines import Bias, Popular, Random
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ALS",
+    "LSI",
     "MODELS",
     "Bias",
     "DataError",
@@ -69,6 +71,7 @@ _HOMES = {
     ),
     "recsys.evaluation": ("Evaluation", "Split", "evaluate", "random_split", "split_from_pair"),
     "recsys.ids": ("Ids",),
+    "recsys.lsi": ("LSI",),
     "recsys.models": ("MODELS",),
     "recsys.models.als": ("ALS",),
     "recsys.models.baselines": ("Bias", "Popular", "Random"),

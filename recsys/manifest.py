@@ -1,11 +1,11 @@
-"""model.json, the table of contents of a saved model (see `recsys.storage`)."""
+"""model.json, the table of contents of a saved model or index (see `recsys.storage`)."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,8 +17,10 @@ from recsys.errors import DataError, ModelFileError
 __all__ = [
     "FORMAT_VERSION",
     "MANIFEST",
+    "MODEL",
     "DamageError",
     "FileEntry",
+    "Form",
     "Manifest",
     "Reading",
     "is_saved_model",
@@ -27,13 +29,36 @@ __all__ = [
 ]
 
 MANIFEST = "model.json"
-FORMAT = "recsys-model"
 FORMAT_VERSION = 1
 
-_FILE_NAME = re.compile(r"(arrays|ratings)/[A-Za-z_]\w{0,99}\.npy|(users|items)\.parquet", re.ASCII)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A kind of saved directory: what its model.json says, and what messages call it.
+
+    Attributes
+    ----------
+    format : str
+        The entry ``format`` of model.json.
+    noun : str
+        Such as "saved model".
+    maker : str
+        The command that makes one.
+    files : Pattern
+        Of the names that its files may have.
+    check_training : callable
+        Given the training summary, raises `DamageError` if an entry that is needed is not there.
+    """
+
+    format: str
+    noun: str
+    maker: str
+    files: re.Pattern[str]
+    check_training: Callable[[Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +119,9 @@ class DamageError(Exception):
 class Reading:
     """Turn whatever is wrong while a saved model is read into one `ModelFileError`."""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, form: Form | None = None) -> None:
         self._path = path
+        self._noun = (form or MODEL).noun
 
     def __enter__(self) -> None:
         """Begin to read."""
@@ -103,16 +129,16 @@ class Reading:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Raise the error that the caller is to see."""
         if isinstance(error, DamageError):
-            raise ModelFileError(f"The saved model {self._path} is damaged: {error}.") from None
+            raise ModelFileError(f"The {self._noun} {self._path} is damaged: {error}.") from None
         if isinstance(error, OSError):
             reason = error.strerror or type(error).__name__
             raise ModelFileError(
-                f"The saved model {self._path} cannot be read: {reason}."
+                f"The {self._noun} {self._path} cannot be read: {reason}."
             ) from error
 
 
-def read_manifest(path: str | Path) -> Manifest:
-    """Read and check the model.json of the saved model in the directory `path`.
+def read_manifest(path: str | Path, form: Form | None = None) -> Manifest:
+    """Read and check the model.json of the saved model (or other form) in the directory `path`.
 
     Raises
     ------
@@ -120,28 +146,30 @@ def read_manifest(path: str | Path) -> Manifest:
         If there is no saved model, or it is damaged, or of a newer format than this version of
         the package knows.
     """
+    form = form or MODEL
     file = Path(path) / MANIFEST
-    with Reading(path):
+    with Reading(path, form):
         if not file.is_file():
-            raise ModelFileError(_why_no_model(Path(path)))
+            raise ModelFileError(_why_none(Path(path), form))
         document = _object(file.read_bytes())
-        if document.get("format") != FORMAT:
+        if document.get("format") != form.format:
             raise ModelFileError(
-                f"{path} is not a saved model: its {MANIFEST} does not say format {FORMAT!r}."
+                f"{path} is not a {form.noun}: its {MANIFEST} does not say format {form.format!r}."
             )
-        _refuse_newer(path, document)
-        return _parse(document)
+        _refuse_newer(path, document, form)
+        return _parse(document, form)
 
 
-def is_saved_model(directory: Path) -> bool:
+def is_saved_model(directory: Path, form: Form | None = None) -> bool:
     """Whether `directory` has the model.json of a saved model, of any version, damaged or not."""
     try:
-        return _object((directory / MANIFEST).read_bytes()).get("format") == FORMAT
+        document = _object((directory / MANIFEST).read_bytes())
     except (OSError, DamageError):
         return False
+    return document.get("format") == (form or MODEL).format
 
 
-def to_json(manifest: Manifest) -> bytes:
+def to_json(manifest: Manifest, form: Form | None = None) -> bytes:
     """Return the contents of model.json, with a checksum of itself.
 
     Raises
@@ -149,7 +177,8 @@ def to_json(manifest: Manifest) -> bytes:
     DataError
         If a parameter is nothing that JSON can hold.
     """
-    document = {"format": FORMAT, "format_version": FORMAT_VERSION} | asdict(manifest)
+    head = {"format": (form or MODEL).format, "format_version": FORMAT_VERSION}
+    document = head | asdict(manifest)
     plain = json.loads(json.dumps(document, default=_plain))
     return json.dumps(plain | {"checksum": _checksum(plain)}, indent=2).encode() + b"\n"
 
@@ -168,18 +197,18 @@ def _checksum(document: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _why_no_model(path: Path) -> str:
+def _why_none(path: Path, form: Form) -> str:
     if path.is_dir():
-        return f"{path} is not a saved model: it has no {MANIFEST}."
+        return f"{path} is not a {form.noun}: it has no {MANIFEST}."
     if path.exists():
-        return f"{path} is not a saved model: it is a file, and a saved model is a directory."
+        return f"{path} is not a {form.noun}: it is a file, and a {form.noun} is a directory."
     from difflib import get_close_matches
 
     around = path.parent.iterdir() if path.parent.is_dir() else ()
     models = [each.name for each in around if (each / MANIFEST).is_file()]
     near = get_close_matches(path.name, models, n=1, cutoff=0.5)
-    hint = f"did you mean {path.with_name(near[0])}?" if near else "`recsys fit` makes one."
-    return f"There is no saved model {path}; {hint}"
+    hint = f"did you mean {path.with_name(near[0])}?" if near else f"`{form.maker}` makes one."
+    return f"There is no {form.noun} {path}; {hint}"
 
 
 def _object(text: bytes) -> dict[str, Any]:
@@ -192,18 +221,18 @@ def _object(text: bytes) -> dict[str, Any]:
     return document
 
 
-def _refuse_newer(path: str | Path, document: Mapping[str, Any]) -> None:
+def _refuse_newer(path: str | Path, document: Mapping[str, Any], form: Form) -> None:
     version = _entry(document, "format_version", int)
     if version <= FORMAT_VERSION:
         return
     needed = _entry(document, "package_version", str)
     raise ModelFileError(
-        f"The saved model {path} has format version {version}, and this version of recsys reads "
+        f"The {form.noun} {path} has format version {version}, and this version of recsys reads "
         f"up to {FORMAT_VERSION}; install lowrank-recsys {needed} or newer."
     )
 
 
-def _parse(document: Mapping[str, Any]) -> Manifest:
+def _parse(document: Mapping[str, Any], form: Form) -> Manifest:
     if _entry(document, "checksum", str) != _checksum(document):
         raise DamageError(f"the checksum of {MANIFEST} is wrong")
     manifest = Manifest(
@@ -213,10 +242,11 @@ def _parse(document: Mapping[str, Any]) -> Manifest:
         training=_entry(document, "training", dict),
         versions=_entry(document, "versions", dict),
         files={
-            name: _file_entry(name, document["files"]) for name in _entry(document, "files", dict)
+            name: _file_entry(name, document["files"], form)
+            for name in _entry(document, "files", dict)
         },
     )
-    _check_training(manifest.training)
+    form.check_training(manifest.training)
     return manifest
 
 
@@ -228,9 +258,9 @@ def _check_training(training: Mapping[str, Any]) -> None:
         _entry(training, name, float)
 
 
-def _file_entry(name: str, files: Mapping[str, Any]) -> FileEntry:
-    if not _FILE_NAME.fullmatch(name):
-        raise DamageError(f"{MANIFEST} names a file that a saved model does not have, {name!r}")
+def _file_entry(name: str, files: Mapping[str, Any], form: Form) -> FileEntry:
+    if not form.files.fullmatch(name):
+        raise DamageError(f"{MANIFEST} names a file that a {form.noun} does not have, {name!r}")
     entry = _entry(files, name, dict)
     sha256, size = _entry(entry, "sha256", str), _entry(entry, "bytes", int)
     if not _SHA256.fullmatch(sha256) or size < 0:
@@ -251,3 +281,12 @@ def _entry(document: Mapping[str, Any], key: str, kind: type[T]) -> T:
     if type(value) is not kind:
         raise DamageError(f"{key!r} in {MANIFEST} must be of type {kind.__name__}")
     return value
+
+
+MODEL = Form(
+    format="recsys-model",
+    noun="saved model",
+    maker="recsys fit",
+    files=re.compile(r"(arrays|ratings)/[A-Za-z_]\w{0,99}\.npy|(users|items)\.parquet", re.ASCII),
+    check_training=_check_training,
+)

@@ -18,15 +18,10 @@ files if they are 64 MB or less together (a few hundredths of a second), or with
 
 from __future__ import annotations
 
-import hashlib
 import io
-import os
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -37,19 +32,26 @@ from recsys.errors import DataError, ModelFileError
 from recsys.ids import Ids
 from recsys.manifest import (
     MANIFEST,
+    MODEL,
     DamageError,
     FileEntry,
     Manifest,
     Reading,
-    is_saved_model,
     read_manifest,
-    to_json,
 )
 from recsys.models import MODELS, model_class
 from recsys.models.base import Model
 from recsys.ratings import Ratings
+from recsys.writing import Writer, sha256_of, writing
 
-__all__ = ["Saved", "load_model", "save_model"]
+__all__ = [
+    "Saved",
+    "check_files",
+    "load_model",
+    "read_array",
+    "read_parquet",
+    "save_model",
+]
 
 _RATINGS_ARRAYS = ("indptr", "indices", "values")
 _OWN_ENTRIES = {MANIFEST, "arrays", "ratings", "users.parquet", "items.parquet"}
@@ -100,18 +102,8 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
             f"A saved {type(saved.model).__name__} could not be loaded again, since "
             f"recsys.models.MODELS does not have it as {name!r}; enter it there first."
         )
-    target = Path(os.path.realpath(path))
-    _check_target(target, path, overwrite)
-    try:
-        with _staged(target) as directory:
-            _write(saved, directory)
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise ModelFileError(f"The model cannot be saved in {path}: {reason}.") from error
-    except pl.exceptions.PolarsError as error:
-        raise ModelFileError(
-            f"The model cannot be saved in {path}: Parquet cannot hold the metadata ({error})."
-        ) from error
+    with writing(path, MODEL, _OWN_ENTRIES, overwrite=overwrite) as writer:
+        _write(saved, writer)
 
 
 def load_model(path: str | Path, *, verify: bool = False) -> Saved:
@@ -141,89 +133,15 @@ def load_model(path: str | Path, *, verify: bool = False) -> Saved:
 # Writing
 
 
-def _check_target(target: Path, path: str | Path, overwrite: bool) -> None:
-    """Refuse a place that cannot be written or must not be replaced."""
-    if not target.parent.is_dir():
-        raise ModelFileError(
-            f"The model cannot be saved in {path}: there is no directory {target.parent}."
-        )
-    if not target.exists():
-        return
-    if not (target.is_dir() and is_saved_model(target)):
-        raise ModelFileError(
-            f"{path} exists and is not a saved model, so it is not replaced; choose another path."
-        )
-    if not overwrite:
-        raise ModelFileError(
-            f"There is a saved model in {path} already; choose another path or ask to overwrite it."
-        )
-    foreign = sorted({entry.name for entry in target.iterdir()} - _OWN_ENTRIES)
-    if foreign:
-        raise ModelFileError(
-            f"{path} holds other files beside the saved model ({', '.join(foreign[:3])}), "
-            "so it is not replaced; move them or choose another path."
-        )
-
-
-@contextmanager
-def _staged(target: Path) -> Iterator[Path]:
-    """Yield a new directory beside `target` that takes its place, or vanishes on an exception."""
-    mark = os.urandom(4).hex()
-    directory = target.with_name(f".{target.name}.{mark}.tmp")
-    try:
-        directory.mkdir()
-        yield directory
-        _flush_directories(directory)
-        _put_in_place(directory, target, target.with_name(f".{target.name}.{mark}.old"))
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-    _flush_directory(target.parent)
-
-
-def _put_in_place(new: Path, target: Path, aside: Path) -> None:
-    """Rename `new` to `target`; a model that is there is moved aside first, and back on failure."""
-    if not target.exists():
-        new.rename(target)
-        return
-    try:
-        target.rename(aside)
-        new.rename(target)
-    finally:
-        if not target.exists():
-            aside.rename(target)
-        shutil.rmtree(aside, ignore_errors=True)
-
-
-def _write(saved: Saved, directory: Path) -> None:
+def _write(saved: Saved, writer: Writer) -> None:
     """Write the files, model.json last."""
-    entries: dict[str, FileEntry] = {}
-    for folder, arrays in (
-        ("arrays", saved.model.arrays()),
-        ("ratings", {name: getattr(saved.ratings, name) for name in _RATINGS_ARRAYS}),
-    ):
-        (directory / folder).mkdir()
-        for name, array in arrays.items():
-            entries[f"{folder}/{name}.npy"] = _write_array(directory, f"{folder}/{name}.npy", array)
+    for name, array in saved.model.arrays().items():
+        writer.array(f"arrays/{name}.npy", array)
+    for name in _RATINGS_ARRAYS:
+        writer.array(f"ratings/{name}.npy", getattr(saved.ratings, name))
     for kind, frame in _tables(saved.ratings).items():
-        with _flushed(directory / f"{kind}s.parquet") as file:
-            frame.write_parquet(file)
-        entries[f"{kind}s.parquet"] = _entry(directory / f"{kind}s.parquet")
-    manifest = Manifest(
-        package_version=_package_version(),
-        model=saved.model.name,
-        parameters=saved.model.params(),
-        training=saved.training,
-        versions=_versions(),
-        files=entries,
-    )
-    with _flushed(directory / MANIFEST) as file:
-        file.write(to_json(manifest))
-
-
-def _write_array(directory: Path, name: str, array: NDArray[Any]) -> FileEntry:
-    with _flushed(directory / name) as file:
-        np.save(file, array, allow_pickle=False)
-    return replace(_entry(directory / name), dtype=array.dtype.str, shape=array.shape)
+        writer.table(f"{kind}s.parquet", frame)
+    writer.manifest(saved.model.name, saved.model.params(), saved.training)
 
 
 def _tables(ratings: Ratings) -> dict[str, pl.DataFrame]:
@@ -240,73 +158,14 @@ def _tables(ratings: Ratings) -> dict[str, pl.DataFrame]:
     return tables
 
 
-@contextmanager
-def _flushed(path: Path) -> Iterator[IO[bytes]]:
-    """Open a new file and push it to the disk before it is closed."""
-    with path.open("xb") as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _flush_directories(directory: Path) -> None:
-    for each in (directory / "arrays", directory / "ratings", directory):
-        _flush_directory(each)
-
-
-def _flush_directory(directory: Path) -> None:
-    if os.name == "nt":  # directories cannot be opened there
-        return
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _entry(path: Path) -> FileEntry:
-    return FileEntry(_sha256(path), path.stat().st_size)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _package_version() -> str:
-    from recsys import __version__
-
-    return __version__
-
-
-def _versions() -> dict[str, str]:
-    import platform
-
-    versions = {
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "polars": pl.__version__,
-    }
-    try:
-        from lowrank.kernels import backend
-    except ImportError:
-        return versions
-    return versions | {"kernels": str(backend())}
-
-
 # Reading
 
 
 def _read(directory: Path, manifest: Manifest, verify: bool) -> Saved:
-    for name, entry in manifest.files.items():
-        _check_file(directory / name, name, entry)
-    small = sum(entry.bytes for entry in manifest.files.values()) <= _VERIFIED_TOGETHER
-    for name, entry in manifest.files.items():
-        if verify or small or entry.bytes <= _ALWAYS_VERIFIED:
-            _check_sum(directory / name, name, entry)
+    check_files(directory, manifest, verify)
     ratings = _read_ratings(directory, manifest)
     arrays = {
-        name.removeprefix("arrays/").removesuffix(".npy"): _array(directory, name, manifest)
+        name.removeprefix("arrays/").removesuffix(".npy"): read_array(directory, name, manifest)
         for name in manifest.files
         if name.startswith("arrays/")
     }
@@ -326,7 +185,7 @@ def _read_ratings(directory: Path, manifest: Manifest) -> Ratings:
     users, user_info = _table(directory, "user", manifest)
     items, item_info = _table(directory, "item", manifest)
     indptr, indices, values = (
-        _array(directory, f"ratings/{name}.npy", manifest) for name in _RATINGS_ARRAYS
+        read_array(directory, f"ratings/{name}.npy", manifest) for name in _RATINGS_ARRAYS
     )
     if not len(indptr) or indptr[0] != 0 or (np.diff(indptr) < 0).any():
         raise DamageError("ratings/indptr.npy does not rise from 0")
@@ -345,6 +204,22 @@ def _read_ratings(directory: Path, manifest: Manifest) -> Ratings:
         raise DamageError(f"{error}".rstrip(".")) from None
 
 
+def check_files(directory: Path, manifest: Manifest, verify: bool) -> None:
+    """Check the sizes of all files, and the checksums that the module's docstring names.
+
+    Raises
+    ------
+    DamageError
+        Naming the first file that is not as it was saved.
+    """
+    for name, entry in manifest.files.items():
+        _check_file(directory / name, name, entry)
+    small = sum(entry.bytes for entry in manifest.files.values()) <= _VERIFIED_TOGETHER
+    for name, entry in manifest.files.items():
+        if verify or small or entry.bytes <= _ALWAYS_VERIFIED:
+            _check_sum(directory / name, name, entry)
+
+
 def _check_file(path: Path, name: str, entry: FileEntry) -> None:
     if not path.is_file():
         raise DamageError(f"{name} is missing")
@@ -354,7 +229,7 @@ def _check_file(path: Path, name: str, entry: FileEntry) -> None:
 
 
 def _check_sum(path: Path, name: str, entry: FileEntry) -> None:
-    if _sha256(path) != entry.sha256:
+    if sha256_of(path) != entry.sha256:
         raise DamageError(f"the contents of {name} have changed since it was saved")
 
 
@@ -364,8 +239,14 @@ def _listed(manifest: Manifest, name: str) -> FileEntry:
     return manifest.files[name]
 
 
-def _array(directory: Path, name: str, manifest: Manifest) -> NDArray[Any]:
-    """Map an array into memory."""
+def read_array(directory: Path, name: str, manifest: Manifest) -> NDArray[Any]:
+    """Map an array into memory.
+
+    Raises
+    ------
+    DamageError
+        If it is not listed, or not of the type and shape that it was saved with.
+    """
     entry = _listed(manifest, name)
     try:
         array = open_memmap(directory / name, mode="r")  # never unpickles, and takes no zip
@@ -387,13 +268,17 @@ def _array(directory: Path, name: str, manifest: Manifest) -> NDArray[Any]:
 def _table(directory: Path, kind: Any, manifest: Manifest) -> tuple[Ids, pl.DataFrame | None]:
     """Read the ids of users or items, and what else is known of them."""
     name = f"{kind}s.parquet"
-    _listed(manifest, name)
     try:
-        # From memory, since polars takes a path for a pattern.
-        table = pl.read_parquet(io.BytesIO((directory / name).read_bytes()))
+        table = read_parquet(directory, name, manifest)
         ids = Ids(table[kind], kind)
     except (DataError, pl.exceptions.PolarsError):
         raise DamageError(f"{name} has no column of {kind} ids") from None
     if not ids.values.equals(table[kind], check_dtypes=True):
         raise DamageError(f"the {kind} ids of {name} are not in order")
     return ids, table if table.width > 1 else None
+
+
+def read_parquet(directory: Path, name: str, manifest: Manifest) -> pl.DataFrame:
+    """Read a table, from memory since polars takes a path for a pattern."""
+    _listed(manifest, name)
+    return pl.read_parquet(io.BytesIO((directory / name).read_bytes()))

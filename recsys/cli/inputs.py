@@ -28,6 +28,7 @@ __all__ = [
     "plan_fit",
     "read_path",
     "require_model",
+    "require_path",
 ]
 
 STDIN = "-"
@@ -36,7 +37,7 @@ MODEL_MARK = "model.json"
 
 def read_path(path: str, reader: ReaderOptions) -> Loaded:
     """Read ratings, with what the reader decided."""
-    _require_path(path)
+    require_path(path)
     if is_model(path):
         raise CommandError(f"{path} is a saved model; this verb needs a file of ratings.")
     from recsys.readers import read_ratings
@@ -60,7 +61,7 @@ def load_pairs(path: str, reader: ReaderOptions | None) -> pl.DataFrame:
     from recsys.readers.columns import Request
     from recsys.readers.sources import open_data
 
-    _require_path(path)
+    require_path(path)
     chosen = reader or ReaderOptions()
     request = Request(
         user_col=chosen.user_col,
@@ -76,7 +77,7 @@ def load_pairs(path: str, reader: ReaderOptions | None) -> pl.DataFrame:
 
 def require_model(path: str) -> None:
     """Refuse a path that cannot be a saved model."""
-    _require_path(path)
+    require_path(path)
     if Path(path).is_file():
         raise CommandError(
             f"{path} is a file; a saved model is a directory, as `recsys fit` writes it."
@@ -93,7 +94,7 @@ def load_model(path: str) -> Recommender:
 
 def open_recommender(path: str, reader: ReaderOptions, fitting: FitOptions) -> Recommender:
     """Load the saved model at `path`, or fit one to the ratings there."""
-    _require_path(path)
+    require_path(path)
     if is_model(path):
         return load_model(path)
     plan = plan_fit(fitting, load_ratings(path, reader))
@@ -162,7 +163,7 @@ def _name(recommender: Recommender) -> str:
     return recommender.model.name
 
 
-def _require_path(path: str) -> None:
+def require_path(path: str) -> None:
     """Refuse a path that leads nowhere, with the nearest name in the same directory."""
     if path == STDIN or Path(path).exists():
         return

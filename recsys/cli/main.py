@@ -32,6 +32,7 @@ VERBS = {
     "update": Verb("recsys.cli.update:update", "Add new ratings to a model."),
     "evaluate": Verb("recsys.cli.evaluate:evaluate", "Compare models on held-out ratings."),
     "scree": Verb("recsys.cli.scree:scree", "Show the singular values of the ratings."),
+    "lsi": Verb("recsys.cli.lsi.group:lsi", "Find documents by meaning: latent semantic indexing."),
     "data": Verb("recsys.cli.data:data", "Look into data files, and get sample data."),
     "info": Verb("recsys.cli.info:info", "Show versions and settings, or a saved model."),
     "completion": Verb("recsys.cli.completion:completion", "Print a shell completion script."),

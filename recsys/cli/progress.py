@@ -36,6 +36,7 @@ class Activity:
     def __init__(self, title: str) -> None:
         self.title = title
         self._last: Step | None = None
+        self._said = ""
         self._bar: Any = None
         self._task: Any = None
         self._lock = threading.Lock()
@@ -68,6 +69,12 @@ class Activity:
             self._last = step
             self._update()
 
+    def say(self, message: str) -> None:
+        """Show how far work is whose end is not known."""
+        with self._lock:
+            self._said = message
+            self._update()
+
     def _show(self) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -89,7 +96,10 @@ class Activity:
             self._update()
 
     def _update(self) -> None:
-        if self._bar is None or self._last is None:
+        if self._bar is None:
+            return
+        if self._last is None:
+            self._bar.update(self._task, note=self._said)
             return
         self._bar.update(
             self._task,

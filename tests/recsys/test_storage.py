@@ -301,7 +301,7 @@ def test_a_failure_leaves_things_as_they_were(
     def fail(*args, **kwargs):
         raise failure
 
-    monkeypatch.setattr(f"recsys.storage.{place}", fail)
+    monkeypatch.setattr(f"recsys.writing.{place}", fail)
     expected = ModelFileError if isinstance(failure, OSError) else type(failure)
     with pytest.raises(expected):
         recommender.save(path, overwrite=overwrite)
@@ -313,7 +313,7 @@ def test_a_full_disk_is_said(recommender, tmp_path, monkeypatch):
     def fail(*args, **kwargs):
         raise FAILURES[2]
 
-    monkeypatch.setattr("recsys.storage.np.save", fail)
+    monkeypatch.setattr("recsys.writing.np.save", fail)
     with pytest.raises(ModelFileError, match=r"cannot be saved in .*m: No space left on device\.$"):
         recommender.save(tmp_path / "m")
 

@@ -1,0 +1,1 @@
+"""`recsys lsi`: latent semantic indexing of documents."""

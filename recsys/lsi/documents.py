@@ -1,0 +1,225 @@
+"""Documents from files: a directory of texts, a table with a text column, or one per line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from recsys.errors import DataError
+from recsys.lsi.tables import ColumnNames, Table, open_table
+from recsys.readers.careful import decoded_lines
+from recsys.readers.sources import DataFile, open_data
+
+__all__ = ["BATCH", "Document", "DocumentBatch", "Documents", "batches_of", "read_documents"]
+
+BATCH = 1000
+"""Documents that are held as texts at a time."""
+
+_TABLES = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+_NAMED = 3
+
+
+class Document(NamedTuple):
+    """One document; its title, if it has one, is not part of its text."""
+
+    id: int | str
+    text: str
+    title: str | None = None
+
+
+class DocumentBatch(NamedTuple):
+    """Some documents, as `LSI.fit` and `LSI.add_documents` take them.
+
+    Attributes
+    ----------
+    ids : list of int or str
+    texts : list of str
+    titles : list of str or None, or None
+        What is shown of them, and indexed before their text; None if none has one.
+    """
+
+    ids: list[Any]
+    texts: list[str]
+    titles: list[str | None] | None = None
+
+
+class Documents:
+    r"""The documents at a path, as batches; nothing is read before they are asked for.
+
+    Parameters
+    ----------
+    path : str or Path
+        A directory of text files (each a document, subdirectories included, hidden files not); a
+        CSV, TSV, JSON lines or Parquet file with a text column; or a file with one document per
+        line. Files may be packed by gzip or zstd. ``-`` is standard input.
+    text_col, id_col, title_col : str, optional
+        Columns of a table, where their names don't tell.
+    encoding : str, optional
+        Of texts that are not UTF-8.
+    after : int
+        What is added to ids that are line or row numbers: the documents continue others.
+
+    Attributes
+    ----------
+    decision : str
+        How the documents were understood, in one line; empty before they are read.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "notes.txt"
+    >>> _ = path.write_text("Salt melts ice.\nIce floats on water.\n")
+    >>> documents = Documents(path)
+    >>> [batch.texts for batch in documents]
+    [['Salt melts ice.', 'Ice floats on water.']]
+    >>> documents.decision
+    'notes.txt: one document per line, ids are line numbers'
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        text_col: str | None = None,
+        id_col: str | None = None,
+        title_col: str | None = None,
+        encoding: str | None = None,
+        after: int = 0,
+    ) -> None:
+        self.path = path
+        self.decision = ""
+        self._columns = ColumnNames(text_col, id_col, title_col)
+        self._encoding = encoding
+        self._after = after
+
+    def __iter__(self) -> Iterator[DocumentBatch]:
+        """Yield batches of up to 1,000 documents.
+
+        Raises
+        ------
+        DataError
+            If there is nothing at the path, a file is damaged, binary or in another encoding, a
+            column is not there, or there are no documents.
+        """
+        return batches_of(self._documents())
+
+    def _documents(self) -> Iterator[Document]:
+        count = 0
+        for document in self._found():
+            count += 1
+            yield document
+        if not count:
+            raise DataError(f"{self.path} has no documents.")
+
+    def _found(self) -> Iterator[Document]:
+        if str(self.path) != "-" and Path(self.path).is_dir():
+            yield from self._directory(Path(self.path))
+            return
+        with open_data(self.path, self._encoding) as data:
+            kind = _kind(data)
+            if kind == "lines":
+                yield from self._lines(data)
+                return
+            with open_table(data, kind, self._columns) as table:
+                self.decision = f"{data.name}: {self._described(table)}"
+                yield from _table_documents(data, table, self._after)
+
+    def _described(self, table: Table) -> str:
+        kinds = {"csv": "comma-separated", "tsv": "tab-separated", "jsonl": "JSON lines"}
+        columns = table.columns
+        said = [kinds.get(table.kind, "Parquet"), f"text = {columns.text}"]
+        number = self._numbered("row" if table.kind == "parquet" else "line")
+        said.append(f"id = {columns.id}" if columns.id else number)
+        if columns.title:
+            said.append(f"title = {columns.title}")
+        return ", ".join(said)
+
+    def _numbered(self, what: str) -> str:
+        return f"ids are {what} numbers" + (f" + {self._after:,}" if self._after else "")
+
+    def _lines(self, data: DataFile) -> Iterator[Document]:
+        if any(self._columns.__dict__.values()):
+            raise DataError(f"{data.name} is read as one document per line: it has no columns.")
+        self.decision = f"{data.name}: one document per line, {self._numbered('line')}"
+        for number, line in enumerate(decoded_lines(data.path, data.name), 1):
+            if line.strip():
+                yield Document(self._after + number, line.strip())
+
+    def _directory(self, folder: Path) -> Iterator[Document]:
+        name = f"{folder.resolve().name}/"
+        files = [path for path in sorted(folder.rglob("*")) if _is_shown(path, folder)]
+        self.decision = f"{name}: a directory of texts, ids are file names"
+        binary = []
+        for path in files:
+            label = path.relative_to(folder).as_posix()
+            with open_data(path, self._encoding) as data:
+                if _is_binary(data):
+                    binary.append(label)
+                else:
+                    text = "".join(decoded_lines(data.path, f"{name}{label}"))
+                    yield Document(label, text)
+        if binary:
+            more = ", ..." if len(binary) > _NAMED else ""
+            listed = ", ".join(binary[:_NAMED]) + more
+            self.decision += f"; {len(binary):,} binary files left out ({listed})"
+
+
+def read_documents(path: str | os.PathLike[str], **settings: Any) -> Documents:
+    """Return the documents at a path: `Documents` with the same settings."""
+    return Documents(path, **settings)
+
+
+def batches_of(documents: Iterable[Document]) -> Iterator[DocumentBatch]:
+    """Collect documents into batches."""
+    stream = iter(documents)
+    while block := list(islice(stream, BATCH)):
+        ids, texts, titles = zip(*block, strict=True)
+        known = any(title is not None for title in titles)
+        yield DocumentBatch(list(ids), list(texts), list(titles) if known else None)
+
+
+def _kind(data: DataFile) -> str:
+    """Tell what a file is from its suffix and its first bytes."""
+    with data.path.open("rb") as stream:
+        head = stream.read(1 << 12)
+    if head.startswith(b"PAR1"):
+        return "parquet"
+    if data.suffix == ".parquet":
+        raise DataError(f"{data.name} is no Parquet file, or damaged: it does not begin with PAR1.")
+    if _is_binary(data):
+        utf16 = head.startswith((b"\xff\xfe", b"\xfe\xff"))
+        what = "in UTF-16; say so with --encoding utf-16" if utf16 else "a binary file, not text"
+        raise DataError(f"{data.name} is {what}.")
+    if data.suffix == ".json" and head.lstrip().startswith(b"["):
+        raise DataError(f"{data.name} is one JSON array; write one object per line instead.")
+    if head.lstrip(b"\xef\xbb\xbf \r\n\t").startswith(b'{"'):
+        return "jsonl"
+    return _TABLES.get(data.suffix, "lines")
+
+
+def _table_documents(data: DataFile, table: Table, after: int) -> Iterator[Document]:
+    columns = table.columns
+    for number, row in table.rows:
+        identity = after + number if columns.id is None else row.get(columns.id)
+        if identity is None or identity == "":
+            raise DataError(f"{data.name}, line {number}: the id is missing.")
+        title = None if columns.title is None else row.get(columns.title)
+        text = row.get(str(columns.text))
+        yield Document(
+            identity if isinstance(identity, int) else str(identity),
+            "" if text is None else str(text),
+            None if title is None else str(title),
+        )
+
+
+def _is_shown(path: Path, folder: Path) -> bool:
+    parts = path.relative_to(folder).parts
+    return path.is_file() and not any(part.startswith(".") for part in parts)
+
+
+def _is_binary(data: DataFile) -> bool:
+    with data.path.open("rb") as stream:
+        return b"\0" in stream.read(1 << 16)

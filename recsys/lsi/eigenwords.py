@@ -1,0 +1,256 @@
+"""Eigenwords: words as vectors of a truncated SVD of the words that stand around them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Self
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from recsys.errors import DataError, NotFittedError
+from recsys.lsi.asking import listed, similar_rows
+from recsys.lsi.counting import TOKEN_PATTERN, make_analyzer
+from recsys.lsi.labels import Labels
+from recsys.lsi.reading import NamesCollector, batches_or_none
+from recsys.lsi.space import decompose
+
+__all__ = ["Eigenwords", "word_contexts"]
+
+_SIDES = ("apart", "merged")
+_SCALINGS = ("ppmi", "sqrt")
+
+
+class Eigenwords:
+    """Words as vectors: words that stand in the same places come close.
+
+    In documents, nurse is like hospital; here nurse is like doctor, because both stand between the
+    same words. Counted is how often each word has each other word at each place of a window around
+    it; the counts are scaled, and the word vectors are the rows of U_k S_k^(1/2).
+
+    Parameters
+    ----------
+    n_components : int or str, default 50
+        Number of dimensions, at most (small vocabularies have fewer), or a rule as for `LSI`.
+    window : int, default 2
+        Places before and after the word that are looked at.
+    sides : {"apart", "merged"}, default "apart"
+        Whether a context is a word at a certain place (two before, one before, one after, ...) or
+        just a word within the window.
+    scaling : {"sqrt", "ppmi"}, default "sqrt"
+        "sqrt": sqrt(#(w, c)) / (#(w) #(c))^(1/4), as in canonical correlation of square roots.
+        "ppmi": max(0, ln(#(w, c) # / (#(w) #(c)))), positive pointwise mutual information, which
+        gives rare words more weight.
+    min_count : int, default 1
+        Rarer words are passed over, as words and as contexts; they keep their places.
+    stop_words, token_pattern
+        As for `LSI`.
+    random_state : int, Generator, RandomState or None, default 0
+
+    Attributes
+    ----------
+    terms_ : Labels
+        The words, in alphabetic order.
+    vectors_ : ndarray of shape (n_words, k)
+    singular_values_ : ndarray of shape (k,)
+    counts_ : csr_array of shape (n_words, n_contexts)
+        The counts; with sides apart, n_words columns for each place from left to right.
+
+    References
+    ----------
+    Dhillon, Foster & Ungar (2015), "Eigenwords: spectral word embeddings"; Levy & Goldberg (2014),
+    "Neural word embedding as implicit matrix factorization", for PPMI and the power of S.
+
+    Examples
+    --------
+    >>> texts = ["the cat sat here", "the dog sat here", "a cat ran off", "a dog ran off"]
+    >>> Eigenwords(3).fit(texts).nearest("cat", n=1)["similar"].to_list()
+    ['dog']
+    """
+
+    def __init__(
+        self,
+        n_components: int | str = 50,
+        *,
+        window: int = 2,
+        sides: str = "apart",
+        scaling: str = "sqrt",
+        min_count: int = 1,
+        stop_words: Any = None,
+        token_pattern: str = TOKEN_PATTERN,
+        random_state: Any = 0,
+    ) -> None:
+        _check_choice("sides", sides, _SIDES)
+        _check_choice("scaling", scaling, _SCALINGS)
+        for name, value in (("window", window), ("min_count", min_count)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise DataError(f"{name} must be a positive integer; got {value!r}.")
+        self.n_components = n_components
+        self.window = window
+        self.sides = sides
+        self.scaling = scaling
+        self.min_count = min_count
+        self.random_state = random_state
+        self._analyzer = make_analyzer(stop_words, token_pattern)
+        self._terms: Labels | None = None
+
+    def fit(self, texts: Iterable[Any]) -> Self:
+        """Learn the words of texts; contexts don't reach from one text into another.
+
+        Parameters
+        ----------
+        texts : iterable of str or DocumentBatch
+            Read once; what is kept is one number for each word of running text.
+
+        Raises
+        ------
+        DataError
+            If there are no texts, or no word has a context.
+        """
+        batches = batches_or_none(texts, None, None, 0)
+        if batches is None:
+            raise DataError("Eigenwords are learnt from texts; got a matrix.")
+        words, ends, terms = self._words(NamesCollector().watch(batches))
+        if not len(terms):
+            raise DataError(f"No word occurs min_count={self.min_count} times or more.")
+        self.counts_ = word_contexts(words, ends, len(terms), self.window, self.sides)
+        if not self.counts_.nnz:
+            raise DataError("No word has another one in its window.")
+        scaled = _SCALE[self.scaling](self.counts_)
+        k = self.n_components
+        if isinstance(k, int) and not isinstance(k, bool):
+            k = min(k, *scaled.shape)
+        space = decompose(scaled.T.tocsr(), k, self.random_state)  # words as columns, U as rows
+        self.singular_values_ = space.singular_values
+        self.vectors_ = np.ascontiguousarray(
+            (space.components * np.sqrt(space.singular_values)[:, None]).T
+        )
+        self._terms = terms
+        return self
+
+    @property
+    def terms_(self) -> Labels:
+        """The words.
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        """
+        if self._terms is None:
+            raise NotFittedError("The eigenwords are not fitted yet; call fit(texts) first.")
+        return self._terms
+
+    def nearest(self, words: Any, n: int = 10) -> pl.DataFrame:
+        """Find the n words whose vectors have the largest cosine with those of some words.
+
+        Parameters
+        ----------
+        words : word or sequence of words
+        n : int
+
+        Returns
+        -------
+        polars DataFrame
+            Columns word, similar, rank, score.
+
+        Raises
+        ------
+        UnknownIdError
+            If a word is not known.
+        NotFittedError
+            Before `fit`.
+        """
+        terms = self.terms_
+        return similar_rows(terms, np.asarray(self.vectors_, np.float32), listed(words), n)
+
+    def _words(
+        self, batches: Iterable[Sequence[str]]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], Labels]:
+        """Return running text as numbers (-1 for rare words), where texts end, and the words."""
+        places: dict[str, int] = {}
+        numbers: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
+        lengths: list[int] = []
+        for texts in batches:
+            for text in texts:
+                found = [places.setdefault(word, len(places)) for word in self._analyzer(text)]
+                numbers.append(np.array(found, dtype=np.int64))
+                lengths.append(len(found))
+        running = np.concatenate(numbers)
+        counts = np.bincount(running, minlength=len(places))
+        names = np.array(list(places), dtype=object)
+        kept = np.flatnonzero(counts >= self.min_count)
+        kept = kept[np.argsort(names[kept], kind="stable")] if kept.size else kept
+        target = np.full(len(names), -1, dtype=np.int64)
+        target[kept] = np.arange(len(kept))
+        labels = Labels([str(name) for name in names[kept]], "word")
+        return target[running], np.cumsum(lengths), labels
+
+
+def word_contexts(
+    words: NDArray[np.int64], ends: NDArray[np.int64], n_words: int, window: int, sides: str
+) -> Any:
+    """Count how often each word has each other word at each place of a window.
+
+    Parameters
+    ----------
+    words : ndarray of shape (n,)
+        Numbers of the words of running text; negative ones are passed over.
+    ends : ndarray of shape (n_texts,)
+        Where each text ends in it, ascending.
+    n_words : int
+    window : int
+        Places on each side.
+    sides : {"apart", "merged"}
+
+    Returns
+    -------
+    csr_array of shape (n_words, n_words * 2 * window), or (n_words, n_words) if merged
+    """
+    from scipy import sparse
+
+    text = np.searchsorted(ends, np.arange(len(words)), side="right")
+    places = [*range(-window, 0), *range(1, window + 1)]
+    total: Any = None
+    for number, place in enumerate(places):
+        left = slice(max(0, -place), len(words) - max(0, place))
+        right = slice(max(0, place), len(words) - max(0, -place))
+        both = (text[left] == text[right]) & (words[left] >= 0) & (words[right] >= 0)
+        column = words[right][both] + (n_words * number if sides == "apart" else 0)
+        width = n_words * (len(places) if sides == "apart" else 1)
+        ones = np.ones(int(both.sum()), dtype=np.float32)
+        part = sparse.coo_array((ones, (words[left][both], column)), shape=(n_words, width))
+        total = part.tocsr() if total is None else total + part.tocsr()
+    return total
+
+
+def _ppmi(counts: Any) -> Any:
+    """Return max(0, ln(#(w, c) # / (#(w) #(c))))."""
+    coo = counts.tocoo()
+    of_words, of_contexts = (np.asarray(counts.sum(axis=axis)).ravel() for axis in (1, 0))
+    expected = of_words[coo.row] * of_contexts[coo.col] / coo.data.sum()
+    return _with_data(coo, np.maximum(np.log(coo.data / expected), 0))
+
+
+def _square_roots(counts: Any) -> Any:
+    """Return sqrt(#(w, c)) / (#(w) #(c))^(1/4)."""
+    coo = counts.tocoo()
+    of_words, of_contexts = (np.asarray(counts.sum(axis=axis)).ravel() for axis in (1, 0))
+    return _with_data(coo, np.sqrt(coo.data / np.sqrt(of_words[coo.row] * of_contexts[coo.col])))
+
+
+def _with_data(coo: Any, data: Any) -> Any:
+    from scipy import sparse
+
+    scaled = sparse.csr_array((data.astype(np.float32), (coo.row, coo.col)), shape=coo.shape)
+    scaled.eliminate_zeros()
+    return scaled
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise DataError(f"{name} must be one of {', '.join(choices)}; got {value!r}.")
+
+
+_SCALE = {"ppmi": _ppmi, "sqrt": _square_roots}

@@ -1,0 +1,169 @@
+"""Documents in rows: CSV, TSV, JSON lines and Parquet, read a row or a few at a time."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any
+
+from recsys.errors import DataError
+from recsys.readers.careful import decoded_lines
+from recsys.readers.detect import without_returns
+from recsys.readers.sources import DataFile
+
+__all__ = ["ColumnNames", "Table", "open_table"]
+
+_TEXT = ("text", "body", "content", "contents", "abstract", "document", "description", "review")
+_ID = ("id", "_id", "doc_id", "docid", "docno", "document_id", "documentid", "key")
+_TITLE = ("title", "name", "headline", "subject")
+_SAMPLE = 100
+_ROWS = 1000  # of a Parquet file, read at a time
+
+Row = tuple[int, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class ColumnNames:
+    """Which columns hold what; None where it is to be found out, or is not there."""
+
+    text: str | None = None
+    id: str | None = None
+    title: str | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows with their numbers (lines of a text file), and the columns that were chosen."""
+
+    kind: str
+    columns: ColumnNames
+    rows: Iterator[Row]
+
+
+@contextmanager
+def open_table(data: DataFile, kind: str, wanted: ColumnNames) -> Iterator[Table]:
+    """Open a table of the kind "csv", "tsv", "jsonl" or "parquet".
+
+    Raises
+    ------
+    DataError
+        If a column that was asked for is not there, or none is evidently the text.
+    """
+    limit = csv.field_size_limit(sys.maxsize)  # a text may be longer than csv expects of a field
+    try:
+        names, rows = _READERS[kind](data)
+        yield Table(kind, _chosen(names, wanted, data.name), rows)
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _delimited(data: DataFile, separator: str) -> tuple[list[str], Iterator[Row]]:
+    lines = map(without_returns, decoded_lines(data.path, data.name))
+    reader = csv.reader(lines, delimiter=separator, strict=True)
+    names = [name.strip() for name in _next_record(reader, data) or []]
+    if not any(names):
+        raise DataError(f"{data.name} is empty.")
+    return names, _delimited_rows(reader, names, data)
+
+
+def _delimited_rows(reader: Any, names: list[str], data: DataFile) -> Iterator[Row]:
+    before = reader.line_num
+    while (fields := _next_record(reader, data)) is not None:
+        line, before = before + 1, reader.line_num
+        if not any(fields):
+            continue
+        if len(fields) != len(names):
+            raise DataError(
+                f"{data.name}, line {line}: {len(fields)} fields, and the header has {len(names)}."
+            )
+        yield line, dict(zip(names, fields, strict=True))
+
+
+def _next_record(reader: Any, data: DataFile) -> list[str] | None:
+    try:
+        record: list[str] | None = next(reader, None)
+    except csv.Error as error:
+        raise DataError(f"{data.name}, line {reader.line_num}: {error}.") from None
+    return record
+
+
+def _json_lines(data: DataFile) -> tuple[list[str], Iterator[Row]]:
+    rows = _json_rows(data)
+    sample = list(islice(rows, _SAMPLE))
+    names = list(dict.fromkeys(name for _, fields in sample for name in fields))
+    return names, chain(sample, rows)
+
+
+def _json_rows(data: DataFile) -> Iterator[Row]:
+    for number, line in enumerate(decoded_lines(data.path, data.name), 1):
+        if not line.strip():
+            continue
+        try:
+            fields = json.loads(line)
+        except (ValueError, RecursionError):
+            raise DataError(f"{data.name}, line {number}: not JSON.") from None
+        if not isinstance(fields, dict):
+            raise DataError(
+                f"{data.name}, line {number}: expected a JSON object; got {line.strip()[:40]!r}."
+            )
+        yield number, fields
+
+
+def _parquet(data: DataFile) -> tuple[list[str], Iterator[Row]]:
+    import polars as pl
+
+    try:
+        scan = pl.scan_parquet(data.path, glob=False)
+        return scan.collect_schema().names(), _parquet_rows(scan, data)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise _damaged(data, error) from None
+
+
+def _parquet_rows(scan: Any, data: DataFile) -> Iterator[Row]:
+    import polars as pl
+
+    start = 0
+    while True:
+        try:
+            frame = scan.slice(start, _ROWS).collect()
+        except (pl.exceptions.PolarsError, OSError) as error:
+            raise _damaged(data, error) from None
+        if not len(frame):
+            return
+        yield from enumerate(frame.iter_rows(named=True), start + 1)
+        start += _ROWS
+
+
+def _damaged(data: DataFile, error: Exception) -> DataError:
+    return DataError(f"{data.name} is a damaged Parquet file: {str(error).partition(chr(10))[0]}.")
+
+
+_READERS = {
+    "csv": lambda data: _delimited(data, ","),
+    "tsv": lambda data: _delimited(data, "\t"),
+    "jsonl": _json_lines,
+    "parquet": _parquet,
+}
+
+
+def _chosen(names: list[str], wanted: ColumnNames, place: str) -> ColumnNames:
+    """Choose the columns: as asked for, else by their names; a single one is the text."""
+    listed = ", ".join(names)
+    for asked in (wanted.text, wanted.id, wanted.title):
+        if asked is not None and asked not in names:
+            raise DataError(f"{place} has no column {asked!r}; it has {listed}.")
+    text = wanted.text or _first(names, _TEXT) or (names[0] if len(names) == 1 else None)
+    if text is None:
+        raise DataError(f"{place} has no column that is evidently the text; it has {listed}.")
+    rest = [name for name in names if name != text]
+    return ColumnNames(text, wanted.id or _first(rest, _ID), wanted.title or _first(rest, _TITLE))
+
+
+def _first(names: Sequence[str], known: Sequence[str]) -> str | None:
+    lower = {name.lower(): name for name in reversed(names)}
+    return next((lower[each] for each in known if each in lower), None)

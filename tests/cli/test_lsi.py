@@ -1,0 +1,169 @@
+"""`recsys lsi` from documents to answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+LINES = [
+    "The nurse called the doctor",
+    "The doctor left the hospital",
+    "A nurse works in a hospital",
+    "Batman drew in a notebook",
+    "A notebook fell on Batman",
+]
+
+
+@pytest.fixture
+def notes() -> Path:
+    path = Path("notes.txt")
+    path.write_text("".join(f"{line}\n" for line in LINES))
+    return path
+
+
+@pytest.fixture
+def index(run, notes) -> str:
+    run("lsi", "index", notes, "--out", "index", "-k", 2, "--quiet")
+    return "index"
+
+
+def rows(result):
+    document = json.loads(result.stdout)
+    assert document["schema"] == 1
+    return document["rows"]
+
+
+def test_indexing_says_what_it_did(run, notes):
+    result = run("lsi", "index", notes, "--out", "index")
+    assert result.stdout == ""
+    said = result.stderr.splitlines()
+    assert said[0] == "notes.txt: one document per line, ids are line numbers"
+    assert said[1].startswith("indexed 5 documents and 13 words in 2 dimensions (default: a third")
+    assert said[1].endswith("saved in index")
+
+
+def test_a_rule_chooses_the_dimensions(run, notes):
+    said = run("lsi", "index", notes, "--out", "index", "-k", "profile").stderr
+    assert "dimensions (rule: profile)" in said
+    said = run("lsi", "index", notes, "--out", "index", "-k", "knee", "--force", code=1).stderr
+    assert "one of elbow, profile" in said
+
+
+def test_a_query_finds_what_does_not_have_the_word(run, index):
+    result = run("lsi", "query", index, "doctor", "-n", 3, "--json")
+    found = rows(result)
+    assert {row["document"] for row in found} == {1, 2, 3}
+    assert list(found[0]) == ["document", "rank", "score", "snippet"]
+    assert json.loads(result.stdout)["query"] == "doctor"
+
+
+@pytest.mark.filterwarnings("always::recsys.lsi.queries.UnknownTermWarning")
+def test_unknown_words(run, index):
+    result = run("lsi", "query", index, "doctor zebra", "-n", 1)
+    assert result.stderr == "Warning: Not in the index: zebra.\n"
+    assert result.stdout.startswith("document,rank,score,snippet\n")
+    result = run("lsi", "query", index, "zebra", code=1)
+    assert result.stderr == "Error: No word of the query is in the index: zebra.\n"
+    assert result.stdout == ""
+
+
+def test_explanation(run, index):
+    found = rows(run("lsi", "query", index, "nurse hospital", "--explain", 1, "--json"))
+    assert {row["term"] for row in found} == {"nurse", "hospital"}
+    score = rows(run("lsi", "query", index, "nurse hospital", "--json"))
+    wanted = next(row["score"] for row in score if row["document"] == 1)
+    assert sum(row["contribution"] for row in found) == pytest.approx(wanted, abs=1e-6)
+
+
+def test_queries_from_a_file(run, index):
+    Path("queries.txt").write_text("doctor\n\nnotebook\n")
+    result = run("lsi", "query", index, "--queries", "queries.txt", "-n", 1, "--output", "o.csv")
+    assert result.stderr == "queries.txt: one query per line, ids are line numbers\n"
+    found = pl.read_csv("o.csv")
+    assert found.columns == ["query", "document", "rank", "score", "snippet"]
+    assert found["query"].to_list() == [1, 3]
+    Path("queries.tsv").write_text("id\ttext\nq7\tdoctor\n")
+    found = rows(run("lsi", "query", index, "--queries", "queries.tsv", "-n", 1, "--json"))
+    assert found[0]["query"] == "q7"
+
+
+def test_one_way_of_asking(run, index):
+    for arguments in ([], ["doctor", "--queries", "notes.txt"]):
+        said = run("lsi", "query", index, *arguments, code=2).stderr
+        assert "Give one TEXT, in quotes, or --queries FILE." in said
+    said = run("lsi", "query", index, "--queries", "notes.txt", "--explain", "1", code=2).stderr
+    assert "--explain takes one TEXT" in said
+
+
+def test_similar_words_and_documents(run, index):
+    found = rows(run("lsi", "terms", index, "Batman", "notebook", "-n", 1, "--json"))
+    assert [row["term"] for row in found] == ["batman", "notebook"]
+    found = rows(run("lsi", "similar", index, "4", "-n", 1, "--json"))
+    assert found[0]["similar"] == 5
+    said = run("lsi", "terms", index, "nurze", code=1).stderr
+    assert said == "Error: Unknown term 'nurze'; the nearest are nurse.\n"
+    assert run("lsi", "similar", index, "44", code=1).stderr.startswith("Error: Unknown document")
+
+
+@pytest.mark.parametrize("method", ["update", "fold-in"])
+def test_adding(run, index, method):
+    Path("more.txt").write_text("A doctor called a nurse at night\n")
+    said = run("lsi", "add", index, "more.txt", "--method", method).stderr
+    assert "more.txt: one document per line, ids are line numbers + 5\n" in said
+    assert f"added 1 document by {method}, saved in index; 2 unknown words left out" in said
+    found = rows(run("lsi", "query", index, "doctor", "-n", 6, "--json"))
+    assert 6 in {row["document"] for row in found}
+    facts = json.loads(run("lsi", "info", index, "--json").stdout)
+    assert facts["training"]["documents"] == 6
+    assert facts["training"]["added"] == 1
+    assert (facts["training"]["orthogonality_loss"] > 1e-3) == (method == "fold-in")
+
+
+def test_adding_to_another_place(run, index):
+    run("lsi", "add", index, "notes.txt", "--out", "larger", "--quiet")
+    assert json.loads(run("lsi", "info", index, "--json").stdout)["training"]["documents"] == 5
+    assert json.loads(run("lsi", "info", "larger", "--json").stdout)["training"]["documents"] == 10
+
+
+def test_an_index_in_the_way_is_kept_without_force(run, index):
+    before = Path(index, "model.json").read_bytes()
+    said = run("lsi", "index", "notes.txt", "--out", index, code=1).stderr
+    assert "index is a saved index already" in said
+    assert Path(index, "model.json").read_bytes() == before
+    run("lsi", "index", "notes.txt", "--out", index, "--force")
+    said = run("lsi", "index", "notes.txt", "--out", "notes.txt", code=1).stderr
+    assert "notes.txt exists and is not a saved index" in said
+
+
+def test_bad_input_leaves_nothing_behind(run):
+    Path("broken.txt").write_bytes(b"tea\ncaf\xe9\n")
+    said = run("lsi", "index", "broken.txt", "--out", "index", code=1).stderr
+    assert said.startswith("Error: broken.txt, line 2: byte 0xe9")
+    assert not Path("index").exists()
+    said = run("lsi", "index", "brokn.txt", "--out", "index", code=1).stderr
+    assert "There is no file or directory brokn.txt. Did you mean broken.txt?" in said
+
+
+def test_models_and_indexes_are_not_mistaken_for_each_other(run, index, model):
+    said = run("lsi", "query", model, "tea", code=1).stderr
+    assert "is not a saved index: its model.json does not say format 'recsys-lsi'" in said
+    said = run("recommend", index, "--user", 1, code=1).stderr
+    assert "is not a saved model" in said
+    assert (
+        "is a file; a saved index is a directory"
+        in run("lsi", "query", "notes.txt", "tea", code=1).stderr
+    )
+
+
+def test_a_table_with_other_columns(run):
+    Path("notes.csv").write_text("nr,what\n7,tea and milk\n8,bread\n")
+    said = run("lsi", "index", "notes.csv", "--out", "index", code=1).stderr
+    assert "no column that is evidently the text; it has nr, what" in said
+    said = run(
+        "lsi", "index", "notes.csv", "--out", "index", "--text-col", "what", "--id-col", "nr"
+    ).stderr
+    assert "notes.csv: comma-separated, text = what, id = nr" in said
+    assert rows(run("lsi", "query", "index", "milk", "--json"))[0]["document"] == "7"

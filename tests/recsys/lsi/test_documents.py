@@ -1,0 +1,163 @@
+"""Documents from files of every kind, and what is wrong with some."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from itertools import chain
+
+import polars as pl
+import pytest
+
+from recsys.errors import DataError
+from recsys.lsi import LSI, Documents, read_documents
+
+ROWS = [{"key": "a", "headline": "Ice", "body": "Salt melts ice."}, {"key": "b", "body": "Tea"}]
+
+
+def read(path, **settings):
+    documents = read_documents(path, **settings)
+    batches = list(documents)
+    ids = list(chain.from_iterable(batch.ids for batch in batches))
+    texts = list(chain.from_iterable(batch.texts for batch in batches))
+    return ids, texts, documents.decision
+
+
+def refused(path, message, **settings):
+    with pytest.raises(DataError, match=message):
+        list(Documents(path, **settings))
+
+
+def test_one_document_per_line(tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("\ufeffSalt melts ice.\n\n  Tea\n")
+    assert read(path)[:2] == ([1, 3], ["Salt melts ice.", "Tea"])
+    assert read(path)[2] == "notes.txt: one document per line, ids are line numbers"
+    assert read(path, after=10)[0] == [11, 13]
+
+
+def test_a_directory_of_texts(tmp_path):
+    folder = tmp_path / "notes"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "a.txt").write_text("Salt\nmelts")
+    (folder / "sub" / "b").write_text("Tea")
+    (folder / ".hidden").write_text("no")
+    (folder / "c.txt.gz").write_bytes(gzip.compress(b"Packed"))
+    (folder / "x.png").write_bytes(b"\x89PNG\0\0")
+    ids, texts, decision = read(folder)
+    assert ids == ["a.txt", "c.txt.gz", "sub/b"]
+    assert texts == ["Salt\nmelts", "Packed", "Tea"]
+    assert decision.endswith("ids are file names; 1 binary files left out (x.png)")
+
+
+def write_csv(path, rows):
+    pl.DataFrame(rows).write_csv(path)
+
+
+def write_tsv(path, rows):
+    pl.DataFrame(rows).write_csv(path, separator="\t")
+
+
+def write_jsonl(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def write_parquet(path, rows):
+    pl.DataFrame(rows).write_parquet(path)
+
+
+TABLES = {"csv": write_csv, "tsv": write_tsv, "jsonl": write_jsonl, "parquet": write_parquet}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_tables(tmp_path, kind):
+    path = tmp_path / f"notes.{kind}"
+    TABLES[kind](path, ROWS)
+    documents = Documents(path)
+    (batch,) = documents
+    assert batch.ids == ["a", "b"]
+    assert batch.texts == ["Salt melts ice.", "Tea"]
+    assert batch.titles[0] == "Ice"
+    assert not batch.titles[1]
+    assert documents.decision.endswith("text = body, id = key, title = headline")
+
+
+def test_columns_can_be_named(tmp_path):
+    path = tmp_path / "notes.csv"
+    path.write_text('number,what,who\n7,"Salt\nmelts ""ice""",me\n9,Tea,you\n')
+    assert read(path, text_col="what", id_col="number")[:2] == (
+        ["7", "9"],
+        ['Salt\nmelts "ice"', "Tea"],
+    )
+    assert read(path, text_col="what")[0] == [2, 4]
+    refused(path, "has no column that is evidently the text; it has number, what, who")
+    refused(path, "has no column 'wath'; it has number, what, who", text_col="wath")
+
+
+def test_a_text_longer_than_csv_expects(tmp_path):
+    path = tmp_path / "long.csv"
+    path.write_text("text\n" + "word " * 50_000 + "\n")
+    assert len(read(path)[1][0]) == 250_000
+
+
+def test_missing_texts_are_empty_and_missing_ids_an_error(tmp_path):
+    path = tmp_path / "notes.jsonl"
+    path.write_text('{"id": 1, "text": null}\n{"id": 2, "text": 5}\n')
+    assert read(path)[:2] == ([1, 2], ["", "5"])
+    path.write_text('{"id": 1, "text": "a"}\n{"text": "b"}\n')
+    refused(path, "notes.jsonl, line 2: the id is missing")
+
+
+def test_many_documents_come_in_batches(tmp_path):
+    path = tmp_path / "many.txt"
+    path.write_text("".join(f"word{i}\n" for i in range(2500)))
+    assert [len(batch.ids) for batch in Documents(path)] == [1000, 1000, 500]
+    assert len(LSI(2).fit(Documents(path)).documents_) == 2500
+
+
+def test_standard_input(monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"Salt\nTea\n")))
+    assert read("-")[:2] == ([1, 2], ["Salt", "Tea"])
+
+
+@pytest.mark.parametrize(
+    ("name", "contents", "message"),
+    [
+        ("a.txt", b"", "a.txt has no documents"),
+        ("a.txt", b"ok\ncaf\xe9\n", "a.txt, line 2: byte 0xe9 .* not valid UTF-8"),
+        ("a.txt", b"GIF8\0\0", "a.txt is a binary file, not text"),
+        ("a.txt", "tea".encode("utf-16"), "a.txt is in UTF-16; say so with --encoding utf-16"),
+        ("a.csv", b"id,text\n1,tea\n2\n", "a.csv, line 3: 1 fields, and the header has 2"),
+        ("a.csv", b'id,text\n1,"tea\n', "a.csv, line 2: unexpected end of data"),
+        ("a.jsonl", b'{"text": "tea"}\n{"text"\n', "a.jsonl, line 2: not JSON"),
+        ("a.jsonl", b'{"text": "tea"}\n[1]\n', "line 2: expected a JSON object; got '.1.'"),
+        ("a.json", b'[{"text": "tea"}]', "one JSON array; write one object per line"),
+        ("a.parquet", b"tea", "no Parquet file, or damaged"),
+        ("a.parquet", b"PAR1tea", "damaged Parquet file"),
+        ("a.txt.gz", b"\x1f\x8b\x08broken", "a.txt.gz is damaged"),
+    ],
+)
+def test_files_that_cannot_be_read_are_named(tmp_path, name, contents, message):
+    path = tmp_path / name
+    path.write_bytes(contents)
+    if name == "a.txt" and not contents:
+        message = "has no documents"
+    refused(path, message)
+
+
+def test_another_encoding(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes("café\n".encode("latin-1"))
+    assert read(path, encoding="latin-1")[1] == ["café"]
+
+
+def test_a_directory_with_a_broken_text_names_it(tmp_path):
+    (tmp_path / "b.txt").write_bytes(b"caf\xe9")
+    refused(tmp_path, r"/b\.txt, line 1: byte 0xe9")
+
+
+def test_columns_of_what_has_none_are_refused(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("tea\n")
+    refused(path, "one document per line: it has no columns", text_col="text")

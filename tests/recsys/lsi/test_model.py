@@ -1,0 +1,263 @@
+"""What an index answers, from texts and from matrices."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer, TfidfVectorizer
+
+from recsys.errors import DataError, UnknownIdError
+from recsys.lsi import LSI, DocumentBatch, UnknownTermWarning
+
+
+def cosines(lsi, words):
+    vectors = lsi.term_vectors(words)
+    vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors @ vectors.T
+
+
+def test_words_of_one_topic_come_together_and_others_stay_apart(index):
+    likeness = cosines(index, ["hospital", "nurse", "doctor", "notebook", "batman"])
+    assert likeness[:3, :3].min() > 0.95
+    assert np.abs(likeness[:3, 3:]).max() < 0.2
+
+
+def test_documents_are_found_without_the_word(index, everyday):
+    found = index.query("washes", n=5)  # only the second paragraph has the word
+    assert set(found["document"]) == {0, 1, 2, 3, 4}  # all paragraphs on the hospital
+    assert found["score"].is_sorted(descending=True)
+    assert found["rank"].to_list() == [1, 2, 3, 4, 5]
+    assert found.columns == ["document", "rank", "score", "snippet"]
+
+
+def test_scores_are_the_cosines_of_the_coordinates(index, everyday):
+    found = index.query("the doctor and the nurse", n=100)
+    query = index.transform(["the doctor and the nurse"])[0]
+    documents = index.document_vectors(found["document"])
+    lengths = np.linalg.norm(query) * np.linalg.norm(documents, axis=1)
+    np.testing.assert_allclose(found["score"], documents @ query / lengths, atol=1e-6)
+    assert len(found) == len(everyday)
+
+
+def test_coordinates_are_those_of_the_singular_value_decomposition(index):
+    rows = index.documents_.rows.toarray().astype(np.float64)
+    U, s, Vt = np.linalg.svd(rows, full_matrices=False)
+    np.testing.assert_allclose(index.singular_values_, s[:5], rtol=1e-4)
+    ours = index.document_vectors() @ index.document_vectors().T
+    np.testing.assert_allclose(ours, (U[:, :5] * s[:5] ** 2) @ U[:, :5].T, atol=1e-3)
+    terms = index.term_vectors() @ index.term_vectors().T
+    np.testing.assert_allclose(terms, (Vt[:5].T * s[:5] ** 2) @ Vt[:5], atol=1e-3)
+
+
+def test_training_documents_fold_in_at_their_own_place(index, everyday):
+    np.testing.assert_allclose(index.transform(everyday), index.document_vectors(), atol=1e-6)
+
+
+def test_several_queries_are_answered_as_each_alone(index):
+    queries = ["the nurse", "red notebook", "black car"]
+    together = index.query(queries, n=3)
+    for query in queries:
+        alone = index.query(query, n=3)
+        rows = together.filter(together["query"] == query).drop("query")
+        assert rows.equals(alone)
+
+
+def test_contributions_add_up_to_the_score(index):
+    query = "the nurse called the doctor"
+    found = index.query(query, n=16)
+    for document, score in zip(found["document"], found["score"], strict=True):
+        explained = index.explain(query, document)
+        assert explained["contribution"].sum() == pytest.approx(score, abs=1e-6)
+        assert set(explained["term"]) == {"nurse", "called", "doctor"}
+
+
+def test_an_explanation_names_the_word_that_is_not_in_the_query(index, everyday):
+    place = everyday.index(next(text for text in everyday if "thanked the nurse" in text))
+    explained = index.explain("tea", place)
+    assert explained["term"].to_list() == ["tea"]
+    own = index.documents_.rows[[place]]
+    words, weights = index.terms_.values.gather(own.indices).to_list(), own.data
+    tea = index.components_[:, index.terms_.index(["tea"])[0]]
+    parts = weights * (tea @ index.components_[:, own.indices])
+    assert explained["through"][0] == words[int(np.argmax(parts))]
+    assert "tea" not in words
+
+
+def test_similar_documents_leave_out_the_document_itself(index):
+    found = index.similar_documents([0, 13], n=3)
+    assert found.columns == ["document", "similar", "rank", "score", "snippet"]
+    assert found["document"].to_list() == [0, 0, 0, 13, 13, 13]
+    assert not (found["document"] == found["similar"]).any()
+    assert set(found["similar"][3:5]) == {14, 15}  # the others on Batman
+
+
+def test_similar_terms(index):
+    found = index.similar_terms("nurse", n=2)
+    assert set(found["similar"]) == {"doctor", "hospital"}
+    assert found.columns == ["term", "similar", "rank", "score"]
+
+
+def test_unknown_words_are_said_and_left_out(index):
+    with pytest.warns(UnknownTermWarning, match=r"^Not in the index: zebra, xylophone\.$"):
+        found = index.query("zebra nurse xylophone", n=2)
+    assert found.equals(index.query("nurse", n=2))
+
+
+def test_a_query_without_any_known_word_is_refused(index):
+    with pytest.raises(DataError, match=r"No word of the query is in the index: zebra, xylophone"):
+        index.query("zebra xylophone")
+    with pytest.raises(DataError, match="The query has no words"):
+        index.query("? !")
+    with pytest.raises(DataError, match="No word of the query is in the index: zebra"):
+        index.explain("zebra", 0)
+
+
+def test_among_several_queries_one_without_known_words_has_no_rows(index):
+    with pytest.warns(UnknownTermWarning, match="zebra. One query has no known word"):
+        found = index.query(["zebra", "nurse"], n=2)
+    assert found["query"].to_list() == ["nurse", "nurse"]
+
+
+def test_a_query_outside_the_kept_dimensions_is_refused():
+    texts = ["apple pear"] * 5 + ["stone"]
+    with pytest.raises(DataError, match="no part in the dimensions that are kept"):
+        LSI(1).fit(texts).query("stone")
+
+
+def test_empty_documents_are_kept_and_never_found(everyday):
+    lsi = LSI(3).fit([*everyday, "", "?!"])
+    assert lsi.training_["documents"] == len(everyday) + 2
+    assert lsi.training_["empty_documents"] == 2
+    assert lsi.query("nurse", n=100)["document"].max() < len(everyday)
+    assert lsi.similar_documents(len(everyday)).is_empty()
+
+
+def test_ids_and_titles():
+    lsi = LSI(2).fit(["tea and milk", "milk"], ids=["a", "b"], titles=["Breakfast", None])
+    found = lsi.query("breakfast", n=2)
+    assert found["document"].to_list()[0] == "a"
+    assert found["title"].to_list()[0] == "Breakfast"
+    with pytest.raises(UnknownIdError, match="Unknown document 'aa'; the nearest are a"):
+        lsi.similar_documents("aa")
+
+
+def test_integer_ids_are_found_as_text(index):
+    assert index.similar_documents("3", n=2).equals(index.similar_documents(3, n=2))
+
+
+@pytest.mark.parametrize("container", [np.asarray, sparse.csr_array, sparse.coo_matrix])
+def test_texts_and_their_matrix_give_the_same(everyday, index, container):
+    vectorizer = CountVectorizer(stop_words="english")
+    counts = vectorizer.fit_transform(everyday).toarray().astype(np.float64)
+    words = list(vectorizer.get_feature_names_out())
+    given = LSI(5).fit(container(counts), vocabulary=words)
+    transposed = LSI(5, terms_in_rows=True).fit(container(counts.T), vocabulary=words)
+    expected = index.query("doctor", n=5)
+    for lsi in (given, transposed):
+        found = lsi.query("doctor", n=5)
+        assert found["document"].to_list() == expected["document"].to_list()
+        np.testing.assert_allclose(found["score"], expected["score"], atol=1e-4)
+    vector = np.zeros(len(words))
+    vector[words.index("doctor")] = 1
+    assert given.query(vector, n=5).equals(given.query("doctor", n=5))
+    assert transposed.query(vector, n=5).equals(transposed.query("doctor", n=5))
+
+
+def test_a_vectorizer_gives_the_weights(everyday):
+    lsi = LSI(3, TfidfVectorizer(stop_words="english")).fit(everyday)
+    assert "the" not in lsi.terms_.values.to_list()
+    with pytest.warns(UnknownTermWarning, match="zebra"):
+        assert len(lsi.query("zebra nurse", n=4)) == 4
+    hashed = LSI(3, HashingVectorizer(n_features=64)).fit(everyday)
+    assert len(hashed.query("nurse", n=4)) == 4
+
+
+def test_texts_may_be_a_column_of_any_frame(everyday, index):
+    import pandas as pd
+    import polars as pl
+
+    labelled = pd.Series(everyday, index=range(100, 116))
+    for column in (pl.Series(everyday), labelled):
+        again = LSI(5, stop_words="english").fit(column)
+        assert again.query("nurse").equals(index.query("nurse"))
+
+
+def test_texts_may_come_from_an_iterator_or_in_batches(everyday, index):
+    batches = (DocumentBatch([i], [text]) for i, text in enumerate(everyday))
+    for documents in (iter(everyday), tuple(everyday), np.array(everyday), batches):
+        again = LSI(5, stop_words="english").fit(documents)
+        assert again.query("nurse").equals(index.query("nurse"))
+
+
+def test_other_alphabets():
+    texts = ["красный трамвай едет", "трамвай стоит", "η θάλασσα είναι μπλε", "ψάρι θάλασσα"]
+    lsi = LSI(2).fit(texts)
+    assert set(lsi.query("ТРАМВАЙ", n=2)["document"]) == {0, 1}
+    assert set(lsi.query("θάλασσα", n=2)["document"]) == {2, 3}
+
+
+def test_the_default_number_of_dimensions_is_said(everyday):
+    lsi = LSI().fit(everyday)
+    assert lsi.n_components_ == 5
+    assert lsi.training_["dimensions_by"].startswith("default: a third of the documents")
+    assert LSI("elbow").fit(everyday).training_["dimensions_by"] == "rule: elbow"
+
+
+def test_more_dimensions_than_the_rank_are_left_out():
+    lsi = LSI(3).fit(["tea milk", "tea milk", "bread"])
+    assert lsi.n_components_ == 2
+    assert lsi.transform(["tea"]).shape == (1, 2)
+
+
+def test_min_df_leaves_out_rare_words(everyday):
+    lsi = LSI(3, min_df=2).fit(everyday)
+    frequency = np.bincount(lsi.documents_.rows.indices, minlength=len(lsi.terms_))
+    assert frequency.min() == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "documents", "message"),
+    [
+        ({}, "one text", "must be a list of texts or a matrix; got one text"),
+        ({}, [], "There are no documents"),
+        ({}, ["?", "!"], "There are no words in any of the 2 documents"),
+        ({"min_df": 3}, ["tea", "tea"], "No word is in 3 documents or more"),
+        ({"min_df": 0}, ["tea"], "min_df must be a positive integer; got 0"),
+        ({}, ["tea", None], r"Document 1 \(from 0\) must be a text; got NoneType"),
+        ({"n_components": 0}, ["tea", "milk"], "n_components must be an integer from 1 to 2"),
+        ({"n_components": "knee"}, ["tea", "milk"], "one of elbow, profile.*got 'knee'"),
+        ({"weighting": "bm25"}, ["tea"], "weighting must be one of 'tfidf'.*got 'bm25'"),
+        ({"token_pattern": "("}, ["tea"], "token_pattern a regular expression"),
+        ({"stop_words": "klingon"}, ["tea"], "stop_words must be None, 'english'"),
+        ({}, {"tea": 1}.items(), "must be texts, DocumentBatch or a matrix; got items of type tup"),
+    ],
+)
+def test_what_cannot_be_indexed_is_refused(settings, documents, message):
+    with pytest.raises(DataError, match=message):
+        LSI(**settings).fit(documents)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"ids": [1]}, "ids has 1 entries, fewer than there are documents"),
+        ({"titles": ["a", "b", "c"]}, "titles has 3 entries for 2 documents"),
+        ({"ids": [1, 1]}, "Each document needs an id of its own; 1 occurs more than once"),
+        ({"ids": [1, None]}, "The id of document 1 is missing"),
+        ({"vocabulary": ["tea"]}, "vocabulary is for matrices"),
+    ],
+)
+def test_names_that_do_not_fit_are_refused(arguments, message):
+    with pytest.raises(DataError, match=message):
+        LSI(1).fit(["tea", "milk"], **arguments)
+
+
+def test_a_vocabulary_of_another_length_is_refused():
+    with pytest.raises(DataError, match="one entry for each of 2 terms; got 1"):
+        LSI(1).fit(np.eye(2), vocabulary=["tea"])
+
+
+def test_the_same_seed_gives_the_same_bits(everyday):
+    one, other = (LSI(4).fit(everyday).document_vectors() for _ in range(2))
+    assert one.tobytes() == other.tobytes()

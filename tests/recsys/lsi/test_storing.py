@@ -1,0 +1,122 @@
+"""Indexes are saved and loaded as models are."""
+
+import json
+
+import numpy as np
+import pytest
+from sklearn.feature_extraction.text import TfidfVectorizer
+
+from recsys import LSI
+from recsys.errors import ModelFileError
+from recsys.manifest import _checksum
+
+
+@pytest.fixture
+def saved(index, tmp_path):
+    index.save(tmp_path / "index")
+    return tmp_path / "index"
+
+
+def test_a_loaded_index_answers_the_same(index, saved):
+    loaded = LSI.load(saved, verify=True)
+    assert loaded.get_params() == index.get_params()
+    assert loaded.training_ == index.training_
+    assert loaded.query("washes the hospital", n=9).equals(index.query("washes the hospital", n=9))
+    assert loaded.explain("nurse", 3).equals(index.explain("nurse", 3))
+    assert loaded.similar_terms("nurse").equals(index.similar_terms("nurse"))
+
+
+def test_arrays_are_mapped(saved):
+    loaded = LSI.load(saved)
+    base = loaded.components_
+    while isinstance(base, np.ndarray) and not isinstance(base, np.memmap):
+        base = base.base
+    assert isinstance(base, np.memmap)
+
+
+def test_a_loaded_index_takes_further_documents(index, saved):
+    loaded = LSI.load(saved)
+    for lsi in (index, loaded):
+        lsi.add_documents(["The nurse called the hospital."], method="update")
+    assert loaded.query("nurse").equals(index.query("nurse"))
+    loaded.save(saved, overwrite=True)
+    assert LSI.load(saved).query("nurse").equals(index.query("nurse"))
+
+
+@pytest.mark.parametrize("settings", [{"weighting": "log-entropy"}, {"stop_words": {"the", "a"}}])
+def test_parameters_come_back(everyday, tmp_path, settings):
+    lsi = LSI(2, **settings).fit(everyday, ids=list("abcdefghijklmnop"), titles=["T"] * 16)
+    lsi.save(tmp_path / "i")
+    assert LSI.load(tmp_path / "i").query("nurse").equals(lsi.query("nurse"))
+
+
+def test_an_index_of_a_matrix_is_saved(tmp_path):
+    counts = np.random.default_rng(0).poisson(1.0, size=(9, 5)).astype(float)
+    lsi = LSI(2).fit(counts)
+    lsi.save(tmp_path / "i")
+    loaded = LSI.load(tmp_path / "i")
+    assert loaded.query(counts[0]).equals(lsi.query(counts[0]))
+    assert loaded.document_vectors().dtype == np.float64
+
+
+def test_a_vectorizer_cannot_be_saved(everyday, tmp_path):
+    with pytest.raises(ModelFileError, match="vectorizer of its own cannot be saved"):
+        LSI(2, TfidfVectorizer()).fit(everyday).save(tmp_path / "i")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_in_the_way_is_not_replaced(index, saved, tmp_path):
+    with pytest.raises(ModelFileError, match=r"There is a saved index in .* already"):
+        index.save(saved)
+    (tmp_path / "other").mkdir()
+    with pytest.raises(ModelFileError, match="exists and is not a saved index"):
+        index.save(tmp_path / "other", overwrite=True)
+    with pytest.raises(ModelFileError, match=r"The index cannot be saved in .*no directory"):
+        index.save(tmp_path / "none" / "index")
+
+
+def refused(path, message):
+    with pytest.raises(ModelFileError, match=message):
+        LSI.load(path)
+
+
+def test_what_is_no_index_is_said(saved, tmp_path):
+    refused(tmp_path / "indx", "There is no saved index .*; did you mean .*index")
+    refused(tmp_path, "is not a saved index: it has no model.json")
+    document = json.loads((saved / "model.json").read_text())
+    document["format"] = "recsys-model"
+    (saved / "model.json").write_text(json.dumps(document))
+    refused(saved, "is not a saved index: its model.json does not say format 'recsys-lsi'")
+
+
+def test_damage_is_said(saved):
+    file = saved / "arrays" / "embedding.npy"
+    contents = bytearray(file.read_bytes())
+    contents[-1] ^= 1
+    file.write_bytes(contents)
+    refused(saved, "saved index .* is damaged: the contents of arrays/embedding.npy have changed")
+    file.unlink()
+    refused(saved, "is damaged: arrays/embedding.npy is missing")
+
+
+def edited(path, change):
+    document = json.loads((path / "model.json").read_text())
+    change(document)
+    document["checksum"] = _checksum(document)
+    (path / "model.json").write_text(json.dumps(document))
+
+
+def test_a_manifest_with_foreign_entries_is_refused(saved):
+    edited(saved, lambda d: d["parameters"].update(nonsense=1))
+    refused(saved, "is damaged: .*unexpected keyword argument 'nonsense'")
+
+
+def test_a_manifest_without_the_counts_is_refused(saved):
+    edited(saved, lambda d: d["training"].pop("words"))
+    refused(saved, "is damaged: 'words' in model.json must be of type int")
+
+
+def test_arrays_that_do_not_fit_together_are_refused(index, tmp_path):
+    index.singular_values_ = index.singular_values_[:-1]
+    index.save(tmp_path / "i")
+    refused(tmp_path / "i", r"is damaged: components must have shape \(4, \d+\), not \(5, \d+\)")

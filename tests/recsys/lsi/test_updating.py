@@ -1,0 +1,110 @@
+"""Documents that are added later."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+from recsys.errors import DataError
+from recsys.lsi import LSI, updating
+from recsys.lsi.space import Space
+from recsys.lsi.updating import orthogonality_loss, outside_share, updated
+
+
+def exact(rows, k):
+    _, s, Vt = np.linalg.svd(rows, full_matrices=False)
+    return Space(Vt[:k], s[:k])
+
+
+@settings(deadline=None, max_examples=25)
+@given(seed=st.integers(0, 10**6), k=st.integers(1, 5), n_new=st.integers(1, 9))
+def test_the_update_of_a_matrix_of_rank_k_is_its_decomposition(seed, k, n_new):
+    rng = np.random.default_rng(seed)
+    old = rng.normal(size=(12, k)) @ rng.normal(size=(k, 15))
+    rows = np.vstack([old, rng.normal(size=(n_new, 15))])
+    space, embedding = updated(exact(old, k), sparse.csr_array(rows), n_new)
+    best = exact(rows, k)
+    # The best k directions lie in the span of the old ones and the new rows: nothing is lost.
+    np.testing.assert_allclose(space.singular_values, best.singular_values, rtol=1e-6)
+    np.testing.assert_allclose(
+        np.abs(np.sum(space.components * best.components, axis=1)), 1, atol=1e-5
+    )
+    np.testing.assert_allclose(space.components @ space.components.T, np.eye(k), atol=1e-9)
+    np.testing.assert_allclose(embedding, rows @ space.components.T, atol=1e-9)
+
+
+def test_rows_inside_the_space_do_not_turn_it():
+    rng = np.random.default_rng(0)
+    old = rng.normal(size=(12, 3)) @ rng.normal(size=(3, 15))
+    rows = np.vstack([old, old[:2]])
+    space, _ = updated(exact(old, 3), sparse.csr_array(rows), 2)
+    np.testing.assert_allclose(space.singular_values, exact(rows, 3).singular_values, rtol=1e-9)
+
+
+def test_many_rows_are_added_in_blocks(monkeypatch):
+    monkeypatch.setattr(updating, "_BLOCK", 2)
+    rng = np.random.default_rng(0)
+    old = rng.normal(size=(12, 3)) @ rng.normal(size=(3, 15))
+    rows = np.vstack([old, rng.normal(size=(7, 3)) @ np.linalg.svd(old)[2][:3]])
+    space, _ = updated(exact(old, 3), sparse.csr_array(rows), 7)
+    np.testing.assert_allclose(space.singular_values, exact(rows, 3).singular_values, rtol=1e-9)
+
+
+def test_loss_of_orthogonality_and_outside_share():
+    U, s, _ = np.linalg.svd(np.random.default_rng(0).normal(size=(9, 3)), full_matrices=False)
+    assert orthogonality_loss(U * s, s) < 1e-12
+    doubled = np.vstack([U * s, (U * s)[:1]])
+    assert orthogonality_loss(doubled, s) == pytest.approx(np.sum(U[0] ** 2))
+    rows = sparse.csr_array([[3.0, 4.0]])
+    assert outside_share(rows, np.array([[3.0]])) == pytest.approx(16 / 25)
+
+
+def test_folding_in_leaves_the_space_alone(index):
+    components, values = index.components_.copy(), index.singular_values_.copy()
+    before = index.document_vectors().copy()
+    text = "The nurse called the hospital."
+    added = index.add_documents([text], method="fold-in")
+    assert (added.n_documents, added.method, added.unknown_words) == (1, "fold-in", 0)
+    np.testing.assert_array_equal(index.components_, components)
+    np.testing.assert_array_equal(index.singular_values_, values)
+    np.testing.assert_array_equal(index.document_vectors()[:-1], before)
+    np.testing.assert_allclose(index.document_vectors(16)[0], index.transform([text])[0], atol=1e-6)
+    assert added.orthogonality_loss > 0.01
+    assert index.training_["documents"] == 17
+
+
+def test_an_update_restores_orthogonality_and_takes_up_more(index):
+    texts = ["A tram drives through the town.", "The tram stops at the bridge in the town."]
+    added = index.add_documents(texts, method="update")
+    assert added.orthogonality_loss < 1e-5
+    assert added.unknown_words == 6  # tram and town, twice each, stops, bridge; not "drives"
+    np.testing.assert_allclose(
+        index.document_vectors(), index._space.project(index.documents_.rows), atol=1e-5
+    )
+
+
+def test_added_documents_are_found_by_their_ids(everyday):
+    lsi = LSI(4).fit(everyday, ids=[f"p{i}" for i in range(16)])
+    lsi.add_documents(["The nurse called the hospital."], ids=["new"], titles=["A call"])
+    found = lsi.query("nurse hospital", n=17).filter(document="new")
+    assert found["title"].to_list() == ["A call"]
+    with pytest.raises(DataError, match="'p3' occurs more than once"):
+        lsi.add_documents(["x ray nurse"], ids=["p3"])
+    assert len(lsi.documents_) == 17
+
+
+def test_matrices_can_be_added():
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(0.5, size=(30, 12)).astype(float)
+    lsi = LSI(3).fit(counts)
+    lsi.add_documents(counts[:2], method="update")
+    assert lsi.documents_.ids.values.to_list()[-2:] == [30, 31]
+    np.testing.assert_allclose(lsi.document_vectors()[0], lsi.document_vectors()[30], atol=1e-9)
+
+
+def test_an_unknown_method_is_refused(index):
+    with pytest.raises(DataError, match="method must be one of fold-in, update; got 'magic'"):
+        index.add_documents(["nurse"], method="magic")
