@@ -19,7 +19,7 @@ from lowrank import kernels
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = ["AlsSweep", "BiasedFactors", "als_sweeps", "solve_rows"]
+__all__ = ["AlsSweep", "BiasedFactors", "als_sweeps", "rough_start"]
 
 Floats = NDArray[np.floating[Any]]
 
@@ -235,72 +235,15 @@ def als_sweeps(
         )
 
 
-def solve_rows(
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int32],
-    data: Floats,
-    fitted: BiasedFactors,
-    *,
-    regularization: float,
-    count_power: float = 0.5,
-    scale: float = 1.0,
-    threads: int | None = None,
-) -> tuple[Floats, Floats]:
-    """Solve for the factors and biases of some rows, with the mean and the columns fixed.
+def rough_start(X: csr_array, k: int, *, random_state: int | None = 0) -> BiasedFactors:
+    """Fit biases, and then column factors to what they leave over by a rough truncated SVD.
 
-    The rows may be new ones. Those that `fitted` was fitted to get the minimum of the objective of
-    `als_sweeps` over the rows, the same bits whichever rows are solved together. New columns are
-    solved in the same way, with the roles of rows and columns exchanged.
-
-    Parameters
-    ----------
-    indptr, indices, data : ndarrays of int64, int32 and the dtype of the factors
-        The known entries of the rows in CSR form.
-    fitted : BiasedFactors
-        Only its mean and the columns' factors and biases matter.
-    regularization, count_power : float
-        As in `als_sweeps`.
-    scale : float
-        Standard deviation of the entries that `fitted` was fitted to.
-    threads : int, optional
-        All available cores by default; the result is the same on any number.
-
-    Returns
-    -------
-    factors : ndarray of shape (n_rows, k)
-    bias : ndarray of shape (n_rows,)
-        Both zero for a row without entries.
-
-    Raises
-    ------
-    ValueError
-        If `regularization` is not positive, or an index is none of a column.
+    Where alternating fits begin: the row factors are zero.
     """
-    _check_regularization(regularization)
-    columns = fitted.column_factors
-    if len(indices) and not 0 <= indices.min() <= indices.max() < len(columns):
-        raise ValueError(
-            f"indices must be between 0 and {len(columns) - 1}; "
-            f"got {indices.min()} to {indices.max()}."
-        )
-    dtype = columns.dtype
-    weight = np.maximum(np.diff(indptr), 1).astype(dtype) ** dtype.type(count_power)
-    factors = kernels.aligned_zeros((len(weight), columns.shape[1]), dtype)
-    bias = np.zeros(len(weight), dtype)
-    kernels.als_half_sweep(
-        indptr,
-        indices,
-        data.astype(dtype, copy=False),
-        columns,
-        other_bias=fitted.column_bias,
-        shift=fitted.mean,
-        penalty=dtype.type(regularization * scale) * weight,
-        bias_penalty=dtype.type(regularization) * weight,
-        factors=factors,
-        bias=bias,
-        threads=threads,
-    )
-    return factors, bias
+    rows, columns = (_Side.of(each, k, 1.0, 0.5, 1.0, biases=True) for each in (X, X.T.tocsr()))
+    mean = float(X.data.mean(dtype=np.float64))
+    _start_from_svd(rows, columns, mean, random_state)
+    return BiasedFactors(mean, rows.bias, columns.bias, rows.factors, columns.factors)
 
 
 def _check(X: csr_array, k: int, regularization: float) -> None:

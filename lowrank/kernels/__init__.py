@@ -28,6 +28,7 @@ except ImportError:
 __all__ = [
     "Backend",
     "CsrArrays",
+    "RowPosteriors",
     "Seen",
     "TopK",
     "aligned_zeros",
@@ -41,6 +42,7 @@ __all__ = [
     "csr_rmatmat",
     "one_blas_thread",
     "pair_dots",
+    "posterior_half_sweep",
     "resolve_threads",
     "subtract",
     "supported",
@@ -197,6 +199,109 @@ def als_half_sweep(
         resolve_threads(threads),
     )
     return objective
+
+
+class RowPosteriors(NamedTuple):
+    """What `posterior_half_sweep` returns, one float64 number per row in each.
+
+    Attributes
+    ----------
+    objective : ndarray of shape (n_rows,)
+        sum_i (x_ui - shift - c_i)^2 + C_cc - r' A^-1 r: the least penalised sum of squares, up to
+        the prior's constant term.
+    log_det : ndarray of shape (n_rows,)
+        log det A.
+    """
+
+    objective: NDArray[np.float64]
+    log_det: NDArray[np.float64]
+
+
+def posterior_half_sweep(
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.int32],
+    data: Floats,
+    other: Floats,
+    *,
+    prior: Floats,
+    weight: Floats,
+    prior_right: Floats,
+    vectors: Floats,
+    shift: float = 0.0,
+    noise_variance: float = 1.0,
+    covariance: Floats | None = None,
+    draws: Floats | None = None,
+    threads: int | None = None,
+) -> RowPosteriors:
+    r"""Solve the Gaussian posterior of every row of a sparse matrix against fixed columns.
+
+    A vector has k factors followed by a bias. For each row u with entries :math:`x_{ui}`, columns
+    :math:`(m_i, c_i)` and :math:`z_i = (m_i, 1)`, `vectors` receives :math:`w = A^{-1} r` with
+
+    .. math:: A = \sum_i z_i z_i' + C^{mm}_u + \text{weight}_u P, \qquad
+              r = \sum_i z_i (x_{ui} - \text{shift} - c_i) - C^{mc}_u + r^0_u
+
+    where :math:`C_u` is the sum over the row's entries of the covariances of their columns'
+    vectors. The result does not depend on the number of threads, not in one bit.
+
+    Parameters
+    ----------
+    indptr, indices, data : ndarrays of int64, int32 and the working dtype
+        The matrix of shape (n_rows, n_cols) in CSR form.
+    other : ndarray of shape (n_cols, k + 1), float32 or float64
+        The fixed vectors; their dtype is the working dtype.
+    prior : ndarray of shape (k + 1, k + 1)
+        The matrix P: the prior precision times the noise variance.
+    weight : ndarray of shape (n_rows,)
+        Factor of P for each row.
+    prior_right : ndarray of shape (n_rows, k + 1)
+        The prior's right-hand side r0: weight times P times the prior mean.
+    vectors : ndarray of shape (n_rows, k + 1)
+        Output: the posterior means w, or draws.
+    shift : float
+        Subtracted from every entry.
+    noise_variance : float
+        Factor of the covariances.
+    covariance : ndarray of shape (n_rows, (k + 1)(k + 2) / 2), optional
+        In: C_u as an upper triangle by rows. Out: ``noise_variance * inv(A)``, packed alike.
+        Without it C is zero and no inverse is computed.
+    draws : ndarray of shape (n_rows, k + 1), optional
+        Standard normal numbers times the noise's standard deviation: with the Cholesky factor
+        A = R'R, R^-1 times them is added to w, which makes it a draw from the posterior.
+    threads : int, optional
+        Number of threads; all available cores by default.
+
+    Returns
+    -------
+    RowPosteriors
+
+    References
+    ----------
+    Lim and Teh (2007), "Variational Bayesian approach to movie rating prediction", section 3.
+    Salakhutdinov and Mnih (2008), "Bayesian probabilistic matrix factorization using Markov chain
+    Monte Carlo", section 3.3.
+    """
+    dtype = other.dtype
+    none = np.empty((0, 0), dtype)
+    result = RowPosteriors(np.empty(len(vectors)), np.empty(len(vectors)))
+    _active.posterior_half_sweep(
+        indptr,
+        indices,
+        data,
+        other,
+        float(shift),
+        np.ascontiguousarray(prior, dtype),
+        np.ascontiguousarray(weight, dtype),
+        np.ascontiguousarray(prior_right, dtype),
+        float(noise_variance),
+        none if draws is None else np.ascontiguousarray(draws, dtype),
+        none if covariance is None else covariance,
+        vectors,
+        result.objective,
+        result.log_det,
+        resolve_threads(threads),
+    )
+    return result
 
 
 def csr_matmat(

@@ -15,6 +15,7 @@ __all__ = [
     "csr_matmat",
     "csr_rmatmat",
     "pair_dots",
+    "posterior_half_sweep",
     "subtract",
     "top_k",
 ]
@@ -56,6 +57,51 @@ def als_half_sweep(
         factors[row], bias[row] = solution[:k], solution[k]
         squares = target.astype(np.float64) @ target
         objective[row] = squares - solution.astype(np.float64) @ right
+
+
+def posterior_half_sweep(
+    indptr: Ints,
+    indices: Ints,
+    data: Floats,
+    other: Floats,
+    shift: float,
+    prior: Floats,
+    weight: Floats,
+    prior_right: Floats,
+    noise_variance: float,
+    draws: Floats,
+    covariance: Floats,
+    vectors: Floats,
+    objective: NDArray[np.float64],
+    log_det: NDArray[np.float64],
+    threads: int,
+) -> None:
+    """Solve one Gaussian posterior per row; see `lowrank.kernels.posterior_half_sweep`."""
+    d = vectors.shape[1]
+    triangle = np.triu_indices(d)
+    for row in range(len(vectors)):
+        observed = slice(indptr[row], indptr[row + 1])
+        columns = indices[observed]
+        target = data[observed] - other.dtype.type(shift) - other[columns, -1]
+        design = other[columns]
+        design[:, -1] = 1
+        system = design.T @ design + weight[row] * prior
+        right = design.T @ target + prior_right[row]
+        squares = target.astype(np.float64) @ target
+        if covariance.size:
+            summed = np.zeros((d, d), vectors.dtype)
+            summed[triangle] = covariance[row]
+            system[:-1, :-1] += np.triu(summed[:-1, :-1]) + np.triu(summed[:-1, :-1], 1).T
+            right[:-1] -= summed[:-1, -1]
+            squares += summed[-1, -1]
+        inverse = np.linalg.inv(system)
+        vectors[row] = solution = np.linalg.solve(system, right)
+        objective[row] = squares - solution.astype(np.float64) @ right
+        log_det[row] = np.linalg.slogdet(system)[1]
+        if draws.size:
+            vectors[row] += np.linalg.solve(np.linalg.cholesky(system).T, draws[row])
+        if covariance.size:
+            covariance[row] = noise_variance * inverse[triangle]
 
 
 def csr_matmat(

@@ -37,7 +37,7 @@ __all__ = [
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
 
-MODEL_NAMES = ("als", "bias", "popular", "random", "softimpute")
+MODEL_NAMES = ("als", "bayes", "bias", "popular", "random", "softimpute")
 DUPLICATES = ("last", "first", "mean", "sum", "error")
 
 

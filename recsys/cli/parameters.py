@@ -65,7 +65,7 @@ class Parameter:
 
 
 PARAMETERS: tuple[Parameter, ...] = (
-    Parameter("factors", COUNT, "K", "Length of the vectors.", {"als": 32}),
+    Parameter("factors", COUNT, "K", "Length of the vectors.", {"als": 32, "bayes": 32}),
     Parameter("max_rank", COUNT, "K", "Length of the vectors, at most.", {"softimpute": 100}),
     Parameter(
         "regularization",
@@ -79,7 +79,21 @@ PARAMETERS: tuple[Parameter, ...] = (
         NOT_NEGATIVE,
         "X",
         "Exponent of the number of ratings that the penalty grows with.",
-        {"als": 0.5},
+        {"als": 0.5, "bayes": 0.3},
+    ),
+    Parameter(
+        "linked",
+        click.BOOL,
+        "",
+        "Learn also from who rated what, whatever the ratings were.",
+        {"als": False, "bayes": True},
+    ),
+    Parameter(
+        "link_penalty",
+        POSITIVE,
+        "X",
+        "Penalty of what is learned from who rated what.",
+        {"als": 10.0, "bayes": 2.0},
     ),
     Parameter(
         "user_damping",
@@ -102,13 +116,43 @@ PARAMETERS: tuple[Parameter, ...] = (
         "Ratings at the global mean added to each item's mean.",
         {"popular": 10.0},
     ),
-    Parameter("iterations", COUNT, "N", "Number of sweeps, at most.", {"als": 20, "bias": 50}),
+    Parameter(
+        "iterations",
+        COUNT,
+        "N",
+        "Number of sweeps, at most.",
+        {"als": 20, "bias": 50, "bayes": 30},
+    ),
     Parameter(
         "tol",
         NOT_NEGATIVE,
         "X",
-        "Stop when a sweep changes less than this fraction (softimpute: at this duality gap).",
-        {"als": 1e-4, "bias": 1e-4, "softimpute": 0.01},
+        "Stop when a sweep changes less than this fraction (softimpute: at this duality gap; "
+        "bayes: at this gain per rating).",
+        {"als": 1e-4, "bias": 1e-4, "softimpute": 0.01, "bayes": 3e-4},
+    ),
+    Parameter(
+        "inference",
+        click.Choice(["variational", "gibbs"]),
+        "",
+        "How the posterior is found: fast, or by sampling.",
+        {"bayes": "variational"},
+    ),
+    Parameter(
+        "temperature",
+        click.FloatRange(min=1),
+        "X",
+        "A rating counts as 1/X of one; above 1 the model is less sure of itself.",
+        {"bayes": 1.3},
+    ),
+    Parameter("samples", COUNT, "N", "Sweeps that Gibbs sampling keeps.", {"bayes": 16}),
+    Parameter("thinning", COUNT, "N", "Gibbs sampling keeps every Nth sweep.", {"bayes": 4}),
+    Parameter(
+        "burn_in",
+        click.IntRange(min=0),
+        "N",
+        "First sweeps that Gibbs sampling drops.",
+        {"bayes": 20},
     ),
 )
 

@@ -23,6 +23,7 @@ __all__ = [
 
 MODELS: dict[str, str] = {
     "als": "recsys.models.als:ALS",
+    "bayes": "recsys.models.bayes:Bayes",
     "bias": "recsys.models.baselines:Bias",
     "popular": "recsys.models.baselines:Popular",
     "random": "recsys.models.baselines:Random",

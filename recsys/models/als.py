@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,12 +22,14 @@ from recsys.models.base import (
     axes,
     check_indices,
 )
+from recsys.models.stopping import ValidationWatch, validation_rmse
 
 if TYPE_CHECKING:
+    from lowrank.bayesian import Posterior, RowPrior
     from lowrank.completion import AlsSweep, BiasedFactors
     from recsys.ratings import Ratings
 
-__all__ = ["ALS"]
+__all__ = ["ALS", "PathPoint", "regularization_path"]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -45,6 +48,11 @@ class ALS(FactorModel):
     count_power : float
         Exponent g of the rating count: 0 is plain ridge, 1 grows with the count (Zhou et al.
         2008). One half did best on validation data.
+    linked : bool
+        Whether the penalties pull towards a linear function of which items a user rated, and of
+        which users rated an item, instead of towards zero. More accurate, and slower.
+    link_penalty : float
+        Ridge penalty of that function, in units of the other penalties.
     iterations : int
         The most sweeps (users, then items).
     tol : float
@@ -53,11 +61,6 @@ class ALS(FactorModel):
         Seed of the starting point. The same seed gives the same result on any number of threads.
     threads : int, optional
         All available cores by default.
-
-    Attributes
-    ----------
-    scale : float
-        Standard deviation of the training ratings, 1 if they are constant.
 
     References
     ----------
@@ -71,17 +74,26 @@ class ALS(FactorModel):
     factors: int = 32
     regularization: float = 1.3
     count_power: float = 0.5
+    linked: bool = False
+    link_penalty: float = 10.0
     iterations: int = 20
     tol: float = 1e-4
     random_state: int = 0
     threads: int | None = None
-    scale: float = field(init=False, repr=False, metadata=axes())
+
+    rating_std: float = field(init=False, repr=False, metadata=axes())
+    user_prior_mean: Floats = field(init=False, repr=False, metadata=axes("d"))
+    item_prior_mean: Floats = field(init=False, repr=False, metadata=axes("d"))
+    user_link: Floats = field(init=False, repr=False, metadata=axes("linked_items", "d"))
+    item_link: Floats = field(init=False, repr=False, metadata=axes("linked_users", "d"))
 
     def __post_init__(self) -> None:
         if self.factors < 1:
             raise DataError(f"factors must be at least 1; got {self.factors}.")
         if not 0 < self.regularization < math.inf:
             raise DataError(f"regularization must be positive; got {self.regularization}.")
+        if not 0 < self.link_penalty < math.inf:
+            raise DataError(f"link_penalty must be positive; got {self.link_penalty}.")
         if self.iterations < 1:
             raise DataError(f"iterations must be at least 1; got {self.iterations}.")
         if self.tol < 0:
@@ -95,9 +107,7 @@ class ALS(FactorModel):
         validation: Ratings | None = None,
         start: FactorModel | None = None,
     ) -> Self:
-        """Fit to `ratings`: whole sweeps, then the users once more.
-
-        So the users are exactly what `with_users` makes of their ratings.
+        """Fit to `ratings`.
 
         Parameters
         ----------
@@ -106,7 +116,8 @@ class ALS(FactorModel):
         on_step : callable, optional
             Called with a `Step` after each sweep.
         validation : Ratings, optional
-            Held-out ratings of the same users and items, for the RMSE in each `Step`.
+            Held-out ratings of the same users and items, for the RMSE in each `Step`: the fit
+            stops when it no longer falls, and keeps its best sweep.
         start : FactorModel, optional
             A fitted model of the same items and number of factors to begin from.
 
@@ -115,75 +126,103 @@ class ALS(FactorModel):
         DataError
             If `ratings` are implicit.
         """
-        from lowrank.completion import als_sweeps
-
         self.require_values(ratings)
-        sweeps = als_sweeps(
-            ratings.matrix,
-            self.factors,
-            regularization=self.regularization,
-            count_power=self.count_power,
-            start=None if start is None else _fitted(start),
-            random_state=self.random_state,
-            threads=self.threads,
-        )
-        self.scale = float(ratings.values.std(dtype=np.float64)) or 1.0
-        previous = math.inf
-        for number, sweep in enumerate(islice(sweeps, self.iterations), start=1):
-            self._take(sweep.factors)
+        # Only the items and the mean are kept of the best sweep: the users follow from them.
+        self.rating_std = float(ratings.values.std(dtype=np.float64)) or 1.0
+        previous, watch = math.inf, ValidationWatch()
+        for number, sweep in enumerate(islice(self._sweeps(ratings, start), self.iterations), 1):
+            self._take(sweep)
+            step = self._step(number, sweep, validation)
             if on_step is not None:
-                on_step(self._step(number, sweep, validation))
-            if previous - sweep.objective <= self.tol * sweep.objective:
+                on_step(step)
+            if watch.is_best(step.validation_rmse):
+                best = self._state(copy_arrays=validation is not None)
+            if watch.over or previous - sweep.objective <= self.tol * sweep.objective:
                 break
             previous = sweep.objective
-        self.user_factors, self.user_bias = self._solve(_fitted(self), Histories.of(ratings))
+        for name, value in best.items():
+            setattr(self, name, value)
+        # The users once more, so that a user folded in later gets the very same vector.
+        self._set_users(Histories(ratings.indptr, ratings.indices, ratings.values))
         return self
 
     def with_users(self, histories: Histories) -> Self:
-        """Return the model whose users are these, each by one ridge solve with the items fixed."""
-        factors, bias = self._solve(_fitted(self), histories)
-        return self.with_arrays(user_factors=factors, user_bias=bias)
+        """Return the model with other users, folded in from their ratings; the items stay.
+
+        A user of the training ratings with the same ratings gets the very same vector.
+        """
+        model = copy.copy(self)
+        model._set_users(histories)
+        linked = model.n_users if len(self.item_link) else 0
+        model.item_link = np.zeros((linked, self.item_link.shape[1]), np.float32)
+        return model
 
     def with_items(self, histories: Histories) -> Self:
-        """Return the model whose items are these, each by one ridge solve with the users fixed."""
-        factors, bias = self._solve(_transposed(_fitted(self)), histories)
-        return self.with_arrays(item_factors=factors, item_bias=bias)
+        """Return the model with other items, folded in from their ratings; the users stay."""
+        model = copy.copy(self)
+        solved = self._solve(histories, of_users=False)
+        model.item_factors, model.item_bias = solved[:, :-1].copy(), solved[:, -1].copy()
+        linked = model.n_items if len(self.user_link) else 0
+        model.user_link = np.zeros((linked, self.user_link.shape[1]), np.float32)
+        return model
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
-        """Take the scores of `items` apart into mean and item bias, and what each rating adds.
+        """Return the scores of `items` for the user with this history, as sums over the history.
 
-        With the items fixed, the factors and the bias of a user are linear in what its ratings
-        leave over after the mean and the items' biases.
+        A rated item contributes through its rating and, with links, by having been rated.
         """
-        from recsys.models.folding import ridge_terms
+        from lowrank.bayesian import row_terms
 
         asked = check_indices(items, self.n_items, "item")
-        weight = max(1, len(history.indices)) ** self.count_power * self.regularization
-        terms = ridge_terms(
-            self.item_factors[history.indices],
-            history.values - self.global_mean - self.item_bias[history.indices],
-            self.item_factors[asked],
-            penalty=weight * self.scale,
-            bias_penalty=weight,
+        check_indices(history.indices, self.n_items, "item")
+        start, each = row_terms(
+            history.indices,
+            history.values,
+            self._vectors(of_users=False),
+            self._prior(of_users=True),
+            mean=self.global_mean,
+            noise=1.0,
         )
-        return Explanation(self.item_bias[asked] + np.float32(self.global_mean), terms)
+        design = np.ones((len(asked), len(start)))
+        design[:, :-1] = self.item_factors[asked]
+        base = self.global_mean + self.item_bias[asked] + design @ start
+        return Explanation(base.astype(np.float32), (design @ each.T).astype(np.float32))
 
-    def _solve(self, fitted: BiasedFactors, rows: Histories) -> tuple[Floats, Floats]:
-        from lowrank.completion import solve_rows
+    def _sweeps(self, ratings: Ratings, start: FactorModel | None) -> Iterator[AlsSweep]:
+        from lowrank.completion import als_sweeps
+        from lowrank.linked import linked_als_sweeps
 
-        return solve_rows(
-            *rows,
-            fitted,
-            regularization=self.regularization,
-            count_power=self.count_power,
-            scale=self.scale,
-            threads=self.threads,
-        )
+        options: dict[str, Any] = {
+            "regularization": self.regularization,
+            "count_power": self.count_power,
+            "start": None if start is None else _as_start(start),
+            "random_state": self.random_state,
+            "threads": self.threads,
+        }
+        if not self.linked:
+            return als_sweeps(ratings.matrix, self.factors, **options)
+        options["link_penalty"] = self.link_penalty
+        return linked_als_sweeps(ratings.matrix, self.factors, **options)
 
-    def _take(self, fitted: BiasedFactors) -> None:
+    def _take(self, sweep: AlsSweep) -> None:
+        from lowrank.linked import LinkedSweep
+
+        fitted, d = sweep.factors, self.factors + 1
         self.global_mean = fitted.mean
         self.user_bias, self.item_bias = fitted.row_bias, fitted.column_bias
         self.user_factors, self.item_factors = fitted.row_factors, fitted.column_factors
+        self.user_prior_mean = self.item_prior_mean = np.zeros(d, np.float32)
+        self.user_link = self.item_link = np.zeros((0, d), np.float32)
+        if isinstance(sweep, LinkedSweep):
+            rows, columns = sweep.row_prior, sweep.column_prior
+            self.user_prior_mean, self.item_prior_mean = rows.mean, columns.mean
+            self.user_link, self.item_link = rows.link, columns.link
+
+    def _state(self, *, copy_arrays: bool) -> dict[str, Any]:
+        """Return what was fitted; the next sweep changes it unless `copy_arrays`."""
+        names = ("global_mean", "item_bias", "item_factors", "user_prior_mean", "item_prior_mean")
+        state = {name: getattr(self, name) for name in (*names, "user_link", "item_link")}
+        return copy.deepcopy(state) if copy_arrays else state
 
     def _step(self, number: int, sweep: AlsSweep, validation: Ratings | None) -> Step:
         return Step(
@@ -191,15 +230,89 @@ class ALS(FactorModel):
             total=self.iterations,
             objective=sweep.objective,
             train_rmse=sweep.rmse,
-            validation_rmse=None if validation is None else self._rmse(validation),
+            validation_rmse=validation_rmse(self, validation),
         )
 
-    def _rmse(self, held_out: Ratings) -> float:
-        predicted = self.predict(held_out.user_index_of_nonzeros(), held_out.indices)
-        return float(np.sqrt(np.mean((predicted - held_out.values) ** 2, dtype=np.float64)))
+    def _set_users(self, histories: Histories) -> None:
+        solved = self._solve(histories, of_users=True)
+        self.user_factors, self.user_bias = solved[:, :-1].copy(), solved[:, -1].copy()
+
+    def _solve(self, histories: Histories, *, of_users: bool) -> Floats:
+        """Return the vectors of users given the items (or the other way round)."""
+        from lowrank.bayesian import solve_rows
+        from lowrank.kernels import CsrArrays, at_most
+
+        n = len(self.item_bias) if of_users else len(self.user_bias)
+        check_indices(histories.indices, n, "item" if of_users else "user")
+        with at_most(self.threads):
+            solved: Floats = solve_rows(
+                CsrArrays(*histories),
+                self._vectors(of_users=not of_users),
+                self._prior(of_users=of_users),
+                mean=self.global_mean,
+                noise=1.0,
+            ).mean
+        return solved
+
+    def _vectors(self, *, of_users: bool) -> Posterior:
+        from lowrank.bayesian import Posterior
+
+        factors = self.user_factors if of_users else self.item_factors
+        vectors = np.column_stack([factors, self.user_bias if of_users else self.item_bias])
+        return Posterior(vectors, np.empty((len(vectors), 0), np.float32))
+
+    def _prior(self, *, of_users: bool) -> RowPrior:
+        from dataclasses import replace
+
+        from lowrank.linked import ridge_prior
+
+        ridge = ridge_prior(
+            self.factors + 1,
+            regularization=self.regularization,
+            scale=self.rating_std,
+            count_power=self.count_power,
+            dtype=np.dtype(np.float32),
+        )
+        mean = self.user_prior_mean if of_users else self.item_prior_mean
+        return replace(ridge, mean=mean, link=self.user_link if of_users else self.item_link)
 
 
-def _fitted(model: FactorModel) -> BiasedFactors:
+class PathPoint(NamedTuple):
+    """A model of a regularisation path and its RMSE on the validation ratings."""
+
+    model: ALS
+    validation_rmse: float
+
+
+def regularization_path(
+    ratings: Ratings, values: Iterable[float], validation: Ratings, **params: Any
+) -> list[PathPoint]:
+    """Fit `ALS` for several penalties, from the largest down, each starting from the one before.
+
+    Parameters
+    ----------
+    ratings, validation : Ratings
+        As in `ALS.fit`.
+    values : iterable of float
+        Values of `regularization`.
+    **params
+        Other parameters of `ALS`.
+
+    Returns
+    -------
+    list of PathPoint
+        In the order of falling penalties.
+    """
+    path: list[PathPoint] = []
+    for value in sorted(values, reverse=True):
+        start = path[-1].model if path else None
+        model = ALS(regularization=value, **params).fit(ratings, validation=validation, start=start)
+        reached = validation_rmse(model, validation)
+        path.append(PathPoint(model, math.nan if reached is None else reached))
+    return path
+
+
+def _as_start(model: FactorModel) -> BiasedFactors:
     from lowrank.completion import BiasedFactors
 
     return BiasedFactors(
@@ -208,14 +321,4 @@ def _fitted(model: FactorModel) -> BiasedFactors:
         model.item_bias,
         model.user_factors,
         model.item_factors,
-    )
-
-
-def _transposed(fitted: BiasedFactors) -> BiasedFactors:
-    return replace(
-        fitted,
-        row_bias=fitted.column_bias,
-        column_bias=fitted.row_bias,
-        row_factors=fitted.column_factors,
-        column_factors=fitted.row_factors,
     )

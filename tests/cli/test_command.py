@@ -64,16 +64,6 @@ def test_model_names_are_those_of_the_library():
     assert set(MODEL_NAMES) == set(MODELS)
 
 
-def test_defaults_in_the_help_are_those_of_the_models(run):
-    from recsys.models import model_class
-
-    als, bias = model_class("als")(), model_class("bias")()
-    text = " ".join(run("fit", "--help").stdout.split())
-    assert f"als: {als.factors} by default" in text
-    assert f"als: {als.regularization}, " in text
-    assert f"als: {als.iterations}, bias: {bias.iterations} by default" in text
-
-
 def test_misspelt_verb_is_suggested(run):
     result = run("recomend", code=2)
     assert result.stdout == ""

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lowrank.completion import BiasedFactors, als_sweeps, solve_rows
+from lowrank.completion import BiasedFactors, als_sweeps
 
 
 def observed(n=40, m=30, density=0.4, seed=0, rank=2, noise=0.1, dtype=np.float64):
@@ -182,60 +182,3 @@ def test_a_start_of_another_shape_is_refused():
     start = next(als_sweeps(X, 2, regularization=0.4)).factors
     with pytest.raises(ValueError, match=r"column factors of shape \(30, 3\); got \(30, 2\)"):
         next(als_sweeps(X, 3, regularization=0.4, start=start))
-
-
-@pytest.mark.parametrize("g", [0.0, 0.5, 1.0])
-def test_rows_are_ridge_regressions_on_the_columns(g):
-    X, _ = observed()
-    f = next(als_sweeps(X, 3, regularization=0.4)).factors
-    entries = X.indptr.astype(np.int64), X.indices.astype(np.int32), X.data
-    factors, bias = solve_rows(*entries, f, regularization=0.4, count_power=g, scale=1.7)
-    for row in range(len(bias)):
-        part = slice(X.indptr[row], X.indptr[row + 1])
-        design = np.column_stack(
-            [f.column_factors[X.indices[part]], np.ones(part.stop - part.start)]
-        )
-        target = X.data[part] - f.mean - f.column_bias[X.indices[part]]
-        ridge = 0.4 * max(1, len(target)) ** g * np.array([1.7, 1.7, 1.7, 1.0])
-        expected = np.linalg.solve(design.T @ design + np.diag(ridge), design.T @ target)
-        np.testing.assert_allclose(np.append(factors[row], bias[row]), expected, atol=1e-10)
-
-
-def test_solving_the_rows_lowers_the_objective_of_a_fit_to_its_minimum():
-    X, _ = observed()
-    f = list(islice(als_sweeps(X, 3, regularization=0.4), 5))[-1].factors
-    entries = X.indptr.astype(np.int64), X.indices.astype(np.int32), X.data
-    found = solve_rows(*entries, f, regularization=0.4, scale=X.data.std())
-    after = BiasedFactors(f.mean, found[1], f.column_bias, found[0], f.column_factors)
-    best = objective(X, after, 0.4, 0.5)
-    assert best < objective(X, f, 0.4, 0.5)
-    rng = np.random.default_rng(0)
-    for _ in range(5):
-        nudged = found[0] + 1e-3 * rng.normal(size=found[0].shape)
-        worse = BiasedFactors(f.mean, found[1], f.column_bias, nudged, f.column_factors)
-        assert objective(X, worse, 0.4, 0.5) > best
-
-
-def test_a_row_is_the_same_bits_alone_and_on_any_number_of_threads():
-    X, _ = observed(dtype=np.float32)
-    f = next(als_sweeps(X, 3, regularization=0.4)).factors
-    indptr, indices = X.indptr.astype(np.int64), X.indices.astype(np.int32)
-    factors, bias = solve_rows(indptr, indices, X.data, f, regularization=0.4, threads=1)
-    again = solve_rows(indptr, indices, X.data, f, regularization=0.4, threads=3)
-    np.testing.assert_array_equal(again[0], factors)
-    part = slice(indptr[7], indptr[8])
-    alone = indptr[7:9] - indptr[7], indices[part], X.data[part]
-    row = solve_rows(*alone, f, regularization=0.4)
-    assert row[0].dtype == np.float32
-    np.testing.assert_array_equal(row[0][0], factors[7])
-    assert row[1][0] == bias[7]
-
-
-def test_bad_rows_are_refused():
-    X, _ = observed()
-    f = next(als_sweeps(X, 3, regularization=0.4)).factors
-    one = np.array([0, 1]), np.array([30], np.int32), np.ones(1)
-    with pytest.raises(ValueError, match="indices must be between 0 and 29; got 30 to 30"):
-        solve_rows(*one, f, regularization=0.4)
-    with pytest.raises(ValueError, match="regularization must be positive and finite; got 0"):
-        solve_rows(*one, f, regularization=0.0)

@@ -86,11 +86,37 @@ struct RetrievalKernels {
     void (*pair_dots)(const PairDots&, std::int64_t begin, std::int64_t end);
 };
 
+// One half-sweep of Bayesian matrix factorisation. A vector is k factors followed by a bias. Row u
+// has the normal equations A w = r with, over its observations (i, x_ui) and z_i = (m_i, 1),
+//
+//   A = sum_i z_i z_i' + C_mm + weight_u prior,   r = sum_i z_i (x_ui - shift - c_i) - C_mc + prior_right_u
+//
+// where C is what `covariance` holds for the row: the sum of the covariances of its columns' vectors
+// (m_i, c_i), as an upper triangle by rows. It is replaced by noise_variance A^-1, packed alike.
+template <class T>
+struct PosteriorProblem {
+    Csr<T> ratings;
+    const T* other;        // n_cols x (k + 1), the vectors (m_i, c_i)
+    const T* prior;        // (k + 1) x (k + 1)
+    const T* weight;       // n_rows
+    const T* prior_right;  // n_rows x (k + 1)
+    T* covariance;         // n_rows x (k + 1)(k + 2) / 2, in and out; or null for none
+    const T* draws;        // n_rows x (k + 1): with A = R'R, R^-1 times them is added to w; or null
+    T* vectors;            // n_rows x (k + 1), out: w
+    double* objective;     // n_rows, out: sum_i (x_ui - shift - c_i)^2 + C_cc - r' A^-1 r
+    double* log_det;       // n_rows, out: log det A
+    double shift;
+    double noise_variance;
+    std::int64_t k;
+};
+
 template <class T>
 struct Kernels {
     // Bytes of 64-byte-aligned scratch that als_rows needs for factors of length k.
     std::size_t (*als_workspace)(std::int64_t k);
     void (*als_rows)(const AlsProblem<T>&, std::int64_t begin, std::int64_t end, void* workspace);
+    std::size_t (*posterior_workspace)(std::int64_t k);
+    void (*posterior_rows)(const PosteriorProblem<T>&, std::int64_t begin, std::int64_t end, void* workspace);
     // Y[begin:end] = A[begin:end] X, with X of shape n_cols x width.
     void (*matmat_rows)(const Csr<T>&, const T* X, std::int64_t width, T* Y,
                         std::int64_t begin, std::int64_t end);

@@ -111,6 +111,39 @@ void als_half_sweep(In1<std::int64_t> indptr, In1<std::int32_t> indices, In1<T> 
     });
 }
 
+// Empty arrays stand for no covariance and no draws.
+template <class T>
+void posterior_half_sweep(In1<std::int64_t> indptr, In1<std::int32_t> indices, In1<T> data, In2<T> other,
+                          double shift, In2<T> prior, In1<T> weight, In2<T> prior_right, double noise_variance,
+                          In2<T> draws, Out2<T> covariance, Out2<T> vectors, Out1<double> objective,
+                          Out1<double> log_det, int threads) {
+    const std::size_t n_rows = vectors.shape(0), d = vectors.shape(1), cells = d * (d + 1) / 2;
+    require(d >= 1 && other.shape(1) == d, "vectors and other must have the same number of columns");
+    require(prior.shape(0) == d && prior.shape(1) == d, "prior must be square, of the length of a vector");
+    require(weight.size() == n_rows && objective.size() == n_rows && log_det.size() == n_rows,
+            "weight, objective and log_det must have one entry per row");
+    require(prior_right.shape(0) == n_rows && prior_right.shape(1) == d, "prior_right must have the shape of vectors");
+    const bool with_covariance = covariance.size() > 0, with_draws = draws.size() > 0;
+    require(!with_covariance || (covariance.shape(0) == n_rows && covariance.shape(1) == cells),
+            "covariance must have one packed triangle per row");
+    require(!with_draws || (draws.shape(0) == n_rows && draws.shape(1) == d), "draws must have the shape of vectors");
+    const PosteriorProblem<T> problem{
+        csr<T>(indptr, indices, data, static_cast<std::int64_t>(n_rows), static_cast<std::int64_t>(other.shape(0))),
+        other.data(), prior.data(), weight.data(), prior_right.data(),
+        with_covariance ? covariance.data() : nullptr, with_draws ? draws.data() : nullptr,
+        vectors.data(), objective.data(), log_det.data(), shift, noise_variance,
+        static_cast<std::int64_t>(d) - 1};
+    const nb::gil_scoped_release release;
+    const Kernels<T>& kernel = kernels<T>();
+    RowQueue queue(problem.ratings.indptr, static_cast<std::int64_t>(n_rows), active->batch_rows, threads);
+    on_threads(threads, [&](int) {
+        const std::unique_ptr<void, AlignedDelete> workspace(
+            ::operator new(kernel.posterior_workspace(problem.k), std::align_val_t{64}));
+        for (std::int64_t begin, end; queue.next(begin, end);)
+            kernel.posterior_rows(problem, begin, end, workspace.get());
+    });
+}
+
 template <class T>
 void csr_matmat(In1<std::int64_t> indptr, In1<std::int32_t> indices, In1<T> data, In2<T> X, Out2<T> Y, int threads) {
     const Csr<T> A = csr<T>(indptr, indices, data, Y.shape(0), X.shape(0));
@@ -162,7 +195,7 @@ using InRows = nb::ndarray<const T, nb::ndim<2>, nb::device::cpu>;
 
 template <class T>
 void check_basis(const InRows<T>& V, std::int64_t n) {
-    require(V.shape(1) == 0 || V.stride(1) == 1, "the rows of V must be contiguous");
+    require(V.size() == 0 || V.stride(1) == 1, "the rows of V must be contiguous");
     require(static_cast<std::int64_t>(V.shape(0)) == n, "V and W must have the same number of rows");
 }
 
@@ -291,6 +324,12 @@ void add_kernels(nb::module_& m) {
           nb::arg("shift"), nb::arg("penalty").noconvert(), nb::arg("bias_penalty").noconvert(),
           nb::arg("fit_bias"), nb::arg("factors").noconvert(), nb::arg("bias").noconvert(),
           nb::arg("objective").noconvert(), nb::arg("threads"));
+    m.def("posterior_half_sweep", &posterior_half_sweep<T>, nb::arg("indptr").noconvert(),
+          nb::arg("indices").noconvert(), nb::arg("data").noconvert(), nb::arg("other").noconvert(),
+          nb::arg("shift"), nb::arg("prior").noconvert(), nb::arg("weight").noconvert(),
+          nb::arg("prior_right").noconvert(), nb::arg("noise_variance"), nb::arg("draws").noconvert(),
+          nb::arg("covariance").noconvert(), nb::arg("vectors").noconvert(), nb::arg("objective").noconvert(),
+          nb::arg("log_det").noconvert(), nb::arg("threads"));
     m.def("csr_matmat", &csr_matmat<T>, nb::arg("indptr").noconvert(), nb::arg("indices").noconvert(),
           nb::arg("data").noconvert(), nb::arg("X").noconvert(), nb::arg("Y").noconvert(), nb::arg("threads"));
     m.def("csr_rmatmat", &csr_rmatmat<T>, nb::arg("indptr").noconvert(), nb::arg("indices").noconvert(),

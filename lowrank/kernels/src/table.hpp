@@ -4,6 +4,7 @@
 
 #include "als.hpp"
 #include "basis.hpp"
+#include "posterior.hpp"
 #include "spmm.hpp"
 #include "topk.hpp"
 
@@ -11,8 +12,8 @@ namespace lowrank::LOWRANK_ISA {
 
 template <class T>
 constexpr Kernels<T> kernels() {
-    return {als_workspace<T>, als_rows<T>, matmat_rows<T>, rmatmat_cols<T>,
-            coefficient_rows<T>, subtract_rows<T>};
+    return {als_workspace<T>,  als_rows<T>,    posterior_workspace<T>, posterior_rows<T>,
+            matmat_rows<T>,    rmatmat_cols<T>, coefficient_rows<T>,    subtract_rows<T>};
 }
 
 constexpr KernelTable table(const char* name) {

@@ -1,0 +1,137 @@
+"""Accuracy of predicted ratings on five seeded 90/10 splits of ml-latest-small.
+
+Root mean squared and mean absolute error, each the mean over the splits with a 95% interval (of
+Student, over splits), and the seconds of fitting and predicting. Our models run with their
+defaults. A peer with several settings uses the best on a tenth of the training ratings and is then
+fitted to all of them; its seconds are those of that last fit.
+
+Peers run in a process of their own: PEERS_PYTHON names the Python that has scikit-surprise or
+lenskit (several, separated as in PATH: they ask for different NumPy versions).
+
+Usage: RECSYS_DATASETS=FOLDER [PEERS_PYTHON=...] python benchmarks/ratings.py [--splits N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+from measuring import datasets, machine, table
+
+from recsys.evaluation.split import random_split
+from recsys.models import make_model
+from recsys.ratings import Ratings
+from recsys.readers import read_ratings
+
+OURS = {
+    "als": ("als", {}),
+    "als, linked": ("als", {"linked": True}),
+    "bayes": ("bayes", {}),
+    "bayes, no links": ("bayes", {"linked": False}),
+    "bayes, gibbs": ("bayes", {"inference": "gibbs"}),
+}
+NORMAL_90 = 1.6448536269514722  # half width of a 90% interval in standard deviations
+Figures = dict[str, list[float]]
+
+
+def triples(ratings: Ratings) -> dict[str, np.ndarray]:
+    users = ratings.user_index_of_nonzeros()
+    return {"users": users, "items": ratings.indices, "values": ratings.values}
+
+
+def errors(predicted: np.ndarray, train: Ratings, test: Ratings) -> dict[str, float]:
+    """Return the errors of predictions, clipped to the range of the training ratings."""
+    off = np.clip(predicted, train.values.min(), train.values.max()) - test.values
+    return {"rmse": math.sqrt(np.mean(off.astype(float) ** 2)), "mae": float(np.mean(np.abs(off)))}
+
+
+def measure_ours(train: Ratings, test: Ratings, figures: dict[str, Figures]) -> None:
+    pairs = test.user_index_of_nonzeros(), test.indices
+    for title, (name, params) in OURS.items():
+        start = time.perf_counter()
+        model = make_model(name, **params).fit(train)
+        fitted = time.perf_counter()
+        predicted = model.predict(*pairs)
+        done = time.perf_counter()
+        found = errors(predicted, train, test) | {"fit": fitted - start, "predict": done - fitted}
+        if name == "bayes":
+            inside = np.abs(predicted - test.values) < NORMAL_90 * model.predict_std(*pairs)
+            found["inside"] = float(inside.mean())
+        for key, value in found.items():
+            figures[title][key].append(value)
+
+
+def measure_peers(python: str, train: Ratings, test: Ratings, figures: dict[str, Figures]) -> None:
+    inner = random_split(train, 0.1, seed=0)
+    script = Path(__file__).with_name("rating_peers.py")
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [str(Path(folder) / f"{n}.npz") for n in range(4)]
+        for path, part in zip(paths, (*inner, test), strict=False):
+            np.savez(path, **triples(part))
+        subprocess.run([python, str(script), *paths], check=True)
+        answer = np.load(paths[3])
+        for title, predicted, (fit, predict) in zip(
+            answer["titles"], answer["predicted"], answer["seconds"], strict=True
+        ):
+            found = errors(predicted, train, test) | {"fit": fit, "predict": predict}
+            for key, value in found.items():
+                figures[str(title)][key].append(float(value))
+
+
+def with_interval(values: list[float]) -> str:
+    from scipy.stats import t
+
+    n = len(values)
+    mean = f"{np.mean(values):.4f}"
+    if n == 1:
+        return mean
+    return f"{mean} ±{t.ppf(0.975, n - 1) * np.std(values, ddof=1) / math.sqrt(n):.4f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--splits", type=int, default=5)
+    splits = parser.parse_args().splits
+    ratings = read_ratings(datasets() / "ml-latest-small").ratings
+    pythons = [p for p in os.environ.get("PEERS_PYTHON", "").split(os.pathsep) if p]
+    if not pythons:
+        print("No peers: PEERS_PYTHON names no Python that has them.", file=sys.stderr)
+    figures: dict[str, Figures] = defaultdict(lambda: defaultdict(list))
+    for seed in range(splits):
+        train, test = random_split(ratings, 0.1, seed)
+        measure_ours(train, test, figures)
+        for python in pythons:
+            measure_peers(python, train, test, figures)
+    print(f"{machine()}\nml-latest-small, {ratings.n_ratings:,} ratings, {splits} splits\n")
+    rows = [
+        [
+            title,
+            with_interval(found["rmse"]),
+            with_interval(found["mae"]),
+            float(np.median(found["fit"])),
+            float(np.median(found["predict"])),
+            f"{np.mean(found['inside']):.1%}" if "inside" in found else "",
+        ]
+        for title, found in figures.items()
+    ]
+    print(table(["model", "RMSE", "MAE", "fit s", "predict s", "in 90% interval"], rows))
+    peers = [np.mean(f["rmse"]) for title, f in figures.items() if title not in OURS]
+    if peers:
+        print(
+            "\nBest peer's RMSE minus ours: "
+            + ", ".join(
+                f"{title} {min(peers) - np.mean(figures[title]['rmse']):+.4f}" for title in OURS
+            )
+        )
+
+
+if __name__ == "__main__":
+    main()
