@@ -13,7 +13,7 @@ from recsys.ratings import Ratings
 __all__ = ["Choice", "choose_model"]
 
 _FOR_RATINGS = "als"
-_FOR_CONTACTS = "popular"
+_FOR_CONTACTS = "spectral"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,9 @@ def choose_model(ratings: Ratings) -> Choice:
     ===========================================  ==================================================
     data                                         choice
     ===========================================  ==================================================
-    no ratings, or all the same (and more than   implicit feedback: `popular`
-    one)
+    no ratings, or all the same (and more than   implicit feedback: `spectral`, whose number of
+    one)                                         singular vectors follows the numbers of users
+                                                 and items
     ratings of different values                  `als`, with its default number of factors, but no
                                                  more than there are users or items
     ===========================================  ==================================================
@@ -64,7 +65,7 @@ def choose_model(ratings: Ratings) -> Choice:
     >>> likes = pl.DataFrame({"user": [1, 1, 2], "item": [7, 8, 7], "rating": [1, 1, 1]})
     >>> choice = choose_model(Ratings.from_frame(likes))
     >>> choice.model, choice.reason, choice.ratings.implicit
-    ('popular', 'all ratings are 1, which makes them implicit feedback', True)
+    ('spectral', 'all ratings are 1, which makes them implicit feedback', True)
     """
     if ratings.implicit:
         return Choice(_FOR_CONTACTS, ratings, "there are no ratings, only contacts")

@@ -64,7 +64,7 @@ def fit(
     """Fit a model to ratings and save it.
 
     RATINGS is a file, a directory or a zip of MovieLens, or - for standard input. Without --model,
-    the data decide, and what was chosen is said: als for ratings, popular where there are none or
+    the data decide, and what was chosen is said: als for ratings, spectral where there are none or
     all are the same. The model is written beside its place and renamed when it is complete.
     """
     from recsys.cli.inputs import load_ratings, plan_fit

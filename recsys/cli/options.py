@@ -37,7 +37,7 @@ __all__ = [
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
 
-MODEL_NAMES = ("als", "bayes", "bias", "popular", "random", "softimpute")
+MODEL_NAMES = ("als", "bayes", "bias", "popular", "random", "softimpute", "spectral")
 DUPLICATES = ("last", "first", "mean", "sum", "error")
 
 
@@ -132,7 +132,7 @@ def fit_options(
     and the threads can be set.
     """
     section = "Model" if tuning else "Fitting a data file"
-    chosen = "als for ratings, popular for implicit data"
+    chosen = "als for ratings, spectral for implicit data"
     options = [
         option(
             "--model",

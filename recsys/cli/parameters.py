@@ -65,7 +65,9 @@ class Parameter:
 
 
 PARAMETERS: tuple[Parameter, ...] = (
-    Parameter("factors", COUNT, "K", "Length of the vectors.", {"als": 32, "bayes": 32}),
+    Parameter(
+        "factors", COUNT, "K", "Length of the vectors.", {"als": 32, "bayes": 32, "spectral": None}
+    ),
     Parameter("max_rank", COUNT, "K", "Length of the vectors, at most.", {"softimpute": 100}),
     Parameter(
         "regularization",
@@ -153,6 +155,41 @@ PARAMETERS: tuple[Parameter, ...] = (
         "N",
         "First sweeps that Gibbs sampling drops.",
         {"bayes": 20},
+    ),
+    Parameter(
+        "user_power",
+        NOT_NEGATIVE,
+        "X",
+        "Exponent of the number of items by which users are weighted down.",
+        {"spectral": 0.3},
+    ),
+    Parameter(
+        "item_power",
+        NOT_NEGATIVE,
+        "X",
+        "Exponent of the number of users by which items are weighted down.",
+        {"spectral": 0.35},
+    ),
+    Parameter(
+        "popularity",
+        NOT_NEGATIVE,
+        "X",
+        "Exponent of the number of users by which recommended items are weighted up.",
+        {"spectral": 0.25},
+    ),
+    Parameter(
+        "sharpening",
+        NOT_NEGATIVE,
+        "X",
+        "How much of what everybody likes is taken back.",
+        {"spectral": 0.8},
+    ),
+    Parameter(
+        "linear",
+        click.BOOL,
+        "",
+        "Add the exact filter of items by items; without it ranking is faster, but worse.",
+        {"spectral": True},
     ),
 )
 

@@ -28,6 +28,7 @@ MODELS: dict[str, str] = {
     "popular": "recsys.models.baselines:Popular",
     "random": "recsys.models.baselines:Random",
     "softimpute": "recsys.models.softimpute:SoftImpute",
+    "spectral": "recsys.models.spectral:Spectral",
 }
 
 

@@ -59,9 +59,9 @@ def test_fit_other_models(run, ratings, name):
     assert Recommender.load("m").model.name == name
 
 
-def test_fit_chooses_popular_for_implicit_data(run, implicit):
+def test_fit_chooses_spectral_for_implicit_data(run, implicit):
     run("fit", implicit, "--out", "m")
-    assert Recommender.load("m").model.name == "popular"
+    assert Recommender.load("m").model.name == "spectral"
 
 
 def test_fit_holdout_prints_every_sweep(run, ratings):
@@ -152,8 +152,8 @@ def test_recommend_straight_from_data_says_so(run, ratings):
     assert run("recommend", ratings, "--user", 1, "-q").stderr == ""
 
 
-def test_recommend_from_implicit_data_uses_popular(run, implicit):
-    assert "fitted popular to" in run("recommend", implicit, "--user", 1).stderr
+def test_recommend_from_implicit_data_uses_spectral(run, implicit):
+    assert "fitted spectral to" in run("recommend", implicit, "--user", 1).stderr
     said = run("recommend", implicit, "--user", 1, "--model", "als", code=1).stderr
     assert "no rating column" in said
 

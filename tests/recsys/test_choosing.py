@@ -26,15 +26,15 @@ def test_factors_are_no_more_than_users_or_items():
     assert choose_model(explicit((3, 50))).params == {"factors": 3}
 
 
-def test_contacts_get_popular():
+def test_contacts_get_spectral():
     ratings = Ratings.from_frame(pl.DataFrame({"user": [1, 2], "item": [1, 1]}))
     choice = choose_model(ratings)
-    assert (choice.model, choice.params, choice.ratings) == ("popular", {}, ratings)
+    assert (choice.model, choice.params, choice.ratings) == ("spectral", {}, ratings)
 
 
 def test_constant_ratings_are_contacts():
     choice = choose_model(Ratings.from_matrix(np.full((3, 2), 5.0)))
-    assert choice.model == "popular"
+    assert choice.model == "spectral"
     assert choice.ratings.implicit
     np.testing.assert_array_equal(choice.ratings.values, 1)
     assert choice.reason == "all ratings are 5, which makes them implicit feedback"

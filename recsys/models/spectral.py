@@ -1,0 +1,314 @@
+"""Top-N from contacts without training: a graph filter made of one truncated SVD."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from lowrank import kernels
+from recsys.errors import DataError
+from recsys.models.base import (
+    BaseModel,
+    Explanation,
+    FactorForm,
+    Floats,
+    Histories,
+    Indices,
+    Step,
+    axes,
+    check_indices,
+    pair_dots,
+)
+
+if TYPE_CHECKING:
+    from recsys.ratings import Ratings
+
+__all__ = ["Spectral", "default_factors"]
+
+_TOL = 3e-2  # of the singular vectors: a tighter one changed no validation metric
+_BLOCK = 2**22  # cells of what a block of users shares with the training users
+
+
+def default_factors(n_users: int, n_items: int) -> int:
+    """Return the number of singular vectors for data of this size: a sixteenth, at most 1,024.
+
+    Examples
+    --------
+    >>> default_factors(610, 9724), default_factors(29858, 40981)
+    (38, 1024)
+    """
+    return min(1024, max(1, min(n_users, n_items) // 16))
+
+
+@dataclass(kw_only=True, eq=False)
+class Spectral(BaseModel):
+    r"""Rank items by a filter of the user's history; whatever the values, a rating is a contact.
+
+    With R the 0/1 matrix of contacts, D_u and D_i its row and column sums, and
+    :math:`\tilde R = D_u^{-p} R D_i^{-q}`, the scores of a user with contacts r are
+
+    .. math:: r D_i^{-q} \, h(\tilde R'\tilde R) \, D_i^{y}, \qquad
+              h(\lambda) = \lambda + (c - t \lambda^2) [\lambda \ge \lambda_k],
+
+    where eigenvalues :math:`\lambda` are in units of the largest: a linear filter (what users with
+    like contacts took), a low pass that lifts the k leading directions by the median c of their
+    eigenvalues, and a sharpening that takes back what the very first ones, those of popular items,
+    have too much. The linear filter is exact; the rest takes a truncated SVD.
+
+    Parameters
+    ----------
+    factors : int, optional
+        The number k of singular vectors; by default a sixteenth of the users or items, at most
+        1,024.
+    user_power, item_power : float
+        The exponents p and q.
+    popularity : float
+        The exponent y: more of it recommends popular items.
+    sharpening : float
+        The weight t.
+    linear : bool
+        False keeps h only where :math:`\lambda \ge \lambda_k`: less accurate, but scores become
+        products of factors, which are fast to rank.
+    random_state : int
+        Seed of the starting point of the SVD.
+    threads : int, optional
+        All available cores by default; the result is the same on any number.
+
+    Attributes
+    ----------
+    history_indptr, history_indices : int64 and int32 ndarrays
+        The users' contacts in CSR form.
+    item_indptr, item_indices : int64 and int32 ndarrays
+        The training contacts in CSR form, one row per item.
+    user_weight : float32 ndarray of shape (n_training_users,)
+        D_u^(-2p), divided by the largest eigenvalue.
+    item_weight, item_output : float32 ndarrays of shape (n_items,)
+        D_i^-q and D_i^y.
+    singular_values : float32 ndarray of shape (k,)
+    item_factors : float32 ndarray of shape (n_items, k)
+        Right singular vectors.
+
+    References
+    ----------
+    Shen et al. (2021), "How powerful is graph convolution for recommendation?", section 4, for the
+    filter and its two parts. Choi et al. (2023), "Blurring-sharpening process models for
+    collaborative filtering", for sharpening. Cremonesi, Koren and Turrin (2010), "Performance of
+    recommender algorithms on top-N recommendation tasks", for PureSVD.
+    """
+
+    name: ClassVar[str] = "spectral"
+    predicts_ratings: ClassVar[bool] = False
+
+    factors: int | None = None
+    user_power: float = 0.3
+    item_power: float = 0.35
+    popularity: float = 0.25
+    sharpening: float = 0.8
+    linear: bool = True
+    random_state: int = 0
+    threads: int | None = None
+
+    history_indptr: NDArray[np.int64] = field(init=False, repr=False, metadata=axes("n_users + 1"))
+    history_indices: NDArray[np.int32] = field(init=False, repr=False, metadata=axes("contacts"))
+    item_indptr: NDArray[np.int64] = field(init=False, repr=False, metadata=axes("n_items + 1"))
+    item_indices: NDArray[np.int32] = field(init=False, repr=False, metadata=axes("trained_on"))
+    user_weight: Floats = field(init=False, repr=False, metadata=axes("training_users"))
+    item_weight: Floats = field(init=False, repr=False, metadata=axes("n_items"))
+    item_output: Floats = field(init=False, repr=False, metadata=axes("n_items"))
+    singular_values: Floats = field(init=False, repr=False, metadata=axes("k"))
+    item_factors: Floats = field(init=False, repr=False, metadata=axes("n_items", "k"))
+
+    def __post_init__(self) -> None:
+        if self.factors is not None and self.factors < 1:
+            raise DataError(f"factors must be at least 1; got {self.factors}.")
+        for name in ("user_power", "item_power", "popularity", "sharpening"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise DataError(
+                    f"{name} must not be negative or infinite; got {getattr(self, name)}."
+                )
+
+    @property
+    def n_users(self) -> int:
+        """Number of users."""
+        return len(self.history_indptr) - 1
+
+    @property
+    def n_items(self) -> int:
+        """Number of items of the training ratings."""
+        return len(self.item_weight)
+
+    def fit(
+        self,
+        ratings: Ratings,
+        *,
+        on_step: Callable[[Step], None] | None = None,
+        validation: Ratings | None = None,
+    ) -> Self:
+        """Find the singular vectors of the normalised contacts of `ratings`."""
+        from lowrank import truncated_svd
+
+        user_counts = np.diff(ratings.indptr)
+        item_counts = np.bincount(ratings.indices, minlength=ratings.n_items)
+        user_scale = _power(user_counts, -self.user_power)
+        self.item_weight = _power(item_counts, -self.item_power)
+        self.item_output = _power(item_counts, self.popularity)
+        contacts = ratings.matrix.copy()
+        contacts.data = np.repeat(user_scale, user_counts) * self.item_weight[ratings.indices]
+        k = min(self.factors or default_factors(*contacts.shape), *contacts.shape)
+        with kernels.at_most(self.threads):
+            svd = truncated_svd(contacts, k, tol=_TOL, random_state=self.random_state)
+        self.singular_values, self.item_factors = svd.s, np.ascontiguousarray(svd.Vt.T)
+        self.user_weight = user_scale**2 / svd.s[0] ** 2
+        turned = contacts.T.tocsr()
+        self.item_indptr = turned.indptr.astype(np.int64, copy=False)
+        self.item_indices = turned.indices.astype(np.int32, copy=False)
+        self.history_indptr, self.history_indices = ratings.indptr, ratings.indices
+        return self
+
+    def with_users(self, histories: Histories) -> Self:
+        """Return the model whose users are these: their contacts take the others' place."""
+        check_indices(histories.indices, self.n_items, "item")
+        indptr, indices = histories.indptr, histories.indices
+        return self.with_arrays(history_indptr=indptr, history_indices=indices)
+
+    def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
+        """Scores of pairs, shape (n_pairs,); the same bits for a pair in any company."""
+        u = check_indices(users, self.n_users, "user")
+        i = check_indices(items, self.n_items, "item")
+        distinct, rows = np.unique(u, return_inverse=True)
+        found = pair_dots(self._filtered(distinct), self.item_factors, rows, i)
+        for part in self._parts(len(distinct)):
+            here = np.flatnonzero((rows >= part.start) & (rows < part.stop))
+            shared = self._shared(distinct[part])
+            found[here] += self._linear_pairs(shared, rows[here] - part.start, i[here])
+        found *= self.item_output[i]
+        return found
+
+    def scores(self, users: ArrayLike) -> Floats:
+        """Scores of all items for each user, shape (n_block, n_items)."""
+        u = check_indices(users, self.n_users, "user")
+        block: Floats = self._filtered(u) @ self.item_factors.T
+        for part in self._parts(len(u)):
+            block[part] += self._linear(self._shared(u[part]))
+        block *= self.item_output
+        return block
+
+    def score_error(self, users: ArrayLike) -> Floats:
+        """Bound on ``|scores - predict|`` for each user, shape (n_block,).
+
+        For the products of factors as in `FactorModel.score_error`. The linear filter is the same
+        bits in both; where it is added, both round once more.
+        """
+        u = check_indices(users, self.n_users, "user")
+        vectors = self._filtered(u)
+        size = np.sqrt(np.einsum("uk,uk->u", vectors, vectors)) * (vectors.shape[1] + 4)
+        if self.linear:
+            history = self._history(u)
+            size += np.bincount(history.rows, history.values, minlength=len(u)).astype(np.float32)
+        error: Floats = size * self.item_output.max(initial=0)
+        return error * np.float32(2 * np.finfo(np.float32).eps)
+
+    def factor_form(self, users: ArrayLike) -> FactorForm | None:
+        """Return the factors where scores are products of them: without the linear filter."""
+        if self.linear:
+            return None
+        vectors = self._filtered(check_indices(users, self.n_users, "user"))
+        items = self.item_factors * self.item_output[:, None]
+        none = np.zeros(max(len(vectors), self.n_items), np.float32)
+        return FactorForm(vectors, none[: len(vectors)], items, none[: self.n_items])
+
+    def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
+        """Take the scores of `items` apart: one term for each contact, and nothing else."""
+        asked = check_indices(items, self.n_items, "item")
+        n = len(history.indices)
+        alone = self.with_users(Histories(np.arange(n + 1), history.indices, history.values))
+        each, item = np.tile(np.arange(n), len(asked)), np.repeat(asked, n)
+        terms = alone.predict(each, item).reshape(len(asked), n)
+        return Explanation(np.zeros(len(asked), np.float32), terms)
+
+    def item_vectors(self) -> Floats:
+        """Return the vectors whose cosine says how alike two items are, shape (n_items, k)."""
+        return self.item_factors * self.singular_values
+
+    def user_vectors(self) -> Floats:
+        """Return the vectors whose cosine says how alike two users are, shape (n_users, k)."""
+        return self._vectors(np.arange(self.n_users))
+
+    def _history(self, users: Indices) -> Histories:
+        """Return the contacts of some users, each with its item's weight."""
+        starts = self.history_indptr[users]
+        counts = self.history_indptr[users + 1] - starts
+        indptr = np.concatenate([[0], np.cumsum(counts)])
+        places = np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], counts)
+        indices = self.history_indices[places]
+        return Histories(indptr, indices, self.item_weight[indices])
+
+    def _vectors(self, users: Indices) -> Floats:
+        """Return the users among the singular vectors, shape (n_block, k)."""
+        return kernels.csr_matmat(*self._history(users), self.item_factors, threads=self.threads)
+
+    def _filtered(self, users: Indices) -> Floats:
+        """Return what the low pass and the sharpening make of the users, shape (n_block, k)."""
+        share = (self.singular_values / self.singular_values[0]) ** 2
+        response = np.median(share) - np.float32(self.sharpening) * share**2
+        if not self.linear:
+            response += share
+        vectors = self._vectors(users)
+        vectors *= response
+        return vectors
+
+    def _parts(self, n: int) -> list[slice]:
+        """Cut n users for the linear filter, in memory that does not grow with n."""
+        if not self.linear:
+            return []
+        size = max(1, _BLOCK // max(len(self.user_weight), self.n_items))
+        return [slice(start, min(start + size, n)) for start in range(0, n, size)]
+
+    def _shared(self, users: Indices) -> Floats:
+        """Return what the users share with the training users, shape (n_training_users, n_block).
+
+        The kernels sum each column in the same order whatever the others are.
+        """
+        history = self._history(users)
+        block = np.zeros((self.n_items, len(users)), np.float32)
+        block[history.indices, history.rows] = history.values * self.item_weight[history.indices]
+        n = len(self.user_weight)
+        shared = kernels.csr_rmatmat(*self._contacts, block, n, threads=self.threads)
+        shared *= self.user_weight[:, None]
+        return shared
+
+    def _linear(self, shared: Floats) -> Floats:
+        """Return the linear filter's scores of all items, shape (n_block, n_items)."""
+        block = kernels.csr_matmat(*self._contacts, shared, threads=self.threads)
+        block *= self.item_weight[:, None]
+        scores: Floats = block.T
+        return scores
+
+    def _linear_pairs(self, shared: Floats, rows: Indices, items: Indices) -> Floats:
+        """Return the linear filter's scores of pairs: the same bits as in `_linear`."""
+        starts = self.item_indptr[items]
+        counts = self.item_indptr[items + 1] - starts
+        indptr = np.concatenate([[0], np.cumsum(counts)])
+        places = np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], counts)
+        cells = self.item_indices[places] * np.int32(shared.shape[1])
+        cells += np.repeat(rows, counts).astype(np.int32)
+        ones = np.ones(len(cells), np.float32)
+        found = kernels.csr_matmat(indptr, cells, ones, shared.reshape(-1, 1))[:, 0]
+        return found * self.item_weight[items]
+
+    @property
+    def _contacts(self) -> kernels.CsrArrays:
+        ones = np.ones(len(self.item_indices), np.float32)
+        return kernels.CsrArrays(self.item_indptr, self.item_indices, ones)
+
+
+def _power(counts: NDArray[np.int64], exponent: float) -> Floats:
+    """Return powers of counts; zero where there is nothing to count."""
+    powers = np.maximum(counts, 1).astype(np.float32) ** np.float32(exponent)
+    zeroed: Floats = np.where(counts > 0, powers, np.float32(0))
+    return zeroed

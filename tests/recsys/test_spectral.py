@@ -1,0 +1,138 @@
+"""The spectral model against its formula, written out with dense matrices."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from recsys.errors import DataError
+from recsys.models import make_model
+from recsys.models.base import Histories
+from recsys.models.spectral import default_factors
+from recsys.ratings import Ratings
+from recsys.topn import csr_exclusion, top_n
+
+N_USERS, N_ITEMS, K = 50, 36, 7
+
+
+def contacts(seed=0):
+    """Return ratings of which one user and one item have none, and the 0/1 matrix."""
+    rng = np.random.default_rng(seed)
+    taste = np.add.outer(np.arange(N_USERS), np.arange(N_ITEMS)) % 3 == 0
+    R = (rng.random(taste.shape) < np.where(taste, 0.45, 0.1)).astype(float)
+    R[-1] = R[:, -1] = 0
+    return Ratings.from_matrix(np.where(R, 1.0, np.nan), implicit=True), R
+
+
+def by_the_formula(R, r, *, linear=True, p=0.3, q=0.35, y=0.25, t=0.8):
+    """Return h of the full eigendecomposition applied to the contacts r, (n, n_items)."""
+    of_users, of_items = np.maximum(R.sum(1), 1), np.maximum(R.sum(0), 1)
+    normalised = of_users[:, None] ** -p * R * of_items**-q
+    values, vectors = np.linalg.eigh(normalised.T @ normalised)
+    share = values / values[-1]
+    kept = np.arange(len(share)) >= len(share) - K
+    h = np.where(kept, np.median(share[kept]) - t * share**2, 0) + share * (kept | linear)
+    output = np.where(R.sum(0) > 0, of_items**y, 0)
+    return (r * of_items**-q) @ (vectors * h) @ vectors.T * output
+
+
+@pytest.fixture(scope="module")
+def data():
+    return contacts()
+
+
+def fitted(ratings, **params):
+    return make_model("spectral", factors=K, **params).fit(ratings)
+
+
+@pytest.mark.parametrize("linear", [True, False])
+def test_scores_are_those_of_the_formula(data, linear):
+    ratings, R = data
+    model = fitted(ratings, linear=linear)
+    expected = by_the_formula(R, R, linear=linear)
+    found = model.scores(np.arange(N_USERS))
+    np.testing.assert_allclose(found, expected, atol=2e-2 * np.abs(expected).max())
+    pairs = np.divmod(np.arange(N_USERS * N_ITEMS), N_ITEMS)
+    within = model.score_error(np.arange(N_USERS))[:, None]
+    assert (np.abs(found - model.predict(*pairs).reshape(found.shape)) <= within).all()
+
+
+@pytest.mark.parametrize(
+    ("params", "formula"),
+    [
+        ({"user_power": 0.5, "item_power": 0.2}, {"p": 0.5, "q": 0.2}),
+        ({"popularity": 0.0, "sharpening": 0.0}, {"y": 0.0, "t": 0.0}),
+    ],
+)
+def test_each_parameter_does_what_it_says(data, params, formula):
+    ratings, R = data
+    expected = by_the_formula(R, R, **formula)
+    found = fitted(ratings, **params).scores(np.arange(N_USERS))
+    np.testing.assert_allclose(found, expected, atol=2e-2 * np.abs(expected).max())
+
+
+def test_strangers_get_the_scores_of_the_formula(data):
+    ratings, R = data
+    theirs, r = contacts(seed=1)
+    expected = by_the_formula(R, r)
+    found = fitted(ratings).with_users(Histories.of(theirs)).scores(np.arange(N_USERS))
+    np.testing.assert_allclose(found, expected, atol=2e-2 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("linear", [True, False])
+def test_top_n_is_that_of_predict(data, linear):
+    ratings, R = data
+    model = fitted(ratings, linear=linear)
+    pairs = np.divmod(np.arange(N_USERS * N_ITEMS), N_ITEMS)
+    scores = model.predict(*pairs).reshape(N_USERS, N_ITEMS)
+    scores[R > 0] = -np.inf
+    exclude = csr_exclusion(ratings.indptr, ratings.indices)
+    (top,) = top_n(model, np.arange(N_USERS), 5, exclude=exclude)
+    expected = np.argsort(-scores, axis=1, kind="stable")[:, :5]
+    np.testing.assert_array_equal(top.items.reshape(N_USERS, 5), expected)
+
+
+def test_ratings_are_contacts_whatever_their_values(data):
+    ratings, _ = data
+    values = np.random.default_rng(2).random(ratings.n_ratings).astype(np.float32) * 5
+    explicit = replace(ratings, implicit=False, values=values)
+    users = np.arange(N_USERS)
+    np.testing.assert_array_equal(fitted(explicit).scores(users), fitted(ratings).scores(users))
+
+
+def test_users_in_parts_get_the_same_bits(data, monkeypatch):
+    model = fitted(data[0])
+    users = np.array([3, 3, 17, 4, 48])
+    pairs = np.tile(users, 3), np.repeat([0, 9, 35], len(users))
+    before = model.predict(*pairs)
+    linear = model._linear(model._shared(users))
+    monkeypatch.setattr("recsys.models.spectral._BLOCK", 1)
+    np.testing.assert_array_equal(model.predict(*pairs), before)
+    np.testing.assert_array_equal(model._linear(model._shared(users[2:3]))[0], linear[2])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_same_bits_on_any_number_of_threads(data, threads):
+    model, usual = fitted(data[0], threads=threads), fitted(data[0])
+    for name, array in usual.arrays().items():
+        np.testing.assert_array_equal(model.arrays()[name], array)
+
+
+def test_small_data_get_few_factors_and_none_more_than_there_are():
+    assert default_factors(3, 2) == 1
+    assert default_factors(10**6, 10**5) == 1024
+    tiny = Ratings.from_matrix(np.array([[1.0, np.nan], [1.0, 1.0]]), implicit=True)
+    assert make_model("spectral", factors=50).fit(tiny).item_factors.shape == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"factors": 0}, "factors must be at least 1; got 0"),
+        ({"sharpening": -1.0}, "sharpening must not be negative or infinite; got -1.0"),
+        ({"user_power": np.inf}, "user_power must not be negative or infinite; got inf"),
+    ],
+)
+def test_bad_parameters_are_refused(params, message):
+    with pytest.raises(DataError, match=message):
+        make_model("spectral", **params)
