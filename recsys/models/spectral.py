@@ -83,8 +83,8 @@ class Spectral(BaseModel):
     ----------
     history_indptr, history_indices : int64 and int32 ndarrays
         The users' contacts in CSR form.
-    item_indptr, item_indices : int64 and int32 ndarrays
-        The training contacts in CSR form, one row per item.
+    trained_indptr, trained_indices, item_indptr, item_indices : int64 and int32 ndarrays
+        The training contacts in CSR form, one row per user and one row per item.
     user_weight : float32 ndarray of shape (n_training_users,)
         D_u^(-2p), divided by the largest eigenvalue.
     item_weight, item_output : float32 ndarrays of shape (n_items,)
@@ -115,9 +115,11 @@ class Spectral(BaseModel):
 
     history_indptr: NDArray[np.int64] = field(init=False, repr=False, metadata=axes("n_users + 1"))
     history_indices: NDArray[np.int32] = field(init=False, repr=False, metadata=axes("contacts"))
+    trained_indptr: NDArray[np.int64] = field(init=False, repr=False, metadata=axes("n + 1"))
+    trained_indices: NDArray[np.int32] = field(init=False, repr=False, metadata=axes("trained_on"))
     item_indptr: NDArray[np.int64] = field(init=False, repr=False, metadata=axes("n_items + 1"))
     item_indices: NDArray[np.int32] = field(init=False, repr=False, metadata=axes("trained_on"))
-    user_weight: Floats = field(init=False, repr=False, metadata=axes("training_users"))
+    user_weight: Floats = field(init=False, repr=False, metadata=axes("n"))
     item_weight: Floats = field(init=False, repr=False, metadata=axes("n_items"))
     item_output: Floats = field(init=False, repr=False, metadata=axes("n_items"))
     singular_values: Floats = field(init=False, repr=False, metadata=axes("k"))
@@ -167,6 +169,7 @@ class Spectral(BaseModel):
         turned = contacts.T.tocsr()
         self.item_indptr = turned.indptr.astype(np.int64, copy=False)
         self.item_indices = turned.indices.astype(np.int32, copy=False)
+        self.trained_indptr, self.trained_indices = ratings.indptr, ratings.indices
         self.history_indptr, self.history_indices = ratings.indptr, ratings.indices
         return self
 
@@ -272,19 +275,20 @@ class Spectral(BaseModel):
     def _shared(self, users: Indices) -> Floats:
         """Return what the users share with the training users, shape (n_training_users, n_block).
 
-        The kernels sum each column in the same order whatever the others are.
+        The kernel sums each column in the same order whatever the others are.
         """
         history = self._history(users)
         block = np.zeros((self.n_items, len(users)), np.float32)
         block[history.indices, history.rows] = history.values * self.item_weight[history.indices]
-        n = len(self.user_weight)
-        shared = kernels.csr_rmatmat(*self._contacts, block, n, threads=self.threads)
+        trained = _ones_at(self.trained_indptr, self.trained_indices)
+        shared = kernels.csr_matmat(*trained, block, threads=self.threads)
         shared *= self.user_weight[:, None]
         return shared
 
     def _linear(self, shared: Floats) -> Floats:
         """Return the linear filter's scores of all items, shape (n_block, n_items)."""
-        block = kernels.csr_matmat(*self._contacts, shared, threads=self.threads)
+        of_items = _ones_at(self.item_indptr, self.item_indices)
+        block = kernels.csr_matmat(*of_items, shared, threads=self.threads)
         block *= self.item_weight[:, None]
         scores: Floats = block.T
         return scores
@@ -297,14 +301,12 @@ class Spectral(BaseModel):
         places = np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], counts)
         cells = self.item_indices[places] * np.int32(shared.shape[1])
         cells += np.repeat(rows, counts).astype(np.int32)
-        ones = np.ones(len(cells), np.float32)
-        found = kernels.csr_matmat(indptr, cells, ones, shared.reshape(-1, 1))[:, 0]
+        found = kernels.csr_matmat(*_ones_at(indptr, cells), shared.reshape(-1, 1))[:, 0]
         return found * self.item_weight[items]
 
-    @property
-    def _contacts(self) -> kernels.CsrArrays:
-        ones = np.ones(len(self.item_indices), np.float32)
-        return kernels.CsrArrays(self.item_indptr, self.item_indices, ones)
+
+def _ones_at(indptr: NDArray[np.int64], indices: NDArray[np.int32]) -> kernels.CsrArrays:
+    return kernels.CsrArrays(indptr, indices, np.ones(len(indices), np.float32))
 
 
 def _power(counts: NDArray[np.int64], exponent: float) -> Floats:
