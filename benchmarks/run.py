@@ -16,6 +16,7 @@ SMALL = [
 ON_REAL_DATA = [
     ["svd.py", "--repeats", "3", "gowalla", "normalised", "cranfield", "dense"],
     ["serve.py", "--repeats", "3"],
+    ["metrics.py", "--repeats", "3"],
     ["lsi.py", "--repeats", "3", "100", "200"],
 ]
 

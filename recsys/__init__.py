@@ -23,7 +23,20 @@ if TYPE_CHECKING:
         RecsysError,
         UnknownIdError,
     )
-    from recsys.evaluation import Evaluation, Split, evaluate, random_split, split_from_pair
+    from recsys.evaluation import (
+        Evaluation,
+        Split,
+        evaluate,
+        held_out_users,
+        k_fold,
+        leave_last_split,
+        per_user_split,
+        random_split,
+        read_split,
+        save_split,
+        split_from_pair,
+        time_split,
+    )
     from recsys.ids import Ids
     from recsys.lsi import LSI
     from recsys.models import MODELS
@@ -55,10 +68,17 @@ __all__ = [
     "UnknownIdError",
     "__version__",
     "evaluate",
+    "held_out_users",
+    "k_fold",
+    "leave_last_split",
+    "per_user_split",
     "random_split",
     "read_ratings",
+    "read_split",
     "sample_path",
+    "save_split",
     "split_from_pair",
+    "time_split",
 ]
 
 _HOMES = {
@@ -69,7 +89,20 @@ _HOMES = {
         "RecsysError",
         "UnknownIdError",
     ),
-    "recsys.evaluation": ("Evaluation", "Split", "evaluate", "random_split", "split_from_pair"),
+    "recsys.evaluation": (
+        "Evaluation",
+        "Split",
+        "evaluate",
+        "held_out_users",
+        "k_fold",
+        "leave_last_split",
+        "per_user_split",
+        "random_split",
+        "read_split",
+        "save_split",
+        "split_from_pair",
+        "time_split",
+    ),
     "recsys.ids": ("Ids",),
     "recsys.lsi": ("LSI",),
     "recsys.models": ("MODELS",),

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from recsys.errors import ModelFileError
 from recsys.manifest import MANIFEST, FileEntry, Form, Manifest, is_saved_model, to_json
 
-__all__ = ["Writer", "sha256_of", "writing"]
+__all__ = ["Writer", "sha256_of", "staged", "writing"]
 
 
 class Writer:
@@ -79,7 +79,7 @@ def writing(path: str | Path, form: Form, own: set[str], *, overwrite: bool) -> 
     what = form.noun.rpartition(" ")[2]
     _check_target(target, path, form, own, overwrite)
     try:
-        with _staged(target) as directory:
+        with staged(target) as directory:
             yield Writer(directory, form)
     except OSError as error:
         reason = error.strerror or type(error).__name__
@@ -118,7 +118,7 @@ def _check_target(
 
 
 @contextmanager
-def _staged(target: Path) -> Iterator[Path]:
+def staged(target: Path) -> Iterator[Path]:
     """Yield a new directory beside `target` that takes its place, or vanishes on an exception."""
     mark = os.urandom(4).hex()
     directory = target.with_name(f".{target.name}.{mark}.tmp")

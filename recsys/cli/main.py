@@ -30,7 +30,13 @@ VERBS = {
     "impute": Verb("recsys.cli.impute:impute", "Predict all the ratings that are missing."),
     "explain": Verb("recsys.cli.explain:explain", "Show what a score is made of."),
     "update": Verb("recsys.cli.update:update", "Add new ratings to a model."),
+    "split": Verb(
+        "recsys.cli.split:split", "Split ratings into files to learn from and to test on."
+    ),
     "evaluate": Verb("recsys.cli.evaluate:evaluate", "Compare models on held-out ratings."),
+    "compare": Verb(
+        "recsys.cli.compare:compare", "Test whether models differ on held-out ratings."
+    ),
     "scree": Verb("recsys.cli.scree:scree", "Show the singular values of the ratings."),
     "lsi": Verb("recsys.cli.lsi.group:lsi", "Find documents by meaning: latent semantic indexing."),
     "data": Verb("recsys.cli.data:data", "Look into data files, and get sample data."),

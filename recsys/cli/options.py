@@ -23,6 +23,7 @@ __all__ = [
     "MODEL_NAMES",
     "FitOptions",
     "ReaderOptions",
+    "bundle",
     "command",
     "common_options",
     "fit_options",
@@ -120,7 +121,7 @@ def reader_options(function: Callable[..., Any]) -> Callable[..., Any]:
             help="Ignore the rating column: a row says only that there was contact.",
         ),
     ]
-    return _bundle(function, options, ReaderOptions, "reader")
+    return bundle(function, options, ReaderOptions, "reader")
 
 
 def fit_options(
@@ -255,15 +256,15 @@ def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return _decorated(verb, options)
 
 
-def _bundle(
-    function: Callable[..., Any], options: list[Decorator[Any]], bundle: Any, name: str
+def bundle(
+    function: Callable[..., Any], options: list[Decorator[Any]], kind: Any, name: str
 ) -> Callable[..., Any]:
-    """Decorate `function` with `options`, whose values it is given as one `bundle`."""
-    names = [field.name for field in fields(bundle)]
+    """Decorate `function` with `options`, whose values it is given as one dataclass `kind`."""
+    names = [field.name for field in fields(kind)]
 
     @functools.wraps(function)
     def verb(*args: Any, **values: Any) -> Any:
-        values[name] = bundle(**{each: values.pop(each, None) for each in names})
+        values[name] = kind(**{each: values.pop(each, None) for each in names})
         return function(*args, **values)
 
     return _decorated(verb, options)

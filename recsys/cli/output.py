@@ -82,13 +82,16 @@ class Output:
             finally:
                 sink.discard()
 
-    def write(self, frames: pl.DataFrame | Iterable[pl.DataFrame], **head: Any) -> None:
-        """Write one frame, or several as if they were one."""
+    def write(
+        self, frames: pl.DataFrame | Iterable[pl.DataFrame], *, remark: str = "", **head: Any
+    ) -> None:
+        """Write one frame, or several as if they were one; below a table, also `remark`."""
         import polars as pl
 
         with self.open(**head) as sink:
             for frame in [frames] if isinstance(frames, pl.DataFrame) else frames:
                 sink.write(frame)
+            sink.remark(remark)
 
     def write_document(self, document: Mapping[str, Any], frame: pl.DataFrame) -> None:
         """Write `document` where the format is JSON, and `frame`, its rows, elsewhere."""
@@ -135,6 +138,9 @@ class Sink(ABC):
 
     @abstractmethod
     def _write(self, frame: pl.DataFrame) -> None: ...
+
+    def remark(self, text: str) -> None:  # noqa: B027
+        """Write a line for people, where the format has room for one."""
 
     def finish(self) -> None:  # noqa: B027
         """Write what comes after the last batch."""
@@ -217,6 +223,10 @@ class _Table(Sink):
         from recsys.cli.table import render
 
         self.stream.write(render(frame).encode(errors="replace"))
+
+    def remark(self, text: str) -> None:
+        if text:
+            self.stream.write(f"{text}\n".encode(errors="replace"))
 
 
 _SINKS: dict[str, type[Sink]] = {

@@ -1,20 +1,59 @@
 """Offline evaluation: splits, metrics, and models compared on held-out ratings."""
 
-from recsys.evaluation.experiment import Evaluation, evaluate
-from recsys.evaluation.metrics import DEFINITIONS, hit_matrix, mae, ndcg, precision, recall, rmse
-from recsys.evaluation.split import Split, random_split, split_from_pair
+from recsys.evaluation.experiment import Evaluation, Settings, SplitInfo, evaluate
+from recsys.evaluation.folds import k_fold
+from recsys.evaluation.metrics import (
+    DEFINITIONS,
+    DIRECTIONS,
+    average_precision,
+    hit_matrix,
+    hit_rate,
+    mae,
+    ndcg,
+    precision,
+    recall,
+    reciprocal_rank,
+    rmse,
+)
+from recsys.evaluation.pairs import split_from_pair
+from recsys.evaluation.parts import fingerprint
+from recsys.evaluation.ranking import sample_candidates
+from recsys.evaluation.split import (
+    Split,
+    held_out_users,
+    leave_last_split,
+    per_user_split,
+    random_split,
+    time_split,
+)
+from recsys.evaluation.storing import read_split, save_split
 
 __all__ = [
     "DEFINITIONS",
+    "DIRECTIONS",
     "Evaluation",
+    "Settings",
     "Split",
+    "SplitInfo",
+    "average_precision",
     "evaluate",
+    "fingerprint",
+    "held_out_users",
     "hit_matrix",
+    "hit_rate",
+    "k_fold",
+    "leave_last_split",
     "mae",
     "ndcg",
+    "per_user_split",
     "precision",
     "random_split",
+    "read_split",
     "recall",
+    "reciprocal_rank",
     "rmse",
+    "sample_candidates",
+    "save_split",
     "split_from_pair",
+    "time_split",
 ]

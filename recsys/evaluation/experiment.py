@@ -2,60 +2,156 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from recsys.errors import DataError
-from recsys.evaluation.metrics import Hits, hit_matrix, mae, ndcg, precision, recall, rmse
-from recsys.evaluation.split import Split
+from recsys.evaluation.measuring import Asked, Run, Stage, run
+from recsys.evaluation.metrics import DEFINITIONS
+from recsys.evaluation.parts import fingerprint
+from recsys.evaluation.ranking import Task
+from recsys.evaluation.split import NOTHING_KNOWN, Split
+from recsys.evaluation.summary import Summary, joined
 from recsys.models.base import Model, Step
-from recsys.ratings import Ratings
-from recsys.recommender import Recommender
-from recsys.topn import csr_exclusion, top_n
-from recsys.training import clip_to_range
 
-__all__ = ["Evaluation", "evaluate"]
+__all__ = ["Evaluation", "New", "Settings", "evaluate"]
+
+New = Literal["drop", "keep"]
+RESAMPLES = 1000
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How was measured: what besides models and data a repetition needs.
+
+    Attributes
+    ----------
+    ns : tuple of int
+        Lengths of the recommendations, increasing.
+    relevant_from : float or None
+        The least rating of a relevant test item; None: all test items are relevant.
+    candidates : int or None
+        Random items that each user's relevant ones are ranked among; None: all unseen items.
+    new : {"drop", "keep"}
+        What was done with test ratings of users and items without training ratings.
+    resamples : int
+        Bootstrap samples.
+    confidence : float
+        Of the intervals; 1 minus the level of the tests.
+    seed : int
+        Of what is random in the evaluation: candidates, bootstrap and tests.
+    """
+
+    ns: tuple[int, ...]
+    relevant_from: float | None
+    candidates: int | None
+    new: New
+    resamples: int
+    confidence: float
+    seed: int
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
     """What `evaluate` found.
 
+    A metric is called by its kind, as in `DEFINITIONS`, and for recommendations the N: "rmse",
+    "ndcg@10".
+
     Attributes
     ----------
     table : polars DataFrame
-        One row per model: model, rmse, mae, precision@n, recall@n, ndcg@n (means over users),
-        fit_seconds, recommend_seconds, users (over whom the ranking metrics are means). rmse and
-        mae are null where there is no rating to predict: on implicit feedback, and for models
-        that only rank.
+        One row per model: model, rmse, mae, the other metrics, fit_seconds, recommend_seconds
+        (means over folds), peak_memory (bytes by which the process grew while the model was fitted
+        and asked; null where the system does not tell), users (over whom ranking metrics are
+        means). A metric is null where it does not apply, as rmse and mae of a model that only
+        ranks, or on implicit feedback.
+    metrics : polars DataFrame
+        One row per model and metric that applies: model, metric, kind, n (null for rmse and mae),
+        value, low, high (the confidence interval), users (how many have a value).
+    comparisons : polars DataFrame
+        One row per pair of models and metric that is a ratio of sums over users: metric, kind, n,
+        model, other, difference (model minus other), low, high, p_value, adjusted (by Holm's
+        method, over the pairs of models of the metric).
     per_user : polars DataFrame
-        model, user, precision@n, recall@n, ndcg@n: what the means are means of.
-    n : int
-        Length of the recommendations.
+        One row per model and user with test ratings: model, user, relevant (number of relevant
+        test items), ratings (number of test ratings), squared_error and absolute_error (sums over
+        the latter), and the metrics, null where the user has no value. On several folds, numbers
+        and sums are over all, metrics are the user's means.
+    residuals : polars DataFrame
+        model, low, high, count: the histogram of predicted minus actual ratings.
+    steps : dict of str to tuple of Step
+        The sweeps of each model, on the first fold.
+    settings : Settings
+    splits : tuple of Split
+        Without the ratings themselves: see `SplitInfo`.
     counts : dict of str to int
-        train_ratings, test_ratings; users_evaluated and users_without_test_items (who are left
-        out of the ranking metrics); cold_users and cold_items (with test ratings only; they stay
-        in); unknown_users, unknown_items, unknown_ratings (not in the training data, left out).
+        Summed over folds: train_ratings, test_ratings; users_evaluated and
+        users_without_test_items (who are left out of the ranking metrics); new_users, new_items,
+        new_ratings (test ratings of users or items without training ratings).
+    fingerprint : str
+        SHA-256 of the data and of how the first split parts them.
     """
 
     table: pl.DataFrame
+    metrics: pl.DataFrame
+    comparisons: pl.DataFrame
     per_user: pl.DataFrame
-    n: int
+    residuals: pl.DataFrame
+    steps: dict[str, tuple[Step, ...]]
+    settings: Settings
+    splits: tuple[SplitInfo, ...]
+    counts: dict[str, int]
+    fingerprint: str
+
+    @property
+    def held_out(self) -> str:
+        """What was held out, in words."""
+        first, folds = self.splits[0], len(self.splits)
+        if folds == 1:
+            return first.description
+        if first.method == "k-fold":
+            seed = first.parameters["seed"]
+            return f"each of {folds} folds of the ratings in turn, at random (seed {seed})"
+        return f"each of {folds} splits in turn, the first one {first.description}"
+
+
+@dataclass(frozen=True, slots=True)
+class SplitInfo:
+    """A split without its ratings.
+
+    Attributes
+    ----------
+    method, parameters
+        As in `Split`.
+    description : str
+        The same in words.
+    counts : dict of str to int
+        As in `Evaluation`.
+    """
+
+    method: str
+    parameters: dict[str, Any]
+    description: str
     counts: dict[str, int]
 
 
 def evaluate(
     models: Mapping[str, Model | str] | Iterable[Model | str],
-    split: Split,
-    n: int = 10,
+    split: Split | Iterable[Split],
+    n: int | Sequence[int] = 10,
     *,
     relevant_from: float | None = None,
+    candidates: int | None = None,
+    new: New = "drop",
+    metrics: Sequence[str] | None = None,
+    resamples: int = RESAMPLES,
+    confidence: float = CONFIDENCE,
+    seed: int = 0,
     on_step: Callable[[str, Step], None] | None = None,
 ) -> Evaluation:
     """Fit each model to the training part and measure it on the test part.
@@ -68,120 +164,132 @@ def evaluate(
     ----------
     models : mapping of label to model, or iterable of models
         Names or model objects; the latter are fitted in place.
-    split : Split
-    n : int
-        Length of the recommendations.
+    split : Split, or iterable of Split
+        Several are folds: each user's metrics are means over the folds in which the user has test
+        ratings.
+    n : int or sequence of int
+        Lengths of the recommendations.
     relevant_from : float, optional
         Test items rated at least this are relevant. By default all test items are, whatever
         their rating.
+    candidates : int, optional
+        Rank each user's relevant items among so many random ones instead of all. Such metrics are
+        not those over all items (see `recsys.evaluation.ranking.sample_candidates`).
+    new : {"drop", "keep"}
+        Leave out test ratings of users and items without training ratings, or keep them: a model
+        knows of these no more than that they are there.
+    metrics : sequence of str, optional
+        Names in `DEFINITIONS`; all, if not given.
+    resamples : int
+        Bootstrap samples; with 0, there are no intervals and no tests.
+    confidence : float
+        Of the intervals.
+    seed : int
+        Of the candidates, the bootstrap and the tests.
     on_step : callable, optional
         Called with the label of the model and a `Step` after each sweep.
 
     Raises
     ------
     DataError
-        If n is below 1, two models have the same label, no test item is relevant, or a model
-        cannot use the ratings.
+        If n is below 1, two models have the same label, training and test ratings overlap or are
+        on the wrong side of the split's cut, no test item is relevant, or a model cannot use the
+        ratings.
+
+    Examples
+    --------
+    >>> import recsys
+    >>> ratings = recsys.read_ratings(recsys.sample_path()).ratings
+    >>> split = recsys.random_split(ratings, seed=1)
+    >>> found = evaluate(["popular", "random"], split, n=[5, 10], metrics=["ndcg"])
+    >>> found.table.columns[:3]
+    ['model', 'ndcg@5', 'ndcg@10']
+    >>> found.comparisons["adjusted"].to_list() == [0.0001, 0.0001]
+    True
     """
     labelled = _labelled(models)
-    if n < 1:
-        raise DataError(f"n must be at least 1; got {n}.")
-    ranking = _Ranking.of(split, n, relevant_from)
-    rows, per_user = [], []
-    for label, model in labelled.items():
-        row, of_users = _measure(label, Recommender(model), split, ranking, on_step)
-        rows.append(row)
-        per_user.append(of_users)
+    settings = Settings(_ns(n), relevant_from, candidates, new, resamples, confidence, seed)
+    asked = Asked(settings.ns, _kinds(metrics))
+    _check(settings, labelled)
+    runs: dict[str, list[Run]] = {label: [] for label in labelled}
+    splits: list[SplitInfo] = []
+    mark = ""
+    for each in [split] if isinstance(split, Split) else split:
+        stage, info = _prepared(each, settings, asked)
+        splits.append(info)
+        mark = mark or fingerprint(*each.parts)
+        for label, model in labelled.items():
+            runs[label].append(run(model, stage, asked, _reporting(label, on_step)))
+    if not splits:
+        raise DataError("There are no splits to evaluate on.")
+    summary = Summary.of({label: joined(mine) for label, mine in runs.items()}, asked, settings)
+    return Evaluation(
+        summary.table,
+        summary.metrics,
+        summary.comparisons,
+        summary.per_user,
+        summary.residuals,
+        {label: mine[0].steps for label, mine in runs.items()},
+        settings,
+        tuple(splits),
+        {key: sum(info.counts[key] for info in splits) for key in splits[0].counts},
+        mark,
+    )
+
+
+def _prepared(split: Split, settings: Settings, asked: Asked) -> tuple[Stage, SplitInfo]:
+    """Check the split, apply the policy on what is new, and count."""
+    split.check()
+    used = split.without_new() if settings.new == "drop" else split
+    if split.test.n_ratings and not used.test.n_ratings:
+        raise DataError(NOTHING_KNOWN)
+    task = Task.of(
+        used, settings.ns[-1], settings.relevant_from, settings.candidates, settings.seed
+    )
     counts = {
-        "train_ratings": split.train.n_ratings,
-        "test_ratings": split.test.n_ratings,
-        "users_evaluated": len(ranking.users),
-        "users_without_test_items": split.train.n_users - len(ranking.users),
-        **{name: getattr(split, name) for name in _SPLIT_COUNTS},
+        "train_ratings": used.train.n_ratings,
+        "test_ratings": used.test.n_ratings,
+        "users_evaluated": len(task.users),
+        "users_without_test_items": used.seen.n_users - len(task.users),
+        "new_users": split.new_users,
+        "new_items": split.new_items,
+        "new_ratings": split.new_ratings,
     }
-    return Evaluation(pl.DataFrame(rows, schema=_schema(n)), pl.concat(per_user), n, counts)
+    info = SplitInfo(split.method, split.parameters, split.description, counts)
+    return Stage.of(used, task, asked), info
 
 
-_SPLIT_COUNTS = ("cold_users", "cold_items", "unknown_users", "unknown_items", "unknown_ratings")
+def _reporting(
+    label: str, on_step: Callable[[str, Step], None] | None
+) -> Callable[[Step], None] | None:
+    return None if on_step is None else lambda step: on_step(label, step)
 
 
-def _schema(n: int) -> dict[str, Any]:
-    ranking = [f"{name}@{n}" for name in ("precision", "recall", "ndcg")]
-    numbers = ["rmse", "mae", *ranking, "fit_seconds", "recommend_seconds"]
-    return {"model": pl.String, **dict.fromkeys(numbers, pl.Float64), "users": pl.Int64}
+def _ns(n: int | Sequence[int]) -> tuple[int, ...]:
+    ns = tuple(sorted({n} if isinstance(n, int) else set(n)))
+    if not ns or ns[0] < 1:
+        raise DataError(f"n must be at least 1; got {n}.")
+    return ns
 
 
-@dataclass(frozen=True, slots=True)
-class _Ranking:
-    """The ranking task: whom to recommend to, and what they will turn out to like."""
-
-    users: NDArray[np.int64]
-    relevant: Ratings
-    n: int
-
-    @classmethod
-    def of(cls, split: Split, n: int, relevant_from: float | None) -> _Ranking:
-        relevant = split.test
-        if not relevant.n_ratings:
-            raise DataError("There are no test ratings to measure the models on.")
-        if relevant_from is not None:
-            relevant = relevant.take(relevant.values >= relevant_from)
-        users = np.flatnonzero(np.diff(relevant.indptr))
-        if not len(users):
-            raise DataError(f"No test rating is {relevant_from} or more, so no item is relevant.")
-        return cls(users, relevant, n)
-
-    def hits(self, model: Model, train: Ratings) -> Hits:
-        """Recommend to all users; which recommendations are relevant, (n_users, n)."""
-        seen = csr_exclusion(train.indptr, train.indices)
-        tops = top_n(model, self.users, self.n, exclude=seen)
-        return hit_matrix(tops, self.users, self.relevant, self.n)
+def _kinds(asked: Sequence[str] | None) -> tuple[str, ...]:
+    if asked is None:
+        return tuple(DEFINITIONS)
+    for kind in asked:
+        if kind not in DEFINITIONS:
+            raise DataError(f"There is no metric {kind!r}; there are {', '.join(DEFINITIONS)}.")
+    return tuple(kind for kind in DEFINITIONS if kind in asked)
 
 
-def _measure(
-    label: str,
-    recommender: Recommender,
-    split: Split,
-    ranking: _Ranking,
-    on_step: Callable[[str, Step], None] | None,
-) -> tuple[dict[str, Any], pl.DataFrame]:
-    """Fit and test one model; its row of the table, and its values per user."""
-
-    def each(step: Step) -> None:
-        if on_step is not None:
-            on_step(label, step)
-
-    start = time.perf_counter()
-    recommender.fit(split.train, on_step=each)
-    fitted = time.perf_counter()
-    hits = ranking.hits(recommender.model, split.train)
-    recommended = time.perf_counter()
-    n_relevant = np.diff(ranking.relevant.indptr)[ranking.users]
-    values = {
-        f"precision@{ranking.n}": precision(hits),
-        f"recall@{ranking.n}": recall(hits, n_relevant),
-        f"ndcg@{ranking.n}": ndcg(hits, n_relevant),
-    }
-    row = {
-        "model": label,
-        **_rating_errors(recommender, split.test),
-        **{name: float(value.mean()) for name, value in values.items()},
-        "fit_seconds": fitted - start,
-        "recommend_seconds": recommended - fitted,
-        "users": len(hits),
-    }
-    users = split.train.users.take(ranking.users)
-    return row, pl.DataFrame({"model": [label] * len(hits), "user": users, **values})
-
-
-def _rating_errors(recommender: Recommender, test: Ratings) -> dict[str, float | None]:
-    """RMSE and MAE, or None where no rating is predicted."""
-    model, training = recommender.model, recommender.training
-    if training["implicit"] or test.implicit or not model.predicts_ratings:
-        return {"rmse": None, "mae": None}
-    predicted = model.predict(test.user_index_of_nonzeros(), test.indices)
-    predicted = clip_to_range(predicted, training)
-    return {"rmse": rmse(predicted, test.values), "mae": mae(predicted, test.values)}
+def _check(settings: Settings, labelled: Mapping[str, Model | str]) -> None:
+    if not labelled:
+        raise DataError("There are no models to evaluate.")
+    if settings.new not in ("drop", "keep"):
+        raise DataError(f"new must be 'drop' or 'keep'; got {settings.new!r}.")
+    if settings.resamples < 0:
+        raise DataError(f"resamples must not be negative; got {settings.resamples}.")
+    if not 0 < settings.confidence < 1:
+        raise DataError(f"confidence must lie between 0 and 1; got {settings.confidence}.")
 
 
 def _labelled(models: Mapping[str, Model | str] | Iterable[Model | str]) -> dict[str, Model | str]:

@@ -38,11 +38,23 @@ def ratings(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for item in rng.sample(range(N_ITEMS), 12):
             likes = (user + item) % 2 == 0
             rating = rng.choice([4.0, 4.5, 5.0] if likes else [1.0, 2.0, 2.5])
-            lines.append(f"{user},{100 + item},{rating},{1_000_000_000 + len(lines)}")
+            time = 1_000_000_000 + 7919 * len(lines) % 10_007  # users take turns
+            lines.append(f"{user},{100 + item},{rating},{time}")
     (folder / "ratings.csv").write_text("\n".join(lines) + "\n")
     titles = [f'{100 + item},"Film {item}, The [{item}] (1999)",Drama' for item in range(N_ITEMS)]
     (folder / "movies.csv").write_text("\n".join(["movieId,title,genres", *titles]) + "\n")
     return folder
+
+
+@pytest.fixture(scope="session")
+def implicit(ratings: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same contacts in a file without ratings and times."""
+    import polars as pl
+
+    path = tmp_path_factory.mktemp("implicit") / "plays.csv"
+    frame = pl.read_csv(ratings / "ratings.csv").select(user="userId", item="movieId")
+    frame.write_csv(path)
+    return path
 
 
 @pytest.fixture(scope="session")

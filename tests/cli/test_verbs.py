@@ -28,14 +28,6 @@ def json_lines(result):
 
 
 @pytest.fixture(scope="session")
-def implicit(ratings, tmp_path_factory):
-    path = tmp_path_factory.mktemp("implicit") / "plays.csv"
-    frame = pl.read_csv(ratings / "ratings.csv").select(user="userId", item="movieId")
-    frame.write_csv(path)
-    return path
-
-
-@pytest.fixture(scope="session")
 def loaded(model):
     return Recommender.load(model)
 
@@ -388,95 +380,6 @@ def test_predict_unknown_pairs(run, model, loaded, cold_start):
 def test_predict_without_an_item_column(run, model):
     Path("pairs.csv").write_text("user,rating\n1,3\n")
     assert "pairs.csv has no item column" in run("predict", model, "pairs.csv", code=1).stderr
-
-
-# evaluate
-
-
-def test_evaluate_compares_three_models(run, ratings):
-    result = run("evaluate", ratings)
-    found = table(result)
-    assert found["model"].to_list() == ["als", "bias", "popular"]
-    assert {"rmse", "mae", "precision@10", "recall@10", "ndcg@10"} < set(found.columns)
-    assert found["rmse"][0] < found["rmse"][1]
-    assert "trained on 432 and tested on 48 ratings" in result.stderr
-
-
-def test_evaluate_document(run, ratings):
-    args = ["evaluate", ratings, "--json", "--model", "als", "-n", 5, "--seed", 3]
-    document = json.loads(run(*args).stdout)
-    assert (document["schema"], document["seed"], document["n"]) == (1, 3, 5)
-    assert document["data"]["fingerprint"].startswith("sha256:")
-    assert set(document["definitions"]) >= {"rmse", "ndcg"}
-    (model,) = document["models"]
-    assert model["parameters"]["random_state"] == 3
-    assert model["metrics"]["rmse"]["ratings"] == 48
-    ndcg = model["metrics"]["ndcg@5"]
-    low, high = ndcg["interval"]
-    assert low <= ndcg["value"] <= high
-    assert ndcg["users"] == document["data"]["users_evaluated"]
-
-
-def test_evaluate_interval_is_of_the_mean_over_users():
-    from recsys.cli.evaluate import _interval
-
-    low, high = _interval(pl.Series([0.0, 1.0, 2.0, 3.0]))
-    half = 1.96 * np.std([0, 1, 2, 3], ddof=1) / 2
-    assert (low, high) == pytest.approx((1.5 - half, 1.5 + half))
-    assert _interval(pl.Series([1.0])) is None
-
-
-def test_evaluate_same_seed_same_numbers_other_seed_other_data(run, ratings):
-    def document(*args):
-        found = json.loads(run("evaluate", ratings, "--json", "--model", "bias", *args).stdout)
-        return found["data"]["fingerprint"], found["models"][0]["metrics"]
-
-    assert document("--seed", 1) == document("--seed", 1)
-    assert document("--seed", 1)[0] != document("--seed", 2)[0]
-    fraction = json.loads(run("evaluate", ratings, "--json", "--test-fraction", 0.5).stdout)
-    assert fraction["data"]["test_ratings"] == 240
-
-
-def test_fingerprint_is_of_the_data_and_not_of_the_file(run, ratings):
-    pl.read_csv(ratings / "ratings.csv").reverse().write_parquet("other.parquet")
-
-    def fingerprint(path):
-        text = run("evaluate", path, "--json", "--model", "popular").stdout
-        return json.loads(text)["data"]["fingerprint"]
-
-    assert fingerprint("other.parquet") == fingerprint(ratings)
-
-
-def test_evaluate_two_files(run, ratings):
-    frame = pl.read_csv(ratings / "ratings.csv").sample(fraction=1, shuffle=True, seed=0)
-    frame[:400].write_csv("train.csv")
-    unknown = pl.DataFrame({"userId": [999], "movieId": [100], "rating": [4.0], "timestamp": [1]})
-    pl.concat([frame[400:], unknown]).write_csv("test.csv")
-    result = run("evaluate", "--train", "train.csv", "--test", "test.csv")
-    assert len(table(result)) == 3
-    assert "tested on 80 ratings" in result.stderr
-    assert "1 test ratings of unknown users or items left out" in result.stderr
-
-
-def test_evaluate_implicit_data_has_no_rating_metrics(run, implicit):
-    found = table(run("evaluate", implicit))
-    assert found["model"].to_list() == ["popular", "random"]
-    assert not {"rmse", "mae"} & set(found.columns)
-    document = json.loads(run("evaluate", implicit, "--json").stdout)
-    assert "rmse" not in document["models"][0]["metrics"]
-
-
-@pytest.mark.parametrize(
-    "args",
-    [
-        [],
-        ["x", "--train", "a", "--test", "b"],
-        ["--train", "a"],
-        ["--train", "a", "--test", "b", "--test-fraction", "0.2"],
-    ],
-)
-def test_evaluate_bad_usage(run, args):
-    assert "Error: " in run("evaluate", *args, code=2).stderr
 
 
 # scree

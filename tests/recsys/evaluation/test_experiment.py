@@ -1,13 +1,31 @@
 """evaluate: models on the same split, against doing it slowly by hand."""
 
+import os
+from pathlib import Path
+
 import numpy as np
 import polars as pl
 import pytest
 import scipy.sparse as sp
 
+import recsys.evaluation.measuring
 import recsys.topn
 from recsys.errors import DataError
-from recsys.evaluation import Split, evaluate, random_split, split_from_pair
+from recsys.evaluation import (
+    DEFINITIONS,
+    Split,
+    evaluate,
+    held_out_users,
+    k_fold,
+    random_split,
+    ranking,
+    read_split,
+    sample_candidates,
+    split_from_pair,
+)
+from recsys.evaluation.memory import PeakMemory
+from recsys.evaluation.significance import holm, sign_flip
+from recsys.models.als import ALS
 from recsys.models.baselines import Bias, Popular, Random
 from recsys.ratings import Ratings
 from recsys.recommender import Recommender
@@ -30,7 +48,7 @@ def implicit_split(split):
 
 
 def slow_ranking(model, split, n, relevant_from=None):
-    """Precision, recall and NDCG per user, through frames of ids."""
+    """Accuracy of each user, through frames of ids."""
     test = split.test.to_frame()
     if relevant_from is not None:
         test = test.filter(pl.col("rating") >= relevant_from)
@@ -40,27 +58,34 @@ def slow_ranking(model, split, n, relevant_from=None):
     for user in sorted(liked):
         items = frame.filter(pl.col("user") == user)["item"].to_list()
         hits = [item in liked[user] for item in items]
-        gain = sum(hit / np.log2(rank + 2) for rank, hit in enumerate(hits))
-        ideal = sum(1 / np.log2(rank + 2) for rank in range(min(n, len(liked[user]))))
-        values[user] = (sum(hits) / n, sum(hits) / len(liked[user]), gain / ideal)
+        ranks = [rank for rank, hit in enumerate(hits, start=1) if hit]
+        gain = sum(1 / np.log2(rank + 1) for rank in ranks)
+        possible = min(n, len(liked[user]))
+        ideal = sum(1 / np.log2(rank + 2) for rank in range(possible))
+        values[user] = (
+            sum(hits) / n,
+            sum(hits) / len(liked[user]),
+            float(any(hits)),
+            sum(place / rank for place, rank in enumerate(ranks, start=1)) / possible,
+            1 / ranks[0] if ranks else 0.0,
+            gain / ideal,
+        )
     return values
 
 
+ACCURACY = ["precision", "recall", "hit_rate", "map", "mrr", "ndcg"]
+BEYOND = ["coverage", "novelty", "diversity", "gini", "popularity_bias"]
+
+
 def test_the_table_has_a_row_for_each_model(split):
-    result = evaluate(["bias", "popular", Random(random_state=2)], split, n=5)
-    assert result.table.schema == {
-        "model": pl.String,
-        "rmse": pl.Float64,
-        "mae": pl.Float64,
-        "precision@5": pl.Float64,
-        "recall@5": pl.Float64,
-        "ndcg@5": pl.Float64,
-        "fit_seconds": pl.Float64,
-        "recommend_seconds": pl.Float64,
-        "users": pl.Int64,
-    }
+    result = evaluate(["bias", "popular", Random(random_state=2)], split, n=[5, 2])
+    ranked = [f"{kind}@{n}" for kind in ACCURACY + BEYOND for n in (2, 5)]
+    assert result.table.columns == [
+        *["model", "rmse", "mae", *ranked],
+        *["fit_seconds", "recommend_seconds", "peak_memory", "users"],
+    ]
     assert result.table["model"].to_list() == ["bias", "popular", "random"]
-    assert result.n == 5
+    assert result.settings.ns == (2, 5)
 
 
 def test_random_scores_are_no_predicted_ratings(split):
@@ -69,18 +94,27 @@ def test_random_scores_are_no_predicted_ratings(split):
     assert table["mae"].is_null().to_list() == [True, False]
 
 
-@pytest.mark.parametrize("n", [1, 4, 40])
 @pytest.mark.parametrize("relevant_from", [None, 4])
-def test_ranking_equals_the_slow_way(split, n, relevant_from):
-    result = evaluate(["popular"], split, n=n, relevant_from=relevant_from)
-    expected = slow_ranking("popular", split, n, relevant_from)
-    per_user = result.per_user
-    assert per_user["user"].to_list() == list(expected)
-    names = [f"precision@{n}", f"recall@{n}", f"ndcg@{n}"]
-    np.testing.assert_allclose(per_user.select(names).to_numpy(), list(expected.values()))
-    means = result.table.select(names).row(0)
-    np.testing.assert_allclose(means, np.mean(list(expected.values()), axis=0))
+def test_ranking_equals_the_slow_way(split, relevant_from):
+    ns = [1, 4, 40]
+    result = evaluate(["popular"], split, n=ns, relevant_from=relevant_from)
+    for n in ns:
+        expected = slow_ranking("popular", split, n, relevant_from)
+        names = [f"{kind}@{n}" for kind in ACCURACY]
+        known = result.per_user.drop_nulls(names)
+        assert known["user"].to_list() == list(expected)
+        np.testing.assert_allclose(known.select(names).to_numpy(), list(expected.values()))
+        means = result.table.select(names).row(0)
+        np.testing.assert_allclose(means, np.mean(list(expected.values()), axis=0))
     assert result.table["users"].to_list() == [len(expected)]
+
+
+def test_users_without_relevant_items_have_errors_only(split):
+    frame = evaluate(["popular"], split, relevant_from=4).per_user
+    others = frame.filter(pl.col("relevant") == 0)
+    assert 0 < len(others) < len(frame)
+    assert others["ndcg@10"].is_null().all()
+    assert frame["squared_error"].is_not_null().all()
 
 
 def test_rating_errors_are_those_of_the_recommender(split):
@@ -103,39 +137,48 @@ class Wild(Bias):
         return super().predict(users, items) + 1000
 
 
-def test_users_without_test_items_are_left_out_and_cold_ones_counted():
+def test_what_is_new_is_dropped_or_kept_and_counted():
     nan = np.nan
     whole = Ratings.from_matrix(np.array([[5, nan, 1], [4, 3, nan], [nan, nan, 2.0]]))
     held_out = np.array([False, True, True, False, True])
     split = Split(whole.take(~held_out), whole.take(held_out))
-    result = evaluate(["popular"], split, n=1)
-    assert result.counts == {
+    new = {"new_users": 1, "new_items": 1, "new_ratings": 2}
+    kept = evaluate(["popular"], split, n=1, new="keep")
+    assert kept.counts == {
         "train_ratings": 2,
         "test_ratings": 3,
         "users_evaluated": 3,
         "users_without_test_items": 0,
-        "cold_users": 1,
-        "cold_items": 1,
-        "unknown_users": 0,
-        "unknown_items": 0,
-        "unknown_ratings": 0,
+        **new,
     }
-    liked = evaluate(["popular"], split, n=1, relevant_from=2)
+    dropped = evaluate(["popular"], split, n=1)
+    assert dropped.counts["test_ratings"] == dropped.counts["users_evaluated"] == 1
+    assert dropped.per_user["user"].to_list() == [1]
+    strangers = np.array([False, False, True, True, True])
+    with pytest.raises(DataError, match="No test rating has both a user and an item"):
+        evaluate(["popular"], Split(whole.take(~strangers), whole.take(strangers)), n=1)
+    liked = evaluate(["popular"], split, n=1, relevant_from=2, new="keep")
     assert liked.counts["users_without_test_items"] == 1
-    assert liked.per_user["user"].to_list() == [1, 2]
+    assert liked.per_user.drop_nulls("ndcg@1")["user"].to_list() == [1, 2]
 
 
-def test_unknown_test_ratings_are_counted():
-    train = Ratings.from_frame(pl.DataFrame({"user": [1, 2], "item": [1, 2], "rating": [3.0, 4.0]}))
-    test = Ratings.from_frame(pl.DataFrame({"user": [1, 9], "item": [2, 2], "rating": [3.0, 4.0]}))
-    counts = evaluate(["popular"], split_from_pair(train, test)).counts
-    assert (counts["unknown_users"], counts["unknown_ratings"]) == (1, 1)
-    assert counts["unknown_items"] == 0
+def test_what_is_new_plays_no_part_where_it_is_dropped(split):
+    train, test = split.train.to_frame(), split.test.to_frame()
+    strangers = pl.DataFrame({"user": [0, 99], "item": [99, 0], "rating": [1.0, 5.0]})
+    wider = pl.concat([test, strangers.cast(test.schema)])
+    pair = split_from_pair(Ratings.from_frame(train), Ratings.from_frame(wider))
+    found = evaluate(["bias"], pair)
+    assert (found.counts["new_users"], found.counts["new_items"]) == (1, 1)
+    assert found.counts["new_ratings"] == 2
+    plain = evaluate(["bias"], split_from_pair(Ratings.from_frame(train), split.test))
+    assert found.per_user.equals(plain.per_user)
+    assert found.fingerprint != plain.fingerprint
 
 
 def test_implicit_feedback_is_ranked_only(implicit_split):
     row = evaluate(["popular"], implicit_split).table.row(0, named=True)
     assert row["rmse"] is row["mae"] is None
+    assert "rmse" not in evaluate(["popular"], implicit_split).metrics["metric"].to_list()
     assert row["ndcg@10"] > 0
 
 
@@ -147,6 +190,7 @@ def test_a_model_that_needs_values_says_so(implicit_split):
 def test_blocks_change_nothing(split, monkeypatch):
     whole = evaluate(["bias"], split).per_user
     monkeypatch.setattr(recsys.topn, "_BLOCK_SCORES", 60)
+    monkeypatch.setattr(recsys.evaluation.measuring, "_BLOCK", 70)
     assert evaluate(["bias"], split).per_user.equals(whole)
 
 
@@ -182,3 +226,177 @@ def test_bad_questions_are_refused(split):
         evaluate(["popular"], Split(split.train, nothing))
     with pytest.raises(DataError, match="There is no model 'populer'; did you mean 'popular'"):
         evaluate(["populer"], split)
+    with pytest.raises(DataError, match="There is no metric 'auc'; there are rmse, mae"):
+        evaluate(["popular"], split, metrics=["auc"])
+    with pytest.raises(DataError, match="new must be 'drop' or 'keep'; got 'ask'"):
+        evaluate(["popular"], split, new="ask")
+    with pytest.raises(DataError, match="confidence must lie between 0 and 1; got 95"):
+        evaluate(["popular"], split, confidence=95)
+    with pytest.raises(DataError, match="resamples must not be negative; got -1"):
+        evaluate(["popular"], split, resamples=-1)
+    with pytest.raises(DataError, match="There are no models to evaluate"):
+        evaluate([], split)
+    with pytest.raises(DataError, match="There are no splits to evaluate on"):
+        evaluate(["popular"], [])
+
+
+def test_metrics_have_their_intervals(split):
+    found = evaluate(["bias", "random"], split, n=[3, 9])
+    assert found.metrics.height == 2 * 11 * 2 + 2
+    row = found.metrics.filter(model="bias", metric="ndcg@3").row(0, named=True)
+    values = found.per_user.filter(model="bias")["ndcg@3"].to_numpy()
+    assert row["value"] == pytest.approx(values.mean())
+    assert (row["kind"], row["n"], row["users"]) == ("ndcg", 3, len(values))
+    spread = 1.96 * values.std() / np.sqrt(len(values))
+    assert row["low"] == pytest.approx(values.mean() - spread, abs=spread / 3)
+    assert row["high"] == pytest.approx(values.mean() + spread, abs=spread / 3)
+    inside = pl.col("value").is_between("low", "high")
+    assert found.metrics.select(inside.all()).item()
+    again = evaluate(["bias", "random"], split, n=[3, 9])
+    assert again.metrics.equals(found.metrics)
+    assert not evaluate(["bias", "random"], split, n=3, seed=1).metrics.equals(
+        evaluate(["bias", "random"], split, n=3).metrics
+    )
+
+
+def test_errors_of_users_make_up_the_error(split):
+    found = evaluate(["bias"], split)
+    users = found.per_user
+    mean = users["squared_error"].sum() / users["ratings"].sum()
+    assert found.table["rmse"][0] == pytest.approx(np.sqrt(mean))
+    assert users["ratings"].sum() == found.residuals["count"].sum() == split.test.n_ratings
+
+
+def test_pairs_of_models_are_compared(split):
+    found = evaluate(["bias", "popular", "random"], split, n=5)
+    compared = found.comparisons
+    assert set(compared["kind"]) == set(DEFINITIONS) - {"coverage", "gini"}
+    assert compared.filter(kind="ndcg").select("model", "other").rows() == [
+        ("bias", "popular"),
+        ("bias", "random"),
+        ("popular", "random"),
+    ]
+    assert compared.filter(kind="rmse").height == 1
+    row = compared.filter(metric="recall@5").row(0, named=True)
+    bias, popular = (
+        found.per_user.filter(model=model)["recall@5"].to_numpy() for model in ("bias", "popular")
+    )
+    assert row["difference"] == pytest.approx((bias - popular).mean())
+    assert row["low"] <= row["difference"] <= row["high"]
+    expected = sign_flip((bias - popular)[:, None])[0]
+    assert row["p_value"] == pytest.approx(expected, abs=0.02)
+    recall = compared.filter(metric="recall@5")
+    np.testing.assert_array_equal(recall["adjusted"], holm(recall["p_value"]))
+
+
+def test_the_same_model_twice_does_not_differ(split):
+    found = evaluate({"one": "bias", "two": "bias"}, split)
+    assert found.comparisons["p_value"].to_list() == [1.0] * found.comparisons.height
+    assert found.comparisons["difference"].to_list() == [0.0] * found.comparisons.height
+
+
+def test_without_resamples_there_are_values_alone(split):
+    found = evaluate(["bias", "popular"], split, resamples=0, metrics=["ndcg", "gini", "rmse"])
+    assert found.metrics["kind"].unique(maintain_order=True).to_list() == ["rmse", "ndcg", "gini"]
+    assert found.metrics["low"].is_null().all()
+    assert found.comparisons.is_empty()
+
+
+def test_one_user_has_no_interval():
+    ratings = Ratings.from_matrix(np.array([[5.0, 3, 1], [4, np.nan, 2]]))
+    held_out = np.array([True, False, False, False, False])
+    found = evaluate(["popular"], Split(ratings.take(~held_out), ratings.take(held_out)))
+    assert found.metrics["low"].is_null().all()
+
+
+def test_folds_are_averaged_by_user(split):
+    ratings = split_from_pair(split.train, split.test)
+    whole = Ratings.from_frame(pl.concat([ratings.train.to_frame(), ratings.test.to_frame()]))
+    folds = list(k_fold(whole, 3, seed=1))
+    together = evaluate(["bias"], folds, n=5, metrics=["rmse", "ndcg", "coverage"])
+    single = [evaluate(["bias"], f, n=5, metrics=["rmse", "ndcg", "coverage"]) for f in folds]
+    parts = pl.concat([each.per_user for each in single])
+    known = whole.n_ratings - together.counts["new_ratings"]
+    assert together.per_user["ratings"].sum() == together.counts["test_ratings"] == known
+    for user in (0, 7, 39):
+        mine = together.per_user.filter(user=user).row(0, named=True)
+        theirs = parts.filter(user=user)
+        assert mine["ndcg@5"] == pytest.approx(theirs["ndcg@5"].mean())
+        assert mine["squared_error"] == pytest.approx(theirs["squared_error"].sum())
+    mean = parts["squared_error"].sum() / known
+    assert together.table["rmse"][0] == pytest.approx(np.sqrt(mean))
+    coverage = [each.table["coverage@5"][0] for each in single]
+    assert together.table["coverage@5"][0] == pytest.approx(np.mean(coverage))
+    assert [info.parameters["fold"] for info in together.splits] == [1, 2, 3]
+    row = together.metrics.filter(kind="coverage").row(0, named=True)
+    assert row["low"] < row["value"] < row["high"]
+
+
+def test_held_out_users_are_folded_in(split):
+    held = held_out_users(split.train, 0.3, seed=1)
+    model = ALS(factors=3)
+    found = evaluate([model], held, n=5)
+    assert model.n_users == held.train.n_users
+    folded = Recommender(model)
+    folded.fit(held.train)
+    history = held.history.to_frame()
+    frame = folded.recommend(history=history, n=5)
+    liked = held.test.to_frame()
+    hits = frame.join(liked, on=["user", "item"]).group_by("user").len()
+    assert found.per_user["precision@5"].sum() == pytest.approx(hits["len"].sum() / 5)
+    predicted = folded.fold_in(history).predict(liked)["prediction"]
+    rmse = np.sqrt(((predicted - liked["rating"]) ** 2).mean())
+    assert found.table["rmse"][0] == pytest.approx(rmse, rel=1e-5)
+
+
+def test_models_that_cannot_fold_users_in_are_refused(split):
+    with pytest.raises(DataError, match=r"The rigid model cannot take in users .*: als, .*bias"):
+        evaluate([Rigid()], held_out_users(split.train, 0.3))
+
+
+class Rigid(Random):
+    name = "rigid"
+    with_users = None
+
+
+@pytest.mark.parametrize("model", ["bias", "popular"])
+def test_sampled_candidates_are_ranked_among_themselves(split, model):
+    found = evaluate([model], split, n=4, candidates=6, seed=5)
+    relevant = split.test
+    drawn = sample_candidates(split, relevant, 6, seed=5)
+    seen = split.train.to_frame()
+    full = Recommender(model).fit(split.train).recommend(n=25)
+    for user in found.per_user["user"]:
+        mine = drawn.indices[drawn.indptr[user] : drawn.indptr[user + 1]]
+        liked = relevant.indices[relevant.indptr[user] : relevant.indptr[user + 1]]
+        assert (
+            len(set(mine.tolist()))
+            == len(mine)
+            == len(liked) + min(6, 25 - len(liked) - seen.filter(user=user).height)
+        )
+        assert not set(mine.tolist()) & set(seen.filter(user=user)["item"].to_list())
+        ranked = [i for i in full.filter(user=user)["item"].to_list() if i in mine][:4]
+        value = found.per_user.filter(user=user)["precision@4"][0]
+        assert value == len(set(ranked) & set(liked.tolist())) / 4
+
+
+def test_candidates_of_many_items_are_drawn_by_trial():
+    rated = np.arange(0, 2000, 2, dtype=np.int32)
+    drawn = ranking._draw(np.random.default_rng(0), 20_000, 500, rated)
+    assert len(set(drawn.tolist())) == 500
+    assert not set(drawn.tolist()) & set(rated.tolist())
+    assert abs(drawn.mean() - 10_500) < 1000
+
+
+def test_memory_is_measured_where_the_system_tells():
+    with PeakMemory() as memory:
+        np.ones(2**23)
+    assert memory.extra is None or 60e6 < memory.extra < 80e6
+
+
+@pytest.mark.skipif("RECSYS_DATASETS" not in os.environ, reason="RECSYS_DATASETS is not set")
+def test_popularity_on_gowalla_is_as_published():
+    split = read_split(Path(os.environ["RECSYS_DATASETS"]) / "gowalla")
+    found = evaluate(["popular"], split, n=20, metrics=["recall", "ndcg"], resamples=0)
+    assert found.table["recall@20"][0] == pytest.approx(0.0416, abs=5e-5)
+    assert found.table["ndcg@20"][0] == pytest.approx(0.0317, abs=5e-5)

@@ -4,14 +4,25 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from recsys.errors import DataError
-from recsys.evaluation import DEFINITIONS, hit_matrix, mae, ndcg, precision, recall, rmse
+from recsys.evaluation import (
+    DEFINITIONS,
+    DIRECTIONS,
+    average_precision,
+    hit_matrix,
+    hit_rate,
+    mae,
+    ndcg,
+    precision,
+    recall,
+    reciprocal_rank,
+    rmse,
+)
 from recsys.ratings import Ratings
-from recsys.topn import TopN
 
 LOG3 = math.log2(3)
 
@@ -53,52 +64,93 @@ def test_precision_divides_by_n_though_less_is_relevant():
     assert ndcg(hits, np.array([1]))[0] == 1
 
 
+def test_the_other_ranking_metrics_by_hand():
+    hits = np.array(
+        [
+            [True, False, True],  # precision 1 and 2/3 at the hits, of 3 relevant
+            [False, True, False],  # the only relevant one, at rank 2
+            [False, False, False],
+            [True, True, True],  # 3 of 7
+        ]
+    )
+    n_relevant = np.array([3, 1, 5, 7])
+    assert hit_rate(hits).tolist() == [1, 1, 0, 1]
+    assert reciprocal_rank(hits).tolist() == [1, 1 / 2, 0, 1]
+    expected = [(1 + 2 / 3) / 3, 1 / 2, 0, 1]
+    np.testing.assert_allclose(average_precision(hits, n_relevant), expected)
+
+
 def brute_force(recommended, relevant, n):
-    """Precision, recall and NDCG of one user, straight from the definitions."""
+    """All metrics of one user, straight from the definitions."""
     found = [item in relevant for item in recommended[:n]]
-    gain = sum(1 / math.log2(rank + 1) for rank, hit in enumerate(found, start=1) if hit)
+    ranks = [rank for rank, hit in enumerate(found, start=1) if hit]
+    gain = sum(1 / math.log2(rank + 1) for rank in ranks)
     ideal = sum(1 / math.log2(rank + 1) for rank in range(1, min(n, len(relevant)) + 1))
-    return sum(found) / n, sum(found) / len(relevant), gain / ideal
+    precisions = [sum(found[:rank]) / rank for rank in ranks]
+    return (
+        sum(found) / n,
+        sum(found) / len(relevant),
+        float(any(found)),
+        sum(precisions) / min(n, len(relevant)),
+        1 / ranks[0] if ranks else 0.0,
+        gain / ideal,
+    )
+
+
+def measured(hits, n_relevant):
+    return np.column_stack(
+        [
+            precision(hits),
+            recall(hits, n_relevant),
+            hit_rate(hits),
+            average_precision(hits, n_relevant),
+            reciprocal_rank(hits),
+            ndcg(hits, n_relevant),
+        ]
+    )
 
 
 @given(st.data(), st.integers(1, 8), st.integers(1, 6), st.integers(1, 4))
+@settings(deadline=None)
 def test_ranking_equals_brute_force(data, n_items, n, n_users):
     items = st.permutations(range(n_items))
     lists = [data.draw(items)[: data.draw(st.integers(0, n))] for _ in range(n_users)]
     relevant = data.draw(hnp.arrays(bool, (n_users, n_items)))
     relevant[:, data.draw(st.integers(0, n_items - 1))] = True
     ratings = Ratings.from_matrix(np.where(relevant, 1.0, np.nan))
-    hits = hit_matrix([as_top(lists)], np.arange(n_users), ratings, n)
-    n_relevant = relevant.sum(axis=1)
-    found = np.column_stack([precision(hits), recall(hits, n_relevant), ndcg(hits, n_relevant)])
+    hits = hit_matrix(as_lists(lists, n), np.arange(n_users), ratings)
     expected = [
-        brute_force(listed, set(np.flatnonzero(row)), n)
+        [brute_force(listed, set(np.flatnonzero(row)), m) for m in range(1, n + 1)]
         for listed, row in zip(lists, relevant, strict=True)
     ]
-    np.testing.assert_allclose(found, expected)
-    assert ((found >= 0) & (found <= 1 + 1e-12)).all()
+    for m in range(1, n + 1):
+        found = measured(hits[:, :m], relevant.sum(axis=1))
+        np.testing.assert_allclose(found, [row[m - 1] for row in expected], rtol=1e-12)
+        assert ((found >= 0) & (found <= 1 + 1e-12)).all()
 
 
-def as_top(lists):
-    rows = [row for row, items in enumerate(lists) for _ in items]
-    ranks = [rank for items in lists for rank in range(1, len(items) + 1)]
-    flat = [item for items in lists for item in items]
-    return TopN(
-        np.array(rows, np.int64),
-        np.array(flat, np.int64),
-        np.array(ranks, np.int32),
-        np.zeros(len(rows), np.float32),
-    )
+def as_lists(lists, n):
+    padded = np.full((len(lists), n), -1, dtype=np.int32)
+    for row, items in enumerate(lists):
+        padded[row, : len(items)] = items
+    return padded
 
 
-def test_hits_of_some_users_in_blocks():
+def test_hits_of_some_users():
     ratings = Ratings.from_matrix(np.array([[1, np.nan], [1, np.nan], [np.nan, 1]]))
     users = np.array([2, 0])
-    first = TopN(np.array([0]), np.array([1]), np.array([1]), np.zeros(1))
-    second = TopN(np.array([1, 1]), np.array([1, 0]), np.array([1, 2]), np.zeros(2))
-    hits = hit_matrix([first, second], users, ratings, 3)
-    assert hits.tolist() == [[True, False, False], [False, True, False]]
+    lists = as_lists([[1], [1, 0]], 3)
+    expected = [[True, False, False], [False, True, False]]
+    assert hit_matrix(lists, users, ratings).tolist() == expected
+    nothing = ratings.take(np.zeros(3, bool))
+    assert not hit_matrix(lists, users, nothing).any()
 
 
-def test_every_metric_has_a_definition_in_words():
-    assert set(DEFINITIONS) == {"rmse", "mae", "precision", "recall", "ndcg"}
+def test_a_place_without_an_item_is_no_hit_of_the_user_before():
+    ratings = Ratings.from_matrix(np.array([[np.nan, 1.0], [1.0, np.nan]]))
+    assert not hit_matrix(as_lists([[], []], 2), np.array([0, 1]), ratings).any()
+
+
+def test_every_metric_has_a_definition_in_words_and_a_direction():
+    assert list(DEFINITIONS) == list(DIRECTIONS)
+    assert set(DIRECTIONS.values()) == {-1, 0, 1}

@@ -1,14 +1,27 @@
 """Splits: nothing lost, nothing in both, indices that agree."""
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 import pytest
 import scipy.sparse as sp
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recsys.errors import DataError
-from recsys.evaluation import random_split, split_from_pair
+from recsys.evaluation import (
+    Split,
+    evaluate,
+    fingerprint,
+    held_out_users,
+    k_fold,
+    leave_last_split,
+    per_user_split,
+    random_split,
+    split_from_pair,
+    time_split,
+)
 from recsys.ratings import Ratings
 
 
@@ -16,6 +29,12 @@ from recsys.ratings import Ratings
 def ratings():
     matrix = sp.random_array((30, 20), density=0.3, rng=np.random.default_rng(0))
     return Ratings.from_matrix(matrix)
+
+
+@pytest.fixture
+def timed(ratings):
+    times = np.random.default_rng(5).permutation(ratings.n_ratings)
+    return replace(ratings, timestamps=times.astype(np.int64))
 
 
 def pairs(ratings):
@@ -28,7 +47,21 @@ def frame(rows, **options):
     )
 
 
+def frame_with_times(rows):
+    columns = ["user", "item", "rating", "timestamp"]
+    return Ratings.from_frame(pl.DataFrame(rows, schema=columns, orient="row"))
+
+
+def assert_parted(ratings, split):
+    """Nothing is lost, nothing is in both parts, and indices agree."""
+    assert split.train.n_ratings + split.test.n_ratings == ratings.n_ratings
+    assert pairs(split.train) | pairs(split.test) == pairs(ratings)
+    assert split.train.users is split.test.users
+    assert split.train.items is split.test.items
+
+
 @given(st.floats(0.01, 0.99), st.integers(0, 10))
+@settings(deadline=None)
 def test_random_split_parts_the_ratings(fraction, seed):
     matrix = sp.random_array((30, 20), density=0.3, rng=np.random.default_rng(1))
     ratings = Ratings.from_matrix(matrix)
@@ -61,18 +94,7 @@ def test_empty_parts_are_refused(ratings, fraction):
         random_split(ratings, fraction)
 
 
-def test_cold_users_and_items_are_counted():
-    train = frame([(1, "a", 5.0), (2, "b", 4.0), (3, "c", 4.0)])
-    split = split_from_pair(train, frame([(1, "b", 3.0), (2, "a", 1.0)]))
-    assert (split.cold_users, split.cold_items) == (0, 0)
-    table = np.array([[1, np.nan, 2], [np.nan, 3, np.nan]])
-    whole = Ratings.from_matrix(table)
-    held_out = np.array([False, False, True])
-    cold = type(split)(whole.take(~held_out), whole.take(held_out))
-    assert (cold.cold_users, cold.cold_items) == (1, 1)
-
-
-def test_a_pair_is_aligned_and_what_is_unknown_counted():
+def test_a_pair_keeps_what_is_new_and_counts_it():
     train = frame([("1", "x", 5.0), ("2", "y", 4.0), ("3", "z", 3.0)])
     test = frame(
         [
@@ -85,11 +107,26 @@ def test_a_pair_is_aligned_and_what_is_unknown_counted():
         ]
     )
     split = split_from_pair(train, test)
-    assert split.train is train
-    assert split.test.users is train.users
-    assert split.test.to_frame().rows() == [("1", "z", 2.0), ("3", "x", 2.5), ("3", "y", 1.0)]
-    assert (split.unknown_users, split.unknown_items, split.unknown_ratings) == (2, 2, 3)
-    assert np.all(np.diff(split.test.indptr) == [1, 0, 2])
+    assert (split.new_users, split.new_items, split.new_ratings) == (2, 2, 3)
+    assert split.train.users is split.test.users
+    assert split.train.to_frame().equals(train.to_frame())
+    assert pairs(split.test) == {(str(user), item) for user, item in pairs(test)}
+    known = split.without_new()
+    assert known.train.to_frame().equals(train.to_frame())
+    assert known.train.shape == known.test.shape == (3, 3)
+    assert known.test.to_frame().rows() == [("1", "z", 2.0), ("3", "x", 2.5), ("3", "y", 1.0)]
+    assert known.new_ratings == 0
+
+
+def test_users_and_items_without_training_ratings_are_dropped_from_both_parts():
+    whole = Ratings.from_matrix(np.array([[1, np.nan, 2], [np.nan, 3, np.nan]]))
+    held_out = np.array([False, True, True])
+    split = Split(whole.take(~held_out), whole.take(held_out))
+    assert (split.new_users, split.new_items, split.new_ratings) == (1, 2, 2)
+    known = split.without_new()
+    assert known.train.shape == known.test.shape == (1, 1)
+    assert known.test.n_ratings == 0
+    assert known.without_new().train is known.train
 
 
 def test_indices_agree_though_text_sorts_otherwise_than_numbers():
@@ -97,9 +134,11 @@ def test_indices_agree_though_text_sorts_otherwise_than_numbers():
     test = frame([(9, 10, 1.0), (10, 9, 2.0)])
     aligned = split_from_pair(train, test).test
     assert aligned.to_frame().rows() == [("10", "9", 2.0), ("9", "10", 1.0)]
-    test = frame([(9, 10, 1.0), (10, 9, 2.0), (10, 11, 2.0)])
-    both = split_from_pair(frame([("10", "8", 1.0), ("9", "9", 1.0), ("9", "11", 1.0)]), test)
-    assert both.test.to_frame().rows() == [("10", "11", 2.0), ("10", "9", 2.0)]
+    numbers = split_from_pair(frame([(9, 9, 5.0), (10, 10, 4.0)]), frame([("9", "10", 1.0)]))
+    assert numbers.test.to_frame().rows() == [(9, 10, 1.0)]
+    train = frame([(9, 9, 5.0), (10, 10, 4.0)])
+    mixed = split_from_pair(train, frame([("x", "9", 1.0), ("9", "10", 2.0)]))
+    assert mixed.train.to_frame().rows() == [("10", 10, 4.0), ("9", 9, 5.0)]
 
 
 def test_times_and_kind_of_feedback_come_along():
@@ -110,15 +149,23 @@ def test_times_and_kind_of_feedback_come_along():
     assert aligned.implicit
 
 
-def test_an_overlap_is_refused_with_its_first_pair():
+def test_a_planted_overlap_is_refused_with_its_first_pair():
     train = frame([("ann", "x", 5.0), ("bob", "y", 4.0), ("cy", "z", 3.0)])
     test = frame([("bob", "y", 1.0), ("cy", "z", 2.0), ("ann", "y", 2.0)])
-    with pytest.raises(
-        DataError,
-        match=r"^2 of the test ratings are training ratings as well, "
-        r"the first of user 'bob' for item 'y'",
-    ):
+    message = (
+        r"^2 of the test ratings are training ratings as well, "
+        r"the first of user 'bob' for item 'y'"
+    )
+    with pytest.raises(DataError, match=message):
         split_from_pair(train, test)
+
+
+def test_a_planted_overlap_is_refused_where_models_are_measured(ratings):
+    test = random_split(ratings).test
+    leaky = np.zeros(ratings.n_ratings, bool)
+    leaky[: ratings.n_ratings // 2] = True
+    with pytest.raises(DataError, match="of the test ratings are training ratings as well"):
+        evaluate(["popular"], Split(ratings.take(leaky), test))
 
 
 def test_nothing_in_common_is_refused():
@@ -126,3 +173,166 @@ def test_nothing_in_common_is_refused():
         DataError, match="No test rating has both a user and an item of the training"
     ):
         split_from_pair(frame([(1, 1, 5.0)]), frame([(2, 1, 5.0), (1, 2, 5.0)]))
+
+
+def test_parts_with_different_indices_are_refused(ratings):
+    with pytest.raises(DataError, match=r"got \(30, 20\) and \(1, 1\) of them. split_from_pair"):
+        Split(ratings, frame([(1, 1, 5.0)]))
+
+
+# per user
+
+
+@given(st.floats(0.05, 0.95), st.integers(0, 5))
+@settings(deadline=None)
+def test_a_share_of_each_users_ratings(fraction, seed):
+    matrix = sp.random_array((30, 20), density=0.3, rng=np.random.default_rng(1))
+    ratings = Ratings.from_matrix(matrix)
+    split = per_user_split(ratings, fraction, seed)
+    counts, held = np.diff(ratings.indptr), np.diff(split.test.indptr)
+    wanted = np.minimum(np.floor(counts * fraction + 0.5), counts - 1)
+    np.testing.assert_array_equal(held, np.maximum(wanted, 0))
+    assert_parted(ratings, split)
+    assert pairs(per_user_split(ratings, fraction, seed).test) == pairs(split.test)
+
+
+def test_another_seed_holds_out_other_ratings_of_the_same_number(ratings):
+    one, other = (per_user_split(ratings, 0.3, seed) for seed in (1, 2))
+    assert pairs(one.test) != pairs(other.test)
+    assert one.test.n_ratings == other.test.n_ratings
+
+
+# by time
+
+
+def test_the_last_ratings_of_each_user(timed):
+    split = leave_last_split(timed, k=2)
+    assert_parted(timed, split)
+    for user, rows in timed.to_frame().group_by("user"):
+        last = rows.sort("timestamp").tail(min(2, len(rows) - 1))["item"].to_list()
+        assert split.test.to_frame().filter(user=user[0])["item"].sort().to_list() == sorted(last)
+
+
+def test_of_ratings_at_the_same_time_the_later_item_is_the_last():
+    rows = [(1, 7, 1.0, 5), (1, 9, 1.0, 5), (1, 8, 1.0, 5), (2, 7, 1.0, 5)]
+    split = leave_last_split(frame_with_times(rows))
+    assert pairs(split.test) == {(1, 9)}
+
+
+def test_what_is_learnt_is_older_than_what_is_tested(timed):
+    split = time_split(timed, 0.2)
+    assert_parted(timed, split)
+    assert split.test.n_ratings >= round(0.2 * timed.n_ratings)
+    assert split.train.timestamps.max() < split.parameters["cut"] == split.test.timestamps.min()
+    assert time_split(timed, cut=split.parameters["cut"]).test.n_ratings == split.test.n_ratings
+    assert split.description.startswith("the ratings since 1970-01-01 00:")
+
+
+def test_ratings_at_the_time_of_the_cut_are_all_tested():
+    rows = [(1, 7, 1.0, 1), (1, 8, 1.0, 5), (1, 9, 1.0, 5), (2, 7, 1.0, 5)]
+    assert time_split(frame_with_times(rows), 0.25).test.n_ratings == 3
+
+
+def test_planted_future_ratings_are_caught(timed):
+    split = time_split(timed, 0.2)
+    split.check()
+    train = split.train.timestamps.copy()
+    train[3] = split.parameters["cut"] + 7
+    leaky = replace(split, train=replace(split.train, timestamps=train))
+    message = (
+        rf"^1 of the training ratings are on the wrong side of the cut at "
+        rf"{split.parameters['cut']}, the first at {train[3]}; they must be before then"
+    )
+    with pytest.raises(DataError, match=message):
+        leaky.check()
+    with pytest.raises(DataError, match=message):
+        evaluate(["popular"], leaky)
+    test = split.test.timestamps.copy()
+    test[0] = 0
+    with pytest.raises(DataError, match="1 of the test ratings are on the wrong side"):
+        replace(split, test=replace(split.test, timestamps=test)).check()
+
+
+@pytest.mark.parametrize("method", [leave_last_split, time_split])
+def test_times_are_needed(ratings, method):
+    with pytest.raises(DataError, match=f"^{method.__name__} needs the times of the ratings"):
+        method(ratings)
+
+
+def test_bad_requests_by_time_are_refused(timed):
+    with pytest.raises(DataError, match="k must be at least 1; got 0"):
+        leave_last_split(timed, 0)
+    with pytest.raises(DataError, match="test_fraction must lie between 0 and 1"):
+        time_split(timed, 1.5)
+    with pytest.raises(DataError, match="A cut at 0 leaves one part empty: the times"):
+        time_split(timed, cut=0)
+    alone = frame_with_times([(1, 7, 1.0, 1), (2, 8, 1.0, 5)])
+    with pytest.raises(DataError, match="No user has two ratings"):
+        leave_last_split(alone)
+
+
+# folds
+
+
+@pytest.mark.parametrize("folds", [2, 7])
+def test_each_rating_is_tested_in_one_fold(ratings, folds):
+    splits = list(k_fold(ratings, folds, seed=3))
+    assert [split.parameters["fold"] for split in splits] == list(range(1, folds + 1))
+    for split in splits:
+        assert_parted(ratings, split)
+    tested = [pair for split in splits for pair in pairs(split.test)]
+    assert len(tested) == len(set(tested)) == ratings.n_ratings
+    assert len({split.test.n_ratings for split in splits}) <= 2
+    assert [each.parameters for each in k_fold(ratings, folds, seed=3)[-2:]] == [
+        split.parameters for split in splits[-2:]
+    ]
+    assert pairs(k_fold(ratings, folds, seed=3)[0].test) == pairs(splits[0].test)
+
+
+@pytest.mark.parametrize("folds", [1, 181])
+def test_too_few_or_too_many_folds(ratings, folds):
+    with pytest.raises(
+        DataError, match=f"folds must be between 2 and the number of ratings, 180; got {folds}"
+    ):
+        k_fold(ratings, folds)
+
+
+# users
+
+
+def test_held_out_users_are_not_learnt_from(ratings):
+    split = held_out_users(ratings, 0.3, 0.25, seed=2)
+    learnt, tested, history = (set(part.to_frame()["user"]) for part in split.parts)
+    assert not learnt & tested
+    assert tested == history
+    assert len(tested) == 9
+    assert split.train.n_users == ratings.n_users - 9
+    assert pairs(split.train) | pairs(split.test) | pairs(split.history) == pairs(ratings)
+    assert not pairs(split.test) & pairs(split.history)
+    assert split.seen is split.history
+    split.check()
+    known = split.without_new()
+    assert known.history.users == known.test.users
+    assert known.train.items == known.test.items
+
+
+def test_held_out_users_with_training_ratings_are_caught(ratings):
+    split = held_out_users(ratings, 0.3, seed=2)
+    with pytest.raises(DataError, match="9 of the held-out users have training ratings"):
+        replace(split, train=ratings).check()
+
+
+@pytest.mark.parametrize(("users", "tested"), [(0, 0.2), (1, 0.2), (0.2, 0), (0.2, 1)])
+def test_bad_shares_of_users_are_refused(ratings, users, tested):
+    name = "user_fraction" if users in (0, 1) else "test_fraction"
+    with pytest.raises(DataError, match=f"{name} must lie between 0 and 1"):
+        held_out_users(ratings, users, tested)
+
+
+def test_a_fingerprint_is_of_pairs_and_values(ratings):
+    everything = fingerprint(ratings)
+    padded = split_from_pair(ratings, frame([(0, 99, 1.0), (77, 0, 1.0), (29, 0, 1.0)])).train
+    assert padded.shape != ratings.shape
+    assert fingerprint(padded) == everything
+    assert fingerprint(ratings.take(np.arange(179))) != everything
+    assert fingerprint(replace(ratings, values=ratings.values + 1)) != everything

@@ -1,0 +1,151 @@
+"""An evaluation as tables for the terminal: a row per metric, a column per model."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from recsys.evaluation import Evaluation
+
+__all__ = ["differences", "legend", "legend_of_differences", "tables"]
+
+_GAP = 3  # between columns
+_MARK = "*"
+_MEGABYTE = 2**20
+
+
+def tables(found: Evaluation) -> list[pl.DataFrame]:
+    """Return the table, with intervals if they fit the terminal, or parts of it that fit."""
+    import polars as pl
+
+    width = shutil.get_terminal_size((80, 24)).columns
+    labels = found.table["model"].to_list()
+    for decimals in (4, 3) if found.settings.resamples else ():
+        whole = _columns(found, decimals)
+        if _width(whole, labels) <= width:
+            return [pl.DataFrame({name: whole[name] for name in ["metric", *labels]})]
+    plain = _columns(found, None)
+    parts: list[list[str]] = [[]]
+    for label in labels:
+        if parts[-1] and _width(plain, [*parts[-1], label]) > width:
+            parts.append([])
+        parts[-1].append(label)
+    return [pl.DataFrame({name: plain[name] for name in ["metric", *part]}) for part in parts]
+
+
+def legend(found: Evaluation) -> str:
+    """Explain the table in one line."""
+    level = 1 - found.settings.confidence
+    said = f"[{found.settings.confidence:.0%} interval over users]"
+    if found.comparisons.height:
+        said += (
+            f"  {_MARK} worse than the best of its row (paired sign-flip test, Holm, "
+            f"p < {level:.2g})"
+        )
+    return said if found.settings.resamples else ""
+
+
+def differences(found: Evaluation) -> pl.DataFrame:
+    """Return the comparisons as people read them."""
+    import polars as pl
+
+    level = 1 - found.settings.confidence
+    rows = found.comparisons.to_dicts()
+    return pl.DataFrame(
+        {
+            "metric": [_named(row["metric"], row["n"], found) for row in rows],
+            "model - other": [f"{row['model']} - {row['other']}" for row in rows],
+            "difference": [f"{row['difference']:+.4f}" for row in rows],
+            f"{found.settings.confidence:.0%} interval": [
+                f"[{row['low']:+.4f}, {row['high']:+.4f}]" for row in rows
+            ],
+            "p": [_p(row["p_value"]) for row in rows],
+            "adjusted": [
+                _p(row["adjusted"]) + f" {_MARK}" * (row["adjusted"] < level) for row in rows
+            ],
+        }
+    )
+
+
+def legend_of_differences(found: Evaluation) -> str:
+    """Explain the table of differences in one line."""
+    level = 1 - found.settings.confidence
+    return (
+        f"p: paired sign-flip test over users; adjusted by Holm's method over the pairs; "
+        f"{_MARK} below {level:.2g}"
+    )
+
+
+def significantly_worse(found: Evaluation) -> set[tuple[str, str]]:
+    """Return the (model, metric) pairs that differ significantly from the metric's best model.
+
+    Metrics of which neither more nor less is better have no best model.
+    """
+    import polars as pl
+
+    from recsys.evaluation import DIRECTIONS
+
+    level = 1 - found.settings.confidence
+    worse = set()
+    for row in found.comparisons.filter(pl.col("adjusted") < level).to_dicts():
+        direction = DIRECTIONS[row["kind"]]
+        if not direction:
+            continue
+        values = found.metrics.filter(pl.col("metric") == row["metric"])
+        order = (values["value"] * direction).arg_max()
+        best = None if order is None else values["model"][order]
+        if best in (row["model"], row["other"]):
+            worse.add((row["other"] if row["model"] == best else row["model"], row["metric"]))
+    return worse
+
+
+def _columns(found: Evaluation, decimals: int | None) -> dict[str, list[str]]:
+    """Return the texts of the table by column; `decimals` are those of the intervals, if any."""
+    names = found.metrics.select("metric", "n").unique(maintain_order=True).rows()
+    names.sort(key=lambda name: found.table.columns.index(name[0]))
+    worse = significantly_worse(found)
+    cells = {
+        (row["model"], row["metric"]): _cell(row, decimals) for row in found.metrics.to_dicts()
+    }
+    columns = {"metric": [_named(name, n, found) for name, n in names]}
+    columns["metric"] += ["fit, seconds", "recommend, seconds", "memory, MB"]
+    for row in found.table.to_dicts():
+        label = row["model"]
+        columns[label] = [
+            cells.get((label, name), "-") + _MARK * ((label, name) in worse) for name, _ in names
+        ]
+        memory = row["peak_memory"]
+        columns[label] += [
+            f"{row['fit_seconds']:.4f}",
+            f"{row['recommend_seconds']:.4f}",
+            "-" if memory is None else f"{memory / _MEGABYTE:.1f}",
+        ]
+    return columns
+
+
+def _cell(row: dict[str, float], decimals: int | None) -> str:
+    value, low, high = row["value"], row["low"], row["high"]
+    fewer = int(abs(value) >= 10)
+    text = f"{value:.{4 - fewer}f}"
+    if decimals is None or low is None or high is None:
+        return text
+    return f"{text} [{low:.{decimals - fewer}f}, {high:.{decimals - fewer}f}]"
+
+
+def _named(metric: str, n: int | None, found: Evaluation) -> str:
+    """Return the name of a metric, marked if it is over sampled candidates."""
+    sampled = n is not None and found.settings.candidates is not None
+    return f"{metric} (sampled)" if sampled else metric
+
+
+def _p(value: float) -> str:
+    return f"{value:.4f}"
+
+
+def _width(columns: dict[str, list[str]], labels: list[str]) -> int:
+    names = ["metric", *labels]
+    widest = (max(len(name), *map(len, columns[name])) for name in names)
+    return sum(widest) + _GAP * (len(names) - 1)

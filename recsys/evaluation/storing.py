@@ -1,0 +1,254 @@
+"""Splits as folders: the parts as files that anything can read, and how they were made.
+
+::
+
+    DIR/train.csv  DIR/test.csv  [DIR/history.csv]  DIR/split.json
+    DIR/fold-1/...  DIR/fold-2/...                  DIR/split.json    several folds
+
+Any folder with a train and a test file is a split as well, such as those of LightGCN (train.txt and
+test.txt); without split.json, nothing is known of how it was made.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from recsys.errors import DataError
+from recsys.evaluation.pairs import split_from_pair
+from recsys.evaluation.parts import fingerprint
+from recsys.evaluation.split import Split
+from recsys.ratings import Ratings
+
+__all__ = [
+    "MANIFEST",
+    "check_target",
+    "is_split",
+    "read_pair",
+    "read_split",
+    "save_split",
+    "split_files",
+]
+
+MANIFEST = "split.json"
+FORMAT = "recsys-split"
+FORMAT_VERSION = 1
+_PARTS = ("train", "test", "history")
+_SUFFIXES = ("csv", "tsv", "txt", "dat", "jsonl", "parquet")
+
+Read = Callable[[Path], Ratings]
+
+
+def save_split(
+    splits: Split | Sequence[Split],
+    path: str | Path,
+    *,
+    form: Literal["csv", "parquet"] = "csv",
+    overwrite: bool = False,
+) -> None:
+    """Save a split, or several folds, in a new folder; complete or not at all.
+
+    Parameters
+    ----------
+    splits : Split or sequence of Split
+    path : str or Path
+    form : {"csv", "parquet"}
+        Of the files.
+    overwrite : bool
+        Replace a saved split there; never anything else.
+
+    Raises
+    ------
+    DataError
+        If the parts overlap, something else is at `path`, or it cannot be written.
+    """
+    from recsys.writing import staged
+
+    target = Path(path).resolve()
+    check_target(target, overwrite=overwrite)
+    try:
+        with staged(target) as folder:
+            if isinstance(splits, Split):
+                _write(splits, folder, form)
+                return
+            names = [f"fold-{number}" for number in range(1, len(splits) + 1)]
+            for name, split in zip(names, splits, strict=True):
+                (folder / name).mkdir()
+                _write(split, folder / name, form)
+            _write_manifest(folder, {"method": "k-fold", "folds": names})
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise DataError(f"The split cannot be saved in {path}: {reason}.") from error
+
+
+def check_target(target: Path, *, overwrite: bool) -> None:
+    """Refuse a place that cannot be written or must not be replaced.
+
+    Raises
+    ------
+    DataError
+        If there is something at `target`, and it is no saved split or is not to be replaced.
+    """
+    if not target.parent.is_dir():
+        raise DataError(
+            f"The split cannot be saved in {target}: there is no directory {target.parent}."
+        )
+    if not target.exists():
+        return
+    manifest = _manifest(target)
+    if manifest is None:
+        raise DataError(
+            f"{target} exists and is not a saved split, so it is not replaced; choose another path."
+        )
+    if not overwrite:
+        raise DataError(
+            f"There is a saved split in {target} already; choose another path, or overwrite it "
+            "(--force)."
+        )
+    own = {MANIFEST, *manifest.get("files", ()), *manifest.get("folds", ())}
+    foreign = sorted({entry.name for entry in target.iterdir()} - own)
+    if foreign:
+        raise DataError(
+            f"{target} holds other files beside the split ({', '.join(foreign[:3])}), so it is "
+            "not replaced; move them or choose another path."
+        )
+
+
+def split_files(path: str | Path) -> dict[str, Path] | None:
+    """Return the train, test and history files of a folder, or None if it is no split."""
+    folder = Path(path)
+    if not folder.is_dir():
+        return None
+    files: dict[str, Path] = {}
+    for entry in sorted(folder.iterdir()):
+        stem, _, suffix = entry.name.partition(".")
+        plain = suffix.removesuffix(".gz").removesuffix(".zst")
+        if stem in _PARTS and plain in _SUFFIXES and stem not in files:
+            files[stem] = entry
+    return files if {"train", "test"} <= set(files) else None
+
+
+def is_split(path: str | Path) -> bool:
+    """Return whether `path` is a folder with a split, or with folds."""
+    return split_files(path) is not None or "folds" in (_manifest(Path(path)) or {})
+
+
+def read_split(path: str | Path, read: Read | None = None) -> Split | list[Split]:
+    """Read the split in a folder, or the folds of one.
+
+    Parameters
+    ----------
+    path : str or Path
+    read : callable, optional
+        Reads the ratings of a file; `recsys.readers.read_ratings`, if not given.
+
+    Raises
+    ------
+    DataError
+        If there is no split, the parts overlap, test ratings are older than the cut or training
+        ratings newer, or the files are not those that the folder's split.json describes.
+    """
+    manifest = _manifest(Path(path)) or {}
+    if "folds" in manifest:
+        return [_read_one(Path(path) / name, read) for name in manifest["folds"]]
+    return _read_one(Path(path), read)
+
+
+def read_pair(
+    train: str | Path, test: str | Path, read: Read | None = None, history: Path | None = None
+) -> Split:
+    """Read a split of two files; if they are those of a saved split, it is checked to be as saved.
+
+    Parameters
+    ----------
+    train, test : str or Path
+    read : callable, optional
+        As in `read_split`.
+    history : Path, optional
+        What else the test users have rated, if they are not in `train`.
+
+    Raises
+    ------
+    DataError
+        As `read_split`.
+    """
+    read = read or _plain_read
+    folder = Path(train).parent
+    files = split_files(folder) or {}
+    manifest = _manifest(folder)
+    if manifest is None or (files.get("train"), files.get("test")) != (Path(train), Path(test)):
+        manifest = {}
+    history = history or (files.get("history") if manifest else None)
+    split = split_from_pair(
+        read(Path(train)),
+        read(Path(test)),
+        history=None if history is None else read(history),
+        method=manifest.get("method", "given"),
+        parameters=manifest.get("parameters", {}),
+    )
+    if manifest and manifest.get("fingerprint") != fingerprint(*split.parts):
+        raise DataError(
+            f"The files in {folder} are not those that its {MANIFEST} describes; make the split "
+            f"again, or remove {MANIFEST} if they were changed on purpose."
+        )
+    return split
+
+
+def _read_one(folder: Path, read: Read | None) -> Split:
+    files = split_files(folder)
+    if files is None:
+        raise DataError(
+            f"{folder} is no split: it needs a train and a test file, such as train.csv and "
+            "test.csv."
+        )
+    return read_pair(files["train"], files["test"], read, files.get("history"))
+
+
+def _plain_read(path: Path) -> Ratings:
+    from recsys.readers import read_ratings
+
+    return read_ratings(path).ratings
+
+
+def _write(split: Split, folder: Path, form: str) -> None:
+    split.check()
+    for name, part in _named_parts(split):
+        frame = part.to_frame()
+        file = folder / f"{name}.{form}"
+        frame.write_csv(file) if form == "csv" else frame.write_parquet(file)
+    files = [f"{name}.{form}" for name, _ in _named_parts(split)]
+    document = {
+        "method": split.method,
+        "parameters": split.parameters,
+        "description": split.description,
+        "fingerprint": fingerprint(*split.parts),
+        "counts": {f"{name}_ratings": part.n_ratings for name, part in _named_parts(split)}
+        | {name: getattr(split, name) for name in ("new_users", "new_items", "new_ratings")},
+        "files": files,
+    }
+    _write_manifest(folder, document)
+
+
+def _write_manifest(folder: Path, document: dict[str, Any]) -> None:
+    from recsys import __version__
+
+    head = {"format": FORMAT, "format_version": FORMAT_VERSION, "package_version": __version__}
+    text = json.dumps(head | document, indent=2, ensure_ascii=False)
+    (folder / MANIFEST).write_text(f"{text}\n", encoding="utf-8")
+
+
+def _named_parts(split: Split) -> Iterator[tuple[str, Ratings]]:
+    return zip(_PARTS, split.parts, strict=False)
+
+
+def _manifest(folder: Path) -> dict[str, Any] | None:
+    """Return what split.json says, or None if there is none of ours."""
+    try:
+        document = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        return None
+    return document

@@ -1,0 +1,276 @@
+"""split, evaluate and compare."""
+
+import io
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from recsys.cli.splits import METHODS
+
+
+def table(result):
+    return pl.read_csv(io.StringIO(result.stdout))
+
+
+def document(result):
+    return json.loads(result.stdout)
+
+
+# evaluate
+
+
+def test_evaluate_compares_three_models(run, ratings):
+    result = run("evaluate", ratings)
+    found = table(result)
+    assert found["model"].to_list() == ["als", "bias", "popular"]
+    assert {"rmse", "mae", "precision@10", "ndcg@10", "gini@10"} < set(found.columns)
+    assert found["rmse"][0] < found["rmse"][1]
+    assert "held out: the ratings since 2001-09-09 04:17:15 UTC" in result.stderr
+    assert "trained on 432 and tested on 48 ratings" in result.stderr
+
+
+def test_evaluate_several_lengths(run, ratings):
+    found = table(run("evaluate", ratings, "--model", "bias", "-n", 5, "-n", 3))
+    assert [name for name in found.columns if name.startswith("map")] == ["map@3", "map@5"]
+
+
+def test_what_is_repeatable_can_be_set(run, ratings, monkeypatch):
+    monkeypatch.setenv("RECSYS_EVALUATE_N", "4 2")
+    Path("recsys.toml").write_text('[evaluate]\nmodel = ["bias", "popular"]\n')
+    found = table(run("evaluate", ratings))
+    assert found["model"].to_list() == ["bias", "popular"]
+    assert [name for name in found.columns if name.startswith("map")] == ["map@2", "map@4"]
+
+
+def test_evaluate_document(run, ratings):
+    args = ["evaluate", ratings, "--json", "--model", "als", "--model", "bias", "--seed", 3]
+    found = document(run(*args, "-n", 5))
+    assert (found["schema"], found["seed"], found["n"]) == (1, 3, [5])
+    assert found["data"]["fingerprint"].startswith("sha256:")
+    assert set(found["definitions"]) >= {"rmse", "ndcg", "diversity"}
+    assert found["ranking"].startswith("all items")
+    assert found["split"]["method"] == "time"
+    assert found["split"]["folds"] == 1
+    assert found["settings"]["confidence"] == 0.95
+    als = found["models"][0]
+    assert als["parameters"]["random_state"] == 3
+    assert als["metrics"]["rmse"]["ratings"] == found["data"]["test_ratings"]
+    for name in ("rmse", "ndcg@5", "coverage@5"):
+        low, high = als["metrics"][name]["interval"]
+        assert low <= als["metrics"][name]["value"] <= high
+    assert als["metrics"]["ndcg@5"]["users"] == found["data"]["users_evaluated"]
+    rmse = found["comparisons"][0]
+    assert (rmse["metric"], rmse["model"], rmse["other"]) == ("rmse", "als", "bias")
+    assert rmse["adjusted"] == rmse["p_value"] < 0.05
+
+
+def test_evaluate_same_seed_same_numbers_other_seed_other_data(run, ratings):
+    def found(*args):
+        asked = ["--json", "--model", "bias", "--method", "random", *args]
+        answer = document(run("evaluate", ratings, *asked))
+        return answer["data"], answer["models"][0]["metrics"]
+
+    assert found("--seed", 1) == found("--seed", 1)
+    assert found("--seed", 1)[0]["fingerprint"] != found("--seed", 2)[0]["fingerprint"]
+    assert found("--test-fraction", 0.5)[0]["test_ratings"] == 240
+
+
+def test_fingerprint_is_of_the_data_and_not_of_the_file(run, ratings):
+    pl.read_csv(ratings / "ratings.csv").reverse().write_parquet("other.parquet")
+
+    def fingerprint(path):
+        return document(run("evaluate", path, "--json", "--model", "popular"))["data"][
+            "fingerprint"
+        ]
+
+    assert fingerprint("other.parquet") == fingerprint(ratings)
+
+
+def test_evaluate_two_files(run, ratings):
+    frame = pl.read_csv(ratings / "ratings.csv").sample(fraction=1, shuffle=True, seed=0)
+    frame[:400].write_csv("learn.csv")
+    unknown = pl.DataFrame({"userId": [999], "movieId": [100], "rating": [4.0], "timestamp": [1]})
+    pl.concat([frame[400:], unknown]).write_csv("try.csv")
+    result = run("evaluate", "--train", "learn.csv", "--test", "try.csv")
+    assert len(table(result)) == 3
+    assert "tested on 80 ratings" in result.stderr
+    assert "1 test ratings of users or items without training ratings left out" in result.stderr
+    kept = run("evaluate", "--train", "learn.csv", "--test", "try.csv", "--new", "keep")
+    assert "tested on 81 ratings" in kept.stderr
+    assert "(1 users and 0 items are new)" in kept.stderr
+
+
+def test_evaluate_implicit_data_has_no_rating_metrics(run, implicit):
+    result = run("evaluate", implicit)
+    found = table(result)
+    assert found["model"].to_list() == ["spectral", "popular", "random"]
+    assert not {"rmse", "mae"} & set(found.columns)
+    assert "held out: 10% of the ratings, at random (seed 0)" in result.stderr
+    assert "rmse" not in document(run("evaluate", implicit, "--json"))["models"][0]["metrics"]
+
+
+def test_evaluate_table_has_intervals_marks_and_a_legend(run, ratings):
+    shown = run("evaluate", ratings, "--format", "table").stdout.splitlines()
+    assert shown[0].split() == ["metric", "als", "bias", "popular"]
+    rows = {line.split()[0]: line.split("]") for line in shown[2:-1]}
+    assert [after.startswith("*") for after in rows["rmse"][1:]] == [False, True, True]
+    assert "*" not in "".join(rows["novelty@10"] + rows["popularity_bias@10"])
+    assert shown[-1].startswith("[95% interval over users]  * worse than the best of its row")
+    assert max(map(len, shown)) <= 100
+
+
+def test_evaluate_table_of_many_models_is_cut_to_the_terminal(run, ratings, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "48")
+    models = [arg for name in ("als", "bias", "popular", "random") for arg in ("--model", name)]
+    shown = run("evaluate", ratings, "--format", "table", *models).stdout
+    assert max(map(len, shown.splitlines()[:-1])) <= 48
+    assert shown.count("metric ") == 2
+    assert "…" not in shown
+    assert "-" in next(line for line in shown.split("metric ")[2].splitlines() if "rmse" in line)
+
+
+def test_sampled_candidates_are_labelled(run, ratings):
+    args = ["evaluate", ratings, "--model", "als", "--candidates", 5]
+    result = run(*args, "--format", "table")
+    assert "ndcg@10 (sampled)" in result.stdout
+    assert "rmse (sampled)" not in result.stdout
+    assert "ranking is SAMPLED: each user's relevant items among 5 random others" in result.stderr
+    answer = document(run(*args, "--json"))
+    assert answer["ranking"].startswith("SAMPLED")
+    assert answer["settings"]["candidates"] == 5
+    assert "(sampled)" not in run("evaluate", ratings, "--format", "table").stdout
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_values_of_users_are_written(run, ratings, suffix):
+    answer = document(run("evaluate", ratings, "--json", "--per-user", f"users.{suffix}"))
+    read = pl.read_csv if suffix == "csv" else pl.read_parquet
+    users = read(f"users.{suffix}")
+    assert users.columns[:4] == ["model", "user", "relevant", "ratings"]
+    mean = users.filter(model="als")["ndcg@10"].mean()
+    assert mean == pytest.approx(answer["models"][0]["metrics"]["ndcg@10"]["value"])
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ([], "Give either RATINGS, or both --train FILE and --test FILE"),
+        (["x", "--train", "a", "--test", "b"], "Give either RATINGS, or both"),
+        (["--train", "a"], "Give either RATINGS, or both"),
+        (["--train", "a", "--test", "b", "--test-fraction", "0.2"], "--test-fraction applies to"),
+        (["--train", "a", "--test", "b", "--method", "time"], "--method applies to RATINGS"),
+        (["x", "--folds", "3", "--method", "time"], "--folds applies to --method k-fold"),
+        (["x", "--last", "3"], "--last applies to --method leave-last"),
+        (["x", "--per-user", "users.json"], "--per-user must end in .csv or .parquet"),
+        (["x", "--per-user", "no/users.csv"], "there is no directory no"),
+    ],
+)
+def test_evaluate_bad_usage(run, ratings, args, said):
+    args = [ratings if arg == "x" else arg for arg in args]
+    assert said in run("evaluate", *args, code=2).stderr
+
+
+def test_evaluate_needs_times_where_they_are_asked_for(run, implicit):
+    said = run("evaluate", implicit, "--method", "time", code=1).stderr
+    assert "time_split needs the times of the ratings" in said
+
+
+# split
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_a_saved_split_gives_what_the_ratings_give(run, ratings, method, form):
+    result = run("split", ratings, "--method", method, "--seed", 2, "--out", "p", "--format", form)
+    assert result.stdout == ""
+    assert "held out: " in result.stderr
+    options = ["--json", "--model", "bias"]
+    saved = document(run("evaluate", "p", *options, "--seed", 2))
+    direct = document(run("evaluate", ratings, "--method", method, *options, "--seed", 2))
+    assert saved["models"][0]["metrics"] == direct["models"][0]["metrics"]
+    assert (saved["data"], saved["split"]) == (direct["data"], direct["split"])
+
+
+def test_a_saved_split_as_two_files(run, ratings):
+    run("split", ratings, "--out", "p")
+    pair = run("evaluate", "--train", "p/train.csv", "--test", "p/test.csv", "--json")
+    assert document(pair)["split"]["method"] == "time"
+    assert document(pair)["data"] == document(run("evaluate", "p", "--json"))["data"]
+    manifest = json.loads(Path("p/split.json").read_text())
+    assert manifest["method"] == "time"
+    assert manifest["counts"]["train_ratings"] == 432
+    assert manifest["fingerprint"] == document(pair)["data"]["fingerprint"]
+
+
+def test_split_replaces_only_when_told(run, ratings):
+    run("split", ratings, "--out", "p", "--method", "random")
+    before = Path("p/test.csv").read_bytes()
+    said = run("split", ratings, "--out", "p", "--seed", 1, code=1).stderr
+    assert "There is a saved split in" in said
+    assert Path("p/test.csv").read_bytes() == before
+    run("split", ratings, "--out", "p", "--method", "random", "--seed", 1, "--force")
+    assert Path("p/test.csv").read_bytes() != before
+    Path("mine").mkdir()
+    said = run("split", ratings, "--out", "mine", "--force", code=1).stderr
+    assert "exists and is not a saved split, so it is not replaced" in said
+
+
+def test_a_leak_planted_in_a_saved_split_is_caught(run, ratings):
+    run("split", ratings, "--out", "p")
+    train, test = Path("p/train.csv"), Path("p/test.csv")
+    clean = train.read_text()
+    train.write_text(clean + test.read_text().splitlines()[1] + "\n")
+    said = run("evaluate", "p", code=1).stderr
+    assert "1 of the test ratings are training ratings as well" in said
+    train.write_text(clean + "1,129,5.0,1999999999\n")
+    said = run("evaluate", "--train", train, "--test", test, code=1).stderr
+    assert "1 of the training ratings are on the wrong side of the cut" in said
+    train.write_text(clean.replace(",5.0,", ",4.5,", 1))
+    said = run("evaluate", "p", code=1).stderr
+    assert "The files in p are not those that its split.json describes" in said
+
+
+def test_a_folder_of_lightgcn_files_is_a_split(run):
+    Path("gowalla").mkdir()
+    Path("gowalla/train.txt").write_text("0 1 2 3\n1 2 3 4\n2 1\n")
+    Path("gowalla/test.txt").write_text("0 4\n1 1\n2\n")
+    result = run("evaluate", "gowalla", "-n", 1, "--model", "popular")
+    assert "trained on 7 and tested on 2 ratings; recommended to 2 users" in result.stderr
+    assert table(result)["recall@1"].to_list() == [1.0]
+    said = run("evaluate", "gowalla", "--method", "random", code=2).stderr
+    assert "gowalla is split already, into train.txt and test.txt; leave out --method" in said
+
+
+def test_held_out_users_of_implicit_data_are_folded_into_what_can(run, implicit):
+    assert table(run("evaluate", implicit, "--method", "users"))["model"].to_list() == [
+        "spectral",
+        "popular",
+    ]
+    args = ["evaluate", implicit, "--method", "users", "--model", "random"]
+    assert "cannot take in users that it was not fitted to" in run(*args, code=1).stderr
+
+
+# compare
+
+
+def test_compare_lists_differences(run, ratings):
+    args = ["compare", ratings, "--model", "als", "--model", "bias", "--model", "popular"]
+    found = table(run(*args, "-n", 3, "-n", 6))
+    assert found.columns[3:6] == ["model", "other", "difference"]
+    assert found.filter(metric="ndcg@6").height == 3
+    assert (found["adjusted"] >= found["p_value"]).all()
+    assert (found["low"] <= found["high"]).all()
+    answer = document(run(*args, "--json"))
+    assert answer["command"] == "compare"
+    assert answer["comparisons"][0]["metric"] == "rmse"
+    shown = run(*args, "--format", "table").stdout.splitlines()
+    assert shown[2].split()[:4] == ["rmse", "als", "-", "bias"]
+    assert shown[2].rstrip().endswith("*")
+    assert max(map(len, shown)) <= 100
+
+
+def test_compare_needs_two_models(run, ratings):
+    said = run("compare", ratings, "--model", "als", code=2).stderr
+    assert "Give at least two models to compare" in said

@@ -1,0 +1,113 @@
+"""Intervals and tests over users: against plain loops, and for what they promise."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recsys.evaluation import intervals, significance
+from recsys.evaluation.intervals import Ratio, bootstrap, jackknife, percentiles
+from recsys.evaluation.significance import holm, sign_flip
+
+
+def test_a_mean_leaves_out_who_has_no_value():
+    ratio = Ratio.mean(np.array([1.0, np.nan, 4.0]))
+    assert ratio.value == 2.5
+    assert np.isnan(Ratio.mean(np.array([np.nan])).value)
+
+
+def test_rmse_is_over_ratings_and_not_over_users():
+    ratio = Ratio(np.array([4.0, 12.0]), np.array([1.0, 3.0]), np.sqrt)
+    assert ratio.value == 2
+
+
+def test_resamples_are_means_over_drawn_users():
+    values = np.array([0.0, 1.0, np.nan, 5.0])
+    errors, counts = np.array([1.0, 4.0, 9.0, 2.0]), np.array([1.0, 2.0, 3.0, 1.0])
+    found = bootstrap([Ratio.mean(values), Ratio(errors, counts, np.sqrt)], 50, seed=3)
+    drawn = np.random.default_rng(3).integers(0, 4, (50, 4))
+    for row, users in zip(found, drawn, strict=True):
+        assert row[0] == pytest.approx(np.nanmean(values[users]), nan_ok=True)
+        assert row[1] == pytest.approx(np.sqrt(errors[users].sum() / counts[users].sum()))
+
+
+def test_blocks_change_nothing(monkeypatch):
+    rng = np.random.default_rng(0)
+    ratios = [Ratio.mean(rng.random(30)), Ratio.mean(rng.random(30))]
+    differences = rng.normal([0, 0.2, 0.4], size=(24, 3))
+    whole = bootstrap(ratios, 40, seed=1), sign_flip(differences, 500, seed=1)
+    monkeypatch.setattr(intervals, "_BLOCK", 90)
+    monkeypatch.setattr(significance, "_BLOCK", 240)
+    parts = bootstrap(ratios, 40, seed=1), sign_flip(differences, 500, seed=1)
+    np.testing.assert_allclose(parts[0], whole[0], rtol=1e-12)
+    np.testing.assert_array_equal(parts[1], whole[1])
+
+
+def test_the_interval_has_the_percentiles():
+    low, high = percentiles(np.arange(1001.0)[:, None], 0.9)
+    assert (low[0], high[0]) == pytest.approx((50, 950))
+
+
+def test_intervals_hold_the_truth_as_often_as_they_say():
+    rng = np.random.default_rng(1)
+    held = 0
+    for trial in range(200):
+        ratio = Ratio.mean(rng.exponential(size=80))
+        low, high = percentiles(bootstrap([ratio], 300, seed=trial), 0.9)
+        held += low[0] <= 1 <= high[0]
+    assert 165 <= held <= 195
+
+
+def test_the_jackknife_of_a_mean_is_its_standard_error():
+    values = np.random.default_rng(2).normal(size=50)
+    without = (values.sum() - values) / 49 - values.mean()
+    low, high = jackknife(values.mean(), without, 0.95)
+    half = 1.959964 * values.std(ddof=1) / np.sqrt(50)
+    assert (low, high) == pytest.approx((values.mean() - half, values.mean() + half), abs=1e-6)
+    assert np.isnan(jackknife(1.0, np.zeros(1), 0.95)).all()
+
+
+def exact_p(differences):
+    """The two-sided p value over all choices of signs."""
+    sums = [np.dot(signs, differences) for signs in product((-1, 1), repeat=len(differences))]
+    return np.mean(np.abs(sums) >= abs(differences.sum()) - 1e-9)
+
+
+@given(st.lists(st.integers(-3, 3), min_size=2, max_size=9), st.integers(0, 3))
+@settings(deadline=None, max_examples=40)
+def test_sign_flips_come_near_the_exact_test(values, seed):
+    differences = np.array(values, dtype=float)
+    found = sign_flip(differences[:, None], 4000, seed)[0]
+    assert found == pytest.approx(exact_p(differences), abs=0.04)
+
+
+def test_a_certain_difference_has_the_least_p_value():
+    differences = np.random.default_rng(0).normal(1, 0.1, size=(500, 1))
+    assert sign_flip(differences, 999)[0] == 1 / 1000
+    assert sign_flip(differences[:30], 99)[0] == 1 / 100  # among 99 tried, the observed is one
+
+
+def test_alike_models_are_told_apart_as_seldom_as_the_level_says():
+    rng = np.random.default_rng(5)
+    p_values = sign_flip(rng.normal(size=(40, 2000)), 999, seed=1)
+    assert np.mean(p_values < 0.05) == pytest.approx(0.05, abs=0.02)
+
+
+def test_holm_by_hand():
+    np.testing.assert_allclose(holm([0.01, 0.04, 0.03, 0.005]), [0.03, 0.06, 0.06, 0.02])
+    assert holm([0.9, 0.8]).tolist() == [1, 1]
+    assert holm([]).tolist() == []
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8), st.floats(0.001, 0.999))
+@settings(deadline=None)
+def test_holm_rejects_what_the_stepwise_rule_rejects(p_values, level):
+    adjusted = holm(p_values)
+    rejected = set()
+    for step, place in enumerate(np.argsort(p_values, kind="stable")):
+        if p_values[place] * (len(p_values) - step) > level:
+            break
+        rejected.add(int(place))
+    assert rejected == set(np.flatnonzero(adjusted <= level).tolist())

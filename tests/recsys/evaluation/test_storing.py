@@ -1,0 +1,126 @@
+"""Splits as folders: whole or not at all, and what was saved is what is read."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import scipy.sparse as sp
+
+from recsys.errors import DataError
+from recsys.evaluation import (
+    fingerprint,
+    held_out_users,
+    k_fold,
+    random_split,
+    read_split,
+    save_split,
+)
+from recsys.evaluation.storing import split_files
+from recsys.ratings import Ratings
+
+
+@pytest.fixture
+def ratings():
+    rng = np.random.default_rng(0)
+    matrix = sp.random_array((30, 20), density=0.3, rng=rng, dtype=np.float32)
+    return Ratings.from_matrix(matrix)
+
+
+def same(one, other):
+    return [part.to_frame().rows() for part in one.parts] == [
+        part.to_frame().rows() for part in other.parts
+    ]
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_what_is_saved_is_read(ratings, tmp_path, form):
+    split = random_split(ratings, seed=3)
+    save_split(split, tmp_path / "s", form=form)
+    found = read_split(tmp_path / "s")
+    assert same(split, found)
+    assert (found.method, found.parameters) == (split.method, split.parameters)
+    assert fingerprint(*found.parts) == fingerprint(*split.parts)
+
+
+def test_histories_and_folds_are_saved_too(ratings, tmp_path):
+    held = held_out_users(ratings, 0.3)
+    save_split(held, tmp_path / "users")
+    assert same(held, read_split(tmp_path / "users"))
+    folds = k_fold(ratings, 3)
+    save_split(folds, tmp_path / "folds")
+    assert all(same(*pair) for pair in zip(folds, read_split(tmp_path / "folds"), strict=True))
+
+
+def test_implicit_feedback_stays_so(ratings, tmp_path):
+    pairs = Ratings.from_frame(ratings.to_frame().select("user", "item"))
+    save_split(random_split(pairs), tmp_path / "s")
+    assert read_split(tmp_path / "s").train.implicit
+
+
+def test_a_failure_leaves_what_was_there(ratings, tmp_path, monkeypatch):
+    save_split(random_split(ratings), tmp_path / "s")
+    before = (tmp_path / "s" / "train.csv").read_bytes()
+
+    def fail(*_args, **_options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pl.DataFrame, "write_parquet", fail)
+    with pytest.raises(DataError, match=r"cannot be saved in .*: No space left on device"):
+        save_split(random_split(ratings, seed=1), tmp_path / "s", form="parquet", overwrite=True)
+    with pytest.raises(DataError, match="No space left"):
+        save_split(random_split(ratings, seed=1), tmp_path / "new", form="parquet")
+    assert [path.name for path in tmp_path.iterdir()] == ["s"]
+    assert (tmp_path / "s" / "train.csv").read_bytes() == before
+
+
+def test_only_a_saved_split_is_replaced(ratings, tmp_path):
+    split = random_split(ratings)
+    save_split(split, tmp_path / "s")
+    with pytest.raises(DataError, match=r"There is a saved split in .* already"):
+        save_split(split, tmp_path / "s")
+    (tmp_path / "s" / "notes.txt").write_text("mine")
+    with pytest.raises(DataError, match=r"holds other files beside the split \(notes.txt\)"):
+        save_split(split, tmp_path / "s", overwrite=True)
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(DataError, match="exists and is not a saved split"):
+        save_split(split, tmp_path / "file", overwrite=True)
+    with pytest.raises(DataError, match="there is no directory"):
+        save_split(split, tmp_path / "no" / "s")
+    (tmp_path / "s" / "notes.txt").unlink()
+    save_split(k_fold(ratings, 2), tmp_path / "s", overwrite=True)
+    save_split(split, tmp_path / "s", overwrite=True)
+    assert same(split, read_split(tmp_path / "s"))
+
+
+def test_changed_files_are_noticed(ratings, tmp_path):
+    save_split(random_split(ratings), tmp_path / "s")
+    lines = (tmp_path / "s" / "test.csv").read_text().splitlines()
+    (tmp_path / "s" / "test.csv").write_text("\n".join(lines[:-1]))
+    with pytest.raises(DataError, match=r"are not those that its split\.json describes"):
+        read_split(tmp_path / "s")
+    (tmp_path / "s" / "split.json").unlink()
+    assert read_split(tmp_path / "s").method == "given"
+
+
+def test_what_is_no_split_is_refused(tmp_path):
+    with pytest.raises(DataError, match="is no split: it needs a train and a test file"):
+        read_split(tmp_path)
+    (tmp_path / "train.csv").write_text("user,item\n1,2\n")
+    assert split_files(tmp_path) is None
+    (tmp_path / "test.csv.gz").write_bytes(b"")
+    assert split_files(tmp_path) == {
+        "train": tmp_path / "train.csv",
+        "test": tmp_path / "test.csv.gz",
+    }
+    assert split_files(Path("nowhere")) is None
+
+
+def test_a_foreign_split_json_says_nothing(ratings, tmp_path):
+    split = random_split(ratings)
+    for name, part in zip(("train", "test"), split.parts, strict=True):
+        part.to_frame().write_csv(tmp_path / f"{name}.csv")
+    for text in ("[]", "{", json.dumps({"method": "time"})):
+        (tmp_path / "split.json").write_text(text)
+        assert read_split(tmp_path).method == "given"
