@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from recsys.cli.errors import CommandError
 from recsys.cli.options import ReaderOptions, command, option, output_options, reader_options
-from recsys.cli.output import Output, atomic_file
+from recsys.cli.output import Output
 from recsys.cli.progress import Activity, note
+from recsys.cli.spectra import check_plot, draw, spectrum_frame, with_bars
 
 if TYPE_CHECKING:
     import polars as pl
@@ -20,10 +19,6 @@ if TYPE_CHECKING:
     from recsys.ratings import Ratings
 
 __all__ = ["scree"]
-
-_BAR = 24
-_PICTURES = ("png", "svg", "pdf")
-_EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 @command(
@@ -56,17 +51,16 @@ def scree(ratings: str, k: int, plot: str | None, output: Output, reader: Reader
     """
     from recsys.cli.inputs import load_ratings
 
-    if plot is not None:
-        _check_plot(plot)
+    check_plot(plot)
     data = load_ratings(ratings, reader)
     with Activity("Decomposing"):
         svd = _decompose(_matrix(data), k)
-    rank = _elbow(svd)
-    frame = _frame(svd)
+    rank, total = _elbow(svd), float(svd.frobenius_norm or 0.0) ** 2
+    frame = spectrum_frame(svd.s, total)
     if plot is not None:
-        _draw(svd, rank, plot)
+        draw(svd.s, total, rank, "elbow", plot)
     note(f"{_what(data)}: {len(svd.s)} singular values, elbow at {rank}")
-    shown = _with_bars(frame) if output.resolved_format == "table" else frame
+    shown = with_bars(frame) if output.resolved_format == "table" else frame
     output.write_document(_document(data, svd, rank, frame), shown)
 
 
@@ -99,38 +93,6 @@ def _elbow(svd: SVD) -> int:
     return elbow(svd.s)
 
 
-def _frame(svd: SVD) -> pl.DataFrame:
-    import numpy as np
-    import polars as pl
-
-    from lowrank.rank import cumulative_energy
-
-    s = np.asarray(svd.s, dtype=np.float64)
-    cumulative = cumulative_energy(s, float(svd.frobenius_norm or 0.0) ** 2)
-    return pl.DataFrame(
-        {
-            "rank": np.arange(1, len(s) + 1),
-            "singular_value": s,
-            "energy": np.diff(cumulative, prepend=0.0),
-            "cumulative": cumulative,
-        }
-    )
-
-
-def _with_bars(frame: pl.DataFrame) -> pl.DataFrame:
-    import polars as pl
-
-    values = frame["singular_value"].to_list()
-    largest = max(values, default=0.0) or 1.0
-    return frame.with_columns(pl.Series("", [_bar(value / largest) for value in values]))
-
-
-def _bar(share: float) -> str:
-    """Draw a share of the full width in eighths of a character."""
-    full, eighths = divmod(round(share * _BAR * 8), 8)
-    return ("█" * full + _EIGHTHS[eighths]).rstrip()
-
-
 def _document(data: Ratings, svd: SVD, rank: int, frame: pl.DataFrame) -> dict[str, Any]:
     return {
         "command": "scree",
@@ -140,33 +102,3 @@ def _document(data: Ratings, svd: SVD, rank: int, frame: pl.DataFrame) -> dict[s
         "elbow": rank,
         "rows": frame.to_dicts(),
     }
-
-
-def _check_plot(path: str) -> None:
-    """Refuse before the work what would be refused after it."""
-    from importlib.util import find_spec
-
-    if find_spec("matplotlib") is None:
-        raise CommandError(
-            "--plot needs matplotlib; install it with pip install lowrank-recsys[plot]."
-        )
-    if _picture_format(path) not in _PICTURES:
-        allowed = ", ".join(f".{name}" for name in _PICTURES)
-        raise CommandError(f"--plot must name a file that ends in one of {allowed}; got {path}.")
-    if not Path(path).parent.is_dir():
-        raise CommandError(f"Cannot write {path}: there is no directory {Path(path).parent}.")
-
-
-def _draw(svd: SVD, rank: int, path: str) -> None:
-    from matplotlib.figure import Figure
-
-    from lowrank import plotting
-
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
-    plotting.scree(svd, k=rank, rule="elbow", ax=figure.subplots())
-    with atomic_file(Path(path)) as stream:
-        figure.savefig(stream, dpi=150, format=_picture_format(path))
-
-
-def _picture_format(path: str) -> str:
-    return Path(path).suffix.lstrip(".").lower() or _PICTURES[0]

@@ -167,3 +167,14 @@ def test_a_table_with_other_columns(run):
     ).stderr
     assert "notes.csv: comma-separated, text = what, id = nr" in said
     assert rows(run("lsi", "query", "index", "milk", "--json"))[0]["document"] == "7"
+
+
+def test_scree_of_an_index(run, index):
+    found = rows(run("lsi", "scree", index, "--json", "--plot", "scree.png"))
+    assert [row["rank"] for row in found] == [1, 2]
+    assert found[0]["singular_value"] > found[1]["singular_value"] > 0
+    assert 0 < found[0]["energy"] < found[1]["cumulative"] < 1
+    assert Path("scree.png").read_bytes().startswith(b"\x89PNG")
+    assert "2 dimensions keep" in run("lsi", "scree", index).stderr
+    said = run("lsi", "scree", index, "--plot", "scree.xls", code=1).stderr
+    assert "--plot must name a file that ends in one of .png, .svg, .pdf" in said

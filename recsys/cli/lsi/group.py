@@ -15,6 +15,7 @@ VERBS = {
     "terms": Verb("recsys.cli.lsi.neighbours:terms", "List the words most like a word."),
     "similar": Verb("recsys.cli.lsi.neighbours:similar", "List the documents most like one."),
     "add": Verb("recsys.cli.lsi.add:add", "Add documents to an index."),
+    "scree": Verb("recsys.cli.lsi.scree:scree", "Show how fast its singular values fall."),
     "info": Verb("recsys.cli.lsi.info:info", "Show what an index holds."),
 }
 
