@@ -11,7 +11,7 @@ BUILD_INPUTS := pyproject.toml CMakeLists.txt $(wildcard lowrank/kernels/src/*)
 show = echo; echo "\$$ $(subst ",\",$(1))"; RECSYS_FORMAT=table PATH="$(CURDIR)/$(BIN):$$PATH" $(1)
 , := ,
 
-.PHONY: help demo test bench wheel clean
+.PHONY: help demo test bench docs wheel clean
 
 help:  ## List the targets
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 10
@@ -46,6 +46,15 @@ test: $(VENV)/.installed-test  ## Run every check: ruff, mypy, pytest with docte
 	@$(BIN)/mypy
 	@echo "== pytest"
 	@$(BIN)/python -m pytest
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	@echo "== Installing the documentation tools into $(VENV)"
+	@$(PIP) install --editable '.[docs]'
+	@touch $@
+
+docs: $(VENV)/.installed-docs  ## Build the documentation into build/site; runs the notebooks
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "The documentation lies in $(CURDIR)/build/site; open index.html"
 
 bench: $(VENV)/.installed-test  ## Run the benchmarks (minutes); see benchmarks/README.md
 	@$(BIN)/python benchmarks/run.py

@@ -1,0 +1,92 @@
+"""Run the console examples of the pages: `python docs/console.py` writes what they print now.
+
+A page shows `$ command` and its output in ```console blocks, and is read from the top: a file that
+`cat` shows is there for the commands that follow. Commands are `recsys`, `cat` and `ls`, and data
+are shown as on a terminal. `tests/test_docs.py` compares; `python docs/console.py PAGE` refreshes
+one page.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from click.testing import CliRunner
+
+__all__ = ["Example", "examples", "pages", "printed"]
+
+ROOT = Path(__file__).resolve().parents[1]
+_BLOCK = re.compile(r"(```console\n)(.*?)(```)", re.DOTALL)
+_EXAMPLE = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
+_NOT_TABLES = ("--output", "-o", "--json", "--format")
+
+
+class Example(NamedTuple):
+    """A command and the output that a page shows below it."""
+
+    command: str
+    shown: str
+
+
+def pages() -> list[Path]:
+    """Return the pages with console examples."""
+    found = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [page for page in found if "```console" in page.read_text(encoding="utf-8")]
+
+
+def examples(page: Path) -> list[Example]:
+    """Return the examples of a page, in order."""
+    blocks = _BLOCK.findall(page.read_text(encoding="utf-8"))
+    return [Example(*found) for _, block, _ in blocks for found in _EXAMPLE.findall(block)]
+
+
+def printed(example: Example) -> str:
+    """Run an example in the current directory; what it prints."""
+    from recsys.cli.main import cli
+
+    program, *arguments = shlex.split(example.command)
+    if program == "cat":
+        Path(arguments[0]).write_text(example.shown, encoding="utf-8")
+        return example.shown
+    if program == "ls":
+        return "".join(f"{path.name}\n" for path in sorted(Path(arguments[0]).iterdir()))
+    if program != "recsys":
+        raise ValueError(f"An example must be recsys, cat or ls; got {example.command!r}.")
+    settings = {"COLUMNS": "100"}
+    if not set(_NOT_TABLES).intersection(arguments):
+        settings["RECSYS_FORMAT"] = "table"
+    return CliRunner().invoke(cli, arguments, env=settings).output
+
+
+def refresh(page: Path) -> None:
+    """Write what the examples of a page print now into it."""
+    outputs = iter([printed(example) for example in examples(page)])
+
+    def block(match: re.Match[str]) -> str:
+        opening, body, closing = match.groups()
+        fresh = _EXAMPLE.sub(lambda example: f"$ {example[1]}\n{next(outputs)}", body)
+        return opening + fresh + closing
+
+    text = page.read_text(encoding="utf-8")
+    page.write_text(_BLOCK.sub(block, text), encoding="utf-8")
+
+
+def main() -> None:
+    """Refresh the pages that are named, or all but the README."""
+    for name in [name for name in os.environ if name.startswith("RECSYS_")]:
+        del os.environ[name]
+    named = [Path(name).resolve() for name in sys.argv[1:]]
+    for page in named or [page for page in pages() if page.name != "README.md"]:
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)
+            refresh(page)
+            os.chdir(ROOT)
+
+
+if __name__ == "__main__":
+    main()

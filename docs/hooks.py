@@ -1,0 +1,138 @@
+"""What MkDocs does besides: notebooks run and shown, public names, results, formulas as MathML."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import importlib
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from latex2mathml.converter import convert
+from mkdocs.structure.files import File
+
+ROOT = Path(__file__).resolve().parents[1]
+CACHE = ROOT / "build" / "notebooks"
+RESULTS = ROOT / "benchmarks" / "RESULTS.md"
+REFERENCE = {
+    "lowrank": ("lowrank", "lowrank.plotting"),
+    "recsys": ("recsys", "recsys.evaluation", "recsys.lsi"),
+}
+_FORMULA = re.compile(
+    r'<(?P<tag>span|div) class="arithmatex">\\[(\[](?P<latex>.*?)\\[)\]]</(?P=tag)>', re.DOTALL
+)
+# A line of a page that stands for the section of RESULTS.md with that heading.
+_SECTION = re.compile(r"^\[Results: (?P<heading>[^\]]+)\]\([./]*benchmarks/RESULTS\.md\)$", re.M)
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add a page for each notebook, for each package, and for the results."""
+    made: dict[str, bytes | str] = {"results.md": _results_page()}
+    for picture in (ROOT / "benchmarks").glob("*.png"):
+        made[picture.name] = picture.read_bytes()
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        made |= {f"notebooks/{name}": content for name, content in _notebook_files(path).items()}
+    for package, modules in REFERENCE.items():
+        made[f"reference/{package}.md"] = _reference_page(package, modules)
+    for name, content in made.items():
+        files.append(File.generated(config, name, content=content))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Put sections of the results where a page names them."""
+    return _SECTION.sub(lambda match: section(match["heading"]), markdown)
+
+
+def on_page_content(html_text: str, **_: Any) -> str:
+    """Turn formulas into MathML, which browsers show without a script."""
+    return _FORMULA.sub(_mathml, html_text)
+
+
+def section(heading: str) -> str:
+    """Return the text of RESULTS.md below a heading.
+
+    Raises
+    ------
+    KeyError
+        If there is no such heading.
+    """
+    parts = re.split(r"^## (.*)\n", RESULTS.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))[heading].strip()
+
+
+def _results_page() -> str:
+    """Return RESULTS.md, with links to other files of the repository as plain text."""
+    text = RESULTS.read_text(encoding="utf-8")
+    return re.sub(r"(?<!!)\[([^\]]+)\]\((?!https?:|#)[^)]*\)", r"\1", text)
+
+
+def _mathml(match: re.Match[str]) -> str:
+    display = "block" if match["tag"] == "div" else "inline"
+    return convert(html.unescape(match["latex"]).strip(), display=display)
+
+
+def _reference_page(package: str, modules: tuple[str, ...]) -> str:
+    """Return a page with every public name of some modules, as their `__all__` says."""
+    lines = [f"# {package}\n"]
+    seen: set[int] = set()
+    for name in modules:
+        module = importlib.import_module(name)
+        lines.append(f"## {name}\n\n{(module.__doc__ or '').splitlines()[0]}\n")
+        for public in sorted(module.__all__, key=str.lower):
+            value = getattr(module, public)
+            if callable(value) and id(value) not in seen:
+                lines.append(f"::: {value.__module__}.{value.__qualname__}\n")
+            seen.add(id(value))
+    return "\n".join(lines)
+
+
+def _notebook_files(path: Path) -> dict[str, bytes | str]:
+    """Return the page and the pictures of a notebook, which is run unless nothing has changed."""
+    digest = hashlib.sha256(path.read_bytes())
+    for source in sorted([*ROOT.glob("lowrank/**/*.py"), *ROOT.glob("recsys/**/*.py")]):
+        digest.update(source.read_bytes())
+    run = CACHE / f"{path.stem}-{digest.hexdigest()[:16]}.ipynb"
+    if not run.exists():
+        run.parent.mkdir(parents=True, exist_ok=True)
+        run.write_text(_executed(path), encoding="utf-8")
+    pictures: dict[str, bytes | str] = {}
+    parts = [
+        part for cell in json.loads(run.read_text("utf-8"))["cells"]
+        for part in _cell_parts(cell, path.stem, pictures)
+    ]  # fmt: skip
+    return {f"{path.stem}.md": "\n\n".join(parts) + "\n", **pictures}
+
+
+def _executed(path: Path) -> str:
+    import nbformat
+    from nbclient import NotebookClient
+
+    notebook = nbformat.read(path, as_version=4)
+    NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
+    written: str = nbformat.writes(notebook)
+    return written
+
+
+def _cell_parts(cell: dict[str, Any], stem: str, pictures: dict[str, bytes | str]) -> Iterator[str]:
+    """Yield the Markdown of a cell; its pictures go into `pictures`."""
+    source = "".join(cell["source"])
+    if cell["cell_type"] == "markdown":
+        yield source
+        return
+    shown = "\n".join(line for line in source.splitlines() if not line.startswith("%"))
+    yield f"```python\n{shown.strip()}\n```"
+    for output in cell["outputs"]:
+        data = output.get("data", {})
+        if "image/png" in data:
+            name = f"{stem}-{len(pictures) + 1}.png"
+            pictures[name] = base64.b64decode("".join(data["image/png"]))
+            yield f"![what the code above draws]({name})"
+        else:
+            text = "".join(output.get("text") or data.get("text/plain", ""))
+            block = f"```text\n{text.rstrip()}\n```"
+            yield f'<div class="notebook-output" markdown>\n\n{block}\n\n</div>'

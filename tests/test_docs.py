@@ -1,0 +1,163 @@
+"""The README and the pages show what their commands print. (Their Python examples are doctests.)"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import click
+import pytest
+
+from recsys.cli.main import cli
+from recsys.models import MODELS
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+README = ROOT / "README.md"
+PAGES = [README, *sorted(DOCS.rglob("*.md"))]
+RESULTS = ROOT / "benchmarks" / "RESULTS.md"
+NUMBER = re.compile(r"-?\d+\.\d+(?:e[+-]?\d+)?")
+
+
+def tool(name: str) -> ModuleType:
+    """Import a script of docs/, which is no package."""
+    spec = importlib.util.spec_from_file_location(f"docs_{name}", DOCS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+console = tool("console")
+reference = tool("reference")
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+
+
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def without_noise(command: str, text: str) -> str:
+    """Drop bars and seconds (` in 0.3 s`), and what `recsys evaluate` says on time and memory."""
+    text = re.sub(r"[█-▏]|(?<= in )[\d.]+(?= s\b)", "", text)
+    if command.startswith("recsys evaluate"):
+        costs = ("fit, ", "recommend, ", "memory, ")
+        return "\n".join(line for line in text.splitlines() if not line.startswith(costs))
+    return text
+
+
+def assert_same(command: str, shown: str, printed: str) -> None:
+    shown, printed = (without_noise(command, text) for text in (shown, printed))
+    words = [re.sub("─+", "─", NUMBER.sub("#", text)).split() for text in (shown, printed)]
+    assert words[0] == words[1], command
+    numbers = [[float(x) for x in NUMBER.findall(text)] for text in (shown, printed)]
+    assert numbers[0] == pytest.approx(numbers[1], abs=5e-3), command  # kernels round differently
+
+
+@pytest.mark.parametrize("page", console.pages(), ids=lambda page: page.stem)
+def test_commands_print_what_the_page_shows(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("RECSYS_")]:
+        monkeypatch.delenv(name)
+    for example in console.examples(page):
+        assert_same(example.command, example.shown, console.printed(example))
+
+
+def test_a_difference_is_noticed():
+    shown = "fitted als in 0.3 s, RMSE 0.6282\n"
+    assert_same("recsys fit", shown, "fitted als in 41.5 s, RMSE 0.6283\n")
+    with pytest.raises(AssertionError):
+        assert_same("recsys fit", shown, "fitted als in 0.3 s, RMSE 0.6482\n")
+    with pytest.raises(AssertionError):
+        assert_same("recsys fit", shown, "fitted bias in 0.3 s, RMSE 0.6282\n")
+
+
+@each_page
+def test_every_command_line_is_run(page):
+    """A line that starts with `recsys` stands in a console block, or in the reference."""
+    assert len(re.findall(r"^\$ ", text_of(page), re.M)) == len(console.examples(page))
+    if page != reference.PAGE:
+        assert not re.findall(r"^\s*(?:\$\s*)?recsys [a-z]+ .*$", outside_console(page), re.M)
+
+
+def outside_console(page: Path) -> str:
+    return re.sub(r"```console\n.*?```", "", text_of(page), flags=re.DOTALL)
+
+
+def commands_in_prose(page: Path) -> list[str]:
+    prose = re.sub(r"^```.*?^```", "", text_of(page), flags=re.DOTALL | re.M)
+    return [" ".join(found.split()) for found in re.findall(r"`(recsys [^`]+)`", prose)]
+
+
+@each_page
+def test_commands_in_prose_have_verbs_and_options_that_exist(page):
+    for line in commands_in_prose(page):
+        verb: click.Command = cli
+        names = shlex.split(line)[1:]
+        while isinstance(verb, click.Group) and names and not names[0].startswith("-"):
+            found = verb.get_command(click.Context(verb), names.pop(0))
+            assert found is not None, line
+            verb = found
+        known = {name for option in verb.params for name in [*option.opts, *option.secondary_opts]}
+        asked = {name.split("=")[0] for name in names if re.match(r"-{1,2}[a-z]", name)}
+        assert asked <= known | {"--help", "-h"}, line
+
+
+def test_the_reference_of_the_command_is_its_help():
+    assert text_of(reference.PAGE) == reference.reference(), "Run: python docs/reference.py"
+
+
+def test_every_model_is_described():
+    described = re.findall(r"^\| `([\w-]+)` \|", text_of(DOCS / "howto" / "models.md"), re.M)
+    assert sorted(described) == sorted(MODELS)
+
+
+def generated_pages() -> set[str]:
+    """Return the pages that docs/hooks.py makes when the site is built."""
+    notebooks = {f"notebooks/{path.stem}.md" for path in (ROOT / "notebooks").glob("*.ipynb")}
+    return notebooks | {"reference/lowrank.md", "reference/recsys.md", "results.md"}
+
+
+def test_every_page_is_in_the_navigation():
+    listed = re.findall(r"[\w/-]+\.md$", text_of(ROOT / "mkdocs.yml"), re.M)
+    written = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")}
+    assert sorted(listed) == sorted(written | generated_pages())
+
+
+@each_page
+def test_links_lead_to_a_page_and_a_heading(page):
+    for target, anchor in local_links(page):
+        place = (page.parent / target).resolve() if target else page
+        if os.path.relpath(place, DOCS) in generated_pages():
+            continue
+        assert place.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", text_of(place), re.M)
+            assert anchor in {re.sub(r"[^\w]+", "-", head.lower()) for head in headings}
+
+
+def local_links(page: Path) -> Iterator[tuple[str, str]]:
+    text = re.sub(r"^```.*?^```", "", text_of(page), flags=re.DOTALL | re.M)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if not re.match(r"https?:", link):
+            target, _, anchor = link.partition("#")
+            yield target, anchor
+
+
+def test_the_comparison_takes_its_figures_from_the_results():
+    page = text_of(DOCS / "compared.md")
+    taken = re.findall(r"^\[Results: (.*)\]\(\.\./benchmarks/RESULTS\.md\)$", page, re.M)
+    assert len(taken) >= 3
+    assert set(taken) <= set(re.findall(r"^## (.*)$", text_of(RESULTS), re.M))
+    assert not re.findall(r"\d+(?:\.\d+)|\d+ ?%|\d+ times", page)  # no figure is typed in
+
+
+def test_make_targets_of_the_readme_exist():
+    for target in re.findall(r"^make (\w+)", text_of(README), re.M):
+        assert re.search(rf"^{target}:", text_of(ROOT / "Makefile"), re.M), target
