@@ -18,6 +18,7 @@ ON_REAL_DATA = [
     ["serve.py", "--repeats", "3"],
     ["metrics.py", "--repeats", "3"],
     ["lsi.py", "--repeats", "3", "100", "200"],
+    ["topn.py", "--data", "ml-latest-small"],
 ]
 
 

@@ -72,9 +72,10 @@ class Predictor(Learner):
             users, items = ratings.users.find(user), ratings.items.find(item)
             popular = self._popular if cold_start == "popular" else None
             predicted = predict_cold(self.model, popular, users, items)
-        clipped = clip_to_range(predicted, self.training)
+        if self.model.predicts_ratings:
+            predicted = clip_to_range(predicted, self.training)
         found = pl.DataFrame(
-            [user.alias("user"), item.alias("item"), pl.Series("prediction", clipped)]
+            [user.alias("user"), item.alias("item"), pl.Series("prediction", predicted)]
         )
         return found.with_columns(self._std(users, items)) if std else found
 

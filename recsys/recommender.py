@@ -19,7 +19,7 @@ from recsys.errors import DataError
 from recsys.fallback import WithNewUser, labels_of
 from recsys.frames import listed
 from recsys.ids import Ids
-from recsys.models.protocols import HasItemVectors, HasUserVectors
+from recsys.models.protocols import HasItemLikeness, HasItemVectors, HasUserVectors
 from recsys.predicting import ColdPair, Predictor, check_choice
 from recsys.topn import Cosine, Scorer, TopN, csr_exclusion, top_n
 
@@ -192,8 +192,9 @@ class Recommender(Predictor):
     def similar_items(self, items: Any, n: int = 10) -> pl.DataFrame:
         """Find the n items most like each item.
 
-        Likeness is the cosine of the model's item vectors, times n_j / (n_j + 10) for a found
-        item with n_j ratings: the vector of an item that few have rated points anywhere.
+        Likeness is the cosine of the model's item vectors (for `implicit-knn`, what it knows of
+        the item's neighbours), times n_j / (n_j + 10) for a found item with n_j ratings: the vector
+        of an item that few have rated points anywhere.
 
         Parameters
         ----------
@@ -249,7 +250,9 @@ class Recommender(Predictor):
         return self._similar(self.ratings.users, users, n, self._user_likeness)
 
     @cached_property
-    def _item_likeness(self) -> Cosine:
+    def _item_likeness(self) -> Scorer:
+        if isinstance(self.model, HasItemLikeness):
+            return self.model.item_likeness(_confidence(self._counts("item")))
         if not isinstance(self.model, HasItemVectors):
             raise DataError(
                 f"The {self.model.name} model has no item vectors to compare; "
@@ -266,7 +269,7 @@ class Recommender(Predictor):
             )
         return Cosine(self.model.user_vectors(), _confidence(self._counts("user")))
 
-    def _similar(self, ids: Ids, queries: Any, n: int, likeness: Cosine) -> pl.DataFrame:
+    def _similar(self, ids: Ids, queries: Any, n: int, likeness: Scorer) -> pl.DataFrame:
         asked = ids.index(listed(queries))
         blocks = top_n(likeness, asked, n, exclude=Cosine.exclude_itself)
         labels = ids.take(asked)

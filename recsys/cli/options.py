@@ -38,7 +38,21 @@ __all__ = [
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
 
-MODEL_NAMES = ("als", "bayes", "bias", "popular", "random", "softimpute", "spectral")
+MODEL_NAMES = (
+    "als",
+    "bayes",
+    "bias",
+    "clusters",
+    "ease",
+    "implicit-als",
+    "implicit-bpr",
+    "implicit-knn",
+    "implicit-lmf",
+    "popular",
+    "random",
+    "softimpute",
+    "spectral",
+)
 DUPLICATES = ("last", "first", "mean", "sum", "error")
 
 

@@ -26,6 +26,8 @@ Some models can do more than score, by having a method for it (`recsys.models.pr
     per rating of the history, which add up to the score (before clipping) to rounding.
 ``item_vectors()``, ``user_vectors()``
     Vectors whose cosine says how alike two items or two users are.
+``item_likeness(confidence)``
+    A `recsys.topn.Scorer` of items for items, of a model that has no such vectors.
 ``predict_std(users, items)``
     The standard deviation of each prediction.
 """

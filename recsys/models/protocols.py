@@ -10,6 +10,7 @@ ability             method                what it is for
 `FoldsInItems`      ``with_items``        recommending items that the fit has not seen
 `Explains`          ``contributions``     taking a score apart, one term per rated item
 `HasItemVectors`    ``item_vectors``      similar items
+`HasItemLikeness`   ``item_likeness``     similar items, of a model without vectors
 `HasUserVectors`    ``user_vectors``      similar users
 `HasUncertainty`    ``predict_std``       the standard deviation of a prediction
                     ``fit(..., start=)``  refitting from an earlier fit of the same users and items
@@ -27,6 +28,7 @@ from numpy.typing import ArrayLike, NDArray
 
 if TYPE_CHECKING:
     from recsys.ratings import Ratings
+    from recsys.topn import Scorer
 
 __all__ = [
     "Explains",
@@ -35,6 +37,7 @@ __all__ = [
     "Floats",
     "FoldsInItems",
     "FoldsInUsers",
+    "HasItemLikeness",
     "HasItemVectors",
     "HasUncertainty",
     "HasUserVectors",
@@ -254,6 +257,15 @@ class HasItemVectors(Protocol):
 
     def item_vectors(self) -> Floats:
         """Return the vectors whose cosine says how alike two items are, shape (n_items, k)."""
+        ...
+
+
+@runtime_checkable
+class HasItemLikeness(Protocol):
+    """A model that knows directly how alike items are."""
+
+    def item_likeness(self, confidence: Floats) -> Scorer:
+        """Return what scores items for items; the score of a found item times its confidence."""
         ...
 
 

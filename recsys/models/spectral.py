@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,6 +25,7 @@ from recsys.models.base import (
     check_indices,
     pair_dots,
 )
+from recsys.models.history import check_rows
 
 if TYPE_CHECKING:
     from recsys.ratings import Ratings
@@ -173,11 +175,32 @@ class Spectral(BaseModel):
         self.history_indptr, self.history_indices = ratings.indptr, ratings.indices
         return self
 
+    @classmethod
+    def from_arrays(cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
+        """Rebuild a fitted model, sharing memory with `arrays`.
+
+        Raises
+        ------
+        DataError
+            If an array is missing, its shape does not agree with the others, or contacts name
+            users or items that there are not.
+        """
+        model = super().from_arrays(params, arrays)
+        n_trained = len(model.user_weight)
+        check_rows(model.history_indptr, model.history_indices, model.n_items, "history")
+        check_rows(model.trained_indptr, model.trained_indices, model.n_items, "training users")
+        check_rows(model.item_indptr, model.item_indices, n_trained, "items")
+        for indptr, n in ((model.trained_indptr, n_trained), (model.item_indptr, model.n_items)):
+            if len(indptr) != n + 1:
+                raise DataError(f"The contacts must have {n + 1} row starts; got {len(indptr)}.")
+        return model
+
     def with_users(self, histories: Histories) -> Self:
         """Return the model whose users are these: their contacts take the others' place."""
         check_indices(histories.indices, self.n_items, "item")
-        indptr, indices = histories.indptr, histories.indices
-        return self.with_arrays(history_indptr=indptr, history_indices=indices)
+        model = copy.copy(self)
+        model.history_indptr, model.history_indices = histories.indptr, histories.indices
+        return model
 
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
         """Scores of pairs, shape (n_pairs,); the same bits for a pair in any company."""

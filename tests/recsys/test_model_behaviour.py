@@ -190,7 +190,8 @@ def test_sweeps_are_counted_and_validated(name):
     make_model(name).fit(ratings, on_step=steps.append, validation=ratings.take(np.arange(20)))
     assert [step.step for step in steps] == list(range(1, len(steps) + 1))
     assert all(isinstance(step, Step) and step.step <= step.total for step in steps)
-    assert all(step.validation_rmse > 0 for step in steps)
+    if model_class(name).predicts_ratings:
+        assert all(step.validation_rmse > 0 for step in steps)
 
 
 @every_model

@@ -136,3 +136,18 @@ def test_small_data_get_few_factors_and_none_more_than_there_are():
 def test_bad_parameters_are_refused(params, message):
     with pytest.raises(DataError, match=message):
         make_model("spectral", **params)
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil", "message"),
+    [
+        ("history_indices", lambda a: a + 40, "indices of the history must be between 0 and 35"),
+        ("item_indices", lambda a: a - 40, "indices of the items must be between 0 and 49"),
+        ("item_indptr", lambda a: a[::-1], "rows of the items must run from 0"),
+        ("trained_indptr", lambda a: np.append(a, a[-1]), "must have 51 row starts; got 52"),
+    ],
+)
+def test_arrays_that_name_nobody_are_refused(data, name, spoil, message):
+    model = fitted(data[0])
+    with pytest.raises(DataError, match=message):
+        model.with_arrays(**{name: spoil(model.arrays()[name])})

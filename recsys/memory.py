@@ -1,0 +1,59 @@
+"""How much memory there is, before something large is asked for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+__all__ = ["available_memory", "gibibytes"]
+
+_MEMINFO = Path("/proc/meminfo")
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def available_memory() -> int | None:
+    """Return the bytes that this process may still take without swapping, None if unknown.
+
+    On Linux what the kernel estimates, and no more than a container's limit leaves; elsewhere all
+    the memory that the machine has.
+
+    Examples
+    --------
+    >>> available_memory() is None or available_memory() > 0
+    True
+    """
+    found = [free for free in (_of_machine(), _of_container()) if free is not None]
+    return min(found) if found else None
+
+
+def gibibytes(size: float) -> str:
+    """Write a number of bytes in GiB.
+
+    Examples
+    --------
+    >>> gibibytes(1.5 * 2**30)
+    '1.5 GiB'
+    """
+    return f"{size / 2**30:.1f} GiB"
+
+
+def _of_machine() -> int | None:
+    try:
+        for line in _MEMINFO.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError):
+        pass
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def _of_container() -> int | None:
+    """Return what the limit of the control group (version 2) leaves; None without one."""
+    try:
+        limit = int((_CGROUP / "memory.max").read_text())  # "max" where there is no limit
+        return max(0, limit - int((_CGROUP / "memory.current").read_text()))
+    except (OSError, ValueError):
+        return None

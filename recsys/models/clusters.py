@@ -1,0 +1,163 @@
+"""A baseline between biases and factors: the user's mean rating of a group of similar items."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from recsys.errors import DataError
+from recsys.models.base import (
+    Explanation,
+    FactorModel,
+    Floats,
+    Histories,
+    Indices,
+    Step,
+    check_indices,
+)
+from recsys.models.baselines import Bias
+from recsys.models.stopping import validation_rmse
+
+if TYPE_CHECKING:
+    from recsys.ratings import Ratings
+
+__all__ = ["Clusters"]
+
+_RANK = 16  # singular vectors that items are grouped by
+
+
+@dataclass(kw_only=True, eq=False)
+class Clusters(FactorModel):
+    """Predict a rating as ``mu + b_u + c_i + d_u,g(i)``: biases, and the user's taste for a group.
+
+    The biases are those of the model bias. Items are grouped by k-means of their vectors in the
+    truncated singular value decomposition of what the biases leave over. ``d_ug`` is the mean of
+    what they leave of the user's ratings in group g, drawn towards 0.
+
+    Parameters
+    ----------
+    clusters : int
+        Number of groups; fewer where there are fewer different items.
+    damping : float
+        How many ratings without deviation are added to each mean.
+    random_state : int
+        Seed of the decomposition and of the first centres. The same seed gives the same result on
+        any number of threads.
+
+    References
+    ----------
+    Sarwar, Karypis, Konstan and Riedl (2002), "Recommender systems for large-scale e-commerce:
+    scalable neighborhood formation using clustering", with items instead of users.
+    """
+
+    name: ClassVar[str] = "clusters"
+
+    clusters: int = 40
+    damping: float = 15.0
+    random_state: int = 0
+
+    def __post_init__(self) -> None:
+        if self.clusters < 1:
+            raise DataError(f"clusters must be at least 1; got {self.clusters}.")
+        if not 0 <= self.damping < math.inf:
+            raise DataError(f"damping must not be negative or infinite; got {self.damping}.")
+
+    def fit(
+        self,
+        ratings: Ratings,
+        *,
+        on_step: Callable[[Step], None] | None = None,
+        validation: Ratings | None = None,
+    ) -> Self:
+        """Fit to `ratings`, which must have values.
+
+        Raises
+        ------
+        DataError
+            If `ratings` are implicit.
+        """
+        self.require_values(ratings)
+        bias = Bias().fit(ratings)
+        self.global_mean, self.item_bias = bias.global_mean, bias.item_bias
+        groups = self._groups(ratings, bias)
+        self.item_factors = np.eye(groups.max() + 1, dtype=np.float32)[groups]
+        self.user_bias, self.user_factors = self._users(Histories.of(ratings), bias)
+        if on_step is not None:
+            rmse = validation_rmse(self, ratings)
+            held_out = validation_rmse(self, validation) if validation else None
+            on_step(Step(1, 1, train_rmse=rmse, validation_rmse=held_out))
+        return self
+
+    def with_users(self, histories: Histories) -> Self:
+        """Return the model whose users are these: their biases and means, the items fixed."""
+        bias, factors = self._users(histories, self._bias_model())
+        return self.with_arrays(user_bias=bias, user_factors=factors)
+
+    def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
+        """Take the scores of `items` for the one user of `history` apart, a term per rating.
+
+        A rating has a share in the user's bias, and in the user's mean of its own group.
+        """
+        asked = check_indices(items, self.n_items, "item")
+        known = check_indices(history.indices, self.n_items, "item")
+        deviations = history.values - np.float64(self.global_mean) - self.item_bias[known]
+        shares = deviations / max(1.0, len(known) + Bias().user_damping)
+        same = self._group_of(asked)[:, None] == self._group_of(known)
+        counts = same.sum(axis=1)[:, None]
+        divisors = np.maximum(counts + self.damping, 1e-300)
+        terms = shares * (1 - counts / divisors) + same * deviations / divisors
+        base = self.item_bias[asked] + np.float32(self.global_mean)
+        return Explanation(base, terms.astype(np.float32))
+
+    def _groups(self, ratings: Ratings, bias: Bias) -> NDArray[np.int64]:
+        """Return the group of each item."""
+        from scipy.sparse import csr_array
+
+        from lowrank import truncated_svd
+
+        left_over = ratings.values - bias.predict(ratings.user_index_of_nonzeros(), ratings.indices)
+        matrix = csr_array((left_over, ratings.indices, ratings.indptr), shape=ratings.shape)
+        k = min(_RANK, *ratings.shape)
+        _, s, Vt = truncated_svd(matrix, k, random_state=self.random_state)
+        return _k_means(Vt.T * s, self.clusters, self.random_state)
+
+    def _users(self, histories: Histories, bias: Bias) -> tuple[Floats, Floats]:
+        """Return the biases of some users and their means of each group."""
+        known = bias.with_users(histories)
+        rows, n_groups = histories.rows, self.item_factors.shape[1]
+        left_over = histories.values - known.predict(rows, histories.indices)
+        cells = rows * n_groups + self._group_of(histories.indices)
+        size = histories.n_rows * n_groups
+        counts = np.bincount(cells, minlength=size) + self.damping
+        sums = np.bincount(cells, left_over, minlength=size)
+        means = np.divide(sums, counts, out=np.zeros(size), where=counts > 0)
+        return known.user_bias, means.reshape(-1, n_groups).astype(np.float32)
+
+    def _group_of(self, items: NDArray[np.integer]) -> Indices:
+        groups: Indices = self.item_factors.argmax(axis=1)[items]
+        return groups
+
+    def _bias_model(self) -> Bias:
+        names = ("global_mean", "user_bias", "item_bias")
+        return Bias.from_arrays({}, {name: np.asarray(getattr(self, name)) for name in names})
+
+
+def _k_means(
+    vectors: NDArray[np.floating], n_clusters: int, random_state: int
+) -> NDArray[np.int64]:
+    """Group vectors; on one thread, since with more the order of summing is left to chance."""
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+    from threadpoolctl import threadpool_limits
+
+    groups = KMeans(min(n_clusters, len(vectors)), n_init=1, random_state=random_state)
+    with threadpool_limits(limits=1), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # of fewer different vectors
+        labels = groups.fit(vectors).labels_
+    return np.unique(labels, return_inverse=True)[1]

@@ -1,0 +1,164 @@
+"""EASE: a linear item-to-item model in closed form, for catalogues whose Gram matrix fits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Self
+
+import numpy as np
+
+from lowrank import kernels
+from recsys.errors import DataError
+from recsys.memory import available_memory, gibibytes
+from recsys.models.base import Floats, Histories, Indices, Step, axes
+from recsys.models.history import HistoryModel, weighted_matrix
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+    from recsys.ratings import Ratings
+
+__all__ = ["EASE"]
+
+_PENALTY = 30.0
+_BLOCK = 2**22  # entries of the Gram matrix that are worked on at a time
+
+
+@dataclass(kw_only=True, eq=False)
+class EASE(HistoryModel):
+    """Score an item by the sum of its weights with the items the user has.
+
+    The weights B predict every item from all others by ridge regression,
+    ``min ||X - X B||^2 + lambda ||B||^2`` with zeros on the diagonal of B, where x_ui is 1 for what
+    a user has and 0 otherwise; a rating stands for its share of the highest one, a count for its
+    multiple of the mean. With ``P = (X'X + lambda I)^-1`` the solution is ``B = I - P diag(P)^-1``.
+
+    The matrix of items x items is held in memory once, in single precision: the penalty keeps it
+    so well conditioned that the rounding does not show in the scores, and catalogues of 1.4 times
+    the size fit, in half the time. The last bits depend on the number of BLAS threads.
+
+    Parameters
+    ----------
+    regularization : float, optional
+        The penalty lambda, in users. By default ``30 m^(1/3)``, where m is how many users have an
+        item, averaged over all that users have: near the best on small and large validation data,
+        where the accuracy hardly depends on it.
+
+    Attributes
+    ----------
+    penalty : float
+        The regularization given or chosen.
+    weights : float32 ndarray of shape (n_items, n_items)
+        What having the item of the row adds to the score of the item of the column.
+
+    References
+    ----------
+    Steck (2019), "Embarrassingly shallow autoencoders for sparse data", section 3.
+    """
+
+    name: ClassVar[str] = "ease"
+
+    regularization: float | None = None
+
+    penalty: float = field(init=False, repr=False, metadata=axes())
+    weights: Floats = field(init=False, repr=False, metadata=axes("n_items", "n_items"))
+
+    def __post_init__(self) -> None:
+        if self.regularization is not None and not 0 < self.regularization < math.inf:
+            raise DataError(f"regularization must be positive; got {self.regularization}.")
+
+    @property
+    def n_items(self) -> int:
+        """Number of items of the training ratings."""
+        return len(self.weights)
+
+    def fit(
+        self,
+        ratings: Ratings,
+        *,
+        on_step: Callable[[Step], None] | None = None,
+        validation: Ratings | None = None,
+    ) -> Self:
+        """Fit to `ratings`.
+
+        Raises
+        ------
+        DataError
+            If the items are so many that their Gram matrix would not fit into memory.
+        """
+        _check_fits(ratings.n_items)
+        self._take_histories(ratings)
+        gram = _gram(weighted_matrix(ratings))
+        self.penalty = self.regularization or _default_penalty(ratings)
+        gram[np.diag_indices_from(gram)] += np.float32(self.penalty)
+        _invert(gram)
+        self.weights = _weights_of(gram)
+        return self
+
+    def item_vectors(self) -> Floats:
+        """Return the weights, shape (n_items, n_items): items are alike that speak for the same."""
+        return self.weights
+
+    def _products(self, histories: Histories) -> Floats:
+        return kernels.csr_matmat(*histories, self.weights)
+
+    def _entries(self, rows: Indices, columns: Indices) -> Floats:
+        return self.weights[np.ix_(rows, columns)]
+
+
+def _check_fits(n_items: int) -> None:
+    needed, free = 4 * n_items**2, available_memory()
+    if free is not None and needed > free:
+        raise DataError(
+            f"The ease model needs {gibibytes(needed)} for the matrix of {n_items:,} x "
+            f"{n_items:,} items, and {gibibytes(free)} are free; use spectral or implicit-als, "
+            "which need no such matrix."
+        )
+
+
+def _default_penalty(ratings: Ratings) -> float:
+    counts = np.bincount(ratings.indices).astype(np.float64)
+    return float(_PENALTY * np.cbrt(counts @ counts / counts.sum()))
+
+
+def _gram(X: csr_array[np.float32]) -> Floats:
+    """Return X'X, shape (n_items, n_items)."""
+    by_item = X.T.tocsr()
+    gram = np.empty((X.shape[1], X.shape[1]), dtype=np.float32)
+    for part in _row_blocks(len(gram)):
+        (by_item[part] @ X).toarray(out=gram[part])
+    return gram
+
+
+def _invert(gram: Floats) -> None:
+    """Invert a positive definite matrix in place."""
+    from scipy.linalg import lapack
+
+    # LAPACK works on columns, so on the transpose, and writes one triangle: the upper one here.
+    _, failed = lapack.spotrf(gram.T, lower=True, clean=False, overwrite_a=True)
+    if failed:
+        raise DataError(
+            "The Gram matrix of the items is singular in single precision; "
+            "a larger regularization mends that."
+        )
+    lapack.spotri(gram.T, lower=True, overwrite_c=True)
+    for part in _row_blocks(len(gram)):
+        corner = gram[part, part]
+        corner[:] = np.triu(corner) + np.triu(corner, 1).T
+        gram[part.stop :, part] = gram[part, part.stop :].T
+
+
+def _weights_of(inverse: Floats) -> Floats:
+    """Return B = I - P diag(P)^-1, in the memory of P."""
+    scale = -1 / np.diagonal(inverse)
+    for part in _row_blocks(len(inverse)):
+        inverse[part] *= scale
+    np.fill_diagonal(inverse, 0)
+    return inverse
+
+
+def _row_blocks(n: int) -> Iterator[slice]:
+    size = max(1, _BLOCK // max(1, n))
+    return (slice(start, min(n, start + size)) for start in range(0, n, size))

@@ -1,0 +1,383 @@
+"""The factor models of the library `implicit`: ALS, BPR and logistic matrix factorisation.
+
+The library fits; what it finds is kept as arrays, and everything else is this project's own. It is
+imported where it is called.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from lowrank import kernels
+from recsys.errors import DataError
+from recsys.models.base import (
+    Explanation,
+    FactorModel,
+    Floats,
+    Histories,
+    Step,
+    axes,
+    check_indices,
+)
+from recsys.models.history import rows_of, weight_unit, weighted_matrix, weights_of
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
+
+    from recsys.ratings import Ratings
+
+__all__ = ["ImplicitALS", "ImplicitBPR", "ImplicitLMF", "library", "library_matrix", "silence"]
+
+
+_CONTACT_WEIGHT = 1.5
+_PENALTY = 0.3
+
+
+@contextmanager
+def library(name: str) -> Iterator[None]:
+    """Run code of the library: silently, with one BLAS thread, and its failures as `DataError`.
+
+    Whatever it imports must be imported before, so that its BLAS is there to be limited.
+    """
+    with kernels.one_blas_thread(), silence():
+        try:
+            yield
+        except Exception as error:
+            if type(error).__name__ == "ModelFitError" or "posv failed" in str(error):
+                raise DataError(
+                    f"The {name} fit broke down; a larger regularization or, where there is one, "
+                    "a smaller learning_rate may mend that."
+                ) from error
+            raise
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """Hide warnings: of progress bars where the library is imported, of BLAS where it runs."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def library_matrix(matrix: Any) -> csr_matrix[np.float32]:
+    """Return a sparse matrix as the library takes it: of the old class, with arrays of its own."""
+    from scipy.sparse import csr_matrix
+
+    return csr_matrix(matrix, copy=True)
+
+
+@dataclass(kw_only=True, eq=False)
+class _LibraryFactors(FactorModel):
+    """What the three have in common."""
+
+    needs_values: ClassVar[bool] = False
+    predicts_ratings: ClassVar[bool] = False
+
+    iterations: int
+
+    def fit(
+        self,
+        ratings: Ratings,
+        *,
+        on_step: Callable[[Step], None] | None = None,
+        validation: Ratings | None = None,
+    ) -> Self:
+        """Fit to `ratings`, implicit feedback or not; the class says what a rating counts.
+
+        Parameters
+        ----------
+        ratings : Ratings
+        on_step : callable, optional
+            Called with a `Step` after each iteration.
+        validation : Ratings, optional
+            Not used.
+
+        Raises
+        ------
+        DataError
+            If the library fails, because the factors grow beyond all bounds.
+        """
+
+        def each(iteration: int, *_: object) -> None:
+            if on_step is not None:
+                on_step(Step(iteration + 1, self.iterations))
+
+        peer = self._peer(ratings)
+        with library(self.name):
+            matrix = library_matrix(weighted_matrix(ratings))
+            peer.fit(matrix, show_progress=False, callback=each)
+        self.global_mean = 0.0
+        self.user_bias = np.zeros(ratings.n_users, dtype=np.float32)
+        self.item_bias = np.zeros(ratings.n_items, dtype=np.float32)
+        self._take(peer.user_factors, peer.item_factors, ratings)
+        return self
+
+    @abstractmethod
+    def _peer(self, ratings: Ratings) -> Any:
+        """Return the library's model for these ratings."""
+
+    @abstractmethod
+    def _take(self, users: Floats, items: Floats, ratings: Ratings) -> None:
+        """Take over what the library has found."""
+
+
+@dataclass(kw_only=True, eq=False)
+class ImplicitALS(_LibraryFactors):
+    """Alternating least squares for implicit feedback, by the library `implicit`.
+
+    Scores are to be 1 for what a user has and 0 for the rest. The squared error of the former
+    counts alpha times, that of the latter once; where there are ratings, alpha times the rating's
+    share of the highest one, and where there are counts, alpha times the count over the mean.
+
+    Parameters
+    ----------
+    factors : int
+        Length k of the vectors.
+    regularization : float, optional
+        Ridge penalty of the vectors. By default ``0.3 alpha (n_u^(1/2) + n_i^(1/2))``, where n_u
+        and n_i are the mean numbers of contacts of users and of items: in units of the singular
+        values that chance alone gives the matrix of contacts.
+    alpha : float, optional
+        Weight of a contact. By default ``1.5 d^(-1/2)``, where d is the share of all pairs of user
+        and item that are known: the rarer a contact, the more it says.
+    iterations : int
+        Number of sweeps. The users are solved for once more at the end.
+    random_state : int
+        Seed of the starting point. The same seed gives the same result on any number of threads.
+    threads : int, optional
+        All available cores by default.
+
+    Attributes
+    ----------
+    contact_weight, penalty : float
+        The alpha and the regularization given or chosen.
+    unit : float
+        The rating or count that weighs 1.
+
+    References
+    ----------
+    Hu, Koren and Volinsky (2008), "Collaborative filtering for implicit feedback datasets",
+    section 4. Takacs, Pilaszy and Tikk (2011), "Applications of the conjugate gradient method for
+    implicit feedback collaborative filtering".
+    """
+
+    name: ClassVar[str] = "implicit-als"
+
+    factors: int = 64
+    regularization: float | None = None
+    alpha: float | None = None
+    iterations: int = 15
+    random_state: int = 0
+    threads: int | None = None
+
+    contact_weight: float = field(init=False, repr=False, metadata=axes())
+    penalty: float = field(init=False, repr=False, metadata=axes())
+    unit: float = field(init=False, repr=False, metadata=axes())
+
+    def __post_init__(self) -> None:
+        _require_counts(factors=self.factors, iterations=self.iterations)
+        given = {"regularization": self.regularization, "alpha": self.alpha}
+        _require_positive(**{name: value for name, value in given.items() if value is not None})
+
+    def with_users(self, histories: Histories) -> Self:
+        """Return the model whose users are these, each solved for exactly, the items fixed."""
+        factors = self._solved(histories, self.item_factors)
+        bias = np.zeros(len(factors), dtype=np.float32)
+        return self.with_arrays(user_factors=factors, user_bias=bias)
+
+    def with_items(self, histories: Histories) -> Self:
+        """Return the model whose items are these, each solved for exactly, the users fixed."""
+        factors = self._solved(histories, self.user_factors)
+        bias = np.zeros(len(factors), dtype=np.float32)
+        return self.with_arrays(item_factors=factors, item_bias=bias)
+
+    def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
+        """Take the scores of `items` for the one user of `history` apart; the base is 0."""
+        asked = check_indices(items, self.n_items, "item")
+        known = check_indices(history.indices, self.n_items, "item")
+        confidence = self.contact_weight * weights_of(history.values, self.unit).astype(np.float64)
+        Y = self.item_factors.astype(np.float64)
+        normal = Y.T @ Y + self.penalty * np.eye(Y.shape[1])
+        normal += (Y[known].T * (np.abs(confidence) - 1)) @ Y[known]
+        sides = Y[known].T * np.maximum(confidence, 0)  # a negative one: surely not preferred
+        terms = Y[asked] @ np.linalg.solve(normal, sides)
+        return Explanation(np.zeros(len(asked), np.float32), terms.astype(np.float32))
+
+    def _take(self, users: Floats, items: Floats, ratings: Ratings) -> None:
+        self.item_factors = items
+        # The users once more, exactly, so that a user folded in later gets the very same vector.
+        self.user_factors = self._solved(Histories.of(ratings), items)
+
+    def _peer(self, ratings: Ratings) -> Any:
+        self.unit = weight_unit(ratings)
+        self.contact_weight = self.alpha or _CONTACT_WEIGHT * ratings.density**-0.5
+        by_chance = sum(math.sqrt(ratings.n_ratings / n) for n in ratings.shape)
+        self.penalty = self.regularization or _PENALTY * self.contact_weight * by_chance
+        return self._solver()
+
+    def _solver(self) -> Any:
+        with silence():
+            from implicit.cpu.als import AlternatingLeastSquares
+        with library(self.name):
+            return AlternatingLeastSquares(
+                factors=self.factors,
+                regularization=self.penalty,
+                alpha=self.contact_weight,
+                iterations=self.iterations,
+                random_state=self.random_state,
+                num_threads=kernels.resolve_threads(self.threads),
+            )
+
+    def _solved(self, histories: Histories, other: Floats) -> Floats:
+        """Return the vectors of some users (or items), with those of the other side fixed."""
+        check_indices(histories.indices, len(other), "item")
+        if not histories.n_rows:
+            return np.zeros((0, other.shape[1]), dtype=np.float32)
+        matrix = library_matrix(rows_of(histories, len(other), self.unit))
+        peer = self._solver()
+        peer.item_factors = np.require(other, requirements=["C", "W"])  # a mapped file: copied
+        with library(self.name):
+            solved: Floats = peer.recalculate_user(np.arange(histories.n_rows), matrix)
+        return solved
+
+
+@dataclass(kw_only=True, eq=False)
+class ImplicitBPR(_LibraryFactors):
+    """Bayesian personalised ranking by the library `implicit`.
+
+    Learns, by stochastic gradient steps, to score what a user has above what others have. Every
+    rating is a contact, whatever its value. One thread: with more, the library's threads race and
+    no two fits agree.
+
+    Parameters
+    ----------
+    factors : int
+        Length k of the vectors.
+    learning_rate : float
+        Length of a step.
+    regularization : float
+        Ridge penalty of the vectors.
+    iterations : int
+        Number of passes over the contacts.
+    random_state : int
+        Seed of the starting point and of the samples.
+
+    References
+    ----------
+    Rendle, Freudenthaler, Gantner and Schmidt-Thieme (2009), "BPR: Bayesian personalized ranking
+    from implicit feedback", section 4.
+    """
+
+    name: ClassVar[str] = "implicit-bpr"
+
+    factors: int = 64
+    learning_rate: float = 0.01
+    regularization: float = 0.01
+    iterations: int = 100
+    random_state: int = 0
+
+    def __post_init__(self) -> None:
+        _require_counts(factors=self.factors, iterations=self.iterations)
+        _require_positive(regularization=self.regularization, learning_rate=self.learning_rate)
+
+    def _take(self, users: Floats, items: Floats, ratings: Ratings) -> None:
+        # The last column of the items is their bias, that of the users 1.
+        self.user_factors, self.item_factors = _columns(users, 1), _columns(items, 1)
+        self.item_bias = items[:, -1].copy()
+
+    def _peer(self, ratings: Ratings) -> Any:
+        with silence():
+            from implicit.cpu.bpr import BayesianPersonalizedRanking
+        return BayesianPersonalizedRanking(
+            factors=self.factors,
+            learning_rate=self.learning_rate,
+            regularization=self.regularization,
+            iterations=self.iterations,
+            random_state=self.random_state,
+            num_threads=1,
+        )
+
+
+@dataclass(kw_only=True, eq=False)
+class ImplicitLMF(_LibraryFactors):
+    """Logistic matrix factorisation by the library `implicit`.
+
+    The probability that a user has an item is a logistic function of the score. A rating counts
+    in proportion to the highest one, a count to the mean. One thread: with more, the
+    library draws other samples.
+
+    Parameters
+    ----------
+    factors : int
+        Length k of the vectors.
+    learning_rate : float
+        Length of the first step; later ones shrink (AdaGrad).
+    regularization : float
+        Ridge penalty of the vectors.
+    iterations : int
+        Number of passes over users and items.
+    negatives : int
+        Items drawn for each that a user has, to stand for those it has not.
+    random_state : int
+        Seed of the starting point and of the samples.
+
+    References
+    ----------
+    Johnson (2014), "Logistic matrix factorization for implicit feedback data".
+    """
+
+    name: ClassVar[str] = "implicit-lmf"
+
+    factors: int = 16
+    learning_rate: float = 1.0
+    regularization: float = 6.0
+    iterations: int = 30
+    negatives: int = 30
+    random_state: int = 0
+
+    def __post_init__(self) -> None:
+        _require_counts(factors=self.factors, iterations=self.iterations, negatives=self.negatives)
+        _require_positive(regularization=self.regularization, learning_rate=self.learning_rate)
+
+    def _take(self, users: Floats, items: Floats, ratings: Ratings) -> None:
+        # Of the last two columns, the items' first and the users' second are biases, the others 1.
+        self.user_factors, self.item_factors = _columns(users, 2), _columns(items, 2)
+        self.user_bias, self.item_bias = users[:, -1].copy(), items[:, -2].copy()
+
+    def _peer(self, ratings: Ratings) -> Any:
+        with silence():
+            from implicit.cpu.lmf import LogisticMatrixFactorization
+        return LogisticMatrixFactorization(
+            factors=self.factors,
+            learning_rate=self.learning_rate,
+            regularization=self.regularization,
+            iterations=self.iterations,
+            neg_prop=self.negatives,
+            random_state=self.random_state,
+            num_threads=1,
+        )
+
+
+def _columns(factors: Floats, n_biases: int) -> Floats:
+    return np.ascontiguousarray(factors[:, :-n_biases])
+
+
+def _require_counts(**values: int) -> None:
+    for name, value in values.items():
+        if value < 1:
+            raise DataError(f"{name} must be at least 1; got {value}.")
+
+
+def _require_positive(**values: float) -> None:
+    for name, value in values.items():
+        if not 0 < value < math.inf:
+            raise DataError(f"{name} must be positive; got {value}.")

@@ -1,0 +1,199 @@
+"""Nearest neighbours among items, by the library `implicit`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowrank import kernels
+from recsys.errors import DataError
+from recsys.models.base import Floats, Histories, Indices, Step, axes
+from recsys.models.history import HistoryModel, check_rows, rows_of, weighted_matrix
+from recsys.models.implicit_factors import library, library_matrix, silence
+
+if TYPE_CHECKING:
+    from recsys.ratings import Ratings
+
+__all__ = ["ImplicitKNN", "Neighbors"]
+
+WEIGHTINGS = ("cosine", "tfidf", "bm25")
+
+
+@dataclass(kw_only=True, eq=False)
+class ImplicitKNN(HistoryModel):
+    """Score an item by its likeness to the items the user has, by the library `implicit`.
+
+    Two items are alike if the same users have them. Of each item only the most similar ones count.
+    A rating counts in proportion to the highest one, a count to the mean.
+
+    Parameters
+    ----------
+    weighting : {"cosine", "tfidf", "bm25"}
+        How likeness is measured: by the cosine of two items' columns; by that of columns in which
+        users who have much weigh less; or by the product of columns weighted by BM25.
+    neighbors : int
+        How many similar items of each item count.
+    threads : int, optional
+        All available cores by default.
+
+    Attributes
+    ----------
+    neighbor_indptr : int64 ndarray of shape (n_items + 1,)
+    neighbor_items : int32 ndarray of shape (n_neighbors,)
+    neighbor_weights : float32 ndarray of shape (n_neighbors,)
+        The likenesses, as the rows of a CSR matrix; an item is its own neighbour.
+
+    References
+    ----------
+    Deshpande and Karypis (2004), "Item-based top-N recommendation algorithms", section 4.
+    """
+
+    name: ClassVar[str] = "implicit-knn"
+
+    weighting: str = "tfidf"
+    neighbors: int = 300
+    threads: int | None = None
+
+    neighbor_indptr: NDArray[np.int64] = field(
+        init=False, repr=False, metadata=axes("n_items_and_1")
+    )
+    neighbor_items: NDArray[np.int32] = field(init=False, repr=False, metadata=axes("n_neighbors"))
+    neighbor_weights: Floats = field(init=False, repr=False, metadata=axes("n_neighbors"))
+
+    def __post_init__(self) -> None:
+        if self.weighting not in WEIGHTINGS:
+            raise DataError(
+                f"weighting must be one of {', '.join(WEIGHTINGS)}; got {self.weighting!r}."
+            )
+        if self.neighbors < 1:
+            raise DataError(f"neighbors must be at least 1; got {self.neighbors}.")
+
+    @property
+    def n_items(self) -> int:
+        """Number of items of the training ratings."""
+        return len(self.neighbor_indptr) - 1
+
+    def fit(
+        self,
+        ratings: Ratings,
+        *,
+        on_step: Callable[[Step], None] | None = None,
+        validation: Ratings | None = None,
+    ) -> Self:
+        """Find the neighbours of every item."""
+        with silence():
+            from implicit.nearest_neighbours import all_pairs_knn
+        self._take_histories(ratings)
+        weighted = self._weighted(ratings)
+        threads = kernels.resolve_threads(self.threads)
+        k = min(self.neighbors, ratings.n_items)
+        with library(self.name):
+            found = all_pairs_knn(weighted, k, num_threads=threads, show_progress=False).tocsr()
+        found.eliminate_zeros()  # rows with fewer neighbours are padded with zeros at item 0
+        self.neighbor_indptr = found.indptr.astype(np.int64)
+        self.neighbor_items = found.indices.astype(np.int32)
+        self.neighbor_weights = found.data.astype(np.float32)
+        return self
+
+    @classmethod
+    def from_arrays(cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
+        """Rebuild a fitted model, sharing memory with `arrays`.
+
+        Raises
+        ------
+        DataError
+            If an array is missing, its shape does not agree with the others, or histories or
+            neighbours name items that there are not.
+        """
+        model = super().from_arrays(params, arrays)
+        check_rows(model.neighbor_indptr, model.neighbor_items, model.n_items, "neighbours")
+        return model
+
+    def item_likeness(self, confidence: Floats) -> Neighbors:
+        """Return what finds the neighbours of items; see `recsys.topn.top_n`."""
+        return Neighbors(self, confidence)
+
+    def _weighted(self, ratings: Ratings) -> Any:
+        """Return the matrix of users x items whose columns' products are the likenesses."""
+        from implicit import nearest_neighbours as peer
+
+        by_item = library_matrix(weighted_matrix(ratings).T).astype(np.float64)
+        with library(self.name), np.errstate(all="ignore"):
+            if self.weighting == "bm25":
+                weighted = peer.bm25_weight(by_item, K1=1.2, B=0.75)
+            elif self.weighting == "tfidf":
+                weighted = peer.normalize(peer.tfidf_weight(by_item))
+            else:
+                weighted = peer.normalize(by_item)
+        # An item without weight, as of users who have everything, has no direction.
+        weighted.data = np.nan_to_num(weighted.data, nan=0, posinf=0, neginf=0)
+        return library_matrix(weighted.T.tocsr())
+
+    def _products(self, histories: Histories) -> Floats:
+        from scipy.sparse import csr_array
+
+        likenesses = (self.neighbor_weights, self.neighbor_items, self.neighbor_indptr)
+        S = csr_array(likenesses, shape=(self.n_items, self.n_items))
+        return (rows_of(histories, self.n_items, 1) @ S).toarray()
+
+    def _entries(self, rows: Indices, columns: Indices) -> Floats:
+        distinct, inverse = np.unique(columns, return_inverse=True)
+        place = np.full(self.n_items, -1)
+        place[distinct] = np.arange(len(distinct))
+        of, at = self.neighbors_of(rows)
+        found = np.zeros((len(rows), len(distinct)), dtype=np.float32)
+        wanted = place[self.neighbor_items[at]] >= 0
+        of, at = of[wanted], at[wanted]
+        found[of, place[self.neighbor_items[at]]] = self.neighbor_weights[at]
+        return found[:, inverse]
+
+    def neighbors_of(self, items: NDArray[np.integer]) -> tuple[Indices, Indices]:
+        """Return, for each neighbour of each of `items`, the place of the item and of the entry."""
+        starts = self.neighbor_indptr[items]
+        counts = self.neighbor_indptr[items + 1] - starts
+        of = np.repeat(np.arange(len(items)), counts)
+        return of, np.arange(len(of)) + np.repeat(starts - (np.cumsum(counts) - counts), counts)
+
+
+class Neighbors:
+    """Scores of items for items: their likeness, a `recsys.topn.Scorer`.
+
+    An item is like its neighbours alone; all others are minus infinity, which is never found.
+
+    Parameters
+    ----------
+    model : ImplicitKNN
+    confidence : float32 ndarray of shape (n_items,)
+        What the likeness to an item is multiplied by.
+    """
+
+    def __init__(self, model: ImplicitKNN, confidence: Floats) -> None:
+        self._model = model
+        self._confidence = confidence
+
+    @property
+    def n_items(self) -> int:
+        """Number of items."""
+        return self._model.n_items
+
+    def predict(self, users: Indices, items: Indices) -> Floats:
+        """Likeness of pairs of items, shape (n_pairs,)."""
+        return self.scores(users)[np.arange(len(users)), items]
+
+    def scores(self, users: Indices) -> Floats:
+        """Likeness of some items to all, shape (n_block, n_items)."""
+        block = np.full((len(users), self.n_items), -np.inf, dtype=np.float32)
+        of, at = self._model.neighbors_of(users)
+        found = self._model.neighbor_items[at]
+        block[of, found] = self._model.neighbor_weights[at] * self._confidence[found]
+        return block
+
+    def score_error(self, users: Indices) -> None:
+        """Return None: scores are the same bits in any block."""
+
+    def factor_form(self, users: Indices) -> None:
+        """Return None: scores are not products of factors."""

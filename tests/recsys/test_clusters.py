@@ -1,0 +1,85 @@
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_limits
+
+from recsys.errors import DataError
+from recsys.evaluation.split import random_split
+from recsys.models.baselines import Bias
+from recsys.models.clusters import Clusters
+from recsys.models.stopping import validation_rmse
+from recsys.ratings import Ratings
+
+
+def tastes(n_users=80, n_items=45, seed=0):
+    """Items of three kinds, and users who like each kind more or less."""
+    rng = np.random.default_rng(seed)
+    kinds = np.arange(n_items) % 3
+    table = 3 + rng.normal(scale=1.2, size=(n_users, 3))[:, kinds]
+    table += rng.normal(scale=0.2, size=table.shape)
+    table[rng.random(table.shape) < 0.5] = np.nan
+    return Ratings.from_matrix(table), kinds
+
+
+def test_items_of_one_kind_are_found():
+    ratings, kinds = tastes()
+    groups = Clusters(clusters=3).fit(ratings).item_factors.argmax(axis=1)
+    assert len({(kind, group) for kind, group in zip(kinds, groups, strict=True)}) == 3
+
+
+def test_a_prediction_is_the_bias_and_the_damped_mean_of_the_group():
+    ratings, _ = tastes()
+    model, bias = Clusters(clusters=3, damping=2.0).fit(ratings), Bias().fit(ratings)
+    group = model.item_factors.argmax(axis=1)
+    mine = slice(ratings.indptr[7], ratings.indptr[8])
+    items, values = ratings.indices[mine], ratings.values[mine]
+    same = items[group[items] == group[4]]
+    left_over = values[group[items] == group[4]] - bias.predict(np.full(len(same), 7), same)
+    expected = bias.predict([7], [4])[0] + left_over.sum() / (len(same) + 2)
+    assert model.predict([7], [4])[0] == pytest.approx(expected, rel=1e-5)
+
+
+def test_one_group_without_damping_adds_nothing_to_undamped_biases():
+    ratings, _ = tastes()
+    model, bias = Clusters(clusters=1, damping=1e12).fit(ratings), Bias().fit(ratings)
+    np.testing.assert_allclose(model.scores([3]), bias.scores([3]), rtol=1e-5)
+
+
+def test_groups_predict_better_than_biases_alone():
+    train, test = random_split(tastes()[0], 0.2)
+    errors = [
+        validation_rmse(m.fit(train), test) for m in (Clusters(clusters=3, damping=1), Bias())
+    ]
+    assert errors[0] < 0.7 * errors[1]
+
+
+def test_the_groups_do_not_depend_on_the_threads_of_the_process():
+    ratings, _ = tastes(300, 200)
+    with threadpool_limits(limits=1):
+        one = Clusters().fit(ratings)
+    many = Clusters().fit(ratings)
+    np.testing.assert_array_equal(one.item_factors, many.item_factors)
+
+
+def test_there_are_no_more_groups_than_different_items():
+    ratings = Ratings.from_matrix(np.array([[1.0, 1.0, 5.0], [2.0, 2.0, 4.0]]))
+    assert Clusters(clusters=3).fit(ratings).item_factors.shape == (3, 2)
+
+
+def test_steps_carry_the_errors():
+    train, test = random_split(tastes()[0], 0.2)
+    steps = []
+    model = Clusters().fit(train, on_step=steps.append, validation=test)
+    assert [step.validation_rmse for step in steps] == [validation_rmse(model, test)]
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"clusters": 0}, "clusters must be at least 1; got 0"),
+        ({"damping": -1}, "damping must not be negative or infinite; got -1"),
+        ({"damping": np.inf}, "damping must not be negative or infinite; got inf"),
+    ],
+)
+def test_parameters_out_of_range_are_refused(params, message):
+    with pytest.raises(DataError, match=message):
+        Clusters(**params)

@@ -1,0 +1,168 @@
+import tracemalloc
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recsys.errors import DataError, ModelFileError
+from recsys.evaluation import evaluate
+from recsys.evaluation.split import random_split
+from recsys.models import ease, make_model
+from recsys.models.ease import EASE
+from recsys.models.history import check_rows, weight_unit
+from recsys.ratings import Ratings
+from recsys.readers import read_ratings
+from recsys.recommender import Recommender
+from recsys.sample_data import sample_path
+
+
+def contacts(seed=0, shape=(40, 12), density=0.3, **kinds):
+    rng = np.random.default_rng(seed)
+    table = np.where(rng.random(shape) < density, 1.0, np.nan)
+    table[0, 0] = 1
+    return Ratings.from_matrix(table, **{"implicit": True, **kinds})
+
+
+def by_ridge_regressions(X, penalty):
+    """Each item from all others, one regression at a time."""
+    n = X.shape[1]
+    B = np.zeros((n, n))
+    for i in range(n):
+        others = np.delete(np.arange(n), i)
+        A = X[:, others]
+        B[others, i] = np.linalg.solve(A.T @ A + penalty * np.eye(n - 1), A.T @ X[:, i])
+    return B
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 10_000), st.floats(0.5, 500), st.integers(1, 15), st.integers(1, 30))
+def test_the_weights_are_those_of_one_ridge_regression_per_item(seed, penalty, n_items, n_users):
+    ratings = contacts(seed, (n_users, n_items))
+    model = EASE(regularization=penalty).fit(ratings)
+    expected = by_ridge_regressions(ratings.matrix.toarray().astype(float), penalty)
+    np.testing.assert_allclose(model.weights, expected, atol=1e-5)
+    assert model.penalty == penalty
+
+
+def test_work_in_many_blocks_gives_the_same(monkeypatch):
+    ratings = contacts(shape=(60, 23))
+    whole = EASE().fit(ratings)
+    monkeypatch.setattr(ease, "_BLOCK", 50)
+    np.testing.assert_allclose(EASE().fit(ratings).weights, whole.weights, atol=1e-7)
+
+
+def test_the_fit_needs_the_memory_of_one_gram_matrix(monkeypatch):
+    monkeypatch.setattr(ease, "_BLOCK", 2**14)
+    ratings = contacts(shape=(200, 1500), density=0.02)
+    EASE().fit(contacts())  # imports
+    tracemalloc.start()
+    EASE().fit(ratings)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert 4 * 1500**2 < peak < 1.15 * 4 * 1500**2
+
+
+def test_it_recommends_better_than_popularity_on_the_sample_data():
+    ratings = read_ratings(sample_path()).ratings
+    found = evaluate(["ease", "implicit-als", "implicit-knn", "popular"], random_split(ratings))
+    *ours, popular = found.table["ndcg@10"]
+    assert min(ours) > 2 * popular
+
+
+def test_scores_are_sums_of_weights_over_the_history():
+    ratings = contacts()
+    model = EASE().fit(ratings)
+    expected = ratings.matrix.toarray() @ model.weights
+    np.testing.assert_allclose(model.scores(np.arange(40)), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_predicting_many_pairs_goes_by_blocks_of_users(monkeypatch):
+    model = EASE().fit(contacts())
+    users, items = np.divmod(np.random.default_rng(1).permutation(40 * 12), 12)
+    whole = model.predict(users, items)
+    np.testing.assert_array_equal(whole, model.scores(np.arange(40))[users, items])
+    monkeypatch.setattr("recsys.models.history._BLOCK_SCORES", 30)
+    np.testing.assert_array_equal(model.predict(users, items), whole)
+
+
+def test_a_rating_weighs_its_share_of_the_highest_and_a_count_its_multiple_of_the_mean():
+    stars = np.array([[5.0, 2.5], [np.nan, 5.0], [1.0, 4.0]])
+    explicit = EASE(regularization=1).fit(Ratings.from_matrix(stars))
+    np.testing.assert_allclose(explicit.history_weights, [1, 0.5, 1, 0.2, 0.8])
+    assert explicit.unit == 5
+    implicit = EASE(regularization=1).fit(Ratings.from_matrix(stars, implicit=True))
+    np.testing.assert_allclose(implicit.history_weights.mean(), 1)
+    assert implicit.unit == pytest.approx(3.5)
+    assert weight_unit(Ratings.from_matrix([[-2.0, -1.0]])) == 1
+
+
+def test_a_history_of_the_same_ratings_folds_in_as_such():
+    ratings = Ratings.from_matrix(np.array([[5.0, 2, np.nan], [4, np.nan, 3], [np.nan, 1, 5]]))
+    recommender = Recommender("ease", regularization=1).fit(ratings)
+    folded = recommender.recommend(history={0: 4, 2: 3})
+    assert folded["score"][0] == recommender.recommend(1)["score"][0]
+
+
+def test_scores_are_not_clipped_to_the_range_of_the_ratings():
+    ratings = Ratings.from_matrix(np.array([[5.0, 4, np.nan], [4, np.nan, 3], [5, 1, 5]]))
+    recommender = Recommender("ease").fit(ratings)
+    pair = pl.DataFrame({"user": [0], "item": [2]})
+    predicted = recommender.predict(pair)["prediction"][0]
+    assert predicted == recommender.model.scores([0])[0, 2] < 1
+
+
+def test_the_default_penalty_grows_slowly_with_the_popularity_of_items():
+    small = EASE().fit(contacts(shape=(50, 12)))
+    large = EASE().fit(contacts(shape=(400, 12)))
+    assert large.penalty == pytest.approx(2 * small.penalty, rel=0.05)
+
+
+def test_a_catalogue_that_does_not_fit_is_refused_before_anything_is_made(monkeypatch):
+    monkeypatch.setattr(ease, "available_memory", lambda: 2**30)
+    ratings = Ratings.from_matrix(np.ones((1, 20_000)), implicit=True)
+    message = (
+        r"needs 1.5 GiB for the matrix of 20,000 x 20,000 items, and 1.0 GiB are free; "
+        "use spectral or implicit-als"
+    )
+    with pytest.raises(DataError, match=message):
+        EASE().fit(ratings)
+    monkeypatch.setattr(ease, "available_memory", lambda: None)
+    EASE().fit(contacts())
+
+
+def test_a_singular_matrix_is_refused():
+    ratings = Ratings.from_matrix(np.full((3000, 2), 1.0), implicit=True)
+    with pytest.raises(DataError, match="singular in single precision; a larger regularization"):
+        EASE(regularization=1e-9).fit(ratings)
+
+
+@pytest.mark.parametrize("value", [0, -1, np.inf, np.nan])
+def test_the_penalty_must_be_positive(value):
+    with pytest.raises(DataError, match="regularization must be positive; got"):
+        make_model("ease", regularization=value)
+
+
+@pytest.mark.parametrize(
+    ("indptr", "indices", "message"),
+    [
+        ([], [], "must run from 0 to 0"),
+        ([1, 2], [0, 0], "must run from 0 to 2"),
+        ([0, 1], [0, 0], "must run from 0 to 2"),
+        ([0, 2, 1, 3], [0, 1, 2], "row starts of the history must not fall"),
+        ([0, 2], [0, 3], "indices of the history must be between 0 and 2; got 0 to 3"),
+        ([0, 2], [-1, 0], "between 0 and 2; got -1 to 0"),
+    ],
+)
+def test_rows_that_are_none_are_refused(indptr, indices, message):
+    with pytest.raises(DataError, match=message):
+        check_rows(np.array(indptr, np.int64), np.array(indices, np.int32), 3, "history")
+
+
+def test_a_saved_model_with_foreign_items_in_its_histories_is_refused(tmp_path):
+    recommender = Recommender("ease").fit(contacts())
+    recommender.model.history_items = recommender.model.history_items + np.int32(7)
+    recommender.save(tmp_path / "model")
+    with pytest.raises(ModelFileError, match="indices of the history must be between 0 and"):
+        Recommender.load(tmp_path / "model")
