@@ -141,11 +141,8 @@ class HistoryModel(BaseModel):
 
     def _rows(self, users: Indices) -> Histories:
         """Return the histories of some users."""
-        starts = self.history_indptr[users]
-        counts = self.history_indptr[users + 1] - starts
-        indptr = np.concatenate([[0], np.cumsum(counts)])
-        at = np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], counts)
-        return Histories(indptr, self.history_items[at], self.history_weights[at])
+        mine = Histories(self.history_indptr, self.history_items, self.history_weights)
+        return mine.take(users)
 
 
 def weight_unit(ratings: Ratings) -> float:

@@ -83,6 +83,14 @@ class Histories(NamedTuple):
         """Row of each rating."""
         return np.repeat(np.arange(self.n_rows), self.counts)
 
+    def take(self, rows: Indices) -> Histories:
+        """Return some of the rows, in the order asked for."""
+        starts = self.indptr[rows]
+        counts = self.indptr[rows + 1] - starts
+        indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        at = np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], counts)
+        return Histories(indptr, self.indices[at], self.values[at])
+
     @classmethod
     def of(cls, ratings: Ratings) -> Self:
         """Return the histories of the users of `ratings`, without a copy."""

@@ -267,12 +267,8 @@ class Spectral(BaseModel):
 
     def _history(self, users: Indices) -> Histories:
         """Return the contacts of some users, each with its item's weight."""
-        starts = self.history_indptr[users]
-        counts = self.history_indptr[users + 1] - starts
-        indptr = np.concatenate([[0], np.cumsum(counts)])
-        places = np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], counts)
-        indices = self.history_indices[places]
-        return Histories(indptr, indices, self.item_weight[indices])
+        mine = Histories(*_ones_at(self.history_indptr, self.history_indices)).take(users)
+        return mine._replace(values=self.item_weight[mine.indices])
 
     def _vectors(self, users: Indices) -> Floats:
         """Return the users among the singular vectors, shape (n_block, k)."""
@@ -318,13 +314,11 @@ class Spectral(BaseModel):
 
     def _linear_pairs(self, shared: Floats, rows: Indices, items: Indices) -> Floats:
         """Return the linear filter's scores of pairs: the same bits as in `_linear`."""
-        starts = self.item_indptr[items]
-        counts = self.item_indptr[items + 1] - starts
-        indptr = np.concatenate([[0], np.cumsum(counts)])
-        places = np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], counts)
-        cells = self.item_indices[places] * np.int32(shared.shape[1])
-        cells += np.repeat(rows, counts).astype(np.int32)
-        found = kernels.csr_matmat(*_ones_at(indptr, cells), shared.reshape(-1, 1))[:, 0]
+        trained = Histories(*_ones_at(self.item_indptr, self.item_indices)).take(items)
+        cells = trained.indices * np.int32(shared.shape[1])
+        cells += np.repeat(rows, trained.counts).astype(np.int32)
+        contacts = trained._replace(indices=cells)
+        found = kernels.csr_matmat(*contacts, shared.reshape(-1, 1))[:, 0]
         return found * self.item_weight[items]
 
 
