@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         Split,
         evaluate,
         held_out_users,
+        html_report,
         k_fold,
         leave_last_split,
         per_user_split,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         save_split,
         split_from_pair,
         time_split,
+        tune,
     )
     from recsys.ids import Ids
     from recsys.lsi import LSI
@@ -69,6 +71,7 @@ __all__ = [
     "__version__",
     "evaluate",
     "held_out_users",
+    "html_report",
     "k_fold",
     "leave_last_split",
     "per_user_split",
@@ -79,6 +82,7 @@ __all__ = [
     "save_split",
     "split_from_pair",
     "time_split",
+    "tune",
 ]
 
 _HOMES = {
@@ -94,6 +98,7 @@ _HOMES = {
         "Split",
         "evaluate",
         "held_out_users",
+        "html_report",
         "k_fold",
         "leave_last_split",
         "per_user_split",
@@ -102,6 +107,7 @@ _HOMES = {
         "save_split",
         "split_from_pair",
         "time_split",
+        "tune",
     ),
     "recsys.ids": ("Ids",),
     "recsys.lsi": ("LSI",),

@@ -22,6 +22,7 @@ from recsys.cli.options import (
 )
 from recsys.cli.parameters import applying, check_applicable
 from recsys.cli.progress import Activity, note
+from recsys.cli.reporting import check_report, lengths, write_report
 from recsys.cli.splits import SplitOptions, load_splits, split_options
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class _Asked:
     new: str
     candidates: int | None
     per_user: str | None
+    report: str | None
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,12 @@ def _own_options() -> list[Callable[[Callable[..., Any]], Callable[..., Any]]]:
             type=click.Path(dir_okay=False),
             help="Write the values of each user to this file (.csv or .parquet).",
         ),
+        option(
+            "--report",
+            metavar="FILE.html",
+            type=click.Path(dir_okay=False),
+            help="Write a page with tables and charts, which needs no other file.",
+        ),
     ]
 
 
@@ -130,9 +138,11 @@ def run(question: Question, *, at_least: int = 1) -> tuple[dict[str, Model | str
         Number of models.
     """
     from recsys import evaluation
+    from recsys.evaluation.reading import only
 
     asked, seed = question.asked, question.seed
     _check_per_user(asked.per_user)
+    check_report(asked.report)
     pair = (asked.train, asked.test)
     splits = load_splits(question.ratings, pair, question.splitting, seed, question.reader)
     first = splits if isinstance(splits, evaluation.Split) else splits[0]
@@ -149,7 +159,7 @@ def run(question: Question, *, at_least: int = 1) -> tuple[dict[str, Model | str
         found = evaluation.evaluate(
             models,
             splits,
-            asked.n,
+            asked.n if asked.report is None else lengths(asked.n),
             candidates=asked.candidates,
             new="keep" if asked.new == "keep" else "drop",
             seed=seed,
@@ -157,8 +167,10 @@ def run(question: Question, *, at_least: int = 1) -> tuple[dict[str, Model | str
         )
     _say(found)
     if asked.per_user is not None:
-        write_per_user(found, Path(asked.per_user))
-    return models, found
+        write_per_user(only(found, asked.n), Path(asked.per_user))
+    if asked.report is not None:
+        write_report(found, models, asked.report)
+    return models, only(found, asked.n)
 
 
 def write_per_user(found: Evaluation, path: Path) -> None:
@@ -178,6 +190,7 @@ def document(command: str, models: dict[str, Model | str], found: Evaluation) ->
     """Return everything that was found, as JSON can hold it."""
     from recsys import __version__
     from recsys.evaluation import DEFINITIONS
+    from recsys.evaluation.reading import INTERVALS, TESTS, ranking
 
     kinds = set(found.metrics["kind"])
     first = found.splits[0]
@@ -202,25 +215,6 @@ def document(command: str, models: dict[str, Model | str], found: Evaluation) ->
         "models": [_result(row, models[row["model"]], found) for row in found.table.to_dicts()],
         "comparisons": found.comparisons.to_dicts(),
     }
-
-
-INTERVALS = (
-    "percentile bootstrap over users; coverage and gini: jackknife over users, normal quantiles"
-)
-TESTS = (
-    "paired sign-flip test over users, two-sided; adjusted by Holm's method over the pairs of "
-    "models of each metric"
-)
-
-
-def ranking(found: Evaluation) -> str:
-    """Say what recommendations are chosen from."""
-    if found.settings.candidates is None:
-        return "all items that the user has not rated in the training part"
-    return (
-        f"SAMPLED: each user's relevant items among {found.settings.candidates:,} random others; "
-        "not comparable with metrics over all items (Krichene and Rendle 2020)"
-    )
 
 
 def _result(row: dict[str, Any], model: Model | str, found: Evaluation) -> dict[str, Any]:
@@ -261,6 +255,8 @@ def _say(found: Evaluation) -> None:
             f"{done} ({counts['new_users']:,} users and {counts['new_items']:,} items are new)"
         )
     if found.settings.candidates is not None:
+        from recsys.evaluation.reading import ranking
+
         note(f"ranking is {ranking(found)}")
 
 

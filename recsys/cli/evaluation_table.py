@@ -52,11 +52,13 @@ def differences(found: Evaluation) -> pl.DataFrame:
     """Return the comparisons as people read them."""
     import polars as pl
 
+    from recsys.evaluation.reading import named
+
     level = 1 - found.settings.confidence
     rows = found.comparisons.to_dicts()
     return pl.DataFrame(
         {
-            "metric": [_named(row["metric"], row["n"], found) for row in rows],
+            "metric": [named(row["metric"], found) for row in rows],
             "model - other": [f"{row['model']} - {row['other']}" for row in rows],
             "difference": [f"{row['difference']:+.4f}" for row in rows],
             f"{found.settings.confidence:.0%} interval": [
@@ -79,38 +81,17 @@ def legend_of_differences(found: Evaluation) -> str:
     )
 
 
-def significantly_worse(found: Evaluation) -> set[tuple[str, str]]:
-    """Return the (model, metric) pairs that differ significantly from the metric's best model.
-
-    Metrics of which neither more nor less is better have no best model.
-    """
-    import polars as pl
-
-    from recsys.evaluation import DIRECTIONS
-
-    level = 1 - found.settings.confidence
-    worse = set()
-    for row in found.comparisons.filter(pl.col("adjusted") < level).to_dicts():
-        direction = DIRECTIONS[row["kind"]]
-        if not direction:
-            continue
-        values = found.metrics.filter(pl.col("metric") == row["metric"])
-        order = (values["value"] * direction).arg_max()
-        best = None if order is None else values["model"][order]
-        if best in (row["model"], row["other"]):
-            worse.add((row["other"] if row["model"] == best else row["model"], row["metric"]))
-    return worse
-
-
 def _columns(found: Evaluation, decimals: int | None) -> dict[str, list[str]]:
     """Return the texts of the table by column; `decimals` are those of the intervals, if any."""
+    from recsys.evaluation.reading import named, significantly_worse
+
     names = found.metrics.select("metric", "n").unique(maintain_order=True).rows()
     names.sort(key=lambda name: found.table.columns.index(name[0]))
     worse = significantly_worse(found)
     cells = {
         (row["model"], row["metric"]): _cell(row, decimals) for row in found.metrics.to_dicts()
     }
-    columns = {"metric": [_named(name, n, found) for name, n in names]}
+    columns = {"metric": [named(name, found) for name, _ in names]}
     columns["metric"] += ["fit, seconds", "recommend, seconds", "memory, MB"]
     for row in found.table.to_dicts():
         label = row["model"]
@@ -133,12 +114,6 @@ def _cell(row: dict[str, float], decimals: int | None) -> str:
     if decimals is None or low is None or high is None:
         return text
     return f"{text} [{low:.{decimals - fewer}f}, {high:.{decimals - fewer}f}]"
-
-
-def _named(metric: str, n: int | None, found: Evaluation) -> str:
-    """Return the name of a metric, marked if it is over sampled candidates."""
-    sampled = n is not None and found.settings.candidates is not None
-    return f"{metric} (sampled)" if sampled else metric
 
 
 def _p(value: float) -> str:

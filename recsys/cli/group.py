@@ -16,10 +16,18 @@ EVERYWHERE = "Everywhere"
 
 @dataclass
 class State:
-    """What every verb is told by the options that stand before or after it."""
+    """What every verb is told by the options that stand before or after it, and all that was said.
+
+    Attributes
+    ----------
+    quiet, debug : bool
+    words : tuple of str
+        The command line after the name of the program.
+    """
 
     quiet: bool = False
     debug: bool = False
+    words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

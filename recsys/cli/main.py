@@ -37,6 +37,7 @@ VERBS = {
     "compare": Verb(
         "recsys.cli.compare:compare", "Test whether models differ on held-out ratings."
     ),
+    "tune": Verb("recsys.cli.tune:tune", "Find good parameters of a model."),
     "scree": Verb("recsys.cli.scree:scree", "Show the singular values of the ratings."),
     "lsi": Verb("recsys.cli.lsi.group:lsi", "Find documents by meaning: latent semantic indexing."),
     "data": Verb("recsys.cli.data:data", "Look into data files, and get sample data."),
@@ -56,8 +57,8 @@ class _Root(Group):
 
     def run(self, args: Sequence[str] | None = None, **extra: Any) -> int:
         """Run the command line `args`; the exit code."""
-        state = State()
         words = sys.argv[1:] if args is None else list(args)
+        state = State(words=tuple(words))
 
         # Not click's own main: it answers a closed pipe and Ctrl-C in another way than ours.
         def command() -> None:

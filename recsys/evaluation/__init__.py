@@ -18,6 +18,7 @@ from recsys.evaluation.metrics import (
 from recsys.evaluation.pairs import split_from_pair
 from recsys.evaluation.parts import fingerprint
 from recsys.evaluation.ranking import sample_candidates
+from recsys.evaluation.report import html_report
 from recsys.evaluation.split import (
     Split,
     held_out_users,
@@ -27,6 +28,7 @@ from recsys.evaluation.split import (
     time_split,
 )
 from recsys.evaluation.storing import read_split, save_split
+from recsys.evaluation.tuning import Trial, Tuning, tune
 
 __all__ = [
     "DEFINITIONS",
@@ -35,12 +37,15 @@ __all__ = [
     "Settings",
     "Split",
     "SplitInfo",
+    "Trial",
+    "Tuning",
     "average_precision",
     "evaluate",
     "fingerprint",
     "held_out_users",
     "hit_matrix",
     "hit_rate",
+    "html_report",
     "k_fold",
     "leave_last_split",
     "mae",
@@ -56,4 +61,5 @@ __all__ = [
     "save_split",
     "split_from_pair",
     "time_split",
+    "tune",
 ]

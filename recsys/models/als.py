@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
@@ -18,6 +18,7 @@ from recsys.models.base import (
     FactorModel,
     Floats,
     Histories,
+    Range,
     Step,
     axes,
     check_indices,
@@ -70,6 +71,11 @@ class ALS(FactorModel):
     """
 
     name: ClassVar[str] = "als"
+    ranges: ClassVar[Mapping[str, Range]] = {
+        "factors": Range(4, 128, log=True),
+        "regularization": Range(0.1, 10.0, log=True),
+        "count_power": Range(0.0, 1.0),
+    }
 
     factors: int = 32
     regularization: float = 1.3
@@ -98,6 +104,11 @@ class ALS(FactorModel):
             raise DataError(f"iterations must be at least 1; got {self.iterations}.")
         if self.tol < 0:
             raise DataError(f"tol must not be negative; got {self.tol}.")
+
+    @property
+    def keeps_best_sweep(self) -> bool:
+        """True: validation ratings choose the number of sweeps."""
+        return True
 
     def fit(
         self,

@@ -11,6 +11,9 @@ fitted yet" follow from those declarations, so a new model writes none of them::
         n_users: int = field(init=False, repr=False, metadata=axes())
         n_items: int = field(init=False, repr=False, metadata=axes())
 
+A model that is worth tuning says where: ``ranges`` maps names of parameters to a `Range` that holds
+the default; `recsys tune` looks nowhere else.
+
 Models know integer indices only. `recsys.Recommender` translates ids.
 
 Some models can do more than score, by having a method for it (`recsys.models.protocols`):
@@ -52,6 +55,7 @@ from recsys.models.protocols import (
     Model,
     Step,
 )
+from recsys.models.ranges import Range
 
 if TYPE_CHECKING:
     from recsys.ratings import Ratings
@@ -66,6 +70,7 @@ __all__ = [
     "Histories",
     "Indices",
     "Model",
+    "Range",
     "Step",
     "axes",
     "check_indices",
@@ -109,6 +114,7 @@ class BaseModel:
     name: ClassVar[str]
     needs_values: ClassVar[bool] = False
     predicts_ratings: ClassVar[bool] = True
+    ranges: ClassVar[Mapping[str, Range]] = {}
 
     if not TYPE_CHECKING:
 
@@ -117,6 +123,11 @@ class BaseModel:
             if any(name == f.name for f in _fitted(type(self))):
                 raise NotFittedError(f"The {self.name} model is not fitted yet; call fit first.")
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    @property
+    def keeps_best_sweep(self) -> bool:
+        """False: `fit` ends with the last sweep also where validation ratings are given."""
+        return False
 
     def score_error(self, users: ArrayLike) -> Floats | None:
         """Return None: the scores of a user are the same bits in any block."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -17,6 +17,7 @@ from recsys.models.base import (
     Explanation,
     Floats,
     Histories,
+    Range,
     Step,
     axes,
     check_indices,
@@ -58,6 +59,10 @@ class Bias(BiasedModel):
     """
 
     name: ClassVar[str] = "bias"
+    ranges: ClassVar[Mapping[str, Range]] = {
+        "user_damping": Range(0.1, 100.0, log=True),
+        "item_damping": Range(0.1, 100.0, log=True),
+    }
 
     user_damping: float = 5.0
     item_damping: float = 5.0
@@ -142,6 +147,7 @@ class Popular(BaseModel):
     """
 
     name: ClassVar[str] = "popular"
+    ranges: ClassVar[Mapping[str, Range]] = {"damping": Range(0.1, 1000.0, log=True)}
 
     damping: float = 10.0
     n_users: int = field(init=False, repr=False, metadata=axes())

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from recsys.errors import DataError
-from recsys.models.base import Histories, Step
+from recsys.models.base import Histories, Range, Step
 from recsys.models.posterior import PosteriorModel
 from recsys.models.stopping import ValidationWatch, validation_rmse
 
@@ -69,6 +69,12 @@ class Bayes(PosteriorModel):
     """
 
     name: ClassVar[str] = "bayes"
+    ranges: ClassVar[Mapping[str, Range]] = {
+        "factors": Range(4, 128, log=True),
+        "link_penalty": Range(0.2, 20.0, log=True),
+        "temperature": Range(1.0, 3.0),
+        "count_power": Range(0.0, 1.0),
+    }
 
     factors: int = 32
     inference: str = "variational"
@@ -97,6 +103,11 @@ class Bayes(PosteriorModel):
             raise DataError(f"link_penalty must be positive; got {self.link_penalty}.")
         if not 1 <= self.temperature < math.inf:
             raise DataError(f"temperature must be at least 1; got {self.temperature}.")
+
+    @property
+    def keeps_best_sweep(self) -> bool:
+        """Whether validation ratings choose the number of sweeps: not those of Gibbs sampling."""
+        return self.inference == "variational"
 
     def fit(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -22,6 +22,7 @@ from recsys.models.base import (
     check_indices,
 )
 from recsys.models.baselines import Bias
+from recsys.models.ranges import Range
 from recsys.models.stopping import validation_rmse
 
 if TYPE_CHECKING:
@@ -57,6 +58,10 @@ class Clusters(FactorModel):
     """
 
     name: ClassVar[str] = "clusters"
+    ranges: ClassVar[Mapping[str, Range]] = {
+        "clusters": Range(5, 200, log=True),
+        "damping": Range(1.0, 100.0, log=True),
+    }
 
     clusters: int = 40
     damping: float = 15.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -29,6 +29,7 @@ from recsys.models.base import (
     check_indices,
 )
 from recsys.models.history import rows_of, weight_unit, weighted_matrix, weights_of
+from recsys.models.ranges import Range
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -171,6 +172,9 @@ class ImplicitALS(_LibraryFactors):
     """
 
     name: ClassVar[str] = "implicit-als"
+    ranges: ClassVar[Mapping[str, Range]] = {
+        "factors": Range(8, 256, log=True),
+    }
 
     factors: int = 64
     regularization: float | None = None
@@ -278,6 +282,11 @@ class ImplicitBPR(_LibraryFactors):
     """
 
     name: ClassVar[str] = "implicit-bpr"
+    ranges: ClassVar[Mapping[str, Range]] = {
+        "factors": Range(8, 256, log=True),
+        "learning_rate": Range(0.001, 0.1, log=True),
+        "regularization": Range(0.0001, 0.1, log=True),
+    }
 
     factors: int = 64
     learning_rate: float = 0.01
@@ -336,6 +345,11 @@ class ImplicitLMF(_LibraryFactors):
     """
 
     name: ClassVar[str] = "implicit-lmf"
+    ranges: ClassVar[Mapping[str, Range]] = {
+        "factors": Range(4, 64, log=True),
+        "learning_rate": Range(0.1, 3.0, log=True),
+        "regularization": Range(0.1, 20.0, log=True),
+    }
 
     factors: int = 16
     learning_rate: float = 1.0

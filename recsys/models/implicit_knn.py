@@ -14,6 +14,7 @@ from recsys.errors import DataError
 from recsys.models.base import Floats, Histories, Indices, Step, axes
 from recsys.models.history import HistoryModel, check_rows, rows_of, weighted_matrix
 from recsys.models.implicit_factors import library, library_matrix, silence
+from recsys.models.ranges import Range
 
 if TYPE_CHECKING:
     from recsys.ratings import Ratings
@@ -53,6 +54,9 @@ class ImplicitKNN(HistoryModel):
     """
 
     name: ClassVar[str] = "implicit-knn"
+    ranges: ClassVar[Mapping[str, Range]] = {
+        "neighbors": Range(10, 1000, log=True),
+    }
 
     weighting: str = "tfidf"
     neighbors: int = 300

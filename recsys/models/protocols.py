@@ -26,6 +26,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, run
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from recsys.models.ranges import Range
+
 if TYPE_CHECKING:
     from recsys.ratings import Ratings
     from recsys.topn import Scorer
@@ -166,11 +168,22 @@ class Model(Protocol):
         Whether implicit feedback (no rating column) is refused by `fit`.
     predicts_ratings : bool
         Whether `predict` estimates the rating itself, so that RMSE and MAE mean something.
+    ranges : mapping of str to Range
+        Where tuning looks for better values of some parameters.
+    keeps_best_sweep : bool
+        Whether `fit` with validation ratings ends with the sweep that predicts them best, as if
+        the parameter ``iterations`` had been the number of that sweep.
     """
 
     name: ClassVar[str]
     needs_values: ClassVar[bool]
     predicts_ratings: ClassVar[bool]
+    ranges: ClassVar[Mapping[str, Range]]
+
+    @property
+    def keeps_best_sweep(self) -> bool:
+        """Whether validation ratings choose the number of sweeps."""
+        ...
 
     @property
     def n_users(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -16,6 +16,7 @@ from recsys.models.base import (
     FactorModel,
     Floats,
     Histories,
+    Range,
     Step,
     axes,
     check_indices,
@@ -71,6 +72,10 @@ class SoftImpute(FactorModel):
     """
 
     name: ClassVar[str] = "softimpute"
+    ranges: ClassVar[Mapping[str, Range]] = {
+        "user_damping": Range(0.1, 100.0, log=True),
+        "item_damping": Range(0.1, 100.0, log=True),
+    }
 
     regularization: float | None = None
     max_rank: int = 100

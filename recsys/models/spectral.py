@@ -20,6 +20,7 @@ from recsys.models.base import (
     Floats,
     Histories,
     Indices,
+    Range,
     Step,
     axes,
     check_indices,
@@ -105,6 +106,12 @@ class Spectral(BaseModel):
 
     name: ClassVar[str] = "spectral"
     predicts_ratings: ClassVar[bool] = False
+    ranges: ClassVar[Mapping[str, Range]] = {
+        "user_power": Range(0.0, 1.0),
+        "item_power": Range(0.0, 1.0),
+        "popularity": Range(0.0, 1.0),
+        "sharpening": Range(0.0, 2.0),
+    }
 
     factors: int | None = None
     user_power: float = 0.3

@@ -1,0 +1,200 @@
+"""recsys tune: chosen parameters, a fit line that works, and studies on disk."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+
+import polars as pl
+import pytest
+
+from recsys import Recommender
+
+QUICK = ["--sampler", "random", "--trials", 4, "--threads", 1]
+
+
+def document(result):
+    found = json.loads(result.stdout)
+    for trial in found["trials"]:
+        del trial["seconds"]
+    return found
+
+
+def test_the_document(run, ratings):
+    found = document(run("tune", ratings, *QUICK, "--factors", 3, "--json"))
+    assert found["command"] == "tune"
+    assert (found["model"], found["metric"], found["sampler"]) == ("als", "rmse", "random")
+    assert found["fixed"] == {"factors": 3}
+    assert set(found["ranges"]) == {"regularization", "count_power"}
+    assert found["ranges"]["regularization"] == {"low": 0.1, "high": 10.0, "log": True}
+    assert found["data"]["fingerprint"].startswith("sha256:")
+    assert found["data"]["train_ratings"] + found["data"]["validation_ratings"] <= 0.9 * 480
+    assert found["value"] <= found["default_value"] == found["trials"][0]["value"]
+    assert found["value"] == found["trials"][found["trial"]]["value"]
+    assert set(found["parameters"]) == {"factors", "regularization", "count_power", "iterations"}
+
+
+def test_the_table_and_what_is_said(run, ratings):
+    result = run("tune", ratings, *QUICK, "--model", "bias")
+    table = pl.read_csv(io.StringIO(result.stdout))
+    assert table["parameter"].to_list() == ["user_damping", "item_damping"]
+    assert table["default"].to_list() == [5.0, 5.0]
+    assert "trial 4/4: " in result.stderr
+    fit, evaluate = result.stderr.splitlines()[-2:]
+    assert fit.startswith(f"fit: recsys fit {ratings} --model bias --user-damping ")
+    assert evaluate.startswith(f"evaluate: recsys evaluate {ratings} --model bias ")
+    assert "trial" not in run("tune", ratings, *QUICK, "--model", "bias", "-q").stderr
+
+
+def test_the_fit_line_works_as_it_is(run, ratings):
+    shutil.copy(ratings / "ratings.csv", "it's mine.txt")
+    args = ["it's mine.txt", *QUICK, "--seed", 3, "--factors", 2, "--linked", "--sep", ","]
+    line = document(run("tune", *args, "--rating-col", "rating", "--json"))["commands"]["fit"]
+    program, *words = shlex.split(line)
+    assert program == "recsys"
+    assert "--linked" in words
+    run(*words)
+    fitted = Recommender.load("als-tuned").model.params()
+    found = document(run("tune", *args, "--rating-col", "rating", "--json"))
+    assert fitted["random_state"] == 3
+    assert {name: fitted[name] for name in found["parameters"]} == found["parameters"]
+    assert found["commands"]["fit"].endswith("--out als-tuned-2")
+
+
+def test_the_test_part_is_never_looked_at(run, ratings):
+    """Other values in the test part change nothing; in the training part they do."""
+    from recsys import read_ratings
+    from recsys.evaluation import time_split
+
+    split = time_split(read_ratings(ratings).ratings)
+
+    def tuned(part):
+        others = part.to_frame().select("user", "item").with_columns(other=pl.lit(3.0))
+        frame = pl.read_csv(ratings / "ratings.csv")
+        joined = frame.join(
+            others, left_on=["userId", "movieId"], right_on=["user", "item"], how="left"
+        )
+        changed = joined.with_columns(pl.coalesce("other", "rating").alias("rating")).drop("other")
+        changed.write_csv("changed.csv")
+        return document(run("tune", "changed.csv", *QUICK, "--json"))["trials"]
+
+    plain = document(run("tune", ratings, *QUICK, "--json"))["trials"]
+    assert tuned(split.test) == plain
+    assert tuned(split.train) != plain
+
+
+def test_the_evaluate_line_tests_on_what_was_set_aside(run, ratings):
+    args = [ratings, *QUICK, "--method", "random", "--test-fraction", 0.2, "--seed", 5, "--json"]
+    found = document(run("tune", *args))
+    program, *words = shlex.split(found["commands"]["evaluate"])
+    assert program == "recsys"
+    evaluated = json.loads(run(*words, "--json").stdout)
+    assert evaluated["split"]["parameters"] == {"test_fraction": 0.2, "seed": 5}
+    parameters = evaluated["models"][0]["parameters"]
+    assert {name: parameters[name] for name in found["parameters"]} == found["parameters"]
+
+
+def test_a_folder_with_a_split(run, ratings):
+    run("split", ratings, "--out", "parts", "--method", "random")
+    found = document(run("tune", "parts", *QUICK, "--json"))
+    whole = document(run("tune", ratings, *QUICK, "--method", "random", "--json"))
+    assert found["trials"] == whole["trials"]
+    assert "recsys fit parts/train." in found["commands"]["fit"]
+    said = run("tune", ratings, "--method", "k-fold", code=2).stderr
+    assert "Folds have no training part in common; choose another --method." in said
+
+
+def test_train_is_used_whole(run, ratings):
+    found = document(run("tune", "--train", ratings, *QUICK, "--json"))
+    assert found["data"]["train_ratings"] + found["data"]["validation_ratings"] == 480
+
+
+def test_the_data_choose_the_model(run, ratings):
+    result = run("tune", ratings, "--implicit", *QUICK, "--json")
+    found = document(result)
+    assert (found["model"], found["metric"]) == ("spectral", "ndcg@10")
+    assert "chose spectral: there are no ratings, only contacts" in result.stderr
+    assert "--implicit" in found["commands"]["fit"]
+    assert "chose als: the ratings lie between" in run("tune", ratings, *QUICK).stderr
+
+
+def test_a_parameter_that_the_model_chooses_itself(run, ratings):
+    pytest.importorskip("optuna")
+    args = ["--model", "softimpute", "--trials", 12, "--range", "regularization=50:500:log"]
+    result = run("tune", ratings, *args, "--json")
+    assert result.stderr.splitlines()[2].endswith("regularization -")
+    found = document(result)
+    assert found["parameters"]["regularization"] is None
+    assert all(50 <= trial["parameters"]["regularization"] <= 500 for trial in found["trials"][1:])
+    assert "--regularization" not in found["commands"]["fit"]
+
+
+def test_ranges(run, ratings):
+    args = ["--range", "count-power=0.2:0.3", "--range", "factors=2:4:log", "--json"]
+    found = document(run("tune", ratings, *QUICK, *args))
+    assert found["ranges"]["count_power"] == {"low": 0.2, "high": 0.3, "log": False}
+    assert all(2 <= trial["parameters"]["factors"] <= 4 for trial in found["trials"][1:])
+    assert found["trials"][0]["parameters"]["factors"] == 32
+
+
+@pytest.mark.parametrize("text", ["factors", "factors=3", "factors=a:b", "f=1:2:lin", "f=1:2:"])
+def test_what_is_no_range(run, ratings, text):
+    said = run("tune", ratings, "--range", text, code=2).stderr
+    assert f"takes NAME=LOW:HIGH or NAME=LOW:HIGH:log; got '{text}'." in said
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        ([], 2, "Give either RATINGS or --train FILE."),
+        (["--train", "x", "--test-fraction", 0.1], 2, "--test-fraction applies to RATINGS"),
+        (["--train", "x", "--range", "factors=3:1"], 2, "A range goes from low to high; got 3 to"),
+        (["--train", "x", "--model", "bias", "--factors", 3], 1, "does not apply to --model bias"),
+        (["--train", "x", "--factors", 3, "--range", "factors=1:4"], 1, "no file or directory x"),
+    ],
+)
+def test_refusals(run, args, code, message):
+    assert message in run("tune", *args, code=code).stderr
+
+
+def test_killed_and_started_again(command, source_tree, run, ratings):
+    """A study that was killed at some moment ends as one that was not."""
+    args = [ratings, "--sampler", "random", "--trials", "30", "--threads", "1"]
+    whole = document(run("tune", *args, "--json"))
+    environment = {**os.environ, "PYTHONPATH": str(source_tree)}
+    process = subprocess.Popen(
+        command("tune", *args, "--study", "s"), env=environment, stderr=subprocess.PIPE, text=True
+    )
+    while "trial 3/" not in process.stderr.readline():
+        assert process.poll() is None
+    time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=30)
+    result = run("tune", *args, "--study", "s", "--json")
+    assert "trials of s\n" in result.stderr
+    assert "trial 2/30" not in result.stderr
+    assert document(result) == whole
+    said = run("tune", ratings, "--study", "s", "--implicit", "--model", "popular", code=1).stderr
+    assert "The study s is of other training data" in said
+    assert "choose another directory" in said
+
+
+def test_without_optuna(run, ratings, monkeypatch):
+    import importlib.util
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    said = run("tune", ratings, code=1).stderr
+    assert "Error: The sampler 'tpe' needs optuna; install it with" in said
+
+
+def test_optuna_says_nothing(spawn, ratings):
+    pytest.importorskip("optuna")
+    result = spawn("tune", ratings, "--model", "bias", "--trials", 14, "-q")
+    assert result.returncode == 0
+    assert result.stderr == ""

@@ -1,0 +1,241 @@
+"""The report: one file, complete, escaped, and drawn from the numbers."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recsys.evaluation import evaluate, html_report, k_fold, random_split
+from recsys.evaluation.reading import best_model, only, significantly_worse
+from recsys.evaluation.report.charts import (
+    Interval,
+    Point,
+    Spot,
+    interval_chart,
+    line_chart,
+    number,
+    scatter_chart,
+    ticks,
+)
+from recsys.models import make_model
+from recsys.ratings import Ratings
+
+HOSTILE = "</svg><script>alert('x')</script>&\"<b"
+VOID = {"meta"}
+
+
+@pytest.fixture(scope="module")
+def ratings():
+    rng = np.random.default_rng(1)
+    likes = rng.normal(size=(40, 2)) @ rng.normal(size=(2, 30))
+    values = np.clip(np.round(3 + likes + 0.3 * rng.normal(size=likes.shape)), 1, 5)
+    values[rng.random(values.shape) < 0.5] = np.nan
+    return Ratings.from_matrix(values.astype(np.float32))
+
+
+@pytest.fixture(scope="module")
+def found(ratings):
+    models = {"als": make_model("als", factors=2), HOSTILE: "popular", "random": "random"}
+    return evaluate(models, random_split(ratings, 0.2), [1, 5, 10], resamples=50)
+
+
+@pytest.fixture(scope="module")
+def page(found):
+    parameters = {"als": {"factors": 2}, HOSTILE: {"note": HOSTILE}}
+    return html_report(
+        found, parameters=parameters, command=f"recsys {HOSTILE}", versions={"a": "1"}
+    )
+
+
+class Outline(HTMLParser):
+    """The elements of a page, checked for balance; texts by kind."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.links: list[str] = []
+        self.texts: dict[str, list[str]] = {}
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.links += [v for k, v in attributes if k in ("src", "href", "srcset", "data")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        for tag in self.open[-1:]:
+            self.texts.setdefault(tag, []).append(data)
+
+
+def test_the_page_is_whole_and_needs_nothing_else(page):
+    outline = Outline(page)
+    assert outline.links == []
+    assert not {"script", "link", "img", "iframe", "object", "b"} & set(outline.tags)
+    assert not re.search(r"url\(|@import|https?:", page)
+    assert "prefers-color-scheme: dark" in page
+
+
+def test_labels_are_escaped_everywhere(page):
+    assert "<script" not in page
+    assert HOSTILE in Outline(page).texts["span"]
+    assert f"recsys {HOSTILE}" in Outline(page).texts["pre"]
+
+
+def test_the_best_model_is_escaped_too(ratings):
+    models = {HOSTILE: "bias", f"{HOSTILE}2": "popular"}
+    assert "<script" not in html_report(
+        evaluate(models, random_split(ratings, 0.2), 5, resamples=20)
+    )
+
+
+def test_charts_are_xml(page):
+    charts = re.findall(r"<svg.*?</svg>", page)
+    assert len(charts) > 20
+    for chart in charts:
+        drawing = ElementTree.fromstring(chart)
+        assert drawing.get("aria-label")
+        numbers = re.findall(r'="(-?[\d.]+|nan|inf)[",]', chart)
+        assert all(-1 <= float(each) <= 460 for each in numbers)
+
+
+def test_all_that_was_asked_for_is_there(page, found):
+    heads = Outline(page).texts["h2"]
+    assert heads == [
+        "Results",
+        "Intervals",
+        "By length of the recommendations",
+        "Accuracy and popularity",
+        "Rating residuals",
+        "Learning curves",
+        "Differences between the models",
+        "The split",
+        "To repeat this",
+    ]
+    for metric in ("rmse", "mae", "ndcg@10", "coverage@10", "popularity_bias@10"):
+        for value in found.table[metric].drop_nulls():
+            assert f"{value:.4f}".replace("-", "−") in page
+    assert found.fingerprint in page
+    assert "{&quot;factors&quot;: 2}" in page
+    assert found.splits[0].description in page
+
+
+def test_the_best_of_a_row_is_marked(found):
+    page = html_report(found)
+    row = re.search(r"<tr><th>rmse .*?</tr>", page).group()
+    cells = re.findall(r"<td(?: class=\"(.*?)\")?>(.*?)(?:<span|</td>)", row)
+    assert [kind for kind, _ in cells] == ["number best", "number", "number"]
+    assert cells[1][1].endswith("*") == ((HOSTILE, "rmse") in significantly_worse(found))
+    assert cells[2][1] == "–"
+    novelty = re.search(r"<tr><th>novelty@10 .*?</tr>", page).group()
+    assert "best" not in novelty
+
+
+def test_the_verdict(found):
+    assert best_model(found, "rmse") == "als"
+    assert best_model(found, "novelty@10") is None
+    frame = found.comparisons
+    said = {}
+    for name, value in (("close", 0.2), ("far", 0.001)):
+        changed = replace(found, comparisons=frame.with_columns(adjusted=pl.lit(value)))
+        said[name] = html_report(changed)
+    assert "<strong>als</strong>" in said["far"]
+    assert "; significantly better than the other.</li>" in said["far"]
+    assert "; not significantly better than &lt;/svg&gt;" in said["close"]
+
+
+def test_what_there_is_not_is_left_out(ratings):
+    implicit = replace(ratings, implicit=True, values=np.ones_like(ratings.values))
+    split = random_split(implicit, 0.2)
+    heads = Outline(html_report(evaluate(["popular"], split, 5, resamples=0))).texts["h2"]
+    assert heads == [
+        "Results",
+        "Intervals",
+        "Accuracy and popularity",
+        "The split",
+        "To repeat this",
+    ]
+
+
+def test_folds_and_sampled_candidates_are_said(ratings):
+    folds = list(k_fold(ratings, 3))
+    page = html_report(evaluate(["bias", "popular"], folds, [2, 4], candidates=5, resamples=20))
+    assert "3 folds, each in turn" in page
+    assert "ndcg@4 (sampled)" in page
+    assert "rmse (sampled)" not in page
+    assert "SAMPLED: each user" in page
+
+
+def test_only_some_lengths(found):
+    part = only(found, [5])
+    assert part.settings.ns == (5,)
+    assert set(part.metrics["n"]) == {5, None}
+    assert "ndcg@5" in part.table.columns
+    assert "ndcg@10" not in [*part.table.columns, *part.per_user.columns]
+    assert only(found, (10, 5, 1)).table.equals(found.table)
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6))
+@settings(deadline=None, max_examples=100)
+def test_ticks_are_few_and_within(low, width):
+    high = low + width
+    if high - low < 1e-9 * max(abs(low), abs(high)):
+        return
+    found = ticks(low, high)
+    assert 2 <= len(found) <= 9
+    assert all(low - width * 1e-6 <= each <= high + width * 1e-6 for each in found)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0"), (-0.05, "−0.05"), (12345.6, "12,346"), (1.5e7, "1.5e+07"), (3e-6, "3e−06")],
+)
+def test_numbers_are_short(value, text):
+    assert number(value) == text
+
+
+def test_charts_of_one_value():
+    """A single point, or equal ones, still have an axis."""
+    for chart in (
+        line_chart("t", {"a": [Point(3, 0.5)], "b": []}, "x"),
+        line_chart("t", {"a": [Point(5, 0.0), Point(5, 0.0)]}, "x", log=True),
+        interval_chart("t", [Interval("a", 0, 0.0, None, None)]),
+        scatter_chart("t", [Spot("a", 0, 1.0, 1.0), Spot("b", 9, 1.0, 1.0)], "x"),
+    ):
+        ElementTree.fromstring(chart)
+        assert "nan" not in chart
+
+
+def test_names_in_a_scatter_chart_do_not_meet():
+    spots = [Spot(f"model {i}", i, 0.3 + i / 1000, 0.5) for i in range(12)]
+    drawing = ElementTree.fromstring(scatter_chart("t", spots, "x"))
+    names = [e for e in drawing.iter("text") if "name" in e.get("class", "")]
+    places = [(float(e.get("x")), float(e.get("y"))) for e in names]
+    assert 1 < len(places) < 12
+    for i, (x, y) in enumerate(places):
+        for other_x, other_y in places[:i]:
+            assert abs(y - other_y) >= 13 or abs(x - other_x) >= 7 * 6
+
+
+def test_a_model_keeps_its_colour(ratings):
+    """Random has no rmse; the colours of the others are those of the legend all the same."""
+    page = html_report(evaluate(["random", "popular"], random_split(ratings, 0.2), 5, resamples=0))
+    chart = re.search(r'<svg[^>]*aria-label="rmse ↓">.*?</svg>', page).group()
+    assert "s1 dot" in chart
+    assert "s0 dot" not in chart

@@ -1,0 +1,253 @@
+"""Tuning on a validation part of the training ratings, and studies that go on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+
+from recsys.errors import DataError
+from recsys.evaluation import evaluate, random_split
+from recsys.evaluation.metrics import rmse
+from recsys.evaluation.sampling import Trial
+from recsys.evaluation.study import MANIFEST, TRIALS
+from recsys.evaluation.trials import Objective, is_hopeless
+from recsys.evaluation.tuning import tune
+from recsys.models import make_model
+from recsys.models.ranges import Range
+from recsys.ratings import Ratings
+
+
+@pytest.fixture(scope="module")
+def ratings():
+    """Ratings of rank 2 with noise, 60 x 40, half of them known."""
+    rng = np.random.default_rng(0)
+    full = 3 + rng.normal(size=(60, 2)) @ rng.normal(size=(2, 40)) + 0.5 * rng.normal(size=(60, 40))
+    full[rng.random(full.shape) < 0.5] = np.nan
+    return Ratings.from_matrix(full.clip(1, 5).astype(np.float32))
+
+
+@pytest.fixture(scope="module")
+def contacts(ratings):
+    return dataclasses.replace(ratings, implicit=True, values=np.ones_like(ratings.values))
+
+
+def without_times(found):
+    return [dataclasses.replace(trial, seconds=0) for trial in found.trials]
+
+
+def quick(model, data, **settings):
+    return tune(model, data, **{"sampler": "random", "trials": 6, "threads": 1, **settings})
+
+
+@pytest.mark.parametrize("model", ["als", "bayes", "bias", "softimpute"])
+def test_the_parameters_give_the_value_that_was_measured(model, ratings):
+    found = quick(model, ratings, trials=4)
+    split = random_split(ratings, 0.1, 0).without_new()
+    fitted = make_model(model, **found.parameters, **threads(model)).fit(split.train)
+    predicted = fitted.predict(split.test.user_index_of_nonzeros(), split.test.indices)
+    predicted = predicted.clip(split.train.values.min(), split.train.values.max())
+    assert rmse(predicted, split.test.values) == found.best.value
+
+
+def threads(model):
+    return {"threads": 1} if "threads" in make_model(model).params() else {}
+
+
+def test_the_first_trial_has_the_defaults_and_the_best_is_the_smallest(ratings):
+    found = quick("bias", ratings, trials=10)
+    assert found.trials[0].parameters == {"user_damping": 5.0, "item_damping": 5.0}
+    values = [trial.value for trial in found.trials if trial.state == "complete"]
+    assert found.best.value == min(values) < values[0]
+    assert found.metric == "rmse"
+    assert found.train_ratings + found.validation_ratings == ratings.n_ratings
+
+
+def test_where_more_is_better(ratings, contacts):
+    found = quick("als", ratings, metric="ndcg@3", fixed={"factors": 2})
+    values = [trial.value for trial in found.trials]
+    assert found.best.value == max(values) > min(values)
+    found = quick("popular", contacts, metric="recall@5")
+    assert found.best.value == max(trial.value for trial in found.trials)
+    assert found.best is found.trials[0]  # all are equal: counts are not damped
+    split = random_split(contacts, 0.1, 0)
+    table = evaluate(["popular"], split, 5).table
+    assert found.best.value == table["recall@5"][0]
+    assert quick("popular", contacts, trials=1).metric == "ndcg@10"
+
+
+def test_given_parameters_and_ranges(ratings):
+    found = quick("als", ratings, fixed={"factors": 2}, ranges={"tol": Range(1e-4, 1e-2, log=True)})
+    assert list(found.ranges) == ["regularization", "count_power", "tol"]
+    assert found.parameters["factors"] == 2
+    assert all(1e-4 <= trial.parameters["tol"] <= 1e-2 for trial in found.trials)
+
+
+def test_hopeless_trials_are_given_up(ratings):
+    bad = {"regularization": Range(0.5, 500.0, log=True)}
+    settings = {"ranges": bad, "fixed": {"factors": 2, "count_power": 0.5}, "trials": 20}
+    found = quick("als", ratings, **settings)
+    pruned = [trial for trial in found.trials if trial.state == "pruned"]
+    assert pruned
+    assert all(trial.value is None and trial.number >= 5 for trial in pruned)
+    assert all(min(trial.curve) > found.best.value for trial in pruned)
+    assert all(
+        t.state == "complete" for t in quick("als", ratings, **settings, metric="mae").trials
+    )
+
+
+def test_the_median_rule():
+    def curve(*values, state="complete"):
+        return Trial(0, {}, state, values[-1], None, values, 0.0)
+
+    before = [curve(9, 8, value, value - 1) for value in (3, 4, 5, 6, 7)]
+    assert is_hopeless([9, 9, 5.1], before)
+    assert not is_hopeless([9, 9, 5.0], before)
+    assert not is_hopeless([9, 9], before), "the first sweeps decide nothing"
+    assert not is_hopeless([9, 5, 9], before), "the best sweep counts"
+    assert not is_hopeless([9, 9, 9], before[1:]), "four are too few"
+    pruned = curve(1, 1, 1, state="pruned")
+    assert not is_hopeless([9, 9, 9], [*before[1:], pruned])
+
+
+def test_trials_without_a_finite_value_are_given_up(ratings, monkeypatch):
+    values = iter([2.0, math.nan, math.inf, 1.0, 3.0, 1.5])
+    monkeypatch.setattr(Objective, "measure", lambda *_: next(values))
+    found = quick("bias", ratings)
+    assert [t.value for t in found.trials] == [2.0, None, None, 1.0, 3.0, 1.5]
+    assert found.best.number == 3
+    monkeypatch.setattr(Objective, "measure", lambda *_: math.nan)
+    with pytest.raises(DataError, match="with its defaults has no finite rmse"):
+        quick("bias", ratings)
+
+
+def test_out_of_time_after_the_first_trial(ratings):
+    assert len(quick("als", ratings, timeout=0).trials) == 1
+    assert len(quick("als", ratings, timeout=math.inf).trials) == 6
+
+
+def test_a_study_goes_on_where_it_ended(ratings, tmp_path):
+    heard = []
+    whole = quick("als", ratings)
+    quick("als", ratings, trials=2, study=tmp_path / "s")
+    with (tmp_path / "s" / TRIALS).open("ab") as file:
+        file.write(b'{"number": 2, "parame')  # what a sudden end leaves
+    went_on = quick(
+        "als",
+        ratings,
+        study=tmp_path / "s",
+        on_trial=lambda trial, best: heard.append((trial.number, best.number)),
+    )
+    assert without_times(went_on) == without_times(whole)
+    assert [number for number, _ in heard] == [2, 3, 4, 5]
+    assert heard[-1] == (5, went_on.best.number)
+    again = quick("als", ratings, study=tmp_path / "s", on_trial=lambda *_: pytest.fail("a trial"))
+    assert again.trials == went_on.trials
+
+
+def test_a_study_of_tpe_goes_on_as_if_nothing_had_happened(ratings, tmp_path):
+    pytest.importorskip("optuna")
+    settings = {"sampler": "tpe", "trials": 14}
+    for trials in (3, 12, 14):
+        found = quick("bias", ratings, **{**settings, "trials": trials}, study=tmp_path / "s")
+    assert without_times(found) == without_times(quick("bias", ratings, **settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"random_state": 1}, "The study .* is of another seed; choose another directory"),
+        ({"metric": "mae"}, "is of another metric;"),
+        ({"fixed": {"user_damping": 1.0}}, "is of other ranges and other fixed parameters;"),
+        ({"validation_fraction": 0.2}, "is of another share of validation ratings;"),
+        ({"model": "als"}, "is of another model and other ranges;"),
+    ],
+)
+def test_a_study_of_something_else_is_refused(ratings, tmp_path, settings, message):
+    quick("bias", ratings, trials=1, study=tmp_path / "s")
+    with pytest.raises(DataError, match=message):
+        quick(**{"model": "bias", "data": ratings, "study": tmp_path / "s", **settings})
+
+
+def test_a_study_of_other_data_is_refused(ratings, tmp_path):
+    quick("bias", ratings, trials=1, study=tmp_path / "s")
+    other = dataclasses.replace(ratings, values=ratings.values[::-1].copy())
+    with pytest.raises(DataError, match=r"The study .* is of other training data; choose another"):
+        quick("bias", other, study=tmp_path / "s")
+
+
+def test_places_where_no_study_can_be(ratings, tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").touch()
+    with pytest.raises(DataError, match="full exists and is not a study"):
+        quick("bias", ratings, study=tmp_path / "full")
+    with pytest.raises(DataError, match="is a file; a study is a directory"):
+        quick("bias", ratings, study=tmp_path / "full" / "thesis.txt")
+    with pytest.raises(DataError, match="there is no directory"):
+        quick("bias", ratings, study=tmp_path / "nowhere" / "s")
+    (tmp_path / MANIFEST).write_text("[]")
+    with pytest.raises(DataError, match="is not what `recsys tune` writes"):
+        quick("bias", ratings, study=tmp_path)
+    (tmp_path / MANIFEST).write_text(json.dumps({"format": "recsys-study", "format_version": 2}))
+    with pytest.raises(DataError, match="has format version 2"):
+        quick("bias", ratings, study=tmp_path)
+
+
+def test_a_study_that_was_killed_while_it_began_begins_again(ratings, tmp_path):
+    (tmp_path / f".{MANIFEST}.tmp").write_text('{"form')
+    assert len(quick("bias", ratings, study=tmp_path).trials) == 6
+
+
+@pytest.mark.parametrize(
+    "line", ['{"number": 1}', "no json", "[]", '{"number": 0, "curve": []}', "repeated"]
+)
+def test_a_damaged_study_says_where(ratings, tmp_path, line):
+    quick("bias", ratings, trials=3, study=tmp_path / "s")
+    file = tmp_path / "s" / TRIALS
+    first, _, last = file.read_text().splitlines()
+    line = first if line == "repeated" else line
+    file.write_text(f"{first}\n{line}\n{last}\n")
+    with pytest.raises(DataError, match=r"damaged: line 2 of trials.jsonl is not trial 1"):
+        quick("bias", ratings, study=tmp_path / "s")
+
+
+def test_two_at_work_on_one_study(ratings, tmp_path):
+    pytest.importorskip("fcntl")
+
+    def intrude(*_):
+        with pytest.raises(DataError, match="Another process is at work on the study"):
+            quick("bias", ratings, study=tmp_path / "s")
+
+    assert len(quick("bias", ratings, study=tmp_path / "s", trials=2, on_trial=intrude).trials) == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"trials": 0}, "trials must be at least 1; got 0."),
+        ({"metric": "auc"}, r"metric must be one of rmse, mae, precision@N, .*; got 'auc'"),
+        ({"metric": "ndcg"}, "got 'ndcg'"),
+        ({"metric": "ndcg@0"}, "got 'ndcg@0'"),
+        ({"metric": "rmse@5"}, "got 'rmse@5'"),
+        ({"model": "random"}, "The random model predicts no ratings, so it has no rmse"),
+        ({"model": "random", "metric": "ndcg@5"}, "has no parameter that is left to tune"),
+        ({"fixed": {"factors": 2}, "ranges": {"factors": Range(1, 2)}}, "both fixed and tuned"),
+        ({"ranges": {"size": Range(1, 2)}}, "no numeric parameter 'size' to tune; it has factors"),
+        ({"ranges": {"random_state": Range(1, 2)}}, "no numeric parameter 'random_state'"),
+        ({"ranges": {"factors": Range(1.0, 2.5)}}, "factors must have integer ends; got 1.0 to"),
+        ({"ranges": {"regularization": Range(-1.0, 2.0)}}, "regularization must be positive"),
+    ],
+)
+def test_what_cannot_be_tuned(ratings, settings, message):
+    with pytest.raises(DataError, match=message):
+        quick(**{"model": "als", "data": ratings, "metric": "rmse", **settings})
+
+
+def test_ratings_that_the_metric_or_model_cannot_use(contacts):
+    with pytest.raises(DataError, match="The data have no ratings, so there is no rmse"):
+        quick("popular", contacts, metric="rmse")
+    with pytest.raises(DataError, match="The als model needs ratings with values"):
+        quick("als", contacts)

@@ -1,0 +1,71 @@
+"""Ranges of parameters, and those that the models declare."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recsys.errors import DataError
+from recsys.models import MODELS, make_model, model_class
+from recsys.models.ranges import Range
+
+DECLARED = [(model, name) for model in MODELS for name in model_class(model).ranges]
+
+
+@pytest.mark.parametrize(("model", "name"), DECLARED)
+def test_a_declared_range_is_of_a_parameter_and_holds_its_default(model, name):
+    default, found = model_class(model)().params()[name], model_class(model).ranges[name]
+    assert default in found
+    assert type(default) is (int if found.integer else float)
+    for value in (found.low, found.high):
+        make_model(model, **{name: value})
+
+
+def test_what_is_worth_tuning_is_declared():
+    assert {model for model, _ in DECLARED} >= {
+        "als",
+        "bayes",
+        "bias",
+        "popular",
+        "softimpute",
+        "spectral",
+    }
+
+
+@given(st.floats(1e-3, 1e3), st.floats(1.01, 1e4), st.booleans(), st.floats(0, 1))
+@settings(deadline=None, max_examples=60)
+def test_values_lie_within(low, factor, log, share):
+    found = Range(low, low * factor, log=log)
+    assert found.at(share) in found
+    assert found.at(0) == pytest.approx(low, rel=1e-3)
+    assert found.at(1) == pytest.approx(found.high, rel=1e-3)
+
+
+@given(st.integers(1, 50), st.integers(1, 200), st.booleans(), st.floats(0, 1))
+@settings(deadline=None, max_examples=60)
+def test_integers_stay_integers(low, width, log, share):
+    found = Range(low, low + width, log=log)
+    assert type(found.at(share)) is int
+    assert found.at(share) in found
+
+
+def test_grids():
+    assert Range(1, 100, log=True).grid(3) == (1, 10, 100)
+    assert Range(0.0, 1.0).grid(1) == (0.0,)
+    assert Range(1, 3).grid(9) == (1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("ends", "log", "message"),
+    [
+        ((2, 1), False, "A range goes from low to high; got 2 to 1."),
+        ((1, 1), False, "got 1 to 1"),
+        ((0.0, float("inf")), False, "got 0.0 to inf"),
+        ((float("nan"), 1.0), False, "got nan to 1.0"),
+        ((0.0, 1.0), True, "A logarithmic range must begin above 0; got 0.0."),
+    ],
+)
+def test_what_is_no_range(ends, log, message):
+    with pytest.raises(DataError, match=message):
+        Range(*ends, log=log)
