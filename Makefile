@@ -5,6 +5,8 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# The Spark engine (PySpark, 450 MB) is tested where there is a Java to run it.
+TEST_EXTRAS := test$(shell command -v java >/dev/null 2>&1 && echo ,spark)
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(wildcard lowrank/kernels/src/*)
 
 # Prints a command as one would type it, then runs it with tables, as on a terminal.
@@ -28,7 +30,7 @@ $(VENV)/.installed: $(BIN)/python $(BUILD_INPUTS)
 
 $(VENV)/.installed-test: $(VENV)/.installed
 	@echo "== Installing the test tools into $(VENV)"
-	@$(PIP) install --editable '.[test]'
+	@$(PIP) install --editable '.[$(TEST_EXTRAS)]'
 	@touch $@
 
 demo: $(VENV)/.installed  ## Fit a model on the sample data and recommend with it
@@ -44,6 +46,9 @@ test: $(VENV)/.installed-test  ## Run every check: ruff, mypy, pytest with docte
 	@$(BIN)/ruff format --check .
 	@echo "== mypy"
 	@$(BIN)/mypy
+	@command -v java >/dev/null 2>&1 && $(BIN)/python -c 'import pyspark' 2>/dev/null \
+		&& echo "== The tests of the Spark engine run: there are PySpark and a Java" \
+		|| echo "== The tests of the Spark engine are skipped: no Java on the PATH, or no PySpark in $(VENV)"
 	@echo "== pytest"
 	@$(BIN)/python -m pytest
 

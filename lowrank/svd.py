@@ -240,7 +240,7 @@ def _decomposed(problem: Problem, method: str) -> tuple[Triplets, Certificate]:
     # Compiled products alternate with small ones of BLAS, whose idle threads would spin on.
     with one_blas_thread() if method in COMPILED else nullcontext():
         if problem.k:
-            triplets = _with_signs(*SOLVERS[method](matrix, problem.k, tol=problem.tol, rng=rng))
+            triplets = with_signs(*SOLVERS[method](matrix, problem.k, tol=problem.tol, rng=rng))
         else:
             triplets = _empty_triplets(matrix)
         return triplets, certify(matrix, *triplets, rng)
@@ -252,7 +252,7 @@ def _empty_triplets(matrix: MatrixOperator) -> Triplets:
     return np.zeros((rows, 0), dtype), np.zeros(0, dtype), np.zeros((0, columns), dtype)
 
 
-def _with_signs(U: FloatArray, s: FloatArray, Vt: FloatArray) -> Triplets:
+def with_signs(U: FloatArray, s: FloatArray, Vt: FloatArray) -> Triplets:
     """Make the first of the (nearly) largest entries of each right vector positive.
 
     Entries within 1% of the largest count as equally large, so that rounding does not decide.

@@ -6,14 +6,22 @@
     ├── DataError         (also ValueError)   ratings or files that cannot be used
     ├── UnknownIdError    (also LookupError)  a user or item that the data do not have
     ├── ModelFileError    (also ValueError)   a saved model that is damaged, foreign or too new
-    └── NotFittedError    (also ValueError)   a model that is asked before it was fitted
+    ├── NotFittedError    (also ValueError)   a model that is asked before it was fitted
+    └── EngineError       (also RuntimeError) a cluster that is missing, out of reach or failed
 
 Each message is one sentence: what was wrong, where, and what would be right.
 """
 
 from __future__ import annotations
 
-__all__ = ["DataError", "ModelFileError", "NotFittedError", "RecsysError", "UnknownIdError"]
+__all__ = [
+    "DataError",
+    "EngineError",
+    "ModelFileError",
+    "NotFittedError",
+    "RecsysError",
+    "UnknownIdError",
+]
 
 
 class RecsysError(Exception):
@@ -34,3 +42,7 @@ class ModelFileError(RecsysError, ValueError):
 
 class NotFittedError(RecsysError, ValueError):
     """A model that is used before `fit`."""
+
+
+class EngineError(RecsysError, RuntimeError):
+    """A cluster engine that is not installed, cannot be reached, or failed at its work."""

@@ -23,6 +23,7 @@ __all__ = [
     "Form",
     "Manifest",
     "Reading",
+    "format_of",
     "is_saved_model",
     "read_manifest",
     "to_json",
@@ -162,11 +163,16 @@ def read_manifest(path: str | Path, form: Form | None = None) -> Manifest:
 
 def is_saved_model(directory: Path, form: Form | None = None) -> bool:
     """Whether `directory` has the model.json of a saved model, of any version, damaged or not."""
+    return format_of(directory) == (form or MODEL).format
+
+
+def format_of(directory: Path) -> str | None:
+    """Return the format that the model.json in `directory` states, None if there is none."""
     try:
         document = _object((directory / MANIFEST).read_bytes())
     except (OSError, DamageError):
-        return False
-    return document.get("format") == (form or MODEL).format
+        return None
+    return str(document.get("format"))
 
 
 def to_json(manifest: Manifest, form: Form | None = None) -> bytes:

@@ -37,6 +37,7 @@ from recsys.manifest import (
     FileEntry,
     Manifest,
     Reading,
+    format_of,
     read_manifest,
 )
 from recsys.models import MODELS, model_class
@@ -56,6 +57,7 @@ __all__ = [
 _RATINGS_ARRAYS = ("indptr", "indices", "values")
 _OWN_ENTRIES = {MANIFEST, "arrays", "ratings", "users.parquet", "items.parquet"}
 _ALWAYS_VERIFIED = 2**20  # bytes of one file
+SPARK_FORMAT = "recsys-spark-model"  # what `recsys.spark` writes, and one machine may open
 _VERIFIED_TOGETHER = 64 * 2**20  # bytes of all files
 
 
@@ -109,6 +111,8 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
 def load_model(path: str | Path, *, verify: bool = False) -> Saved:
     """Load a saved model; its arrays are mapped into memory, not read.
 
+    A result of the Spark engine is read from its Parquet files instead (`recsys.spark.opening`).
+
     Parameters
     ----------
     path : str or Path
@@ -120,6 +124,10 @@ def load_model(path: str | Path, *, verify: bool = False) -> Saved:
     ModelFileError
         If there is no saved model at `path`, or it is damaged or too new.
     """
+    if format_of(Path(path)) == SPARK_FORMAT:
+        from recsys.spark.opening import load_result
+
+        return Saved(*load_result(path))
     manifest = read_manifest(path)
     if manifest.model not in MODELS:
         raise ModelFileError(

@@ -1,6 +1,48 @@
-"""Settings of all tests."""
+"""Settings of all tests, and a Spark session for those that need one, where there is Spark."""
 
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
 from hypothesis import settings
 
 settings.register_profile("no deadline", deadline=None)  # no test asserts a time
 settings.load_profile("no deadline")
+
+# Small data: what Spark saves by compiling and replanning is less than that costs.
+SMALL = {
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.default.parallelism": "2",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+}
+
+
+def why_no_spark() -> str | None:
+    if find_spec("pyspark") is None:
+        return "PySpark is not installed (the extra spark)"
+    if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
+        return "PySpark is installed, but there is no Java"
+    return None
+
+
+@pytest.fixture(scope="session")
+def needs_spark() -> None:
+    reason = why_no_spark()
+    if reason is not None:
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def spark(needs_spark: None) -> Iterator[Any]:
+    from recsys.spark import spark_session
+
+    with spark_session("local[2]", SMALL) as session:
+        yield session

@@ -10,9 +10,11 @@ import click
 
 from recsys.cli.errors import CommandError
 from recsys.cli.options import (
+    EngineOptions,
     FitOptions,
     ReaderOptions,
     command,
+    engine_options,
     fit_options,
     option,
     reader_options,
@@ -33,6 +35,7 @@ __all__ = ["check_destination", "fit"]
         "recsys fit ratings.csv --out model --model als --factors 64 --holdout 0.1 --force",
         "recsys fit ratings.csv --out model --model bias --user-damping 10",
         "zcat ratings.csv.gz | recsys fit - --out model",
+        "recsys fit s3a://lake/ratings --out s3a://lake/model --engine spark --master yarn",
     ],
 )
 @click.argument("ratings", type=click.Path(allow_dash=True))
@@ -53,6 +56,7 @@ __all__ = ["check_destination", "fit"]
 )
 @fit_options(default=None)
 @reader_options
+@engine_options
 def fit(
     ratings: str,
     out: str,
@@ -60,13 +64,22 @@ def fit(
     holdout: float | None,
     fitting: FitOptions,
     reader: ReaderOptions,
+    engine: EngineOptions,
 ) -> None:
     """Fit a model to ratings and save it.
 
     RATINGS is a file, a directory or a zip of MovieLens, or - for standard input. Without --model,
     the data decide, and what was chosen is said: als for ratings, spectral where there are none or
     all are the same. The model is written beside its place and renamed when it is complete.
+
+    With --engine spark, RATINGS and MODEL are paths that Spark can reach, of Parquet or CSV; als is
+    fitted to ratings, and implicit ALS where there are none.
     """
+    if engine.on_spark:
+        from recsys.cli.spark import fit_on_spark
+
+        fit_on_spark(ratings, out, engine, fitting, reader, holdout=holdout, force=force)
+        return
     from recsys.cli.inputs import load_ratings, plan_fit
     from recsys.cli.progress import note
 

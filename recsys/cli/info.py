@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import platform
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from recsys.cli.options import command, output_options
 from recsys.cli.output import Output
+
+if TYPE_CHECKING:
+    from recsys.manifest import Manifest
+    from recsys.spark.results import SparkModel
 
 __all__ = ["info"]
 
@@ -38,11 +42,20 @@ def info(ctx: click.Context, model: str | None, output: Output) -> None:
 
 def _of_model(path: str) -> dict[str, dict[str, Any]]:
     from recsys.cli.inputs import require_model
-    from recsys.manifest import read_manifest
+    from recsys.manifest import format_of, read_manifest
+    from recsys.storage import SPARK_FORMAT
 
     require_model(path)
+    if format_of(Path(path)) == SPARK_FORMAT:
+        from recsys.spark.opening import read_result
+
+        found = read_result(path)
+        return _facts(path, found, sum(found.files.values()))
     manifest = read_manifest(path)
-    size = sum(entry.bytes for entry in manifest.files.values())
+    return _facts(path, manifest, sum(entry.bytes for entry in manifest.files.values()))
+
+
+def _facts(path: str, manifest: Manifest | SparkModel, size: int) -> dict[str, dict[str, Any]]:
     return {
         "model": {
             "path": str(Path(path).resolve()),

@@ -21,11 +21,13 @@ from recsys.cli.parameters import PARAMETERS, Parameter
 
 __all__ = [
     "MODEL_NAMES",
+    "EngineOptions",
     "FitOptions",
     "ReaderOptions",
     "bundle",
     "command",
     "common_options",
+    "engine_options",
     "fit_options",
     "n_option",
     "output_options",
@@ -68,6 +70,25 @@ class ReaderOptions:
     encoding: str | None = None
     duplicates: str = "last"
     implicit: bool = False
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """Where the work is done: on this machine, or on a Spark cluster."""
+
+    engine: str = "local"
+    master: str | None = None
+    conf: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse settings of Spark where it is not asked for."""
+        if not self.on_spark and (self.master is not None or self.conf):
+            raise click.UsageError("--master and --conf are for --engine spark; add it.")
+
+    @property
+    def on_spark(self) -> bool:
+        """Whether Spark does the work."""
+        return self.engine == "spark"
 
 
 @dataclass(frozen=True)
@@ -136,6 +157,35 @@ def reader_options(function: Callable[..., Any]) -> Callable[..., Any]:
         ),
     ]
     return bundle(function, options, ReaderOptions, "reader")
+
+
+def engine_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options on the engine; the verb is given `engine`."""
+    section = "Cluster"
+    options = [
+        option(
+            "--engine",
+            type=click.Choice(["local", "spark"]),
+            default="local",
+            show_default=True,
+            section=section,
+            help="Do the work on this machine, or on Apache Spark (the extra `spark`).",
+        ),
+        option(
+            "--master",
+            metavar="URL",
+            section=section,
+            help="Cluster: local[N], spark://HOST:PORT, yarn or k8s://URL; local[*] by default.",
+        ),
+        option(
+            "--conf",
+            metavar="K=V",
+            multiple=True,
+            section=section,
+            help="Setting of Spark; repeatable.",
+        ),
+    ]
+    return bundle(function, options, EngineOptions, "engine")
 
 
 def fit_options(

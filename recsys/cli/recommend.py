@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from recsys.cli.options import (
+    EngineOptions,
     FitOptions,
     ReaderOptions,
     command,
+    engine_options,
     fit_options,
     n_option,
     option,
@@ -37,6 +39,7 @@ _HINT = (
         "recsys recommend model --user 42",
         "recsys recommend ratings.csv --user 42 --user 43 -n 5 --json",
         "recsys recommend model --all --output recommendations.parquet",
+        "recsys recommend model --all --out recommendations --engine spark",
         'recsys recommend model --like "Alien" --rate "Heat=3.5"',
         "recsys recommend model --history mine.csv --where \"genres LIKE '%War%'\"",
     ],
@@ -90,6 +93,13 @@ _HINT = (
     show_default=True,
     help="What an unknown user gets: an error, or the most popular items.",
 )
+@option(
+    "--out",
+    metavar="FOLDER",
+    section="Cluster",
+    help="Folder for what --engine spark recommends, as partitioned Parquet.",
+)
+@engine_options
 @output_options
 @fit_options(default=None, tuning=False)
 @reader_options
@@ -108,6 +118,8 @@ def recommend(
     where: str | None,
     include_seen: bool,
     cold_start: ColdUser,
+    out: str | None,
+    engine: EngineOptions,
     output: Output,
     fitting: FitOptions,
     reader: ReaderOptions,
@@ -121,7 +133,18 @@ def recommend(
     A new user can be described by --like and --rate, each with an id or with a title or its
     beginning, or by --history: a file of ratings of one or more users, of one user's items and
     ratings, or of items that were liked. What is liked counts as the best rating there is.
+
+    With --engine spark, a model that `recsys fit --engine spark` wrote recommends to --all on the
+    cluster and writes partitioned Parquet to --out.
     """
+    _check_engine(engine, out, everyone, (user, users, history, like, rate, where, output.path))
+    if engine.on_spark:
+        from recsys.cli.spark import recommend_on_spark
+
+        lists = [path for path in (items, allow) if path is not None]
+        seen = include_seen
+        recommend_on_spark(source, str(out), n, engine, lists, block, include_seen=seen)
+        return
     from recsys.cli.histories import described_history, load_history
     from recsys.cli.inputs import open_recommender
 
@@ -143,6 +166,20 @@ def recommend(
         )
         for batch in batches:
             sink.write(batch)
+
+
+def _check_engine(
+    engine: EngineOptions, out: str | None, everyone: bool, others: tuple[Any, ...]
+) -> None:
+    if not engine.on_spark:
+        if out is not None:
+            raise click.UsageError("--out is for --engine spark; here it is --output FILE.")
+        return
+    if not everyone or out is None or any(others):
+        raise click.UsageError(
+            "With --engine spark, say --all and --out FOLDER; of the other choices there are -n, "
+            "--items, --allow, --block and --include-seen."
+        )
 
 
 def _check_choice(

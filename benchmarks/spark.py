@@ -1,0 +1,130 @@
+"""Time per sweep of `als` on Spark and on the local engine, on the same cores; sizes on paper.
+
+Usage: python benchmarks/spark.py [--factors K] [--memory 4g] [RATINGS ...]
+       python benchmarks/spark.py --sizing [--factors K]
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import polars as pl
+from generated import movielens_shaped
+from measuring import machine, median, table
+
+from recsys.models import make_model
+from recsys.readers import read_ratings
+from recsys.spark import fit, spark_session
+from recsys.spark.explicit import OWN_SWEEPS
+from recsys.spark.mllib import blocks_for
+
+SIZES = [1_000_000, 10_000_000, 25_000_000]
+MLLIB_SWEEPS = 10
+ON_PAPER = {  # ratings: users, items
+    25_000_000: (162_541, 59_047),
+    100_000_000: (480_000, 18_000),
+    1_000_000_000: (10_000_000, 1_000_000),
+    10_000_000_000: (100_000_000, 10_000_000),
+}
+
+
+def on_spark(file: Path, factors: int, folder: Path) -> dict[str, float]:
+    """Fit on the running session; seconds of each part."""
+    heard: list[tuple[str, float]] = []
+
+    def say(text: str) -> None:
+        if ":" not in text:  # the beginning of a part
+            heard.append((text, time.perf_counter()))
+
+    sweeps = MLLIB_SWEEPS + OWN_SWEEPS
+    fit(str(file), str(folder), factors=factors, iterations=sweeps, overwrite=True, say=say)
+    heard.append(("end", time.perf_counter()))
+    took = {text: after - before for (text, before), (_, after) in pairwise(heard)}
+    own = [seconds for text, seconds in took.items() if text.startswith("sweep ")]
+    return {
+        "read": took["reading ratings"],
+        "mllib": took[f"{MLLIB_SWEEPS} sweeps of MLlib"] / MLLIB_SWEEPS,
+        "own": median(own[:-1]),  # the last one solves for the users twice
+        "rest": took["fitting biases"] + took["writing"],
+        "whole": sum(took.values()),
+    }
+
+
+def on_this_machine(file: Path, factors: int) -> dict[str, float]:
+    """Fit with the local engine; seconds of reading, of a sweep, and of all."""
+    start = time.perf_counter()
+    ratings = read_ratings(file).ratings
+    read = time.perf_counter()
+    heard = [read]
+    model = make_model("als", factors=factors, iterations=6, tol=0)
+    model.fit(ratings, on_step=lambda _: heard.append(time.perf_counter()))
+    sweeps = [after - before for before, after in pairwise(heard)]
+    return {"read": read - start, "sweep": median(sweeps[1:])}
+
+
+def measure(sizes: list[int], factors: int, memory: str) -> None:
+    rows = []
+    place = Path(tempfile.mkdtemp())
+    try:
+        with spark_session(conf={"spark.driver.memory": memory}) as spark:
+            cores = spark.sparkContext.defaultParallelism
+            for size in sizes:
+                file = place / f"{size}.parquet"
+                A = movielens_shaped(size).tocoo()
+                columns = {"user": A.coords[0], "item": A.coords[1], "rating": A.data}
+                pl.DataFrame(columns).write_parquet(file)
+                del A, columns
+                here, there = on_this_machine(file, factors), on_spark(file, factors, place / "m")
+                ratio = there["mllib"] / here["sweep"]
+                sweeps = [here["sweep"], there["mllib"], there["own"], ratio]
+                others = [here["read"], there["read"], there["rest"], there["whole"]]
+                rows.append([f"{size:,}", *sweeps, *others, cores * ratio])
+    finally:
+        shutil.rmtree(place)
+    print(f"{machine()}\n{factors} factors, Spark local[*] on {cores} cores, driver {memory}\n")
+    names = ["ratings", "local sweep s", "MLlib sweep s", "own sweep s", "MLlib / local"]
+    names += ["local read s", "Spark read s", "Spark biases + write s", "Spark fit s"]
+    print(table([*names, "cores for parity"], rows))
+    print(
+        "\nCores for parity: cores of a cluster at which MLlib's sweep would take what the local "
+        f"one takes on {cores}, if it scaled without loss. Below that Spark pays off only where "
+        "the ratings do not fit one machine."
+    )
+
+
+def sizing(factors: int) -> None:
+    """Print memory and shuffle of a fit, by the formulas of docs/spark.md."""
+    rows = []
+    for ratings, (users, items) in ON_PAPER.items():
+        vector, blocks = 4 * factors, blocks_for(ratings)
+        copies = users * min(blocks, ratings / users) + items * min(blocks, ratings / items)
+        counts = [f"{count:,}" for count in (ratings, users, items, blocks)]
+        kept = [16 * ratings / 1e9, (users + items) * vector / 1e9]
+        moved = [vector * copies / 1e9, 4 * (factors + 1) * items / 1e9]
+        rows.append([*counts, *kept, *moved, 2 * ratings * factors**2 / 1e12])
+    names = ["ratings", "users", "items", "blocks", "ratings GB", "factors GB"]
+    names += ["shuffle per sweep GB", "broadcast of items GB", "Tflop per sweep"]
+    print(f"{factors} factors\n")
+    print(table(names, rows))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("ratings", nargs="*", type=int, default=SIZES)
+    parser.add_argument("--factors", type=int, default=64)
+    parser.add_argument("--memory", default="4g", help="spark.driver.memory")
+    parser.add_argument("--sizing", action="store_true", help="print sizes on paper only")
+    arguments = parser.parse_args()
+    if arguments.sizing:
+        sizing(arguments.factors)
+    else:
+        measure(arguments.ratings, arguments.factors, arguments.memory)
+
+
+if __name__ == "__main__":
+    main()

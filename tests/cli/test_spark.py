@@ -1,0 +1,111 @@
+"""The verbs with --engine spark."""
+
+import json
+
+import polars as pl
+import pytest
+
+
+def data_of(ratings):
+    """The ratings in two files: a tenth, and the rest."""
+    frame = pl.read_csv(ratings / "ratings.csv")
+    test = pl.int_range(pl.len()) % 10 == 0
+    return frame.filter(~test), frame.filter(test)
+
+
+@pytest.fixture(scope="session")
+def parts(ratings, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("parts")
+    for frame, name in zip(data_of(ratings), ("train", "test"), strict=True):
+        frame.write_csv(folder / f"{name}.csv")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def fitted(spark, parts):
+    from click.testing import CliRunner
+
+    from recsys.cli.main import cli
+
+    out = parts / "model"
+    words = ["fit", parts / "train.csv", "--out", out, "--engine", "spark", "--factors", 2]
+    words += ["--iterations", 3, "--holdout", 0.1, "--seed", 7]
+    result = CliRunner().invoke(cli, [str(word) for word in words])
+    assert result.exit_code == 0, result.output
+    return out, result
+
+
+def test_fit_says_what_it_did(fitted):
+    out, result = fitted
+    assert result.stdout == ""
+    lines = result.stderr.splitlines()
+    assert lines[0].startswith("sweep 3/3, held-out RMSE ")
+    assert lines[-1].startswith("fitted als to 40 users x 30 items, ")
+    assert lines[-1].endswith(f"saved in {out}")
+
+
+def test_other_verbs_take_the_model_as_it_is(run, fitted):
+    out, _ = fitted
+    assert len(run("recommend", out, "--user", 7, "-n", 2).stdout.splitlines()) == 3
+    assert len(run("similar", out, "--item", 105, "-n", 2).stdout.splitlines()) == 3
+    assert run("explain", out, "--user", 7, "--item", 105).stdout.startswith("part,")
+    facts = run("info", out, "--json").stdout
+    assert json.loads(facts)["parameters"]["random_state"] == 7
+
+
+def test_recommend_to_all_on_the_cluster(run, fitted, tmp_path):
+    out, _ = fitted
+    (tmp_path / "some.txt").write_text("101\n102\n103\n104\n")
+    (tmp_path / "others.txt").write_text("102\n103\n104\n105\n")
+    (tmp_path / "never.txt").write_text("104\n")
+    words = ("--items", "some.txt", "--allow", "others.txt", "--block", "never.txt", "-n", 3)
+    top = tmp_path / "top"
+    run("recommend", out, "--all", "--engine", "spark", "--out", top, *words)
+    here = run("recommend", out, "--all", *words, "--output", "here.parquet")
+    assert here.exit_code == 0
+    found, wanted = pl.read_parquet(f"{top}/*.parquet"), pl.read_parquet("here.parquet")
+    assert found.sort("user", "rank").equals(wanted.sort("user", "rank"))
+    assert set(found["item"]) <= {102, 103}
+
+
+def test_evaluate_on_the_cluster(run, fitted, parts):
+    out, _ = fitted
+    words = ("evaluate", out, "--test", parts / "test.csv", "--engine", "spark", "-n", 5)
+    document = json.loads(run(*words, "--json").stdout)
+    metrics = document["models"][0]["metrics"]
+    assert set(metrics) == {"rmse", "mae", "precision@5", "recall@5", "ndcg@5"}
+    assert metrics["rmse"]["ratings"] == document["data"]["test_ratings"] == 48
+    assert metrics["ndcg@5"]["interval"][0] < metrics["ndcg@5"]["value"]
+    assert run(*words).stdout.splitlines()[0] == "model,rmse,mae,precision@5,recall@5,ndcg@5,users"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["fit", "x", "--out", "m", "--master", "yarn"], "--master and --conf are for --engine sp"),
+        (["recommend", "m", "--all", "--out", "f"], "--out is for --engine spark"),
+        (
+            ["recommend", "m", "--user", "1", "--out", "f", "--engine", "spark"],
+            "say --all and --out",
+        ),
+        (["evaluate", "x", "--engine", "spark"], "say MODEL --test FILE"),
+    ],
+)
+def test_words_that_do_not_go_together(run, words, message):
+    assert message in " ".join(run(*words, code=2).stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--conf", "spark.x"], "--conf must be of the form K=V; got 'spark.x'"),
+        (["--threads", "2"], "--threads does not apply to --engine spark"),
+        (["--model", "bayes"], "On Spark the models are als and spark-implicit-als; got 'bayes'"),
+        (["--master", "local[7]"], "is running, so local[7] cannot be used"),
+    ],
+)
+def test_what_spark_cannot_do_is_one_sentence(run, spark, parts, words, message):
+    fit = ("fit", parts / "train.csv", "--out", parts / "none", "--engine", "spark")
+    result = run(*fit, *words, code=1)
+    assert message in result.stderr
+    assert not (parts / "none").exists()

@@ -1,0 +1,221 @@
+"""Truncated SVD and PCA on Spark, against the local engine."""
+
+import sys
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import lowrank
+from lowrank.spark import PCA, truncated_svd
+from lowrank.spark.krylov import leading_eigenpairs
+
+N, M = 120, 45
+
+
+def decaying(rows, columns, rng):
+    """Singular values from 100 down to about 1e-2, and means that are not zero."""
+    left, right = (np.linalg.qr(rng.standard_normal((n, 20)))[0] for n in (rows, columns))
+    return left * np.geomspace(100, 1e-2, 20) @ right.T + rng.standard_normal(columns)
+
+
+def sparse_rows(matrix, rng):
+    """Rows of (indices, values), the indices in no order."""
+    for row in range(matrix.shape[0]):
+        part = slice(matrix.indptr[row], matrix.indptr[row + 1])
+        order = rng.permutation(part.stop - part.start)
+        yield row, matrix.indices[part][order].tolist(), matrix.data[part][order].tolist()
+
+
+@pytest.fixture(scope="module")
+def dense(spark):
+    A = decaying(N, M, np.random.default_rng(0))
+    rows = [(int(row), A[row].tolist()) for row in np.random.default_rng(1).permutation(N)]
+    frame = spark.createDataFrame(rows, "number int, x array<double>").repartition(3)
+    return A, frame.cache()
+
+
+@pytest.fixture(scope="module")
+def sparse(spark):
+    """Some rows are empty, and so are the last columns."""
+    rng = np.random.default_rng(2)
+    A = sp.random_array((N, M), density=0.1, rng=rng, format="csr")
+    A = sp.csr_array(A @ sp.diags_array(np.geomspace(10, 0.1, M)))
+    A.data[A.indices >= M - 2] = 0
+    A.eliminate_zeros()
+    rows = [(int(n), i, v) for n, i, v in sparse_rows(A, rng)]
+    schema = "number int, at array<int>, x array<double>"
+    return A, spark.createDataFrame(rows, schema).repartition(3).cache()
+
+
+@pytest.fixture(params=["dense", "sparse"])
+def matrix(request):
+    A, frame = request.getfixturevalue(request.param)
+    columns = {"values": "x"}
+    if request.param == "sparse":
+        columns |= {"indices": "at", "n_columns": M}
+    return A, frame, columns
+
+
+@pytest.mark.parametrize("center", [None, True])
+@pytest.mark.parametrize("way", ["gram", "lanczos"])
+def test_it_is_the_svd_of_the_local_engine(matrix, center, way, monkeypatch):
+    from lowrank.spark import decomposition
+
+    if way == "lanczos":
+        monkeypatch.setattr(decomposition, "_GRAM_UP_TO", 0)
+    A, frame, columns = matrix
+    k = 6
+    found = truncated_svd(frame, k, **columns, order="number", center=center, random_state=0)
+    local = lowrank.truncated_svd(A, k, center=center, tol=1e-12, random_state=0)
+    assert found.method == way
+    assert found.shape == (N, M)
+    np.testing.assert_allclose(found.s, local.s, rtol=1e-10)
+    np.testing.assert_allclose(found.Vt, local.Vt, atol=1e-6)
+    np.testing.assert_allclose(found.U, local.U, atol=1e-6)
+    assert found.frobenius_norm == pytest.approx(local.frobenius_norm, rel=1e-12)
+    assert found.error == pytest.approx(local.error, rel=1e-6)
+    whole = A.toarray() if sp.issparse(A) else A
+    left_over = whole - (0 if center is None else whole.mean(axis=0))
+    left_over = left_over - found.U * found.s @ found.Vt
+    assert found.spectral_error_bound >= np.linalg.norm(left_over, 2)
+    right = np.linalg.norm(left_over.T @ found.U, axis=0)
+    np.testing.assert_allclose(found.residuals[1], right, atol=1e-9)
+    assert found.residuals.max() <= 1e-8 * found.s[0]
+
+
+def test_large_sums_are_added_up_on_the_cluster(sparse, monkeypatch):
+    from lowrank.spark import rows
+
+    A, frame = sparse
+    ask = {"values": "x", "indices": "at", "n_columns": M, "random_state": 0, "center": True}
+    by_driver = truncated_svd(frame, 3, **ask)
+    monkeypatch.setattr(rows, "_COLLECTED", 0)
+    monkeypatch.setattr(rows, "_CHUNK", 8 * 100)
+    on_cluster = truncated_svd(frame, 3, **ask)
+    np.testing.assert_allclose(on_cluster.s, by_driver.s, rtol=1e-12)
+    np.testing.assert_allclose(on_cluster.Vt, by_driver.Vt, atol=1e-9)
+    assert np.linalg.svd(A.toarray() - A.toarray().mean(axis=0))[1][0] == pytest.approx(
+        on_cluster.s[0]
+    )
+
+
+def test_a_tolerance_that_is_not_reached_is_said(sparse, monkeypatch):
+    from lowrank.spark import decomposition, krylov
+
+    monkeypatch.setattr(decomposition, "_GRAM_UP_TO", 0)
+    monkeypatch.setattr(krylov, "_MOST_PASSES", 1)
+    said = r"largest residual is .* above tol=1.0e-08, after 4 passes with method='lanczos'"
+    with pytest.warns(lowrank.ConvergenceWarning, match=said):
+        truncated_svd(sparse[1], 3, values="x", indices="at", n_columns=M, random_state=0)
+
+
+def test_float32_is_returned_as_float32(spark):
+    A = np.arange(12, dtype=np.float32).reshape(4, 3)
+    frame = spark.createDataFrame([(row.tolist(),) for row in A], "values array<float>")
+    found = truncated_svd(frame, 2, random_state=0)
+    assert {each.dtype for each in found} == {np.dtype(np.float32)}
+    np.testing.assert_allclose(found.s, np.linalg.svd(A)[1][:2], rtol=1e-5)
+
+
+def test_zero_singular_values_have_orthonormal_vectors(spark, tmp_path):
+    frame = spark.createDataFrame([([3.0, 0.0, 0.0],), ([0.0, 0.0, 0.0],), ([4.0, 0.0, 0.0],)], "values array<double>")  # fmt: skip  # noqa: E501
+    found = truncated_svd(frame, 3, random_state=0)
+    np.testing.assert_allclose(found.s, [5, 0, 0], atol=1e-12)
+    np.testing.assert_allclose(found.U.T @ found.U, np.eye(3), atol=1e-12)
+    assert found.error == 0
+    nothing = truncated_svd(frame, 0)
+    assert (nothing.U.shape, nothing.s.shape, nothing.Vt.shape) == ((3, 0), (0,), (0, 3))
+    assert nothing.error == pytest.approx(5)
+
+
+def test_left_vectors_can_be_written_instead(dense, tmp_path):
+    import polars as pl
+
+    A, frame = dense
+    ask = {"values": "x", "order": "number", "random_state": 0}
+    here = truncated_svd(frame, 2, **ask)
+    there = truncated_svd(frame, 2, **ask, left=str(tmp_path / "u"))
+    assert there.left == str(tmp_path / "u")
+    assert (there.U.shape, there.shape) == ((0, 2), A.shape)
+    written = pl.read_parquet(f"{tmp_path}/u/*.parquet").sort("order")
+    np.testing.assert_allclose(np.array(written["u"].to_list()), here.U, atol=1e-9)
+
+
+@pytest.mark.parametrize("center", ["exact", False])
+def test_pca_is_that_of_the_local_engine(dense, center):
+    A, frame = dense
+    found = PCA(4, center=center, whiten=True, random_state=0).fit(frame, values="x")
+    local = lowrank.PCA(4, center=center, whiten=True, random_state=0).fit(A)
+    for name in (
+        "components_", "explained_variance_", "explained_variance_ratio_", "singular_values_",
+        "mean_", "noise_variance_", "distortion_", "n_samples_", "n_features_in_",
+    ):  # fmt: skip
+        np.testing.assert_allclose(
+            getattr(found, name), getattr(local, name), rtol=1e-7, atol=1e-7, err_msg=name
+        )
+    np.testing.assert_allclose(found.transform(A[:5]), local.transform(A[:5]), atol=1e-6)
+    np.testing.assert_allclose(
+        found.inverse_transform(found.transform(A[:5])),
+        local.inverse_transform(local.transform(A[:5])),
+        atol=1e-6,
+    )
+
+
+def test_pca_of_another_centre_is_refused(dense):
+    with pytest.raises(ValueError, match="center must be 'exact' or False; got 'auto'"):
+        PCA(2, center="auto").fit(dense[1], values="x")
+
+
+@pytest.mark.parametrize(
+    ("rows", "schema", "options", "error", "message"),
+    [
+        ([], "values array<double>", {}, ValueError, "must have at least one row"),
+        ([(1.0,)], "values double", {}, TypeError, "must hold arrays of float or double; it is of"),
+        ([([1.0],), ([1.0, 2.0],)], "values array<double>", {}, ValueError, "of one length; got 1"),
+        ([([float("nan")],)], "values array<double>", {}, ValueError, "1 of 1 rows have an entry"),
+        ([(None,)], "values array<double>", {}, ValueError, "1 of 1 rows have no values"),
+        ([([1.0],)], "values array<double>", {"k": 2}, ValueError, "between 0 and 1 .*; got 2"),
+        ([([1.0],)], "values array<double>", {"values": "x"}, ValueError, "has no column 'x'"),
+        ([([1.0],)], "values array<double>", {"center": [1.0, 2.0]}, ValueError, "1 finite numbe"),
+        ([([1.0],)], "values array<double>", {"tol": 0.0}, ValueError, "tol must be positive"),
+        ([([0, 0], [1.0, 2.0])], "i array<int>, values array<double>", {"indices": "i"}, ValueError,
+         "1 of 1 rows name a column twice"),
+        ([([0], [1.0, 2.0])], "i array<int>, values array<double>", {"indices": "i"}, ValueError,
+         "1 of 1 rows have not as many indices as values"),
+        ([([-1], [1.0])], "i array<int>, values array<double>", {"indices": "i"}, ValueError,
+         "Indices must be 0 or more; got -1"),
+        ([([7], [1.0])], "i array<int>, values array<double>", {"indices": "i", "n_columns": 5},
+         ValueError, "Indices must be below n_columns, 5; got 7"),
+    ],
+)  # fmt: skip
+def test_what_is_no_matrix_is_refused(spark, rows, schema, options, error, message):
+    with pytest.raises(error, match=message):
+        truncated_svd(spark.createDataFrame(rows, schema), **({"k": 1} | options))
+
+
+def test_pyspark_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyspark.sql", None)
+    with pytest.raises(ImportError, match=r"pip install 'lowrank-recsys\[spark\]'"):
+        truncated_svd("rows.parquet", 1)
+
+
+# The iteration on the driver
+
+
+@pytest.mark.parametrize("m", [30, 700])
+@pytest.mark.parametrize("k", [1, 10, 30])
+def test_leading_eigenpairs(m, k):
+    rng = np.random.default_rng(3)
+    values = np.concatenate([[5.0, 5.0, 5.0], np.geomspace(1, 1e-6, m - 3)])
+    basis = np.linalg.qr(rng.standard_normal((m, m)))[0]
+    found = leading_eigenpairs(
+        lambda X: basis @ (values[:, None] * (basis.T @ X)), m, k, 1e-10, rng
+    )
+    np.testing.assert_allclose(found.values, values[:k], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(found.vectors.T @ found.vectors, np.eye(k), atol=1e-12)
+
+
+def test_eigenpairs_of_a_zero_matrix():
+    found = leading_eigenpairs(lambda X: np.zeros_like(X), 50, 3, 1e-8, np.random.default_rng(0))
+    np.testing.assert_array_equal(found.values, 0)

@@ -1,0 +1,64 @@
+"""Real ratings, the sample where there are none, in two parts, and a model fitted to the first."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from recsys.evaluation.split import random_split
+from recsys.ratings import Ratings
+from recsys.readers import read_ratings
+from recsys.sample_data import sample_path
+
+FACTORS = 16
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model that Spark fitted, and what it was fitted to and is tested on."""
+
+    path: Path
+    train_file: Path
+    test_file: Path
+    train: Ratings
+    test: Ratings
+
+
+def real_ratings():
+    datasets = os.environ.get("RECSYS_DATASETS")
+    path = Path(datasets) / "ml-latest-small" if datasets else sample_path()
+    return read_ratings(path).ratings
+
+
+@pytest.fixture(scope="session")
+def case(spark, tmp_path_factory):
+    from recsys.spark import fit
+
+    folder = tmp_path_factory.mktemp("spark")
+    split = random_split(real_ratings(), 0.1, seed=0)
+    files = [folder / "train.parquet", folder / "test.csv"]
+    split.train.to_frame().write_parquet(files[0])
+    split.test.to_frame().write_csv(files[1])
+    fit(str(files[0]), str(folder / "model"), factors=FACTORS)
+    # What Spark knows are the users and items of the training part alone.
+    train = read_ratings(files[0]).ratings
+    return Case(folder / "model", *files, train, split.test)
+
+
+@pytest.fixture(scope="session")
+def toy():
+    """40 x 30, a quarter filled, ids as text, in no order."""
+    rng = np.random.default_rng(3)
+    users, items = np.nonzero(rng.random((40, 30)) < 0.25)
+    import polars as pl
+
+    frame = pl.DataFrame(
+        {
+            "user": [f"ü{u:02}" for u in users],
+            "item": (100 - items).astype(np.int16),
+            "rating": rng.integers(1, 11, len(users)) / 2,
+        }
+    )
+    return frame.sample(fraction=1.0, shuffle=True, seed=1)

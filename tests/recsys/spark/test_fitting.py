@@ -1,0 +1,210 @@
+"""`als` and implicit ALS on Spark: the model of the local engine, openable on one machine."""
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import polars as pl
+import pytest
+
+from recsys.errors import DataError, ModelFileError
+from recsys.models import make_model
+from recsys.models.base import Histories
+from recsys.ratings import Ratings
+from recsys.recommender import Recommender
+
+
+def rmse(model, train, test):
+    """Of the pairs whose user and item are in the training part."""
+    users, items = (
+        of_train.find(of_test.values)
+        for of_train, of_test in ((train.users, test.users), (train.items, test.items))
+    )
+    u, i = users[test.user_index_of_nonzeros()], items[test.indices]
+    known = (u >= 0) & (i >= 0)
+    predicted = np.clip(model.predict(u[known], i[known]), train.values.min(), train.values.max())
+    return float(np.sqrt(np.mean((predicted - test.values[known]) ** 2)))
+
+
+def test_it_predicts_as_the_local_engine_does(case):
+    opened = Recommender.load(case.path)
+    local = make_model("als", factors=opened.model.factors).fit(case.train)
+    ours = rmse(opened.model, case.train, case.test)
+    assert abs(ours - rmse(local, case.train, case.test)) < 0.005
+    bias = make_model("bias").fit(case.train)
+    assert ours < rmse(bias, case.train, case.test) - 0.005
+
+
+def test_its_ids_and_ratings_are_those_that_were_read(case):
+    opened = Recommender.load(case.path).ratings
+    assert opened.users == case.train.users
+    assert opened.items == case.train.items
+    for name in ("indptr", "indices", "values"):
+        np.testing.assert_array_equal(getattr(opened, name), getattr(case.train, name))
+
+
+def test_a_training_user_folded_in_gets_the_very_same_vector(case):
+    opened = Recommender.load(case.path)
+    folded = opened.model.with_users(Histories.of(opened.ratings))
+    np.testing.assert_array_equal(folded.user_factors, opened.model.user_factors)
+    np.testing.assert_array_equal(folded.user_bias, opened.model.user_bias)
+
+
+def test_it_is_an_ordinary_model(case, tmp_path):
+    opened = Recommender.load(case.path)
+    user = opened.ratings.users.values[0]
+    item = opened.recommend(user, n=1)["item"][0]
+    score = opened.recommend(user, n=1)["score"][0]
+    parts = opened.explain(user, item)["contribution"].sum()
+    assert parts == pytest.approx(score, abs=1e-3)
+    assert len(opened.similar_items(item, n=3)) == 3
+    opened.save(tmp_path / "ordinary")
+    again = Recommender.load(tmp_path / "ordinary")
+    np.testing.assert_array_equal(again.model.item_factors, opened.model.item_factors)
+
+
+def test_blocks_give_what_whole_vectors_give_and_what_als_folds_in(spark, toy, tmp_path):
+    from recsys.spark.files import Place
+    from recsys.spark.sweeps import SOLVED, Solver, dense_vectors, half_sweep
+
+    ratings = Ratings.from_frame(toy)
+    model = make_model("als", factors=3).fit(ratings)
+    vectors = np.column_stack([model.item_factors, model.item_bias])
+    table = [(i, 1, float(row[-1]), row[:-1].tolist()) for i, row in enumerate(vectors)]
+    parts = [slice(*pair) for pair in pairwise(ratings.indptr)]
+    rows = [
+        (u, ratings.indices[p].tolist(), ratings.values[p].tolist()) for u, p in enumerate(parts)
+    ]
+    frame = spark.createDataFrame(rows, "index int, others array<int>, values array<float>")
+    solver = Solver(model.params(), model.global_mean, model.rating_std)
+    for name, others in (("whole", vectors), ("blocked", spark.createDataFrame(table, SOLVED))):
+        place = Place(spark, str(tmp_path / name))
+        solved = half_sweep(spark, frame, others, solver, 3, place)
+        found = dense_vectors(solved, ratings.n_users, 3)
+        np.testing.assert_array_equal(found[:, :-1], model.user_factors)
+        np.testing.assert_array_equal(found[:, -1], model.user_bias)
+
+
+def test_the_held_out_ratings_are_not_learnt_and_their_error_is_told(spark, toy, tmp_path):
+    from recsys.spark import fit
+
+    steps = []
+    schema = "user string, item smallint, rating double"
+    frame = spark.createDataFrame(toy.to_dicts(), schema)
+    ask = {"factors": 3, "iterations": 4, "holdout": 0.2, "random_state": 5}
+    fit(frame, str(tmp_path / "model"), **ask, broadcast_limit=0, on_step=steps.append)
+    opened = Recommender.load(tmp_path / "model")
+    whole = Ratings.from_frame(toy)
+    assert opened.ratings.users == whole.users
+    assert opened.ratings.items == whole.items
+    kept, everything = (set(r.to_frame().rows()) for r in (opened.ratings, whole))
+    assert kept < everything
+    assert 0.1 < 1 - len(kept) / len(everything) < 0.3
+    held = pl.DataFrame(list(everything - kept), schema=toy.columns, orient="row")
+    predicted = opened.model.predict(
+        whole.users.index(held["user"]), whole.items.index(held["item"])
+    )
+    rmse = float(np.sqrt(np.mean((predicted - held["rating"].to_numpy()) ** 2)))
+    assert [(step.step, step.total) for step in steps] == [(3, 4), (4, 4)]
+    assert steps[-1].validation_rmse == pytest.approx(rmse, abs=1e-5)
+    assert opened.training["validation_rmse"] == pytest.approx(rmse, abs=1e-5)
+
+
+def test_implicit_feedback_is_fitted_as_it_is_folded_in(spark, toy, tmp_path):
+    from recsys.spark import fit
+
+    pairs = spark.createDataFrame(toy.drop("rating").to_dicts(), "user string, item smallint")
+    result = fit(pairs, str(tmp_path / "model"), factors=3, iterations=3)
+    assert (result.model, result.implicit) == ("spark-implicit-als", True)
+    opened = Recommender.load(tmp_path / "model")
+    assert not opened.ratings.values.size - opened.ratings.values.sum()
+    folded = opened.model.with_users(Histories.of(opened.ratings))
+    np.testing.assert_allclose(folded.user_factors, opened.model.user_factors, atol=1e-5)
+    one = opened.recommend("ü07", n=1)
+    parts = opened.explain("ü07", one["item"][0])["contribution"].sum()
+    assert parts == pytest.approx(one["score"][0], abs=1e-4)
+    with pytest.raises(DataError, match="is fitted on Spark; use recsys fit --engine spark"):
+        opened.update(Ratings.from_frame(toy.drop("rating")))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": "bayes"}, "On Spark the models are als and spark-implicit-als; got 'bayes'"),
+        ({"factors": 0}, "factors must be at least 1; got 0"),
+        ({"linked": True}, "The als model is not linked on Spark"),
+        ({"nonsense": 1}, "The als model has no parameter 'nonsense'; it has factors, "),
+        ({"holdout": 1.5}, "holdout must be between 0 and 1; got 1.5"),
+        ({"duplicates": "any"}, "duplicates must be 'last', .*; got 'any'"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_leaves_nothing(spark, case, tmp_path, options, message):
+    from recsys.spark import fit
+
+    with pytest.raises(DataError, match=message):
+        fit(str(case.train_file), str(tmp_path / "model"), **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_in_the_way_stays(spark, case, tmp_path):
+    from recsys.spark import fit
+
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(ModelFileError, match="mine exists and was not written by the Spark engine"):
+        fit(str(case.train_file), str(tmp_path / "mine"), overwrite=True)
+    with pytest.raises(ModelFileError, match="There is a result of the Spark engine in "):
+        fit(str(case.train_file), str(case.path))
+    with pytest.raises(ModelFileError, match="there is no folder to put it in"):
+        fit(str(case.train_file), str(tmp_path / "no" / "model"))
+
+
+# Opening, without Spark
+
+
+@pytest.fixture
+def copied(case, tmp_path):
+    import shutil
+
+    return shutil.copytree(case.path, tmp_path / "copy")
+
+
+def test_a_missing_part_is_noticed(copied):
+    part = next((copied / "items").glob("*.parquet"))
+    part.unlink()
+    with pytest.raises(ModelFileError, match=r"copy is damaged: items/part-.* is missing"):
+        Recommender.load(copied)
+
+
+def test_a_part_of_another_size_is_noticed(copied):
+    part = next((copied / "users").glob("*.parquet"))
+    part.write_bytes(part.read_bytes()[:-1])
+    with pytest.raises(ModelFileError, match=r"is damaged: users/part-.* bytes instead of"):
+        Recommender.load(copied)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format_version": 9, "package_version": "8.1"}, "written by lowrank-recsys 8.1"),
+        ({"parameters": 3}, "'parameters' in model.json must be of type dict"),
+        ({"model": "magic"}, "there is no model 'magic' of the Spark engine"),
+    ],
+)
+def test_a_manifest_that_is_wrong_is_said(copied, changes, message):
+    document = json.loads((copied / "model.json").read_text())
+    (copied / "model.json").write_text(json.dumps(document | changes))
+    with pytest.raises(ModelFileError, match=message):
+        Recommender.load(copied)
+
+
+def test_what_is_too_large_for_one_machine_is_not_opened(copied, monkeypatch):
+    from recsys.spark import opening
+
+    needed = opening.memory_needed(opening.read_result(copied))
+    monkeypatch.setattr(opening, "_memory", lambda: float(needed))
+    with pytest.raises(ModelFileError, match=r"GB of memory here, of .* GB; ask it on the cluster"):
+        Recommender.load(copied)
+    larger = opening.read_result(copied)
+    larger = replace(larger, training=larger.training | {"ratings": 10**10})
+    assert opening.memory_needed(larger) > 8 * 10**10

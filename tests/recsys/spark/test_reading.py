@@ -1,0 +1,143 @@
+"""Tables of ratings on Spark: columns, types, ids to indices, repeated pairs."""
+
+import numpy as np
+import pytest
+
+from recsys.errors import DataError
+from recsys.readers.columns import Request
+
+
+def table(spark, rows, schema):
+    from recsys.spark.reading import checked_ratings
+
+    return checked_ratings(spark.createDataFrame(rows, schema), Request(), "the table")
+
+
+@pytest.mark.parametrize(
+    ("row", "schema", "message"),
+    [
+        ((1, 2, "x"), "user int, item int, rating string", r"'rating' must hold numbers; it is of "
+         r"type string \('x' is none\)"),
+        ((1, 2, True), "user int, item int, rating boolean", "is of type boolean"),
+        ((1.5, 2, 3.0), "user double, item int, rating double", "holds fractions such as 1.5"),
+        (([1], 2, 3.0), "user array<int>, item int, rating double", "user column 'user' is of type "
+         "array<int>; ids are numbers, text or dates"),
+        ((None, 2, 3.0), "user int, item int, rating double", "1 of 1 rows have no user in the "
+         "column 'user' that is an id"),
+        ((1, 2, float("nan")), "user int, item int, rating double", "have no rating in the column "
+         "'rating' that is a finite number"),
+        ((1, 2), "user int, thing int", "the table has no item column; its columns are"),
+    ],
+)  # fmt: skip
+def test_columns_that_cannot_serve_are_refused(spark, row, schema, message):
+    with pytest.raises(DataError, match=message):
+        table(spark, [row], schema)
+
+
+def test_numbers_as_text_and_dates_as_ids_are_understood(spark):
+    import datetime
+
+    found = table(
+        spark,
+        [(datetime.date(2020, 1, 2), b"\x0a", "3.5", "2021-05-06 07:08:09")],
+        "user date, item binary, rating string, time string",
+    )
+    assert found.frame.dtypes == [
+        ("user", "string"), ("item", "string"), ("value", "float"), ("time", "double")
+    ]  # fmt: skip
+    row = found.frame.first()
+    assert (row["user"], row["item"], row["value"]) == ("2020-01-02", "0A", 3.5)
+
+
+def test_files_that_are_not_there(spark, tmp_path):
+    from recsys.spark.reading import read_ratings
+
+    with pytest.raises(DataError, match=r"There is no file or folder .*nowhere that Spark can see"):
+        read_ratings(spark, str(tmp_path / "nowhere"), Request())
+
+
+def test_a_movielens_directory_and_a_tab_separated_file(spark, tmp_path):
+    from recsys.spark.reading import read_ratings
+
+    (tmp_path / "movies.csv").write_text("movieId,title\n1,Heat\n")
+    (tmp_path / "ratings.csv").write_text("userId,movieId,rating,timestamp\n7,1,4.5,100\n")
+    (tmp_path / "other.tsv").write_text("user\titem\nann\ttea\n")
+    whole = read_ratings(spark, str(tmp_path), Request())
+    assert whole.frame.collect() == [(7, 1, 4.5, 100.0)]
+    other = read_ratings(spark, str(tmp_path / "other.tsv"), Request())
+    assert other.implicit
+    assert other.frame.collect() == [("ann", "tea", 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("values", "schema"),
+    [
+        (["b", "ä", "B", "", "10", "9", "b", "日本"], "id string"),
+        ([5, -3, 2**40, 0, 5, 7], "id bigint"),
+    ],
+)
+def test_ids_are_numbered_in_sorted_order(spark, tmp_path, values, schema):
+    from recsys.spark.files import Place
+    from recsys.spark.indexing import number
+
+    frame = spark.createDataFrame([(value,) for value in values], schema).repartition(3)
+    numbered, count = number(spark, frame, Place(spark, str(tmp_path / "ids")))
+    found = dict(numbered.select("id", "index").collect())
+    assert count == len(found)
+    assert found == {value: place for place, value in enumerate(sorted(set(values)))}
+
+
+REPEATED = [(1, 1, 2.0, 10), (1, 1, 4.0, 30), (1, 1, 3.0, 20), (1, 2, 5.0, 5)]
+
+
+def test_repeated_pairs_are_merged(spark, tmp_path):
+    from recsys.spark.files import Place
+    from recsys.spark.indexing import _merging, encode
+
+    found = table(spark, REPEATED, "user int, item int, rating double, time int")
+    scratch = Place(spark, str(tmp_path))
+    coded = encode(spark, found, scratch, duplicates="last", holdout=0, seed=0)
+    rows = coded.pairs.orderBy("item").collect()
+    assert [tuple(row) for row in rows] == [(0, 0, 4.0, False), (0, 1, 5.0, False)]
+    grouped = found.frame.groupBy("user", "item")
+    for policy, value in (("first", 2.0), ("mean", 3.0), ("sum", 9.0)):
+        merged = {
+            row["item"]: row["value"] for row in grouped.agg(*_merging(found, policy)).collect()
+        }
+        assert merged == {1: value, 2: 5.0}, policy
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        ("last", "1 pairs of user and item have several ratings, and rows on a cluster have no "
+         "order that says which is the last; name a column of times"),
+        ("error", "1 pairs of user and item are there more than once"),
+    ],
+)  # fmt: skip
+def test_repeated_pairs_that_nothing_decides_are_refused(spark, tmp_path, policy, message):
+    from recsys.spark.files import Place
+    from recsys.spark.indexing import encode
+
+    found = table(spark, [row[:3] for row in REPEATED], "user int, item int, rating double")
+    with pytest.raises(DataError, match=message):
+        encode(spark, found, Place(spark, str(tmp_path)), duplicates=policy, holdout=0, seed=0)
+
+
+def test_the_penalty_of_mllib_is_ours_where_both_grow_with_the_count():
+    from recsys.spark.mllib import blocks_for, mllib_penalty
+
+    assert mllib_penalty(0.1, 2.0, 1.0, 1.0) == pytest.approx(0.2)
+    assert mllib_penalty(1.0, 1.0, 0.04, 0.25) == pytest.approx(0.1)
+    assert [blocks_for(n) for n in (1, 10**7, 10**12)] == [4, 5, 2000]
+
+
+def test_left_over_of_biases_is_what_numpy_says():
+    from recsys.models.base import Histories
+    from recsys.spark.biases import Biases
+
+    rows = Histories(
+        np.array([0, 2, 2, 3]), np.array([0, 1, 1], np.int32), np.array([5, 3, 1], np.float32)
+    )
+    left = Biases(3.0, np.array([0.5, -0.5])).left_over(rows)
+    np.testing.assert_allclose(left, [1.5 - 2 / 7, 0.5 - 2 / 7, -1.5 + 1.5 / 6])

@@ -1,0 +1,109 @@
+"""Top-N and evaluation on Spark: the same rows as on one machine."""
+
+import math
+import shutil
+from statistics import mean, stdev
+
+import polars as pl
+import pytest
+
+from recsys.errors import DataError, ModelFileError, UnknownIdError
+from recsys.evaluation import mae, rmse, split_from_pair
+from recsys.readers import read_ratings
+from recsys.recommender import Recommender
+from recsys.training import clip_to_range
+
+
+def written(path):
+    return pl.read_parquet(f"{path}/*.parquet").sort("user", "rank")
+
+
+@pytest.mark.parametrize("limit", [2**30, 0], ids=["broadcast", "blocks"])
+def test_it_recommends_as_one_machine_does(spark, case, tmp_path, limit):
+    from recsys.spark import recommend
+
+    opened = Recommender.load(case.path)
+    allow = opened.ratings.items.values.to_list()[::2]
+    block = allow[:50]
+    recommend(
+        str(case.path),
+        str(tmp_path / "top"),
+        5,
+        allow=allow,
+        block=[str(item) for item in block],
+        broadcast_limit=limit,
+    )
+    here = opened.recommend(n=5, allow=allow, block=block).drop("title", strict=False)
+    assert written(tmp_path / "top").equals(here.sort("user", "rank"))
+
+
+def test_seen_items_are_kept_where_asked_for_and_a_folder_is_replaced(spark, case, tmp_path):
+    from recsys.spark import recommend
+
+    top = tmp_path / "top"
+    shutil.copytree(case.path / "items", top)
+    with pytest.raises(ModelFileError, match="choose another path or ask to overwrite it"):
+        recommend(str(case.path), str(top), 2)
+    recommend(str(case.path), str(top), 2, exclude_seen=False, overwrite=True)
+    here = Recommender.load(case.path).recommend(n=2, exclude_seen=False)
+    assert written(top).equals(here.drop("title", strict=False).sort("user", "rank"))
+    assert [each for each in tmp_path.iterdir() if each != top] == []
+
+
+def test_unknown_items_and_models_are_said(spark, case, tmp_path):
+    from recsys.spark import recommend
+
+    with pytest.raises(UnknownIdError, match=r"The model has no item 'zz1', 'zz2', 'zz3', \.\.\."):
+        recommend(str(case.path), str(tmp_path / "top"), allow=["zz1", "zz2", "zz3", "zz4"])
+    with pytest.raises(DataError, match="n must be at least 1; got 0"):
+        recommend(str(case.path), str(tmp_path / "top"), 0)
+    with pytest.raises(ModelFileError, match="There is no model of the Spark engine in "):
+        recommend(str(tmp_path / "none"), str(tmp_path / "top"))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("relevant_from", [None, 4.0])
+def test_it_measures_as_one_machine_does(spark, case, relevant_from):
+    from recsys.spark import evaluate
+
+    found = evaluate(str(case.path), str(case.test_file), 10, relevant_from=relevant_from)
+    opened = Recommender.load(case.path)
+    split = split_from_pair(opened.ratings, read_ratings(case.test_file).ratings)
+    known = split.without_new().test
+    pairs = known.user_index_of_nonzeros(), known.indices
+    predicted = clip_to_range(opened.model.predict(*pairs), opened.training)
+    values = ranking_by_hand(opened, known.to_frame(), relevant_from)
+    wanted = {"rmse": rmse(predicted, known.values), "mae": mae(predicted, known.values)}
+    wanted |= {f"{name}@10": mean(each) for name, each in values.items()}
+    assert {name: metric.value for name, metric in found.metrics.items()} == pytest.approx(wanted)
+    assert found.metrics["ndcg@10"].count == len(values["ndcg"])
+    low, high = found.metrics["ndcg@10"].interval
+    half = 1.96 * stdev(values["ndcg"]) / math.sqrt(len(values["ndcg"]))
+    assert high - low == pytest.approx(2 * half)
+    assert found.counts == {
+        "test_ratings": known.n_ratings,
+        "users_evaluated": len(values["ndcg"]),
+        "unknown_ratings": split.test.n_ratings - known.n_ratings,
+    }
+
+
+def ranking_by_hand(opened, test, relevant_from):
+    """Return the metrics at 10 of each user with relevant test items, out of plain loops."""
+    relevant = test if relevant_from is None else test.filter(pl.col("rating") >= relevant_from)
+    wanted = {user: set(items["item"]) for (user,), items in relevant.group_by("user")}
+    values = {"precision": [], "recall": [], "ndcg": []}
+    for (user,), top in opened.recommend(list(wanted), n=10).group_by("user"):
+        hits = [item in wanted[user] for item in top.sort("rank")["item"]]
+        gains = [1 / math.log2(rank + 2) for rank in range(10)]
+        values["precision"].append(sum(hits) / 10)
+        values["recall"].append(sum(hits) / len(wanted[user]))
+        best = sum(gains[: len(wanted[user])])
+        values["ndcg"].append(sum(g for g, hit in zip(gains, hits, strict=False) if hit) / best)
+    return values
+
+
+def test_training_ratings_are_no_test(spark, case):
+    from recsys.spark import evaluate
+
+    with pytest.raises(DataError, match="of the test ratings are training ratings of the model"):
+        evaluate(str(case.path), str(case.train_file))
