@@ -18,6 +18,7 @@ __all__ = [
     "FORMAT_VERSION",
     "MANIFEST",
     "MODEL",
+    "SPARK_FORMAT",
     "DamageError",
     "FileEntry",
     "Form",
@@ -31,6 +32,7 @@ __all__ = [
 
 MANIFEST = "model.json"
 FORMAT_VERSION = 1
+SPARK_FORMAT = "recsys-spark-model"  # of what `recsys.spark` writes, and one machine may open
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 

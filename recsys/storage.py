@@ -33,6 +33,7 @@ from recsys.ids import Ids
 from recsys.manifest import (
     MANIFEST,
     MODEL,
+    SPARK_FORMAT,
     DamageError,
     FileEntry,
     Manifest,
@@ -57,7 +58,6 @@ __all__ = [
 _RATINGS_ARRAYS = ("indptr", "indices", "values")
 _OWN_ENTRIES = {MANIFEST, "arrays", "ratings", "users.parquet", "items.parquet"}
 _ALWAYS_VERIFIED = 2**20  # bytes of one file
-SPARK_FORMAT = "recsys-spark-model"  # what `recsys.spark` writes, and one machine may open
 _VERIFIED_TOGETHER = 64 * 2**20  # bytes of all files
 
 

@@ -42,8 +42,7 @@ def info(ctx: click.Context, model: str | None, output: Output) -> None:
 
 def _of_model(path: str) -> dict[str, dict[str, Any]]:
     from recsys.cli.inputs import require_model
-    from recsys.manifest import format_of, read_manifest
-    from recsys.storage import SPARK_FORMAT
+    from recsys.manifest import SPARK_FORMAT, format_of, read_manifest
 
     require_model(path)
     if format_of(Path(path)) == SPARK_FORMAT:

@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from recsys.errors import ModelFileError
+from recsys.manifest import MANIFEST, SPARK_FORMAT
 from recsys.spark.files import Place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = [
-    "FORMAT",
     "FORMAT_VERSION",
     "MANIFEST",
     "MODELS",
@@ -36,8 +36,6 @@ __all__ = [
     "parse_manifest",
 ]
 
-MANIFEST = "model.json"
-FORMAT = "recsys-spark-model"
 FORMAT_VERSION = 1
 MODELS = {"als": "recsys.models.als:ALS", "spark-implicit-als": "recsys.spark.implicit:ImplicitALS"}
 """What can be fitted on Spark: ratings, and implicit feedback."""
@@ -127,7 +125,7 @@ class SparkModel:
     def to_json(self) -> str:
         """Return the contents of model.json."""
         document = {
-            "format": FORMAT,
+            "format": SPARK_FORMAT,
             "format_version": FORMAT_VERSION,
             "package_version": self.package_version,
             "model": self.model,
@@ -148,7 +146,7 @@ def is_result(place: Place) -> bool:
         document = json.loads(place.child(MANIFEST).read_text())
     except ValueError:
         return False
-    return isinstance(document, dict) and document.get("format") == FORMAT
+    return isinstance(document, dict) and document.get("format") == SPARK_FORMAT
 
 
 def parse_manifest(text: str, path: str) -> SparkModel:
@@ -165,10 +163,10 @@ def parse_manifest(text: str, path: str) -> SparkModel:
         raise ModelFileError(
             f"The model {path} is damaged: {MANIFEST} is not valid JSON."
         ) from None
-    if not isinstance(document, Mapping) or document.get("format") != FORMAT:
+    if not isinstance(document, Mapping) or document.get("format") != SPARK_FORMAT:
         raise ModelFileError(
             f"{path} was not written by the Spark engine: its {MANIFEST} does not say "
-            f"format {FORMAT!r}."
+            f"format {SPARK_FORMAT!r}."
         )
     version = document.get("format_version")
     if version != FORMAT_VERSION:
