@@ -57,7 +57,7 @@ def matrix(request):
     return A, frame, columns
 
 
-@pytest.mark.parametrize("center", [None, True])
+@pytest.mark.parametrize("center", [None, True, np.linspace(-1, 1, M)], ids=["no", "mean", "row"])
 @pytest.mark.parametrize("way", ["gram", "lanczos"])
 def test_it_is_the_svd_of_the_local_engine(matrix, center, way, monkeypatch):
     from lowrank.spark import decomposition
@@ -76,7 +76,7 @@ def test_it_is_the_svd_of_the_local_engine(matrix, center, way, monkeypatch):
     assert found.frobenius_norm == pytest.approx(local.frobenius_norm, rel=1e-12)
     assert found.error == pytest.approx(local.error, rel=1e-6)
     whole = A.toarray() if sp.issparse(A) else A
-    left_over = whole - (0 if center is None else whole.mean(axis=0))
+    left_over = whole - {"None": 0, "True": whole.mean(axis=0)}.get(str(center), center)
     left_over = left_over - found.U * found.s @ found.Vt
     assert found.spectral_error_bound >= np.linalg.norm(left_over, 2)
     right = np.linalg.norm(left_over.T @ found.U, axis=0)
