@@ -41,7 +41,7 @@ def public_members(cls: type) -> Iterator[tuple[str, object]]:
     """Return what the class and its bases of this project define."""
     for base in cls.__mro__:
         if base.__module__.split(".")[0] in ("lowrank", "recsys"):
-            for name, value in vars(base).items():
+            for name in vars(base):
                 if not name.startswith("_") and getattr(cls, name, None) is not None:
                     yield name, inspect.getattr_static(cls, name)
 
