@@ -65,9 +65,11 @@ def als_factors(ratings: Ratings, k: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def factor_model(X: np.ndarray, Y: np.ndarray) -> ALS:
-    biases = {"user_bias": np.zeros(len(X), np.float32), "item_bias": np.zeros(len(Y), np.float32)}
-    arrays = {"global_mean": np.array(0.0), **biases, "user_factors": X, "item_factors": Y}
-    return ALS.from_arrays({"factors": X.shape[1]}, arrays)
+    """Return a model whose scores are the products of these factors."""
+    model = ALS(factors=X.shape[1])
+    model.global_mean, model.user_factors, model.item_factors = 0.0, X, Y
+    model.user_bias, model.item_bias = (np.zeros(len(side), np.float32) for side in (X, Y))
+    return model
 
 
 def sgemm(X: np.ndarray, Y: np.ndarray, size: int) -> Callable[[], None]:

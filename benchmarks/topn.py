@@ -27,8 +27,7 @@ from measuring import datasets, machine, table
 
 from lowrank import kernels
 from recsys.errors import DataError
-from recsys.evaluation import Split, evaluate
-from recsys.evaluation.split import split_from_pair
+from recsys.evaluation import Split, evaluate, split_from_pair
 from recsys.models import MODELS, make_model
 from recsys.ratings import Ratings
 from recsys.readers import read_ratings
@@ -86,7 +85,9 @@ DATA = {"gowalla": gowalla, "ml-latest-small": ml_latest_small}
 
 
 def figures(name: str, params: dict[str, Any], split: Split) -> dict[str, Any]:
-    return evaluate([make_model(name, **params)], split, N).table.row(0, named=True)
+    model = make_model(name, **params)
+    found = evaluate([model], split, N, metrics=["recall", "ndcg"], resamples=0)
+    return found.table.row(0, named=True)
 
 
 def choose(title: str, data: str) -> dict[str, Any]:

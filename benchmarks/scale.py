@@ -1,0 +1,113 @@
+"""The main job from 1 to 100 million generated ratings: seconds and peak memory of each stage.
+
+Ratings lie in Parquet, in MovieLens-25M's shape scaled in both directions. Stages are those of
+`recsys fit` and `recsys recommend`: read, fit `als`, save, load, and the top 20 of 10,000 users.
+The peak is that of the whole process (Linux only).
+
+Usage: python benchmarks/scale.py [--largest N] [--factors K]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from measuring import machine, table
+
+SIZES = (1_000_000, 3_000_000, 10_000_000, 30_000_000, 100_000_000)
+STAGES = ("read", "fit", "save", "load", "top 20")
+SWEEPS = 5
+
+
+def generate(n: int, path: str) -> None:
+    import polars as pl
+    from generated import movielens_shaped
+
+    A = movielens_shaped(n).tocoo()
+    columns = {"userId": A.coords[0] + 1, "movieId": A.coords[1] + 1, "rating": A.data}
+    pl.DataFrame(columns).write_parquet(path)
+
+
+def measure(factors: int, path: str) -> None:
+    """Run the stages in this process; print seconds and peak bytes of each as JSON."""
+    from recsys import Recommender, read_ratings
+
+    found: dict[str, tuple[float, int]] = {}
+
+    def stage(name: str, work: Callable[[], Any]) -> Any:
+        Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
+        start = time.perf_counter()
+        result = work()
+        found[name] = (time.perf_counter() - start, peak_now())
+        return result
+
+    model = str(Path(path).with_name("model"))
+    fitted = Recommender("als", factors=factors, iterations=SWEEPS, tol=0.0)
+    ratings = [stage("read", lambda: read_ratings(path).ratings)]
+    n_users = ratings[0].n_users
+    stage("fit", lambda: fitted.fit(ratings.pop()))
+    stage("save", lambda: fitted.save(model, overwrite=True))
+    loaded = stage("load", lambda: Recommender.load(model))
+    users = np.random.default_rng(0).choice(n_users, min(10_000, n_users), replace=False)
+    ids = loaded.ratings.users.take(np.sort(users))
+    stage("top 20", lambda: loaded.recommend(ids, n=20))
+    print(json.dumps(found))
+
+
+def peak_now() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(x for x in lines if x.startswith("VmHWM:")).split()[1]) * 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--largest", type=int, default=SIZES[-1], metavar="N")
+    parser.add_argument("--factors", type=int, default=64, metavar="K")
+    parser.add_argument("--generate", type=int, metavar="N", help=argparse.SUPPRESS)
+    parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--path", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.generate:
+        generate(asked.generate, asked.path)
+    elif asked.measure:
+        measure(asked.factors, asked.path)
+    else:
+        compare([n for n in SIZES if n <= asked.largest], asked.factors)
+
+
+def compare(sizes: list[int], factors: int) -> None:
+    print(f"{machine()}\n{factors} factors, {SWEEPS} sweeps\n")
+    rows = []
+    for n in sizes:
+        with tempfile.TemporaryDirectory() as folder:
+            path = str(Path(folder) / "ratings.parquet")
+            run("--generate", str(n), "--path", path)
+            found = json.loads(run("--measure", "--path", path, "--factors", str(factors)))
+        seconds, peaks = zip(*(found[name] for name in STAGES), strict=True)
+        rows.append([n, seconds, max(peaks)])
+        print(f"{n:,} done", file=sys.stderr)
+    headers = ["ratings", *(f"{name} s" for name in STAGES), "peak GB", "peak bytes per rating"]
+    shown = [[f"{n:,}", *seconds, peak / 1e9, peak / n] for n, seconds, peak in rows]
+    print(table(headers, shown))
+    if len(rows) > 1:
+        first, last = rows[0], rows[-1]
+        growth = math.log(sum(last[1]) / sum(first[1])) / math.log(last[0] / first[0])
+        print(f"\nAll stages grow with the ratings to the power {growth:.2f}.")
+
+
+def run(*arguments: str) -> str:
+    command = [sys.executable, __file__, *arguments]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+if __name__ == "__main__":
+    main()
