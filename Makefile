@@ -13,7 +13,7 @@ BUILD_INPUTS := pyproject.toml CMakeLists.txt $(wildcard lowrank/kernels/src/*)
 show = echo; echo "\$$ $(subst ",\",$(1))"; RECSYS_FORMAT=table PATH="$(CURDIR)/$(BIN):$$PATH" $(1)
 , := ,
 
-.PHONY: help demo test bench docs wheel clean
+.PHONY: help demo test coverage bench docs wheel clean
 
 help:  ## List the targets
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 10
@@ -60,6 +60,9 @@ $(VENV)/.installed-docs: $(VENV)/.installed
 docs: $(VENV)/.installed-docs  ## Build the documentation into build/site; runs the notebooks
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo "The documentation lies in $(CURDIR)/build/site; open index.html"
+
+coverage: $(VENV)/.installed-test  ## Run the tests and list the lines that none of them reaches
+	@$(BIN)/python -m pytest --cov=lowrank --cov=recsys --cov-report=term-missing:skip-covered
 
 bench: $(VENV)/.installed-test  ## Run the benchmarks (minutes); see benchmarks/README.md
 	@$(BIN)/python benchmarks/run.py

@@ -25,6 +25,9 @@ _FUNCTIONS = {"lower", "upper", "length", "starts_with", "ends_with", "abs", "ro
 _WORDS = _OPERATORS | _VALUES | _FUNCTIONS | {"ceil", "coalesce"}
 _NEVER = {"select", "from", "table", "values", "with", "union", "lateral", "unnest"}
 
+# The parser of polars recurses without a limit: 2,000 conditions joined by OR crash the process.
+_LONGEST = 400
+
 # Not a token, lest text begin or end elsewhere than we think: a quote right after a word (E'..' has
 # rules of its own), a backslash (which may escape or not), a comment (in which quotes are nothing).
 _TOKEN = re.compile(
@@ -59,7 +62,8 @@ def items_where(condition: str, ratings: Ratings) -> npt.NDArray[np.bool_]:
     Raises
     ------
     DataError
-        If it is no such condition; the message names the columns there are.
+        If it is no such condition (the message names the columns there are), or has more than
+        400 words and signs.
 
     Examples
     --------
@@ -85,7 +89,14 @@ def items_where(condition: str, ratings: Ratings) -> npt.NDArray[np.bool_]:
 
 def _check_words(condition: str, columns: list[str]) -> None:
     """Refuse every word that is neither a column nor one of those let through."""
+    n_parts = 0
     for kind, token in _tokens(condition):
+        n_parts += kind in ("word", "quoted") or (kind == "sign" and token != ",")
+        if n_parts > _LONGEST:
+            raise DataError(
+                f"where: the condition may have up to {_LONGEST} words and signs (numbers, text "
+                "and commas not counted); got more."
+            )
         name, hint, allowed = token, "", True
         if kind == "quoted":
             name, hint = token[1:-1].replace('""', '"'), " (text stands in single quotes)"

@@ -61,6 +61,12 @@ def _objects(data: DataFile) -> Iterator[tuple[int, dict[str, Any]]]:
         except json.JSONDecodeError as error:
             where = f"column {error.colno}: {error.msg.lower()}"
             raise DataError(f"{data.name}, line {number}: not JSON ({where}).") from None
+        except (ValueError, RecursionError):  # thousands of digits, or of brackets
+            shown = line.strip()[:40]
+            raise DataError(
+                f"{data.name}, line {number}: a number is too long or brackets are nested too "
+                f"deeply; got {shown!r}."
+            ) from None
         if not isinstance(fields, dict):
             shown = line.strip()[:40]
             raise DataError(f"{data.name}, line {number}: expected a JSON object; got {shown!r}.")

@@ -39,10 +39,9 @@ def read_titles(data: DataFile) -> tuple[pl.DataFrame | None, str]:
     if data.folder is None or name is None or name == data.name.rpartition("/")[2]:
         return None, ""
     try:
-        text = _text(data.folder.fetch(name))
-    except DataError as error:
+        rows = _rows(_text(data.folder.fetch(name)), plain_name(name))
+    except (DataError, csv.Error) as error:
         return None, f"{name} not used: {error}"
-    rows = _rows(text, plain_name(name))
     if rows is None:
         return None, f"{name} not used (no columns of items and titles)"
     return _with_year(rows), name

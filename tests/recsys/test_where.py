@@ -140,3 +140,10 @@ def test_conditions_go_with_lists(ratings):
     found = popular.recommend(1, where="year >= 1980", allow=[1, 2, 3, 5], block=[5])
     assert found["item"].to_list() == [3]
     assert popular.recommend(2, where="year >= 1980").is_empty()
+
+
+@pytest.mark.parametrize(("part", "times"), [("year = 1 or ", 20_000), ("(", 401), ("not ", 401)])
+def test_a_condition_of_absurd_length_is_refused_before_it_is_parsed(part, times, ratings):
+    with pytest.raises(DataError, match="may have up to 400 words and signs"):
+        items_where(part * times + "true", ratings)
+    assert met(f"item in ({','.join(['3'] * 5000)})", ratings) == [3]

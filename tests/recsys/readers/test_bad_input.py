@@ -170,3 +170,17 @@ def test_options_that_cannot_be(read: Read) -> None:
         read(HEADER.encode("utf-16") + b"x", encoding="utf-16")
     with pytest.raises(DataError, match="found no separator ';'"):
         read(HEADER + GOOD, sep=";")
+
+
+@pytest.mark.parametrize("value", ["[" * 100_000, "9" * 5000])
+def test_json_of_absurd_depth_or_length(read: Read, value: str) -> None:
+    good = '{"user": 1, "item": 2}\n'
+    with pytest.raises(DataError, match=r"r\.jsonl, line 2: a number is too long or brackets"):
+        read(good + f'{{"user": 1, "item": {value}}}\n', "r.jsonl")
+
+
+def test_a_title_of_absurd_length_is_left_alone(read: Read, tmp_path: Path) -> None:
+    (tmp_path / "items.csv").write_text("item,title\n10," + "x" * 200_000 + "\n")
+    (tmp_path / "ratings.csv").write_text(HEADER + GOOD)
+    loaded = read_ratings(tmp_path / "ratings.csv")
+    assert "items.csv not used: field larger than field limit" in loaded.decision
