@@ -43,6 +43,7 @@ from recsys.manifest import (
 )
 from recsys.models import MODELS, model_class
 from recsys.models.base import Model
+from recsys.panics import panics_as_errors
 from recsys.ratings import Ratings
 from recsys.writing import Writer, sha256_of, writing
 
@@ -289,4 +290,5 @@ def _table(directory: Path, kind: Any, manifest: Manifest) -> tuple[Ids, pl.Data
 def read_parquet(directory: Path, name: str, manifest: Manifest) -> pl.DataFrame:
     """Read a table, from memory since polars takes a path for a pattern."""
     _listed(manifest, name)
-    return pl.read_parquet(io.BytesIO((directory / name).read_bytes()))
+    with panics_as_errors():
+        return pl.read_parquet(io.BytesIO((directory / name).read_bytes()))

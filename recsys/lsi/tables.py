@@ -117,9 +117,12 @@ def _json_rows(data: DataFile) -> Iterator[Row]:
 def _parquet(data: DataFile) -> tuple[list[str], Iterator[Row]]:
     import polars as pl
 
+    from recsys.panics import panics_as_errors
+
     try:
-        scan = pl.scan_parquet(data.path, glob=False)
-        return scan.collect_schema().names(), _parquet_rows(scan, data)
+        with panics_as_errors():
+            scan = pl.scan_parquet(data.path, glob=False)
+            return scan.collect_schema().names(), _parquet_rows(scan, data)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise _damaged(data, error) from None
 
@@ -127,10 +130,13 @@ def _parquet(data: DataFile) -> tuple[list[str], Iterator[Row]]:
 def _parquet_rows(scan: Any, data: DataFile) -> Iterator[Row]:
     import polars as pl
 
+    from recsys.panics import panics_as_errors
+
     start = 0
     while True:
         try:
-            frame = scan.slice(start, _ROWS).collect()
+            with panics_as_errors():
+                frame = scan.slice(start, _ROWS).collect()
         except (pl.exceptions.PolarsError, OSError) as error:
             raise _damaged(data, error) from None
         if not len(frame):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from recsys.errors import DataError
+from recsys.panics import panics_as_errors
 from recsys.readers.columns import Request, choose_columns
 from recsys.readers.raw import RawRatings, describe_roles, without_foreign_time
 from recsys.readers.sources import DataFile
@@ -23,14 +24,15 @@ def read_parquet(data: DataFile, request: Request) -> RawRatings:
         If the file is damaged or has no rows, or columns are missing or ambiguous.
     """
     try:
-        scan = pl.scan_parquet(data.path, glob=False)
-        names = scan.collect_schema().names()
-        roles = choose_columns(names, request, data.name)
-        times = [] if roles.time is None else _head(scan, names[roles.time])
-        roles, remarks = without_foreign_time(roles, names, times, request)
-        chosen = {role: names[place] for role, place in roles.items()}
-        frame = scan.select(pl.col(name).alias(role) for role, name in chosen.items())
-        read = frame.collect(engine="streaming")
+        with panics_as_errors():
+            scan = pl.scan_parquet(data.path, glob=False)
+            names = scan.collect_schema().names()
+            roles = choose_columns(names, request, data.name)
+            times = [] if roles.time is None else _head(scan, names[roles.time])
+            roles, remarks = without_foreign_time(roles, names, times, request)
+            chosen = {role: names[place] for role, place in roles.items()}
+            frame = scan.select(pl.col(name).alias(role) for role, name in chosen.items())
+            read = frame.collect(engine="streaming")
     except (pl.exceptions.PolarsError, OSError) as error:
         reason = str(error).partition("\n")[0]
         raise DataError(f"{data.name} is a damaged Parquet file: {reason}.") from None
