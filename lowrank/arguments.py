@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lowrank.operators import DenseOperator, ProductOperator, SparseOperator
+from lowrank.operators import (
+    CentredDenseOperator,
+    DenseOperator,
+    ProductOperator,
+    SparseOperator,
+)
 from lowrank.solvers import SOLVERS, choose_method
 
 if TYPE_CHECKING:
@@ -64,7 +69,7 @@ def validated(A: Any, k: Any, method: Any, tol: Any, center: Any, random_state: 
     if row is not None:
         matrix = matrix.centred(matrix.column_means() if row is True else row * 2.0**-exponent)
     method = _checked_method(method, matrix, k)
-    if method == "dense" and not matrix.stored_dense and k > 0:
+    if k > 0 and _wants_dense_copy(matrix, method):
         matrix = _dense_copy(matrix)
     return Problem(matrix, k, method, tol, rng, exponent)
 
@@ -251,6 +256,13 @@ def _checked_method(method: Any, matrix: MatrixOperator, k: int) -> str:
             f"k must be below {k} (min(A.shape)) with method='arpack'; got {k}: use method='auto'."
         )
     return method
+
+
+def _wants_dense_copy(matrix: MatrixOperator, method: str) -> bool:
+    """Whether a dense copy is needed, or saves centring an array again for each product."""
+    if isinstance(matrix, CentredDenseOperator):
+        return method != "gram"
+    return method == "dense" and not matrix.stored_dense
 
 
 def _dense_copy(matrix: MatrixOperator) -> DenseOperator:

@@ -157,8 +157,8 @@ def truncated_svd(
         square of it where the values are well apart.
     center : bool or array-like of shape (m,), optional
         True subtracts the column means, an array subtracts itself from each row of A. Sparse input
-        and LinearOperators are corrected product by product and never become dense by it; of a
-        dense array a centred copy is made.
+        and LinearOperators are corrected product by product and never become dense by it; a
+        dense array is centred block by block where its Gram matrix is taken, else as a copy.
     random_state : int, Generator, RandomState or None
         Seed of the start vectors. The same seed gives the same result, bit for bit for any
         sparse format of the same matrix. None draws fresh ones.

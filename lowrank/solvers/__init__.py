@@ -54,7 +54,7 @@ def choose_method(A: MatrixOperator, k: int) -> str:
       dense matrix.
     - "dense" also for an array that is dense anyway, if it is small: n m min(n, m) up to 1e8.
     - "gram" for a larger dense array whose smaller side is at most 2,000, or less than four
-      times the size of such a basis: its time does not depend on the spectrum.
+      times the size of such a basis: its time hardly depends on the spectrum.
     - "lanczos" for everything else.
 
     Where "gram" or "lanczos" cannot reach the tolerance, because the Gram matrix has lost the

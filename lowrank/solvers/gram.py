@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lowrank.solvers.dense import lapack_svd
+from lowrank.kernels.threads import one_blas_thread
+from lowrank.solvers import lanczos
 
 if TYPE_CHECKING:
-    from lowrank.operators import FloatArray, MatrixOperator
+    from lowrank.operators import FloatArray, MatrixOperator, Products
 
 __all__ = ["solve"]
 
-_FEW = 3  # with fewer than one in so many eigenvectors, LAPACK is faster when asked for them alone
+# Few eigenvectors of a large Gram matrix are tried with Lanczos first, which is several times
+# faster than LAPACK where the spectrum decays, and is given up soon where it does not.
+_LANCZOS_SIDE, _LANCZOS_SHARE, _LANCZOS_STEPS = 1000, 16, 32
 
 
 def solve(
@@ -30,11 +33,13 @@ def solve(
     Parameters
     ----------
     A : MatrixOperator of shape (n_rows, n_columns)
-        Is made a dense array.
+        Its blocks are made dense.
     k : int
         1 <= k <= min(A.shape).
-    tol, rng
-        Not used.
+    tol
+        Not used: the eigenvectors are computed to machine precision.
+    rng : numpy.random.Generator
+        Draws the start block of the Lanczos iteration.
 
     Returns
     -------
@@ -46,25 +51,55 @@ def solve(
     ----------
     Golub & Van Loan (2013), "Matrix Computations", section 8.6.
     """
-    array = A.toarray()
-    if array.shape[0] < array.shape[1]:
-        V, s, Ut = _solve_tall(array.T, k)
+    gram = _gram_of_smaller_side(A)
+    if A.shape[0] < A.shape[1]:
+        V, s, Ut = _solve_tall(A.transposed(), gram, k, rng)
         return Ut.T, s, V.T
-    return _solve_tall(array, k)
+    return _solve_tall(A, gram, k, rng)
 
 
-def _solve_tall(array: FloatArray, k: int) -> tuple[FloatArray, FloatArray, FloatArray]:
-    V = _eigenvectors(array.T @ array, k)
-    U, s, Wt = lapack_svd(array @ V)
-    return U, s, Wt @ V.T
+def _gram_of_smaller_side(A: MatrixOperator) -> FloatArray:
+    """Return A'A or A A', of which only the upper triangle is filled."""
+    from scipy.linalg import get_blas_funcs
+
+    tall = A.shape[0] >= A.shape[1]
+    gram = np.zeros((min(A.shape),) * 2, A.dtype, order="F")
+    syrk = get_blas_funcs("syrk", (gram,))
+    for block in A.dense_blocks(axis=0 if tall else 1):
+        # BLAS sees the columns of C-ordered memory as rows: no copy in either order.
+        turned = block.flags.c_contiguous
+        across = block.T if turned else block
+        gram = syrk(1.0, across, beta=1.0, c=gram, trans=tall != turned, overwrite_c=True)
+    return gram
 
 
-def _eigenvectors(gram: FloatArray, k: int) -> FloatArray:
+def _solve_tall(
+    A: Products, gram: FloatArray, k: int, rng: np.random.Generator
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    V = None
+    if len(gram) >= _LANCZOS_SIDE and k * _LANCZOS_SHARE < len(gram):
+        V = _by_lanczos(gram, k, rng)
+    return lanczos.triplets(A, _by_lapack(gram, k) if V is None else V, rng)
+
+
+def _by_lanczos(gram: FloatArray, k: int, rng: np.random.Generator) -> FloatArray | None:
+    """Return the same as `_by_lapack`, or None where copies of an eigenvalue may be missed."""
+    whole = gram + gram.T
+    np.fill_diagonal(whole, gram.diagonal())
+    with one_blas_thread():  # these products alternate with compiled ones
+        V, converged = lanczos.leading_eigenvectors(
+            whole.__matmul__, len(gram), gram.dtype, k, 0.0, rng, _LANCZOS_STEPS
+        )
+    s = np.sqrt(np.maximum(np.einsum("ij,ij->j", V, whole @ V), 0.0))
+    return V if converged and not lanczos.has_wide_cluster(s) else None
+
+
+def _by_lapack(gram: FloatArray, k: int) -> FloatArray:
     """Return the eigenvectors of the k largest eigenvalues as columns, largest first."""
     from scipy import linalg
 
     size = len(gram)
     few = {"driver": "evr", "subset_by_index": (size - k, size - 1)}
-    wanted = few if k * _FEW < size else {"driver": "evd"}
-    _, vectors = linalg.eigh(gram, overwrite_a=True, check_finite=False, **wanted)
-    return np.ascontiguousarray(vectors[:, : -k - 1 : -1])
+    wanted = few if 3 * k < size else {"driver": "evd"}
+    _, vectors = linalg.eigh(gram, lower=False, check_finite=False, **wanted)
+    return np.array(vectors[:, : -k - 1 : -1], order="C")  # strides too, where k is 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,13 +10,15 @@ from lowrank.solvers import randomized
 from lowrank.solvers.orthonormal import column_norms, extend_basis, rotated
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lowrank.operators import FloatArray, MatrixOperator, Products
 
-__all__ = ["basis_size", "solve"]
+__all__ = ["basis_size", "has_wide_cluster", "leading_eigenvectors", "solve", "triplets"]
 
 _BLOCK = 16  # vectors per product: a cache line of float32, which sparse products read anyway
 _CHECK_EVERY = 4  # blocks: the small eigenproblem of a check costs about as much as one
-_MAX_PASSES = 2000  # products with A or A', then the best result so far is returned
+_MAX_STEPS = 1000  # products with A'A, then the best result so far is returned
 
 
 def solve(
@@ -62,31 +64,96 @@ def solve(
         U, Vt = Ut.T, V.T
     else:
         U, s, Vt = _solve_tall(A, k, tol, rng)
-    if _has_wide_cluster(s):
+    if has_wide_cluster(s):
         return randomized.solve(A, k, tol=tol, rng=rng)
     return U, s, Vt
-
-
-def _target(tol: float, A: Products) -> float:
-    """Return a little less than tol, as rounding adds to what is estimated."""
-    return max(0.8 * tol, 10 * float(np.finfo(A.dtype).eps))
 
 
 def _solve_tall(
     A: Products, k: int, tol: float, rng: np.random.Generator
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    space = _LanczosSpace(A, k, rng)
+    def gram_product(X: FloatArray) -> FloatArray:
+        return A.rmatmat(A.matmat(X))
+
+    V, _ = leading_eigenvectors(gram_product, A.shape[1], A.dtype, k, tol, rng, _MAX_STEPS)
+    return triplets(A, V, rng)
+
+
+def triplets(
+    A: Products, V: FloatArray, rng: np.random.Generator
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return U, s, Vt of A restricted to the span of V: accurate to ``eps * s[0]``.
+
+    Parameters
+    ----------
+    A : Products of shape (n_rows, n_columns)
+    V : ndarray of shape (n_columns, k)
+        Orthonormal columns, nearly the right singular vectors.
+    rng : numpy.random.Generator
+        Draws the left vectors of singular values that are 0.
+
+    Returns
+    -------
+    U : ndarray of shape (n_rows, k)
+    s : ndarray of shape (k,)
+    Vt : ndarray of shape (k, n_columns)
+    """
+    product = A.matmat(V)
+    scale = float(column_norms(product).max(initial=0.0))
+    U, _, R = extend_basis(product[:, :0], product, scale, rng)
+    P, s, Tt = np.linalg.svd(R)
+    return rotated(U, P), s.astype(U.dtype), rotated(V, Tt.T).T
+
+
+def leading_eigenvectors(
+    gram_product: Callable[[FloatArray], FloatArray],
+    size: int,
+    dtype: np.dtype[Any],
+    k: int,
+    tol: float,
+    rng: np.random.Generator,
+    max_steps: int,
+) -> tuple[FloatArray, bool]:
+    """Compute orthonormal eigenvectors of the k largest eigenvalues of A'A, largest first.
+
+    Parameters
+    ----------
+    gram_product : callable
+        X -> A'(A X) for a block X of shape (size, b).
+    size : int
+        Number of columns of A.
+    dtype : dtype
+        float32 or float64.
+    k : int
+        1 <= k <= size.
+    tol : float
+        Residual of a singular triplet relative to the largest singular value.
+    rng : numpy.random.Generator
+        Draws the start block.
+    max_steps : int
+        Products, after which the best vectors so far are returned.
+
+    Returns
+    -------
+    vectors : ndarray of shape (size, k)
+    converged : bool
+        Whether they reach `tol`, as far as A'A can tell.
+    """
+    start = rng.standard_normal((size, min(_BLOCK, size))).astype(dtype)
+    space = _LanczosSpace(gram_product, start, k, rng)
+    # A little less than tol, as rounding adds to what is estimated.
+    target = max(0.8 * tol, 10 * float(np.finfo(dtype).eps))
     while True:
         space.extend(_CHECK_EVERY, at_least=k)
         space.rotate()
-        converged = bool(space.residuals(k).max() <= _target(tol, A))
-        if converged or space.is_complete or space.passes >= _MAX_PASSES:
-            return space.triplets(k)
+        converged = bool(space.residuals(k).max() <= target)
+        if converged or space.is_complete or space.steps >= max_steps:
+            return space.ritz_vectors(k), converged or space.is_complete
         if space.is_full:
             space.restart(k)
 
 
-def _has_wide_cluster(s: FloatArray) -> bool:
+def has_wide_cluster(s: FloatArray) -> bool:
     """Whether at least as many values are equal, or nearly, as the block is wide."""
     span = _BLOCK - 1
     equal = float(np.finfo(s.dtype).eps) ** 0.5 * s[0]
@@ -109,26 +176,32 @@ class _LanczosSpace:
     parts only in the columns from `coupled` on: three terms, but for the step after a restart.
     """
 
-    def __init__(self, A: Products, k: int, rng: np.random.Generator) -> None:
-        columns = A.shape[1]
-        self.passes = 0
-        self._A, self._rng = A, rng
+    def __init__(
+        self,
+        gram_product: Callable[[FloatArray], FloatArray],
+        start: FloatArray,
+        k: int,
+        rng: np.random.Generator,
+    ) -> None:
+        columns, width = start.shape
+        self.steps = 0
+        self._gram_product, self._rng = gram_product, rng
+        self._eps = float(np.finfo(start.dtype).eps)
         self._limit = basis_size(k, columns)
         widest = min(self._limit + _BLOCK, columns)
-        self._V: FloatArray = np.empty((columns, widest), A.dtype)
+        self._V: FloatArray = np.empty((columns, widest), start.dtype)
         self._H: FloatArray = np.zeros((widest, widest))
         self._tail: FloatArray = np.zeros((0, 0))
         self._values: FloatArray = np.zeros(0)
         self._vectors: FloatArray = np.zeros((0, 0))
         self._scale = 0.0  # largest eigenvalue seen: what rounding errors are relative to
-        self._size, self._width, self._coupled = 0, min(_BLOCK, columns), 0
-        start = rng.standard_normal((columns, min(_BLOCK, columns))).astype(A.dtype)
-        self._V[:, : start.shape[1]], _, _ = extend_basis(start[:, :0], start, 1.0, rng)
+        self._size, self._width, self._coupled = 0, int(width), 0
+        self._V[:, :width], _, _ = extend_basis(start[:, :0], start, 1.0, rng)
 
     @property
     def is_complete(self) -> bool:
         """Whether V spans all columns, so that the result is exact."""
-        return bool(self._size == self._V.shape[0])
+        return bool(self._size == len(self._V))
 
     @property
     def is_full(self) -> bool:
@@ -144,8 +217,8 @@ class _LanczosSpace:
     def _extend(self) -> None:
         old, new = self._size, self._size + self._width
         block = np.ascontiguousarray(self._V[:, old:new])
-        product = self._A.rmatmat(self._A.matmat(block))
-        self.passes += 2
+        product = self._gram_product(block)
+        self.steps += 1
         self._scale = max(self._scale, float(column_norms(product).max()))
         V, inside, self._tail = extend_basis(
             self._V[:, :new], product, self._scale, self._rng, first=self._coupled
@@ -168,7 +241,7 @@ class _LanczosSpace:
             return np.zeros(k)
         s = np.sqrt(self._values[:k])
         # Below this, a value is rounding error of the Gram operator and no residual can be told.
-        visible = np.sqrt(float(np.finfo(self._A.dtype).eps)) * s[0]
+        visible = self._eps**0.5 * s[0]
         found: FloatArray = np.linalg.norm(self._tail @ last, axis=0)
         relative: FloatArray = found / np.maximum(s, visible) / s[0]
         return relative
@@ -177,19 +250,12 @@ class _LanczosSpace:
         """Shrink the basis to the best Ritz vectors; the block to go on with stays."""
         keep = min(k + max((self._limit - k) // 3, 1), self._size)
         following = self._V[:, self._size : self._size + self._width].copy()
-        self._V[:, :keep] = self._ritz_vectors(keep)
+        self._V[:, :keep] = self.ritz_vectors(keep)
         self._V[:, keep : keep + self._width] = following
         self._H[:] = 0.0
         np.fill_diagonal(self._H[:keep, :keep], self._values[:keep])
         self._size, self._coupled = keep, 0
 
-    def _ritz_vectors(self, count: int) -> FloatArray:
+    def ritz_vectors(self, count: int) -> FloatArray:
+        """Return the best approximations of eigenvectors in the basis, largest values first."""
         return rotated(self._V[:, : self._size], self._vectors[:, :count])
-
-    def triplets(self, k: int) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return U, s, Vt of A restricted to the k Ritz vectors: accurate to eps * s[0]."""
-        V = self._ritz_vectors(k)
-        product = self._A.matmat(V)
-        U, _, R = extend_basis(product[:, :0], product, self._scale**0.5, self._rng)
-        P, s, Tt = np.linalg.svd(R)
-        return rotated(U, P), s.astype(U.dtype), rotated(V, Tt.T).T

@@ -1,5 +1,7 @@
 """The solver for dense arrays with one small side."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -26,7 +28,7 @@ def test_agrees_with_lapack(k, tall):
 @pytest.mark.parametrize(("shape", "k"), [((1000, 400), 20), ((400, 1000), 20)])
 def test_auto_takes_it_for_a_dense_array_of_some_size(shape, k):
     result = truncated_svd(graded(shape, 0.5), k)
-    assert (result.method, result.passes) == ("gram", 3)
+    assert (result.method, result.passes) == ("gram", 4)
     assert result.residuals.max() <= 1e-12 * result.s[0]
 
 
@@ -47,3 +49,47 @@ def test_a_deficient_matrix_has_orthonormal_vectors_all_the_same():
     assert (result.s[3:] < 1e-6).all()
     np.testing.assert_allclose(result.U.T @ result.U, np.eye(10), atol=1e-10)
     np.testing.assert_allclose(result.Vt @ result.Vt.T, np.eye(10), atol=1e-10)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("power", [0.0, 1.0])
+@pytest.mark.parametrize("tall", [True, False])
+def test_few_vectors_of_a_large_gram_matrix(dtype, power, tall):
+    """Lanczos finds them where the spectrum decays, LAPACK where it is flat."""
+    matrix = graded((1500, 1000), power, dtype)
+    matrix = matrix if tall else np.ascontiguousarray(matrix.T)
+    result = truncated_svd(matrix, 20, method="gram")
+    expected = np.linalg.svd(matrix.astype(np.float64), compute_uv=False)[:20]
+    eps = np.finfo(dtype).eps
+    np.testing.assert_allclose(result.s, expected, rtol=50 * eps)
+    assert result.residuals.max() <= 100 * eps * result.s[0]
+
+
+def test_no_copy_of_a_multiple_value_is_missed():
+    rng = np.random.default_rng(0)
+    left, right = (np.linalg.qr(rng.standard_normal((n, 200)))[0] for n in (2000, 1200))
+    s = np.repeat([3.0, 2.0, 1.0], [40, 60, 100])
+    result = truncated_svd((left * s) @ right.T, 70, method="gram")
+    np.testing.assert_allclose(result.s, s[:70], rtol=1e-12)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("shape", [(3000, 150), (150, 3000)])
+def test_centred_in_either_order_without_a_centred_copy(order, shape, monkeypatch):
+    monkeypatch.setattr("lowrank.operators._CENTRED_BLOCK", 100_000)  # several blocks
+    rng = np.random.default_rng(0)
+    matrix = (1e4 + rng.standard_normal(shape)).astype(np.float32)
+    exact = matrix.astype(np.float64) - matrix.mean(axis=0, dtype=np.float64)
+    result = truncated_svd(np.asarray(matrix, order=order), 5, method="gram", center=True)
+    expected = np.linalg.svd(exact, compute_uv=False)[:5]
+    np.testing.assert_allclose(result.s, expected, rtol=1e-5)
+    assert result.residuals.max() <= 1e-5 * result.s[0]
+
+
+def test_centring_takes_little_memory():
+    matrix = graded((20_000, 500), 1.0)
+    tracemalloc.start()
+    truncated_svd(matrix, 5, center=True, random_state=0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 0.75 * matrix.nbytes

@@ -200,7 +200,7 @@ def test_unreachable_tolerance_warns_with_the_figure(method):
 
 
 def test_spent_budget_warns_and_returns_the_best(monkeypatch):
-    monkeypatch.setattr(lanczos, "_MAX_PASSES", 2)
+    monkeypatch.setattr(lanczos, "_MAX_STEPS", 1)
     monkeypatch.setattr(randomized, "_MAX_PASSES", 2)
     matrix = sparse.random_array((500, 400), density=0.01, rng=1)
     with pytest.warns(ConvergenceWarning, match=r"above tol=1\.0e-08, after \d+ passes") as caught:
