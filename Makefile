@@ -13,10 +13,10 @@ BUILD_INPUTS := pyproject.toml CMakeLists.txt $(wildcard lowrank/kernels/src/*)
 show = echo; echo "\$$ $(subst ",\",$(1))"; RECSYS_FORMAT=table PATH="$(CURDIR)/$(BIN):$$PATH" $(1)
 , := ,
 
-.PHONY: help demo test coverage bench docs wheel clean
+.PHONY: help demo test coverage bench bench-full docs dist wheel smoke clean
 
 help:  ## List the targets
-	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z -]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; name one with make PYTHON=..."; exit 1; }
@@ -37,7 +37,8 @@ demo: $(VENV)/.installed  ## Fit a model on the sample data and recommend with i
 	@$(call show,recsys fit data --out demo-model --force)
 	@$(call show,recsys recommend demo-model --user 1089)
 	@$(call show,recsys similar demo-model --title "The Good$(,) the Bad and the Ugly")
-	@echo; echo "The saved model lies in $(CURDIR)/demo-model; see: recsys info demo-model"
+	@echo; echo "The saved model lies in $(CURDIR)/demo-model."
+	@echo "To go on: . $(VENV)/bin/activate; recsys info demo-model"
 
 test: $(VENV)/.installed-test  ## Run every check: ruff, mypy, pytest with doctests
 	@echo "== Kernels: $$($(BIN)/python -c 'from lowrank import kernels; print(kernels.backend())')"
@@ -59,7 +60,8 @@ $(VENV)/.installed-docs: $(VENV)/.installed
 
 docs: $(VENV)/.installed-docs  ## Build the documentation into build/site; runs the notebooks
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
-	@echo "The documentation lies in $(CURDIR)/build/site; open index.html"
+	@echo "The documentation lies in $(CURDIR)/build/site; open index.html."
+	@echo "Its search needs a server: $(BIN)/python -m http.server --directory build/site"
 
 coverage: $(VENV)/.installed-test  ## Run the tests and list the lines that none of them reaches
 	@$(BIN)/python -m pytest --cov=lowrank --cov=recsys --cov-report=term-missing:skip-covered
@@ -67,10 +69,34 @@ coverage: $(VENV)/.installed-test  ## Run the tests and list the lines that none
 bench: $(VENV)/.installed-test  ## Run the benchmarks (minutes); see benchmarks/README.md
 	@$(BIN)/python benchmarks/run.py
 
-wheel: $(BIN)/python  ## Build a wheel into dist/
-	@echo "== Building a wheel into dist/"
-	@$(PIP) wheel --no-deps --wheel-dir dist .
+# Peers that ask for other versions of NumPy than this package live in environments of their own.
+peer = $(VENV)/peers/$(1)/bin/python
+
+$(VENV)/peers/%/.installed: $(BIN)/python $(BUILD_INPUTS)
+	@echo "== Installing what is compared into $(@D): $($*)"
+	@$(BIN)/python -m venv $(@D)
+	@$(@D)/bin/python -m pip --disable-pip-version-check --quiet install $($*)
+	@touch $@
+
+ours := '.[spark]' gensim bm25s
+surprise := 'numpy<2' scikit-surprise
+lenskit := lenskit ranx
+
+bench-full: $(VENV)/peers/ours/.installed $(VENV)/peers/surprise/.installed $(VENV)/peers/lenskit/.installed  ## Run all benchmarks beside the peers (hours, 20 GB), into build/bench-full.md
+	@PEERS_PYTHON="$(CURDIR)/$(call peer,surprise):$(CURDIR)/$(call peer,lenskit)" \
+		$(call peer,ours) benchmarks/run.py --full --out build/bench-full.md $(BENCH)
+	@echo "The results lie in $(CURDIR)/build/bench-full.md"
+
+dist wheel: $(BIN)/python  ## Build an sdist, and a wheel from it, into dist/
+	@echo "== Building into dist/"
+	@$(PIP) install build
+	@rm -rf dist
+	@$(BIN)/python -m build --outdir dist . > $(VENV)/build.log 2>&1 \
+		|| { cat $(VENV)/build.log; exit 1; }
 	@ls dist
+
+smoke: dist  ## Install what dist/ has, each in an empty environment, and try it
+	@$(BIN)/python tests/smoke.py dist/*
 
 clean:  ## Remove the environment and everything that was built
 	rm -rf $(VENV) build dist demo-model .pytest_cache .mypy_cache .ruff_cache .hypothesis

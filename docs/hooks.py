@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parents[1]
 CACHE = ROOT / "build" / "notebooks"
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
 REFERENCE = {
-    "lowrank": ("lowrank", "lowrank.plotting"),
-    "recsys": ("recsys", "recsys.evaluation", "recsys.lsi"),
+    "lowrank": ("lowrank", "lowrank.plotting", "lowrank.spark"),
+    "recsys": ("recsys", "recsys.evaluation", "recsys.lsi", "recsys.spark"),
 }
 _FORMULA = re.compile(
     r'<(?P<tag>span|div) class="arithmatex">\\[(\[](?P<latex>.*?)\\[)\]]</(?P=tag)>', re.DOTALL
@@ -85,10 +85,20 @@ def _reference_page(package: str, modules: tuple[str, ...]) -> str:
         lines.append(f"## {name}\n\n{(module.__doc__ or '').splitlines()[0]}\n")
         for public in sorted(module.__all__, key=str.lower):
             value = getattr(module, public)
-            if callable(value) and id(value) not in seen:
+            if not callable(value):
+                lines.append(f"### `{public}`\n\n{_constant(value)}\n")
+            elif id(value) not in seen:
                 lines.append(f"::: {value.__module__}.{value.__qualname__}\n")
             seen.add(id(value))
     return "\n".join(lines)
+
+
+def _constant(value: Any) -> str:
+    """Describe a public value that is neither a class nor a function."""
+    if not isinstance(value, dict):
+        return f"`{value!r}`"
+    rows = [f"| `{key}` | {getattr(each, '__name__', each)} |" for key, each in value.items()]
+    return "\n".join(["| key | value |", "| --- | --- |", *rows])
 
 
 def _notebook_files(path: Path) -> dict[str, bytes | str]:

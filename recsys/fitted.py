@@ -20,7 +20,24 @@ if TYPE_CHECKING:
 
     from recsys.ratings import Ratings
 
-__all__ = ["Fitted"]
+__all__ = ["Fitted", "check_ratings"]
+
+
+def check_ratings(given: object) -> None:
+    """Refuse what is no `Ratings`, and say how such are made.
+
+    Raises
+    ------
+    DataError
+        If it is something else, such as a frame or a path.
+    """
+    from recsys.ratings import Ratings
+
+    if not isinstance(given, Ratings):
+        raise DataError(
+            f"ratings must be Ratings; got {type(given).__name__}. Ratings.from_frame makes them "
+            "of a frame, Ratings.from_matrix of a sparse matrix, read_ratings of a file."
+        )
 
 
 class Fitted:
@@ -68,9 +85,11 @@ class Fitted:
         Raises
         ------
         DataError
-            If there are no ratings, the model cannot use them (implicit feedback given to a model
-            of rating values), or `validation` has other users or items.
+            If `ratings` is something else, such as a frame, or holds none, if the model cannot use
+            them (implicit feedback given to a model of rating values), or `validation` has other
+            users or items.
         """
+        check_ratings(ratings)
         if validation is not None and validation.shape != ratings.shape:
             raise DataError(
                 f"validation must have the users and items of the ratings, {ratings.shape}; "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -34,6 +35,7 @@ _FORMATS = ("%Y-%m-%d", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%
 _CHUNK = 1 << 21  # rows encoded at once: bounds the scratch memory of looking ids up
 _INT32_LIMIT = 2**31 - 1
 _LARGEST = float(np.finfo(np.float32).max)
+_DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
 _SHOWN = 40  # characters of a bad value that a message quotes
 
 
@@ -106,7 +108,8 @@ def rating_problem(value: object) -> str | None:
         number = float(text.replace("_", "?"))  # Python reads 1_000 as a number, files don't
     except ValueError:
         shown = text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
-        return f"rating {shown!r} is not a number."
+        point = "; decimals need a point" if _DECIMAL_COMMA.fullmatch(text) else ""
+        return f"rating {shown!r} is not a number{point}."
     if not math.isfinite(number):
         return f"rating {text} is not a finite number."
     return f"rating {text} does not fit in float32." if abs(number) > _LARGEST else None
@@ -132,7 +135,7 @@ def unix_seconds(series: pl.Series, place: Place = row_place) -> npt.NDArray[np.
         what = (
             "the time is missing."
             if missing
-            else (f"time {value!r} is neither a number nor an ISO 8601 date.")
+            else (f"time {value!r} is neither a number nor an ISO 8601 date, such as 2024-01-31.")
         )
         raise DataError(f"{place(row)}: {what}")
     return seconds.to_numpy()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from recsys.errors import DataError
-from recsys.fitted import Fitted
+from recsys.fitted import Fitted, check_ratings
 from recsys.frames import known_rows
 from recsys.histories import new_items, new_users
 from recsys.models import MODELS, model_class
@@ -121,6 +121,7 @@ class Learner(Fitted):
         """
         from recsys.merging import merged, spread, takes_start
 
+        check_ratings(ratings)
         whole = merged(self.ratings, ratings)
         model = type(self.model)(**self.model.params())
         updated = type(self)(model)

@@ -156,9 +156,7 @@ def read_manifest(path: str | Path, form: Form | None = None) -> Manifest:
             raise ModelFileError(_why_none(Path(path), form))
         document = _object(file.read_bytes())
         if document.get("format") != form.format:
-            raise ModelFileError(
-                f"{path} is not a {form.noun}: its {MANIFEST} does not say format {form.format!r}."
-            )
+            raise ModelFileError(_why_other(Path(path), document.get("format"), form))
         _refuse_newer(path, document, form)
         return _parse(document, form)
 
@@ -217,6 +215,19 @@ def _why_none(path: Path, form: Form) -> str:
     near = get_close_matches(path.name, models, n=1, cutoff=0.5)
     hint = f"did you mean {path.with_name(near[0])}?" if near else f"`{form.maker}` makes one."
     return f"There is no {form.noun} {path}; {hint}"
+
+
+def _why_other(path: Path, found: object, form: Form) -> str:
+    """Say what a directory is instead of a `form`, and which command takes it."""
+    nouns = {
+        "recsys-model": "a saved model of ratings; see `recsys info` and `recsys recommend`",
+        "recsys-lsi": "an index of texts; see `recsys lsi info` and `recsys lsi query`",
+        SPARK_FORMAT: "a model that was fitted with --engine spark; see `recsys info`",
+    }
+    wrong = f"{path} is not a {form.noun}: "
+    if isinstance(found, str) and found in nouns:
+        return f"{wrong}it is {nouns[found]}."
+    return f"{wrong}its {MANIFEST} does not say format {form.format!r}."
 
 
 def _object(text: bytes) -> dict[str, Any]:

@@ -104,6 +104,8 @@ def _check_words(condition: str, columns: list[str]) -> None:
         elif kind == "word":
             word = token.lower()
             allowed = word in _WORDS or (name in columns and word not in _NEVER)
+            if re.search(rf"(?:[=<>]|\blike)\s*{re.escape(token)}\b", condition, re.IGNORECASE):
+                hint = " (text stands in single quotes)"
         if not allowed:
             raise DataError(
                 f"where: {name} is neither a column nor an allowed word{hint}; "

@@ -26,9 +26,9 @@ RESULTS = ROOT / "benchmarks" / "RESULTS.md"
 NUMBER = re.compile(r"-?\d+\.\d+(?:e[+-]?\d+)?")
 
 
-def tool(name: str) -> ModuleType:
-    """Import a script of docs/, which is no package."""
-    spec = importlib.util.spec_from_file_location(f"docs_{name}", DOCS / f"{name}.py")
+def tool(name: str, folder: Path = DOCS) -> ModuleType:
+    """Import a script of a folder that is no package."""
+    spec = importlib.util.spec_from_file_location(f"{folder.name}_{name}", folder / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
@@ -163,6 +163,59 @@ def test_the_comparison_takes_its_figures_from_the_results():
     assert not re.findall(r"\d+(?:\.\d+)|\d+ ?%|\d+ times", page)  # no figure is typed in
 
 
-def test_make_targets_of_the_readme_exist():
-    for target in re.findall(r"^make (\w+)", text_of(README), re.M):
-        assert re.search(rf"^{target}:", text_of(ROOT / "Makefile"), re.M), target
+@pytest.mark.parametrize("page", [README, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.stem)
+def test_make_targets_exist(page):
+    names = re.findall(r"^([a-z][a-z -]*):", text_of(ROOT / "Makefile"), re.M)
+    targets = {target for name in names for target in name.split()}
+    assert set(re.findall(r"^make ([\w-]+)", text_of(page), re.M)) <= targets
+
+
+def test_the_reference_has_all_public_modules():
+    public_api = tool("test_public_api", ROOT / "tests")
+    hooks = text_of(DOCS / "hooks.py")
+    assert all(f'"{module}"' in hooks for module in public_api.PACKAGES)
+
+
+def test_the_changelog_begins_with_the_version():
+    version = re.search(r'^version = "(.*)"$', text_of(ROOT / "pyproject.toml"), re.M)[1]
+    headings = re.findall(r"^## (.*)$", text_of(ROOT / "CHANGELOG.md"), re.M)
+    released = [heading for heading in headings if heading != "Unreleased"]
+    assert re.fullmatch(rf"{re.escape(version)} - \d{{4}}-\d\d-\d\d", released[0])
+
+
+def test_measured_figures_of_the_readme_are_in_the_results():
+    said = text_of(README).partition("are in [benchmarks/RESULTS.md]")[2]
+    figures = set(re.findall(r"\d\.\d{4}", said))
+    assert len(figures) >= 4
+    assert figures <= set(re.findall(r"\d\.\d{4}", text_of(RESULTS)))
+
+
+def test_pictures_of_the_results_are_drawn_and_shown():
+    """Where this fails: `python benchmarks/pictures.py`, and show the picture in RESULTS.md."""
+    pictures = tool("pictures", ROOT / "benchmarks")
+    for name, (heading, _) in pictures.PICTURES.items():
+        if f"## {heading}\n" in text_of(RESULTS):
+            assert (ROOT / "benchmarks" / name).stat().st_size < 100_000
+            assert f"]({name})" in text_of(RESULTS)
+
+
+def test_pictures_are_drawn_from_the_tables():
+    from matplotlib import pyplot
+
+    pictures = tool("pictures", ROOT / "benchmarks")
+    rows = pictures.table(text_of(RESULTS), pictures.RATINGS)
+    figure = pictures.draw_ratings(rows)
+    named = {text.get_text() for text in figure.axes[0].texts}
+    assert len(named) == len(rows)
+    assert {"als", "bayes", "SVD++", "BiasedMF"} <= named
+    figure = pictures.draw_svd(pictures.table(text_of(RESULTS), pictures.SVD))
+    assert [axes.get_title() for axes in figure.axes] == ["float32", "float64"]
+    head = "| ratings | " + " | ".join(pictures.STAGES) + " | peak GB | peak bytes per rating |"
+    body = ["| 1,000 | 1 | 2 | 3 | 4 | 5 | 0.5 | 9 |", "| 2,000 | 1 | 2 | 3 | 4 | 5 | 0.6 | 9 |"]
+    text = "\n".join([f"## {pictures.SCALE}", "", head, "|---|", *body])
+    times = pictures.draw_scale(pictures.table(text, pictures.SCALE)).axes[0]
+    assert [list(line.get_ydata()) for line in times.get_lines()][-1] == [15, 15]
+    assert list(times.get_lines()[0].get_xdata()) == [1000, 2000]
+    with pytest.raises(LookupError, match="no table below '## The main job from 1"):
+        pictures.table("## Start-up\n\n| a |\n|---|\n| 1 |", pictures.SCALE)
+    pyplot.close("all")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["differences", "legend", "legend_of_differences", "tables"]
 
 _GAP = 3  # between columns
+_DECIMALS = (4, 3)  # of intervals: the most that fit
 _MARK = "*"
 _MEGABYTE = 2**20
 
@@ -21,9 +22,9 @@ def tables(found: Evaluation) -> list[pl.DataFrame]:
     """Return the table, with intervals if they fit the terminal, or parts of it that fit."""
     import polars as pl
 
-    width = shutil.get_terminal_size((80, 24)).columns
+    width = _terminal()
     labels = found.table["model"].to_list()
-    for decimals in (4, 3) if found.settings.resamples else ():
+    for decimals in _DECIMALS if found.settings.resamples else ():
         whole = _columns(found, decimals)
         if _width(whole, labels) <= width:
             return [pl.DataFrame({name: whole[name] for name in ["metric", *labels]})]
@@ -39,7 +40,10 @@ def tables(found: Evaluation) -> list[pl.DataFrame]:
 def legend(found: Evaluation) -> str:
     """Explain the table in one line."""
     level = 1 - found.settings.confidence
+    needed = _width(_columns(found, _DECIMALS[-1]), found.table["model"].to_list())
     said = f"[{found.settings.confidence:.0%} interval over users]"
+    if needed > _terminal():
+        said = f"(intervals need {needed} columns, or --json)"
     if found.comparisons.height:
         said += (
             f"  {_MARK} worse than the best of its row (paired sign-flip test, Holm, "
@@ -114,6 +118,10 @@ def _cell(row: dict[str, float], decimals: int | None) -> str:
     if decimals is None or low is None or high is None:
         return text
     return f"{text} [{low:.{decimals - fewer}f}, {high:.{decimals - fewer}f}]"
+
+
+def _terminal() -> int:
+    return shutil.get_terminal_size((80, 24)).columns
 
 
 def _p(value: float) -> str:

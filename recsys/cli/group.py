@@ -9,9 +9,20 @@ from typing import Any
 
 import click
 
-__all__ = ["EVERYWHERE", "Command", "Group", "Option", "State", "Verb"]
+__all__ = ["ELSEWHERE", "EVERYWHERE", "Command", "Group", "Option", "State", "Verb"]
 
 EVERYWHERE = "Everywhere"
+ELSEWHERE = {
+    "train": "fit",
+    "inspect": "data inspect",
+    "sample": "data sample",
+    "index": "lsi index",
+    "query": "lsi query",
+    "search": "lsi query",
+    "terms": "lsi terms",
+    "add": "lsi add",
+}
+"""Where verbs are that are often looked for elsewhere."""
 
 
 @dataclass
@@ -85,7 +96,16 @@ class Command(_WithExamples):
     """A verb whose unset options are looked up in the environment and in `recsys.toml`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments on top of the settings; help needs no settings and shows none."""
+        """Parse the arguments on top of the settings; errors say what would be right."""
+        try:
+            return self._parsed(ctx, args)
+        except click.UsageError as error:
+            from recsys.cli.usage import explained
+
+            raise explained(error, self) from error
+
+    def _parsed(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments; help needs no settings and shows none."""
         wants_help = not set(args).isdisjoint(ctx.help_option_names)
         if ctx.resilient_parsing or wants_help:
             return super().parse_args(ctx, args)
@@ -155,5 +175,10 @@ class Group(_WithExamples, click.Group):
 def _suggestion(name: str, known: list[str]) -> str:
     from difflib import get_close_matches
 
+    if name == "help":
+        return " Did you mean '--help'?"
+    meant = ELSEWHERE.get(name)
+    if meant is not None and meant.split()[0] in known:
+        return f" Did you mean {meant!r}?"
     close = get_close_matches(name, known, n=1)
     return f" Did you mean {close[0]!r}?" if close else f" The commands are {', '.join(known)}."

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from recsys.cli.errors import CommandError
-from recsys.cli.idlists import column_of, first_row, read_ids
+from recsys.cli.idlists import column_of, first_row, read_ids, separator_of
 from recsys.cli.options import ReaderOptions
 from recsys.cli.progress import note
 
@@ -63,8 +63,8 @@ def load_history(path: str, reader: ReaderOptions, recommender: Recommender) -> 
     if not Path(path).exists():
         raise CommandError(f"There is no file {path} with a history.")
     names = first_row(path)
-    if reader.user_col is None and _is_of_one_user(names):
-        frame = _of_one_user(path, names or [])
+    if reader.user_col is None and _is_of_one_user(names, reader):
+        frame = _of_one_user(path, names or [], reader)
         frame = frame.with_columns(pl.lit(NEW_USER).alias("user"))
     else:
         frame = _of_users(path, reader)
@@ -112,19 +112,21 @@ def _parse(text: str, recommender: Recommender) -> tuple[str, float]:
     return title.strip(), rating
 
 
-def _is_of_one_user(names: list[str] | None) -> bool:
+def _is_of_one_user(names: list[str] | None, reader: ReaderOptions) -> bool:
     """Whether a file is a list of items, or has a column of items and none of users."""
     if names is None:
         return False
     if len(names) == 1:
         return re.search(r"[\s;|:]", names[0].strip()) is None
-    return column_of(names, "item") is not None and column_of(names, "user") is None
+    has_items = column_of(names, "item", reader.item_col) is not None
+    return has_items and column_of(names, "user") is None
 
 
-def _of_one_user(path: str, names: list[str]) -> pl.DataFrame:
+def _of_one_user(path: str, names: list[str], reader: ReaderOptions) -> pl.DataFrame:
     import polars as pl
 
-    item, rating = column_of(names, "item"), column_of(names, "rating")
+    item = column_of(names, "item", reader.item_col)
+    rating = None if reader.implicit else column_of(names, "rating", reader.rating_col)
     if item is None:
         return pl.Series("item", list(read_ids(path, "item"))).to_frame()
     try:
@@ -140,7 +142,7 @@ def _of_one_user(path: str, names: list[str]) -> pl.DataFrame:
 
 def _separator(path: str) -> str:
     with Path(path).open(encoding="utf-8-sig") as file:
-        return "\t" if "\t" in file.readline() else ","
+        return separator_of(file.readline())
 
 
 def _of_users(path: str, reader: ReaderOptions) -> pl.DataFrame:

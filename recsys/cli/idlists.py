@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from recsys.ids import Ids
 
-__all__ = ["column_of", "first_row", "known_ids", "note_unknown", "read_ids"]
+__all__ = ["column_of", "first_row", "known_ids", "note_unknown", "read_ids", "separator_of"]
 
 _NAMED = 3
 
@@ -35,7 +35,8 @@ def read_ids(path: str, kind: str) -> Sequence[Any]:
         If the file is not there, is no text, has no ids or no such column.
     """
     if path != "-" and not Path(path).is_file():
-        raise CommandError(f"There is no file {path} with a list of {kind}s.")
+        one = f" For one user, say --user {path}." if kind == "user" else ""
+        raise CommandError(f"There is no file {path} with a list of {kind}s.{one}")
     ids: Sequence[Any]
     ids = _from_parquet(path, kind) if path.endswith(".parquet") else _from_text(path, kind)
     if not len(ids):
@@ -88,8 +89,7 @@ def _from_text(path: str, kind: str) -> list[str]:
     lines = [line for line in _text(path, kind).splitlines() if line.strip()]
     if not lines:
         return []
-    separator = "\t" if "\t" in lines[0] else ","
-    rows = csv.reader(lines, delimiter=separator)
+    rows = csv.reader(lines, delimiter=separator_of(lines[0]))
     header = next(rows)
     column = column_of(header, kind)
     if column is None:
@@ -126,11 +126,25 @@ def first_row(path: str) -> list[str] | None:
         return None
     with suppress(UnicodeDecodeError, OSError), Path(path).open(encoding="utf-8-sig") as file:
         line = next((line for line in file if line.strip()), "")
-        return next(csv.reader([line], delimiter="\t" if "\t" in line else ","), None)
+        return next(csv.reader([line], delimiter=separator_of(line)), None)
     return None
 
 
-def column_of(names: Sequence[str], kind: str) -> str | None:
-    """Find the column that holds ids of `kind` ("user", "item"), or the "rating"."""
-    accepted = {kind, f"{kind}id", f"{kind}_id"} | ({"movieid"} if kind == "item" else set())
-    return next((name for name in names if name.strip().lower() in accepted), None)
+def column_of(names: Sequence[str], kind: str, asked: str | None = None) -> str | None:
+    """Find the column of the "user", "item" or "rating": the one asked for, else by usual names.
+
+    A single name is a header only if it is very plain: it might be the first id of a list.
+    """
+    if asked is not None:
+        return asked if asked in names else None
+    if len(names) == 1:
+        plain = {kind, f"{kind}id", f"{kind}_id"} | ({"movieid"} if kind == "item" else set())
+        return names[0] if names[0].strip().lower() in plain else None
+    from recsys.readers.columns import usual_column
+
+    return usual_column(names, kind, "the list")
+
+
+def separator_of(line: str) -> str:
+    """Return what separates the columns of a line: tab, semicolon or comma."""
+    return next((mark for mark in "\t;" if mark in line), ",")

@@ -33,7 +33,7 @@ def info(ctx: click.Context, model: str | None, output: Output) -> None:
     """Show versions and settings, or a saved model.
 
     Without MODEL: versions, hardware, which kernels run, and every option that is set outside the
-    command line, with the place where it is set.
+    command line, with the place where it is set. A bug report should have all of it.
     """
     from recsys.cli.facts import write_facts
 
@@ -70,18 +70,29 @@ def _facts(path: str, manifest: Manifest | SparkModel, size: int) -> dict[str, d
 
 def _of_installation(ctx: click.Context) -> dict[str, dict[str, Any]]:
     import recsys
-    from recsys.cli.versions import library_versions
+    from recsys.cli.versions import EXTRAS, library_versions
 
     return {
         "recsys": {
             "version": recsys.__version__,
             "python": platform.python_version(),
             "platform": platform.platform(),
+            "installed in": str(Path(recsys.__file__).parent),
+            "memory, GB": _memory(),
         },
         "libraries": library_versions(),
+        "extras": library_versions(EXTRAS),
         "kernels": _kernels(),
         "settings": _settings(ctx),
     }
+
+
+def _memory() -> float | None:
+    """Return the machine's memory in GB, where the system tells."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    except (AttributeError, OSError, ValueError):
+        return None
 
 
 def _kernels() -> dict[str, Any]:

@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from recsys.cli.errors import CommandError
 from recsys.cli.options import FitOptions, ReaderOptions
 from recsys.cli.parameters import applying, check_applicable
@@ -96,11 +98,25 @@ def open_recommender(path: str, reader: ReaderOptions, fitting: FitOptions) -> R
     """Load the saved model at `path`, or fit one to the ratings there."""
     require_path(path)
     if is_model(path):
-        return load_model(path)
+        recommender = load_model(path)
+        _check_same_model(path, recommender, fitting)
+        return recommender
     plan = plan_fit(fitting, load_ratings(path, reader))
     recommender = fit_recommender(plan.recommender, plan.ratings)
     note(f"fitted {_name(recommender)} to {path} for this once; `recsys fit` saves a model")
     return recommender
+
+
+def _check_same_model(path: str, recommender: Recommender, fitting: FitOptions) -> None:
+    """Refuse `--model NAME` beside a saved model of another name, which it cannot change."""
+    context = click.get_current_context(silent=True)
+    if fitting.model in (None, _name(recommender)) or context is None:
+        return
+    if context.get_parameter_source("model") is click.core.ParameterSource.COMMANDLINE:
+        raise CommandError(
+            f"{path} is a saved model, {_name(recommender)}; --model {fitting.model} is for a file "
+            f"of ratings. Leave it out, or fit again: `recsys fit RATINGS --model {fitting.model}`."
+        )
 
 
 @dataclass(frozen=True)

@@ -97,6 +97,8 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
         "recsys recommend ratings.csv --user 42",
         "recsys fit ratings.csv --out model",
         "recsys recommend model --user 42 -n 5",
+        "recsys evaluate ratings.csv",
+        "recsys lsi index articles/ --out index",
     ],
 )
 @click.option(
@@ -109,7 +111,7 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
 )
 @common_options
 def cli() -> None:
-    """Recommendations from a ratings file.
+    """Recommendations from a ratings file, and texts found by meaning.
 
     Data go to standard output, everything else to standard error. Options may also be set in the
     environment (RECSYS_THREADS=2, or RECSYS_FIT_THREADS=2 for one verb) and in recsys.toml in the

@@ -39,9 +39,9 @@ _HINT = (
         "recsys recommend model --user 42",
         "recsys recommend ratings.csv --user 42 --user 43 -n 5 --json",
         "recsys recommend model --all --output recommendations.parquet",
-        "recsys recommend model --all --out recommendations --engine spark",
         'recsys recommend model --like "Alien" --rate "Heat=3.5"',
         "recsys recommend model --history mine.csv --where \"genres LIKE '%War%'\"",
+        "recsys recommend model --all --out recommendations --engine spark",
     ],
 )
 @click.argument("source", metavar="MODEL|RATINGS", type=click.Path(allow_dash=True))
@@ -93,6 +93,9 @@ _HINT = (
     show_default=True,
     help="What an unknown user gets: an error, or the most popular items.",
 )
+@output_options
+@fit_options(default=None, tuning=False)
+@reader_options
 @option(
     "--out",
     metavar="FOLDER",
@@ -100,9 +103,6 @@ _HINT = (
     help="Folder for what --engine spark recommends, as partitioned Parquet.",
 )
 @engine_options
-@output_options
-@fit_options(default=None, tuning=False)
-@reader_options
 def recommend(
     source: str,
     user: tuple[str, ...],
@@ -128,7 +128,8 @@ def recommend(
 
     Takes a saved model, or a file of ratings, to which a model is fitted for this once. A FILE of
     users or items has one id per line, or is CSV, TSV or Parquet with a column of that name. The
-    columns are user, item, rank, score, and title where titles are known.
+    columns are user, item, rank, score, and title where titles are known. The score of a model of
+    ratings is the rating that it expects, not clipped to their range.
 
     A new user can be described by --like and --rate, each with an id or with a title or its
     beginning, or by --history: a file of ratings of one or more users, of one user's items and
@@ -164,8 +165,14 @@ def recommend(
             where=where,
             cold_start=cold_start,
         )
+        found = 0
         for batch in batches:
+            found += len(batch)
             sink.write(batch)
+    if not found:
+        from recsys.cli.progress import note
+
+        note("nothing to recommend: every item is rated already, blocked, or out of the conditions")
 
 
 def _check_engine(

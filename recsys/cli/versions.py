@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
-__all__ = ["LIBRARIES", "library_versions"]
+__all__ = ["EXTRAS", "LIBRARIES", "library_versions"]
 
 LIBRARIES = ("numpy", "scipy", "polars", "pandas", "scikit-learn", "implicit", "click", "rich")
 
 
-def library_versions() -> dict[str, str]:
-    """Return the installed version of each library, in the order of `LIBRARIES`."""
-    return {name: _version(name) for name in LIBRARIES}
+EXTRAS = ("matplotlib", "optuna", "pyspark", "pyarrow")
+"""Libraries that are not needed, but used where they are installed."""
+
+
+def library_versions(names: Sequence[str] = LIBRARIES) -> dict[str, str]:
+    """Return the installed version of each library, in the order of `names`."""
+    return {name: _version(name) for name in names}
 
 
 def _version(name: str) -> str:

@@ -216,6 +216,11 @@ class Asking:
             texts = [given] if isinstance(given, str) else list(given)
             rows, unknown = self._encoder.encode(texts)
             return Queries(texts, rows, unknown, single)
+        if np.ndim(given) == 0:
+            raise DataError(
+                "A query must be a text, several texts, or rows of counts; got "
+                f"{type(given).__name__}."
+            )
         matrix = np.asarray(given)[None, :] if single else given
         rows = self._rows_of_matrix(matrix.T if single and self.terms_in_rows else matrix)
         return Queries(list(range(rows.shape[0])), rows, [[]] * rows.shape[0], single)

@@ -92,7 +92,10 @@ class Labels:
     def _nearest(self, query: Any) -> str:
         names = map(str, self.values.to_list())
         near = difflib.get_close_matches(str(query), names, n=_NEAR)
-        return f"; the nearest are {', '.join(near)}." if near else "."
+        if near:
+            return f"; the nearest are {', '.join(near)}."
+        first = ", ".join(repr(each) for each in self.values.head(_NEAR))
+        return f"; there are {len(self.values):,}, such as {first}."
 
 
 def _is_ready(values: pl.Series) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from numbers import Number
 from typing import Any, NoReturn
 
 import polars as pl
@@ -91,6 +92,11 @@ def batches_or_none(
         raise DataError("Documents must be a list of texts or a matrix; got one text.")
     if _is_matrix(documents):
         return None
+    if isinstance(documents, Mapping):
+        raise DataError(
+            "Documents must be a list of texts or a matrix; got a mapping. Give its values, and "
+            "its keys as ids."
+        )
     stream = iter(documents)
     first = next(stream, None)
     if first is None:
@@ -101,7 +107,7 @@ def batches_or_none(
             raise DataError("Batches of documents have their ids and titles; give no others.")
         return stream
     if not isinstance(first, str):
-        if isinstance(documents, Sequence):
+        if isinstance(documents, Sequence) and not isinstance(first, Number):
             return None
         _refuse(first)
     return batches_of(_documents(stream, ids, titles, first_id))

@@ -9,7 +9,7 @@ from typing import Literal
 
 from recsys.errors import DataError
 
-__all__ = ["Request", "Roles", "choose_columns", "is_known_name", "title_columns"]
+__all__ = ["Request", "Roles", "choose_columns", "is_known_name", "title_columns", "usual_column"]
 
 Role = Literal["user", "item", "rating", "time"]
 
@@ -122,12 +122,37 @@ def choose_columns(names: Sequence[str], request: Request, where: str) -> Roles:
             chosen[role] = _find_usual(role, names, set(chosen.values()), where)
     user, item = chosen["user"], chosen["item"]
     if user is None or item is None:
-        role = "user" if user is None else "item"
-        raise DataError(
-            f"{where} has no {role} column; its columns are {_quoted(names)}. Say which it is "
-            f"with {_OPTIONS[role]}."
-        )
+        raise DataError(_what_is_missing(chosen, names, where))
     return Roles(user, item, None if request.implicit else chosen["rating"], chosen["time"])
+
+
+def _what_is_missing(chosen: dict[str, int | None], names: Sequence[str], where: str) -> str:
+    missing = [role for role in ("user", "item") if chosen[role] is None]
+    which = "it is" if len(missing) == 1 else "they are"
+    if len(missing) > 1 and chosen["rating"] is None and len(names) > len(missing):
+        missing.append("rating")
+    columns = " and no ".join(missing[:2])
+    options = [_OPTIONS[role] for role in missing]
+    listed = " and ".join(filter(None, [", ".join(options[:-1]), options[-1]]))
+    said = (
+        f"{where} has no {columns} column; its columns are {_quoted(names)}. Say which {which} "
+        f"with {listed}."
+    )
+    if title_columns(names):
+        said += " (It looks like a table of titles, which is read along with a file of ratings.)"
+    return said
+
+
+def usual_column(names: Sequence[str], role: str, where: str) -> str | None:
+    """Return the column whose name has the best claim to a role, if there is one.
+
+    Raises
+    ------
+    DataError
+        If two have an equal claim.
+    """
+    place = _find_usual(role, names, set(), where)
+    return None if place is None else names[place]
 
 
 def is_known_name(name: str) -> bool:

@@ -53,7 +53,7 @@ def read_delimited(data: DataFile, layout: Layout, request: Request) -> RawRatin
     columns = _read_fast(data, layout, roles)
     if columns is None:
         columns = read_carefully(data, layout, roles)
-    said = [separator_name(layout.separator), describe_roles(roles, layout.names), *remarks]
+    said = [separator_name(layout.separator), describe_roles(roles, layout.names, remarks)]
     if not layout.has_header:
         said.insert(1, "no header")
 

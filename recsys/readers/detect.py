@@ -101,6 +101,8 @@ def _check_text(head: bytes, data: DataFile) -> None:
         raise DataError(f"{data.name} is no Parquet file, or damaged: it does not begin with PAR1.")
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise DataError(f"{data.name} is in UTF-16; say so with --encoding utf-16.")
+    if head.startswith(b"SQLite format 3\0"):
+        raise DataError(f"{data.name} is an SQLite database; write its table as CSV first.")
     if b"\r" in head and b"\n" not in head:
         raise DataError(
             f"{data.name} ends its lines with carriage returns alone; write them as newlines."

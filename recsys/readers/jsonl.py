@@ -47,7 +47,7 @@ def read_jsonl(data: DataFile, request: Request) -> RawRatings:
         line = next(islice(_objects(data), row, None))[0]
         return f"{data.name}, line {line}"
 
-    said = ["JSON lines", describe_roles(roles, names), *remarks]
+    said = ["JSON lines", describe_roles(roles, names, remarks)]
     return RawRatings(columns, ", ".join(said), place)
 
 

@@ -50,6 +50,8 @@ def choose_member(names: list[str], place: str) -> str:
                 f"{place} holds several files that may be the ratings ({_some(candidates)}); "
                 "name the one to read."
             )
+    if "xl/workbook.xml" in names:
+        raise DataError(f"{place} is an Excel workbook; save its sheet as CSV first.")
     found = f"it holds {_some(names)}" if names else "it is empty"
     raise DataError(
         f"{place} holds no ratings file, such as ratings.csv, ratings.dat or u.data; {found}."

@@ -38,7 +38,7 @@ def read_parquet(data: DataFile, request: Request) -> RawRatings:
         raise DataError(f"{data.name} is a damaged Parquet file: {reason}.") from None
     if not len(read):
         raise DataError(f"{data.name} has no rows.")
-    said = ["Parquet", describe_roles(roles, names), *remarks]
+    said = ["Parquet", describe_roles(roles, names, remarks)]
 
     def place(row: int) -> str:
         return f"{data.name}, row {row + 1}"

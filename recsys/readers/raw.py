@@ -14,6 +14,7 @@ from recsys.readers.columns import Request, Roles
 
 __all__ = ["RawRatings", "describe_roles", "integers_if_canonical", "without_foreign_time"]
 
+_NAMED = 5  # columns that are not used
 _CANONICAL_INTEGER = r"^(?:0|-?[1-9][0-9]{0,18})$"
 
 
@@ -50,13 +51,23 @@ def integers_if_canonical(texts: pl.Series) -> pl.Series:
     return texts if numbers.null_count() else numbers
 
 
-def describe_roles(roles: Roles, names: Sequence[str]) -> str:
-    """Say which column was taken for what."""
+def describe_roles(roles: Roles, names: Sequence[str], remarks: Sequence[str] = ()) -> str:
+    """Say which column was taken for what, and which for nothing if ratings or times are missing.
+
+    `remarks` are said as well; a column that one begins with is not named twice.
+    """
     labels = [("user", roles.user), ("item", roles.item), ("rating", roles.rating)]
     labels.append(("time", roles.time))
     said = [f"{label} = {names[place]}" for label, place in labels if place is not None]
     if roles.rating is None:
         said.append("no rating: implicit feedback")
+    said += remarks
+    used = {place for _, place in roles.items()}
+    unused = [name for place, name in enumerate(names) if place not in used]
+    unused = [name for name in unused if not any(r.startswith(f"{name} ") for r in remarks)]
+    if unused and (roles.rating is None or roles.time is None):
+        more = f" and {len(unused) - _NAMED:,} more" if len(unused) > _NAMED else ""
+        said.append(f"not used: {', '.join(unused[:_NAMED])}{more}")
     return ", ".join(said)
 
 

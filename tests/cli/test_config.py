@@ -111,7 +111,7 @@ def test_help_works_in_spite_of_a_bad_file(run):
 def test_bad_value_names_its_source(run, monkeypatch):
     write('[fit]\nseed = "many"')
     stderr = run("fit", "x", "--out", "m", code=2).stderr
-    assert "Invalid value for '--seed': 'many' is not a valid integer" in stderr
+    assert "Invalid value for '--seed': 'many' is not a whole number" in stderr
     assert "It is set in recsys.toml." in stderr
     monkeypatch.setenv("RECSYS_SEED", "-3")
     assert "It is set in RECSYS_SEED." in run("fit", "x", "--out", "m", code=2).stderr

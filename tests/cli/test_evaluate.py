@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from pathlib import Path
 
 import polars as pl
@@ -119,6 +120,17 @@ def test_evaluate_table_has_intervals_marks_and_a_legend(run, ratings):
     assert "*" not in "".join(rows["novelty@10"] + rows["popularity_bias@10"])
     assert shown[-1].startswith("[95% interval over users]  * worse than the best of its row")
     assert max(map(len, shown)) <= 100
+
+
+def test_a_narrow_table_says_where_its_intervals_are(run, ratings, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    shown = run("evaluate", ratings, "--format", "table").stdout
+    needed = re.search(r"^\(intervals need (\d+) columns, or --json\)  \* worse", shown, re.M)[1]
+    assert "[" not in shown
+    monkeypatch.setenv("COLUMNS", needed)
+    shown = run("evaluate", ratings, "--format", "table").stdout.splitlines()
+    assert shown[-1].startswith("[95% interval over users]")
+    assert max(map(len, shown[:-1])) == int(needed)
 
 
 def test_evaluate_table_of_many_models_is_cut_to_the_terminal(run, ratings, monkeypatch):

@@ -149,9 +149,9 @@ def test_bad_input_leaves_nothing_behind(run):
 
 def test_models_and_indexes_are_not_mistaken_for_each_other(run, index, model):
     said = run("lsi", "query", model, "tea", code=1).stderr
-    assert "is not a saved index: its model.json does not say format 'recsys-lsi'" in said
+    assert "is not a saved index: it is a saved model of ratings; see `recsys info`" in said
     said = run("recommend", index, "--user", 1, code=1).stderr
-    assert "is not a saved model" in said
+    assert "is not a saved model: it is an index of texts; see `recsys lsi info`" in said
     assert (
         "is a file; a saved index is a directory"
         in run("lsi", "query", "notes.txt", "tea", code=1).stderr

@@ -77,7 +77,7 @@ def test_whole_seconds_stay_as_they_are(times: list[int]) -> None:
         ([1, None], "Row 2: the time is missing."),
         ([1.0, float("nan")], "Row 2: the time is missing."),
         (["1", ""], "Row 2: the time is missing."),
-        (["2005-13-01"], "Row 1: time '2005-13-01' is neither a number nor an ISO 8601 date."),
+        (["2005-13-01"], "time '2005-13-01' is neither a number nor an ISO 8601 date, such as 2"),
         (["5", "2005-01-01"], "Row 2: time '2005-01-01' is neither"),
     ],
 )
@@ -94,7 +94,7 @@ def test_times_that_cannot_be_read(values: list[Any], message: str) -> None:
         (-2, None),
         ("1e3", None),
         ("1_000", "rating '1_000' is not a number."),
-        ("4,5", "rating '4,5' is not a number."),
+        ("4,5", "rating '4,5' is not a number; decimals need a point."),
         ("x" * 60, f"rating {'x' * 40 + '...'!r} is not a number."),
         ("NaN", "rating NaN is not a finite number."),
         (None, "the rating is missing."),

@@ -366,6 +366,14 @@ def test_fit_refuses_no_ratings_and_foreign_validation(ratings):
         Recommender("bias").fit(ratings, validation=Ratings.from_frame(FRAME))
 
 
+@pytest.mark.parametrize("given", [FRAME, [[1, 2, 3]], "ratings.csv", None])
+def test_what_is_no_ratings_is_refused_with_how_they_are_made(ratings, given):
+    message = r"ratings must be Ratings; got \w+\. Ratings.from_frame makes them of a frame"
+    for ask in (Recommender("popular").fit, Recommender("popular").fit(ratings).update):
+        with pytest.raises(DataError, match=message):
+            ask(given)
+
+
 def test_parameters_go_with_a_name_only():
     assert Recommender("popular", damping=3).model.damping == 3
     with pytest.raises(DataError, match="A model object has its parameters already; got damping"):

@@ -66,6 +66,8 @@ def test_conditions(ratings, condition, items):
 @pytest.mark.parametrize(
     ("condition", "message"),
     [
+        ("title = Alien", r"Alien is neither .* word \(text stands in single quotes\); "),
+        ("title LIKE Alien", r"Alien is neither .* word \(text stands in single quotes\); "),
         ("yaer > 3", "yaer is neither a column nor an allowed word; the columns of the items are "),
         ("Year > 3", "Year is neither a column .* item, title, genres, year, box office, select"),
         ('title = "Alien"', r"Alien is neither .* \(text stands in single quotes\)"),

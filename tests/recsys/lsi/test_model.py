@@ -261,3 +261,19 @@ def test_a_vocabulary_of_another_length_is_refused():
 def test_the_same_seed_gives_the_same_bits(everyday):
     one, other = (LSI(4).fit(everyday).document_vectors() for _ in range(2))
     assert one.tobytes() == other.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda lsi: lsi.fit({"a": "tea", "b": "milk"}), r"got a mapping. Give its values, and "),
+        (lambda lsi: lsi.fit([1, 2, 3]), r"must be texts, .*; got items of type int\."),
+        (lambda lsi: lsi.query(5), r"A query must be a text, several texts, or .*; got int\."),
+        (lambda lsi: lsi.query({"tea": 1}), r"A query must be a text, .*; got dict\."),
+        (lambda lsi: lsi.similar_documents(99), r"Unknown document 99; there are 3, such as 0, 1"),
+    ],
+)
+def test_mistakes_are_answered_with_what_would_be_right(ask, message):
+    lsi = LSI(2).fit(["tea and milk", "milk and bread", "bread and tea"])
+    with pytest.raises((DataError, UnknownIdError), match=message):
+        ask(lsi)

@@ -86,7 +86,7 @@ def test_what_is_no_index_is_said(saved, tmp_path):
     document = json.loads((saved / "model.json").read_text())
     document["format"] = "recsys-model"
     (saved / "model.json").write_text(json.dumps(document))
-    refused(saved, "is not a saved index: its model.json does not say format 'recsys-lsi'")
+    refused(saved, "is not a saved index: it is a saved model of ratings; see `recsys info`")
 
 
 def test_damage_is_said(saved):

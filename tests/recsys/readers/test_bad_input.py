@@ -54,7 +54,19 @@ GOOD = "1,10,4,100\n2,20,3,200\n"
         ("1::2::3::4\n1::3::x::5\n", "ratings.csv, line 2: rating 'x' is not a number."),
         ("1::2::3::4\n1::3::x\n", "ratings.csv, line 2: found 3 fields, expected 4."),
         ("1,2,3,4,5\n1,2,3,4,5\n", "no header and 5 columns; say by number which are which"),
-        ("one,two\n1,2\n", "ratings.csv has no user column; its columns are 'one', 'two'."),
+        (
+            "one,two\n1,2\n",
+            "ratings.csv has no user and no item column; its columns are 'one', 'two'. Say which "
+            "they are with --user-col and --item-col.",
+        ),
+        (
+            "movieId,title,genres\n1,Emma,Drama\n",
+            "with --user-col. (It looks like a table of titles, which is read along with a file ",
+        ),
+        ("who,what,stars\n1,2,3\n", "Say which they are with --user-col and --item-col."),
+        ("who,what,how\n1,2,3\n", "with --user-col, --item-col and --rating-col."),
+        ("user,what,how\n1,2,3\n", "no item column; its columns are 'user', 'what', 'how'. Say "),
+        (b"SQLite format 3\0\x10\0", "ratings.csv is an SQLite database; write its table as CSV"),
         ("a\0b,c\n", "ratings.csv is a binary file (byte 1 is zero)"),
         ("user,item\n1,2\n".encode("utf-16"), "ratings.csv is in UTF-16; say so with --encoding"),
         (b"\x89PNG\r\n\x1a\n\0\0", "ratings.csv is a binary file (byte 8 is zero)"),

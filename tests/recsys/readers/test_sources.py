@@ -138,6 +138,8 @@ def test_zips_with_several_or_no_candidates(read: Read) -> None:
         read(zipped(**{"a.png": b"", "README": b"", "__MACOSX/ratings.csv": b""}), "x.zip")
     with pytest.raises(DataError, match=r"x\.zip holds no ratings file.*it is empty"):
         read(zipped(), "x.zip")
+    with pytest.raises(DataError, match=r"x\.xlsx is an Excel workbook; save its sheet as CSV"):
+        read(zipped(**{"xl/workbook.xml": b"<x/>", "xl/styles.xml": b"<x/>"}), "x.xlsx")
     assert rows(read(zipped(**{"BX-Book-Ratings.csv": CSV, "BX-Users.csv": b""}), "x.zip"))
 
 
