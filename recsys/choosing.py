@@ -68,12 +68,18 @@ def choose_model(ratings: Ratings) -> Choice:
     ('spectral', 'all ratings are 1, which makes them implicit feedback', True)
     """
     if ratings.implicit:
-        return Choice(_FOR_CONTACTS, ratings, "there are no ratings, only contacts")
+        return _for_contacts(ratings, "there are no ratings, only contacts")
     low, high = ratings.values.min(initial=np.inf), ratings.values.max(initial=-np.inf)
     if low == high and ratings.n_ratings > 1:
         contacts = replace(ratings, implicit=True, values=np.ones_like(ratings.values))
         reason = f"all ratings are {low:g}, which makes them implicit feedback"
-        return Choice(_FOR_CONTACTS, contacts, reason)
+        return _for_contacts(contacts, reason)
     factors = min(model_class(_FOR_RATINGS)().params()["factors"], *ratings.shape)
     reason = f"the ratings lie between {low:g} and {high:g}"
     return Choice(_FOR_RATINGS, ratings, reason, {"factors": factors})
+
+
+def _for_contacts(ratings: Ratings, reason: str) -> Choice:
+    from recsys.models.spectral import default_factors
+
+    return Choice(_FOR_CONTACTS, ratings, reason, {"factors": default_factors(*ratings.shape)})

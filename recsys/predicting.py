@@ -147,13 +147,19 @@ class Predictor(Learner):
         UnknownIdError
             If the user or the item is unknown.
         DataError
-            If n is below 1, or the scores of the model are no sums over the items of the user.
+            If n is below 1, the scores of the model are no sums over the items of the user, or
+            items were folded in, which users are scored for by other items than these.
         NotFittedError
             Before `fit`.
         """
         ratings = self.ratings
         if not isinstance(self.model, Explains):
             raise inability(self.model, Explains, "take its scores apart")
+        if "user" in self._counts_from:
+            raise DataError(
+                "Scores of folded-in items cannot be taken apart: they are sums over a user's "
+                "other items; update(ratings) adds the new ones to the model itself."
+            )
         if n is not None and n < 1:
             raise DataError(f"n must be at least 1; got {n}.")
         u, i = int(ratings.users.index([user])[0]), ratings.items.index([item])

@@ -39,9 +39,11 @@ __all__ = [
     "coefficients",
     "csr_arrays",
     "csr_matmat",
+    "csr_pattern",
     "csr_rmatmat",
     "one_blas_thread",
     "pair_dots",
+    "pattern_pairs",
     "posterior_half_sweep",
     "resolve_threads",
     "subtract",
@@ -320,6 +322,46 @@ def csr_matmat(
     Y = np.empty((len(indptr) - 1, X.shape[1]), dtype=data.dtype)
     _active.csr_matmat(indptr, indices, data, X, Y, resolve_threads(threads))
     return Y
+
+
+def csr_pattern(
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.int32],
+    data: Floats,
+    other_indptr: NDArray[np.int64],
+    other_indices: NDArray[np.int32],
+    n_cols: int,
+    *,
+    threads: int | None = None,
+) -> Floats:
+    """Return A @ P for a CSR matrix A of shape (n, m) and a 0/1 matrix P of shape (m, n_cols).
+
+    P is given by the places of its ones, as the rows of a CSR matrix. The work is the number of
+    products, which makes it the right one where rows of A are short. Each entry is summed in the
+    order of A's entries, whatever the number of threads.
+    """
+    Y = np.empty((len(indptr) - 1, n_cols), dtype=data.dtype)
+    threads = resolve_threads(threads)
+    _active.csr_pattern(indptr, indices, data, other_indptr, other_indices, Y, threads)
+    return Y
+
+
+def pattern_pairs(
+    X: Floats,
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.int32],
+    rows: NDArray[np.int64],
+    others: NDArray[np.int64],
+    *,
+    threads: int | None = None,
+) -> Floats:
+    """Return entries of X @ P.T, at `rows` and `others`, for a 0/1 matrix P given as in CSR form.
+
+    Rows and others must be in range. Each entry is summed in the order of P's entries.
+    """
+    found = np.empty(len(rows), dtype=X.dtype)
+    _active.pattern_pairs(X, indptr, indices, rows, others, found, resolve_threads(threads))
+    return found
 
 
 def csr_rmatmat(

@@ -145,7 +145,11 @@ def plan_fit(fitting: FitOptions, ratings: Ratings) -> Plan:
         choice = choose_model(ratings)
         name, ratings = choice.model, choice.ratings
         suggested = choice.params
-        sizes = [f"{value} {key}" for key, value in (suggested | asked).items() if key in suggested]
+        sizes = [
+            f"{value} {key if value != 1 else key.removesuffix('s')}"
+            for key, value in (suggested | asked).items()
+            if key in suggested
+        ]
         chosen = f"chose {', '.join([name, *sizes])}: {choice.reason}"
     check_applicable([name], asked)
     params = suggested | asked

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from lowrank import kernels
 from recsys.errors import DataError
 from recsys.models.base import (
     Explanation,
@@ -103,6 +104,23 @@ class Clusters(FactorModel):
         """Return the model whose users are these: their biases and means, the items fixed."""
         bias, factors = self._users(histories, self._bias_model())
         return self.with_arrays(user_bias=bias, user_factors=factors)
+
+    def with_items(self, histories: Histories) -> Self:
+        """Return the model whose items are these: their biases, and the groups that fit best.
+
+        With the users fixed, that is the group whose means are nearest to what the item was rated
+        beyond the biases, in squared error; an item without ratings is in none.
+        """
+        check_indices(histories.indices, self.n_users, "user")
+        bias = self._bias_model().with_items(histories)
+        left_over = histories.values - bias.predict(histories.indices, histories.rows)
+        rows = histories._replace(values=2 * left_over)
+        gain = kernels.csr_matmat(*rows, self.user_factors)
+        ones = histories._replace(values=np.ones_like(left_over))
+        gain -= kernels.csr_matmat(*ones, self.user_factors**2)
+        groups = np.eye(gain.shape[1], dtype=np.float32)[gain.argmax(axis=1)]
+        groups[histories.counts == 0] = 0
+        return self.with_arrays(item_bias=bias.item_bias, item_factors=groups)
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
         """Take the scores of `items` for the one user of `history` apart, a term per rating.

@@ -97,6 +97,23 @@ class EASE(HistoryModel):
         self.weights = _weights_of(gram)
         return self
 
+    def with_items(self, histories: Histories) -> EASE:
+        """Return the model whose items are these, each by its own ridge regression on the others.
+
+        Their weights are those that a fit with the new item would give it, from what the users of
+        the model have; new items have no part in one another's scores. (An item of the fit would be
+        explained by itself.) Solved by conjugate
+        gradients, so that no inverse has to be kept.
+
+        Raises
+        ------
+        DataError
+            If the regressions are too ill-conditioned to be solved.
+        """
+        from recsys.models.ease_items import fold_in_items
+
+        return fold_in_items(self, histories)
+
     def item_vectors(self) -> Floats:
         """Return the weights, shape (n_items, n_items): items are alike that speak for the same."""
         return self.weights

@@ -17,11 +17,14 @@ from recsys.models.implicit_factors import library, library_matrix, silence
 from recsys.models.ranges import Range
 
 if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
     from recsys.ratings import Ratings
 
 __all__ = ["ImplicitKNN", "Neighbors"]
 
 WEIGHTINGS = ("cosine", "tfidf", "bm25")
+BM25_K1, BM25_B = 1.2, 0.75
 
 
 @dataclass(kw_only=True, eq=False)
@@ -92,7 +95,7 @@ class ImplicitKNN(HistoryModel):
         with silence():
             from implicit.nearest_neighbours import all_pairs_knn
         self._take_histories(ratings)
-        weighted = self._weighted(ratings)
+        weighted = self._weighted(weighted_matrix(ratings))
         threads = kernels.resolve_threads(self.threads)
         k = min(self.neighbors, ratings.n_items)
         with library(self.name):
@@ -117,18 +120,24 @@ class ImplicitKNN(HistoryModel):
         check_rows(model.neighbor_indptr, model.neighbor_items, model.n_items, "neighbours")
         return model
 
+    def with_items(self, histories: Histories) -> ImplicitKNN:
+        """Return the model whose items are these: neighbours of the old ones they are most like."""
+        from recsys.models.implicit_knn_items import fold_in_items
+
+        return fold_in_items(self, histories)
+
     def item_likeness(self, confidence: Floats) -> Neighbors:
         """Return what finds the neighbours of items; see `recsys.topn.top_n`."""
         return Neighbors(self, confidence)
 
-    def _weighted(self, ratings: Ratings) -> Any:
+    def _weighted(self, contacts: csr_array[np.float32]) -> Any:
         """Return the matrix of users x items whose columns' products are the likenesses."""
         from implicit import nearest_neighbours as peer
 
-        by_item = library_matrix(weighted_matrix(ratings).T).astype(np.float64)
+        by_item = library_matrix(contacts.T).astype(np.float64)
         with library(self.name), np.errstate(all="ignore"):
             if self.weighting == "bm25":
-                weighted = peer.bm25_weight(by_item, K1=1.2, B=0.75)
+                weighted = peer.bm25_weight(by_item, K1=BM25_K1, B=BM25_B)
             elif self.weighting == "tfidf":
                 weighted = peer.normalize(peer.tfidf_weight(by_item))
             else:
@@ -141,8 +150,9 @@ class ImplicitKNN(HistoryModel):
         from scipy.sparse import csr_array
 
         likenesses = (self.neighbor_weights, self.neighbor_items, self.neighbor_indptr)
-        S = csr_array(likenesses, shape=(self.n_items, self.n_items))
-        return (rows_of(histories, self.n_items, 1) @ S).toarray()
+        n_known = len(self.neighbor_indptr) - 1
+        S = csr_array(likenesses, shape=(n_known, self.n_items))
+        return (rows_of(histories, n_known, 1) @ S).toarray()
 
     def _entries(self, rows: Indices, columns: Indices) -> Floats:
         distinct, inverse = np.unique(columns, return_inverse=True)

@@ -31,10 +31,11 @@ from recsys.models.history import check_rows
 if TYPE_CHECKING:
     from recsys.ratings import Ratings
 
-__all__ = ["Spectral", "default_factors"]
+__all__ = ["Spectral", "default_factors", "ones_at", "power"]
 
 _TOL = 3e-2  # of the singular vectors: a tighter one changed no validation metric
 _BLOCK = 2**22  # cells of what a block of users shares with the training users
+_FEW = 8  # users: fewer gain nothing from being added up together
 
 
 def default_factors(n_users: int, n_items: int) -> int:
@@ -165,9 +166,9 @@ class Spectral(BaseModel):
 
         user_counts = np.diff(ratings.indptr)
         item_counts = np.bincount(ratings.indices, minlength=ratings.n_items)
-        user_scale = _power(user_counts, -self.user_power)
-        self.item_weight = _power(item_counts, -self.item_power)
-        self.item_output = _power(item_counts, self.popularity)
+        user_scale = power(user_counts, -self.user_power)
+        self.item_weight = power(item_counts, -self.item_power)
+        self.item_output = power(item_counts, self.popularity)
         contacts = ratings.matrix.copy()
         contacts.data = np.repeat(user_scale, user_counts) * self.item_weight[ratings.indices]
         k = min(self.factors or default_factors(*contacts.shape), *contacts.shape)
@@ -202,12 +203,23 @@ class Spectral(BaseModel):
                 raise DataError(f"The contacts must have {n + 1} row starts; got {len(indptr)}.")
         return model
 
-    def with_users(self, histories: Histories) -> Self:
+    def with_users(self, histories: Histories) -> Spectral:
         """Return the model whose users are these: their contacts take the others' place."""
         check_indices(histories.indices, self.n_items, "item")
         model = copy.copy(self)
         model.history_indptr, model.history_indices = histories.indptr, histories.indices
         return model
+
+    def with_items(self, histories: Histories) -> Spectral:
+        """Return the model whose items are these, placed by their users; the users stay.
+
+        An item's vector is its normalised column times U S^-1, with the left singular vectors U:
+        an item of the training ratings gets its own back, as exactly as the singular vectors were
+        found. Its part of the linear filter is exact.
+        """
+        from recsys.models.spectral_items import fold_in_items
+
+        return fold_in_items(self, histories)
 
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
         """Scores of pairs, shape (n_pairs,); the same bits for a pair in any company."""
@@ -274,7 +286,8 @@ class Spectral(BaseModel):
 
     def _history(self, users: Indices) -> Histories:
         """Return the contacts of some users, each with its item's weight."""
-        mine = Histories(*_ones_at(self.history_indptr, self.history_indices)).take(users)
+        ones = np.broadcast_to(np.float32(1), self.history_indices.shape)  # without making them
+        mine = Histories(self.history_indptr, self.history_indices, ones).take(users)
         return mine._replace(values=self.item_weight[mine.indices])
 
     def _vectors(self, users: Indices) -> Floats:
@@ -299,41 +312,55 @@ class Spectral(BaseModel):
         return [slice(start, min(start + size, n)) for start in range(0, n, size)]
 
     def _shared(self, users: Indices) -> Floats:
-        """Return what the users share with the training users, shape (n_training_users, n_block).
+        """Return what the users share with the training users, shape (n_block, n_training_users).
 
-        The kernel sums each column in the same order whatever the others are.
+        The kernel sums each row in the same order whatever the others are.
         """
         history = self._history(users)
-        block = np.zeros((self.n_items, len(users)), np.float32)
-        block[history.indices, history.rows] = history.values * self.item_weight[history.indices]
-        trained = _ones_at(self.trained_indptr, self.trained_indices)
-        shared = kernels.csr_matmat(*trained, block, threads=self.threads)
-        shared *= self.user_weight[:, None]
+        weighted = history._replace(values=history.values * self.item_weight[history.indices])
+        have = self.item_indptr, self.item_indices
+        shared = kernels.csr_pattern(*weighted, *have, len(self.user_weight), threads=self.threads)
+        shared *= self.user_weight
         return shared
 
     def _linear(self, shared: Floats) -> Floats:
-        """Return the linear filter's scores of all items, shape (n_block, n_items)."""
-        of_items = _ones_at(self.item_indptr, self.item_indices)
-        block = kernels.csr_matmat(*of_items, shared, threads=self.threads)
-        block *= self.item_weight[:, None]
-        scores: Floats = block.T
+        """Return the linear filter's scores of all items, shape (n_block, n_items).
+
+        Either way the terms of a score are added in the order of the training users, so that the
+        bits are the same: for several users at once, or without those who share nothing.
+        """
+        if len(shared) >= _FEW and kernels.backend().name == "compiled":  # NumPy adds otherwise
+            of_items = ones_at(self.item_indptr, self.item_indices)
+            block = kernels.csr_matmat(*of_items, shared.T, threads=self.threads)
+            block *= self.item_weight[:, None]
+            return block.T
+        rows, users = np.nonzero(shared)
+        indptr = np.searchsorted(rows, np.arange(len(shared) + 1))
+        have = self.trained_indptr, self.trained_indices
+        scores = kernels.csr_pattern(
+            indptr,
+            users.astype(np.int32),
+            shared[rows, users],
+            *have,
+            self.n_items,
+            threads=self.threads,
+        )
+        scores *= self.item_weight
         return scores
 
     def _linear_pairs(self, shared: Floats, rows: Indices, items: Indices) -> Floats:
         """Return the linear filter's scores of pairs: the same bits as in `_linear`."""
-        trained = Histories(*_ones_at(self.item_indptr, self.item_indices)).take(items)
-        cells = trained.indices * np.int32(shared.shape[1])
-        cells += np.repeat(rows, trained.counts).astype(np.int32)
-        contacts = trained._replace(indices=cells)
-        found = kernels.csr_matmat(*contacts, shared.reshape(-1, 1))[:, 0]
+        have = self.item_indptr, self.item_indices
+        found = kernels.pattern_pairs(shared, *have, rows, items, threads=self.threads)
         return found * self.item_weight[items]
 
 
-def _ones_at(indptr: NDArray[np.int64], indices: NDArray[np.int32]) -> kernels.CsrArrays:
+def ones_at(indptr: NDArray[np.int64], indices: NDArray[np.int32]) -> kernels.CsrArrays:
+    """Return the 0/1 matrix with ones at these places."""
     return kernels.CsrArrays(indptr, indices, np.ones(len(indices), np.float32))
 
 
-def _power(counts: NDArray[np.int64], exponent: float) -> Floats:
+def power(counts: NDArray[np.int64], exponent: float) -> Floats:
     """Return powers of counts; zero where there is nothing to count."""
     powers = np.maximum(counts, 1).astype(np.float32) ** np.float32(exponent)
     zeroed: Floats = np.where(counts > 0, powers, np.float32(0))

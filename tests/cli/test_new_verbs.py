@@ -365,7 +365,7 @@ def test_fit_says_what_it_chose(run, ratings):
 def test_fit_takes_constant_ratings_for_contacts(run):
     Path("likes.csv").write_text("user,item,rating\n1,7,1\n1,8,1\n2,7,1\n")
     said = run("fit", "likes.csv", "--out", "m").stderr
-    assert "chose spectral: all ratings are 1, which makes them implicit feedback" in said
+    assert "chose spectral, 1 factor: all ratings are 1, which makes them implicit feedback" in said
     assert Recommender.load("m").ratings.implicit
     run("fit", "likes.csv", "--out", "n", "--model", "als")
     assert not Recommender.load("n").ratings.implicit

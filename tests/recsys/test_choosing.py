@@ -29,7 +29,19 @@ def test_factors_are_no_more_than_users_or_items():
 def test_contacts_get_spectral():
     ratings = Ratings.from_frame(pl.DataFrame({"user": [1, 2], "item": [1, 1]}))
     choice = choose_model(ratings)
-    assert (choice.model, choice.params, choice.ratings) == ("spectral", {}, ratings)
+    assert (choice.model, choice.params, choice.ratings) == ("spectral", {"factors": 1}, ratings)
+
+
+def test_contacts_get_as_many_factors_as_spectral_has_by_default():
+    rng = np.random.default_rng(0)
+    table = np.where(rng.random((80, 64)) < 0.2, 1.0, np.nan)
+    ratings = Ratings.from_matrix(table, implicit=True)
+    choice = choose_model(ratings)
+    assert choice.params == {"factors": 4}
+    chosen = make_model(choice.model, **choice.params).fit(ratings)
+    np.testing.assert_array_equal(
+        chosen.item_factors, make_model("spectral").fit(ratings).item_factors
+    )
 
 
 def test_constant_ratings_are_contacts():

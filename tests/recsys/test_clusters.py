@@ -4,6 +4,7 @@ from threadpoolctl import threadpool_limits
 
 from recsys.errors import DataError
 from recsys.evaluation.split import random_split
+from recsys.models.base import Histories
 from recsys.models.baselines import Bias
 from recsys.models.clusters import Clusters
 from recsys.models.stopping import validation_rmse
@@ -83,3 +84,33 @@ def test_steps_carry_the_errors():
 def test_parameters_out_of_range_are_refused(params, message):
     with pytest.raises(DataError, match=message):
         Clusters(**params)
+
+
+def test_new_items_join_the_group_that_fits_them_best():
+    ratings, _ = tastes()
+    model = Clusters(clusters=3).fit(ratings)
+    rows = ratings.matrix.T.tocsr()
+    items = Histories(rows.indptr.astype(np.int64), rows.indices.astype(np.int32), rows.data)
+    folded = model.with_items(items)
+    np.testing.assert_array_equal(folded.item_factors, model.item_factors)
+    truth = validation_rmse(model, ratings)
+    assert validation_rmse(folded, ratings) == pytest.approx(truth, rel=0.05)
+    nobody = Histories(np.zeros(2, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32))
+    expected = model.global_mean + model.user_bias
+    np.testing.assert_allclose(model.with_items(nobody).scores(range(80))[:, 0], expected)
+    with pytest.raises(IndexError, match="user indices must be between 0 and 79; got -1"):
+        model.with_items(Histories(np.array([0, 1]), np.array([-1], np.int32), np.ones(1)))
+
+
+def test_the_group_that_fits_best_is_that_of_least_squares():
+    ratings = Ratings.from_matrix(np.random.default_rng(4).integers(1, 11, (30, 200)) / 2)
+    model = Clusters(clusters=40, damping=0.0).fit(ratings)
+    rows = ratings.matrix.T.tocsr()
+    items = Histories(rows.indptr.astype(np.int64), rows.indices.astype(np.int32), rows.data)
+    bias = model.global_mean + model.user_bias[:, None] + model.item_bias
+    left_over = ratings.matrix.toarray() - bias
+    errors = ((left_over[:, :, None] - model.user_factors[:, None, :]) ** 2).sum(axis=0)
+    found = model.with_items(items)
+    change = np.abs(found.item_bias - model.item_bias).max()
+    assert change < 0.01
+    np.testing.assert_array_equal(found.item_factors.argmax(axis=1), errors.argmin(axis=1))

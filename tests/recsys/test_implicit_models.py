@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -87,6 +88,40 @@ def test_knn_is_the_librarys(ratings, weighting, peer):
     model = make_model("implicit-knn", weighting=weighting, neighbors=6).fit(ratings)
     expected = (peer_matrix(ratings) @ other.similarity).toarray()
     np.testing.assert_allclose(model.scores(np.arange(60)), expected, rtol=1e-5)
+
+
+def item_rows(ratings):
+    rows = ratings.matrix.T.tocsr()
+    return Histories(rows.indptr.astype(np.int64), rows.indices.astype(np.int32), rows.data)
+
+
+@pytest.mark.parametrize("neighbors", [6, 100])
+@pytest.mark.parametrize("weighting", ["cosine", "tfidf", "bm25"])
+def test_training_items_folded_in_are_the_neighbours_they_were(weighting, neighbors, ratings):
+    values = np.random.default_rng(3).random(ratings.n_ratings).astype(np.float32) + 1  # no ties
+    ratings = replace(ratings, values=values)
+    model = make_model("implicit-knn", weighting=weighting, neighbors=neighbors).fit(ratings)
+    folded = model.with_items(item_rows(ratings))
+    users = np.arange(60)
+    np.testing.assert_allclose(folded.scores(users), model.scores(users), rtol=1e-4, atol=1e-6)
+    two = folded.with_items(Histories(*item_rows(ratings.take(ratings.indices < 2))))
+    assert (two.n_users, two.n_items) == (60, 25)
+    np.testing.assert_allclose(two.scores([3])[0, :2], folded.scores([3])[0, :2], rtol=1e-5)
+    assert (two.scores(users)[:, 2:] == 0).all()
+
+
+def test_items_folded_into_knn_are_no_neighbours_of_one_another(ratings):
+    model = make_model("implicit-knn").fit(ratings)
+    folded = model.with_items(item_rows(ratings))
+    for ask in (
+        lambda: folded.with_users(Histories.of(ratings)),
+        lambda: folded.contributions(Histories.of(ratings), [0]),
+        lambda: folded.item_likeness(np.ones(25, np.float32)),
+    ):
+        with pytest.raises(DataError, match="are no neighbours of one another; fold in new users"):
+            ask()
+    with pytest.raises(IndexError, match="user indices must be between 0 and 59; got 60"):
+        model.with_items(Histories(np.array([0, 1]), np.array([60], np.int32), np.ones(1)))
 
 
 @pytest.mark.parametrize("weighting", ["cosine", "tfidf", "bm25"])

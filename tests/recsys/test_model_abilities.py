@@ -1,5 +1,7 @@
 """What models may be able to do besides scoring; each test runs for the models that can."""
 
+from pathlib import Path
+
 import numpy as np
 import polars as pl
 import pytest
@@ -11,6 +13,7 @@ from recsys.models.protocols import (
     Explains,
     FoldsInItems,
     FoldsInUsers,
+    HasItemLikeness,
     HasItemVectors,
     HasUncertainty,
     HasUserVectors,
@@ -115,6 +118,22 @@ def test_items_folded_in_can_be_scored(name, ratings, fitted):
     assert_same_scores(pair[:, :2], scores[3:4, :2])
 
 
+@those_with(FoldsInItems)
+def test_new_items_are_recommended_beside_the_old_ones(name, ratings):
+    recommender = Recommender(name).fit(ratings)
+    before = recommender.recommend(3, n=5)
+    rows = {"user": [3, 5, 8, 8], "item": [97, 98, 97, 99], "rating": [4.0, 2.0, 3.0, 5.0]}
+    new = recommender.fold_in_items(pl.DataFrame(rows))
+    assert set(new.recommend(3, n=5)["item"]) == {98, 99}
+    assert new.recommend(3, n=5)["score"].is_finite().all()
+    assert recommender.recommend(3, n=5).equals(before)
+    with pytest.raises(DataError, match="cannot be saved; update"):
+        new.save("nowhere")
+    if issubclass(model_class(name), Explains):
+        with pytest.raises(DataError, match="Scores of folded-in items cannot be taken apart"):
+            new.explain(3, 98)
+
+
 @those_with(Explains)
 def test_contributions_add_up_to_the_score(name, ratings, fitted):
     model = fitted(name)
@@ -195,3 +214,15 @@ def test_an_ability_that_a_model_lacks_is_refused_with_the_models_that_have_it(a
     message = f"The random model cannot {what}.*these models can: {', '.join(able) or 'none'}"
     with pytest.raises(DataError, match=message):
         ask(Recommender("random").fit(make_ratings()))
+
+
+def test_the_table_of_abilities_in_the_guide_is_true():
+    guide = Path(__file__).parents[2] / "docs" / "howto" / "models.md"
+    table = guide.read_text(encoding="utf-8").split("## What each can do")[1].split("\n\n")[1]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
+    alike = (HasItemVectors, HasItemLikeness)
+    abilities = [FoldsInUsers, FoldsInItems, alike, HasUserVectors, Explains, HasUncertainty]
+    for name, *said in rows:
+        able = [issubclass(model_class(name), ability) for ability in abilities]
+        assert [cell == "yes" for cell in said] == able, name
+    assert {name for name, *_ in rows} == set(MODELS)

@@ -1,5 +1,6 @@
 """The spectral model against its formula, written out with dense matrices."""
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -79,6 +80,68 @@ def test_strangers_get_the_scores_of_the_formula(data):
     np.testing.assert_allclose(found, expected, atol=2e-2 * np.abs(expected).max())
 
 
+def item_rows(R):
+    rows, columns = np.nonzero(R.T)
+    indptr = np.searchsorted(rows, np.arange(R.shape[1] + 1))
+    return Histories(indptr, columns.astype(np.int32), np.ones(len(rows), np.float32))
+
+
+@pytest.mark.parametrize("linear", [True, False])
+def test_training_items_folded_in_get_their_own_vectors_and_scores(data, linear, monkeypatch):
+    monkeypatch.setattr("recsys.models.spectral._TOL", 1e-6)
+    monkeypatch.setattr("recsys.models.spectral_items._BLOCK", 60)  # of a vector or so
+    ratings, R = data
+    model = fitted(ratings, linear=linear)
+    folded = model.with_items(item_rows(R))
+    np.testing.assert_allclose(folded.item_factors, model.item_factors, atol=1e-4)
+    users = np.arange(N_USERS)
+    scores = model.scores(users)
+    np.testing.assert_allclose(folded.scores(users), scores, atol=1e-4 * scores.max())
+    pairs = np.divmod(np.arange(N_USERS * N_ITEMS), N_ITEMS)
+    found = folded.predict(*pairs).reshape(scores.shape)
+    assert (np.abs(found - folded.scores(users)) <= folded.score_error(users)[:, None]).all()
+    again = folded.with_items(item_rows(R[:, :5]))
+    np.testing.assert_array_equal(again.item_factors, folded.item_factors[:5])
+
+
+def new_column_by_the_formula(R, new, k=K, p=0.3, q=0.35, y=0.25, t=0.8):
+    """Score one new item for all users: its column in the space of the old ones."""
+    of_users, of_items = np.maximum(R.sum(1), 1), np.maximum(R.sum(0), 1)
+    normalised = of_users[:, None] ** -p * R * of_items**-q
+    U, s, Vt = np.linalg.svd(normalised, full_matrices=False)
+    share = (s / s[0]) ** 2
+    column = of_users**-p * new * new.sum() ** -q
+    lifted = np.median(share[:k]) - t * share[:k] ** 2
+    users = R * of_items**-q
+    low_pass = users @ (Vt[:k].T * lifted) @ (column @ U[:, :k] / s[:k])
+    linear = users @ normalised.T @ column / s[0] ** 2
+    return (low_pass + linear) * new.sum() ** y
+
+
+def test_unseen_items_get_the_scores_of_the_formula(data):
+    ratings, R = data
+    new = (np.random.default_rng(5).random(N_USERS) < 0.2).astype(float)
+    expected = new_column_by_the_formula(R, new)
+    found = fitted(ratings).with_items(item_rows(new[:, None])).scores(np.arange(N_USERS))
+    np.testing.assert_allclose(found[:, 0], expected, atol=3e-2 * np.abs(expected).max())
+
+
+def test_items_and_users_can_both_be_folded_in(data):
+    ratings, R = data
+    theirs, r = contacts(seed=1)
+    model = fitted(ratings)
+    strangers = model.with_users(Histories.of(theirs)).with_items(item_rows(r))
+    users = np.arange(N_USERS)
+    alone = strangers.scores(users[3:9])
+    assert strangers.with_users(Histories.of(theirs)).scores(users).shape == (N_USERS, N_ITEMS)
+    np.testing.assert_allclose(alone, strangers.scores(users)[3:9], rtol=1e-4)
+    same = model.with_items(item_rows(R)).with_users(Histories.of(ratings)).scores(users)
+    expected = model.scores(users)
+    np.testing.assert_allclose(same, expected, atol=3e-2 * expected.max())
+    with pytest.raises(IndexError, match="user indices must be between 0 and 49; got 50"):
+        model.with_items(Histories(np.array([0, 1]), np.array([50], np.int32), np.ones(1)))
+
+
 @pytest.mark.parametrize("linear", [True, False])
 def test_top_n_is_that_of_predict(data, linear):
     ratings, R = data
@@ -109,6 +172,21 @@ def test_users_in_parts_get_the_same_bits(data, monkeypatch):
     monkeypatch.setattr("recsys.models.spectral._BLOCK", 1)
     np.testing.assert_array_equal(model.predict(*pairs), before)
     np.testing.assert_array_equal(model._linear(model._shared(users[2:3]))[0], linear[2])
+    many = model._linear(model._shared(np.arange(20)))  # so many go another way
+    np.testing.assert_array_equal(many[17], linear[2])
+
+
+def test_pairs_of_popular_items_need_no_memory_for_their_users():
+    table = np.full((20_000, 4), np.nan)
+    table[:, 0] = table[::7, 1] = table[::9, 2] = 1
+    model = make_model("spectral", factors=2).fit(Ratings.from_matrix(table, implicit=True))
+    pairs = np.repeat(np.arange(200), 10), np.zeros(2000, np.int64)
+    model.predict(*pairs)
+    tracemalloc.start()
+    model.predict(*pairs)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 * 200 * 20_000 * 1.3  # what 200 users share with 20,000, in single precision
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -189,6 +189,44 @@ void csr_rmatmat(In1<std::int64_t> indptr, In1<std::int32_t> indices, In1<T> dat
     });
 }
 
+Pattern pattern(const In1<std::int64_t>& indptr, const In1<std::int32_t>& indices, std::int64_t n_cols) {
+    require(indptr.size() > 0, "indptr must have one entry more than rows");
+    require(indptr.data()[0] == 0 &&
+                indptr.data()[indptr.size() - 1] == static_cast<std::int64_t>(indices.size()),
+            "indptr must run from 0 to the number of stored entries");
+    return {indptr.data(), indices.data(), n_cols};
+}
+
+template <class T>
+void csr_pattern(In1<std::int64_t> indptr, In1<std::int32_t> indices, In1<T> data,
+                 In1<std::int64_t> other_indptr, In1<std::int32_t> other_indices, Out2<T> Y, int threads) {
+    const Pattern P = pattern(other_indptr, other_indices, Y.shape(1));
+    const Csr<T> A = csr<T>(indptr, indices, data, Y.shape(0), other_indptr.size() - 1);
+    const nb::gil_scoped_release release;
+    RowQueue queue(A.indptr, A.n_rows, 1, threads);
+    on_threads(threads, [&](int) {
+        for (std::int64_t begin, end; queue.next(begin, end);)
+            kernels<T>().pattern_rows(A, P, Y.data(), begin, end);
+    });
+}
+
+template <class T>
+void pattern_pairs(In2<T> X, In1<std::int64_t> indptr, In1<std::int32_t> indices, In1<std::int64_t> rows,
+                   In1<std::int64_t> others, Out1<T> found, int threads) {
+    require(rows.size() == found.size() && others.size() == found.size(),
+            "rows, others and found must have the same length");
+    const Pattern P = pattern(indptr, indices, X.shape(1));
+    const nb::gil_scoped_release release;
+    constexpr std::int64_t step = 64;
+    const std::int64_t end = found.size();
+    std::atomic<std::int64_t> next{0};
+    on_threads(static_cast<int>(std::clamp<std::int64_t>((end + step - 1) / step, 1, threads)), [&](int) {
+        for (std::int64_t begin; (begin = next.fetch_add(step)) < end;)
+            kernels<T>().pattern_pairs(X.data(), P, rows.data(), others.data(), found.data(), begin,
+                                       std::min(begin + step, end));
+    });
+}
+
 // A basis may be the first columns of a wider array: rows are contiguous, their stride is free.
 template <class T>
 using InRows = nb::ndarray<const T, nb::ndim<2>, nb::device::cpu>;
@@ -334,6 +372,12 @@ void add_kernels(nb::module_& m) {
           nb::arg("data").noconvert(), nb::arg("X").noconvert(), nb::arg("Y").noconvert(), nb::arg("threads"));
     m.def("csr_rmatmat", &csr_rmatmat<T>, nb::arg("indptr").noconvert(), nb::arg("indices").noconvert(),
           nb::arg("data").noconvert(), nb::arg("X").noconvert(), nb::arg("Y").noconvert(), nb::arg("threads"));
+    m.def("csr_pattern", &csr_pattern<T>, nb::arg("indptr").noconvert(), nb::arg("indices").noconvert(),
+          nb::arg("data").noconvert(), nb::arg("other_indptr").noconvert(), nb::arg("other_indices").noconvert(),
+          nb::arg("Y").noconvert(), nb::arg("threads"));
+    m.def("pattern_pairs", &pattern_pairs<T>, nb::arg("X").noconvert(), nb::arg("indptr").noconvert(),
+          nb::arg("indices").noconvert(), nb::arg("rows").noconvert(), nb::arg("others").noconvert(),
+          nb::arg("found").noconvert(), nb::arg("threads"));
     m.def("coefficients", &coefficients<T>, nb::arg("V").noconvert(), nb::arg("W").noconvert(),
           nb::arg("P").noconvert(), nb::arg("threads"));
     m.def("subtract", &subtract<T>, nb::arg("V").noconvert(), nb::arg("H").noconvert(), nb::arg("W").noconvert(),
