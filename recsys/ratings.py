@@ -23,6 +23,7 @@ from recsys.frames import (
 )
 from recsys.ids import Ids, as_id_series, row_place
 from recsys.matrices import canonical_csr, ids_of_axis, permuted
+from recsys.wording import counted
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
@@ -289,8 +290,8 @@ class Ratings:
     def __str__(self) -> str:
         noun = "interaction" if self.implicit else "rating"
         return (
-            f"{_counted(self.n_users, 'user')} x {_counted(self.n_items, 'item')}, "
-            f"{_counted(self.n_ratings, noun)}, {_percent(self.density)} filled"
+            f"{counted(self.n_users, 'user')} x {counted(self.n_items, 'item')}, "
+            f"{counted(self.n_ratings, noun)}, {_percent(self.density)} filled"
         )
 
     def __repr__(self) -> str:
@@ -385,10 +386,6 @@ def _as_mask(which: npt.NDArray[Any], nnz: int) -> npt.NDArray[np.bool_]:
     if np.count_nonzero(mask) != which.size:
         raise DataError("Positions must be distinct; some are repeated.")
     return mask
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def _percent(share: float) -> str:

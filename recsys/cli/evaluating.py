@@ -24,6 +24,7 @@ from recsys.cli.parameters import applying, check_applicable
 from recsys.cli.progress import Activity, note
 from recsys.cli.reporting import check_report, lengths, write_report
 from recsys.cli.splits import SplitOptions, load_splits, split_options
+from recsys.wording import counted
 
 if TYPE_CHECKING:
     from recsys.evaluation import Evaluation, Split
@@ -143,13 +144,13 @@ def run(question: Question, *, at_least: int = 1) -> tuple[dict[str, Model | str
     asked, seed = question.asked, question.seed
     _check_per_user(asked.per_user)
     check_report(asked.report)
+    if asked.model and len(set(asked.model)) < at_least:
+        raise click.UsageError("Give at least two models to compare, each with --model.")
     pair = (asked.train, asked.test)
     splits = load_splits(question.ratings, pair, question.splitting, seed, question.reader)
     first = splits if isinstance(splits, evaluation.Split) else splits[0]
     names = asked.model or _default_models(first)
     models = _models(names, question.parameters, random_state=seed, threads=question.threads)
-    if len(models) < at_least:
-        raise click.UsageError("Give at least two models to compare, each with --model.")
     with Activity("Evaluating") as activity:
 
         def each(label: str, step: Step) -> None:
@@ -245,14 +246,16 @@ def _say(found: Evaluation) -> None:
     by_fold = f" ({folds} folds together)" if folds > 1 else ""
     note(f"held out: {found.held_out}")
     note(
-        f"trained on {counts['train_ratings']:,} and tested on {counts['test_ratings']:,} ratings; "
-        f"recommended to {counts['users_evaluated']:,} users{by_fold}"
+        f"trained on {counts['train_ratings']:,} and tested on "
+        f"{counted(counts['test_ratings'], 'rating')}; "
+        f"recommended to {counted(counts['users_evaluated'], 'user')}{by_fold}"
     )
     if counts["new_ratings"]:
         done = "left out" if found.settings.new == "drop" else "kept"
         note(
-            f"{counts['new_ratings']:,} test ratings of users or items without training ratings "
-            f"{done} ({counts['new_users']:,} users and {counts['new_items']:,} items are new)"
+            f"{counted(counts['new_ratings'], 'test rating')} of users or items without training "
+            f"ratings {done} (new: {counted(counts['new_users'], 'user')} and "
+            f"{counted(counts['new_items'], 'item')})"
         )
     if found.settings.candidates is not None:
         from recsys.evaluation.reading import ranking

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from recsys.cli.errors import CommandError
 from recsys.cli.options import EngineOptions, FitOptions, ReaderOptions
 from recsys.cli.progress import Activity, describe, note
+from recsys.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -121,9 +122,9 @@ def evaluate_on_spark(
         )
     counts = found.counts
     note(
-        f"tested on {counts['test_ratings']:,} ratings; recommended to "
-        f"{counts['users_evaluated']:,} users; {counts['unknown_ratings']:,} test ratings of "
-        "unknown users or items left out"
+        f"tested on {counted(counts['test_ratings'], 'rating')}; recommended to "
+        f"{counted(counts['users_evaluated'], 'user')}; "
+        f"{counted(counts['unknown_ratings'], 'test rating')} of unknown users or items left out"
     )
     row = {"model": model} | {name: metric.value for name, metric in found.metrics.items()}
     table = pl.DataFrame([row | {"users": counts["users_evaluated"]}])

@@ -10,6 +10,7 @@ import click
 
 from recsys.cli.options import ReaderOptions, command, option, reader_options, seed_option
 from recsys.cli.splits import SplitOptions, check_split_options, make_splits, split_options
+from recsys.wording import counted
 
 if TYPE_CHECKING:
     from recsys.evaluation import Split
@@ -83,7 +84,7 @@ def _summary(parts: Split | Sequence[Split]) -> str:
         sizes += f", {first.history.n_ratings:,} to fold test users in from"
     if first.new_ratings:
         sizes += (
-            f" ({first.new_ratings:,} of them of {first.new_users:,} users and "
-            f"{first.new_items:,} items without training ratings)"
+            f" ({first.new_ratings:,} of them of {counted(first.new_users, 'user')} and "
+            f"{counted(first.new_items, 'item')} without training ratings)"
         )
     return f"held out: {first.description}; {sizes}"

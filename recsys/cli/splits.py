@@ -11,6 +11,7 @@ import click
 
 from recsys.cli.options import ReaderOptions, bundle, option
 from recsys.cli.progress import note
+from recsys.wording import counted
 
 if TYPE_CHECKING:
     from recsys.evaluation import Split
@@ -108,10 +109,13 @@ def check_split_options(splitting: SplitOptions) -> None:
 def make_splits(ratings: Ratings, splitting: SplitOptions, seed: int) -> Split | Sequence[Split]:
     """Split ratings as asked; without a method, by time where they have times."""
     from recsys import evaluation
+    from recsys.evaluation.split import default_split
 
     check_split_options(splitting)
     fraction = splitting.test_fraction or _FRACTION
-    method = splitting.method or _default_method(ratings)
+    method = splitting.method
+    if method is None:
+        return default_split(ratings, fraction, seed)
     if method == "time":
         return evaluation.time_split(ratings, fraction)
     if method == "per-user":
@@ -134,6 +138,7 @@ def load_splits(
 ) -> Split | Sequence[Split]:
     """Read what is to be evaluated on: RATINGS that are split, a folder with a split, or a pair."""
     from recsys.cli.inputs import load_ratings, require_path
+    from recsys.evaluation import Split
     from recsys.evaluation.storing import is_split, read_pair, read_split
 
     def read(path: Path) -> Ratings:
@@ -144,7 +149,7 @@ def load_splits(
         train, test = (str(path) for path in pair)
         for path in (train, test):
             require_path(path)
-        return read_pair(train, test, read)
+        return _dated(read_pair(train, test, read))
     if source == "-" or not is_split(source):
         return make_splits(read(Path(source)), splitting, seed)
     if splitting.asked:
@@ -153,7 +158,22 @@ def load_splits(
             f"{' and '.join(splitting.asked)}."
         )
     note(f"{source} is a split: its parts are taken as they are")
-    return read_split(source, read)
+    found = read_split(source, read)
+    return _dated(found) if isinstance(found, Split) else found
+
+
+def _dated(split: Split) -> Split:
+    """Say of parts that came from elsewhere if something is learnt that is newer than a test."""
+    train, test = split.train.timestamps, split.test.timestamps
+    if split.method == "given" and train is not None and test is not None and len(test):
+        newer = int((train > test.min()).sum())
+        if newer:
+            verb = "is" if newer == 1 else "are"
+            note(
+                f"{counted(newer, 'training rating')} {verb} newer than the oldest test rating, so "
+                "this is no split by time"
+            )
+    return split
 
 
 def _names(source: str) -> list[str]:
@@ -173,8 +193,3 @@ def _check_choice(
         raise click.UsageError(
             f"{splitting.asked[0]} applies to RATINGS, not to --train and --test."
         )
-
-
-def _default_method(ratings: Ratings) -> str:
-    times = ratings.timestamps
-    return "random" if times is None or times.min() == times.max() else "time"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-import shlex
-from dataclasses import asdict, dataclass, fields, replace
-from pathlib import Path
+import functools
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,14 +18,23 @@ from recsys.cli.options import (
     reader_options,
 )
 from recsys.cli.output import Output
-from recsys.cli.parameters import PARAMETERS, check_applicable
+from recsys.cli.parameters import check_applicable
 from recsys.cli.progress import Activity, note
-from recsys.cli.splits import SplitOptions, load_splits, split_options
+from recsys.cli.splits import (
+    SplitOptions,
+    check_split_options,
+    load_splits,
+    make_splits,
+    split_options,
+)
+from recsys.cli.tuned import commands_with
 from recsys.errors import DataError
+from recsys.wording import counted
 
 if TYPE_CHECKING:
     import polars as pl
 
+    from recsys.evaluation import Split
     from recsys.evaluation.tuning import Trial, Tuning
     from recsys.models.base import Step
     from recsys.models.ranges import Range
@@ -51,9 +58,8 @@ __all__ = ["tune"]
     "--validation-fraction",
     metavar="FRACTION",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    default=0.1,
-    show_default=True,
-    help="Share of the training ratings on which trials are measured.",
+    show_default="0.1",
+    help="Share of the training ratings (users: of the users) on which trials are measured.",
 )
 @option(
     "--metric",
@@ -102,7 +108,7 @@ __all__ = ["tune"]
 def tune(
     ratings: str | None,
     train: str | None,
-    validation_fraction: float,
+    validation_fraction: float | None,
     metric: str | None,
     trials: int,
     timeout: float | None,
@@ -117,18 +123,22 @@ def tune(
     """Find good parameters of a model.
 
     Takes RATINGS, of which a test part is set aside and never looked at, the one on which `recsys
-    evaluate` tests with the same options; or --train. Of the training ratings, a random part is
-    held out, and each trial fits the model to the rest with other parameters. A parameter that is
-    given, such as --factors 64, is not tuned. Prints the chosen parameters, and the commands that
-    fit a model with them and measure it on the test part.
+    evaluate` tests with the same options; or --train. Of the training ratings, a part of the same
+    kind (the newest ones, say) is held out, and each trial fits the model to the rest with other
+    parameters. A parameter that is given, such as --factors 64, is not tuned. Prints the chosen
+    parameters, and the commands that fit a model with them and measure it on the test part.
     """
     from recsys.choosing import choose_model
     from recsys.evaluation import tuning
+    from recsys.evaluation.trials import check_metric_name
 
     wanted = dict(map(_range, ranges))
+    if metric is not None:
+        check_metric_name(metric)
     if fitting.model is not None:
         check_applicable([fitting.model], fitting.parameters)
-    data = _training_part(ratings, train, splitting, fitting.seed, reader)
+    data, inner = _training_part(ratings, train, splitting, fitting.seed, reader)
+    inner = _with_fraction(inner, validation_fraction)
     model = fitting.model
     if model is None:
         choice = choose_model(data)
@@ -152,14 +162,14 @@ def tune(
             sampler=sampler,
             ranges=wanted,
             fixed=fitting.parameters,
-            validation_fraction=validation_fraction,
+            validation=functools.partial(_held_out, inner=inner, seed=fitting.seed),
             study=study,
             random_state=fitting.seed,
             threads=fitting.threads,
             on_trial=log,
             on_step=each,
         )
-    commands = _commands(found, ratings, train, fitting, splitting, reader)
+    commands = commands_with(found, ratings, train, fitting, splitting, reader)
     output.write_document(_document(found, sampler, fitting, commands), _frame(found))
     note(_summary(found))
     for purpose, line in commands.items():
@@ -195,22 +205,62 @@ def _number(text: str) -> int | float:
 
 def _training_part(
     path: str | None, train: str | None, splitting: SplitOptions, seed: int, reader: ReaderOptions
-) -> Ratings:
-    """Read what models may learn from."""
+) -> tuple[Ratings, SplitOptions]:
+    """Read what models may learn from; and how a part of it is to be held out in turn."""
     from recsys.cli.inputs import load_ratings
     from recsys.evaluation import Split
 
     if (path is None) == (train is None):
         raise click.UsageError("Give either RATINGS or --train FILE.")
     if path is None:
-        if splitting.asked:
-            raise click.UsageError(f"{splitting.asked[0]} applies to RATINGS, not to --train.")
-        return load_ratings(str(train), reader)
+        for flag in {"--test-fraction", "--folds"}.intersection(splitting.asked):
+            raise click.UsageError(f"{flag} applies to RATINGS, not to --train.")
+        check_split_options(splitting)
+        _refuse_folds(splitting)
+        return load_ratings(str(train), reader), splitting
+    _refuse_folds(splitting)
     splits = load_splits(path, (None, None), splitting, seed, reader)
     if not isinstance(splits, Split):
-        raise click.UsageError("Folds have no training part in common; choose another --method.")
-    note(f"set aside: {splits.description}, {splits.test.n_ratings:,} ratings")
-    return splits.train
+        raise click.UsageError(_FOLDS)
+    note(f"set aside: {splits.description}, {counted(splits.test.n_ratings, 'rating')}")
+    return splits.train, _same_kind(splits)
+
+
+_FOLDS = "Folds have no training part in common; choose another --method."
+
+
+def _refuse_folds(splitting: SplitOptions) -> None:
+    if splitting.method == "k-fold":
+        raise click.UsageError(_FOLDS)
+
+
+def _same_kind(split: Split) -> SplitOptions:
+    """Return the options that hold out a part of the training ratings as `split` did of all."""
+    if split.method == "given":  # nobody knows how
+        return SplitOptions()
+    if split.method == "leave-last":
+        return SplitOptions("leave-last", last=split.parameters["k"])
+    return SplitOptions("random" if split.method == "k-fold" else split.method)
+
+
+def _with_fraction(inner: SplitOptions, fraction: float | None) -> SplitOptions:
+    if fraction is None:
+        return inner
+    if inner.method == "leave-last":
+        raise click.UsageError(
+            "--validation-fraction does not apply where each user's last ratings are held out."
+        )
+    return replace(inner, test_fraction=fraction)
+
+
+def _held_out(data: Ratings, inner: SplitOptions, seed: int) -> Split:
+    """Hold out the validation part of the training ratings."""
+    from recsys.evaluation import Split
+
+    split = make_splits(data, inner, seed)
+    if not isinstance(split, Split):
+        raise click.UsageError(_FOLDS)
+    return split
 
 
 @dataclass
@@ -223,66 +273,12 @@ class _Log:
 
     def __call__(self, trial: Trial, best: Trial) -> None:
         if not self.started and trial.number:
-            note(f"going on after {trial.number} trials of {self.study}")
+            note(f"going on after {counted(trial.number, 'trial')} of {self.study}")
         self.started = True
         result = "given up" if trial.value is None else f"{trial.value:.4f}"
         values = ", ".join(f"{name} {_text(value)}" for name, value in trial.parameters.items())
         number = f"trial {trial.number + 1}/{self.trials}"
         note(f"{number}: {result} (best {best.value:.4f}) in {trial.seconds:.1f} s with {values}")
-
-
-def _commands(
-    found: Tuning,
-    ratings: str | None,
-    train: str | None,
-    fitting: FitOptions,
-    splitting: SplitOptions,
-    reader: ReaderOptions,
-) -> dict[str, str]:
-    """Return the commands that use what was found, as a shell takes them."""
-    model = ["--model", found.model]
-    for parameter in PARAMETERS:
-        if found.parameters.get(parameter.name) is not None:
-            model += _words(parameter.option, found.parameters[parameter.name])
-    seed, reading = ["--seed", str(fitting.seed)], _options(reader)
-    data = str(train) if ratings is None else _training_file(ratings)
-    target = ["--out", _free_name(f"{found.model}-tuned")]
-    own_seed = seed if "random_state" in found.defaults else []
-    lines = {"fit": ["recsys", "fit", data, *model, *own_seed, *reading, *target]}
-    if ratings is not None:
-        words = ["recsys", "evaluate", ratings, *model, *seed, *_options(splitting), *reading]
-        lines["evaluate"] = words
-    return {name: shlex.join(words) for name, words in lines.items()}
-
-
-def _training_file(path: str) -> str:
-    """Return `path`, or the training file of a folder with a split."""
-    from recsys.evaluation.storing import split_files
-
-    files = None if path == "-" else split_files(path)
-    return path if files is None else str(files["train"])
-
-
-def _options(bundle: ReaderOptions | SplitOptions) -> list[str]:
-    """Return the options of a bundle that are not the defaults."""
-    words = []
-    for each in fields(bundle):
-        value = getattr(bundle, each.name)
-        if value != each.default:
-            words += _words(f"--{each.name.replace('_', '-')}", value)
-    return words
-
-
-def _words(option: str, value: Any) -> list[str]:
-    if isinstance(value, bool):
-        return [option if value else f"--no-{option[2:]}"]
-    return [option, str(value)]
-
-
-def _free_name(stem: str) -> str:
-    """Return the first of stem, stem-2, stem-3, ... that is not there yet."""
-    names = itertools.chain([stem], (f"{stem}-{i}" for i in itertools.count(2)))
-    return next(name for name in names if not Path(name).exists())
 
 
 def _frame(found: Tuning) -> pl.DataFrame:
@@ -311,11 +307,12 @@ def _text(value: Any) -> str:
 def _summary(found: Tuning) -> str:
     first, best = found.trials[0], found.best
     pruned = sum(trial.state == "pruned" for trial in found.trials)
-    counted = f"{len(found.trials)} trials, {pruned} of them given up early"
-    reached = f"{found.metric} {best.value:.4f} on {found.validation_ratings:,} validation ratings"
-    if best is first:
-        return f"the defaults are the best of {counted}: {reached}"
-    return f"the best of {counted}: {reached}, {first.value:.4f} with the defaults"
+    trials = counted(len(found.trials), "trial") + (f", {pruned} given up early" if pruned else "")
+    others = "" if best.number == first.number else f", {first.value:.4f} with the defaults"
+    held_out = f"{counted(found.validation_ratings, 'validation rating')} ({found.held_out})"
+    chosen = "the defaults are the best" if best.number == first.number else "the best"
+    reached = f"{found.metric} {best.value:.4f}" + (" from scratch" if found.warm else "")
+    return f"{chosen} of {trials}: {reached}{others}, on {held_out}"
 
 
 def _document(
@@ -331,10 +328,12 @@ def _document(
             "fingerprint": found.fingerprint,
             "train_ratings": found.train_ratings,
             "validation_ratings": found.validation_ratings,
+            "validation": found.held_out,
         },
         "model": found.model,
         "metric": found.metric,
         "sampler": sampler,
+        "warm_start": found.warm,
         "ranges": {name: asdict(each) for name, each in found.ranges.items()},
         "fixed": found.fixed,
         "default_value": found.trials[0].value,

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from recsys.cli.options import ReaderOptions, command, option, reader_options
+from recsys.wording import counted
 
 __all__ = ["update"]
 
@@ -55,6 +56,6 @@ def update(model: str, ratings: str, out: str | None, force: bool, reader: Reade
     seconds = time.perf_counter() - start
     updated.save(target, overwrite=force)
     replaced = old.ratings.n_ratings + new.n_ratings - updated.ratings.n_ratings
-    note(f"{new.n_ratings:,} new ratings, {replaced:,} of them in place of old ones")
+    note(f"{counted(new.n_ratings, 'new rating')}, {replaced:,} of them in place of old ones")
     fitted = f"updated {old.model.name} to {updated.ratings}"
     note(f"{fitted} in {seconds:.1f} s, saved in {target}")

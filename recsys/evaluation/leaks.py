@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from recsys.errors import DataError
@@ -29,8 +31,8 @@ def refuse_overlap(seen: Ratings, test: Ratings) -> None:
     user = test.users.take(test.user_index_of_nonzeros()[common[:1]])[0]
     item = test.items.take(test.indices[common[:1]])[0]
     raise DataError(
-        f"{len(common):,} of the test ratings are training ratings as well, the first of user "
-        f"{user!r} for item {item!r}; what is tested must not have been learnt."
+        f"{_some(len(common), 'test ratings', 'a training rating', 'training ratings')} as well, "
+        f"the first of user {user!r} for item {item!r}; what is tested must not have been learnt."
     )
 
 
@@ -46,7 +48,8 @@ def refuse_known_users(train: Ratings, test: Ratings) -> None:
     both = np.flatnonzero((places >= 0) & has_ratings(train)[places])
     if len(both):
         raise DataError(
-            f"{len(both):,} of the held-out users have training ratings, the first "
+            f"{len(both):,} of the held-out users {'has' if len(both) == 1 else 'have'} training "
+            "ratings, the first "
             f"{test.users.take(both[:1])[0]!r}; who is folded in must not have been learnt from."
         )
 
@@ -68,7 +71,12 @@ def refuse_future(train: Ratings, test: Ratings, cut: int) -> None:
 def _on_the_wrong_side(part: Ratings, wrong: Mask, cut: int, *, is_training: bool) -> str:
     name, right = ("training", "before then") if is_training else ("test", "from then on")
     first = times_of(part, name)[wrong][0]
+    place = "on the wrong side of the cut"
     return (
-        f"{np.count_nonzero(wrong):,} of the {name} ratings are on the wrong side of the cut at "
+        f"{_some(np.count_nonzero(wrong), f'{name} ratings', place, place)} at "
         f"{cut}, the first at {first}; they must be {right}."
     )
+
+
+def _some(n: int | np.integer[Any], of: str, one: str, several: str) -> str:
+    return f"{n:,} of the {of} {f'is {one}' if n == 1 else f'are {several}'}"

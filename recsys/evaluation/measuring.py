@@ -20,10 +20,22 @@ from recsys.evaluation.ranking import Task
 from recsys.evaluation.split import Split
 from recsys.models.base import Model, Step
 from recsys.models.protocols import FoldsInUsers, Histories
+from recsys.ratings import Ratings
 from recsys.recommender import Recommender
 from recsys.training import clip_to_range
 
-__all__ = ["CATALOGUE", "MEANS", "RATING", "Asked", "Run", "Stage", "ranking_values", "run"]
+__all__ = [
+    "CATALOGUE",
+    "MEANS",
+    "RATING",
+    "Asked",
+    "Run",
+    "Stage",
+    "check_folding",
+    "ranking_values",
+    "run",
+    "with_history",
+]
 
 RATING = ("rmse", "mae")
 MEANS = (
@@ -145,7 +157,7 @@ def run(
         If the model cannot use the ratings, or cannot fold in the users of a history.
     """
     recommender = Recommender(model)
-    _check_folding(recommender.model, stage.split)
+    check_folding(recommender.model, stage.split)
     steps: list[Step] = []
 
     def each(step: Step) -> None:
@@ -157,7 +169,7 @@ def run(
         start = time.perf_counter()
         recommender.fit(stage.split.train, on_step=each)
         fitted = time.perf_counter()
-        served = _with_history(recommender.model, stage.split)
+        served = with_history(recommender.model, stage.split.history)
         lists = stage.task.recommend(served) if asked.ranks else None
         recommended = time.perf_counter()
         predicted = _predictions(served, recommender.training, stage)
@@ -173,8 +185,14 @@ def run(
     )
 
 
-def _check_folding(model: Model, split: Split) -> None:
-    """Refuse, before the fit, a model that cannot take in users that it was not fitted to."""
+def check_folding(model: Model, split: Split) -> None:
+    """Refuse, before the fit, a model that cannot take in users that it was not fitted to.
+
+    Raises
+    ------
+    DataError
+        If the split asks for that, naming the models that can.
+    """
     if split.history is None or isinstance(model, FoldsInUsers):
         return
     from recsys.models import MODELS, model_class
@@ -186,11 +204,11 @@ def _check_folding(model: Model, split: Split) -> None:
     )
 
 
-def _with_history(model: Model, split: Split) -> Model:
-    """Return the model that knows the test users."""
-    if split.history is None or not isinstance(model, FoldsInUsers):
+def with_history(model: Model, history: Ratings | None) -> Model:
+    """Return the model that knows the test users, from their histories if they have any."""
+    if history is None or not isinstance(model, FoldsInUsers):
         return model
-    return model.with_users(Histories.of(split.history))
+    return model.with_users(Histories.of(history))
 
 
 def _predictions(

@@ -17,6 +17,7 @@ from recsys.ratings import Ratings
 
 __all__ = [
     "Split",
+    "default_split",
     "held_out_users",
     "leave_last_split",
     "parted",
@@ -252,6 +253,14 @@ def time_split(
             f"{times.min()} to {times.max()}."
         )
     return parted(ratings, held_out, "time", test_fraction=test_fraction, cut=cut)
+
+
+def default_split(ratings: Ratings, test_fraction: float = FRACTION, seed: int = 0) -> Split:
+    """Hold out the newest ratings where they have different times, else a random part."""
+    times = ratings.timestamps
+    if times is None or not len(times) or times.min() == times.max():
+        return random_split(ratings, test_fraction, seed)
+    return time_split(ratings, test_fraction)
 
 
 def held_out_users(

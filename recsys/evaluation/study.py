@@ -35,7 +35,7 @@ _CALLED = {
     "metric": "another metric",
     "ranges": "other ranges",
     "fixed": "other fixed parameters",
-    "validation_fraction": "another share of validation ratings",
+    "validation": "another validation part",
     "seed": "another seed",
 }
 

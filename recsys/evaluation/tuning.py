@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from recsys.errors import DataError
-from recsys.evaluation.sampling import Ranges, Trial, make_strategy
-from recsys.evaluation.study import open_study
-from recsys.evaluation.trials import Objective
+from recsys.evaluation.sampling import Ranges, Strategy, Trial, make_strategy
+from recsys.evaluation.split import default_split
+from recsys.evaluation.study import Study, open_study
+from recsys.evaluation.trials import Objective, Splitter
 from recsys.models import make_model
-from recsys.models.base import Step
+from recsys.models.base import Model, Step
 from recsys.models.ranges import Range
 from recsys.ratings import Ratings
 
@@ -39,11 +40,16 @@ class Tuning:
     trials : tuple of Trial
         In the order in which they were made; the first one has the defaults.
     best : Trial
-        The complete trial with the best value, the earliest of equals.
+        The complete trial with the best value, the earliest of equals; where trials had a warm
+        start, as it is from scratch.
+    warm : bool
+        Whether the trials but the first started from the fit of the defaults.
     fingerprint : str
         SHA-256 of the training ratings.
     train_ratings, validation_ratings : int
         Numbers of ratings that models were fitted to and measured on.
+    held_out : str
+        The validation part in words.
     """
 
     model: str
@@ -53,9 +59,11 @@ class Tuning:
     defaults: dict[str, Any]
     trials: tuple[Trial, ...]
     best: Trial
+    warm: bool
     fingerprint: str
     train_ratings: int
     validation_ratings: int
+    held_out: str
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -75,6 +83,7 @@ def tune(
     ranges: Mapping[str, Range] | None = None,
     fixed: Mapping[str, Any] | None = None,
     validation_fraction: float = 0.1,
+    validation: Splitter | None = None,
     study: str | Path | None = None,
     random_state: int = 0,
     threads: int | None = None,
@@ -83,12 +92,19 @@ def tune(
 ) -> Tuning:
     """Find parameters with which a model does well on ratings that it has not seen.
 
-    A random part of `ratings` is held out (but for users and items that are then without ratings);
-    each trial fits the model to the rest with other parameters and is measured on that part. The
-    first trial has the defaults, so the best one is no worse. A trial is given up as soon as its
-    RMSE, after some sweep, is above the median of the earlier trials; this needs ``metric="rmse"``
-    and a model that sweeps. No trial starts from another's result, since a fit with the parameters
-    that are found would then not give what was measured.
+    A part of `ratings` is held out (but for users and items that are then without ratings); each
+    trial fits the model to the rest with other parameters and is measured on that part. The first
+    trial has the defaults, so the best one is no worse.
+
+    A trial is given up as soon as it is worse, after some sweep, than the median of the earlier
+    trials was by then. For "rmse" and "mae" the RMSE counts, from the third sweep on; for a ranking
+    metric that metric, of at most 500 validation users, after the 2nd, 4th, 8th, ... sweep. Models
+    without sweeps (ease, spectral and others) run every trial to its end.
+
+    Where the number of `factors` is fixed, a model that can (`als`) starts each trial, by "rmse" or
+    "mae", from the fit of the defaults, which saves sweeps. What a model learns so depends on more
+    than its parameters; therefore the best three trials are fitted again from scratch, and
+    `Tuning.best` is the best of these and of the defaults.
 
     Parameters
     ----------
@@ -103,7 +119,8 @@ def tune(
     trials : int
         The most trials, those included that the study holds already.
     timeout : float, optional
-        Seconds after which no trial begins, and none goes on after its sweep but the first.
+        Seconds after which no trial begins, and none goes on after its sweep but the first (and
+        what is fitted again from scratch).
     sampler : {"tpe", "random", "grid"}
         See `recsys.evaluation.sampling.make_strategy`.
     ranges : mapping of str to Range, optional
@@ -111,6 +128,12 @@ def tune(
     fixed : mapping, optional
         Values of parameters that are not tuned.
     validation_fraction : float
+        Share of the ratings that is held out: the newest ones if they have times, else random
+        ones.
+    validation : callable, optional
+        Holds out the validation part instead: `leave_last_split` or another function of the
+        training ratings that returns a `Split`. Take the kind by which the test part was held
+        out.
     study : str or Path, optional
         Directory in which trials are kept: the same call goes on where an interrupted one ended,
         and ends as it would have.
@@ -154,7 +177,7 @@ def tune(
         metric,
         ranges or {},
         fixed or {},
-        validation_fraction,
+        validation or (lambda data: default_split(data, validation_fraction, random_state)),
         random_state,
         threads,
     )
@@ -162,17 +185,8 @@ def tune(
         sampler, task.ranges, trials=trials, minimise=task.minimise, seed=random_state
     )
     deadline = math.inf if timeout is None else time.monotonic() + timeout
-    with open_study(study, task.identity(random_state, validation_fraction)) as kept:
-        while len(kept.trials) < trials:
-            point = strategy(kept.trials) if kept.trials else task.defaults
-            if point is None:
-                break
-            done = task.run(point, kept.trials, deadline if kept.trials else math.inf, on_step)
-            if done is None:
-                break
-            kept.add(done)
-            if on_trial is not None:
-                on_trial(done, task.best(kept.trials))
+    with open_study(study, task.identity(random_state)) as kept:
+        _search(task, kept, strategy, trials, deadline, on_trial, on_step)
     return Tuning(
         model,
         task.metric,
@@ -180,8 +194,38 @@ def tune(
         task.fixed,
         make_model(model).params(),
         tuple(kept.trials),
-        task.best(kept.trials),
+        task.from_scratch(kept.trials) if task.warm else task.best(kept.trials),
+        task.warm,
         task.fingerprint,
         task.split.train.n_ratings,
         task.split.test.n_ratings,
+        task.split.description,
     )
+
+
+def _search(
+    task: Objective,
+    kept: Study,
+    strategy: Strategy,
+    most: int,
+    deadline: float,
+    on_trial: Callable[[Trial, Trial], None] | None,
+    on_step: Callable[[int, Step], None] | None,
+) -> None:
+    """Make trials until there are enough, all points are tried or the time is over."""
+    warm: Model | None = None
+    while len(kept.trials) < most:
+        point = strategy(kept.trials) if kept.trials else task.defaults
+        if point is None:
+            return
+        until = deadline if kept.trials else math.inf
+        if time.monotonic() > until:
+            return
+        if task.warm and kept.trials and warm is None:
+            warm = task.start()
+        done = task.run(point, kept.trials, until, on_step, warm)
+        if done is None:
+            return
+        kept.add(done)
+        if on_trial is not None:
+            on_trial(done, task.best(kept.trials))

@@ -76,6 +76,7 @@ class ALS(FactorModel):
         "regularization": Range(0.1, 10.0, log=True),
         "count_power": Range(0.0, 1.0),
     }
+    scores_between_sweeps: ClassVar[bool] = True
 
     factors: int = 32
     regularization: float = 1.3

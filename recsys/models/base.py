@@ -12,7 +12,8 @@ fitted yet" follow from those declarations, so a new model writes none of them::
         n_items: int = field(init=False, repr=False, metadata=axes())
 
 A model that is worth tuning says where: ``ranges`` maps names of parameters to a `Range` that holds
-the default; `recsys tune` looks nowhere else.
+the default; `recsys tune` looks nowhere else. One that can already be asked when it calls
+``on_step``, as it stands, sets ``scores_between_sweeps``, so that hopeless trials are given up.
 
 Models know integer indices only. `recsys.Recommender` translates ids.
 
@@ -115,6 +116,7 @@ class BaseModel:
     needs_values: ClassVar[bool] = False
     predicts_ratings: ClassVar[bool] = True
     ranges: ClassVar[Mapping[str, Range]] = {}
+    scores_between_sweeps: ClassVar[bool] = False
 
     if not TYPE_CHECKING:
 

@@ -75,6 +75,7 @@ class Bayes(PosteriorModel):
         "temperature": Range(1.0, 3.0),
         "count_power": Range(0.0, 1.0),
     }
+    scores_between_sweeps: ClassVar[bool] = True
 
     factors: int = 32
     inference: str = "variational"
@@ -162,6 +163,8 @@ class Bayes(PosteriorModel):
         )
         before, watch = -math.inf, ValidationWatch()
         for number, sweep in enumerate(islice(sweeps, self.iterations), start=1):
+            if validation is not None or on_step is not None:
+                self._take([sweep])
             step = self._step(number, sweep, validation)
             if on_step is not None:
                 on_step(step)
@@ -173,8 +176,6 @@ class Bayes(PosteriorModel):
         return kept, number
 
     def _step(self, number: int, sweep: VariationalSweep, validation: Ratings | None) -> Step:
-        if validation is not None:
-            self._take([sweep])
         return Step(
             step=number,
             total=self._total_steps,

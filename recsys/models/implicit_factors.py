@@ -82,6 +82,7 @@ class _LibraryFactors(FactorModel):
 
     needs_values: ClassVar[bool] = False
     predicts_ratings: ClassVar[bool] = False
+    scores_between_sweeps: ClassVar[bool] = True
 
     iterations: int
 
@@ -110,16 +111,18 @@ class _LibraryFactors(FactorModel):
 
         def each(iteration: int, *_: object) -> None:
             if on_step is not None:
+                self._show(peer.user_factors, peer.item_factors)
                 on_step(Step(iteration + 1, self.iterations))
 
         peer = self._peer(ratings)
-        with library(self.name):
-            matrix = library_matrix(weighted_matrix(ratings))
-            peer.fit(matrix, show_progress=False, callback=each)
         self.global_mean = 0.0
         self.user_bias = np.zeros(ratings.n_users, dtype=np.float32)
         self.item_bias = np.zeros(ratings.n_items, dtype=np.float32)
-        self._take(peer.user_factors, peer.item_factors, ratings)
+        with library(self.name):
+            matrix = library_matrix(weighted_matrix(ratings))
+            peer.fit(matrix, show_progress=False, callback=each)
+        self._show(peer.user_factors, peer.item_factors)
+        self._finish(ratings)
         return self
 
     @abstractmethod
@@ -127,8 +130,11 @@ class _LibraryFactors(FactorModel):
         """Return the library's model for these ratings."""
 
     @abstractmethod
-    def _take(self, users: Floats, items: Floats, ratings: Ratings) -> None:
-        """Take over what the library has found."""
+    def _show(self, users: Floats, items: Floats) -> None:
+        """Take over what the library has found so far."""
+
+    def _finish(self, ratings: Ratings) -> None:
+        """Do what is left to do after the last iteration: nothing."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -216,10 +222,12 @@ class ImplicitALS(_LibraryFactors):
         terms = Y[asked] @ np.linalg.solve(normal, sides)
         return Explanation(np.zeros(len(asked), np.float32), terms.astype(np.float32))
 
-    def _take(self, users: Floats, items: Floats, ratings: Ratings) -> None:
-        self.item_factors = items
+    def _show(self, users: Floats, items: Floats) -> None:
+        self.user_factors, self.item_factors = users, items
+
+    def _finish(self, ratings: Ratings) -> None:
         # The users once more, exactly, so that a user folded in later gets the very same vector.
-        self.user_factors = self._solved(Histories.of(ratings), items)
+        self.user_factors = self._solved(Histories.of(ratings), self.item_factors)
 
     def _peer(self, ratings: Ratings) -> Any:
         self.unit = weight_unit(ratings)
@@ -298,7 +306,7 @@ class ImplicitBPR(_LibraryFactors):
         _require_counts(factors=self.factors, iterations=self.iterations)
         _require_positive(regularization=self.regularization, learning_rate=self.learning_rate)
 
-    def _take(self, users: Floats, items: Floats, ratings: Ratings) -> None:
+    def _show(self, users: Floats, items: Floats) -> None:
         # The last column of the items is their bias, that of the users 1.
         self.user_factors, self.item_factors = _columns(users, 1), _columns(items, 1)
         self.item_bias = items[:, -1].copy()
@@ -362,7 +370,7 @@ class ImplicitLMF(_LibraryFactors):
         _require_counts(factors=self.factors, iterations=self.iterations, negatives=self.negatives)
         _require_positive(regularization=self.regularization, learning_rate=self.learning_rate)
 
-    def _take(self, users: Floats, items: Floats, ratings: Ratings) -> None:
+    def _show(self, users: Floats, items: Floats) -> None:
         # Of the last two columns, the items' first and the users' second are biases, the others 1.
         self.user_factors, self.item_factors = _columns(users, 2), _columns(items, 2)
         self.user_bias, self.item_bias = users[:, -1].copy(), items[:, -2].copy()

@@ -173,12 +173,15 @@ class Model(Protocol):
     keeps_best_sweep : bool
         Whether `fit` with validation ratings ends with the sweep that predicts them best, as if
         the parameter ``iterations`` had been the number of that sweep.
+    scores_between_sweeps : bool
+        Whether ``on_step`` may ask the model, as it stands after that sweep.
     """
 
     name: ClassVar[str]
     needs_values: ClassVar[bool]
     predicts_ratings: ClassVar[bool]
     ranges: ClassVar[Mapping[str, Range]]
+    scores_between_sweeps: ClassVar[bool]
 
     @property
     def keeps_best_sweep(self) -> bool:

@@ -76,6 +76,7 @@ class SoftImpute(FactorModel):
         "user_damping": Range(0.1, 100.0, log=True),
         "item_damping": Range(0.1, 100.0, log=True),
     }
+    scores_between_sweeps: ClassVar[bool] = True
 
     regularization: float | None = None
     max_rank: int = 100

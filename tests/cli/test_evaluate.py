@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import polars as pl
 import pytest
 
 from recsys.cli.splits import METHODS
+
+DATASETS = os.environ.get("RECSYS_DATASETS")
 
 
 def table(result):
@@ -97,10 +100,10 @@ def test_evaluate_two_files(run, ratings):
     result = run("evaluate", "--train", "learn.csv", "--test", "try.csv")
     assert len(table(result)) == 3
     assert "tested on 80 ratings" in result.stderr
-    assert "1 test ratings of users or items without training ratings left out" in result.stderr
+    assert "1 test rating of users or items without training ratings left out" in result.stderr
     kept = run("evaluate", "--train", "learn.csv", "--test", "try.csv", "--new", "keep")
     assert "tested on 81 ratings" in kept.stderr
-    assert "(1 users and 0 items are new)" in kept.stderr
+    assert "(new: 1 user and 0 items)" in kept.stderr
 
 
 def test_evaluate_implicit_data_has_no_rating_metrics(run, implicit):
@@ -235,10 +238,10 @@ def test_a_leak_planted_in_a_saved_split_is_caught(run, ratings):
     clean = train.read_text()
     train.write_text(clean + test.read_text().splitlines()[1] + "\n")
     said = run("evaluate", "p", code=1).stderr
-    assert "1 of the test ratings are training ratings as well" in said
+    assert "1 of the test ratings is a training rating as well" in said
     train.write_text(clean + "1,129,5.0,1999999999\n")
     said = run("evaluate", "--train", train, "--test", test, code=1).stderr
-    assert "1 of the training ratings are on the wrong side of the cut" in said
+    assert "1 of the training ratings is on the wrong side of the cut" in said
     train.write_text(clean.replace(",5.0,", ",4.5,", 1))
     said = run("evaluate", "p", code=1).stderr
     assert "The files in p are not those that its split.json describes" in said
@@ -286,3 +289,25 @@ def test_compare_lists_differences(run, ratings):
 def test_compare_needs_two_models(run, ratings):
     said = run("compare", ratings, "--model", "als", code=2).stderr
     assert "Give at least two models to compare" in said
+
+
+def test_learning_from_the_future_is_said_of_two_files(run, ratings):
+    frame = pl.read_csv(ratings / "ratings.csv").sort("timestamp")
+    frame[:400].write_csv("train.csv")
+    frame[400:].write_csv("test.csv")
+    files = ["--train", "train.csv", "--test", "test.csv", "--model", "popular"]
+    assert "newer than" not in run("evaluate", *files).stderr
+    pl.concat([frame[:400], frame[-1:]]).write_csv("train.csv")
+    frame[400:-1].write_csv("test.csv")
+    for args in (files, [".", "--model", "popular"]):
+        said = run("evaluate", *args).stderr
+        assert "1 training rating is newer than the oldest test rating, so this is no split" in said
+
+
+@pytest.mark.skipif(DATASETS is None, reason="RECSYS_DATASETS is not set")
+def test_popularity_on_gowalla_is_as_published(run):
+    folder = Path(DATASETS) / "gowalla"
+    files = ["--train", folder / "train.txt", "--test", folder / "test.txt"]
+    found = table(run("evaluate", *files, "--model", "popular", "-n", 20))
+    assert found["recall@20"][0] == pytest.approx(0.0416, abs=5e-5)
+    assert found["ndcg@20"][0] == pytest.approx(0.0317, abs=5e-5)

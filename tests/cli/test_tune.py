@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -36,7 +37,10 @@ def test_the_document(run, ratings):
     assert found["data"]["fingerprint"].startswith("sha256:")
     assert found["data"]["train_ratings"] + found["data"]["validation_ratings"] <= 0.9 * 480
     assert found["value"] <= found["default_value"] == found["trials"][0]["value"]
-    assert found["value"] == found["trials"][found["trial"]]["value"]
+    assert found["warm_start"], "the value is that of a fit from scratch"
+    by_mae = document(run("tune", ratings, *QUICK, "--model", "bias", "--json"))
+    assert not by_mae["warm_start"]
+    assert by_mae["value"] == by_mae["trials"][by_mae["trial"]]["value"]
     assert set(found["parameters"]) == {"factors", "regularization", "count_power", "iterations"}
 
 
@@ -110,6 +114,43 @@ def test_a_folder_with_a_split(run, ratings):
     assert "Folds have no training part in common; choose another --method." in said
 
 
+@pytest.mark.parametrize(
+    ("args", "kind"),
+    [
+        ([], "the ratings since 2001-"),
+        (["--method", "time"], "the ratings since 2001-"),
+        (["--method", "random"], "10% of the ratings, at random (seed 0)"),
+        (["--method", "per-user", "--validation-fraction", 0.3], "30% of each user's ratings"),
+        (["--method", "leave-last", "--last", 2], "the last 2 of each user's ratings"),
+        (["--method", "users"], "20% of the ratings of 10% of the users, who are folded in"),
+    ],
+)
+def test_trials_are_measured_on_a_part_of_the_kind_that_is_set_aside(run, ratings, args, kind):
+    """The same for ratings, for a split on disk, and for training ratings alone."""
+    tuning = [*QUICK, "--model", "als", "--factors", 2, "--json"]
+    found = document(run("tune", ratings, *args, *tuning))
+    assert found["data"]["validation"].startswith(kind)
+    alone = document(run("tune", "--train", ratings, *args, *tuning))
+    assert alone["data"]["validation"].startswith(kind)
+    assert alone["data"]["fingerprint"] != found["data"]["fingerprint"]
+    fraction = args[2:] if "--validation-fraction" in args else []
+    run("split", ratings, "--out", "parts", *args[: 2 if fraction else 4])
+    stored = document(run("tune", "parts", *fraction, *tuning))
+    assert stored["trials"] == found["trials"]
+    assert stored["data"] == found["data"]
+
+
+def test_what_is_said_of_the_validation_part(run, ratings):
+    said = run("tune", ratings, *QUICK, "--model", "bias").stderr
+    reached = r"best of 4 trials: rmse 1\.\d{4}(, 1\.\d{4} with the defaults)?, on \d+ validation "
+    assert re.search(
+        reached + r"ratings \(the ratings since 2001-[-0-9]{5} [:0-9]{8} UTC\)\n", said
+    )
+    last = ["--method", "leave-last", "--validation-fraction", 0.1]
+    said = run("tune", ratings, *QUICK, *last, code=2).stderr
+    assert "--validation-fraction does not apply where each user's last ratings are" in said
+
+
 def test_train_is_used_whole(run, ratings):
     found = document(run("tune", "--train", ratings, *QUICK, "--json"))
     assert found["data"]["train_ratings"] + found["data"]["validation_ratings"] == 480
@@ -154,6 +195,9 @@ def test_what_is_no_range(run, ratings, text):
     [
         ([], 2, "Give either RATINGS or --train FILE."),
         (["--train", "x", "--test-fraction", 0.1], 2, "--test-fraction applies to RATINGS"),
+        (["--train", "x", "--metric", "ndgc@10"], 1, "metric must be one of rmse, mae, precision"),
+        (["--train", "x", "--method", "k-fold"], 2, "Folds have no training part in common"),
+        (["--train", "x", "--last", 2], 2, "--last applies to --method leave-last."),
         (["--train", "x", "--range", "factors=3:1"], 2, "A range goes from low to high; got 3 to"),
         (["--train", "x", "--model", "bias", "--factors", 3], 1, "does not apply to --model bias"),
         (["--train", "x", "--factors", 3, "--range", "factors=1:4"], 1, "no file or directory x"),

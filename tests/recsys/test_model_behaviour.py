@@ -194,6 +194,21 @@ def test_sweeps_are_counted_and_validated(name):
         assert all(step.validation_rmse > 0 for step in steps)
 
 
+ASKED_BETWEEN = sorted(name for name in MODELS if model_class(name).scores_between_sweeps)
+
+
+@pytest.mark.parametrize("name", ASKED_BETWEEN)
+def test_models_that_are_asked_between_sweeps_know_all_but_the_last_touch(name):
+    ratings = make_ratings()
+    seen, model = [], make_model(name)
+    model.fit(ratings, on_step=lambda _: seen.append(model.predict(*all_pairs())))
+    assert len(seen) > 1
+    assert not np.array_equal(seen[0], seen[-1])
+    final = model.predict(*all_pairs())
+    assert np.corrcoef(seen[-1], final)[0, 1] > 0.98
+    np.testing.assert_array_equal(fitted(name).predict(*all_pairs()), final)
+
+
 @every_model
 def test_implicit_feedback_is_taken_or_refused_with_an_alternative(name):
     ratings, model = make_ratings(implicit=True), make_model(name)

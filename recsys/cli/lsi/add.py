@@ -13,6 +13,7 @@ from recsys.cli.lsi.inputs import (
 )
 from recsys.cli.options import command, option
 from recsys.cli.progress import Activity, note
+from recsys.wording import counted
 
 __all__ = ["add"]
 
@@ -59,11 +60,10 @@ def add(
     with Activity("Adding") as activity:
         added = lsi.add_documents(watched(found, activity), method=method)
     target = out or index
-    documents = "document" if added.n_documents == 1 else "documents"
     lsi.save(target, overwrite=force or out is None)
     note(
-        f"added {added.n_documents:,} {documents} by {added.method}, saved in {target}; "
-        f"{added.unknown_words:,} unknown words left out; {added.outside:.1%} of the squared "
-        f"weights were outside the index's dimensions; loss of orthogonality "
+        f"added {counted(added.n_documents, 'document')} by {added.method}, saved in {target}; "
+        f"{counted(added.unknown_words, 'unknown word')} left out; {added.outside:.1%} of the "
+        f"squared weights were outside the index's dimensions; loss of orthogonality "
         f"{added.orthogonality_loss:.2g}"
     )

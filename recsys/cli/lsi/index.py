@@ -11,6 +11,7 @@ from recsys.cli.errors import CommandError
 from recsys.cli.lsi.inputs import DocumentOptions, document_options, open_documents, watched
 from recsys.cli.options import command, option, seed_option
 from recsys.cli.progress import Activity, note
+from recsys.wording import counted
 
 if TYPE_CHECKING:
     from recsys.lsi import LSI
@@ -113,8 +114,9 @@ def _summary(lsi: LSI, out: str) -> str:
     facts = lsi.training_
     empty = f" ({facts['empty_documents']:,} without words)" if facts["empty_documents"] else ""
     return (
-        f"indexed {facts['documents']:,} documents{empty} and {facts['terms']:,} words in "
-        f"{facts['dimensions']} dimensions ({facts['dimensions_by']}), saved in {out}"
+        f"indexed {counted(facts['documents'], 'document')}{empty} and "
+        f"{counted(facts['terms'], 'word')} in {counted(facts['dimensions'], 'dimension')} "
+        f"({facts['dimensions_by']}), saved in {out}"
     )
 
 

@@ -29,6 +29,7 @@ from recsys.evaluation.report.tables import (
     table,
     values_table,
 )
+from recsys.wording import counted
 
 if TYPE_CHECKING:
     from recsys.evaluation.experiment import Evaluation
@@ -102,9 +103,10 @@ def _header(found: Evaluation, title: str) -> Iterator[str]:
     together = ", all folds together" if len(found.splits) > 1 else ""
     yield f"<h1>{escape(title)}</h1>"
     yield (
-        f'<p class="lead">{counts["train_ratings"]:,} ratings to learn from, '
+        f'<p class="lead">{counted(counts["train_ratings"], "rating")} to learn from, '
         f"{counts['test_ratings']:,} to test on; recommendations to "
-        f"{counts['users_evaluated']:,} users{together}. Held out: {escape(_held_out(found))}.</p>"
+        f"{counted(counts['users_evaluated'], 'user')}{together}. "
+        f"Held out: {escape(_held_out(found))}.</p>"
     )
     said = [_verdict(found, metric) for metric in _headline(found)]
     points = "".join(f"<li>{each}</li>" for each in said if each)
@@ -149,7 +151,8 @@ def _split(found: Evaluation) -> Iterator[str]:
     facts = {
         "held out": _held_out(found),
         "method": first.method,
-        **{name.replace("_", " "): value for name, value in first.parameters.items()},
+        # As text: a seed or a time is no quantity, so its digits are not grouped.
+        **{name.replace("_", " "): str(value) for name, value in first.parameters.items()},
         **{f"{name.replace('_', ' ')}{together}": value for name, value in counts.items()},
         "users and items that are new in the test part": {
             "drop": "their test ratings are left out",
@@ -177,7 +180,7 @@ def _repetition(
     settings = found.settings
     yield facts_table(
         {
-            "seed": settings.seed,
+            "seed": str(settings.seed),
             "lengths of the recommendations": ", ".join(map(str, settings.ns)),
             "intervals": f"{settings.confidence:.0%}, {INTERVALS}; {settings.resamples:,} resamples"
             if settings.resamples

@@ -1,8 +1,5 @@
 """evaluate: models on the same split, against doing it slowly by hand."""
 
-import os
-from pathlib import Path
-
 import numpy as np
 import polars as pl
 import pytest
@@ -19,7 +16,6 @@ from recsys.evaluation import (
     k_fold,
     random_split,
     ranking,
-    read_split,
     sample_candidates,
     split_from_pair,
 )
@@ -392,11 +388,3 @@ def test_memory_is_measured_where_the_system_tells():
     with PeakMemory() as memory:
         np.ones(2**23)
     assert memory.extra is None or 60e6 < memory.extra < 80e6
-
-
-@pytest.mark.skipif("RECSYS_DATASETS" not in os.environ, reason="RECSYS_DATASETS is not set")
-def test_popularity_on_gowalla_is_as_published():
-    split = read_split(Path(os.environ["RECSYS_DATASETS"]) / "gowalla")
-    found = evaluate(["popular"], split, n=20, metrics=["recall", "ndcg"], resamples=0)
-    assert found.table["recall@20"][0] == pytest.approx(0.0416, abs=5e-5)
-    assert found.table["ndcg@20"][0] == pytest.approx(0.0317, abs=5e-5)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys.evaluation import evaluate, html_report, k_fold, random_split
+from recsys.evaluation import evaluate, html_report, k_fold, random_split, time_split
 from recsys.evaluation.reading import best_model, only, significantly_worse
 from recsys.evaluation.report.charts import (
     Interval,
@@ -239,3 +239,12 @@ def test_a_model_keeps_its_colour(ratings):
     chart = re.search(r'<svg[^>]*aria-label="rmse ↓">.*?</svg>', page).group()
     assert "s1 dot" in chart
     assert "s0 dot" not in chart
+
+
+def test_digits_of_seeds_and_times_are_not_grouped(ratings):
+    timed = replace(ratings, timestamps=np.arange(ratings.n_ratings) + 1_600_000_000)
+    split = time_split(timed, 0.2)
+    found = evaluate(["popular"], split, 3, metrics=["recall"], resamples=10, seed=12345)
+    text = html_report(found)
+    assert f"<td>{split.parameters['cut']}</td>" in text
+    assert "<td>12345</td>" in text

@@ -240,7 +240,7 @@ def test_planted_future_ratings_are_caught(timed):
     train[3] = split.parameters["cut"] + 7
     leaky = replace(split, train=replace(split.train, timestamps=train))
     message = (
-        rf"^1 of the training ratings are on the wrong side of the cut at "
+        rf"^1 of the training ratings is on the wrong side of the cut at "
         rf"{split.parameters['cut']}, the first at {train[3]}; they must be before then"
     )
     with pytest.raises(DataError, match=message):
@@ -249,7 +249,7 @@ def test_planted_future_ratings_are_caught(timed):
         evaluate(["popular"], leaky)
     test = split.test.timestamps.copy()
     test[0] = 0
-    with pytest.raises(DataError, match="1 of the test ratings are on the wrong side"):
+    with pytest.raises(DataError, match="1 of the test ratings is on the wrong side"):
         replace(split, test=replace(split.test, timestamps=test)).check()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 
@@ -10,12 +11,20 @@ import numpy as np
 import pytest
 
 from recsys.errors import DataError
-from recsys.evaluation import evaluate, random_split
+from recsys.evaluation import (
+    Split,
+    evaluate,
+    held_out_users,
+    leave_last_split,
+    random_split,
+    time_split,
+)
 from recsys.evaluation.metrics import rmse
 from recsys.evaluation.sampling import Trial
 from recsys.evaluation.study import MANIFEST, TRIALS
-from recsys.evaluation.trials import Objective, is_hopeless
+from recsys.evaluation.trials import Objective
 from recsys.evaluation.tuning import tune
+from recsys.evaluation.watching import is_hopeless
 from recsys.models import make_model
 from recsys.models.ranges import Range
 from recsys.ratings import Ratings
@@ -53,6 +62,39 @@ def test_the_parameters_give_the_value_that_was_measured(model, ratings):
     assert rmse(predicted, split.test.values) == found.best.value
 
 
+def test_a_warm_start_leads_to_parameters_that_hold_from_scratch(ratings, tmp_path):
+    settings = {"fixed": {"factors": 3}, "trials": 8}
+    found = quick("als", ratings, **settings)
+    assert found.warm
+    split = random_split(ratings, 0.1, 0).without_new()
+    fitted = make_model("als", **found.parameters, threads=1).fit(split.train)
+    predicted = fitted.predict(split.test.user_index_of_nonzeros(), split.test.indices)
+    predicted = predicted.clip(split.train.values.min(), split.train.values.max())
+    assert rmse(predicted, split.test.values) == found.best.value <= found.trials[0].value
+    warm = found.trials[found.best.number]
+    assert (warm.parameters, warm.number) == (found.best.parameters, found.best.number)
+    for trials in (1, 4, 8):
+        again = quick("als", ratings, **settings | {"trials": trials}, study=tmp_path / "s")
+    assert without_times(again) == without_times(found)
+    assert again.parameters == found.parameters
+    assert not quick("als", ratings, metric="ndcg@5", fixed={"factors": 3}, trials=1).warm
+    assert not quick("als", ratings, trials=1).warm, "factors are tuned"
+
+
+def test_what_does_not_hold_from_scratch_is_not_chosen(ratings, monkeypatch):
+    values = {None: 2.0}
+
+    def measure(self, model, on_step, warm):
+        return (
+            1.0 if warm is not None else values.setdefault(model.regularization, 2.0 + len(values))
+        )
+
+    monkeypatch.setattr(Objective, "measure", measure)
+    found = quick("als", ratings, fixed={"factors": 3})
+    assert [trial.value for trial in found.trials[1:]] == [1.0] * 5
+    assert found.best is found.trials[0]
+
+
 def threads(model):
     return {"threads": 1} if "threads" in make_model(model).params() else {}
 
@@ -68,7 +110,7 @@ def test_the_first_trial_has_the_defaults_and_the_best_is_the_smallest(ratings):
 
 def test_where_more_is_better(ratings, contacts):
     found = quick("als", ratings, metric="ndcg@3", fixed={"factors": 2})
-    values = [trial.value for trial in found.trials]
+    values = [trial.value for trial in found.trials if trial.state == "complete"]
     assert found.best.value == max(values) > min(values)
     found = quick("popular", contacts, metric="recall@5")
     assert found.best.value == max(trial.value for trial in found.trials)
@@ -94,9 +136,85 @@ def test_hopeless_trials_are_given_up(ratings):
     assert pruned
     assert all(trial.value is None and trial.number >= 5 for trial in pruned)
     assert all(min(trial.curve) > found.best.value for trial in pruned)
-    assert all(
-        t.state == "complete" for t in quick("als", ratings, **settings, metric="mae").trials
-    )
+    assert all(len(trial.curve) > 2 for trial in pruned), "the first sweeps decide nothing"
+    by_mae = quick("als", ratings, **settings, metric="mae")
+    assert by_mae.trials[-1].curve == found.trials[-1].curve, "the RMSE decides"
+    assert any(trial.state == "pruned" for trial in by_mae.trials)
+
+
+@pytest.mark.parametrize("model", ["implicit-als", "implicit-bpr", "implicit-lmf"])
+def test_trials_of_ranking_metrics_are_given_up(model, contacts):
+    worse = {"regularization": Range(0.01, 100.0, log=True)}
+    settings = {"ranges": worse, "fixed": {"factors": 4, "iterations": 16}, "trials": 16}
+    found = quick(model, contacts, metric="recall@5", **settings)
+    pruned = [trial for trial in found.trials if trial.state == "pruned"]
+    assert pruned
+    for trial in pruned:
+        before = found.trials[: trial.number]
+        assert is_hopeless(trial.curve, before, minimise=False)
+        assert not is_hopeless(trial.curve[:-1], before, minimise=False)
+    assert all(1 <= len(trial.curve) <= 4 for trial in pruned), "after 2, 4, 8 and 16"
+    assert found.parameters["regularization"] == found.best.parameters["regularization"]
+    assert "iterations" not in found.best.parameters
+    fitted = make_model(model, **found.parameters, **threads(model))
+    split = random_split(contacts, 0.1, 0)
+    assert evaluate([fitted], split, 5).table["recall@5"][0] == found.best.value
+
+
+def test_explicit_ratings_by_a_ranking_metric(ratings):
+    found = quick("als", ratings, metric="ndcg@5", fixed={"factors": 2}, trials=12)
+    assert any(trial.state == "pruned" for trial in found.trials)
+    assert "iterations" not in found.parameters, "a ranking metric does not choose the sweeps"
+
+
+def with_times(ratings):
+    rng = np.random.default_rng(5)
+    return dataclasses.replace(ratings, timestamps=rng.permutation(ratings.n_ratings))
+
+
+def test_the_newest_ratings_validate_where_there_are_times(ratings):
+    timed = with_times(ratings)
+    found = quick("bias", timed)
+    split = time_split(timed, 0.1).without_new()
+    assert found.held_out == split.description
+    fitted = make_model("bias", **found.parameters).fit(split.train)
+    predicted = fitted.predict(split.test.user_index_of_nonzeros(), split.test.indices).clip(1, 5)
+    assert rmse(predicted, split.test.values) == found.best.value
+    assert quick("bias", ratings).held_out == "10% of the ratings, at random (seed 0)"
+
+
+def test_any_split_may_validate(ratings, tmp_path):
+    timed = with_times(ratings)
+    last_two = functools.partial(leave_last_split, k=2)
+    found = quick("bias", timed, validation=last_two, study=tmp_path / "s")
+    assert found.held_out == "the last 2 of each user's ratings"
+    assert found.validation_ratings == leave_last_split(timed, 2).without_new().test.n_ratings
+    with pytest.raises(DataError, match="is of another validation part;"):
+        quick("bias", timed, validation=leave_last_split, study=tmp_path / "s")
+
+
+@pytest.mark.parametrize("metric", ["rmse", "mae", "ndcg@5"])
+def test_held_out_users_validate(ratings, metric):
+    by_users = functools.partial(held_out_users, user_fraction=0.3, test_fraction=0.3)
+    bad = {"regularization": Range(0.5, 500.0, log=True)}
+    settings = {"ranges": bad, "fixed": {"factors": 2, "tol": 0.0}, "trials": 12}
+    found = quick("als", ratings, metric=metric, validation=by_users, **settings)
+    assert any(trial.state == "pruned" for trial in found.trials)
+    assert "iterations" not in found.parameters, "no sweep sees the validation users"
+    model = make_model("als", **found.parameters, threads=1)
+    table = evaluate([model], by_users(ratings), 5, new="drop").table
+    assert table[metric][0] == pytest.approx(found.best.value, rel=1e-12)
+    with pytest.raises(DataError, match="The implicit-bpr model cannot take in users"):
+        quick("implicit-bpr", ratings, metric="ndcg@5", validation=by_users)
+
+
+def test_a_validation_part_of_new_users_alone(ratings):
+    def of_one_user(data):
+        held = data.user_index_of_nonzeros() == 0
+        return Split(data.take(~held), data.take(held))
+
+    with pytest.raises(DataError, match="no rating has both a user and an item of the rest"):
+        quick("bias", ratings, validation=of_one_user)
 
 
 def test_the_median_rule():
@@ -106,7 +224,11 @@ def test_the_median_rule():
     before = [curve(9, 8, value, value - 1) for value in (3, 4, 5, 6, 7)]
     assert is_hopeless([9, 9, 5.1], before)
     assert not is_hopeless([9, 9, 5.0], before)
-    assert not is_hopeless([9, 9], before), "the first sweeps decide nothing"
+    assert is_hopeless([5.1, 9, 9], before, minimise=False) is False
+    more = [curve(1, 2, value) for value in (3, 4, 5, 6, 7)]
+    assert is_hopeless([1, 2, 4.9], more, minimise=False)
+    assert not is_hopeless([1, 5.0, 2], more, minimise=False)
+    assert not is_hopeless([], before)
     assert not is_hopeless([9, 5, 9], before), "the best sweep counts"
     assert not is_hopeless([9, 9, 9], before[1:]), "four are too few"
     pruned = curve(1, 1, 1, state="pruned")
@@ -124,8 +246,20 @@ def test_trials_without_a_finite_value_are_given_up(ratings, monkeypatch):
         quick("bias", ratings)
 
 
-def test_out_of_time_after_the_first_trial(ratings):
+def test_a_fit_that_breaks_down_is_given_up(contacts):
+    broken = {"regularization": Range(1e3, 1e4)}
+    settings = {"ranges": broken, "fixed": {"factors": 4}, "trials": 3}
+    found = quick("implicit-bpr", contacts, **settings)
+    assert [trial.state for trial in found.trials] == ["complete", "pruned", "pruned"]
+    assert found.best is found.trials[0]
+    with pytest.raises(DataError, match="The implicit-bpr fit broke down"):
+        quick("implicit-bpr", contacts, fixed={"factors": 4, "regularization": 1e4})
+
+
+def test_out_of_time_after_the_first_trial(ratings, monkeypatch):
     assert len(quick("als", ratings, timeout=0).trials) == 1
+    monkeypatch.setattr(Objective, "start", lambda *_: pytest.fail("a fit that nobody needs"))
+    assert len(quick("als", ratings, timeout=0, fixed={"factors": 2}).trials) == 1
     assert len(quick("als", ratings, timeout=math.inf).trials) == 6
 
 
@@ -162,7 +296,7 @@ def test_a_study_of_tpe_goes_on_as_if_nothing_had_happened(ratings, tmp_path):
         ({"random_state": 1}, "The study .* is of another seed; choose another directory"),
         ({"metric": "mae"}, "is of another metric;"),
         ({"fixed": {"user_damping": 1.0}}, "is of other ranges and other fixed parameters;"),
-        ({"validation_fraction": 0.2}, "is of another share of validation ratings;"),
+        ({"validation_fraction": 0.2}, "is of another validation part;"),
         ({"model": "als"}, "is of another model and other ranges;"),
     ],
 )
