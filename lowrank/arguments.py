@@ -21,11 +21,13 @@ from lowrank.solvers import SOLVERS, choose_method
 if TYPE_CHECKING:
     from lowrank.operators import MatrixOperator
 
-__all__ = ["Problem", "as_operator", "checked_generator", "validated"]
+__all__ = ["Problem", "as_operator", "checked_generator", "checked_rank", "validated"]
 
 _DEFAULT_TOL = {"float32": 1e-4, "float64": 1e-8}
-# Outside 2**-x ... 2**x the entries are rescaled: their squares must neither overflow nor vanish.
-_SAFE_EXPONENT = {"float32": 30, "float64": 300}
+_FINEST_TOL = 500  # in units of the machine epsilon: what tol=0 asks for, and rounding allows
+# Outside 2**-x ... 2**x the entries are rescaled: the solvers and the certificate sum fourth powers
+# of singular values, and of residuals, which must neither overflow nor vanish.
+_SAFE_EXPONENT = {"float32": 16, "float64": 160}
 _LARGEST_EXPONENT = {"float32": 120, "float64": 1000}
 
 
@@ -59,15 +61,13 @@ def validated(A: Any, k: Any, method: Any, tol: Any, center: Any, random_state: 
         One sentence each: what must be, and what it is.
     """
     matrix = as_operator(A)
-    k = _checked_rank(k, min(matrix.shape))
+    k = checked_rank(k, min(matrix.shape))
     tol = _checked_tol(tol, matrix.dtype)
     rng = checked_generator(random_state)
     row = _checked_center(center, matrix.shape[1])
-    exponent = _exponent_out_of_range(matrix.dtype, matrix.peak, row)
-    if exponent:
-        matrix = matrix.scaled(2.0**-exponent)
-    if row is not None:
-        matrix = matrix.centred(matrix.column_means() if row is True else row * 2.0**-exponent)
+    peak = _probed_peak(matrix) if isinstance(matrix, ProductOperator) else matrix.peak
+    exponent = _exponent_out_of_range(matrix.dtype, peak, row)
+    matrix = _conditioned(matrix, exponent, row)
     method = _checked_method(method, matrix, k)
     if k > 0 and _wants_dense_copy(matrix, method):
         matrix = _dense_copy(matrix)
@@ -177,7 +177,8 @@ def _not_finite(value: Any, row: int, column: int) -> ValueError:
     return ValueError(f"A must be finite; got {name} at row {row}, column {column}.")
 
 
-def _checked_rank(k: Any, largest: int) -> int:
+def checked_rank(k: Any, largest: int, what: str = "min(A.shape)") -> int:
+    """Return k as an int between 0 and the largest allowed, or say what would be right."""
     if isinstance(k, (bool, np.bool_)):
         raise TypeError(f"k must be an integer; got {k!r}.")
     try:
@@ -185,7 +186,7 @@ def _checked_rank(k: Any, largest: int) -> int:
     except TypeError:
         raise TypeError(f"k must be an integer; got {k!r}.") from None
     if not 0 <= rank <= largest:
-        raise ValueError(f"k must be between 0 and {largest} (min(A.shape)); got {rank}.")
+        raise ValueError(f"k must be between 0 and {largest} ({what}); got {rank}.")
     return rank
 
 
@@ -193,10 +194,10 @@ def _checked_tol(tol: Any, dtype: np.dtype[Any]) -> float:
     if tol is None:
         return _DEFAULT_TOL[str(dtype)]
     if isinstance(tol, (bool, np.bool_)) or not isinstance(tol, numbers.Real):
-        raise TypeError(f"tol must be a positive number or None; got {tol!r}.")
-    if not 0 < float(tol) < math.inf:
-        raise ValueError(f"tol must be a positive number or None; got {tol!r}.")
-    return float(tol)
+        raise TypeError(f"tol must be a number or None; got {tol!r}.")
+    if not 0 <= float(tol) < math.inf:
+        raise ValueError(f"tol must be finite, 0 or larger, or None; got {tol!r}.")
+    return float(tol) or _FINEST_TOL * float(np.finfo(dtype).eps)
 
 
 def checked_generator(random_state: Any) -> np.random.Generator:
@@ -232,6 +233,25 @@ def _checked_center(center: Any, columns: int) -> Any:
     if bad.size:
         raise ValueError(f"center must be finite; got {row[bad[0]]} at column {bad[0]}.")
     return row.astype(np.float64)
+
+
+def _conditioned(matrix: MatrixOperator, exponent: int, row: Any) -> MatrixOperator:
+    """Return (A - 1 row') * 2**-exponent; the products made to get there count as its passes."""
+    scaled = matrix.scaled(2.0**-exponent) if exponent else matrix
+    scaled.passes = matrix.passes
+    if row is None:
+        return scaled
+    centred = scaled.centred(scaled.column_means() if row is True else row * 2.0**-exponent)
+    centred.passes = scaled.passes
+    return centred
+
+
+def _probed_peak(matrix: ProductOperator) -> float:
+    """Return the size of the entries of a product with a random vector of length 1."""
+    direction = np.random.default_rng(0).standard_normal((matrix.shape[1], 1))
+    direction /= np.linalg.norm(direction) or 1.0
+    product = matrix.matmat(direction.astype(matrix.dtype))
+    return float(np.abs(product).max(initial=0.0))
 
 
 def _exponent_out_of_range(dtype: np.dtype[Any], peak: float, row: Any) -> int:

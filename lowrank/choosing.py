@@ -11,6 +11,7 @@ from scipy.special import gammaln
 from lowrank.arguments import as_operator, checked_generator
 from lowrank.cross_validation import bi_cross_validation
 from lowrank.rank import elbow, profile_likelihood, rank_for_energy
+from lowrank.row_centred import RowCentred
 from lowrank.svd import truncated_svd
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ __all__ = [
 _LARGEST_GRAM = 5000  # smaller side up to which a sparse matrix's whole spectrum is computed
 _MOST_RANKS = 50  # ranks that parallel analysis and the elbow look at
 _PERMUTATIONS = 20
+_SAFE_EXPONENT = 30  # of the largest entry: beyond, float32 leaves no room for its fourth power
 _QUANTILE = 0.95  # of the permuted singular values, which a real one must exceed
 
 
@@ -83,6 +85,7 @@ def choose_rank(
     if rule == "parallel":
         return parallel_analysis(A, center=center, random_state=random_state)
     if rule == "cv":
+        A, _ = _moderate(A)
         errors = bi_cross_validation(A, _MOST_RANKS, center=center, random_state=random_state)
         rounding = 1e3 * float(np.finfo(as_operator(A).dtype).eps) * errors[0]
         return int(np.argmax(errors <= errors.min() + rounding))
@@ -100,7 +103,8 @@ def choose_rank(
                 f"rule 'mle' needs at least as many samples as features; got {rows} and {columns}."
             )
         eigenvalues = np.zeros(columns)
-        eigenvalues[: s.size] = s**2 / max(rows - 1, 1)
+        unit = math.ldexp(1.0, -math.frexp(s.max(initial=0.0))[1])  # squares must not overflow
+        eigenvalues[: s.size] = (s * unit) ** 2 / max(rows - 1, 1)
         return minka(eigenvalues, rows)
     return gavish_donoho(s, (rows, columns))
 
@@ -248,17 +252,19 @@ def parallel_analysis(A: Any, *, center: bool | None = None, random_state: Any =
     k = min(_MOST_RANKS, *as_operator(A).shape)
     real = truncated_svd(A, k, center=center, random_state=0).s
     chance = [
-        truncated_svd(_permuted(A, rng), k, center=center, tol=1e-3, random_state=0).s
+        truncated_svd(_permuted(A, rng, center), k, center=center, tol=1e-3, random_state=0).s
         for _ in range(_PERMUTATIONS)
     ]
     above = real > np.quantile(chance, _QUANTILE, axis=0)
     return int(np.argmin(np.append(above, False)))
 
 
-def _permuted(A: Any, rng: np.random.Generator) -> Any:
+def _permuted(A: Any, rng: np.random.Generator, center: bool | None) -> Any:
     """Return a matrix with the entries of each column of A at random rows."""
     from scipy import sparse
 
+    if isinstance(A, RowCentred):  # the permuted rows have other means
+        return A.with_entries(_permuted(A.csr, rng, center).tocsr(), bool(center))
     _require_entries(A)
     if not sparse.issparse(A):
         return rng.permuted(np.asarray(A), axis=0)
@@ -290,12 +296,15 @@ def whole_spectrum(A: Any, center: bool) -> Float64Array:
     """Return all singular values, descending; of a sparse matrix by its smaller Gram matrix."""
     from scipy import sparse
 
-    _require_entries(A)
-    if not sparse.issparse(A):
+    known = isinstance(A, RowCentred)
+    if not known:
+        _require_entries(A)
+    A, exponent = _moderate(A)
+    if not (known or sparse.issparse(A)):
         mean = as_operator(A).column_means() * center
         dense = np.asarray(A, dtype=np.float64)
         spectrum: Float64Array = np.linalg.svd(dense - mean, compute_uv=False).astype(np.float64)
-        return spectrum
+        return np.ldexp(spectrum, exponent)
     shape = as_operator(A).shape
     if min(shape) > _LARGEST_GRAM:
         raise ValueError(
@@ -304,16 +313,37 @@ def whole_spectrum(A: Any, center: bool) -> Float64Array:
         )
     eigenvalues = np.asarray(np.linalg.eigvalsh(_smaller_gram(A, center))[::-1], np.float64)
     rounding = eigenvalues.max(initial=0.0) * max(shape) * np.finfo(np.float64).eps
-    return np.sqrt(np.where(eigenvalues > rounding, eigenvalues, 0.0))
+    return np.ldexp(np.sqrt(np.where(eigenvalues > rounding, eigenvalues, 0.0)), exponent)
+
+
+def _moderate(A: Any) -> tuple[Any, int]:
+    """Return A * 2**-x and x: not 0 if squares of its entries might overflow or vanish."""
+    from scipy import sparse
+
+    exponent = math.frexp(as_operator(A).peak)[1]
+    if abs(exponent) <= _SAFE_EXPONENT:
+        return A, 0
+    exponent = max(-1000, min(1000, exponent))
+    return (_as_csr(A) if sparse.issparse(A) else np.asarray(A)) * 2.0**-exponent, exponent
 
 
 def _smaller_gram(A: Any, center: bool) -> Float64Array:
-    csr = _as_csr(A).astype(np.float64)
-    rows, columns = csr.shape
-    mean = csr.sum(axis=0) / max(rows, 1) * center
-    if columns <= rows:
-        gram: Float64Array = (csr.T @ csr).toarray() - rows * np.outer(mean, mean)
-    else:
-        cross = csr @ mean
-        gram = (csr @ csr.T).toarray() - cross[:, None] - cross + float(mean @ mean)
+    """Return Y'Y or Y Y', whichever is smaller, of Y = S - L R' with a sparse S."""
+    S, L, R = _corrected(A, center)
+    if S.shape[1] > S.shape[0]:
+        S, L, R = S.T.tocsr(), R, L
+    cross = (S.T @ L) @ R.T
+    gram: Float64Array = (S.T @ S).toarray() - cross - cross.T + R @ (L.T @ L) @ R.T
     return gram
+
+
+def _corrected(A: Any, center: bool) -> tuple[Any, Float64Array, Float64Array]:
+    """Return the entries of A, and what is subtracted from them as two factors."""
+    known = isinstance(A, RowCentred)
+    csr = _as_csr(A.csr if known else A).astype(np.float64)
+    left, right = np.zeros((2, csr.shape[0])), np.zeros((2, csr.shape[1]))
+    left[0], right[0] = 1.0, as_operator(csr).column_means() * center
+    if known:
+        left[1], right[1] = A.offsets, A.weights
+        right[0] -= A.offsets.mean() * A.weights * center
+    return csr, left.T, right.T

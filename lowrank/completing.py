@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -42,6 +42,9 @@ _PENALTIES = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.001)
 _PATIENCE = 2  # candidates with a clearly higher held-out error that end a search
 _CLEARLY = 1.001
 _HELD_OUT = 0.1
+# Entries outside 2**-x ... 2**x are rescaled: their squares must neither overflow nor vanish.
+_SAFE_EXPONENT = 30
+_LARGEST_EXPONENT = 1000
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -229,7 +232,31 @@ def complete(
     if regularization is not None:
         check_positive(regularization, "regularization")
     run = _by_als if method == "als" else _by_soft_impute
-    return run(known, rank, regularization, biases, random_state)
+    exponent = math.frexp(float(np.abs(known.data).max()))[1]
+    if abs(exponent) <= _SAFE_EXPONENT:
+        return run(known, rank, regularization, biases, random_state)
+    unit = 2.0 ** max(-_LARGEST_EXPONENT, min(_LARGEST_EXPONENT, exponent))
+    if regularization is not None and method == "soft-impute":
+        regularization /= unit
+    known = (known.astype(np.float64) * (1 / unit)).astype(known.dtype)
+    return _times(run(known, rank, regularization, biases, random_state), unit)
+
+
+def _times(found: Completion, unit: float) -> Completion:
+    """Return the completion of a matrix from that of the matrix divided by a number."""
+    size = found.factors.dtype.type(unit)
+    relative = found.method == "als"  # whose penalty counts in units of the entries' deviation
+    error = found.held_out_rmse
+    return replace(
+        found,
+        mean=found.mean * unit,
+        row_bias=found.row_bias * size,
+        column_bias=found.column_bias * size,
+        factors=found.factors * unit,
+        regularization=found.regularization * (1.0 if relative else unit),
+        rmse=found.rmse * unit,
+        held_out_rmse=None if error is None else error * unit,
+    )
 
 
 def _checked_rank(k: Any, largest: int) -> int | None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lowrank.arguments import as_operator, checked_generator
+from lowrank.estimators import SparseSamples
+from lowrank.row_centred import RowCentred
 from lowrank.svd import truncated_svd
 
 if TYPE_CHECKING:
@@ -76,7 +78,8 @@ def _indexable(A: Any, center: bool | None) -> tuple[Any, Float64Array]:
     from scipy import sparse
     from scipy.sparse.linalg import LinearOperator
 
-    if isinstance(A, LinearOperator):
+    known = isinstance(A, RowCentred)
+    if isinstance(A, LinearOperator) and not known:
         raise TypeError("A must be an array or a sparse matrix; got a LinearOperator.")
     operator = as_operator(A)
     if min(operator.shape) < _FOLDS:
@@ -86,7 +89,9 @@ def _indexable(A: Any, center: bool | None) -> tuple[Any, Float64Array]:
         )
     mean = operator.column_means() if center else np.zeros(operator.shape[1])
     matrix: Any = A  # of unknown type: scipy's stubs know no union of its formats
-    return (sparse.csr_array(matrix) if sparse.issparse(A) else np.asarray(A)), mean
+    if not known:
+        matrix = sparse.csr_array(matrix) if sparse.issparse(A) else np.asarray(A)
+    return matrix, mean
 
 
 class _Blocks:
@@ -111,6 +116,13 @@ class _Blocks:
         overlap = np.einsum("ij,ij->j", left, self.held_out @ right - self.mean @ right)
         gram = (left.T @ left) * (right.T @ right)
         squares = np.array([gram[:j, :j].sum() for j in range(k + 1)])
-        total = as_operator(self.held_out).centred(self.mean).frobenius_norm() or 0.0
-        errors: Float64Array = total**2 - 2 * np.append(0, np.cumsum(overlap)) + squares
+        total = _squares(self.held_out, self.mean)
+        errors: Float64Array = total - 2 * np.append(0, np.cumsum(overlap)) + squares
         return errors
+
+
+def _squares(A: Any, row: Float64Array) -> float:
+    """Return ||A - 1 row'||_F^2."""
+    if isinstance(A, RowCentred):
+        return float(SparseSamples(A.csr, A.offsets, A.weights).column_squares(row).sum())
+    return (as_operator(A).distance_to_row(row) or 0.0) ** 2

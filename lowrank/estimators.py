@@ -27,6 +27,7 @@ __all__ = [
     "DenseSamples",
     "Samples",
     "SparseSamples",
+    "checked_scores",
     "column_scale",
     "negligible_value",
     "require_samples",
@@ -158,30 +159,11 @@ class SparseSamples(Samples):
     @property
     def matrix(self) -> Any:
         """Y: the sparse matrix, or a LinearOperator if something is subtracted from the rows."""
-        from scipy.sparse.linalg import LinearOperator
+        from lowrank.row_centred import RowCentred
 
         if self._offsets is None:
             return self._csr
-        return LinearOperator(
-            shape=self.shape,
-            dtype=self.dtype,
-            matvec=lambda x: self._product(x.reshape(-1, 1))[:, 0],
-            rmatvec=lambda y: self._transposed_product(y.reshape(-1, 1))[:, 0],
-            matmat=self._product,
-            rmatmat=self._transposed_product,
-        )
-
-    def _product(self, block: FloatArray) -> FloatArray:
-        product = self._operator.matmat(np.ascontiguousarray(block, self.dtype))
-        if self._offsets is not None:
-            product -= np.outer(self._offsets, self._weights @ block).astype(self.dtype)
-        return product
-
-    def _transposed_product(self, block: FloatArray) -> FloatArray:
-        product = self._operator.rmatmat(np.ascontiguousarray(block, self.dtype))
-        if self._offsets is not None:
-            product -= np.outer(self._weights, self._offsets @ block).astype(self.dtype)
-        return product
+        return RowCentred(self._csr, self._offsets, self._weights)
 
     def _column_means(self) -> Float64Array:
         means = self._operator.column_means()
@@ -218,7 +200,8 @@ class SparseSamples(Samples):
 
     def projected(self, row: Float64Array, components: FloatArray) -> FloatArray:
         """Return (Y - 1 row') components', the subtraction as a correction of rank one."""
-        scores = self._product(components.T)
+        matrix = self._operator if self._offsets is None else self.matrix
+        scores: FloatArray = matrix.matmat(np.ascontiguousarray(components.T, self.dtype))
         scores -= (components @ row).astype(self.dtype)
         return scores
 
@@ -325,6 +308,23 @@ def negligible_value(svd: SVD, means: Float64Array) -> float:
     subtracted = float(np.linalg.norm(means)) * float(np.sqrt(svd.shape[0]))
     rounding = eps * (max(svd.shape) * largest + 4 * subtracted)
     return max(rounding, float(svd.residuals.max(initial=0.0)))
+
+
+def checked_scores(X: Any, columns: int, what: str = "n_components_") -> FloatArray:
+    """Check what an inverse transform is given, and return it as float32 or float64.
+
+    Raises
+    ------
+    ValueError
+        If X is not finite, or has another number of columns.
+    """
+    from sklearn.utils.validation import check_array
+
+    dtypes = [np.float64, np.float32]
+    scores: FloatArray = check_array(X, input_name="X", dtype=dtypes, ensure_min_features=0)
+    if scores.shape[1] != columns:
+        raise ValueError(f"X must have {columns} columns ({what}); got {scores.shape[1]}.")
+    return scores
 
 
 def require_samples(count: int, ddof: int) -> None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from lowrank.arguments import checked_generator
+
 if TYPE_CHECKING:
     from lowrank.estimators import Float64Array, Samples
     from lowrank.operators import FloatArray
@@ -97,7 +99,10 @@ class NormalModel:
         ndarray of shape (n_samples,)
             -inf for each sample if the covariance is singular, so that there is no density.
         """
-        samples = self._prepared(X)
+        return self._log_likelihoods(self._prepared(X))
+
+    def _log_likelihoods(self, samples: Samples) -> FloatArray:
+        """Return the log-likelihood of each of the prepared samples."""
         if self._is_degenerate():
             return np.full(samples.shape[0], -np.inf, samples.dtype)
         variances, noise = self._density_variances()
@@ -134,7 +139,7 @@ class NormalModel:
         Parameters
         ----------
         n_samples : int, default 1
-        random_state : int, Generator or None
+        random_state : int, Generator, RandomState or None
             Seed; by default that of the estimator.
 
         Returns
@@ -142,10 +147,7 @@ class NormalModel:
         ndarray of shape (n_samples, n_features)
         """
         check_is_fitted(self)
-        seed = self.random_state if random_state is None else random_state
-        if isinstance(seed, np.random.RandomState):
-            seed = seed.randint(0, 2**31, size=4)
-        rng = np.random.default_rng(seed)
+        rng = checked_generator(self.random_state if random_state is None else random_state)
         excess = np.maximum(self.explained_variance_ - self.noise_variance_, 0)
         hidden = rng.standard_normal((n_samples, self.n_components_)) * np.sqrt(excess)
         noise = rng.standard_normal((n_samples, self.n_features_in_)) * self.noise_variance_**0.5

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from lowrank.directions import Search, directions_for_fraction, principal_directions
-from lowrank.estimators import column_scale, require_samples, samples_of
+from lowrank.estimators import checked_scores, column_scale, require_samples, samples_of
 from lowrank.normal_model import NormalModel
 
 if TYPE_CHECKING:
@@ -62,13 +62,16 @@ class PCA(
         divided by 1. Sparse data stay sparse.
     center_samples : bool, default False
         First subtract from each row its own mean, as for image patches; from sparse data as a
-        correction of rank one. `inverse_transform` does not restore these means.
+        correction of rank one. `inverse_transform` does not restore these means. The rule
+        "parallel" then permutes the entries of sparse data before their rows are centred, and
+        brings the columns of the result to the length that they have in the data.
     ddof : int, default 1
         Variances have the divisor n_samples - ddof.
     whiten : bool, default False
         Scale the scores to variance 1. Scores along directions without variance become 0.
     tol : float, optional
-        Accuracy of the singular triplets, as in `lowrank.truncated_svd`.
+        Accuracy of the singular triplets, as in `lowrank.truncated_svd`: by default 1e-8 (1e-4 in
+        float32) of the largest value, and 0 for all that rounding allows.
     random_state : int, Generator, RandomState or None
         Seed of the solver's start vectors, of the rules that draw random numbers and of `sample`.
 
@@ -219,11 +222,7 @@ class PCA(
             If X has not n_components_ columns.
         """
         check_is_fitted(self)
-        scores = check_array(X, input_name="X", dtype=_DTYPES, ensure_min_features=0)
-        if scores.shape[1] != self.n_components_:
-            raise ValueError(
-                f"X must have {self.n_components_} columns (n_components_); got {scores.shape[1]}."
-            )
+        scores = checked_scores(X, self.n_components_)
         if self.whiten:
             scores = scores * np.sqrt(self.explained_variance_)
         samples: FloatArray = scores @ self.components_
@@ -340,7 +339,7 @@ class PCA(
 def _left(total: float, parts: FloatArray) -> float:
     """Return total - sum(parts), and 0 for what is only rounding."""
     rest = total - float(parts.sum(dtype=np.float64))
-    rounding = 4 * float(np.finfo(parts.dtype).eps) * total
+    rounding = 4 * float(np.finfo(parts.dtype).eps) * total * max(1.0, parts.size**0.5)
     return rest if rest > rounding else 0.0
 
 

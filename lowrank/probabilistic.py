@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
-from lowrank.estimators import samples_of
+from lowrank.estimators import checked_scores, samples_of
 from lowrank.incomplete import FactorModel, IncompleteRows, em_steps, posteriors
 from lowrank.normal_model import NormalModel
 from lowrank.pca import PCA
@@ -192,11 +192,7 @@ class ProbabilisticPCA(
             If X has not n_components_ columns.
         """
         check_is_fitted(self)
-        hidden = check_array(X, input_name="X", dtype=_DTYPES, ensure_min_features=0)
-        if hidden.shape[1] != self.n_components_:
-            raise ValueError(
-                f"X must have {self.n_components_} columns (n_components_); got {hidden.shape[1]}."
-            )
+        hidden = checked_scores(X, self.n_components_)
         samples: FloatArray = hidden @ self.loadings_.T
         samples += self.mean_
         return samples
@@ -238,9 +234,12 @@ class ProbabilisticPCA(
             0 for a row without a known entry; -inf for each row if noise_variance_ is 0.
         """
         check_is_fitted(self)
-        X = self._checked(X)
+        return self._log_densities(self._checked(X))
+
+    def _log_densities(self, X: Any) -> FloatArray:
+        """Return the log-density of the known entries of each row of checked data."""
         if not _has_missing(X) or self._is_degenerate():
-            return super().score_samples(X)
+            return self._log_likelihoods(samples_of(X, False))
         likelihood = np.empty(X.shape[0])
         for posterior in posteriors(IncompleteRows(X, self._location), self._model()):
             likelihood[posterior.block.rows] = posterior.log_likelihood
@@ -255,7 +254,7 @@ class ProbabilisticPCA(
         )
         self._negligible_variance = pca._negligible_variance
         self.n_iter_ = 1
-        self.log_likelihood_ = float(self.score_samples(X).sum(dtype=np.float64))
+        self.log_likelihood_ = float(self._log_densities(X).sum(dtype=np.float64))
 
     def _fit_incomplete(self, X: FloatArray) -> None:
         _require_known_columns(X)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from lowrank.arguments import as_operator, checked_generator
+from lowrank.estimators import checked_scores
 
 if TYPE_CHECKING:
     from lowrank.operators import FloatArray
@@ -140,12 +141,7 @@ class _Projection(
             If X has not n_components_ columns.
         """
         check_is_fitted(self)
-        projected = check_array(X, input_name="X", dtype=_DTYPES)
-        if projected.shape[1] != self.n_components_:
-            raise ValueError(
-                f"X must have {self.n_components_} columns (n_components_); "
-                f"got {projected.shape[1]}."
-            )
+        projected = checked_scores(X, self.n_components_)
         gram = self.components_ @ self.components_.T
         dense = gram if isinstance(gram, np.ndarray) else gram.toarray()
         inverse = np.linalg.pinv(dense.astype(np.float64), hermitian=True)

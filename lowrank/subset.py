@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lowrank.approximation import LowRank
-from lowrank.arguments import as_operator, checked_generator
+from lowrank.arguments import as_operator, checked_generator, checked_rank
 from lowrank.column_search import columns_of, eliminated, greedy
 from lowrank.estimators import negligible_value
 from lowrank.svd import truncated_svd
@@ -220,7 +219,7 @@ def select_columns(A: Any, k: int, *, method: str = "qr", random_state: Any = No
     _check_method(method)
     rng = checked_generator(random_state)
     shape = _checked_shape(A)
-    count = _checked_count(k, shape[1])
+    count = checked_rank(k, shape[1], "columns of A")
     given = _given(A, min(count, *shape), rng)
     columns = columns_of(given.matrix)
     chosen = _chosen(columns, given.svd, count, method, rng, rows=False)
@@ -274,7 +273,7 @@ def cur(A: Any, k: int, *, method: str = "qr", random_state: Any = None) -> CUR:
     _check_method(method)
     rng = checked_generator(random_state)
     shape = _checked_shape(A)
-    count = _checked_count(k, min(shape), "min(A.shape)")
+    count = checked_rank(k, min(shape))
     given = _given(A, count, rng)
     columns, rows = columns_of(given.matrix), columns_of(given.matrix.T)
     first = _chosen(columns, given.svd, count, method, rng, rows=False)
@@ -382,15 +381,3 @@ def _checked_shape(A: Any) -> tuple[int, int]:
     if isinstance(A, LinearOperator):
         raise TypeError("A must be an array or a sparse matrix; got a LinearOperator.")
     return as_operator(A).shape
-
-
-def _checked_count(k: Any, largest: int, what: str = "columns of A") -> int:
-    if isinstance(k, (bool, np.bool_)):
-        raise TypeError(f"k must be an integer; got {k!r}.")
-    try:
-        count = operator.index(k)
-    except TypeError:
-        raise TypeError(f"k must be an integer; got {k!r}.") from None
-    if not 0 <= count <= largest:
-        raise ValueError(f"k must be between 0 and {largest} ({what}); got {count}.")
-    return count

@@ -153,8 +153,9 @@ def truncated_svd(
         value, which no residual shows.
     tol : float, optional
         Largest residual that is accepted, relative to ``s[0]``. By default 1e-8 for float64 and
-        1e-4 for float32. The error of a singular value is at most its residual, and about the
-        square of it where the values are well apart.
+        1e-4 for float32; 0 stands for what rounding allows, 500 times the machine epsilon. The
+        error of a singular value is at most its residual, and about the square of it where the
+        values are well apart; that of a vector, its residual over the gap to the next value.
     center : bool or array-like of shape (m,), optional
         True subtracts the column means, an array subtracts itself from each row of A. Sparse input
         and LinearOperators are corrected product by product and never become dense by it; a

@@ -13,9 +13,15 @@ from sklearn.base import (
     OneToOneFeatureMixin,
     TransformerMixin,
 )
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
-from lowrank.estimators import column_scale, negligible_value, require_samples, samples_of
+from lowrank.estimators import (
+    checked_scores,
+    column_scale,
+    negligible_value,
+    require_samples,
+    samples_of,
+)
 from lowrank.svd import truncated_svd
 
 if TYPE_CHECKING:
@@ -182,12 +188,7 @@ class Whitening(
             If X has another number of columns.
         """
         check_is_fitted(self)
-        whitened = check_array(X, input_name="X", dtype=_DTYPES, ensure_min_features=0)
-        if whitened.shape[1] != self._n_features_out:
-            raise ValueError(
-                f"X must have {self._n_features_out} columns, as whitened data have; "
-                f"got {whitened.shape[1]}."
-            )
+        whitened = checked_scores(X, self._n_features_out, "as whitened data have")
         if self.method != "pca":
             whitened = whitened @ self.components_.T
         samples: FloatArray = (whitened * self._deviations()) @ self.components_

@@ -54,7 +54,8 @@ def scree(
     ImportError
         If matplotlib is not installed.
     ValueError
-        If the values are not descending, there are none, or `k` is out of its range.
+        If the values are not descending, there are none, `k` is out of its range, or a `rule` is
+        named without the `k` that it chose.
 
     Examples
     --------
@@ -63,6 +64,8 @@ def scree(
     'component'
     """
     values, shares, name, whole = _curve(spectrum, total)
+    if rule is not None and k is None:
+        raise ValueError(f"k must be given with a rule, as what it chose; got rule={rule!r} alone.")
     if k is not None and not 0 <= operator.index(k) <= values.size:
         raise ValueError(f"k must be between 0 and {values.size}; got {k}.")
     axes = axes_of(ax, (7, 4.2))

@@ -50,7 +50,7 @@ def test_bound_of_a_centred_matrix_is_of_what_was_decomposed():
     assert np.linalg.norm(rest, 2) <= result.spectral_error_bound < 3.0
 
 
-@pytest.mark.parametrize("scale", [1e-200, 1.0, 1e200])
+@pytest.mark.parametrize("scale", [1e-200, 1e-88, 1.0, 1e88, 1e200])
 def test_bound_scales_with_the_matrix(scale):
     plain = truncated_svd(decaying(), 5, random_state=0).spectral_error_bound
     scaled = truncated_svd(decaying() * scale, 5, random_state=0).spectral_error_bound

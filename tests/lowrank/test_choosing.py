@@ -40,6 +40,17 @@ def test_every_rule_finds_a_planted_rank(rule, convert, center, shape):
     assert choose_rank(convert(planted(shape=shape)), rule, center=center) == 3
 
 
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("convert", [np.asarray, sparse.csr_array])
+@pytest.mark.parametrize(
+    ("size", "dtype"), [(1e-290, np.float64), (1e200, np.float64), (1e30, np.float32)]
+)
+def test_every_rule_works_at_extreme_scales(rule, convert, size, dtype):
+    plain, scaled = (convert((planted() * unit).astype(dtype)) for unit in (1.0, size))
+    for center in (None, True):
+        assert choose_rank(scaled, rule, center=center) == choose_rank(plain, rule, center=center)
+
+
 @pytest.mark.parametrize("rule", ["gavish-donoho", "parallel", "cv"])
 def test_noise_alone_has_no_rank(rule):
     assert choose_rank(planted(rank=0), rule) == 0

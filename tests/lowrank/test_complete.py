@@ -37,6 +37,27 @@ def rms(values):
 
 
 @methods
+@pytest.mark.parametrize(
+    ("size", "dtype"),
+    [(2.0**-900, np.float64), (2.0**900, np.float64), (2.0**-120, np.float32), (2.0**120, "f4")],
+)
+@pytest.mark.parametrize("penalty", [None, 0.5])
+def test_every_scale_is_completed_alike(method, size, dtype, penalty):
+    X = table()[0].astype(dtype)
+    given = penalty if penalty is None or method == "als" else penalty * size
+    scaled = complete((X * size).astype(dtype), method=method, regularization=given)
+    plain = complete(X, method=method, regularization=penalty)
+    near = {"rtol": 1e-2 if X.dtype == np.float32 else 1e-9}
+    np.testing.assert_allclose(scaled.toarray() / size, plain.toarray(), **near)
+    assert scaled.toarray().dtype == X.dtype
+    assert scaled.rmse / size == pytest.approx(plain.rmse, rel=1e-2)
+    unit = 1.0 if method == "als" else size
+    assert scaled.regularization / unit == pytest.approx(plain.regularization, rel=1e-3)
+    if penalty is None:
+        assert scaled.held_out_rmse / size == pytest.approx(plain.held_out_rmse, rel=1e-2)
+
+
+@methods
 def test_recovers_what_is_unknown(method):
     X, full = table()
     result = complete(X, method)

@@ -201,6 +201,16 @@ def test_samples_follow_the_model():
     assert not np.array_equal(pca.sample(3, random_state=7), pca.sample(3, random_state=8))
 
 
+def test_noise_variance_of_exact_low_rank_is_zero():
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        rows, columns = (int(size) for size in rng.integers(20, 200, 2))
+        k = min(rows, columns) // 2
+        X = rng.standard_normal((rows, k)) @ rng.standard_normal((k, columns)) + 1
+        pca = PCA(k).fit(X)
+        assert pca.noise_variance_ == pca.distortion_ == 0, (seed, rows, columns)
+
+
 def test_degenerate_model_has_no_density():
     X = gaussian(rows=5)
     pca = PCA().fit(X)
@@ -323,6 +333,20 @@ def test_fraction_takes_the_fewest_components_that_suffice(shape, fraction, as_s
     shares = pca.explained_variance_ratio_.cumsum()
     assert shares[-1] >= fraction - 1e-9
     assert pca.n_components_ == 1 or shares[-2] < fraction
+
+
+@pytest.mark.parametrize("rule", ["elbow", "gavish-donoho", "parallel", "cv", "mle"])
+@pytest.mark.parametrize("center", ["exact", False])
+@pytest.mark.parametrize("standardize", [False, True])
+def test_rules_choose_the_same_with_sparse_rows_centred(rule, center, standardize):
+    rng = np.random.default_rng(0)
+    kept = rng.random((120, 2)) < 0.4
+    X = 9 * (kept * rng.random(kept.shape)) @ rng.random((2, 30)) + rng.random((120, 30))
+    X[~kept.any(axis=1)] = 0
+    options = {"center": center, "center_samples": True, "standardize": standardize}
+    dense = PCA(rule, **options, random_state=0).fit(X)
+    pca = PCA(rule, **options, random_state=0).fit(sparse.csr_array(X))
+    assert pca.n_components_ == dense.n_components_ > 0
 
 
 def test_fraction_is_searched_beyond_the_first_guess():

@@ -97,6 +97,11 @@ def test_a_bad_rank_is_refused():
         scree([2.0, 1.0], k=3)
 
 
+def test_scree_needs_the_rank_that_a_rule_chose():
+    with pytest.raises(ValueError, match=r"k must be given with a rule, .* got rule='elbow' alone"):
+        scree([3.0, 2.0, 1.0], rule="elbow")
+
+
 def test_scores_have_a_look_for_each_class(pca):
     Z, labels = pca.transform(X), np.repeat(["a", "b", "c", "d", "e"], 10)
     axes = scores(Z, labels, components=(1, 2), estimator=pca)

@@ -5,6 +5,7 @@ import warnings
 from itertools import islice
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -323,6 +324,15 @@ def test_inverse_transform_and_pipeline():
     pipeline.set_output(transform="default")
     assert pipeline.fit_transform(holed(X)).shape == (200, 2)
     assert list(model.get_feature_names_out()) == ["probabilisticpca0", "probabilisticpca1"]
+
+
+@pytest.mark.parametrize("prepare", [holed, np.asarray])
+def test_a_frame_is_fitted_without_a_warning(prepare):
+    X = prepare(drawn())
+    frame = pd.DataFrame(X, columns=list("abcdef"))
+    model = ProbabilisticPCA(2, random_state=0).fit(frame)
+    assert list(model.feature_names_in_) == list("abcdef")
+    assert model.log_likelihood_ == pytest.approx(model.score_samples(frame).sum())
 
 
 @pytest.mark.parametrize("prepare", [holed, np.asarray])

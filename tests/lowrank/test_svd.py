@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
+from scipy.sparse.linalg import aslinearoperator
 
 from lowrank import truncated_svd
 
@@ -107,6 +108,19 @@ def test_restarts_reach_the_tolerance(method, dtype, shape):
     check_svd(result, matrix, TOL[dtype])
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    "spectrum",
+    [1 / np.sqrt(np.arange(1, 301)), 0.8 ** np.arange(300), np.repeat([2.0, 1.0], 150)],
+    ids=["slow", "fast", "equal"],
+)
+def test_tolerance_zero_is_all_that_rounding_allows(spectrum, dtype):
+    matrix = with_spectrum(spectrum, 500, 300).astype(dtype)
+    result = truncated_svd(sparse.csr_array(matrix), 20, tol=0, random_state=0)
+    assert result.method != "dense"
+    check_svd(result, matrix, 500 * np.finfo(dtype).eps)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_spectrum_of_the_bidiagonal_difference_matrix(method):
     n = 300
@@ -172,7 +186,7 @@ def test_scaling_and_permutation(problem, exponent):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("size", [1e-290, 1e-160, 1e160, 1e290])
+@pytest.mark.parametrize("size", [1e-290, 1e-160, 1e-85, 1e80, 1e160, 1e290])
 def test_extreme_scales_in_float64(method, size):
     matrix = with_spectrum([3.0, 2.0, 1.0, 0.5], 50, 40)
     result = truncated_svd(matrix * size, 3, method=method, random_state=0)
@@ -194,3 +208,15 @@ def test_float32_accumulates_norms_in_float64():
     matrix = np.full((2000, 500), 0.1, np.float32)
     result = truncated_svd(sparse.csr_array(matrix), 1, random_state=0)
     assert result.frobenius_norm == pytest.approx(float(np.float32(0.1)) * np.sqrt(1e6), rel=1e-12)
+
+
+@pytest.mark.parametrize("method", ["dense", "lanczos", "randomized"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("power", [-0.9, -0.3, 0.3, 0.9])
+def test_extreme_scales_of_a_linear_operator(method, dtype, power):
+    size = float(np.finfo(dtype).max) ** power
+    matrix = (with_spectrum([3.0, 2.0, 1.0, 0.5], 50, 40) * size).astype(dtype)
+    result = truncated_svd(aslinearoperator(matrix), 3, method=method, random_state=0)
+    np.testing.assert_allclose(result.s / size, [3.0, 2.0, 1.0], rtol=10 * TOL[dtype])
+    assert 0.5 <= 1.001 * result.spectral_error_bound / size <= 20
+    assert result.residuals.max() <= TOL[dtype] * result.s[0]

@@ -229,11 +229,11 @@ def test_numpy_integers_are_ranks():
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"tol": 0.0}, ValueError, r"tol must be a positive number or None; got 0\.0\."),
-        ({"tol": -1e-3}, ValueError, r"tol must be a positive number"),
-        ({"tol": np.nan}, ValueError, r"tol must be a positive number"),
-        ({"tol": "small"}, TypeError, r"tol must be a positive number or None; got 'small'\."),
-        ({"tol": True}, TypeError, r"tol must be a positive number"),
+        ({"tol": -1e-3}, ValueError, r"tol must be finite, 0 or larger, or None; got -0\.001\."),
+        ({"tol": np.nan}, ValueError, r"tol must be finite, 0 or larger, or None; got nan\."),
+        ({"tol": np.inf}, ValueError, r"tol must be finite, 0 or larger, or None; got inf\."),
+        ({"tol": "small"}, TypeError, r"tol must be a number or None; got 'small'\."),
+        ({"tol": True}, TypeError, r"tol must be a number or None; got True\."),
         (
             {"method": "magic"},
             ValueError,

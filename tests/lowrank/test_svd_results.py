@@ -157,9 +157,11 @@ def test_random_state_kinds():
     assert (fresh[0] != fresh[1]).any()
 
 
-def test_passes_are_counted():
+@pytest.mark.parametrize("center", [None, True])
+@pytest.mark.parametrize("size", [1.0, 1e-200])
+def test_passes_are_counted(center, size):
     calls = []
-    matrix = gaussian(200, 150)
+    matrix = gaussian(200, 150) * size
 
     def product(name, array):
         def call(block):
@@ -176,8 +178,12 @@ def test_passes_are_counted():
         rmatmat=product("A'", matrix.T),
         dtype=np.float64,
     )
-    result = truncated_svd(operator, 3, method="randomized", random_state=0)
+    result = truncated_svd(operator, 3, method="randomized", center=center, random_state=0)
     assert result.passes == len(calls)
+
+
+def test_a_dense_copy_is_one_pass():
+    matrix = gaussian(200, 150)
     assert truncated_svd(matrix, 3, method="dense").passes == 3
     assert truncated_svd(sparse.csr_array(matrix), 3, method="dense").passes == 3
 

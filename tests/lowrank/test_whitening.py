@@ -178,7 +178,7 @@ def test_sparse_and_not_finite_data_are_refused():
 
 @pytest.mark.parametrize("method", METHODS)
 def test_inverse_transform_checks_the_number_of_columns(method):
-    with pytest.raises(ValueError, match="X must have 6 columns, as whitened data have; got 2"):
+    with pytest.raises(ValueError, match=r"X must have 6 columns \(as whitened data have\); got 2"):
         Whitening(method).fit(correlated()).inverse_transform(np.zeros((3, 2)))
 
 
