@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from recsys.errors import DataError, ModelFileError
+from recsys.leftovers import old_one_of
 
 __all__ = [
     "FORMAT_VERSION",
@@ -34,6 +36,7 @@ MANIFEST = "model.json"
 FORMAT_VERSION = 1
 SPARK_FORMAT = "recsys-spark-model"  # of what `recsys.spark` writes, and one machine may open
 
+_LONGEST = 64 * 2**20  # bytes of model.json
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 T = TypeVar("T")
@@ -154,11 +157,22 @@ def read_manifest(path: str | Path, form: Form | None = None) -> Manifest:
     with Reading(path, form):
         if not file.is_file():
             raise ModelFileError(_why_none(Path(path), form))
-        document = _object(file.read_bytes())
+        document = _object(_contents(file))
         if document.get("format") != form.format:
             raise ModelFileError(_why_other(Path(path), document.get("format"), form))
         _refuse_newer(path, document, form)
         return _parse(document, form)
+
+
+def _contents(file: Path) -> bytes:
+    """Read a file that is one, and not a pipe or a device that never ends, if it is not absurd."""
+    if not file.is_file():
+        raise DamageError(f"{MANIFEST} is not a file")
+    with file.open("rb") as stream:
+        text = stream.read(_LONGEST + 1)
+    if len(text) > _LONGEST:
+        raise DamageError(f"{MANIFEST} has more than {_LONGEST:,} bytes")
+    return text
 
 
 def is_saved_model(directory: Path, form: Form | None = None) -> bool:
@@ -169,7 +183,7 @@ def is_saved_model(directory: Path, form: Form | None = None) -> bool:
 def format_of(directory: Path) -> str | None:
     """Return the format that the model.json in `directory` states, None if there is none."""
     try:
-        document = _object((directory / MANIFEST).read_bytes())
+        document = _object(_contents(directory / MANIFEST))
     except (OSError, DamageError):
         return None
     return str(document.get("format"))
@@ -208,6 +222,12 @@ def _why_none(path: Path, form: Form) -> str:
         return f"{path} is not a {form.noun}: it has no {MANIFEST}."
     if path.exists():
         return f"{path} is not a {form.noun}: it is a file, and a {form.noun} is a directory."
+    old = old_one_of(path)
+    if old is not None:
+        return (
+            f"There is no {form.noun} {path}: a process was killed while it replaced it; the old "
+            f"one is {old}, rename it to use it."
+        )
     from difflib import get_close_matches
 
     around = path.parent.iterdir() if path.parent.is_dir() else ()
@@ -233,6 +253,7 @@ def _why_other(path: Path, found: object, form: Form) -> str:
 def _object(text: bytes) -> dict[str, Any]:
     try:
         document = json.loads(text)
+        json.dumps(document)  # as deep as `_checksum` goes
     except (ValueError, RecursionError):
         raise DamageError(f"{MANIFEST} is not valid JSON") from None
     if not isinstance(document, dict):
@@ -274,7 +295,8 @@ def _check_training(training: Mapping[str, Any]) -> None:
     if _entry(training, "implicit", bool):
         return
     for name in ("rating_min", "rating_max"):
-        _entry(training, name, float)
+        if not math.isfinite(_entry(training, name, float)):
+            raise DamageError(f"{name!r} in {MANIFEST} must be finite")
 
 
 def _file_entry(name: str, files: Mapping[str, Any], form: Form) -> FileEntry:
@@ -295,7 +317,7 @@ def _file_entry(name: str, files: Mapping[str, Any], form: Form) -> FileEntry:
 def _entry(document: Mapping[str, Any], key: str, kind: type[T]) -> T:
     """Return an entry of a JSON object if it is there and of the right type."""
     value = document.get(key)
-    if kind is float and type(value) is int:
+    if kind is float and type(value) is int and abs(value) < 2**64:
         value = float(value)
     if type(value) is not kind:
         raise DamageError(f"{key!r} in {MANIFEST} must be of type {kind.__name__}")

@@ -1,13 +1,15 @@
-"""Damaged Parquet files on which polars panics instead of raising an error."""
+"""What polars says in another way than Python does: panics, and errors of the system."""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import polars as pl
 
-__all__ = ["panics_as_errors"]
+__all__ = ["panics_as_errors", "reason_of_system"]
 
 
 @contextmanager
@@ -26,3 +28,20 @@ def panics_as_errors() -> Iterator[None]:
         yield
     except pl.exceptions.PanicException as error:
         raise pl.exceptions.ComputeError(str(error)) from None
+
+
+def reason_of_system(error: BaseException) -> str | None:
+    """Return what the operating system said, if that is why `error` was raised.
+
+    Examples
+    --------
+    >>> reason_of_system(pl.exceptions.ComputeError("writing: full (os error 28)"))
+    'No space left on device'
+    """
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    found = re.search(r"\(os error (\d+)\)", str(error))
+    if found is not None:
+        return os.strerror(int(found[1]))
+    # NumPy says only how much could be written.
+    return f"not all could be written ({error})" if isinstance(error, OSError) else None

@@ -11,9 +11,10 @@
 
 A model is written to a hidden directory beside its place, flushed to the disk, and renamed.
 
-How much `load_model` checks: the form of model.json and its checksum, the size of every file, and
-the type and shape of every array, always. The SHA-256 of every file of up to 1 MB, always; of all
-files if they are 64 MB or less together (a few hundredths of a second), or with ``verify=True``.
+How much `load_model` checks: the form of model.json and its checksum, the size of every file, the
+type and shape of every array, and that the ratings are of items that there are, always. The SHA-256
+of every file of up to 1 MB, always; of all files if they are 64 MB or less together (a few
+hundredths of a second), or with ``verify=True``.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ from recsys.writing import Writer, sha256_of, writing
 __all__ = [
     "Saved",
     "check_files",
+    "is_small",
     "load_model",
     "read_array",
     "read_parquet",
@@ -174,7 +176,9 @@ def _read(directory: Path, manifest: Manifest, verify: bool) -> Saved:
     check_files(directory, manifest, verify)
     ratings = _read_ratings(directory, manifest)
     arrays = {
-        name.removeprefix("arrays/").removesuffix(".npy"): read_array(directory, name, manifest)
+        name.removeprefix("arrays/").removesuffix(".npy"): np.require(
+            read_array(directory, name, manifest), requirements="C"
+        )
         for name in manifest.files
         if name.startswith("arrays/")
     }
@@ -187,6 +191,11 @@ def _read(directory: Path, manifest: Manifest, verify: bool) -> Saved:
             f"the model has {model.n_users} users and {model.n_items} items, "
             f"its ratings have {ratings.n_users} and {ratings.n_items}"
         )
+    indices = ratings.indices
+    if len(indices) and not (indices.min() >= 0 and indices.max() < ratings.n_items):
+        raise DamageError("ratings/indices.npy names items that there are not")
+    if (verify or is_small(manifest)) and not np.isfinite(ratings.values).all():
+        raise DamageError("ratings/values.npy has values that are not finite")
     return Saved(model, ratings, manifest.training)
 
 
@@ -196,7 +205,7 @@ def _read_ratings(directory: Path, manifest: Manifest) -> Ratings:
     indptr, indices, values = (
         read_array(directory, f"ratings/{name}.npy", manifest) for name in _RATINGS_ARRAYS
     )
-    if not len(indptr) or indptr[0] != 0 or (np.diff(indptr) < 0).any():
+    if indptr.ndim != 1 or not len(indptr) or indptr[0] != 0 or (np.diff(indptr) < 0).any():
         raise DamageError("ratings/indptr.npy does not rise from 0")
     try:
         return Ratings(
@@ -223,10 +232,15 @@ def check_files(directory: Path, manifest: Manifest, verify: bool) -> None:
     """
     for name, entry in manifest.files.items():
         _check_file(directory / name, name, entry)
-    small = sum(entry.bytes for entry in manifest.files.values()) <= _VERIFIED_TOGETHER
+    small = is_small(manifest)
     for name, entry in manifest.files.items():
         if verify or small or entry.bytes <= _ALWAYS_VERIFIED:
             _check_sum(directory / name, name, entry)
+
+
+def is_small(manifest: Manifest) -> bool:
+    """Whether the files are so small together that everything in them is checked."""
+    return sum(entry.bytes for entry in manifest.files.values()) <= _VERIFIED_TOGETHER
 
 
 def _check_file(path: Path, name: str, entry: FileEntry) -> None:

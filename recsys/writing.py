@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,7 +15,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from recsys.errors import ModelFileError
+from recsys.leftovers import put_in_place, unfinished_directory
 from recsys.manifest import MANIFEST, FileEntry, Form, Manifest, is_saved_model, to_json
+from recsys.panics import reason_of_system
 
 __all__ = ["Writer", "sha256_of", "staged", "writing"]
 
@@ -81,10 +82,10 @@ def writing(path: str | Path, form: Form, own: set[str], *, overwrite: bool) -> 
     try:
         with staged(target) as directory:
             yield Writer(directory, form)
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise ModelFileError(f"The {what} cannot be saved in {path}: {reason}.") from error
-    except pl.exceptions.PolarsError as error:
+    except (OSError, pl.exceptions.PolarsError) as error:
+        reason = reason_of_system(error)
+        if reason is not None:
+            raise ModelFileError(f"The {what} cannot be saved in {path}: {reason}.") from error
         raise ModelFileError(
             f"The {what} cannot be saved in {path}: Parquet cannot hold the metadata ({error})."
         ) from error
@@ -120,30 +121,11 @@ def _check_target(
 @contextmanager
 def staged(target: Path) -> Iterator[Path]:
     """Yield a new directory beside `target` that takes its place, or vanishes on an exception."""
-    mark = os.urandom(4).hex()
-    directory = target.with_name(f".{target.name}.{mark}.tmp")
-    try:
-        directory.mkdir()
+    with unfinished_directory(target) as directory:
         yield directory
         _flush_directories(directory)
-        _put_in_place(directory, target, target.with_name(f".{target.name}.{mark}.old"))
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        put_in_place(directory, target)
     _flush_directory(target.parent)
-
-
-def _put_in_place(new: Path, target: Path, aside: Path) -> None:
-    """Rename `new` to `target`; a model that is there is moved aside first, and back on failure."""
-    if not target.exists():
-        new.rename(target)
-        return
-    try:
-        target.rename(aside)
-        new.rename(target)
-    finally:
-        if not target.exists():
-            aside.rename(target)
-        shutil.rmtree(aside, ignore_errors=True)
 
 
 @contextmanager

@@ -1,13 +1,17 @@
-"""Signals at random moments: what is at the destination is absent, or whole."""
+"""Signals at random moments: what is at the destination is absent, or whole, or as it was."""
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import polars as pl
@@ -15,8 +19,9 @@ import pytest
 
 import recsys
 from recsys import Ratings, Recommender
+from recsys.lsi import LSI
 
-TIMES = int(os.environ.get("RECSYS_INTERRUPTS", "3"))
+TIMES = int(os.environ.get("RECSYS_INTERRUPTS", "1"))
 FRAME = pl.DataFrame(
     {
         "user": [user for user in range(400) for _ in range(20)],
@@ -24,51 +29,156 @@ FRAME = pl.DataFrame(
         "rating": [1.0 + (user + n) % 5 for user in range(400) for n in range(20)],
     }
 )
+WORDS = [
+    (f"word{i}", f"thing{i % 13}", f"salt{i % 101}", f"more{i * 31 % 997}") for i in range(999)
+]
+COMMANDS = {
+    "fit": "fit ratings.csv --out new --force",
+    "recommend": "recommend old --all --output out.csv",
+    "parquet": "recommend old --all --output out.parquet",
+    "impute": "impute old --output all.csv",
+    "index": "lsi index texts.txt -k 9 --out index --force",
+    "tune": "tune ratings.csv --model als --trials 9 --study study --output tuned.json",
+}
+TARGETS = {
+    "fit": ["new"],
+    "recommend": ["out.csv"],
+    "parquet": ["out.parquet"],
+    "impute": ["all.csv"],
+    "index": ["index"],
+    "tune": ["study", "tuned.json"],
+}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("interrupts")
     FRAME.write_csv(place / "ratings.csv")
+    (place / "texts.txt").write_text("\n".join(map(" ".join, WORDS)) + "\n")
     Recommender("als", factors=4).fit(Ratings.from_frame(FRAME)).save(place / "old")
     return place
 
 
-def stopped(args: list[str], folder: Path, number: int, after: float) -> tuple[int, str]:
-    """Start the command, signal it after some seconds; return exit code and messages."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "recsys", *args, "--quiet"],
+def started(args: list[str], folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, *args, "--quiet"],
         cwd=folder,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": str(Path(recsys.__file__).parents[1])},
     )
-    time.sleep(after)
-    process.send_signal(number)
-    _, said = process.communicate(timeout=60)
+
+
+def finished(args: str, folder: Path) -> tuple[int, str]:
+    """Run a command to its end; return exit code and messages."""
+    with started(["-m", "recsys", *args.split()], folder) as process:
+        _, said = process.communicate(timeout=60)
     return process.returncode, said
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-@pytest.mark.parametrize("verb", ["fit", "recommend", "impute"])
-def test_nothing_half_written_is_taken_for_whole(verb: str, number: int, folder: Path) -> None:
-    rng = random.Random(f"{verb} {number}")
-    target = folder / {"fit": "new", "recommend": "out.csv", "impute": "all.csv"}[verb]
-    args = {
-        "fit": ["fit", "ratings.csv", "--out", "new", "--force"],
-        "recommend": ["recommend", "old", "--all", "--output", "out.csv"],
-        "impute": ["impute", "old", "--output", "all.csv"],
-    }[verb]
-    sizes = set()
-    for _ in range(TIMES):
-        code, said = stopped(args, folder, number, rng.uniform(0.4, 1.2))
+def stopped(args: str, folder: Path, number: int, after: float, aimed: bool) -> tuple[int, str]:
+    """Start the command, signal it after some seconds; return exit code and messages.
+
+    If `aimed`, the signal comes a moment after something unfinished has appeared.
+    """
+    with started(["-m", "recsys", *args.split()], folder) as process:
+        if aimed:
+            while process.poll() is None and not hidden(folder):
+                time.sleep(0.0005)
+            time.sleep(after % 0.01)
+        else:
+            time.sleep(after)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=60)
+    return process.returncode, said
+
+
+def check_whole(target: Path) -> str:
+    """Read what is there, if something is, and return what it says in all."""
+    if target.name == "new":
+        return str(Recommender.load(target, verify=True).ratings)
+    if target.name == "index":
+        return str(LSI.load(target, verify=True).training_ | {"seconds": 0})
+    if target.name == "tuned.json":
+        document = json.loads(target.read_bytes())
+        return str([trial["parameters"] for trial in document["trials"]])
+    if target.suffix == ".parquet":
+        return str(len(pl.read_parquet(target)))
+    return str(target.stat().st_size)
+
+
+def hidden(folder: Path) -> list[str]:
+    return sorted(each.name for each in folder.iterdir() if each.name.startswith("."))
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_nothing_half_written_is_taken_for_whole(verb: str, folder: Path) -> None:
+    rng = random.Random(f"{verb} {TIMES}")
+    args = COMMANDS[verb]
+    begun = time.monotonic()
+    assert finished(args, folder) == (0, "")
+    lasts = time.monotonic() - begun
+    targets = [folder / name for name in TARGETS[verb]]
+    first = {target: check_whole(target) for target in targets if target.name != "study"}
+    seen: Counter[str] = Counter()
+    for turn, number in enumerate([signal.SIGINT, signal.SIGKILL] * TIMES):
+        if verb == "tune" or rng.random() < 0.3:  # else there is an old one to be replaced
+            for target in targets:
+                shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
+        before = set(hidden(folder))
+        aimed = verb != "tune" and not before and (turn // 2) % 2 == 0
+        code, said = stopped(args, folder, number, rng.uniform(0.3, 1.05) * lasts, aimed)
         assert code in (0, 130, -number), said
-        assert "Traceback" not in said or code == -number
-        if target.is_dir():
-            Recommender.load(target)
-        elif target.exists():
-            sizes.add(target.stat().st_size)
-        visible = {each.name for each in folder.iterdir() if not each.name.startswith(".")}
-        assert visible <= {"ratings.csv", "old", "new", "out.csv", "all.csv"}
-    assert len(sizes) <= 1
+        # Python says a traceback of its own if the signal comes before the command has begun.
+        assert "Traceback" not in said or "cli.run()" not in said, said
+        if code == 130:
+            assert said == "Interrupted.\n"
+            assert set(hidden(folder)) <= before  # of one that was killed
+        for target in first:
+            assert not target.exists() or check_whole(target) == first[target]
+        name = signal.Signals(number).name
+        seen[f"{name}, {'done before' if code == 0 else 'stopped'}"] += 1
+        seen[f"{name}, leftovers"] += bool(hidden(folder))
+    print(f"\n{verb}: {dict(seen)}")
+    assert finished(args, folder) == (0, "")
+    assert {target: check_whole(target) for target in first} == first
+    assert hidden(folder) == []
+    visible = {each.name for each in folder.iterdir()}
+    assert visible <= {"ratings.csv", "texts.txt", "old"}.union(*TARGETS.values())
+
+
+RENAMES = """
+import os, signal, sys
+from pathlib import Path
+from recsys import leftovers
+from recsys.cli import main
+leftovers._exchange = lambda first, second: False
+rename = Path.rename
+def killed(self, target):
+    rename(self, target)
+    if str(target).endswith(".old"):
+        os.kill(os.getpid(), signal.SIGKILL)
+Path.rename = killed
+main.main()
+"""
+
+
+def test_killed_between_the_two_renames(folder: Path) -> None:
+    """Where two names cannot be exchanged at one stroke, the old model is named and not lost."""
+    shutil.copytree(folder / "old", folder / "twice")
+    with started(
+        ["-c", RENAMES, *["fit", "ratings.csv", "--out", "twice", "--force"]], folder
+    ) as process:
+        process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    assert not (folder / "twice").exists()
+    code, said = finished("recommend twice --user 1", folder)
+    assert code == 1
+    found = re.search(r"the old one is (\.twice\.[0-9a-f]{8}\.old), rename it to use it\.$", said)
+    assert found is not None, said
+    Recommender.load(folder / found[1], verify=True)
+    assert finished("fit ratings.csv --out twice", folder) == (0, "")
+    assert finished("fit ratings.csv --out twice --force", folder) == (0, "")
+    assert hidden(folder) == []
+    shutil.rmtree(folder / "twice")

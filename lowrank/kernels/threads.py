@@ -9,6 +9,8 @@ from contextvars import ContextVar
 
 __all__ = ["at_most", "available_cores", "one_blas_thread", "resolve_threads"]
 
+_MOST = 1024  # more than any machine makes use of; a wish for a billion is not one for a crash
+
 _limit: ContextVar[int | None] = ContextVar("lowrank_threads", default=None)
 
 
@@ -20,7 +22,7 @@ def available_cores() -> int:
 
 
 def resolve_threads(threads: int | None) -> int:
-    """Return `threads`; for None the limit set by `at_most`, or the available cores.
+    """Return `threads`, at most 1,024; for None the limit of `at_most`, or the available cores.
 
     Raises
     ------
@@ -31,7 +33,7 @@ def resolve_threads(threads: int | None) -> int:
         return _limit.get() or available_cores()
     if threads < 1:
         raise ValueError(f"threads must be at least 1, or None for all cores; got {threads}.")
-    return int(threads)
+    return min(int(threads), _MOST)
 
 
 @contextmanager

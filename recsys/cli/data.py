@@ -22,6 +22,7 @@ from recsys.cli.options import (
 )
 from recsys.cli.output import Output
 from recsys.cli.progress import note
+from recsys.leftovers import unfinished_directory
 
 if TYPE_CHECKING:
     import numpy as np
@@ -110,7 +111,10 @@ def sample(out: str, force: bool) -> None:
     if target.is_file():
         raise CommandError(f"{out} is a file; --out needs the name of a directory.")
     files = [each for each in sorted(sample_path().iterdir()) if each.suffix in {".csv", ".md"}]
-    _copy(files, target.resolve())
+    try:
+        _copy(files, Path(os.path.realpath(target)))
+    except OSError as error:
+        raise CommandError(f"The sample cannot be copied to {out}: {error.strerror}.") from error
     note(f"The sample data lie in {out}. Try:")
     user = _some_user(target / "ratings.csv")
     note(f"  recsys recommend {shlex.quote(out)} --user {user}")
@@ -195,9 +199,8 @@ def _most_rated(ratings: Ratings, per_item: npt.NDArray[np.int64]) -> dict[str, 
 
 def _copy(files: list[Path], target: Path) -> None:
     """Copy files into `target`, each complete or not at all; a new directory likewise."""
-    beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    beside.mkdir(parents=True)
-    try:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with unfinished_directory(target) as beside:
         for each in files:
             shutil.copyfile(each, beside / each.name)
         if not target.exists():
@@ -205,8 +208,6 @@ def _copy(files: list[Path], target: Path) -> None:
             return
         for each in files:
             (beside / each.name).replace(target / each.name)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
 
 
 def _some_user(path: Path) -> str:

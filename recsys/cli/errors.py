@@ -15,6 +15,8 @@ code   meaning
 from __future__ import annotations
 
 import errno
+import os
+import re
 import sys
 import warnings
 from collections.abc import Callable
@@ -86,7 +88,7 @@ def _report(error: BaseException, state: State) -> int:
     if isinstance(error, click.ClickException):
         error.show()
         return error.exit_code
-    _say(f"Error: {_sentence(error)}")
+    _say(f"Error: {_plain(_sentence(error))}")
     for hint in getattr(error, "__notes__", ()):
         _say(hint)
     return 1
@@ -97,14 +99,31 @@ def _sentence(error: BaseException) -> str:
     if isinstance(error, RecsysError):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
-        where = f"{error.filename}: " if error.filename else ""
-        return f"{where}{error.strerror[0].lower()}{error.strerror[1:]}."
+        name = error.filename2 or error.filename  # of two, the one that was to be written
+        return f"{f'{name}: ' if name else ''}{error.strerror[0].lower()}{error.strerror[1:]}."
+    if isinstance(error, UnicodeEncodeError):
+        return f"{error.object[:40]!r} is not valid text: it cannot be written in {error.encoding}."
+    if isinstance(error, ValueError) and str(error).startswith("embedded null"):
+        return "a name with a NUL character in it is the name of nothing."
+    if type(error).__name__ == "LinAlgError":  # of numpy, which is perhaps not imported
+        return f"a matrix cannot be decomposed ({error}); the numbers are too large, or damaged."
     if isinstance(error, MemoryError):
         return f"not enough memory. {error}".strip()
     if isinstance(error, ValueError | TypeError | ImportError) and _raised_on_purpose(error):
         return str(error)
     text = " ".join(str(error).split())
+    system = re.search(r"\(os error (\d+)\)", text)  # so polars says it
+    if system is not None:
+        return f"{os.strerror(int(system[1])).lower()}."
     return f"unexpected {type(error).__name__}: {text} (run with --debug for the traceback)"
+
+
+def _plain(text: str) -> str:
+    """Return a text, perhaps of several lines, with which a file name cannot move the cursor."""
+    return "".join(
+        char if char == "\n" or char.isprintable() else char.encode("unicode_escape").decode()
+        for char in text
+    )
 
 
 def _raised_on_purpose(error: BaseException) -> bool:

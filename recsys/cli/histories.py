@@ -59,9 +59,11 @@ def load_history(path: str, reader: ReaderOptions, recommender: Recommender) -> 
     import polars as pl
 
     from recsys.histories import NEW_USER
+    from recsys.readers.sources import refuse_endless
 
     if not Path(path).exists():
         raise CommandError(f"There is no file {path} with a history.")
+    refuse_endless(path, path)
     names = first_row(path)
     if reader.user_col is None and _is_of_one_user(names, reader):
         frame = _of_one_user(path, names or [], reader)

@@ -187,8 +187,18 @@ def require_path(path: str) -> None:
     """Refuse a path that leads nowhere, with the nearest name in the same directory."""
     if path == STDIN or Path(path).exists():
         return
+    if Path(path).is_symlink():
+        raise CommandError(f"{path} is a link that leads nowhere.")
     from difflib import get_close_matches
 
+    from recsys.leftovers import old_one_of
+
+    old = old_one_of(Path(path))
+    if old is not None:
+        raise CommandError(
+            f"There is no file or directory {path}: a process was killed while it replaced it; the "
+            f"old one is {old}, rename it to use it."
+        )
     place = Path(path).parent
     names = [each.name for each in place.iterdir()] if place.is_dir() else []
     close = get_close_matches(Path(path).name, names, n=1)

@@ -6,13 +6,14 @@ one batch is held in memory.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from recsys.cli.errors import CommandError
+from recsys.leftovers import unfinished_directory, unfinished_file
 
 if TYPE_CHECKING:
     import polars as pl
@@ -75,7 +77,7 @@ class Output:
     def open(self, **head: Any) -> Iterator[Sink]:
         """Give a sink for frames; `head` goes before the rows in a JSON document."""
         with self._stream() as stream:
-            sink = _SINKS[self.resolved_format](stream, head, self._workplace())
+            sink = _SINKS[self.resolved_format](stream, head, self._target())
             try:
                 yield sink
                 sink.finish()
@@ -102,10 +104,10 @@ class Output:
         with self._stream() as stream:
             stream.write(f"{text}\n".encode())
 
-    def _workplace(self) -> Path | None:
-        """Return where to keep parts meanwhile: beside the file, where room is needed anyway."""
+    def _target(self) -> Path | None:
+        """Return the file that is to be replaced, beside which there is room for its parts."""
         in_place = self.path is None or _is_special(self.path)
-        return None if in_place or self.path is None else self.path.resolve().parent
+        return None if in_place or self.path is None else Path(os.path.realpath(self.path))
 
     @contextmanager
     def _stream(self) -> Iterator[IO[bytes]]:
@@ -123,9 +125,9 @@ class Output:
 class Sink(ABC):
     """What every format does: `write` each frame, then `finish`."""
 
-    def __init__(self, stream: IO[bytes], head: Mapping[str, Any], workplace: Path | None) -> None:
+    def __init__(self, stream: IO[bytes], head: Mapping[str, Any], target: Path | None) -> None:
         self.stream = stream
-        self.workplace = workplace
+        self.target = target
         self.head = head
         self.is_first = True
 
@@ -191,11 +193,10 @@ class _Json(Sink):
 class _Parquet(Sink):
     """Batches are kept as Parquet files and joined by the streaming engine at the end."""
 
-    def __init__(self, stream: IO[bytes], head: Mapping[str, Any], workplace: Path | None) -> None:
-        import tempfile
-
-        super().__init__(stream, head, workplace)
-        self.parts = Path(tempfile.mkdtemp(prefix=".recsys-", dir=workplace))
+    def __init__(self, stream: IO[bytes], head: Mapping[str, Any], target: Path | None) -> None:
+        super().__init__(stream, head, target)
+        self.held = ExitStack()
+        self.parts = self.held.enter_context(_workplace(target))
         self.n_parts = 0
 
     def _write(self, frame: pl.DataFrame) -> None:
@@ -213,7 +214,20 @@ class _Parquet(Sink):
             shutil.copyfileobj(source, self.stream)
 
     def discard(self) -> None:
-        shutil.rmtree(self.parts, ignore_errors=True)
+        self.held.close()
+
+
+@contextmanager
+def _workplace(target: Path | None) -> Iterator[Path]:
+    """Yield a directory for parts of `target`: beside it, where room is needed anyway."""
+    if target is not None:
+        with unfinished_directory(target) as folder:
+            yield folder
+        return
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="recsys-") as name:
+        yield Path(name)
 
 
 class _Table(Sink):
@@ -256,20 +270,28 @@ def _is_special(path: Path) -> bool:
 
 
 @contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Let an error say what could not be written, not what it is called until it is whole."""
+    try:
+        yield
+    except OSError as error:
+        is_hidden = Path(error.filename or "").name.startswith(f".{path.name}.")
+        if is_hidden or error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
+            error.filename, error.filename2 = str(path), None
+        raise
+
+
+@contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     """Open a file beside `path` that takes its place at the end, or goes away on any error."""
     if _is_special(path):
         with path.open("wb") as stream:
             yield stream
         return
-    target = path.resolve()
-    beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        with beside.open("xb") as stream:
-            yield stream
+    target = Path(os.path.realpath(path))
+    with _named(path), unfinished_file(target) as (beside, stream):
+        yield stream
+        stream.close()  # what cannot be written is said here, before it is renamed
         if target.exists():
             shutil.copymode(target, beside)
         beside.replace(target)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise

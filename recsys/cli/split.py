@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,7 +69,7 @@ def split(
     from recsys.evaluation.storing import check_target, save_split
 
     check_split_options(splitting)
-    check_target(Path(out).resolve(), overwrite=force)
+    check_target(Path(os.path.realpath(out)), overwrite=force)
     parts = make_splits(load_ratings(ratings, reader), splitting, seed)
     save_split(parts, out, form="parquet" if form == "parquet" else "csv", overwrite=force)
     note(_summary(parts))

@@ -12,6 +12,7 @@ test.txt); without split.json, nothing is known of how it was made.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -64,9 +65,12 @@ def save_split(
     DataError
         If the parts overlap, something else is at `path`, or it cannot be written.
     """
+    import polars as pl
+
+    from recsys.panics import reason_of_system
     from recsys.writing import staged
 
-    target = Path(path).resolve()
+    target = Path(os.path.realpath(path))
     check_target(target, overwrite=overwrite)
     try:
         with staged(target) as folder:
@@ -78,8 +82,8 @@ def save_split(
                 (folder / name).mkdir()
                 _write(split, folder / name, form)
             _write_manifest(folder, {"method": "k-fold", "folds": names})
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
+    except (OSError, pl.exceptions.PolarsError) as error:
+        reason = reason_of_system(error) or type(error).__name__
         raise DataError(f"The split cannot be saved in {path}: {reason}.") from error
 
 
@@ -245,9 +249,11 @@ def _named_parts(split: Split) -> Iterator[tuple[str, Ratings]]:
 
 def _manifest(folder: Path) -> dict[str, Any] | None:
     """Return what split.json says, or None if there is none of ours."""
+    if not (folder / MANIFEST).is_file():
+        return None
     try:
         document = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         return None

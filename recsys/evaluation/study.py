@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
@@ -80,26 +80,29 @@ def open_study(path: str | Path | None, what: Mapping[str, Any]) -> Iterator[Stu
     _begin(directory, dict(what))
     with (directory / TRIALS).open("a+b") as file:
         _lock(file, directory)
-        yield Study(_read(file, directory), file)
+        yield Study(_read(file, directory, set(what["ranges"])), file)
 
 
 def _begin(directory: Path, what: dict[str, Any]) -> None:
     """Write study.json, or compare the one that is there."""
     file = directory / MANIFEST
+    for each in (file, directory / TRIALS):
+        if each.exists() and not each.is_file():
+            raise DataError(f"{each} is not a file; choose another directory.")
     if not file.exists():
         _check_free(directory)
         directory.mkdir(exist_ok=True)
-        beside = directory / f".{MANIFEST}.tmp"
-        with beside.open("wb") as stream:
-            stream.write(json.dumps(_FORMAT | what, indent=2).encode() + b"\n")
-            stream.flush()
-            os.fsync(stream.fileno())
-        beside.replace(file)
+        try:
+            _write(directory, what)
+        except BaseException:  # nothing is left of a study that could not begin
+            with suppress(OSError):
+                directory.rmdir()
+            raise
         return
     try:
         known = json.loads(file.read_bytes())
-        is_ours = known["format"] == _FORMAT["format"]
-    except (ValueError, KeyError, TypeError):
+        is_ours = known["format"] == _FORMAT["format"] and "format_version" in known
+    except (ValueError, KeyError, TypeError, RecursionError):
         is_ours = False
     if not is_ours:
         raise DataError(f"{file} is not what `recsys tune` writes; choose another directory.")
@@ -109,6 +112,19 @@ def _begin(directory: Path, what: dict[str, Any]) -> None:
             f"version of recsys knows {_FORMAT['format_version']}; choose another directory."
         )
     _compare(directory, known, json.loads(json.dumps(what)))
+
+
+def _write(directory: Path, what: dict[str, Any]) -> None:
+    """Write study.json beside its place, and rename it."""
+    beside = directory / f".{MANIFEST}.tmp"
+    try:
+        with beside.open("wb") as stream:
+            stream.write(json.dumps(_FORMAT | what, indent=2).encode() + b"\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+        beside.replace(directory / MANIFEST)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def _check_free(directory: Path) -> None:
@@ -147,23 +163,22 @@ def _lock(file: IO[bytes], directory: Path) -> None:
         ) from None
 
 
-def _read(file: IO[bytes], directory: Path) -> list[Trial]:
+def _read(file: IO[bytes], directory: Path, names: set[str]) -> list[Trial]:
     """Read the trials, and cut off a line that was not finished."""
     file.seek(0)
     text = file.read()
     whole = text.rfind(b"\n") + 1
     file.truncate(whole)
-    return [
-        _trial(line, number, directory) for number, line in enumerate(text[:whole].splitlines())
-    ]
+    lines = text[:whole].splitlines()
+    return [_trial(line, number, directory, names) for number, line in enumerate(lines)]
 
 
-def _trial(line: bytes, number: int, directory: Path) -> Trial:
+def _trial(line: bytes, number: int, directory: Path, names: set[str]) -> Trial:
     try:
         found = json.loads(line)
         trial = Trial(**found | {"curve": tuple(found["curve"])})
-        is_next = trial.number == number
-    except (ValueError, TypeError, KeyError):
+        is_next = trial.number == number and _is_sound(trial, names)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         is_next = False
     if not is_next:
         raise DataError(
@@ -171,3 +186,19 @@ def _trial(line: bytes, number: int, directory: Path) -> Trial:
             f"{number}; choose another directory."
         )
     return trial
+
+
+def _is_sound(trial: Trial, names: set[str]) -> bool:
+    """Whether a trial has values for the parameters `names`, and a result, as `Trial` says."""
+    return (
+        set(trial.parameters) == names
+        and all(map(_is_number, trial.parameters.values()))
+        and trial.state in ("complete", "pruned")
+        and (trial.value is None if trial.state == "pruned" else _is_number(trial.value))
+        and (trial.sweeps is None or (type(trial.sweeps) is int and trial.sweeps > 0))
+        and all(map(_is_number, (*trial.curve, trial.seconds)))
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and abs(value) < float("inf")

@@ -26,7 +26,7 @@ from recsys.lsi.labels import Labels
 from recsys.lsi.terms import NamedEncoder
 from recsys.lsi.weighting import Weighting
 from recsys.manifest import DamageError, Form, Manifest, Reading, read_manifest
-from recsys.storage import check_files, read_array, read_parquet
+from recsys.storage import check_files, is_small, read_array, read_parquet
 from recsys.writing import writing
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ _ARRAYS = (
     "rows_indices",
     "rows_indptr",
 )
+_INTEGERS = {"rows_indices", "rows_indptr"}
 _OWN_ENTRIES = {"model.json", "arrays", "terms.parquet", "documents.parquet"}
 
 
@@ -106,12 +107,12 @@ def load_index(path: str | Path, *, verify: bool = False) -> LSI:
     with Reading(path, INDEX):
         check_files(Path(path), manifest, verify)
         try:
-            return _restored(Path(path), manifest)
+            return _restored(Path(path), manifest, verify)
         except (DataError, TypeError, ValueError, pl.exceptions.PolarsError) as error:
             raise DamageError(f"{error}".rstrip(".")) from None
 
 
-def _restored(directory: Path, manifest: Manifest) -> LSI:
+def _restored(directory: Path, manifest: Manifest, verify: bool) -> LSI:
     from scipy import sparse
 
     from recsys.lsi.model import LSI
@@ -127,7 +128,10 @@ def _restored(directory: Path, manifest: Manifest) -> LSI:
     encoder.weighting = Weighting(str(lsi.weighting), arrays["term_weights"])
     table = read_parquet(directory, "documents.parquet", manifest)
     shape = (len(table), len(encoder.terms))
-    _check_shapes(arrays, shape)
+    _check_arrays(arrays, shape)
+    for name, array in arrays.items():
+        if (verify or is_small(manifest)) and not np.isfinite(array).all():
+            raise DamageError(f"{name} has values that are not finite")
     csr = (arrays["rows_data"], arrays["rows_indices"], arrays["rows_indptr"])
     lsi._encoder = encoder
     lsi.components_, lsi.singular_values_ = arrays["components"], arrays["singular_values"]
@@ -143,18 +147,28 @@ def _restored(directory: Path, manifest: Manifest) -> LSI:
     return lsi
 
 
-def _check_shapes(arrays: Mapping[str, NDArray[Any]], shape: tuple[int, int]) -> None:
-    k = len(arrays["singular_values"])
+def _check_arrays(arrays: Mapping[str, NDArray[Any]], shape: tuple[int, int]) -> None:
+    """Check types and shapes, and that the rows are those of a matrix of `shape`."""
+    for name, array in arrays.items():
+        dtype, kind = array.dtype, "i" if name in _INTEGERS else "f"
+        if not (dtype.isnative and dtype.kind == kind and dtype.itemsize in (4, 8)):
+            raise DamageError(f"{name} has the type {dtype.str}")
+    k = arrays["singular_values"].size
     wanted = {
+        "singular_values": (k,),
         "components": (k, shape[1]),
         "term_weights": (shape[1],),
         "embedding": (shape[0], k),
         "rows_indptr": (shape[0] + 1,),
+        "rows_indices": (arrays["rows_data"].size,),
+        "rows_data": (arrays["rows_data"].size,),
     }
     for name, expected in wanted.items():
         if arrays[name].shape != expected:
             raise DamageError(f"{name} must have shape {expected}, not {arrays[name].shape}")
-    indices = arrays["rows_indices"]
+    indices, indptr = arrays["rows_indices"], arrays["rows_indptr"]
+    if indptr[0] != 0 or (np.diff(indptr) < 0).any() or indptr[-1] != indices.size:
+        raise DamageError("rows_indptr does not rise from 0 to the number of entries")
     if indices.size and not (indices.min() >= 0 and indices.max() < shape[1]):
         raise DamageError("rows_indices points beyond the terms")
 

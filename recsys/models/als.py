@@ -136,13 +136,18 @@ class ALS(FactorModel):
         Raises
         ------
         DataError
-            If `ratings` are implicit.
+            If `ratings` are implicit, or the numbers overflow with these parameters.
         """
         self.require_values(ratings)
         # Only the items and the mean are kept of the best sweep: the users follow from them.
         self.rating_std = float(ratings.values.std(dtype=np.float64)) or 1.0
         previous, watch = math.inf, ValidationWatch()
         for number, sweep in enumerate(islice(self._sweeps(ratings, start), self.iterations), 1):
+            if not math.isfinite(sweep.objective):
+                raise DataError(
+                    f"The fit of {self.name} overflows with these parameters; choose smaller ones "
+                    f"(regularization {self.regularization:g}, count_power {self.count_power:g})."
+                )
             self._take(sweep)
             step = self._step(number, sweep, validation)
             if on_step is not None:

@@ -108,6 +108,29 @@ def check_indices(indices: ArrayLike, size: int, what: str) -> Indices:
     return array.astype(np.int64, copy=False)
 
 
+_TYPES = {
+    "Floats": "float32",
+    "NDArray[np.float64]": "float64",
+    "NDArray[np.int32]": "int32",
+    "NDArray[np.int64]": "int64",
+}
+_KINDS = {"bool": "b", "int": "iu", "float": "fiu"}  # of scalars
+
+
+def _check_type(declared: Field[Any], array: NDArray[Any]) -> None:
+    """Refuse an array that is not of the declared type, as the kernels would later."""
+    name = str(declared.type)
+    if name in _TYPES:
+        fits = array.dtype == np.dtype(_TYPES[name])  # equal only in native byte order
+    else:
+        fits = array.dtype.kind in _KINDS.get(name, array.dtype.kind)
+    if not fits:
+        raise DataError(
+            f"The array {declared.name!r} must be of type {_TYPES.get(name, name)}; "
+            f"got {array.dtype.str}."
+        )
+
+
 @dataclass(kw_only=True, eq=False)
 class BaseModel:
     """Saving, loading and "not fitted yet" for models declared as dataclasses."""
@@ -160,7 +183,8 @@ class BaseModel:
         Raises
         ------
         DataError
-            If an array is missing or its shape does not agree with the others.
+            If an array is missing, of another type than is declared, or its shape does not agree
+            with the others.
         """
         model = cls(**params)
         sizes: dict[str, int] = {}
@@ -177,6 +201,7 @@ class BaseModel:
                     f"The array {f.name!r} must have shape ({', '.join(names)}), in agreement "
                     f"with the other arrays; got {array.shape}."
                 )
+            _check_type(f, array)
             setattr(model, f.name, array if names else array.item())
         return model
 

@@ -6,12 +6,13 @@ import codecs
 import difflib
 import gzip
 import os
+import stat
 import sys
 import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Protocol, cast
@@ -19,10 +20,10 @@ from typing import IO, Any, Protocol, cast
 from recsys.errors import DataError
 from recsys.readers.members import choose_member, data_suffix
 
-__all__ = ["DataFile", "Folder", "open_data"]
+__all__ = ["DataFile", "Folder", "open_data", "refuse_endless"]
 
 _BLOCK = 1 << 20
-_ABSURD_RATIO, _ABSURD_SIZE = 250, 1 << 30  # a file is refused when it exceeds both
+_ABSURD_RATIO, _ABSURD_SIZE = 250, 1 << 28  # a file is refused when it exceeds both
 _LAYERS = 3  # a zip of a gz of a ...: with more layers than this it is no data set
 _MAGIC = {b"\x1f\x8b": "gz", b"\x28\xb5\x2f\xfd": "zst", b"PK\x03\x04": "zip", b"PK\x05\x06": "zip"}
 _PARQUET = b"PAR1"
@@ -75,15 +76,50 @@ def open_data(path: str | os.PathLike[str], encoding: str | None = None) -> Iter
         If there is no such file, it cannot be read, unpacked or decoded, it expands absurdly,
         or a directory or zip holds no ratings file that can be told from the others.
     """
-    with tempfile.TemporaryDirectory(prefix="recsys-") as root:
-        scratch = _Scratch(Path(root))
+    with ExitStack() as stack:
+        scratch = _Scratch(stack)
         data = _standard_input(scratch) if str(path) == "-" else _open_path(Path(path), scratch)
         if encoding is not None and not _starts_with(data.path, _PARQUET):
             data = replace(data, path=scratch.decoded(data, encoding))
         yield data
 
 
+def refuse_endless(path: str | os.PathLike[str] | int, name: str) -> None:
+    """Refuse a device such as /dev/zero, which never ends; a terminal and /dev/null do.
+
+    Parameters
+    ----------
+    path : path or int
+        A descriptor, if a number.
+    name : str
+        What the message calls it.
+
+    Raises
+    ------
+    DataError
+        If it is such a device.
+    """
+    found = os.stat(path)  # noqa: PTH116
+    if not (stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode)):
+        return
+    if found.st_rdev == Path(os.devnull).stat().st_rdev or _is_terminal(path):
+        return
+    raise DataError(f"{name} is a device, not a file; copy from it what is to be read.")
+
+
+def _is_terminal(path: str | os.PathLike[str] | int) -> bool:
+    if isinstance(path, int):
+        return os.isatty(path)
+    with Path(path).open("rb", buffering=0) as stream:
+        return stream.isatty()
+
+
 def _standard_input(scratch: _Scratch) -> DataFile:
+    descriptor = None
+    with suppress(OSError, ValueError):  # closed, or no file at all but one in memory
+        descriptor = sys.stdin.fileno()
+    if descriptor is not None:
+        refuse_endless(descriptor, "standard input")
     local = scratch.copy(sys.stdin.buffer, None, "standard input")
     return _unpacked(DataFile("standard input", local), scratch)
 
@@ -98,6 +134,7 @@ def _open_path(path: Path, scratch: _Scratch) -> DataFile:
         if not path.exists():
             raise DataError(_missing(path))
         data = DataFile(path.name, path, data_suffix(path.name), _Directory(path.parent, scratch))
+        refuse_endless(path, path.name)
         if not path.is_file():  # a pipe, as in <(command): it can be read only once
             with path.open("rb") as stream:
                 data = replace(data, path=scratch.copy(stream, None, path.name), folder=None)
@@ -106,6 +143,8 @@ def _open_path(path: Path, scratch: _Scratch) -> DataFile:
 
 def _missing(path: Path) -> str:
     """Say that a file is missing, and which names in its directory are nearest."""
+    if path.is_symlink():
+        return f"{path} is a link that leads nowhere."
     where = path.parent
     if not where.is_dir():
         return f"There is no file {path}: the directory {where} does not exist."
@@ -114,21 +153,25 @@ def _missing(path: Path) -> str:
     return f"There is no file {path}{hint}."
 
 
-def _unpacked(data: DataFile, scratch: _Scratch) -> DataFile:
-    """Return the file with its layers of packing removed, or the ratings file of a zip."""
+def _unpacked(data: DataFile, scratch: _Scratch, packed_size: int | None = None) -> DataFile:
+    """Return the file with its layers of packing removed, or the ratings file of a zip.
+
+    All layers together may not expand absurdly: `packed_size` is that of the outermost one.
+    """
+    size = data.path.stat().st_size if packed_size is None else packed_size
     for _ in range(_LAYERS):
         packing = _packing(data.path)
         if packing is None:
             return data
         if packing == "zip":
-            folder = _Zip(data, scratch)
+            folder = _Zip(data, scratch, size)
             member = choose_member(folder.names(), data.name)
             stem = data.name.removesuffix(".zip")
             data = DataFile(
                 f"{stem}/{member}", folder.fetch(member), data_suffix(member), folder.beside(member)
             )
         else:
-            data = replace(data, path=scratch.unpack(data.path, packing, data.name))
+            data = replace(data, path=scratch.unpack(data.path, packing, size, data.name))
     raise DataError(f"{data.name} is packed more than {_LAYERS - 1} times over; unpack it first.")
 
 
@@ -147,11 +190,15 @@ def _starts_with(path: Path, magic: bytes) -> bool:
 class _Scratch:
     """A temporary directory whose files are numbered: names from outside are never used."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._root: Path | None = None
         self._count = 0
 
     def new(self) -> Path:
+        if self._root is None:  # made when it is needed: there may be no room for it
+            root = tempfile.TemporaryDirectory(prefix="recsys-")
+            self._root = Path(self._stack.enter_context(root))
         self._count += 1
         return self._root / str(self._count)
 
@@ -169,10 +216,10 @@ class _Scratch:
                 sink.write(block)
         return target
 
-    def unpack(self, path: Path, packing: str, name: str) -> Path:
+    def unpack(self, path: Path, packing: str, packed_size: int, name: str) -> Path:
         """Return the path of an unpacked copy of a gz or zst file."""
         with _readable(name), _unpacker(path, packing) as source:
-            return self.copy(source, path.stat().st_size, name)
+            return self.copy(source, packed_size, name)
 
     def decoded(self, data: DataFile, encoding: str) -> Path:
         """Return the path of a copy in UTF-8 of a text file in another encoding."""
@@ -255,7 +302,7 @@ class _Directory:
 
     def names(self) -> list[str]:
         with os.scandir(self._path) as entries:
-            return sorted(e.name for e in entries if e.is_file() and not e.name.startswith("."))
+            return sorted(e.name for e in entries if not e.name.startswith(".") and _is_file(e))
 
     def fetch(self, name: str) -> Path:
         return _unpacked(DataFile(name, self._path / name), self._scratch).path
@@ -264,8 +311,9 @@ class _Directory:
 class _Zip:
     """The files of a zip, or of one folder in it, which are unpacked when they are asked for."""
 
-    def __init__(self, data: DataFile, scratch: _Scratch, prefix: str = "") -> None:
+    def __init__(self, data: DataFile, scratch: _Scratch, size: int, prefix: str = "") -> None:
         self._data = data
+        self._size = size
         self._scratch = scratch
         self._prefix = prefix
         with _readable(data.name), zipfile.ZipFile(data.path) as archive:
@@ -280,14 +328,22 @@ class _Zip:
         label = f"{self._data.name}/{name}"
         with _readable(label), zipfile.ZipFile(self._data.path) as archive:
             info = archive.getinfo(self._prefix + name)
+            size = min(info.compress_size, self._size)  # a zip may say what it likes of its members
             with archive.open(info) as source:
-                local = self._scratch.copy(source, info.compress_size, label)
-        return _unpacked(DataFile(label, local), self._scratch).path
+                local = self._scratch.copy(source, size, label)
+        return _unpacked(DataFile(label, local), self._scratch, size).path
 
     def beside(self, member: str) -> _Zip:
         """Return the folder of the zip in which a member lies."""
         folder, slash, _ = member.rpartition("/")
-        return _Zip(self._data, self._scratch, folder + slash)
+        return _Zip(self._data, self._scratch, self._size, folder + slash)
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:  # a link that leads in a circle
+        return False
 
 
 def _is_hidden(name: str) -> bool:

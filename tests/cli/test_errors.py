@@ -10,6 +10,8 @@ import warnings
 from pathlib import Path
 
 import click
+import numpy as np
+import polars as pl
 import pytest
 
 from recsys.cli import errors
@@ -112,6 +114,43 @@ def test_missing_path_is_exit_1_with_the_nearest_name(run):
     Path("ratings.csv").touch()
     stderr = run("recommend", "rating.csv", "--user", "1", code=1).stderr
     assert stderr == "Error: There is no file or directory rating.csv. Did you mean ratings.csv?\n"
+
+
+def test_a_link_that_leads_nowhere_is_said(run):
+    Path("model").symlink_to("nowhere")
+    stderr = run("recommend", "model", "--user", "1", code=1).stderr
+    assert stderr == "Error: model is a link that leads nowhere.\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ValueError("embedded null byte"), "a name with a NUL character in it is the name of"),
+        (UnicodeEncodeError("utf-8", "\ud800", 0, 1, "no"), r"'\ud800' is not valid text"),
+        (np.linalg.LinAlgError("Singular matrix"), "a matrix cannot be decomposed (Singular matr"),
+        (pl.exceptions.ComputeError("IO: full (os error 28)"), "no space left on device.\n"),
+        (DataError("no \x1b[31m\u202e\rfile."), "no \\x1b[31m\\u202e\\rfile.\n"),
+        (OSError(28, "Full", "from", None, "to"), "to: full.\n"),
+    ],
+)
+def test_every_error_is_one_plain_line(error, said, capsys):
+    code, line = outcome(error, capsys)
+    assert code == 1
+    assert line.startswith(f"Error: {said}")
+    assert line.count("\n") == 1
+
+
+@pytest.mark.filterwarnings("ignore")  # NumPy warns of the overflow
+def test_parameters_that_overflow_are_said(run, ratings):
+    for more in (["--out", "m"], ["--out", "m", "--holdout", "0.2"]):
+        args = ["fit", ratings, "--model", "als", "--count-power", 65536, *more]
+        assert "The fit of als overflows with these parameters" in run(*args, code=1).stderr
+    assert not Path("m").exists()
+
+
+def test_an_endless_history_is_refused(run, model):
+    stderr = run("recommend", model, "--history", "/dev/zero", code=1).stderr
+    assert stderr == "Error: /dev/zero is a device, not a file; copy from it what is to be read.\n"
 
 
 # In processes of their own.

@@ -220,6 +220,7 @@ def test_a_limit_of_threads_holds_inside_its_block():
             assert kernels.resolve_threads(None) == 3
         assert kernels.resolve_threads(5) == 5
     assert kernels.resolve_threads(None) == kernels.available_cores()
+    assert kernels.resolve_threads(2**31) == kernels.resolve_threads(10**30) == 1024
 
 
 def test_blas_threads_are_restored():

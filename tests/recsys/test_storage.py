@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import pickle
+import re
 import stat
 import subprocess
 import sys
@@ -331,6 +332,7 @@ def test_a_failing_rename_brings_the_old_model_back(
         rename(self, target)
         return target
 
+    monkeypatch.setattr("recsys.leftovers._exchange", lambda first, second: False)
     monkeypatch.setattr("pathlib.Path.rename", flaky)
     with pytest.raises(KeyboardInterrupt):
         recommender.save(saved, overwrite=True)
@@ -670,6 +672,40 @@ def test_parameters_that_the_model_does_not_have(tmp_path):
     refused(tmp_path / "popular", "is damaged: damping must not be negative or infinite; got -1")
     edit_manifest(tmp_path / "popular", lambda document: document["parameters"].update(damping="2"))
     refused(tmp_path / "popular", "is damaged: '<=' not supported")
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "message"),
+    [
+        ("arrays/user_bias.npy", np.zeros(4), "'user_bias' must be of type float32; got <f8"),
+        (
+            "arrays/user_bias.npy",
+            np.zeros(4, ">f4"),
+            "'user_bias' must be of type float32; got >f4",
+        ),
+        ("arrays/global_mean.npy", np.array(True), "'global_mean' must be of type float; got |b1"),
+        ("ratings/indices.npy", np.array([0, 1, 2, 3, 5], "i4"), "indices.npy names items that"),
+        ("ratings/indices.npy", np.array([0, 1, 2, 3, -1], "i4"), "indices.npy names items that"),
+        (
+            "ratings/values.npy",
+            np.full(5, np.nan, "f4"),
+            "values.npy has values that are not finite",
+        ),
+        ("ratings/indptr.npy", np.array(5), "indptr.npy does not rise from 0"),
+    ],
+)
+def test_arrays_that_kernels_would_believe(saved, name, array, message):
+    replace_array(saved, name, array)
+    with pytest.raises(ModelFileError, match=f"is damaged: .*{re.escape(message)}"):
+        Recommender.load(saved)
+
+
+def test_an_array_in_the_order_of_columns_is_taken(recommender, saved):
+    array = np.asfortranarray(recommender.model.item_factors)
+    replace_array(saved, "arrays/item_factors.npy", array)
+    loaded = Recommender.load(saved).model
+    assert loaded.item_factors.flags.c_contiguous
+    np.testing.assert_array_equal(loaded.item_factors, array)
 
 
 def test_a_file_that_cannot_be_read_is_said(saved, monkeypatch):

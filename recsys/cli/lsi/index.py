@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -131,5 +132,5 @@ def _check_destination(path: Path, *, force: bool) -> None:
         raise CommandError(
             f"{path} is a saved index already; choose another --out, or replace it by --force."
         )
-    if not path.resolve().parent.is_dir():
+    if not Path(os.path.realpath(path)).parent.is_dir():
         raise CommandError(f"Cannot write {path}: there is no directory {path.parent}.")

@@ -1,5 +1,6 @@
 """Indexes are saved and loaded as models are."""
 
+import hashlib
 import json
 
 import numpy as np
@@ -120,3 +121,33 @@ def test_arrays_that_do_not_fit_together_are_refused(index, tmp_path):
     index.singular_values_ = index.singular_values_[:-1]
     index.save(tmp_path / "i")
     refused(tmp_path / "i", r"is damaged: components must have shape \(4, \d+\), not \(5, \d+\)")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("rows_indptr", lambda a: a[::-1].copy(), "rows_indptr does not rise from 0"),
+        ("rows_indptr", lambda a: a * 1000, "rows_indptr does not rise from 0"),
+        ("rows_indptr", lambda a: a.astype(np.float64), "rows_indptr has the type <f8"),
+        ("rows_indices", lambda a: a[:-1], "rows_indices must have shape"),
+        ("rows_indices", lambda a: a - 1, "rows_indices points beyond the terms"),
+        ("rows_data", lambda a: a.astype(">f4"), "rows_data has the type >f4"),
+        ("rows_data", lambda a: a * np.nan, "rows_data has values that are not finite"),
+        ("components", lambda a: a.astype(np.float16), "components has the type <f2"),
+        ("singular_values", lambda a: a[:, None], r"singular_values must have shape \(5,\)"),
+    ],
+)
+def test_arrays_that_would_lead_out_of_memory(saved, name, change, message):
+    """With sizes and checksums that fit; scipy and the kernels would believe them."""
+    file = saved / "arrays" / f"{name}.npy"
+    array = change(np.load(file))
+    np.save(file, array)
+    content = file.read_bytes()
+    entry = {
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "bytes": len(content),
+        "dtype": array.dtype.str,
+        "shape": list(array.shape),
+    }
+    edited(saved, lambda document: document["files"][f"arrays/{name}.npy"].update(entry))
+    refused(saved, f"is damaged: {message}")

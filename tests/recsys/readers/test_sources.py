@@ -106,6 +106,46 @@ def test_absurd_expansion_is_refused(read: Read, monkeypatch: pytest.MonkeyPatch
             read(raw, "x")
 
 
+def test_layers_count_together(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bomb in a bomb, each of which expands less than is absurd."""
+    monkeypatch.setattr("recsys.readers.sources._ABSURD_SIZE", 1 << 16)
+    monkeypatch.setattr("recsys.readers.sources._ABSURD_RATIO", 50)
+    inner = gzip.compress(b"user,item,rating\n" + b"1,2,3\n" * 500_000)
+    assert len(inner) > 1 << 12
+    for raw in (gzip.compress(inner), zipped(**{"r.csv.gz": inner}), _zstd().compress(inner)):
+        with pytest.raises(DataError, match="expands to more than 50 times its size"):
+            read(raw, "x")
+
+
+def test_a_zip_that_lies_about_its_members(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The packed size that the directory of the zip states is not believed."""
+    monkeypatch.setattr("recsys.readers.sources._ABSURD_SIZE", 1 << 16)
+    raw = bytearray(zipped(**{"r.csv": b"1,2,3\n" * 200_000}))
+    packed = raw.index(b"PK\x01\x02") + 20
+    raw[packed : packed + 4] = (1 << 30).to_bytes(4, "little")
+    with pytest.raises(DataError, match="expands to more than 250 times its size"):
+        read(bytes(raw), "x")
+
+
+def test_links_in_a_circle_beside_the_ratings(tmp_path: Path) -> None:
+    (tmp_path / "ratings.csv").write_bytes(CSV)
+    (tmp_path / "loop").symlink_to("loop")
+    for path in (tmp_path, tmp_path / "ratings.csv"):
+        assert rows(read_ratings(path)) == EXPECTED
+    with pytest.raises(DataError, match=r"loop is a link that leads nowhere\.$"):
+        read_ratings(tmp_path / "loop")
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs /dev/zero")
+def test_devices_are_not_read(tmp_path: Path) -> None:
+    (tmp_path / "ratings.csv").symlink_to("/dev/zero")
+    for path in (Path("/dev/zero"), tmp_path / "ratings.csv"):
+        with pytest.raises(DataError, match=f"^{path.name} is a device, not a file; copy from it"):
+            read_ratings(path)
+    with pytest.raises(DataError, match="empty"):
+        read_ratings("/dev/null")
+
+
 def test_too_many_layers(read: Read) -> None:
     raw = CSV
     for _ in range(4):
