@@ -1,6 +1,6 @@
 """Time per sweep of `als` on Spark and on the local engine, on the same cores; sizes on paper.
 
-Usage: python benchmarks/spark.py [--factors K] [--memory 4g] [RATINGS ...]
+Usage: python benchmarks/spark.py [--factors K] [--memory 8g] [RATINGS ...]
        python benchmarks/spark.py --sizing [--factors K]
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import sys
 import tempfile
 import time
 from itertools import pairwise
@@ -84,6 +85,7 @@ def measure(sizes: list[int], factors: int, memory: str) -> None:
                 sweeps = [here["sweep"], there["mllib"], there["own"], ratio]
                 others = [here["read"], there["read"], there["rest"], there["whole"]]
                 rows.append([f"{size:,}", *sweeps, *others, cores * ratio])
+                print(*rows[-1], file=sys.stderr, flush=True)  # what a later failure would lose
     finally:
         shutil.rmtree(place)
     print(f"{machine()}\n{factors} factors, Spark local[*] on {cores} cores, driver {memory}\n")
@@ -117,7 +119,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("ratings", nargs="*", type=int, default=SIZES)
     parser.add_argument("--factors", type=int, default=64)
-    parser.add_argument("--memory", default="4g", help="spark.driver.memory")
+    parser.add_argument("--memory", default="8g", help="spark.driver.memory")
     parser.add_argument("--sizing", action="store_true", help="print sizes on paper only")
     arguments = parser.parse_args()
     if arguments.sizing:

@@ -14,10 +14,17 @@ from hypothesis import settings
 settings.register_profile("no deadline", deadline=None)  # no test asserts a time
 settings.load_profile("no deadline")
 
+# A Java that lives for a minute has no time for its best compiler, for a threaded collector, and
+# for checking classes that come from a package.
+QUICK_JAVA = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
+    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
+
 # Small data: what Spark saves by compiling and replanning is less than that costs.
 SMALL = {
     "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.driver.extraJavaOptions": QUICK_JAVA,
     "spark.default.parallelism": "2",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
@@ -38,6 +45,11 @@ def needs_spark() -> None:
     reason = why_no_spark()
     if reason is not None:
         pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def quick_java() -> str:
+    return QUICK_JAVA
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -163,10 +163,6 @@ class Rows:
             return Part(_sorted_rows(indptr, indices, values, n_columns), n_columns)
 
         return read
-
-    def placed(self, frame: DataFrame) -> Rows:
-        """Return the same rows from another table, such as one that is kept in memory."""
-        return replace(self, frame=frame)
 
 
 def open_rows(

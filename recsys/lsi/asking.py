@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from recsys.errors import DataError
+from recsys.lsi.counting import checked_text
 from recsys.lsi.queries import Queries, check_directions, check_words
 from recsys.lsi.scoring import Matches, inverse_lengths
 from recsys.topn import TopN, top_n
@@ -214,6 +215,8 @@ class Asking:
         single = isinstance(given, str) or (np.ndim(given) == 1 and not _has_texts(given))
         if _has_texts(given):
             texts = [given] if isinstance(given, str) else list(given)
+            for number, text in enumerate(texts):
+                checked_text(text, number, "Query")
             rows, unknown = self._encoder.encode(texts)
             return Queries(texts, rows, unknown, single)
         if np.ndim(given) == 0:
@@ -234,7 +237,7 @@ class Asking:
         """Return found documents as a frame."""
         return pl.DataFrame(
             [
-                self.documents_.ids.values.gather(top.items).alias(name),
+                self.documents_.ids.values[top.items].alias(name),  # quicker than gather
                 pl.Series("rank", top.ranks),
                 pl.Series("score", top.scores),
                 *self.documents_.shown(top.items),
@@ -266,10 +269,13 @@ def similar_rows(
 
 
 def together(blocks: Any) -> TopN:
-    """Return the blocks of `top_n` as one."""
+    """Return the blocks of `top_n` as one; cosines that rounding took beyond 1 are 1."""
     parts = [TopN.empty(), *blocks]
-    names = ("rows", "items", "ranks", "scores")
-    return TopN(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+    rows, items, ranks, scores = (
+        np.concatenate([getattr(part, name) for part in parts])
+        for name in ("rows", "items", "ranks", "scores")
+    )
+    return TopN(rows, items, ranks, np.clip(scores, -1, 1))
 
 
 def listed(given: Any) -> Sequence[Any]:

@@ -63,9 +63,9 @@ class Collection:
         """Return the columns that tell what some documents are, as far as they are known."""
         columns = []
         if self.titles is not None:
-            columns.append(self.titles.gather(places).alias("title"))
+            columns.append(self.titles[places].alias("title"))
         if self.snippets is not None:
-            columns.append(self.snippets.gather(places).alias("snippet"))
+            columns.append(self.snippets[places].alias("snippet"))
         return columns
 
     def extended(self, more: Collection) -> Collection:

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recsys.errors import DataError
+from recsys.lsi.words import TOKEN_PATTERN, words_of
 
 __all__ = [
-    "TOKEN_PATTERN",
     "Analyzer",
     "Counted",
     "Vocabulary",
@@ -24,12 +24,11 @@ __all__ = [
 
 Analyzer = Callable[[str], Iterable[str]]
 
-TOKEN_PATTERN = r"(?u)\b\w\w+\b"
-"""scikit-learn's: two or more letters, digits or underscores, of any alphabet."""
-
 
 def make_analyzer(stop_words: Any, token_pattern: str) -> Analyzer:
     """Return scikit-learn's function from a text to its words, in small letters.
+
+    With the default pattern the words are those of `recsys.lsi.words`.
 
     Raises
     ------
@@ -41,8 +40,10 @@ def make_analyzer(stop_words: Any, token_pattern: str) -> Analyzer:
     from sklearn.feature_extraction.text import CountVectorizer
 
     listed = stop_words if stop_words is None or isinstance(stop_words, str) else list(stop_words)
+    by_default = token_pattern == TOKEN_PATTERN
+    tokens = {"tokenizer": words_of} if by_default else {"token_pattern": token_pattern}
     try:
-        vectorizer = CountVectorizer(stop_words=listed, token_pattern=token_pattern)
+        vectorizer = CountVectorizer(stop_words=listed, **tokens)
         analyzer: Analyzer = vectorizer.build_analyzer()
         analyzer("")
     except (re.error, TypeError, ValueError) as error:
@@ -169,14 +170,22 @@ def count_known(
     return Counted((np.concatenate(data), np.concatenate(indices), np.array(indptr)), unknown)
 
 
-def checked_text(text: Any, number: int) -> str:
+def checked_text(text: Any, number: int, noun: str = "Document") -> str:
     """Return what must be a text.
 
     Raises
     ------
     DataError
-        If it is none.
+        If it is none, or has a half of a surrogate pair, which is no character.
     """
     if not isinstance(text, str):
-        raise DataError(f"Document {number} (from 0) must be a text; got {type(text).__name__}.")
+        raise DataError(f"{noun} {number} (from 0) must be a text; got {type(text).__name__}.")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise DataError(
+                f"{noun} {number} (from 0) must be a text in Unicode; {text[error.start]!r}, at "
+                f"character {error.start}, is none of its characters."
+            ) from None
     return text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -20,6 +21,8 @@ BATCH = 1000
 
 _TABLES = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 _NAMED = 3
+_ARCHIVE = (b"PK\x03\x04", b"PK\x05\x06")  # also .docx, .odt, .epub
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 class Document(NamedTuple):
@@ -118,6 +121,7 @@ class Documents:
         if str(self.path) != "-" and Path(self.path).is_dir():
             yield from self._directory(Path(self.path))
             return
+        _refuse_archive(self.path)
         with open_data(self.path, self._encoding) as data:
             kind = _kind(data)
             if kind == "lines":
@@ -128,10 +132,9 @@ class Documents:
                 yield from _table_documents(data, table, self._after)
 
     def _described(self, table: Table) -> str:
-        kinds = {"csv": "comma-separated", "tsv": "tab-separated", "jsonl": "JSON lines"}
         columns = table.columns
-        said = [kinds.get(table.kind, "Parquet"), f"text = {columns.text}"]
-        number = self._numbered("row" if table.kind == "parquet" else "line")
+        said = [table.layout, f"text = {columns.text}"]
+        number = self._numbered(table.unit)
         said.append(f"id = {columns.id}" if columns.id else number)
         if columns.title:
             said.append(f"title = {columns.title}")
@@ -155,16 +158,26 @@ class Documents:
         binary = []
         for path in files:
             label = path.relative_to(folder).as_posix()
-            with open_data(path, self._encoding) as data:
-                if _is_binary(data):
-                    binary.append(label)
-                else:
-                    text = "".join(decoded_lines(data.path, f"{name}{label}"))
-                    yield Document(label, text)
+            text = self._text_of(path, f"{name}{label}")
+            if text is None:
+                binary.append(label)
+            else:
+                yield Document(label, text)
         if binary:
             more = ", ..." if len(binary) > _NAMED else ""
             listed = ", ".join(binary[:_NAMED]) + more
-            self.decision += f"; {len(binary):,} binary files left out ({listed})"
+            noun = "file" if len(binary) == 1 else "files"
+            self.decision += f"; {len(binary):,} binary {noun} left out ({listed})"
+
+    def _text_of(self, path: Path, name: str) -> str | None:
+        """Return the text of a file of a directory, None for a binary file."""
+        head = _head(path)
+        if head.startswith(_ARCHIVE):
+            return None
+        # Files of a directory may differ: one in UTF-16 says so itself.
+        encoding = "utf-16" if head.startswith(_UTF16) else self._encoding
+        with open_data(path, encoding) as data:
+            return None if _is_binary(data) else "".join(decoded_lines(data.path, name))
 
 
 def read_documents(path: str | os.PathLike[str], **settings: Any) -> Documents:
@@ -183,15 +196,14 @@ def batches_of(documents: Iterable[Document]) -> Iterator[DocumentBatch]:
 
 def _kind(data: DataFile) -> str:
     """Tell what a file is from its suffix and its first bytes."""
-    with data.path.open("rb") as stream:
-        head = stream.read(1 << 12)
+    head = _head(data.path)
     if head.startswith(b"PAR1"):
         return "parquet"
     if data.suffix == ".parquet":
         raise DataError(f"{data.name} is no Parquet file, or damaged: it does not begin with PAR1.")
     if _is_binary(data):
-        utf16 = head.startswith((b"\xff\xfe", b"\xfe\xff"))
-        what = "in UTF-16; say so with --encoding utf-16" if utf16 else "a binary file, not text"
+        is_utf16 = head.startswith(_UTF16)
+        what = "in UTF-16; say so with --encoding utf-16" if is_utf16 else "a binary file, not text"
         raise DataError(f"{data.name} is {what}.")
     if data.suffix == ".json" and head.lstrip().startswith(b"["):
         raise DataError(f"{data.name} is one JSON array; write one object per line instead.")
@@ -204,20 +216,49 @@ def _table_documents(data: DataFile, table: Table, after: int) -> Iterator[Docum
     columns = table.columns
     for number, row in table.rows:
         identity = after + number if columns.id is None else row.get(columns.id)
+        place = f"{data.name}, {table.unit} {number}"
         if identity is None or identity == "":
-            raise DataError(f"{data.name}, line {number}: the id is missing.")
+            raise DataError(f"{place}: the id is missing.")
+        is_integer = isinstance(identity, int) and not isinstance(identity, bool)
         title = None if columns.title is None else row.get(columns.title)
-        text = row.get(str(columns.text))
         yield Document(
-            identity if isinstance(identity, int) else str(identity),
-            "" if text is None else str(text),
-            None if title is None else str(title),
+            identity if is_integer else _plain(identity, place, "id"),
+            _plain(row.get(str(columns.text)), place, "text"),
+            None if title is None else _plain(title, place, "title"),
         )
+
+
+def _plain(value: Any, place: str, what: str) -> str:
+    """Return an entry of a table as a text; lists, objects and bytes are none."""
+    if isinstance(value, list | dict | bytes):
+        raise DataError(f"{place}: the {what} must be a text; got {type(value).__name__}.")
+    return "" if value is None else str(value)
 
 
 def _is_shown(path: Path, folder: Path) -> bool:
     parts = path.relative_to(folder).parts
     return path.is_file() and not any(part.startswith(".") for part in parts)
+
+
+def _refuse_archive(path: str | os.PathLike[str]) -> None:
+    """Refuse an archive of several files; one of a single file is read as that file."""
+    if not Path(path).is_file() or not _head(Path(path)).startswith(_ARCHIVE):
+        return
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = [each for each in archive.infolist() if not each.is_dir()]
+    except (OSError, zipfile.BadZipFile):
+        return  # what opens it says what is wrong
+    if len(members) > 1:
+        raise DataError(
+            f"{Path(path).name} is an archive of {len(members):,} files; unpack it, and index the "
+            "directory."
+        )
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as stream:
+        return stream.read(1 << 12)
 
 
 def _is_binary(data: DataFile) -> bool:

@@ -15,7 +15,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from recsys.errors import DataError
 from recsys.lsi.asking import Asking
 from recsys.lsi.collection import Collection
-from recsys.lsi.counting import TOKEN_PATTERN
 from recsys.lsi.reading import (
     NamesCollector,
     batches_or_none,
@@ -26,6 +25,7 @@ from recsys.lsi.space import DEFAULT_RANK, Space, decompose
 from recsys.lsi.terms import make_encoder
 from recsys.lsi.updating import Added, orthogonality_loss, outside_share, updated
 from recsys.lsi.weighting import canonical_csr
+from recsys.lsi.words import TOKEN_PATTERN
 
 if TYPE_CHECKING:
     from recsys.lsi.labels import Labels
@@ -63,8 +63,9 @@ class LSI(
     stop_words : "english", sequence of str or None
         Terms that are left out, of texts.
     token_pattern : str
-        Regular expression of a term; by default scikit-learn's, two or more letters or digits of
-        any alphabet. (Languages without spaces between words need a vectorizer of their own.)
+        Regular expression of a term. By default terms are two or more letters or digits of any
+        alphabet; in scripts without spaces between words, pairs of characters. See
+        `recsys.lsi.words`.
     terms_in_rows : bool, default False
         Whether matrices are term-by-document instead of document-by-term.
     random_state : int, Generator, RandomState or None, default 0

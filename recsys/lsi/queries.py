@@ -11,11 +11,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recsys.errors import DataError
+from recsys.lsi.weighting import row_norms
 
-__all__ = ["Queries", "UnknownTermWarning", "check_directions", "check_words"]
+__all__ = [
+    "NothingToRankError",
+    "Queries",
+    "UnknownTermWarning",
+    "check_directions",
+    "check_words",
+]
 
 _NAMED = 5
 _NOTHING = 1e-5  # of the length of a query: what rounding leaves of a direction outside the space
+
+
+class NothingToRankError(DataError):
+    """No query of those asked has anything to rank documents by."""
 
 
 class UnknownTermWarning(UserWarning):
@@ -58,7 +69,7 @@ def check_words(queries: Queries) -> None:
     """
     lost = np.diff(queries.rows.indptr) == 0
     if lost.all():
-        raise DataError(_nothing_known(queries))
+        raise NothingToRankError(_nothing_known(queries))
     unknown = list(dict.fromkeys(word for words in queries.unknown for word in words))
     if unknown:
         message = f"Not in the index: {_listed(unknown)}."
@@ -76,11 +87,9 @@ def check_directions(queries: Queries, directions: NDArray[Any]) -> NDArray[np.f
         If none is left.
     """
     lengths = np.sqrt(np.einsum("ij,ij->i", directions, directions).astype(np.float64))
-    squares = queries.rows.multiply(queries.rows).sum(axis=1)
-    whole = np.sqrt(np.asarray(squares, dtype=np.float64).ravel())
-    none = lengths <= _NOTHING * whole
+    none = lengths <= _NOTHING * row_norms(queries.rows)
     if none.all():
-        raise DataError(
+        raise NothingToRankError(
             "The words of the query have no part in the dimensions that are kept, so nothing can "
             "be ranked; use other words, or an index with more dimensions."
         )

@@ -47,6 +47,11 @@ class NamesCollector:
         """Yield the texts of each batch, with their titles in front."""
         for batch in batches:
             titles = batch.titles or [None] * len(batch.ids)
+            if not len(batch.ids) == len(batch.texts) == len(titles):
+                raise DataError(
+                    "A batch must have as many ids (and titles) as texts; got "
+                    f"{len(batch.ids)} ids, {len(titles)} titles and {len(batch.texts)} texts."
+                )
             first = len(self._ids)
             texts = [checked_text(text, first + i) for i, text in enumerate(batch.texts)]
             self._ids += batch.ids

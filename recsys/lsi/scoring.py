@@ -48,7 +48,7 @@ class Matches:
         """Cosines of pairs, shape (n_pairs,); NaN beside a vector of zeros."""
         dots = pair_dots(self._queries, self._vectors, users, items)
         dots *= self._inverse[items]
-        return np.clip(dots, -1, 1, out=dots)
+        return dots
 
     def scores(self, users: Indices) -> Floats:
         """Cosines of some queries with all items, shape (n_block, n_items)."""
@@ -65,8 +65,14 @@ class Matches:
         terms = self._vectors.shape[1] + 3
         return np.full(len(users), 2 * terms * np.finfo(np.float32).eps, dtype=np.float32)
 
-    def factor_form(self, users: Indices) -> FactorForm:
-        """Return queries and vectors, with what makes cosines of their products."""
+    def factor_form(self, users: Indices) -> FactorForm | None:
+        """Return queries and vectors, with what makes cosines of their products.
+
+        None for a single query: a product with one vector is faster than the kernel, which is made
+        for many.
+        """
+        if len(users) == 1:
+            return None
         ones = np.ones(max(len(users), self.n_items), dtype=np.float32)
         offset, weight = ones[: len(users)], ones[: self.n_items]
         return FactorForm(self._queries[users], offset, self._vectors, self._inverse, weight)

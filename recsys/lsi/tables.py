@@ -13,7 +13,7 @@ from typing import Any
 
 from recsys.errors import DataError
 from recsys.readers.careful import decoded_lines
-from recsys.readers.detect import without_returns
+from recsys.readers.detect import separator_name, without_returns
 from recsys.readers.sources import DataFile
 
 __all__ = ["ColumnNames", "Table", "open_table"]
@@ -24,7 +24,11 @@ _TITLE = ("title", "name", "headline", "subject")
 _SAMPLE = 100
 _ROWS = 1000  # of a Parquet file, read at a time
 
+_SEPARATORS = ",;\t|"
+
 Row = tuple[int, dict[str, Any]]
+Opened = tuple[str, list[str], Iterator[Row]]
+"""The layout in words, the names of the columns, and the rows."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +42,10 @@ class ColumnNames:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows with their numbers (lines of a text file), and the columns that were chosen."""
+    """Rows with their numbers (of lines or rows), the chosen columns, and the layout in words."""
 
-    kind: str
+    layout: str
+    unit: str
     columns: ColumnNames
     rows: Iterator[Row]
 
@@ -56,19 +61,28 @@ def open_table(data: DataFile, kind: str, wanted: ColumnNames) -> Iterator[Table
     """
     limit = csv.field_size_limit(sys.maxsize)  # a text may be longer than csv expects of a field
     try:
-        names, rows = _READERS[kind](data)
-        yield Table(kind, _chosen(names, wanted, data.name), rows)
+        layout, names, rows = _READERS[kind](data)
+        unit = "row" if kind == "parquet" else "line"
+        yield Table(layout, unit, _chosen(names, wanted, data.name), rows)
     finally:
         csv.field_size_limit(limit)
 
 
-def _delimited(data: DataFile, separator: str) -> tuple[list[str], Iterator[Row]]:
+def _delimited(data: DataFile, usual: str) -> Opened:
+    separator = _separator(data, usual)
     lines = map(without_returns, decoded_lines(data.path, data.name))
     reader = csv.reader(lines, delimiter=separator, strict=True)
     names = [name.strip() for name in _next_record(reader, data) or []]
     if not any(names):
         raise DataError(f"{data.name} is empty.")
-    return names, _delimited_rows(reader, names, data)
+    return separator_name(separator), names, _delimited_rows(reader, names, data)
+
+
+def _separator(data: DataFile, usual: str) -> str:
+    """Return the separator of the header: the usual one, unless it has only others."""
+    header = next(decoded_lines(data.path, data.name), "")
+    best = max(_SEPARATORS, key=header.count)
+    return usual if usual in header or best not in header else best
 
 
 def _delimited_rows(reader: Any, names: list[str], data: DataFile) -> Iterator[Row]:
@@ -92,11 +106,11 @@ def _next_record(reader: Any, data: DataFile) -> list[str] | None:
     return record
 
 
-def _json_lines(data: DataFile) -> tuple[list[str], Iterator[Row]]:
+def _json_lines(data: DataFile) -> Opened:
     rows = _json_rows(data)
     sample = list(islice(rows, _SAMPLE))
     names = list(dict.fromkeys(name for _, fields in sample for name in fields))
-    return names, chain(sample, rows)
+    return "JSON lines", names, chain(sample, rows)
 
 
 def _json_rows(data: DataFile) -> Iterator[Row]:
@@ -111,10 +125,20 @@ def _json_rows(data: DataFile) -> Iterator[Row]:
             raise DataError(
                 f"{data.name}, line {number}: expected a JSON object; got {line.strip()[:40]!r}."
             )
+        if "\\u" in line:
+            _check_escapes(fields, f"{data.name}, line {number}")
         yield number, fields
 
 
-def _parquet(data: DataFile) -> tuple[list[str], Iterator[Row]]:
+def _check_escapes(fields: dict[str, Any], place: str) -> None:
+    try:
+        json.dumps(fields, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        code = ord(error.object[error.start])
+        raise DataError(f"{place}: \\u{code:04x} is half of a character.") from None
+
+
+def _parquet(data: DataFile) -> Opened:
     import polars as pl
 
     from recsys.panics import panics_as_errors
@@ -122,7 +146,7 @@ def _parquet(data: DataFile) -> tuple[list[str], Iterator[Row]]:
     try:
         with panics_as_errors():
             scan = pl.scan_parquet(data.path, glob=False)
-            return scan.collect_schema().names(), _parquet_rows(scan, data)
+            return "Parquet", scan.collect_schema().names(), _parquet_rows(scan, data)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise _damaged(data, error) from None
 
@@ -167,7 +191,11 @@ def _chosen(names: list[str], wanted: ColumnNames, place: str) -> ColumnNames:
     if text is None:
         raise DataError(f"{place} has no column that is evidently the text; it has {listed}.")
     rest = [name for name in names if name != text]
-    return ColumnNames(text, wanted.id or _first(rest, _ID), wanted.title or _first(rest, _TITLE))
+    chosen = ColumnNames(text, wanted.id or _first(rest, _ID), wanted.title or _first(rest, _TITLE))
+    for name in (chosen.text, chosen.id, chosen.title):
+        if name is not None and names.count(name) > 1:
+            raise DataError(f"{place} has {names.count(name)} columns named {name!r}.")
+    return chosen
 
 
 def _first(names: Sequence[str], known: Sequence[str]) -> str | None:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from recsys.errors import DataError
-from recsys.lsi.counting import TOKEN_PATTERN, Vocabulary, count_known, make_analyzer
+from recsys.lsi.counting import Vocabulary, count_known, make_analyzer
 from recsys.lsi.labels import Labels
 from recsys.lsi.weighting import WEIGHTINGS, Weighting, canonical_csr
+from recsys.lsi.words import TOKEN_PATTERN, normalised
 
 __all__ = ["Encoded", "NamedEncoder", "TermEncoder", "VectorizerEncoder", "make_encoder"]
 
@@ -117,9 +122,26 @@ class NamedEncoder(TermEncoder):
         """Return the weighted rows of texts."""
         from scipy import sparse
 
-        parts, unknown = count_known(texts, self._analyzer, self.terms.find)
+        parts, unknown = count_known(texts, self._analyzer, self._find)
         counts = sparse.csr_array(parts, shape=(len(texts), len(self.terms)))
         return Encoded(self.weigh(counts), unknown)
+
+    def _find(self, words: Sequence[str]) -> NDArray[np.int64]:
+        """Return the places of words, -1 for unknown ones; a vocabulary may have capitals."""
+        places = self.terms.find(words)
+        for lost in np.flatnonzero(places < 0).tolist():
+            places[lost] = self._folded.get(words[lost], -1)
+        return places
+
+    @cached_property
+    def _folded(self) -> dict[str, int]:
+        """The places of terms that texts have in another form, the first of several."""
+        found: dict[str, int] = {}
+        for place, term in enumerate(map(str, self.terms.values.to_list())):
+            plain = normalised(term.lower())
+            if plain != term:
+                found.setdefault(plain, place)
+        return found
 
 
 class VectorizerEncoder(TermEncoder):

@@ -84,8 +84,15 @@ def parse_line(line: str, separator: str) -> list[str]:
 
 
 def without_returns(line: str) -> str:
-    """Return a line with its carriage returns taken for spaces; csv refuses them."""
-    return line.replace("\r", " ") if "\r" in line else line
+    """Return a line that ends as lines do, other carriage returns taken for spaces.
+
+    csv refuses them within a line, and a space behind a closing quote.
+    """
+    if "\r" not in line:
+        return line
+    if line.endswith("\r\n"):
+        line = f"{line[:-2]}\n"
+    return line.replace("\r", " ")
 
 
 def separator_name(separator: str) -> str:

@@ -13,7 +13,6 @@ from lowrank.spark.arrow import (
     map_in_arrow,
     matrix,
     table_of,
-    without_word_of_pandas,
 )
 from recsys.models.base import Histories
 
@@ -25,7 +24,6 @@ __all__ = [
     "map_in_arrow",
     "matrix",
     "table_of",
-    "without_word_of_pandas",
 ]
 
 

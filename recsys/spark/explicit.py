@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from recsys.models.base import Floats, Step
 from recsys.spark.biases import Biases, damped_biases, residuals
+from recsys.spark.files import written
 from recsys.spark.fitting import FitJob, Fitted
 from recsys.spark.measuring import rating_errors
 from recsys.spark.mllib import MLlibSettings, blocks_for, mllib_factors, mllib_penalty
@@ -66,13 +67,11 @@ def _begin(job: FitJob, biases: Biases, sweeps: int) -> DataFrame:
     from pyspark.sql import functions as sql
 
     known = [(index, float(bias)) for index, bias in enumerate(biases.items)]
-    place = job.scratch.child("items-0")
     table = job.spark.createDataFrame(known, "index int, bias float")
     joined = items.join(table, "index").select(
         "index", sql.lit(0).alias("count"), "bias", "factors"
     )
-    joined.write.parquet(place.uri)
-    return job.spark.read.parquet(place.uri)
+    return written(joined, job.scratch.child("items-0"))
 
 
 def _solve(job: FitJob, others: DataFrame, mean: float, *, of_users: bool, name: str) -> DataFrame:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from recsys.errors import ModelFileError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Place", "staged"]
+__all__ = ["Place", "staged", "written"]
 
 _WITH_FOLDERS = ("file", "hdfs", "viewfs")
 
@@ -116,6 +116,15 @@ class Place:
     def delete(self) -> None:
         """Remove the file or folder if it is there."""
         self._files.delete(self._path, True)
+
+
+def written(frame: DataFrame, place: Place) -> DataFrame:
+    """Write a table down as Parquet and return it as read from there.
+
+    Its schema is known: Spark would start a job to find it in the files.
+    """
+    frame.write.parquet(place.uri)
+    return frame.sparkSession.read.schema(frame.schema).parquet(place.uri)
 
 
 @contextmanager

@@ -239,8 +239,8 @@ def _job(
     held, pairs = coded.pairs.where("held"), coded.pairs.where(~sql.col("held"))
     summary, n_held = _summary(coded)
     parts = max(spark.sparkContext.defaultParallelism, -(-summary.ratings // _RATINGS_PER_PART))
-    by_user = group_rows(spark, pairs, "user", "item", parts, scratch.child("by-user"))
-    by_item = group_rows(spark, pairs, "item", "user", parts, scratch.child("by-item"))
+    by_user = group_rows(pairs, "user", "item", parts, scratch.child("by-user"))
+    by_item = group_rows(pairs, "item", "user", parts, scratch.child("by-item"))
     return FitJob(
         spark=spark,
         scratch=scratch,

@@ -153,8 +153,9 @@ def _written(job: FitJob, factors: DataFrame, rows: DataFrame, name: str) -> Dat
     """Write factors as vectors without biases, and return them."""
     from pyspark.sql import functions as sql
 
+    from recsys.spark.files import written
+
     counts = rows.select("index", sql.size("others").alias("count"))
     bias = sql.lit(0.0).cast("float").alias("bias")
-    place = job.scratch.child(name)
-    factors.join(counts, "index").select("index", "count", bias, "factors").write.parquet(place.uri)
-    return job.spark.read.parquet(place.uri)
+    vectors = factors.join(counts, "index").select("index", "count", bias, "factors")
+    return written(vectors, job.scratch.child(name))

@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from recsys.errors import DataError
-from recsys.spark.files import Place
+from recsys.spark.files import Place, written
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -92,16 +92,15 @@ def encode(
         coded = coded.join(found, role).drop(role)
     merged = coded.groupBy("user_index", "item_index").agg(*_merging(table, duplicates))
     draw = sql.pmod(sql.xxhash64("user_index", "item_index", sql.lit(seed)), _HOLDOUT_STEPS)
-    place = scratch.child("pairs")
-    merged.select(
+    marked = merged.select(
         sql.col("user_index").alias("user"),
         sql.col("item_index").alias("item"),
         sql.col("value").cast("float").alias("value"),
         (draw < round(holdout * _HOLDOUT_STEPS)).alias("held"),
         "rows",
         "differ",
-    ).write.parquet(place.uri)
-    pairs = spark.read.parquet(place.uri)
+    )
+    pairs = written(marked, scratch.child("pairs"))
     _check_duplicates(pairs, table, duplicates)
     return Encoded(users, items, n_users, n_items, pairs.select("user", "item", "value", "held"))
 
@@ -128,15 +127,13 @@ def number(spark: SparkSession, ids: DataFrame, place: Place) -> tuple[DataFrame
 
     ordered = ids.distinct().sort("id")
     row = sql.monotonically_increasing_id()
-    ordered.select(
+    placed = ordered.select(
         "id",
         sql.shiftright(row, 33).cast("int").alias("part"),
         row.bitwiseAND(sql.lit(_ROW_BITS)).alias("row"),
-    ).write.parquet(place.uri)
-    written = spark.read.parquet(place.uri)
-    counts = sorted(
-        (row["part"], row["count"]) for row in written.groupBy("part").count().collect()
     )
+    rows = written(placed, place)
+    counts = sorted((row["part"], row["count"]) for row in rows.groupBy("part").count().collect())
     starts = list(accumulate((count for _, count in counts), initial=0))
     if starts[-1] > MOST_IDS:
         raise DataError(
@@ -147,7 +144,7 @@ def number(spark: SparkSession, ids: DataFrame, place: Place) -> tuple[DataFrame
         "part int, start bigint",
     )
     index = (sql.col("start") + sql.col("row")).cast("int").alias("index")
-    return written.join(sql.broadcast(offsets), "part").select("id", index), starts[-1]
+    return rows.join(sql.broadcast(offsets), "part").select("id", index), starts[-1]
 
 
 def pairs_of(rows: DataFrame) -> DataFrame:
@@ -161,21 +158,19 @@ def pairs_of(rows: DataFrame) -> DataFrame:
     )
 
 
-def group_rows(
-    spark: SparkSession, pairs: DataFrame, by: str, other: str, parts: int, place: Place
-) -> DataFrame:
+def group_rows(pairs: DataFrame, by: str, other: str, parts: int, place: Place) -> DataFrame:
     """Write one row per user (or item): index, others (ascending) and values; return the table."""
     from pyspark.sql import functions as sql
 
     entry = sql.struct(sql.col(other).alias("other"), sql.col("value"))
     sorted_entries = sql.sort_array(sql.collect_list(entry)).alias("entries")
     grouped = pairs.repartition(parts, by).groupBy(by).agg(sorted_entries)
-    grouped.select(
+    rows = grouped.select(
         sql.col(by).alias("index"),
         sql.col("entries.other").alias("others"),
         sql.col("entries.value").alias("values"),
-    ).write.parquet(place.uri)
-    return spark.read.parquet(place.uri)
+    )
+    return written(rows, place)
 
 
 def _merging(table: RatingsTable, duplicates: str) -> list[Column]:

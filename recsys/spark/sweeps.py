@@ -22,12 +22,11 @@ from recsys.spark.arrow import (
     matrix,
     table_of,
 )
+from recsys.spark.files import Place, written
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
-
-    from recsys.spark.files import Place
 
 __all__ = ["SOLVED", "Solver", "dense_vectors", "half_sweep", "no_links"]
 
@@ -119,11 +118,10 @@ def half_sweep(
     if isinstance(others, np.ndarray):
         shared = spark.sparkContext.broadcast(others)
         solved = map_in_arrow(rows, _solving(shared, solver), SOLVED)
-        solved.write.parquet(place.uri)
+        solved = written(solved, place)
         shared.destroy()
-    else:
-        _blocked(rows, others, solver, parts).write.parquet(place.uri)
-    return spark.read.parquet(place.uri)
+        return solved
+    return written(_blocked(rows, others, solver, parts), place)
 
 
 def dense_vectors(solved: DataFrame, n: int, k: int) -> Floats:

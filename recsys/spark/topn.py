@@ -32,6 +32,7 @@ __all__ = ["recommend", "top_items"]
 _LEAST_BLOCK = 1000  # items
 _USERS_PER_PART = 100_000
 _NAMED = 3  # unknown ids that a message names
+_WRITTEN = ["user", "item", "rank", "score"]
 _COLUMNS = ["user_index", "item_index", "user", "item", "rank", "score"]
 
 
@@ -67,7 +68,7 @@ def recommend(
     master, conf
         As `recsys.spark.spark_session` takes them.
     overwrite : bool
-        Replace a folder of Parquet at `out`.
+        Replace recommendations at `out`; anything else there is refused all the same.
     broadcast_limit : int
         Bytes up to which the vectors of all items are sent to every Python worker.
     say : callable, optional
@@ -84,10 +85,14 @@ def recommend(
     ModelFileError
         If there is no such model, or something is in the way at `out`.
     """
+
+    def replaceable(place: Place) -> bool:
+        return _is_recommendations(spark, place)
+
     with (
         spark_session(master, conf) as spark,
         watching(spark, "recommending", say),
-        staged(spark, out, _is_parquet, overwrite=overwrite) as folder,
+        staged(spark, out, replaceable, overwrite=overwrite) as folder,
     ):
         found = top_items(
             spark,
@@ -99,7 +104,7 @@ def recommend(
             broadcast_limit=broadcast_limit,
         )
         rows = folder.child("rows")
-        found.select("user", "item", "rank", "score").write.parquet(rows.uri)
+        found.select(*_WRITTEN).write.parquet(rows.uri)
         for name in rows.names():
             rows.child(name).move_to(folder.child(name))
         rows.delete()
@@ -305,8 +310,11 @@ def _schema(user: str, item: str) -> str:
     return f"user_index int, item_index int, user {user}, item {item}, rank int, score float"
 
 
-def _is_parquet(place: Place) -> bool:
-    """Whether a folder holds nothing but Parquet, so that it may be replaced."""
-    return place.is_folder() and all(
-        name.endswith(".parquet") or name.startswith(("_SUCCESS", ".")) for name in place.names()
-    )
+def _is_recommendations(spark: SparkSession, place: Place) -> bool:
+    """Whether a folder holds what `recommend` wrote, or nothing, so that it may be replaced."""
+    if not place.is_folder():
+        return False
+    names = [name for name in place.names() if not name.startswith(("_SUCCESS", "."))]
+    if not all(name.endswith(".parquet") for name in names):
+        return False
+    return not names or spark.read.parquet(place.uri).columns == _WRITTEN

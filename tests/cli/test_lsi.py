@@ -178,3 +178,35 @@ def test_scree_of_an_index(run, index):
     assert "2 dimensions keep" in run("lsi", "scree", index).stderr
     said = run("lsi", "scree", index, "--plot", "scree.xls", code=1).stderr
     assert "--plot must name a file that ends in one of .png, .svg, .pdf" in said
+
+
+def test_of_many_queries_those_without_a_known_word_stop_no_others(run, index):
+    Path("asked.txt").write_text("doctor\n" * 1000 + "zebra\n" + "xylophone\n")
+    result = run("lsi", "query", index, "--queries", "asked.txt", "-n", 1, "--json")
+    assert len(rows(result)) == 1000
+    assert "queries 1001 to 1002: No word of the query is in the index: zebra" in result.stderr
+    Path("asked.txt").write_text("zebra\nxylophone\n")
+    said = run("lsi", "query", index, "--queries", "asked.txt", code=1)
+    assert said.stdout == ""
+    assert "Error: No word of the query is in the index: zebra, xylophone" in said.stderr
+
+
+def test_words_are_asked_for_as_they_are_typed(run, index):
+    from recsys import LSI
+
+    expected = rows(run("lsi", "terms", index, "doctor", "-n", 2, "--json"))
+    assert rows(run("lsi", "terms", index, "DOCTOR", "-n", 2, "--json")) == expected
+    LSI(2).fit([[1, 0], [1, 2]], vocabulary=["DNA", "heat"]).save("genes")
+    found = rows(run("lsi", "terms", "genes", "DNA", "-n", 1, "--json"))
+    assert [row["term"] for row in found] == ["DNA"]
+
+
+def test_one_of_each_is_said_in_the_singular(run):
+    Path("one.txt").write_text("tea\n")
+    said = run("lsi", "index", "one.txt", "--out", "one").stderr
+    assert "indexed 1 document and 1 word in 1 dimension (" in said
+
+
+def test_half_a_character_in_a_query_is_one_sentence(run, index):
+    said = run("lsi", "query", index, "caf\udce9", code=1).stderr
+    assert said.startswith("Error: Query 0 (from 0) must be a text in Unicode")

@@ -76,7 +76,18 @@ def test_evaluate_on_the_cluster(run, fitted, parts):
     assert set(metrics) == {"rmse", "mae", "precision@5", "recall@5", "ndcg@5"}
     assert metrics["rmse"]["ratings"] == document["data"]["test_ratings"] == 48
     assert metrics["ndcg@5"]["interval"][0] < metrics["ndcg@5"]["value"]
-    assert run(*words).stdout.splitlines()[0] == "model,rmse,mae,precision@5,recall@5,ndcg@5,users"
+
+
+def test_an_evaluation_is_a_table_as_well(run, monkeypatch):
+    from recsys import spark
+
+    metrics = {"rmse": spark.Metric(0.9, None, 48), "ndcg@5": spark.Metric(0.2, (0.1, 0.3), 30)}
+    counts = {"test_ratings": 48, "users_evaluated": 30, "unknown_ratings": 0}
+    found = spark.SparkEvaluation(metrics, 5, counts)
+    monkeypatch.setattr(spark, "evaluate", lambda *_, **__: found)
+    lines = run("evaluate", "m", "--test", "t", "--engine", "spark").stdout.splitlines()
+    assert lines[0] == "model,rmse,ndcg@5,users"
+    assert lines[1].startswith("m,0.9")
 
 
 @pytest.mark.parametrize(

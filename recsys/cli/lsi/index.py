@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from recsys.cli.errors import CommandError
-from recsys.cli.lsi.inputs import DocumentOptions, document_options, open_documents, watched
+from recsys.cli.lsi.inputs import (
+    DocumentOptions,
+    counted,
+    document_options,
+    open_documents,
+    watched,
+)
 from recsys.cli.options import command, option, seed_option
 from recsys.cli.progress import Activity, note
 from recsys.wording import counted

@@ -15,7 +15,14 @@ from recsys.cli.progress import Activity, note
 if TYPE_CHECKING:
     from recsys.lsi import LSI, DocumentBatch, Documents
 
-__all__ = ["DocumentOptions", "document_options", "open_documents", "open_index", "watched"]
+__all__ = [
+    "DocumentOptions",
+    "counted",
+    "document_options",
+    "open_documents",
+    "open_index",
+    "watched",
+]
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,11 @@ def document_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return verb
 
 
+def counted(n: int, noun: str) -> str:
+    """Return a number with its noun, as in "1 document" and "2 documents"."""
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+
+
 def open_documents(path: str, reading: DocumentOptions, after: int = 0) -> Documents:
     """Return the documents at a path, not yet read."""
     from recsys.cli.inputs import require_path
@@ -68,7 +80,7 @@ def watched(documents: Documents, activity: Activity) -> Iterator[DocumentBatch]
     count = 0
     for batch in documents:
         count += len(batch.ids)
-        activity.say(f"{count:,} documents")
+        activity.say(counted(count, "document"))
         yield batch
     note(documents.decision)
 

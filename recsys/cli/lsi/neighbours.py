@@ -21,9 +21,13 @@ def terms(index: str, words: tuple[str, ...], n: int, output: Output) -> None:
 
     The score is the cosine of the two word vectors; the columns are term, similar, rank, score.
     """
+    from recsys.lsi.words import normalised
+
     lsi = open_index(index)
-    frame = lsi.similar_terms([word.lower() for word in words], n)
-    output.write(frame, command="lsi terms", n=n)
+    known = lsi.terms_.find(words) >= 0
+    plain = [normalised(word.lower()) for word in words]
+    asked = [words[i] if known[i] else plain[i] for i in range(len(words))]
+    output.write(lsi.similar_terms(asked, n), command="lsi terms", n=n)
 
 
 @command(

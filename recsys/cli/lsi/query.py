@@ -20,7 +20,7 @@ from recsys.cli.progress import note
 if TYPE_CHECKING:
     import polars as pl
 
-    from recsys.lsi import LSI
+    from recsys.lsi import LSI, DocumentBatch
 
 __all__ = ["query"]
 
@@ -77,11 +77,24 @@ def query(
 
 
 def _batches(lsi: LSI, path: str, n: int, reading: DocumentOptions) -> Iterator[pl.DataFrame]:
-    """Yield the results of a file of queries."""
+    """Yield the results of a file of queries; of some thousand, not all need have any."""
+    from recsys.lsi.queries import NothingToRankError
+
     documents = open_documents(path, reading)
-    is_said = False
-    for batch in documents:
-        if not is_said:
+    answered, failure = 0, None
+    for number, batch in enumerate(documents):
+        if number == 0:
             note(documents.decision.replace("document", "query"))
-            is_said = True
-        yield lsi.query(batch.texts, n, labels=batch.ids)
+        try:
+            yield lsi.query(batch.texts, n, labels=batch.ids)
+            answered += 1
+        except NothingToRankError as error:
+            failure = error
+            note(f"{_lines(batch)}: {error}")
+    if failure is not None and not answered:
+        raise failure
+
+
+def _lines(batch: DocumentBatch) -> str:
+    first, last = batch.ids[0], batch.ids[-1]
+    return f"query {first}" if first == last else f"queries {first} to {last}"

@@ -5,13 +5,16 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import tracemalloc
+import zipfile
 from itertools import chain
 
 import polars as pl
 import pytest
 
 from recsys.errors import DataError
-from recsys.lsi import LSI, Documents, read_documents
+from recsys.lsi import LSI, DocumentBatch, Documents, read_documents
+from recsys.readers.detect import separator_name
 
 ROWS = [{"key": "a", "headline": "Ice", "body": "Salt melts ice."}, {"key": "b", "body": "Tea"}]
 
@@ -48,7 +51,7 @@ def test_a_directory_of_texts(tmp_path):
     ids, texts, decision = read(folder)
     assert ids == ["a.txt", "c.txt.gz", "sub/b"]
     assert texts == ["Salt\nmelts", "Packed", "Tea"]
-    assert decision.endswith("ids are file names; 1 binary files left out (x.png)")
+    assert decision.endswith("ids are file names; 1 binary file left out (x.png)")
 
 
 def write_csv(path, rows):
@@ -133,6 +136,10 @@ def test_standard_input(monkeypatch):
         ("a.jsonl", b'{"text": "tea"}\n{"text"\n', "a.jsonl, line 2: not JSON"),
         ("a.jsonl", b'{"text": "tea"}\n[1]\n', "line 2: expected a JSON object; got '.1.'"),
         ("a.json", b'[{"text": "tea"}]', "one JSON array; write one object per line"),
+        ("a.jsonl", b'{"text": "\\ud83d"}', r"a.jsonl, line 1: \\ud83d is half of a character"),
+        ("a.jsonl", b'{"text": ["tea"]}', "a.jsonl, line 1: the text must be a text; got list"),
+        ("a.jsonl", b'{"id": {}, "text": "tea"}', "line 1: the id must be a text; got dict"),
+        ("a.csv", b"text,text\ntea,milk\n", "a.csv has 2 columns named 'text'"),
         ("a.parquet", b"tea", "no Parquet file, or damaged"),
         ("a.parquet", b"PAR1tea", "damaged Parquet file"),
         ("a.txt.gz", b"\x1f\x8b\x08broken", "a.txt.gz is damaged"),
@@ -144,6 +151,56 @@ def test_files_that_cannot_be_read_are_named(tmp_path, name, contents, message):
     if name == "a.txt" and not contents:
         message = "has no documents"
     refused(path, message)
+
+
+@pytest.mark.parametrize("separator", [";", "|", "\t"])
+def test_the_separator_is_that_of_the_header(tmp_path, separator):
+    path = tmp_path / "a.csv"
+    lines = [f"id{separator}text", f"1{separator}salt, ice", f'2{separator}"tea"', ""]
+    path.write_bytes("\r\n".join(lines).encode())
+    ids, texts, decision = read(path)
+    assert (ids, texts) == (["1", "2"], ["salt, ice", "tea"])
+    assert separator_name(separator) in decision
+
+
+def test_rows_of_parquet_are_named_as_rows(tmp_path):
+    path = tmp_path / "a.parquet"
+    pl.DataFrame({"id": [1, None], "text": ["a", "b"]}).write_parquet(path)
+    refused(path, "a.parquet, row 2: the id is missing")
+    pl.DataFrame({"text": [b"tea"]}).write_parquet(path)
+    refused(path, "a.parquet, row 1: the text must be a text; got bytes")
+
+
+def archive(path, *names):
+    with zipfile.ZipFile(path, "w") as file:
+        for name in names:
+            file.writestr(name, "salt melts ice")
+    return path
+
+
+def test_archives(tmp_path):
+    """A document of an office program is one; it is no text, and no ratings file is missed."""
+    refused(archive(tmp_path / "a.docx", "one.xml", "two.xml"), "a.docx is an archive of 2 files")
+    assert read(archive(tmp_path / "a.zip", "one.txt"))[1] == ["salt melts ice"]
+    (tmp_path / "b.txt").write_text("tea")
+    ids, _, decision = read(tmp_path)
+    assert ids == ["b.txt"]
+    assert decision.endswith("2 binary files left out (a.docx, a.zip)")
+
+
+def test_a_text_in_utf_16_among_others_says_so_itself(tmp_path):
+    (tmp_path / "a.txt").write_bytes("café".encode("utf-16"))
+    (tmp_path / "b.txt").write_bytes("\ufeffthé\r\nlait".encode())
+    assert read(tmp_path)[1] == ["café", "thé\r\nlait"]
+
+
+def test_directories_without_texts(tmp_path):
+    refused(tmp_path, "has no documents")
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "notes").write_text("hidden")
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "round").symlink_to(tmp_path)
+    refused(tmp_path, "has no documents")
 
 
 def test_another_encoding(tmp_path):
@@ -161,3 +218,17 @@ def test_columns_of_what_has_none_are_refused(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("tea\n")
     refused(path, "one document per line: it has no columns", text_col="text")
+
+
+def test_memory_does_not_grow_with_the_text():
+    """Four megabytes of a hundred words: the counts are kept, the texts are not."""
+    text = " ".join(f"word{i:02}" for i in range(100)) * 25 + " "
+    batches = (DocumentBatch([i], [text * 5]) for i in range(50))
+    LSI(2).fit(["tea milk", "milk bread"])  # what is imported on the way
+    tracemalloc.start()
+    try:
+        LSI(2, "count").fit(batches)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 50 * len(text * 5) / 2

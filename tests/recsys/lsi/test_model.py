@@ -63,6 +63,16 @@ def test_several_queries_are_answered_as_each_alone(index):
         assert rows.equals(alone)
 
 
+def test_one_query_has_the_bits_it_has_among_many():
+    rng = np.random.default_rng(0)
+    lsi = LSI(20, "count").fit(rng.normal(size=(500, 40)))
+    vectors = np.asarray(lsi.document_vectors()[:9] @ lsi.components_)
+    together = lsi.query(vectors, n=7)
+    assert together["score"].max() <= 1
+    for number, vector in enumerate(vectors):
+        assert together.filter(query=number).drop("query").equals(lsi.query(vector, n=7))
+
+
 def test_contributions_add_up_to_the_score(index):
     query = "the nurse called the doctor"
     found = index.query(query, n=16)
@@ -197,6 +207,44 @@ def test_other_alphabets():
     assert set(lsi.query("θάλασσα", n=2)["document"]) == {2, 3}
 
 
+@pytest.mark.parametrize(
+    ("texts", "query", "found"),
+    [
+        (["今天天气很好", "我们喜欢喝茶", "茶 和 牛奶"], "喝茶", {1}),
+        (["हिन्दी में खोज", "चाय और दूध"], "खोज", {0}),
+        (["cafe\u0301 noir", "caf\u00e9 au lait", "tea"], "CAFE\u0301", {0, 1}),
+        (["سلام دنيا", "مرحبا بالعالم"], "مرحبا", {1}),
+        (["\ufb01sh and \uff43hips", "tea"], "fish chips", {0}),
+        (["\U0001f389 party \U0001f388", "tea"], "\U0001f389 party", {0}),
+    ],
+    ids=["chinese", "hindi", "accents", "arabic", "forms", "emoji"],
+)
+def test_words_of_every_script_are_found(texts, query, found):
+    best = LSI(len(texts)).fit(texts).query(query, n=3)
+    assert set(best.filter(best["score"] > 0.5)["document"]) == found
+
+
+def test_emoji_alone_are_no_words():
+    with pytest.raises(DataError, match="There are no words in any of the 2 documents"):
+        LSI().fit(["\U0001f389", "\U0001f388 \U0001f469\u200d\U0001f680"])
+
+
+def test_half_a_character_is_refused():
+    with pytest.raises(
+        DataError, match=r"Document 1 .* Unicode; '\\ud800', at character 4, is none"
+    ):
+        LSI(1).fit(["tea", "tea \ud800"])
+    with pytest.raises(DataError, match=r"Query 0 .*'\\udce9', at character 3"):
+        LSI(1).fit(["tea", "milk"]).query("caf\udce9")
+
+
+def test_a_vocabulary_may_have_capitals():
+    lsi = LSI(3).fit(np.eye(3), vocabulary=["DNA", "Heat", "heat"])
+    assert lsi.query("dna", n=1)["document"].to_list() == [0]
+    assert lsi.query("HEAT", n=1).equals(lsi.query("heat", n=1))
+    assert lsi.explain("dna", 0)["term"].to_list() == ["DNA"]
+
+
 def test_the_default_number_of_dimensions_is_said(everyday):
     lsi = LSI().fit(everyday)
     assert lsi.n_components_ == 5
@@ -230,6 +278,8 @@ def test_min_df_leaves_out_rare_words(everyday):
         ({"weighting": "bm25"}, ["tea"], "weighting must be one of 'tfidf'.*got 'bm25'"),
         ({"token_pattern": "("}, ["tea"], "token_pattern a regular expression"),
         ({"stop_words": "klingon"}, ["tea"], "stop_words must be None, 'english'"),
+        ({}, [DocumentBatch([1], ["a tea", "b"])], "got 1 ids, 1 titles and 2 texts"),
+        ({}, [DocumentBatch([1, 2], ["a", "b"], ["t"])], "got 2 ids, 1 titles and 2 texts"),
         ({}, {"tea": 1}.items(), "must be texts, DocumentBatch or a matrix; got items of type tup"),
     ],
 )

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from recsys.evaluation.split import random_split
+from recsys.models.base import Step
 from recsys.ratings import Ratings
 from recsys.readers import read_ratings
 from recsys.sample_data import sample_path
@@ -45,6 +46,27 @@ def case(spark, tmp_path_factory):
     # What Spark knows are the users and items of the training part alone.
     train = read_ratings(files[0]).ratings
     return Case(folder / "model", *files, train, split.test)
+
+
+@dataclass(frozen=True)
+class ToyFit:
+    """A fit of the toy ratings, with what was asked for and the steps that it told."""
+
+    path: Path
+    asked: dict[str, float]
+    steps: list[Step]
+
+
+@pytest.fixture(scope="session")
+def toy_fit(spark, toy, tmp_path_factory):
+    from recsys.spark import fit
+
+    path, steps = tmp_path_factory.mktemp("toy") / "model", []
+    schema = "user string, item smallint, rating double"
+    frame = spark.createDataFrame(toy.to_dicts(), schema)
+    asked = {"factors": 3, "iterations": 4, "holdout": 0.2, "random_state": 5}
+    fit(frame, str(path), **asked, broadcast_limit=0, on_step=steps.append)
+    return ToyFit(path, asked, steps)
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,8 @@
 """Run by test_cluster.py in a process of its own: one Spark application on a standalone cluster.
 
-Fits a model while the worker whose process group is VICTIM is killed, then lets a job fail whose
-executors die. Prints one JSON document.
+Fits a model, with the PARAMETERS that a JSON object gives, while the worker whose process group is
+VICTIM is killed, then lets a job fail whose executors die. JAVA are the options of every Java.
+Prints one JSON document.
 """
 
 import json
@@ -11,15 +12,13 @@ import sys
 from pathlib import Path
 
 from recsys.errors import EngineError
-from recsys.spark import fit, spark_session
+from recsys.spark import fit, spark_session, watching
 
 CONF = {
     "spark.driver.memory": "512m",
     "spark.executor.memory": "512m",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     "spark.ui.enabled": "false",
     "spark.task.maxFailures": "2",
     "spark.shuffle.io.maxRetries": "1",
@@ -38,20 +37,21 @@ def kill_executor(batches):
     yield from batches
 
 
-def main(master: str, ratings: str, folder: str, victim: int) -> None:
+def main(master: str, ratings: str, folder: str, victim: int, parameters: dict, java: str) -> None:
     from lowrank.spark.arrow import map_in_arrow
     from recsys.spark.files import staged
 
-    said, killed = [], []
+    killed = []
+    watching._SECONDS = 0.2  # the sweeps of so little data are quick
 
     def say(text: str) -> None:
-        said.append(text)
         if "sweeps of MLlib: " in text and not killed:
             killed.append(session.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1)
             os.killpg(victim, signal.SIGKILL)
 
-    with spark_session(master, CONF) as session:
-        fit(ratings, f"{folder}/model", factors=4, iterations=6, say=say)
+    options = {f"spark.{part}.extraJavaOptions": java for part in ("driver", "executor")}
+    with spark_session(master, CONF | options) as session:
+        fit(ratings, f"{folder}/model", say=say, **parameters)
         failure = ""
         try:
             with (
@@ -67,4 +67,11 @@ def main(master: str, ratings: str, folder: str, victim: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))
+    main(
+        sys.argv[1],
+        sys.argv[2],
+        sys.argv[3],
+        int(sys.argv[4]),
+        json.loads(sys.argv[5]),
+        sys.argv[6],
+    )

@@ -26,12 +26,17 @@ def free_port():
 
 
 @contextmanager
-def running(home, folder, name, *arguments):
-    """Run a part of the cluster in a process group of its own, and end that at the end."""
-    command = [home / "bin" / "spark-class", f"org.apache.spark.deploy.{name}", *arguments]
+def running(home, folder, java_options, name, *arguments):
+    """Run a part of the cluster in a process group of its own, and end that at the end.
+
+    What spark-class would start by way of a shell and another Java is started at once.
+    """
+    java = Path(os.environ["JAVA_HOME"]) / "bin" / "java" if "JAVA_HOME" in os.environ else "java"
+    options = [*java_options.split(), "-Xmx256m", "-cp", home / "jars" / "*"]
+    command = [java, *options, f"org.apache.spark.deploy.{name}", *arguments]
     surroundings = os.environ | {
-        "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1",
+        "SPARK_HOME": str(home),
+        "SPARK_SCALA_VERSION": "2.13",
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_WORKER_DIR": str(folder),
         "PYSPARK_PYTHON": sys.executable,
@@ -57,11 +62,11 @@ def wait_for(log, text):
     end = time.monotonic() + PATIENCE
     while text not in log.read_text():
         assert time.monotonic() < end, f"no {text!r} in {log.read_text()}"
-        time.sleep(0.2)
+        time.sleep(0.1)
 
 
 @contextmanager
-def cluster(folder):
+def cluster(folder, java_options):
     """Start a master and two workers; yields the master's URL and the second worker's group."""
     import pyspark
 
@@ -69,11 +74,11 @@ def cluster(folder):
     master = f"spark://127.0.0.1:{port}"
     place = ["--host", "127.0.0.1", "--webui-port", "0"]
     worker = ["worker.Worker", *place, "--cores", "1", "--memory", "600m", master]
-    with running(home, folder, "master.Master", *place, "--port", port) as (_, log):
+    with running(home, folder, java_options, "master.Master", *place, "--port", port) as (_, log):
         wait_for(log, "New state: ALIVE")
         with (
-            running(home, folder, *worker) as (_, first),
-            running(home, folder, *worker) as (second, other),
+            running(home, folder, java_options, *worker) as (_, first),
+            running(home, folder, java_options, *worker) as (second, other),
         ):
             for each in (first, other):
                 wait_for(each, "Successfully registered with master")
@@ -81,13 +86,11 @@ def cluster(folder):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
-def test_a_worker_killed_in_the_middle_changes_nothing(spark, toy, tmp_path):
-    from recsys.spark import fit
-
+def test_a_worker_killed_in_the_middle_changes_nothing(toy, toy_fit, quick_java, tmp_path):
     ratings = tmp_path / "ratings.parquet"
     toy.write_parquet(ratings)
     (tmp_path / "out").mkdir()
-    with cluster(tmp_path) as (master, victim):
+    with cluster(tmp_path, quick_java) as (master, victim):
         done = subprocess.run(
             [
                 sys.executable,
@@ -96,6 +99,8 @@ def test_a_worker_killed_in_the_middle_changes_nothing(spark, toy, tmp_path):
                 ratings,
                 tmp_path / "out",
                 str(victim),
+                json.dumps(toy_fit.asked),
+                quick_java,
             ],
             capture_output=True,
             text=True,
@@ -108,10 +113,8 @@ def test_a_worker_killed_in_the_middle_changes_nothing(spark, toy, tmp_path):
     assert found["executors"] == [2]  # both were at work when one was killed
     assert "An executor of Spark died, again after every retry" in found["failure"]
     assert [each.name for each in (tmp_path / "out").iterdir()] == ["model"]
-    fit(str(ratings), str(tmp_path / "undisturbed"), factors=4, iterations=6)
     disturbed, undisturbed = (
-        Recommender.load(path).model
-        for path in (tmp_path / "out" / "model", tmp_path / "undisturbed")
+        Recommender.load(path).model for path in (tmp_path / "out" / "model", toy_fit.path)
     )
     for name in ("user_factors", "user_bias", "item_factors", "item_bias"):
         np.testing.assert_allclose(

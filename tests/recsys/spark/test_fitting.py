@@ -86,15 +86,8 @@ def test_blocks_give_what_whole_vectors_give_and_what_als_folds_in(spark, toy, t
         np.testing.assert_array_equal(found[:, -1], model.user_bias)
 
 
-def test_the_held_out_ratings_are_not_learnt_and_their_error_is_told(spark, toy, tmp_path):
-    from recsys.spark import fit
-
-    steps = []
-    schema = "user string, item smallint, rating double"
-    frame = spark.createDataFrame(toy.to_dicts(), schema)
-    ask = {"factors": 3, "iterations": 4, "holdout": 0.2, "random_state": 5}
-    fit(frame, str(tmp_path / "model"), **ask, broadcast_limit=0, on_step=steps.append)
-    opened = Recommender.load(tmp_path / "model")
+def test_the_held_out_ratings_are_not_learnt_and_their_error_is_told(toy, toy_fit):
+    opened, steps = Recommender.load(toy_fit.path), toy_fit.steps
     whole = Ratings.from_frame(toy)
     assert opened.ratings.users == whole.users
     assert opened.ratings.items == whole.items

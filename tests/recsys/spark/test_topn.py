@@ -42,6 +42,12 @@ def test_seen_items_are_kept_where_asked_for_and_a_folder_is_replaced(spark, cas
 
     top = tmp_path / "top"
     shutil.copytree(case.path / "items", top)
+    with pytest.raises(ModelFileError, match="was not written by the Spark engine, so it is not"):
+        recommend(str(case.path), str(top), 2, overwrite=True)
+    shutil.rmtree(top)
+    top.mkdir()
+    nothing = pl.DataFrame({"user": [1], "item": [1], "rank": [1], "score": [1.0]})
+    nothing.write_parquet(top / "part-0.parquet")
     with pytest.raises(ModelFileError, match="choose another path or ask to overwrite it"):
         recommend(str(case.path), str(top), 2)
     recommend(str(case.path), str(top), 2, exclude_seen=False, overwrite=True)
