@@ -6,7 +6,6 @@ import click
 
 from recsys.cli.lsi.inputs import (
     DocumentOptions,
-    counted,
     document_options,
     open_documents,
     open_index,

@@ -11,7 +11,6 @@ import click
 from recsys.cli.errors import CommandError
 from recsys.cli.lsi.inputs import (
     DocumentOptions,
-    counted,
     document_options,
     open_documents,
     watched,

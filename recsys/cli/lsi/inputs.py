@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from recsys.cli.errors import CommandError
 from recsys.cli.options import option
 from recsys.cli.progress import Activity, note
+from recsys.wording import counted
 
 if TYPE_CHECKING:
     from recsys.lsi import LSI, DocumentBatch, Documents
 
 __all__ = [
     "DocumentOptions",
-    "counted",
     "document_options",
     "open_documents",
     "open_index",
@@ -59,11 +59,6 @@ def document_options(function: Callable[..., Any]) -> Callable[..., Any]:
     ):
         verb = option(name, metavar="NAME", section=section, help=text)(verb)
     return verb
-
-
-def counted(n: int, noun: str) -> str:
-    """Return a number with its noun, as in "1 document" and "2 documents"."""
-    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
 def open_documents(path: str, reading: DocumentOptions, after: int = 0) -> Documents:
