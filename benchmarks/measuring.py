@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 import platform
 import statistics
@@ -71,6 +73,8 @@ def extra_memory(run: Callable[[], object]) -> int:
         line = next(x for x in status.read_text().splitlines() if x.startswith(name))
         return int(line.split()[1]) * 1024
 
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # freed memory that is kept would be used again unseen
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
     before = resident(peak=False)
     run()

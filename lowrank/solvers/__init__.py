@@ -55,6 +55,8 @@ def choose_method(A: MatrixOperator, k: int) -> str:
     - "dense" also for an array that is dense anyway, if it is small: n m min(n, m) up to 1e8.
     - "gram" for a larger dense array whose smaller side is at most 2,000, or less than four
       times the size of such a basis: its time hardly depends on the spectrum.
+    - "gram" also for any other matrix whose smaller side is at most 2,000, if such a basis would
+      have more than half as many vectors as that side.
     - "lanczos" for everything else.
 
     Where "gram" or "lanczos" cannot reach the tolerance, because the Gram matrix has lost the
@@ -80,5 +82,7 @@ def choose_method(A: MatrixOperator, k: int) -> str:
     if A.stored_dense and rows * columns * min(rows, columns) <= _SMALL_WORK:
         return "dense"
     if A.stored_dense and min(rows, columns) <= max(_GRAM_SIDE, 4 * basis):
+        return "gram"
+    if min(rows, columns) <= min(_GRAM_SIDE, 2 * basis):
         return "gram"
     return "lanczos"

@@ -1,4 +1,4 @@
-"""The eigenvectors of the Gram matrix A'A, of a dense array with one small side."""
+"""The eigenvectors of the Gram matrix A'A, where one side is small."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["solve"]
 
+_ENTRIES = 1 << 22  # of the product of a matrix with some columns of the identity
 # Few eigenvectors of a large Gram matrix are tried with Lanczos first, which is several times
 # faster than LAPACK where the spectrum decays, and is given up soon where it does not.
 _LANCZOS_SIDE, _LANCZOS_SHARE, _LANCZOS_STEPS = 1000, 16, 32
@@ -33,7 +34,7 @@ def solve(
     Parameters
     ----------
     A : MatrixOperator of shape (n_rows, n_columns)
-        Its blocks are made dense.
+        If it is no dense array, it is known by its products.
     k : int
         1 <= k <= min(A.shape).
     tol
@@ -59,7 +60,13 @@ def solve(
 
 
 def _gram_of_smaller_side(A: MatrixOperator) -> FloatArray:
-    """Return A'A or A A', of which only the upper triangle is filled."""
+    """Return A'A or A A', of which only the upper triangle need be filled."""
+    if A.stored_dense:
+        return _gram_of_array(A)
+    return _gram_of_products(A if A.shape[0] >= A.shape[1] else A.transposed())
+
+
+def _gram_of_array(A: MatrixOperator) -> FloatArray:
     from scipy.linalg import get_blas_funcs
 
     tall = A.shape[0] >= A.shape[1]
@@ -70,6 +77,17 @@ def _gram_of_smaller_side(A: MatrixOperator) -> FloatArray:
         turned = block.flags.c_contiguous
         across = block.T if turned else block
         gram = syrk(1.0, across, beta=1.0, c=gram, trans=tall != turned, overwrite_c=True)
+    return gram
+
+
+def _gram_of_products(A: Products) -> FloatArray:
+    """Multiply A'A with the columns of the identity, some at a time."""
+    rows, columns = A.shape
+    step = max(16, min(256, _ENTRIES // rows))
+    gram = np.empty((columns, columns), A.dtype, order="F")
+    for start in range(0, columns, step):
+        some = np.eye(columns, min(step, columns - start), -start, A.dtype)
+        gram[:, start : start + step] = A.rmatmat(A.matmat(some))
     return gram
 
 
@@ -84,7 +102,8 @@ def _solve_tall(
 
 def _by_lanczos(gram: FloatArray, k: int, rng: np.random.Generator) -> FloatArray | None:
     """Return the same as `_by_lapack`, or None where copies of an eigenvalue may be missed."""
-    whole = gram + gram.T
+    whole = np.triu(gram, 1)
+    whole += whole.T
     np.fill_diagonal(whole, gram.diagonal())
     with one_blas_thread():  # these products alternate with compiled ones
         V, converged = lanczos.leading_eigenvectors(

@@ -4,6 +4,8 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from scipy import sparse
+from scipy.sparse.linalg import aslinearoperator
 
 from lowrank import ConvergenceWarning, truncated_svd
 
@@ -93,3 +95,27 @@ def test_centring_takes_little_memory():
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 0.75 * matrix.nbytes
+
+
+@pytest.mark.parametrize("transpose", [False, True])
+def test_auto_takes_it_for_many_triplets_of_a_sparse_matrix_with_a_small_side(transpose):
+    matrix = sparse.random_array((400, 5000), density=0.01, rng=0, format="csr")
+    matrix = matrix.T if transpose else matrix
+    tracemalloc.start()
+    result = truncated_svd(matrix, 90, random_state=0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert result.method == "gram"
+    expected = np.linalg.svd(matrix.toarray(), compute_uv=False)[:90]
+    np.testing.assert_allclose(result.s, expected, rtol=1e-11)
+    assert result.residuals.max() <= 1e-11 * result.s[0]
+    assert peak < 3 * (400 * 400 + 90 * 5400) * 8 + 256 * 5400 * 8
+
+
+def test_sparse_centred_and_an_operator_agree_with_dense():
+    matrix = sparse.random_array((300, 150), density=0.05, rng=0, format="csr")
+    dense = matrix.toarray() - matrix.mean(axis=0)
+    for given in (matrix, aslinearoperator(matrix)):
+        result = truncated_svd(given, 10, method="gram", center=True)
+        expected = np.linalg.svd(dense, compute_uv=False)[:10]
+        np.testing.assert_allclose(result.s, expected, rtol=1e-10)
