@@ -407,7 +407,8 @@ class CentredDenseOperator(CentredOperator):
     """A dense array minus a row vector, which is subtracted block by block.
 
     Exact where the rank-one correction would cancel, without the memory of a centred copy, and
-    for a few products faster than one.
+    for a few products faster than one. Products with a row that is small beside the array are
+    corrected all the same: nothing cancels there.
 
     Parameters
     ----------
@@ -447,13 +448,23 @@ class CentredDenseOperator(CentredOperator):
             block -= self._rest if axis == 0 else self._rest[part, None]
         return block
 
+    @cached_property
+    def _cancels(self) -> bool:
+        """Whether the row is not small: has more than a quarter of the sum of squares."""
+        entries = self._array.ravel(order="K")
+        return bool(4 * self.shape[0] * (self._row @ self._row) > entries @ entries)
+
     def _matmat(self, X: FloatArray) -> FloatArray:
+        if not self._cancels:
+            return super()._matmat(X)
         product = np.empty((self.shape[0], X.shape[1]), self.dtype)
         for part, block in self._blocks(0):
             np.matmul(block, X, out=product[part])
         return product
 
     def _rmatmat(self, Y: FloatArray) -> FloatArray:
+        if not self._cancels:
+            return super()._rmatmat(Y)
         product = np.zeros((self.shape[1], Y.shape[1]), self.dtype)
         for part, block in self._blocks(0):
             product += block.T @ Y[part]
