@@ -206,7 +206,7 @@ class DenseOperator(MatrixOperator):
         """Return ||A - 1 row'||_F."""
         wide = row.astype(np.float64)
         blocks = ((self._array[part] - wide).ravel() for part in self._blocks())
-        return float(np.sqrt(sum((float(block @ block) for block in blocks), start=0.0)))
+        return float(np.sqrt(sum((_squares(block) for block in blocks), start=0.0)))
 
     def _blocks(self) -> Iterator[slice]:
         """Yield blocks of rows that can be widened to float64 within a cache."""
@@ -253,7 +253,7 @@ class SparseOperator(MatrixOperator):
         """Return the Frobenius norm, accumulated in float64."""
         data = self._csr.data
         parts = (data[i : i + _CHUNK].astype(np.float64) for i in range(0, data.size, _CHUNK))
-        return math.sqrt(sum((float(part @ part) for part in parts), start=0.0))
+        return math.sqrt(sum((_squares(part) for part in parts), start=0.0))
 
     def distance_to_row(self, row: FloatArray) -> float:
         """Return ||A - 1 row'||_F as a sum of squares, stored entries and zeros apart."""
@@ -263,7 +263,7 @@ class SparseOperator(MatrixOperator):
         for start in range(0, data.size, _CHUNK):
             part = slice(start, start + _CHUNK)
             difference = data[part] - offset[columns[part]]
-            stored += float(difference @ difference)
+            stored += _squares(difference)
         zeros = self.shape[0] - np.bincount(columns, minlength=self.shape[1])
         return float(np.sqrt(stored + float(zeros @ offset**2)))
 
@@ -480,6 +480,11 @@ def _peak(entries: FloatArray) -> float:
         return 0.0
     with np.errstate(invalid="ignore"):
         return float(max(abs(entries.max()), abs(entries.min())))
+
+
+def _squares(values: NDArray[np.float64]) -> float:
+    """Return the sum of squares; without BLAS, whose idle threads would spin on beside ours."""
+    return float(np.einsum("i,i->", values, values))
 
 
 def _identity_blocks(size: int, dtype: np.dtype[Any]) -> Iterator[FloatArray]:
