@@ -10,12 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lowrank.operators import (
-    CentredDenseOperator,
-    DenseOperator,
-    ProductOperator,
-    SparseOperator,
-)
+from lowrank.centring import CentredDenseOperator
+from lowrank.operators import DenseOperator, ProductOperator, SparseOperator
 from lowrank.solvers import SOLVERS, choose_method
 
 if TYPE_CHECKING:
