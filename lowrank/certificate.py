@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lowrank.solvers.orthonormal import column_norms
-
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -17,7 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Certificate", "certify"]
 
-_PROBES = 7
+_PROBES = 8  # the products are fastest with a multiple of 8
+_ROWS = 1024  # of a difference that is formed at a time: it stays in the cache
 # ||B|| <= 10 sqrt(2 / pi) max ||B x_i|| over p normal vectors x_i, but for 1 case in 10**p.
 _PROBE_FACTOR = 10 * math.sqrt(2 / math.pi)
 
@@ -57,15 +56,30 @@ def certify(
     k = s.size
     probes = rng.standard_normal((A.shape[1], _PROBES)).astype(A.dtype)
     product = A.matmat(np.hstack([Vt.T, probes]))
-    left = column_norms(product[:, :k] - U * s)
-    forward = product[:, k:] - (U * s) @ (Vt @ probes)
+    left = _distances(product[:, :k], U, s)
+    forward = product[:, k:] - U @ (s[:, None] * (Vt @ probes))
     product = A.rmatmat(np.hstack([U, forward]))
-    right = column_norms(product[:, :k] - (s[:, None] * Vt).T)
+    right = _distances(product[:, :k], Vt.T, s)
     back = product[:, k:] - Vt.T @ (s[:, None] * (U.T @ forward))
-    once = _PROBE_FACTOR * column_norms(forward).max(initial=0.0)
-    twice = math.sqrt(_PROBE_FACTOR * column_norms(back).max(initial=0.0))
+    once = _PROBE_FACTOR * _norms(forward).max(initial=0.0)
+    twice = math.sqrt(_PROBE_FACTOR * _norms(back).max(initial=0.0))
     residuals = np.stack([left, right])
     return Certificate(residuals, _relative(residuals, s), min(once, twice))
+
+
+def _distances(product: FloatArray, vectors: FloatArray, s: FloatArray) -> NDArray[np.float64]:
+    """Return the norm of each column of ``product - vectors * s``, accumulated in float64."""
+    squares = np.zeros(s.size)
+    for start in range(0, len(product), _ROWS):
+        rows = slice(start, start + _ROWS)
+        rest = product[rows] - vectors[rows] * s
+        squares += np.einsum("ij,ij->j", rest, rest, dtype=np.float64)
+    return np.sqrt(squares)
+
+
+def _norms(block: FloatArray) -> NDArray[np.float64]:
+    norms: NDArray[np.float64] = np.linalg.norm(block.astype(np.float64), axis=0)
+    return norms
 
 
 def _relative(residuals: NDArray[np.float64], s: FloatArray) -> float:

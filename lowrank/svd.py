@@ -223,9 +223,9 @@ def truncated_svd(
     norm, whole = matrix.frobenius_norm(), s.size == min(matrix.shape)
     unscale = 2.0**problem.exponent
     return SVD(
-        U=U,
+        U=np.ascontiguousarray(U),
         s=s * s.dtype.type(unscale),
-        Vt=Vt,
+        Vt=np.ascontiguousarray(Vt),
         residuals=certificate.residuals * unscale,
         frobenius_norm=None if norm is None else norm * unscale,
         spectral_error_bound=0.0 if whole else certificate.spectral_error_bound * unscale,
@@ -258,10 +258,13 @@ def with_signs(U: FloatArray, s: FloatArray, Vt: FloatArray) -> Triplets:
 
     Entries within 1% of the largest count as equally large, so that rounding does not decide.
     """
-    magnitude = np.abs(Vt)
-    first = np.argmax(magnitude >= 0.99 * magnitude.max(axis=1, keepdims=True), axis=1)
+    magnitude = np.abs(Vt.T)
+    large = np.flatnonzero(magnitude >= 0.99 * magnitude.max(axis=0, initial=0.0))
+    first = np.zeros(s.size, np.intp)
+    entries, vectors = np.divmod(large[::-1], max(s.size, 1))
+    first[vectors] = entries  # in this order the first one is assigned last
     signs = np.where(Vt[np.arange(s.size), first] < 0, -1, 1).astype(s.dtype)
-    return np.ascontiguousarray(U * signs), s, np.ascontiguousarray(Vt * signs[:, None])
+    return U * signs, s, Vt * signs[:, None]
 
 
 def _warn_if_above(tol: float, figure: float, passes: int, method: str) -> None:

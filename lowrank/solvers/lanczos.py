@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lowrank.solvers import randomized
-from lowrank.solvers.orthonormal import column_norms, extend_basis, rotated
+from lowrank.solvers.orthonormal import extend_basis, longest, rotated
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,8 +99,7 @@ def triplets(
     Vt : ndarray of shape (k, n_columns)
     """
     product = A.matmat(V)
-    scale = float(column_norms(product).max(initial=0.0))
-    U, _, R = extend_basis(product[:, :0], product, scale, rng)
+    U, _, R = extend_basis(product[:, :0], product, 0.0, rng)
     P, s, Tt = np.linalg.svd(R)
     return rotated(U, P), s.astype(U.dtype), rotated(V, Tt.T).T
 
@@ -219,10 +218,10 @@ class _LanczosSpace:
         block = np.ascontiguousarray(self._V[:, old:new])
         product = self._gram_product(block)
         self.steps += 1
-        self._scale = max(self._scale, float(column_norms(product).max()))
         V, inside, self._tail = extend_basis(
             self._V[:, :new], product, self._scale, self._rng, first=self._coupled
         )
+        self._scale = max(self._scale, longest(inside, self._tail))
         self._H[:new, old:new] = inside
         self._H[old:new, :old] = inside[:old].T
         self._size, self._width, self._coupled = new, V.shape[1], old

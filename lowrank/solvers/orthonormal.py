@@ -9,11 +9,9 @@ import numpy as np
 from lowrank import kernels
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from lowrank.operators import FloatArray
 
-__all__ = ["column_norms", "extend_basis", "rotated"]
+__all__ = ["extend_basis", "longest", "rotated"]
 
 # Cholesky QR squares the condition number; below this ratio of pivots Householder QR takes over.
 _CHOLESKY_LIMIT = {"float32": 1e-3, "float64": 1e-6}
@@ -39,7 +37,7 @@ def extend_basis(
         Vectors to be added; it is not written to.
     scale : float
         Size of the numbers that the block was computed from: what is below rounding relative to
-        it counts as zero.
+        it, or to the longest vector of the block, counts as zero.
     rng : numpy.random.Generator
         Source of the replacements.
     first : int
@@ -59,12 +57,12 @@ def extend_basis(
     the Gram-Schmidt QR factorization"; Stathopoulos & Wu (2002), "A block orthogonalization
     procedure with constant synchronization requirements".
     """
-    noise = 20 * float(np.finfo(block.dtype).eps) * scale
     room = min(block.shape[1], basis.shape[0] - basis.shape[1])
     rest = np.array(block, order="C")
     inside = np.zeros((basis.shape[1], block.shape[1]))
     inside[first:] = _project_out(basis[:, first:], rest)
     Q, R = _qr(rest)
+    noise = 20 * float(np.finfo(block.dtype).eps) * max(scale, longest(inside, R))
     rounds = 1  # a second orthogonalisation is enough for vectors that are not noise
     if room < block.shape[1] or np.abs(np.diag(R)).min(initial=np.inf) <= noise:
         Q, R, rounds = *_revealing_qr(rest, room, noise, rng), 3
@@ -90,10 +88,9 @@ def rotated(basis: FloatArray, matrix: FloatArray) -> FloatArray:
     return product
 
 
-def column_norms(block: FloatArray) -> NDArray[np.float64]:
-    """Return the Euclidean norm of each column, accumulated in float64, shape (n_columns,)."""
-    squares: NDArray[np.float64] = np.einsum("ij,ij->j", block, block, dtype=np.float64)
-    return np.sqrt(squares)
+def longest(inside: FloatArray, R: FloatArray) -> float:
+    """Return the largest norm of the columns of a block that `extend_basis` has split."""
+    return float(np.linalg.norm(np.vstack([inside, R]), axis=0).max(initial=0.0))
 
 
 def _qr(block: FloatArray) -> tuple[FloatArray, FloatArray]:

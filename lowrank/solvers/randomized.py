@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lowrank.solvers.orthonormal import column_norms, extend_basis
+from lowrank.solvers.orthonormal import extend_basis, longest
 
 if TYPE_CHECKING:
     from lowrank.operators import FloatArray, MatrixOperator, Products
@@ -178,8 +178,8 @@ class _KrylovSpace:
     def _extend(self) -> None:
         old, new = self._size, self._size + self._width
         product = self._A.matmat(self._V[:, old:new])
-        self._scale = max(self._scale, float(column_norms(product).max()))
         Q, inside, R = extend_basis(self._Q[:, :old], product, self._scale, self._rng)
+        self._scale = max(self._scale, longest(inside, R))
         self._Q[:, old:new] = Q
         self._B[:old, old:new] = inside
         self._B[old:new, old:new] = R

@@ -186,7 +186,7 @@ def decomposed(
     V, passes, method = _right_vectors(operator_of, k, tol, rng)
     found = _certified(operator_of, V, rng)
     signed = with_signs(np.zeros((0, k)), found.s, found.V.T)
-    s, Vt = (np.asarray(each, np.float64) for each in signed[1:])
+    s, Vt = (np.ascontiguousarray(each, np.float64) for each in signed[1:])
     worst = float(found.residuals.max(initial=0.0)) / float(s[0]) if k and s[0] > 0 else 0.0
     _warn_if_above(tol, worst, passes + 2, method)
     U = _left_vectors(operator_of, Vt, s, rng, left) if with_left else np.zeros((0, k))

@@ -247,18 +247,17 @@ void coefficients(InRows<T> V, In2<T> W, Out2<T> P, int threads) {
             "P must have shape (columns of V, columns of W)");
     const nb::gil_scoped_release release;
     const std::int64_t parts = std::clamp<std::int64_t>(n / 1024, 1, 32), cells = size * width;
-    std::vector<T> sums(parts * cells);
+    const auto sums = std::make_unique_for_overwrite<T[]>(parts * cells);
     std::atomic<std::int64_t> next{0};
     on_threads(threads, [&](int) {
         for (std::int64_t part; (part = next++) < parts;)
             kernels<T>().coefficient_rows(V.data(), V.stride(0), size, W.data(), width, &sums[part * cells],
                                           n * part / parts, n * (part + 1) / parts);
     });
-    for (std::int64_t cell = 0; cell < cells; ++cell) {
-        double sum = 0;
-        for (std::int64_t part = 0; part < parts; ++part) sum += sums[part * cells + cell];
-        P.data()[cell] = static_cast<T>(sum);
-    }
+    std::vector<double> total(cells);
+    for (std::int64_t part = 0; part < parts; ++part)
+        for (std::int64_t cell = 0; cell < cells; ++cell) total[cell] += sums[part * cells + cell];
+    std::transform(total.begin(), total.end(), P.data(), [](double sum) { return static_cast<T>(sum); });
 }
 
 template <class T>
