@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 import scipy.sparse as sp
 from generated import movielens_shaped
-from measuring import interleaved, machine, median, sgemm_flops, sgemm_rate, table
+from measuring import interleaved, machine, median, sgemm_flops, sgemm_rate, spread, table
 
 from lowrank import kernels
 from lowrank.kernels import reference
@@ -55,8 +55,16 @@ def measure(A: sp.csr_array, k: int, repeats: int) -> list[object]:
     kernel = median(seconds["kernel"])
     rate = sgemm_flops() / median(seconds["sgemm"])
     limit = flops / rate
-    spread = f"{min(seconds['kernel']):.2f}-{max(seconds['kernel']):.2f}"
-    return [str(k), kernel, spread, rate / 1e9, limit, kernel / limit, loop, loop / kernel]
+    return [
+        str(k),
+        kernel,
+        spread(seconds["kernel"]),
+        rate / 1e9,
+        limit,
+        kernel / limit,
+        loop,
+        loop / kernel,
+    ]
 
 
 def main() -> None:

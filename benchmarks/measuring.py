@@ -34,6 +34,12 @@ def median(values: Iterable[float]) -> float:
     return statistics.median(values)
 
 
+def spread(values: Iterable[float]) -> str:
+    """Return the least and the largest of measured values, such as "1.29-1.34"."""
+    values = list(values)
+    return f"{min(values):.3g}-{max(values):.3g}"
+
+
 def sgemm_rate(n: int = 3000) -> Callable[[], float]:
     """Return a function that runs one n x n x n product and returns nothing; see `SGEMM_FLOPS`."""
     rng = np.random.default_rng(0)

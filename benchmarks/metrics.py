@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from measuring import datasets, extra_memory, interleaved, machine, median, table
+from measuring import datasets, extra_memory, interleaved, machine, median, spread, table
 
 from lowrank import truncated_svd
 from recsys.evaluation import read_split
@@ -84,10 +84,14 @@ def cost(model: Spectral, task: Task, stage: Stage, repeats: int) -> np.ndarray:
         "9,999 sign flips": lambda: sign_flip(half),
     }
     memory = {name: extra_memory(run) / 2**20 for name, run in runs.items()}
-    seconds = {name: median(values) for name, values in interleaved(runs, repeats).items()}
+    times = interleaved(runs, repeats)
+    seconds = {name: median(values) for name, values in times.items()}
     base = seconds[f"top-{N} alone"]
-    rows = [[name, seconds[name], seconds[name] / base, memory[name]] for name in runs]
-    print(table(["step", "seconds", f"per top-{N}", "extra MB"], rows))
+    rows = [
+        [name, seconds[name], spread(times[name]), seconds[name] / base, memory[name]]
+        for name in runs
+    ]
+    print(table(["step", "seconds", "min-max", f"per top-{N}", "extra MB"], rows))
     for kinds in (f"accuracy at {N}", f"all metrics at {N}"):
         whole = seconds[f"top-{N} as lists"] + seconds[kinds]
         print(f"Top-{N} and {kinds}: {whole / base:.2f} times the top-{N} alone")

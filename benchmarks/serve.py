@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 from implicit.cpu.als import AlternatingLeastSquares
-from measuring import datasets, interleaved, machine, median, peak_memory, table
+from measuring import datasets, interleaved, machine, median, peak_memory, spread, table
 from scipy.sparse import csr_matrix
 
 from lowrank import kernels, truncated_svd
@@ -124,7 +124,7 @@ def measure(
             name,
             label,
             time,
-            f"{min(times[label]):.3f}-{max(times[label]):.3f}",
+            spread(times[label]),
             f"{ratings.n_users / time:,.0f}",
             f"{products / time:.0f}",
             seconds["implicit"] / time,

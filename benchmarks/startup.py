@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from measuring import interleaved, machine, median, table
+from measuring import interleaved, machine, median, spread, table
 
 from recsys import Recommender, read_ratings, sample_path
 
@@ -76,21 +76,23 @@ def main() -> None:
             "import numpy, polars": runner([*python, "-c", "import numpy, polars"]),
             "recsys recommend MODEL": runner([*recsys, "recommend", str(model), "--user", user]),
         }
-        seconds = {name: median(times) for name, times in interleaved(candidates, repeats).items()}
+        times = interleaved(candidates, repeats)
     print(machine())
     print()
-    print(table(["process", "ms", "over", "ratio", "aim"], rows(seconds)))
+    print(table(["process", "ms", "min-max", "over", "ratio", "aim"], rows(times)))
 
 
-def rows(seconds: dict[str, float]) -> list[list[object]]:
+def rows(times: dict[str, list[float]]) -> list[list[object]]:
     """Put each process over the one before it that it is measured against."""
     found: list[list[object]] = []
     base = ""
+    seconds = {name: median(values) for name, values in times.items()}
     for name, time in seconds.items():
         base = name if name in LIMITS else base
         ratio = "" if name == base else f"{time / seconds[base]:.2f}"
+        within = spread(1000 * value for value in times[name])
         aim = f"at most {LIMITS[base]}" if name.startswith("recsys") else ""
-        found.append([name, f"{1000 * time:.0f}", "" if name == base else base, ratio, aim])
+        found.append([name, f"{1000 * time:.0f}", within, "" if name == base else base, ratio, aim])
     return found
 
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 from matrices import cranfield, decaying, degree_normalised, gowalla, movielens_shaped
-from measuring import extra_memory, interleaved, machine, median, memory_bandwidth, table
+from measuring import extra_memory, interleaved, machine, median, memory_bandwidth, spread, table
 from scipy.sparse.linalg import svds
 from sklearn import decomposition
 from sklearn.utils.extmath import randomized_svd
@@ -30,7 +30,7 @@ Triplets = tuple[np.ndarray, np.ndarray, np.ndarray]
 TOL = {"float32": 1e-4, "float64": 1e-8}
 POWER_ITERATIONS = {"float32": 80}  # with which randomized_svd reaches 1e-4 on Gowalla, k = 64
 HEADERS = [
-    *("matrix", "dtype", "k", "solver", "seconds", "residual", "times ours"),
+    *("matrix", "dtype", "k", "solver", "seconds", "min-max", "residual", "times ours"),
     *("peak MB", "passes", "passes s", "read s"),
 ]
 
@@ -153,7 +153,7 @@ def measure(case: Case, A: Any, k: int, repeats: int, bandwidth: float) -> list[
     limits = _limits(A, k, bandwidth)
     return [
         [
-            *(case.name, A.dtype.name, str(k), label, seconds[label]),
+            *(case.name, A.dtype.name, str(k), label, seconds[label], spread(times[label])),
             *(f"{residual(A, results[label]):.0e}", seconds[label] / seconds[ours]),
             *(f"{memory[label] / 1e6:.0f}", *(limits if label == ours else ["", "", ""])),
         ]

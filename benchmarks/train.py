@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 from generated import movielens_shaped
-from measuring import interleaved, machine, median, sgemm_flops, sgemm_rate, table
+from measuring import interleaved, machine, median, sgemm_flops, sgemm_rate, spread, table
 
 from lowrank import kernels
 from lowrank.completion import als_sweeps
@@ -80,10 +80,7 @@ def measure(A: sp.csr_array, k: int, sweeps: int, pythons: list[str]) -> list[li
             found["LensKit BiasedMF"] = seconds
     found["limit at the rate of sgemm"] = [limit(A, k)]
     ours = median(found["recsys als, exact"])
-    return [
-        [str(k), name, median(x), f"{min(x):.3g}-{max(x):.3g}", median(x) / ours]
-        for name, x in found.items()
-    ]
+    return [[str(k), name, median(x), spread(x), median(x) / ours] for name, x in found.items()]
 
 
 def main() -> None:

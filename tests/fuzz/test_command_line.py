@@ -15,7 +15,7 @@ import click
 import polars as pl
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import recsys
@@ -357,6 +357,7 @@ def test_any_command_line(playground, tmp_path, monkeypatch, budget, fuzz_count)
 
     @budget(300)
     @given(command_lines())
+    @example(["compare", "ratings.csv", "--quiet", "--threads", "1000"])  # more than there can be
     def check(words):
         shutil.copytree(playground, place, symlinks=True)
         monkeypatch.chdir(place)

@@ -213,6 +213,30 @@ def test_threads_below_one_are_refused():
         kernels.resolve_threads(0)
 
 
+# Each thread asks for the 8 MB of its stack, of which 100 MB hold only a few.
+MORE_THREADS_THAN_FIT = """
+import resource, sys
+import numpy as np
+from lowrank import kernels
+
+resource.setrlimit(resource.RLIMIT_STACK, (8 << 20, resource.getrlimit(resource.RLIMIT_STACK)[1]))
+V = np.random.default_rng(0).standard_normal((50_000, 8))
+alone = kernels.coefficients(V, V, threads=1)
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (100 << 20),) * 2)
+sys.exit(not np.array_equal(kernels.coefficients(V, V, threads=1000), alone))
+"""
+
+
+@pytest.mark.skipif(not COMPILED, reason="no compiled kernels")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_work_is_done_where_the_system_gives_no_more_threads():
+    done = subprocess.run(
+        [sys.executable, "-c", MORE_THREADS_THAN_FIT], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_limit_of_threads_holds_inside_its_block():
     with kernels.at_most(3):
         assert kernels.resolve_threads(None) == 3

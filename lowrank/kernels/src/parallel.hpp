@@ -5,12 +5,14 @@
 #include <cstdint>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
 namespace lowrank {
 
-// Runs body(thread_number) on `threads` threads, the caller's included; rethrows what one throws.
+// Runs body(thread_number) on `threads` threads, the caller's included; rethrows what one throws. Where
+// the system gives no more threads, the caller does the work of those that are missing.
 template <class Body>
 void on_threads(int threads, const Body& body) {
     std::exception_ptr failure;
@@ -25,8 +27,13 @@ void on_threads(int threads, const Body& body) {
     };
     std::vector<std::jthread> others;
     others.reserve(threads - 1);
-    for (int number = 1; number < threads; ++number) others.emplace_back(run, number);
+    int started = 1;
+    try {
+        for (; started < threads; ++started) others.emplace_back(run, started);
+    } catch (const std::system_error&) {
+    }
     run(0);
+    for (int number = started; number < threads; ++number) run(number);
     others.clear();
     if (failure) std::rethrow_exception(failure);
 }
