@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from lowrank import kernels
-from lowrank.links import Link, times
+from lowrank.links import Link
 
 __all__ = [
     "Posterior",
@@ -225,7 +225,7 @@ def half_sweep(
     """Solve all rows, whose pattern `link` carries; with normal `draws`, draw them instead."""
     weight = prior.weights(np.diff(link.pattern.indptr))
     scaled = (prior.precision.astype(np.float64) * noise).astype(data.dtype)
-    prior_right = times(prior_means, scaled)
+    prior_right = kernels.multiply(prior_means, scaled)
     prior_right *= weight[:, None]
     vectors = kernels.aligned_zeros(prior_means.shape, data.dtype)
     uncertain = columns.covariance.shape[1] > 0

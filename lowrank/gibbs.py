@@ -23,7 +23,7 @@ from lowrank.bayesian import (
     normal_draws,
     shrinkage_target,
 )
-from lowrank.links import Link, ridge_fit, times
+from lowrank.links import Link, ridge_fit
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -222,12 +222,12 @@ class _Chain:
         off = self.vectors.mean - self.prior.mean
         # With E ~ N(0, I), the solution of (S'WS + p) B = S'W (T + W^-1/2 E R) + p^1/2 E R is a
         # draw. The second term is the ridge's pull towards a B0 = p^-1/2 E R.
-        noise = times(_normal(rng, off.shape, dtype), root.astype(dtype))
+        noise = kernels.multiply(_normal(rng, off.shape, dtype), root.astype(dtype))
         inverse = np.divide(
             1, np.sqrt(self.weight), out=np.zeros_like(self.weight), where=self.weight > 0
         )
         target = off + inverse[:, None] * noise
-        centre = times(_normal(rng, self.prior.link.shape, dtype), root.astype(dtype))
+        centre = kernels.multiply(_normal(rng, self.prior.link.shape, dtype), root.astype(dtype))
         centre /= dtype.type(math.sqrt(self.penalty))
         link = centre + ridge_fit(
             self.link,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from lowrank import kernels
 from lowrank.bayesian import Posterior, RowPrior, half_sweep
 from lowrank.completion import AlsSweep, BiasedFactors, rough_start
-from lowrank.links import Link, ridge_fit, times
+from lowrank.links import Link, ridge_fit
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -201,7 +201,8 @@ class _Side:
     def link_penalties(self) -> float:
         """Return the penalty of B."""
         link = self.prior.link
-        squares = np.einsum("ij,ij->", link, times(link, self.prior.precision), dtype=np.float64)
+        weighted = kernels.multiply(link, self.prior.precision)
+        squares = np.einsum("ij,ij->", link, weighted, dtype=np.float64)
         return self.penalty * float(squares)
 
     def penalties(self) -> float:
@@ -209,5 +210,6 @@ class _Side:
         return self.row_penalties() + self.link_penalties()
 
     def _size(self, off: Floats) -> float:
-        squares = np.einsum("ij,ij->i", off, times(off, self.prior.precision), dtype=np.float64)
+        weighted = kernels.multiply(off, self.prior.precision)
+        squares = np.einsum("ij,ij->i", off, weighted, dtype=np.float64)
         return float(np.einsum("i,i->", squares, self.weight.astype(np.float64)))

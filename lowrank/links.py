@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from lowrank import kernels
 
-__all__ = ["Link", "ridge_fit", "times"]
+__all__ = ["Link", "ridge_fit"]
 
 Floats = NDArray[np.floating[Any]]
 
@@ -128,13 +128,6 @@ def ridge_fit(
         before, size = size, _dots(residual, scaled)
         direction = scaled + _ratio(size, before).astype(B.dtype) * direction
     return B
-
-
-def times(V: Floats, H: Floats) -> Floats:
-    """Return V @ H for a tall V and a small H: the same bits on any number of threads."""
-    product = np.zeros((len(V), H.shape[1]), V.dtype)
-    kernels.subtract(np.ascontiguousarray(V), np.ascontiguousarray(-H, V.dtype), product)
-    return product
 
 
 def _dots(X: Floats, Y: Floats) -> NDArray[np.float64]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from lowrank import kernels
 from lowrank.bayesian import Posterior, RowPrior, half_sweep, shrinkage_target, unpack
 from lowrank.completion import rough_start
-from lowrank.links import Link, ridge_fit, times
+from lowrank.links import Link, ridge_fit
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -205,7 +205,7 @@ class _Side:
         n_seen, d = np.count_nonzero(self.seen), len(self.prior.mean)
         self.log_dets = n_seen * d * math.log(noise) - float(result.log_det[self.seen].sum())
         vectors = self.posterior.mean
-        pull = times(vectors - 2 * self.prior_means, self.prior.precision)
+        pull = kernels.multiply(vectors - 2 * self.prior_means, self.prior.precision)
         squares = np.einsum("ij,ij->i", vectors, pull, dtype=np.float64)
         from_prior = float(np.einsum("i,i->", squares, self.weight.astype(np.float64)))
         precision = self.prior.precision.astype(np.float64)

@@ -41,6 +41,7 @@ __all__ = [
     "csr_matmat",
     "csr_pattern",
     "csr_rmatmat",
+    "multiply",
     "one_blas_thread",
     "pair_dots",
     "pattern_pairs",
@@ -391,6 +392,13 @@ def coefficients(V: Floats, W: Floats, *, threads: int | None = None) -> Floats:
     P = np.empty((V.shape[1], W.shape[1]), dtype=W.dtype)
     _active.coefficients(V, W, P, resolve_threads(threads))
     return P
+
+
+def multiply(V: Floats, H: Floats, *, threads: int | None = None) -> Floats:
+    """Return V @ H, C-ordered, in V's dtype; V as in `coefficients`, and as many bits the same."""
+    W = np.empty((V.shape[0], H.shape[1]), dtype=V.dtype)
+    _active.multiply(V, np.ascontiguousarray(H, V.dtype), W, resolve_threads(threads))
+    return W
 
 
 def subtract(V: Floats, H: Floats, W: Floats, *, threads: int | None = None) -> None:

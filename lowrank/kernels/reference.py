@@ -15,6 +15,7 @@ __all__ = [
     "csr_matmat",
     "csr_pattern",
     "csr_rmatmat",
+    "multiply",
     "pair_dots",
     "pattern_pairs",
     "posterior_half_sweep",
@@ -162,6 +163,11 @@ def pattern_pairs(
 def coefficients(V: Floats, W: Floats, P: Floats, threads: int) -> None:
     """Write V.T @ W into P."""
     P[:] = V.T @ W
+
+
+def multiply(V: Floats, H: Floats, W: Floats, threads: int) -> None:
+    """Write V @ H into W."""
+    W[:] = V @ H
 
 
 def subtract(V: Floats, H: Floats, W: Floats, threads: int) -> None:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lowrank import kernels
 from lowrank.solvers import randomized
-from lowrank.solvers.orthonormal import extend_basis, longest, rotated
+from lowrank.solvers.orthonormal import extend_basis, longest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,7 +102,7 @@ def triplets(
     product = A.matmat(V)
     U, _, R = extend_basis(product[:, :0], product, 0.0, rng)
     P, s, Tt = np.linalg.svd(R)
-    return rotated(U, P), s.astype(U.dtype), rotated(V, Tt.T).T
+    return kernels.multiply(U, P), s.astype(U.dtype), kernels.multiply(V, Tt.T).T
 
 
 def leading_eigenvectors(
@@ -171,8 +172,9 @@ def _round_up(size: int) -> int:
 class _LanczosSpace:
     """A basis V with ``A'A V = V H + V_next (0 ... 0 tail)``, for n_rows >= n_columns.
 
-    `size` columns of V are done; `width` more are the block to go on with, and A'A times it has
-    parts only in the columns from `coupled` on: three terms, but for the step after a restart.
+    `size` columns of V are done; `width` more are the block to go on with (kept by itself as well),
+    and A'A times it has parts only in the columns from `coupled` on: three terms, but for the step
+    after a restart.
     """
 
     def __init__(
@@ -195,7 +197,8 @@ class _LanczosSpace:
         self._vectors: FloatArray = np.zeros((0, 0))
         self._scale = 0.0  # largest eigenvalue seen: what rounding errors are relative to
         self._size, self._width, self._coupled = 0, int(width), 0
-        self._V[:, :width], _, _ = extend_basis(start[:, :0], start, 1.0, rng)
+        self._block, _, _ = extend_basis(start[:, :0], start, 1.0, rng)
+        self._V[:, :width] = self._block
 
     @property
     def is_complete(self) -> bool:
@@ -215,17 +218,16 @@ class _LanczosSpace:
 
     def _extend(self) -> None:
         old, new = self._size, self._size + self._width
-        block = np.ascontiguousarray(self._V[:, old:new])
-        product = self._gram_product(block)
+        product = self._gram_product(self._block)
         self.steps += 1
-        V, inside, self._tail = extend_basis(
+        self._block, inside, self._tail = extend_basis(
             self._V[:, :new], product, self._scale, self._rng, first=self._coupled
         )
         self._scale = max(self._scale, longest(inside, self._tail))
         self._H[:new, old:new] = inside
         self._H[old:new, :old] = inside[:old].T
-        self._size, self._width, self._coupled = new, V.shape[1], old
-        self._V[:, new : new + self._width] = V
+        self._size, self._width, self._coupled = new, self._block.shape[1], old
+        self._V[:, new : new + self._width] = self._block
 
     def rotate(self) -> None:
         """Compute the Ritz values and vectors of the present basis, largest first."""
@@ -248,13 +250,12 @@ class _LanczosSpace:
     def restart(self, k: int) -> None:
         """Shrink the basis to the best Ritz vectors; the block to go on with stays."""
         keep = min(k + max((self._limit - k) // 3, 1), self._size)
-        following = self._V[:, self._size : self._size + self._width].copy()
         self._V[:, :keep] = self.ritz_vectors(keep)
-        self._V[:, keep : keep + self._width] = following
+        self._V[:, keep : keep + self._width] = self._block
         self._H[:] = 0.0
         np.fill_diagonal(self._H[:keep, :keep], self._values[:keep])
         self._size, self._coupled = keep, 0
 
     def ritz_vectors(self, count: int) -> FloatArray:
         """Return the best approximations of eigenvectors in the basis, largest values first."""
-        return rotated(self._V[:, : self._size], self._vectors[:, :count])
+        return kernels.multiply(self._V[:, : self._size], self._vectors[:, :count])

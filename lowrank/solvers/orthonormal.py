@@ -11,7 +11,7 @@ from lowrank import kernels
 if TYPE_CHECKING:
     from lowrank.operators import FloatArray
 
-__all__ = ["extend_basis", "longest", "rotated"]
+__all__ = ["extend_basis", "longest"]
 
 # Cholesky QR squares the condition number; below this ratio of pivots Householder QR takes over.
 _CHOLESKY_LIMIT = {"float32": 1e-3, "float64": 1e-6}
@@ -80,14 +80,6 @@ def _project_out(basis: FloatArray, block: FloatArray) -> FloatArray:
     return inside.astype(np.float64)
 
 
-def rotated(basis: FloatArray, matrix: FloatArray) -> FloatArray:
-    """Return the product of a tall basis and a small matrix, C-ordered, in the basis's dtype."""
-    product = np.empty((basis.shape[0], matrix.shape[1]), basis.dtype)
-    product.fill(0)  # unlike np.zeros, this gets large pages, and with them few page faults
-    kernels.subtract(basis, np.ascontiguousarray(-matrix, basis.dtype), product)
-    return product
-
-
 def longest(inside: FloatArray, R: FloatArray) -> float:
     """Return the largest norm of the columns of a block that `extend_basis` has split."""
     return float(np.linalg.norm(np.vstack([inside, R]), axis=0).max(initial=0.0))
@@ -104,7 +96,7 @@ def _qr(block: FloatArray) -> tuple[FloatArray, FloatArray]:
     if pivots.min(initial=np.inf) <= _CHOLESKY_LIMIT[str(block.dtype)] * pivots.max(initial=0.0):
         Q, triangle = np.linalg.qr(block)
         return np.ascontiguousarray(Q), triangle.astype(np.float64)
-    return rotated(block, np.linalg.inv(R)), R
+    return kernels.multiply(block, np.linalg.inv(R)), R
 
 
 def _revealing_qr(

@@ -1,5 +1,5 @@
 // Products of a tall basis V (n x c, rows of any stride) with a block W (n x width, contiguous):
-// the coefficients V' W and the projection W - V H that orthogonalisation is made of.
+// the coefficients V' W, the projection W - V H that orthogonalisation is made of, and V H itself.
 //
 // Both walk the rows in blocks that stay in the second-level cache, so that V is read from memory
 // once, and keep their accumulators in registers.
@@ -59,13 +59,14 @@ inline void coefficient_chunk(const Basis<T>& V, const T* W, std::int64_t width,
     }
 }
 
-// W[row:row+Rows, :] -= V[row:row+Rows, :] H
-template <class T, int N, int Cols, int Rows>
-[[gnu::always_inline]] inline void subtract_block(const Basis<T>& V, const T* H, std::int64_t width, T* W,
-                                                  std::int64_t row) {
-    Vec<T, N> acc[Rows][Cols];
-    for (int r = 0; r < Rows; ++r)
-        for (int c = 0; c < Cols; ++c) acc[r][c] = load<T, N>(W + (row + r) * width + c * N);
+// W[row:row+Rows, :] = V[row:row+Rows, :] H, or -= it.
+template <bool Subtract, class T, int N, int Cols, int Rows>
+[[gnu::always_inline]] inline void product_block(const Basis<T>& V, const T* H, std::int64_t width, T* W,
+                                                 std::int64_t row) {
+    Vec<T, N> acc[Rows][Cols] = {};
+    if constexpr (Subtract)
+        for (int r = 0; r < Rows; ++r)
+            for (int c = 0; c < Cols; ++c) acc[r][c] = load<T, N>(W + (row + r) * width + c * N);
     const T* v_rows = V.rows + row * V.stride;
     for (std::int64_t line = 0; line < V.size; line += line_length<T>) {
         for (int r = 0; r < Rows; ++r) __builtin_prefetch(v_rows + (Rows + r) * V.stride + line);
@@ -75,7 +76,10 @@ template <class T, int N, int Cols, int Rows>
             for (int c = 0; c < Cols; ++c) h[c] = load<T, N>(H + i * width + c * N);
             for (int r = 0; r < Rows; ++r) {
                 const Vec<T, N> v = broadcast<T, N>(v_rows[r * V.stride + i]);
-                for (int c = 0; c < Cols; ++c) acc[r][c] -= v * h[c];
+                for (int c = 0; c < Cols; ++c) {
+                    if constexpr (Subtract) acc[r][c] -= v * h[c];
+                    else acc[r][c] += v * h[c];
+                }
             }
         }
     }
@@ -83,13 +87,13 @@ template <class T, int N, int Cols, int Rows>
         for (int c = 0; c < Cols; ++c) store<T, N>(W + (row + r) * width + c * N, acc[r][c]);
 }
 
-template <class T, int N, int Cols>
-inline void subtract_chunk(const Basis<T>& V, const T* H, std::int64_t width, T* W, std::int64_t begin,
-                           std::int64_t end) {
+template <bool Subtract, class T, int N, int Cols>
+inline void product_chunk(const Basis<T>& V, const T* H, std::int64_t width, T* W, std::int64_t begin,
+                          std::int64_t end) {
     constexpr int rows = basis_accumulators / Cols;
     std::int64_t row = begin;
-    for (; row + rows <= end; row += rows) subtract_block<T, N, Cols, rows>(V, H, width, W, row);
-    for (; row < end; ++row) subtract_block<T, N, Cols, 1>(V, H, width, W, row);
+    for (; row + rows <= end; row += rows) product_block<Subtract, T, N, Cols, rows>(V, H, width, W, row);
+    for (; row < end; ++row) product_block<Subtract, T, N, Cols, 1>(V, H, width, W, row);
 }
 
 // P = V[begin:end]' W[begin:end], shape c x width.
@@ -102,12 +106,12 @@ void coefficient_rows(const T* V, std::int64_t stride, std::int64_t size, const 
     });
 }
 
-// W[begin:end] -= V[begin:end] H, with H of shape c x width.
-template <class T>
-void subtract_rows(const T* V, std::int64_t stride, std::int64_t size, const T* H, std::int64_t width, T* W,
-                   std::int64_t begin, std::int64_t end) {
+// W[begin:end] = V[begin:end] H, with H of shape c x width, or -= it.
+template <bool Subtract, class T>
+void product_rows(const T* V, std::int64_t stride, std::int64_t size, const T* H, std::int64_t width, T* W,
+                  std::int64_t begin, std::int64_t end) {
     for_each_chunk<T>(width, [&]<int N, int Cols>(std::int64_t j) {
-        subtract_chunk<T, N, Cols>({V, stride, size}, H + j, width, W + j, begin, end);
+        product_chunk<Subtract, T, N, Cols>({V, stride, size}, H + j, width, W + j, begin, end);
     });
 }
 

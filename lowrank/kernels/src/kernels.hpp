@@ -138,7 +138,10 @@ struct Kernels {
     // P = V[begin:end]' W[begin:end], with V of shape n x size and W of shape n x width.
     void (*coefficient_rows)(const T* V, std::int64_t stride, std::int64_t size, const T* W,
                              std::int64_t width, T* P, std::int64_t begin, std::int64_t end);
-    // W[begin:end] -= V[begin:end] H, with H of shape size x width.
+    // W[begin:end] = V[begin:end] H, with H of shape size x width.
+    void (*multiply_rows)(const T* V, std::int64_t stride, std::int64_t size, const T* H,
+                          std::int64_t width, T* W, std::int64_t begin, std::int64_t end);
+    // W[begin:end] -= V[begin:end] H
     void (*subtract_rows)(const T* V, std::int64_t stride, std::int64_t size, const T* H,
                           std::int64_t width, T* W, std::int64_t begin, std::int64_t end);
 };

@@ -260,8 +260,9 @@ void coefficients(InRows<T> V, In2<T> W, Out2<T> P, int threads) {
     std::transform(total.begin(), total.end(), P.data(), [](double sum) { return static_cast<T>(sum); });
 }
 
-template <class T>
-void subtract(InRows<T> V, In2<T> H, Out2<T> W, int threads) {
+// W = V H with `rows_of` multiply_rows, W -= V H with subtract_rows.
+template <auto rows_of, class T>
+void product(InRows<T> V, In2<T> H, Out2<T> W, int threads) {
     const std::int64_t n = W.shape(0), width = W.shape(1);
     check_basis(V, n);
     require(H.shape(0) == V.shape(1) && H.shape(1) == W.shape(1),
@@ -271,8 +272,8 @@ void subtract(InRows<T> V, In2<T> H, Out2<T> W, int threads) {
     std::atomic<std::int64_t> next{0};
     on_threads(threads, [&](int) {
         for (std::int64_t begin; (begin = rows * next++) < n;)
-            kernels<T>().subtract_rows(V.data(), V.stride(0), V.shape(1), H.data(), width, W.data(), begin,
-                                       std::min(begin + rows, n));
+            (kernels<T>().*rows_of)(V.data(), V.stride(0), V.shape(1), H.data(), width, W.data(), begin,
+                                    std::min(begin + rows, n));
     });
 }
 
@@ -379,8 +380,10 @@ void add_kernels(nb::module_& m) {
           nb::arg("found").noconvert(), nb::arg("threads"));
     m.def("coefficients", &coefficients<T>, nb::arg("V").noconvert(), nb::arg("W").noconvert(),
           nb::arg("P").noconvert(), nb::arg("threads"));
-    m.def("subtract", &subtract<T>, nb::arg("V").noconvert(), nb::arg("H").noconvert(), nb::arg("W").noconvert(),
-          nb::arg("threads"));
+    m.def("multiply", &product<&Kernels<T>::multiply_rows, T>, nb::arg("V").noconvert(), nb::arg("H").noconvert(),
+          nb::arg("W").noconvert(), nb::arg("threads"));
+    m.def("subtract", &product<&Kernels<T>::subtract_rows, T>, nb::arg("V").noconvert(), nb::arg("H").noconvert(),
+          nb::arg("W").noconvert(), nb::arg("threads"));
 }
 
 }  // namespace
