@@ -19,6 +19,7 @@ hundredths of a second), or with ``verify=True``.
 
 from __future__ import annotations
 
+import errno
 import io
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,7 @@ from recsys.manifest import (
 from recsys.models import MODELS, model_class
 from recsys.models.base import Model
 from recsys.panics import panics_as_errors
+from recsys.parquet_size import too_large
 from recsys.ratings import Ratings
 from recsys.writing import Writer, sha256_of, writing
 
@@ -305,4 +307,8 @@ def read_parquet(directory: Path, name: str, manifest: Manifest) -> pl.DataFrame
     """Read a table, from memory since polars takes a path for a pattern."""
     _listed(manifest, name)
     with panics_as_errors():
-        return pl.read_parquet(io.BytesIO((directory / name).read_bytes()))
+        scan = pl.scan_parquet(io.BytesIO((directory / name).read_bytes()))
+        reason = too_large(scan, scan.collect_schema().names())
+        if reason is not None:
+            raise OSError(errno.ENOMEM, f"{name} {reason}".rstrip("."))
+        return scan.collect()

@@ -171,13 +171,11 @@ def _package_version() -> str:
 def _versions() -> dict[str, str]:
     import platform
 
-    versions = {
+    from lowrank.kernels import backend
+
+    return {
         "python": platform.python_version(),
         "numpy": np.__version__,
         "polars": pl.__version__,
+        "kernels": str(backend()),
     }
-    try:
-        from lowrank.kernels import backend
-    except ImportError:
-        return versions
-    return versions | {"kernels": str(backend())}

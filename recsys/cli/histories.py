@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["described_history", "load_history"]
 
+_WORK = 24  # bytes per row: a place in the column of users, and the index of the item
+
 
 def described_history(
     like: tuple[str, ...], rate: tuple[str, ...], recommender: Recommender
@@ -127,19 +129,23 @@ def _is_of_one_user(names: list[str] | None, reader: ReaderOptions) -> bool:
 def _of_one_user(path: str, names: list[str], reader: ReaderOptions) -> pl.DataFrame:
     import polars as pl
 
+    from recsys.parquet_size import too_large
+
     item = column_of(names, "item", reader.item_col)
     rating = None if reader.implicit else column_of(names, "rating", reader.rating_col)
     if item is None:
         return pl.Series("item", list(read_ids(path, "item"))).to_frame()
+    roles = {role: name for role, name in (("item", item), ("rating", rating)) if name}
     try:
         if path.endswith(".parquet"):
-            frame = pl.read_parquet(path)
+            table = pl.scan_parquet(path, glob=False)
+            if reason := too_large(table, roles.values(), _WORK):
+                raise CommandError(f"{path} {reason}")
         else:
-            frame = pl.read_csv(path, separator=_separator(path), infer_schema=False)
+            table = pl.read_csv(path, separator=_separator(path), infer_schema=False).lazy()
+        return table.select(pl.col(name).alias(role) for role, name in roles.items()).collect()
     except pl.exceptions.PolarsError as error:
         raise CommandError(f"{path} cannot be read as a table: {error}.") from error
-    roles = {"item": item, "rating": rating}
-    return frame.select(pl.col(name).alias(role) for role, name in roles.items() if name)
 
 
 def _separator(path: str) -> str:

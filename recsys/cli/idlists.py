@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["column_of", "first_row", "known_ids", "note_unknown", "read_ids", "separator_of"]
 
 _NAMED = 3
+_WORK = 24  # bytes per id: places in a list and in a column, and its index
 
 
 def read_ids(path: str, kind: str) -> Sequence[Any]:
@@ -32,7 +33,8 @@ def read_ids(path: str, kind: str) -> Sequence[Any]:
     Raises
     ------
     CommandError
-        If the file is not there, is no text, has no ids or no such column.
+        If the file is not there, is no text, has no ids, more than memory could hold, or no such
+        column.
     """
     if path != "-" and not Path(path).is_file():
         one = f" For one user, say --user {path}." if kind == "user" else ""
@@ -75,6 +77,8 @@ def note_unknown(listed: Sequence[Any], places: npt.NDArray[np.int64], what_they
 def _from_parquet(path: str, kind: str) -> Sequence[Any]:
     import polars as pl
 
+    from recsys.parquet_size import too_large
+
     try:
         columns = pl.read_parquet_schema(path)
     except pl.exceptions.PolarsError as error:
@@ -82,7 +86,11 @@ def _from_parquet(path: str, kind: str) -> Sequence[Any]:
     column = column_of(list(columns), kind) or (next(iter(columns)) if len(columns) == 1 else None)
     if column is None:
         raise CommandError(f"{path} has no column {kind}; it has {', '.join(columns)}.")
-    return pl.read_parquet(path, columns=[column])[column].drop_nulls().to_list()
+    scan = pl.scan_parquet(path, glob=False).select(column)
+    reason = too_large(scan, [column], _WORK)
+    if reason is not None:
+        raise CommandError(f"{path} {reason}")
+    return scan.collect()[column].drop_nulls().to_list()
 
 
 def _from_text(path: str, kind: str) -> list[str]:

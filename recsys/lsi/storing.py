@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import polars as pl
@@ -119,9 +119,7 @@ def _restored(directory: Path, manifest: Manifest, verify: bool) -> LSI:
 
     arrays = {name: read_array(directory, f"arrays/{name}.npy", manifest) for name in _ARRAYS}
     lsi = LSI(**manifest.parameters)
-    encoder = lsi._make_encoder()
-    if not isinstance(encoder, NamedEncoder):
-        raise DamageError("the weighting has no name")
+    encoder = cast("NamedEncoder", lsi._make_encoder())  # JSON holds names, and no vectorizers
     terms = read_parquet(directory, "terms.parquet", manifest)
     encoder.terms = Labels(terms["term"], "term")
     encoder.n_words = manifest.training["words"]

@@ -23,6 +23,7 @@ _ID = ("id", "_id", "doc_id", "docid", "docno", "document_id", "documentid", "ke
 _TITLE = ("title", "name", "headline", "subject")
 _SAMPLE = 100
 _ROWS = 1000  # of a Parquet file, read at a time
+_DOCUMENT = 64  # bytes that are kept of each, however short: its id, places for it in lists
 
 _SEPARATORS = ",;\t|"
 
@@ -57,7 +58,8 @@ def open_table(data: DataFile, kind: str, wanted: ColumnNames) -> Iterator[Table
     Raises
     ------
     DataError
-        If a column that was asked for is not there, or none is evidently the text.
+        If a column that was asked for is not there, none is evidently the text, or a Parquet file
+        has more rows than memory could hold.
     """
     limit = csv.field_size_limit(sys.maxsize)  # a text may be longer than csv expects of a field
     try:
@@ -142,13 +144,17 @@ def _parquet(data: DataFile) -> Opened:
     import polars as pl
 
     from recsys.panics import panics_as_errors
+    from recsys.parquet_size import too_large
 
     try:
         with panics_as_errors():
             scan = pl.scan_parquet(data.path, glob=False)
-            return "Parquet", scan.collect_schema().names(), _parquet_rows(scan, data)
+            names, reason = scan.collect_schema().names(), too_large(scan, (), _DOCUMENT)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise _damaged(data, error) from None
+    if reason is not None:
+        raise DataError(f"{data.name} {reason}")
+    return "Parquet", names, _parquet_rows(scan, data)
 
 
 def _parquet_rows(scan: Any, data: DataFile) -> Iterator[Row]:

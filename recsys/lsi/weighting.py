@@ -126,7 +126,8 @@ def _entropy(counts: Any) -> Float64s:
     information = np.bincount(terms, weights=shares * np.log(shares), minlength=counts.shape[1])
     if counts.shape[0] < 2:
         return np.ones(counts.shape[1])
-    weights: Float64s = np.maximum(1 + information / np.log(counts.shape[0]), 0.0)
+    weights: Float64s = 1 + information / np.log(counts.shape[0])
+    weights[weights <= counts.shape[0] * np.finfo(np.float64).eps] = 0  # rounding has no meaning
     return weights
 
 

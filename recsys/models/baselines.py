@@ -22,6 +22,7 @@ from recsys.models.base import (
     axes,
     check_indices,
 )
+from recsys.models.stopping import validation_rmse
 
 if TYPE_CHECKING:
     from recsys.ratings import Ratings
@@ -100,7 +101,7 @@ class Bias(BiasedModel):
             if on_step is not None:
                 objective = error + squares.penalty(user_bias, item_bias)
                 rmse = math.sqrt(max(error, 0) / ratings.n_ratings)
-                held_out = None if validation is None else _rmse(self, validation)
+                held_out = validation_rmse(self, validation)
                 on_step(Step(step, self.iterations, objective, rmse, held_out))
             if _largest_change(before, (user_bias, item_bias)) <= self.tol * squares.deviation:
                 break
@@ -352,14 +353,6 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
-
-
-def _rmse(model: BiasedModel, ratings: Ratings) -> float | None:
-    """Root mean squared error over `ratings`; None where there are none."""
-    if not ratings.n_ratings:
-        return None
-    error = model.predict(ratings.user_index_of_nonzeros(), ratings.indices) - ratings.values
-    return math.sqrt(np.mean(np.square(error), dtype=np.float64))
 
 
 def _largest_change(before: tuple[Doubles, ...], after: tuple[Doubles, ...]) -> float:

@@ -13,7 +13,7 @@ import polars as pl
 from recsys.errors import DataError
 from recsys.frames import rating_problem
 from recsys.readers.columns import Roles
-from recsys.readers.detect import Layout, parse_line, without_returns
+from recsys.readers.detect import Layout, fields_of_line, without_returns
 from recsys.readers.raw import integers_if_canonical
 from recsys.readers.sources import DataFile
 
@@ -34,7 +34,7 @@ def read_carefully(data: DataFile, layout: Layout, roles: Roles) -> dict[str, pl
     ------
     DataError
         Naming file and line, at the first record that is ragged, has no user or item, or a
-        rating that is not a finite number; at a byte that is not UTF-8; or without any row.
+        rating that is not a finite number; or at a byte that is not UTF-8.
     """
     found = records(data, layout)
     chunks: dict[str, list[pl.Series]] = {role: [] for role, _ in roles.items()}
@@ -44,8 +44,6 @@ def read_carefully(data: DataFile, layout: Layout, roles: Roles) -> dict[str, pl
             raise DataError(_first_problem(data, block, layout, roles))
         for role, column in columns.items():
             chunks[role].append(column)
-    if not chunks["user"]:
-        raise DataError(f"{data.name} has a header but no rows.")
     whole = {role: pl.concat(parts) for role, parts in chunks.items()}
     for role in ("user", "item"):
         whole[role] = integers_if_canonical(whole[role])
@@ -90,7 +88,7 @@ def _split(data: DataFile, separator: str) -> Iterator[tuple[int, list[str]]]:
     lines = decoded_lines(data.path, data.name)
     if separator == "::":
         for number, line in enumerate(lines, 1):
-            yield number, parse_line(line, separator)
+            yield number, fields_of_line(line)
         return
     reader = csv.reader(map(without_returns, lines), delimiter=separator, strict=True)
     begin = 1

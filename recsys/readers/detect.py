@@ -14,7 +14,7 @@ from recsys.errors import DataError
 from recsys.readers.columns import Request, is_known_name
 from recsys.readers.sources import DataFile
 
-__all__ = ["Layout", "detect", "parse_line", "separator_name", "without_returns"]
+__all__ = ["Layout", "detect", "fields_of_line", "separator_name", "without_returns"]
 
 _HEAD = 1 << 16  # bytes looked at
 _SAMPLE_ROWS = 200
@@ -76,11 +76,9 @@ def detect(data: DataFile, request: Request) -> Layout:
     return _delimited(lines, blank, data, request)
 
 
-def parse_line(line: str, separator: str) -> list[str]:
-    """Return the fields of one line."""
-    if separator == _DOUBLE_COLON:
-        return line.rstrip("\r\n").split(_DOUBLE_COLON)
-    return next(csv.reader([without_returns(line)], delimiter=separator), [])
+def fields_of_line(line: str) -> list[str]:
+    """Return the fields of a line that are separated by "::"."""
+    return line.rstrip("\r\n").split(_DOUBLE_COLON)
 
 
 def without_returns(line: str) -> str:
@@ -201,13 +199,10 @@ def _sniff_separator(lines: list[str]) -> str | None:
 def _rows(lines: list[str], separator: str) -> list[list[str]]:
     """Return the first rows, blank ones left out."""
     if separator == _DOUBLE_COLON:
-        cut = [parse_line(line, separator) for line in lines[:_SAMPLE_ROWS]]
+        cut = map(fields_of_line, lines[:_SAMPLE_ROWS])
         return [row for row in cut if any(map(str.strip, row))]
     rows = csv.reader(map(without_returns, lines), delimiter=separator)
-    try:
-        return list(islice((row for row in rows if any(map(str.strip, row))), _SAMPLE_ROWS))
-    except csv.Error:
-        return [parse_line(lines[0].replace('"', ""), separator)]
+    return list(islice((row for row in rows if any(map(str.strip, row))), _SAMPLE_ROWS))
 
 
 def _is_header(first: list[str], request: Request) -> bool:

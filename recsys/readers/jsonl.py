@@ -33,8 +33,6 @@ def read_jsonl(data: DataFile, request: Request) -> RawRatings:
         finite number, or the text is not UTF-8; also if columns are missing or ambiguous.
     """
     sample = [fields for _, fields in islice(_objects(data), _SAMPLE)]
-    if not sample:
-        raise DataError(f"{data.name} has no rows.")
     names = list(dict.fromkeys(name for fields in sample for name in fields))
     roles = choose_columns(names, request, data.name)
     times = [] if roles.time is None else [fields.get(names[roles.time]) for fields in sample]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import polars as pl
 
 from recsys.errors import DataError
@@ -20,8 +22,7 @@ def read_lightgcn(data: DataFile) -> RawRatings:
     Raises
     ------
     DataError
-        Naming file and line, if something is not an integer or not UTF-8; or if no user has an
-        item.
+        Naming file and line, if something is not an integer or not UTF-8.
     """
     lines = _read_lines(data)
     numbers = _as_integers(lines)
@@ -29,8 +30,6 @@ def read_lightgcn(data: DataFile) -> RawRatings:
         raise DataError(_first_problem(data))
     user, items = numbers.list.first(), numbers.list.slice(1)
     busy = items.list.len() > 0
-    if not busy.any():
-        raise DataError(f"{data.name} has users but no items: a line is a user and its items.")
     pairs = pl.DataFrame({"user": user, "item": items}).filter(busy).explode("item")
     idle = user.filter(~busy)
     said = "LightGCN lines (user item item ...): implicit feedback"
@@ -71,7 +70,7 @@ def _first_problem(data: DataFile) -> str:
     """Return a sentence on the first token that is not an integer."""
     for number, line in enumerate(decoded_lines(data.path, data.name), 1):
         for token in line.split():
-            if not token.removeprefix("-").isdecimal() or len(token) > 18:
+            if not token.isascii() or not token.removeprefix("-").isdecimal() or len(token) > 18:
                 return (
                     f"{data.name}, line {number}: {token[:40]!r} is not an integer; in LightGCN "
                     "lines a user and its items are integers."
@@ -81,9 +80,5 @@ def _first_problem(data: DataFile) -> str:
 
 def _line_of_pair(data: DataFile, row: int) -> int:
     """Return the line (counted from 1) of the pair `row` (counted from 0)."""
-    left = row
-    for number, line in enumerate(decoded_lines(data.path, data.name), 1):
-        left -= max(len(line.split()) - 1, 0)
-        if left < 0:
-            return number
-    raise IndexError(row)
+    pairs = (max(len(line.split()) - 1, 0) for line in decoded_lines(data.path, data.name))
+    return next(number for number, end in enumerate(accumulate(pairs), 1) if row < end)

@@ -6,6 +6,7 @@ import polars as pl
 
 from recsys.errors import DataError
 from recsys.panics import panics_as_errors
+from recsys.parquet_size import too_large
 from recsys.readers.columns import Request, choose_columns
 from recsys.readers.raw import RawRatings, describe_roles, without_foreign_time
 from recsys.readers.sources import DataFile
@@ -13,6 +14,7 @@ from recsys.readers.sources import DataFile
 __all__ = ["read_parquet"]
 
 _SAMPLE = 100
+_WORK = 32  # bytes per row: two indices, a key and its place for sorting, the matrix
 
 
 def read_parquet(data: DataFile, request: Request) -> RawRatings:
@@ -21,13 +23,17 @@ def read_parquet(data: DataFile, request: Request) -> RawRatings:
     Raises
     ------
     DataError
-        If the file is damaged or has no rows, or columns are missing or ambiguous.
+        If the file is damaged, has no rows or more than memory could hold, or columns are missing
+        or ambiguous.
     """
     try:
         with panics_as_errors():
             scan = pl.scan_parquet(data.path, glob=False)
             names = scan.collect_schema().names()
             roles = choose_columns(names, request, data.name)
+            reason = too_large(scan, [names[place] for _, place in roles.items()], _WORK)
+            if reason is not None:
+                raise DataError(f"{data.name} {reason}")
             times = [] if roles.time is None else _head(scan, names[roles.time])
             roles, remarks = without_foreign_time(roles, names, times, request)
             chosen = {role: names[place] for role, place in roles.items()}

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, Protocol, cast
 
@@ -257,13 +258,7 @@ def _unpacker(path: Path, packing: str) -> IO[bytes]:
 
 def _zstd() -> Any:
     """Return the zstd module of the standard library, or its backport before Python 3.14."""
-    if sys.version_info >= (3, 14):
-        from compression import zstd
-
-        return zstd
-    from backports import zstd
-
-    return zstd
+    return import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 
 
 @contextmanager
@@ -281,10 +276,8 @@ def _readable(name: str) -> Iterator[None]:
         raise DataError(f"{name} is damaged: {_reason(error)}.") from None
     except (RuntimeError, NotImplementedError) as error:  # zipfile: encrypted, or a rare method
         raise DataError(f"{name} cannot be unpacked: {_reason(error)}.") from None
-    except Exception as error:
-        if type(error).__name__ == "ZstdError":
-            raise DataError(f"{name} is damaged: {_reason(error)}.") from None
-        raise
+    except _zstd().ZstdError as error:
+        raise DataError(f"{name} is damaged: {_reason(error)}.") from None
 
 
 def _reason(error: Exception) -> str:

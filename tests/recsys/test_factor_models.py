@@ -261,3 +261,17 @@ def test_parameters_of_bayes_out_of_range_are_refused(params, message):
 def test_a_link_penalty_of_als_must_be_positive():
     with pytest.raises(DataError, match=r"link_penalty must be positive; got -1\.0"):
         make_model("als", link_penalty=-1.0)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"factors": 0}, "factors must be at least 1; got 0"),
+        ({"iterations": 0}, "iterations must be at least 1; got 0"),
+        ({"tol": -0.5}, r"tol must not be negative; got -0\.5"),
+        ({"regularization": 0.0}, r"regularization must be positive; got 0\.0"),
+    ],
+)
+def test_parameters_of_als_out_of_range_are_refused(params, message):
+    with pytest.raises(DataError, match=message):
+        make_model("als", **params)

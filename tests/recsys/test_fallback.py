@@ -68,3 +68,10 @@ def test_the_error_is_that_of_the_model_and_none_for_counts(factors, popular, ra
     exact = WithNewUser(Bias().fit(ratings), popular)
     assert exact.score_error(np.array([2, N_USERS])) is None
     np.testing.assert_array_equal(exact.scores(np.array([N_USERS]))[0], popular.item_counts)
+
+
+def test_a_block_of_known_users_is_the_models_own(factors, popular):
+    both = WithNewUser(factors, popular)
+    np.testing.assert_array_equal(both.scores(np.array([3, 1])), factors.scores([3, 1]))
+    among_new = both.scores(np.array([3, N_USERS]))
+    np.testing.assert_array_equal(among_new[1], popular.item_counts)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys.errors import DataError
-from recsys.frames import column, rating_problem, unix_seconds
+from recsys.frames import column, encode, rating_problem, unix_seconds
 
 SECONDS = 1_112_486_027  # 2005-04-02 23:53:47 UTC
 MOMENT = datetime(2005, 4, 2, 23, 53, 47, tzinfo=UTC)
@@ -104,3 +104,19 @@ def test_times_that_cannot_be_read(values: list[Any], message: str) -> None:
 )
 def test_what_is_wrong_with_a_rating(value: object, problem: str | None) -> None:
     assert rating_problem(value) == problem
+
+
+@pytest.mark.parametrize("missing", [None, pd.NA, pd.NaT, float("nan")])
+def test_what_pandas_calls_missing_is_null(missing: Any) -> None:
+    frame = pd.DataFrame({"user": pd.Series(["a", missing, "b"], dtype=object)})
+    assert column(frame, "user").to_list() == ["a", None, "b"]
+    nullable = pd.DataFrame({"user": pd.array([1, None, 3], dtype="Int64")})
+    assert column(nullable, "user").to_list() == [1, None, 3]
+
+
+def test_more_ids_than_can_be_counted_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recsys.frames._INT32_LIMIT", 2)
+    ids, codes = encode(pl.Series([7, 5, 7]), "user")
+    assert (ids.values.to_list(), codes.tolist()) == ([5, 7], [1, 0, 1])
+    with pytest.raises(DataError, match="There may be at most 2 users; got 3"):
+        encode(pl.Series([7, 5, 6]), "user")

@@ -179,5 +179,6 @@ def test_equality_and_words() -> None:
     assert Ids([2, 1], "user") == Ids(["1", "2"], "user").__class__([1, 2], "user")
     assert Ids([1], "user") != Ids(["1"], "user")
     assert Ids([1], "user") != Ids([1], "item")
+    assert Ids([1], "user") != [1]
     assert hash(Ids([1], "user")) == hash(Ids([1.0], "user"))
     assert repr(Ids([4, 3, 2, 1], "user")) == "Ids(user: 4 of Int64: 1, 2, 3, ...)"

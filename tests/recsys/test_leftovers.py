@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -112,3 +115,66 @@ def test_a_killed_process_leaves_what_the_next_one_removes(tmp_path):
     with unfinished_file(tmp_path / "m"):
         assert len(names(tmp_path)) == 1
     assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("begin", [unfinished_directory, unfinished_file])
+def test_a_new_one_that_another_removed_before_it_was_locked_is_made_again(
+    tmp_path, monkeypatch, begin
+):
+    """Another run may take it for a leftover before it is locked, or while."""
+    pytest.importorskip("fcntl")
+    made = []
+
+    def open_too_late(path, *rest):
+        made.append(path.name)
+        if len(made) == 1:
+            remove(path)
+        lock = os.open(path, *rest)
+        if len(made) == 2:
+            remove(path)
+        return lock
+
+    def remove(path):
+        path.rmdir() if path.is_dir() else path.unlink()
+
+    system = SimpleNamespace(**vars(os) | {"open": open_too_late})
+    monkeypatch.setattr(leftovers, "os", system)
+    with begin(tmp_path / "m"):
+        assert names(tmp_path) == [made[2]]
+    assert len(set(made)) == 3
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("begin", [unfinished_directory, unfinished_file])
+def test_where_all_are_removed_at_once_it_is_given_up(tmp_path, monkeypatch, begin):
+    @contextmanager
+    def never_ours(path, *, wait=True):
+        yield False
+
+    monkeypatch.setattr(leftovers, "_locked", never_ours)
+    with pytest.raises(FileNotFoundError, match="No such file"), begin(tmp_path / "m"):
+        pytest.fail("there is nothing to work in")
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("begin", [unfinished_directory, unfinished_file])
+def test_where_nothing_can_be_locked_work_goes_on_and_all_else_stays(tmp_path, monkeypatch, begin):
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    (tmp_path / f".m.{MARK}.tmp").mkdir()
+    with begin(tmp_path / "m"):
+        assert len(names(tmp_path)) == 2
+    assert names(tmp_path) == [f".m.{MARK}.tmp"]
+
+
+def test_without_an_exchange_of_names_one_is_put_aside(tmp_path, monkeypatch):
+    def missing(*_, **__):
+        raise OSError("no such library")
+
+    monkeypatch.setattr("ctypes.CDLL", missing)
+    target = tmp_path / "m"
+    target.mkdir()
+    with unfinished_directory(target) as new:
+        (new / "x").touch()
+        put_in_place(new, target)
+    assert names(target) == ["x"]
+    assert names(tmp_path) == ["m"]

@@ -9,6 +9,7 @@ import re
 import stat
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 import recsys.manifest
 import recsys.storage
+import recsys.writing
 from lowrank.kernels import backend
 from recsys.errors import DataError, ModelFileError, RecsysError
 from recsys.manifest import FORMAT_VERSION, is_saved_model, read_manifest
@@ -172,8 +174,9 @@ def test_ids_without_metadata_and_implicit_feedback(tmp_path):
     assert ratings.users.values.to_list() == [1, 2]
 
 
-def test_numpy_numbers_are_taken_as_parameters(tmp_path):
-    model = Popular(damping=np.float64(2.5))
+@pytest.mark.parametrize("number", [np.float64, np.float32])
+def test_numpy_numbers_are_taken_as_parameters(tmp_path, number):
+    model = Popular(damping=number(2.5))
     Recommender(model).fit(make_ratings()).save(tmp_path / "m")
     assert Recommender.load(tmp_path / "m").model.damping == 2.5
 
@@ -319,6 +322,24 @@ def test_a_full_disk_is_said(recommender, tmp_path, monkeypatch):
         recommender.save(tmp_path / "m")
 
 
+def test_metadata_that_parquet_cannot_hold_is_said(tmp_path):
+    things = pl.Series("thing", [object(), object()], dtype=pl.Object)
+    info = pl.DataFrame({"item": [1, 2], "thing": things})
+    frame = pl.DataFrame({"user": [1, 2], "item": [1, 2]})
+    fitted = Recommender("popular").fit(Ratings.from_frame(frame, item_info=info))
+    with pytest.raises(ModelFileError, match=r"m: Parquet cannot hold the metadata \(cannot write"):
+        fitted.save(tmp_path / "m")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_directories_are_not_opened_on_windows(tmp_path, monkeypatch):
+    calls = []
+    system = SimpleNamespace(name="nt", open=lambda *_: calls.append("open"))
+    monkeypatch.setattr("recsys.writing.os", system)
+    recsys.writing._flush_directory(tmp_path)
+    assert calls == []
+
+
 @pytest.mark.parametrize("failing_rename", [1, 2])
 def test_a_failing_rename_brings_the_old_model_back(
     recommender, saved, monkeypatch, failing_rename
@@ -375,6 +396,25 @@ def test_a_missing_model(saved):
     )
     refused(saved.parent / "modle", r"There is no saved model .*modle; did you mean .*model\?")
     refused(saved.parent / "not" / "there", "There is no saved model")
+
+
+def test_a_model_that_a_killed_process_put_aside_is_named(saved):
+    aside = saved.with_name(f".{saved.name}.0123abcd.old")
+    saved.rename(aside)
+    refused(saved, rf"a process was killed while it replaced it; the old one is .*{aside.name}")
+
+
+def test_whole_numbers_are_a_range_as_well(saved, recommender):
+    def change(document):
+        document["training"] |= {"rating_min": 1, "rating_max": 5}
+
+    edit_manifest(saved, change)
+    training = read_manifest(saved).training
+    assert (training["rating_min"], training["rating_max"]) == (1, 5)
+    loaded = Recommender.load(saved)
+    user = loaded.ratings.users.values[0]
+    pairs = pl.DataFrame({"user": [user], "item": [loaded.ratings.items.values[0]]})
+    assert 1 <= loaded.predict(pairs)["prediction"][0] <= 5
 
 
 def test_what_is_no_model(saved, tmp_path):

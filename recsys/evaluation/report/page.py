@@ -148,7 +148,7 @@ def _significance(found: Evaluation) -> Iterator[str]:
 def _split(found: Evaluation) -> Iterator[str]:
     first, counts = found.splits[0], found.counts
     together = ", all folds" if len(found.splits) > 1 else ""
-    facts = {
+    facts: dict[str, int | str] = {
         "held out": _held_out(found),
         "method": first.method,
         # As text: a seed or a time is no quantity, so its digits are not grouped.

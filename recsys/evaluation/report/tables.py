@@ -46,7 +46,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: int = 0) 
     )
 
 
-def facts_table(facts: Mapping[str, Any]) -> str:
+def facts_table(facts: Mapping[str, int | str]) -> str:
     """Return names and values."""
     rows = "".join(
         f"<tr><th>{escape(name)}</th><td>{escape(_fact(value))}</td></tr>"
@@ -147,7 +147,5 @@ def _p(value: float) -> str:
     return f"{value:.4f}" if value >= 0.0001 else "< 0.0001"
 
 
-def _fact(value: Any) -> str:
-    if isinstance(value, bool) or value is None:
-        return {True: "yes", False: "no", None: "–"}[value]
-    return f"{value:,}" if isinstance(value, int) else str(value)
+def _fact(value: int | str) -> str:
+    return f"{value:,}" if isinstance(value, int) else value

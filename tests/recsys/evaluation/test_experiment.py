@@ -14,6 +14,7 @@ from recsys.evaluation import (
     evaluate,
     held_out_users,
     k_fold,
+    memory,
     random_split,
     ranking,
     sample_candidates,
@@ -388,3 +389,37 @@ def test_memory_is_measured_where_the_system_tells():
     with PeakMemory() as memory:
         np.ones(2**23)
     assert memory.extra is None or 60e6 < memory.extra < 80e6
+
+
+def test_memory_is_unknown_where_the_system_does_not_tell(monkeypatch, tmp_path):
+    monkeypatch.setattr(memory, "_PROCESS", tmp_path / "none")
+    with PeakMemory() as measured:
+        pass
+    assert measured.extra is None
+    (tmp_path / "status").write_text("Name: x\nVmHWM: 10 kB\n")
+    monkeypatch.setattr(memory, "_PROCESS", tmp_path)
+    with PeakMemory() as measured:
+        pass
+    assert measured.extra is None
+    (tmp_path / "status").write_text("VmRSS: 4 kB\nVmHWM: 10 kB\n")
+    with PeakMemory() as measured:
+        pass
+    assert measured.extra == 6 * 1024
+
+
+@pytest.mark.parametrize("n", [0, -1])
+def test_candidates_are_at_least_one(split, n):
+    with pytest.raises(DataError, match=f"candidates must be at least 1; got {n}."):
+        sample_candidates(split, split.test, n)
+
+
+def test_several_splits_that_are_no_folds_are_described_by_the_first(split):
+    found = evaluate(["popular"], [split, split], n=3, metrics=["ndcg"])
+    assert found.held_out == f"each of 2 splits in turn, the first one {split.description}"
+
+
+def test_folds_that_are_only_ranked_have_no_residuals(implicit_split):
+    folds = list(k_fold(implicit_split.train, 2, seed=0))
+    found = evaluate(["popular", "random"], folds, n=3, metrics=["recall"])
+    assert found.residuals.is_empty()
+    assert found.residuals.columns == ["model", "low", "high", "count"]

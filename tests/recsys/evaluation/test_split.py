@@ -336,3 +336,9 @@ def test_a_fingerprint_is_of_pairs_and_values(ratings):
     assert fingerprint(padded) == everything
     assert fingerprint(ratings.take(np.arange(179))) != everything
     assert fingerprint(replace(ratings, values=ratings.values + 1)) != everything
+
+
+def test_nothing_overlaps_with_an_empty_part(ratings):
+    nothing = ratings.take(np.zeros(ratings.n_ratings, bool))
+    with pytest.raises(DataError, match="No test rating has both a user and an item"):
+        evaluate(["popular"], Split(nothing, ratings))

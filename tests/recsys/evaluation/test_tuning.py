@@ -6,6 +6,8 @@ import dataclasses
 import functools
 import json
 import math
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -385,3 +387,80 @@ def test_ratings_that_the_metric_or_model_cannot_use(contacts):
         quick("popular", contacts, metric="rmse")
     with pytest.raises(DataError, match="The als model needs ratings with values"):
         quick("als", contacts)
+
+
+class Clock:
+    """A monotonic clock that stands still until it is told to go."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+    def __getattr__(self, name):
+        return getattr(time, name)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr("recsys.evaluation.tuning.time", clock)
+    monkeypatch.setattr("recsys.evaluation.trials.time", clock)
+    return clock
+
+
+def test_the_time_may_be_over_in_the_middle_of_a_trial(ratings, clock):
+    """The trial that it ends in is not kept, whatever it would have been."""
+    heard = []
+
+    def on_step(number, step):
+        heard.append((number, step.step))
+        if heard[-1] == (2, 2):
+            clock.now = 11.0
+
+    found = quick("als", ratings, timeout=10, on_step=on_step)
+    assert [trial.number for trial in found.trials] == [0, 1]
+    assert heard[-1] == (2, 2)
+
+
+def test_the_time_may_be_over_once_the_start_is_fitted(ratings, clock, monkeypatch):
+    start = Objective.start
+
+    def slow(self):
+        clock.now = 11.0
+        return start(self)
+
+    monkeypatch.setattr(Objective, "start", slow)
+    found = quick("als", ratings, timeout=10, fixed={"factors": 2})
+    assert [trial.number for trial in found.trials] == [0]
+
+
+def test_a_grid_has_an_end(ratings):
+    """Two values of each of two parameters can be combined in six trials, and the defaults."""
+    found = quick("bias", ratings, sampler="grid", trials=7)
+    points = {tuple(trial.parameters.values()) for trial in found.trials[1:]}
+    assert points == {(low, high) for low in (0.1, 100.0) for high in (0.1, 100.0)}
+    assert len(found.trials) == 5
+
+
+def test_a_finalist_that_breaks_down_from_scratch_is_passed_over(ratings, monkeypatch):
+    def measure(self, model, on_step, warm):
+        if warm is None and not starting:
+            raise DataError("The fit broke down.")
+        starting.clear()
+        return 2.0 if warm is None else 1.0
+
+    starting = [True]
+    monkeypatch.setattr(Objective, "measure", measure)
+    monkeypatch.setattr(Objective, "start", lambda self: self._made({}))
+    found = quick("als", ratings, fixed={"factors": 3})
+    assert [trial.value for trial in found.trials] == [2.0] + [1.0] * 5
+    assert found.best is found.trials[0]
+
+
+def test_a_study_where_nothing_can_be_locked(ratings, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    quick("bias", ratings, study=tmp_path / "s", trials=2)
+    went_on = quick("bias", ratings, study=tmp_path / "s", trials=3)
+    assert without_times(went_on) == without_times(quick("bias", ratings, trials=3))

@@ -232,3 +232,35 @@ def test_memory_does_not_grow_with_the_text():
     finally:
         tracemalloc.stop()
     assert peak < 50 * len(text * 5) / 2
+
+
+def test_an_archive_that_is_damaged_is_said_to_be(tmp_path):
+    path = tmp_path / "x.zip"
+    path.write_bytes(b"PK\x03\x04 and nothing that follows")
+    refused(path, r"^x\.zip is damaged: file is not a zip file\.$")
+
+
+def test_blank_rows_are_passed_over_and_counted(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text("id,text\na,Salt\n,\n\nb,Ice\n")
+    assert read(path)[:2] == (["a", "b"], ["Salt", "Ice"])
+    path.write_text("id,text\na,Salt\n,\n\nb\n")
+    refused(path, "line 5: 1 fields, and the header has 2")
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"text": "Salt"}\n\n  \n{"text": "Ice"}\n')
+    assert read(path)[:2] == ([1, 4], ["Salt", "Ice"])
+
+
+def test_an_empty_table(tmp_path):
+    path = tmp_path / "x.csv"
+    path.touch()
+    refused(path, r"^x\.csv is empty\.$")
+
+
+def test_parquet_that_is_damaged_within(tmp_path):
+    path = tmp_path / "x.parquet"
+    pl.DataFrame({"text": [f"text {i}" for i in range(3000)]}).write_parquet(path)
+    raw = bytearray(path.read_bytes())
+    raw[4:60] = b"\xff" * 56
+    path.write_bytes(raw)
+    refused(path, "x.parquet is a damaged Parquet file: ")

@@ -7,8 +7,10 @@ import pytest
 from scipy import sparse
 from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer, TfidfVectorizer
 
+import recsys.lsi
 from recsys.errors import DataError, UnknownIdError
 from recsys.lsi import LSI, DocumentBatch, UnknownTermWarning
+from recsys.lsi.scoring import Matches, inverse_lengths
 
 
 def cosines(lsi, words):
@@ -327,3 +329,72 @@ def test_mistakes_are_answered_with_what_would_be_right(ask, message):
     lsi = LSI(2).fit(["tea and milk", "milk and bread", "bread and tea"])
     with pytest.raises((DataError, UnknownIdError), match=message):
         ask(lsi)
+
+
+def test_columns_of_coordinates_have_names(index):
+    assert list(index.get_feature_names_out()) == [f"lsi{i}" for i in range(5)]
+
+
+def test_what_is_no_part_of_the_package_is_refused():
+    assert {"LSI", "Documents", "__doc__"} <= set(dir(recsys.lsi))
+    with pytest.raises(AttributeError, match=r"module 'recsys.lsi' has no attribute 'lsa'"):
+        recsys.lsi.lsa  # noqa: B018
+
+
+def test_one_query_is_explained_at_a_time(index):
+    with pytest.raises(DataError, match="explain takes one query, as a text or a vector"):
+        index.explain(["nurse", "doctor"], 0)
+
+
+def test_a_document_without_words_explains_nothing(everyday):
+    lsi = LSI(3, stop_words="english").fit([*everyday, "..."])
+    found = lsi.explain("nurse doctor", len(everyday))
+    assert found["contribution"].to_list() == [0.0, 0.0]
+    assert found["through"].to_list() == [None, None]
+
+
+def test_batches_have_names_of_their_own(everyday):
+    batch = DocumentBatch(["a", "b"], everyday[:2])
+    for given in ({"ids": ["c", "d"]}, {"titles": ["c", "d"]}):
+        with pytest.raises(DataError, match="Batches of documents have their ids and titles"):
+            LSI(1).fit([batch], **given)
+
+
+def test_names_of_a_matrix_are_as_many_as_its_rows():
+    counts = np.array([[2, 0, 1], [0, 1, 0], [1, 0, 3]])
+    for name in ("ids", "titles"):
+        message = f"{name} must have one entry for each of 3 documents; got 2"
+        with pytest.raises(DataError, match=message):
+            LSI(1).fit(counts, **{name: ["a", "b"]})
+
+
+@pytest.mark.parametrize("n_components", [None, 1])
+def test_terms_that_are_the_same_everywhere_leave_nothing(n_components):
+    with pytest.raises(DataError, match="every term has weight zero everywhere"):
+        LSI(n_components, weighting="log-entropy").fit(["salt ice", "salt ice", "salt ice"])
+
+
+def test_rows_of_a_vectorizer_are_added_and_asked_as_they_are(everyday):
+    vectorizer = TfidfVectorizer().fit(everyday)
+    lsi = LSI(5, weighting=TfidfVectorizer()).fit(everyday)
+    rows = vectorizer.transform(everyday[:3])
+    np.testing.assert_allclose(lsi.transform(rows), lsi.document_vectors([0, 1, 2]), atol=1e-12)
+    lsi.add_documents(rows, method="fold-in")
+    n = len(everyday)
+    np.testing.assert_allclose(
+        lsi.document_vectors([n, n + 1, n + 2]), lsi.document_vectors([0, 1, 2]), atol=1e-12
+    )
+
+
+def test_cosines_by_block_and_by_pair_are_the_same():
+    rng = np.random.default_rng(0)
+    queries, vectors = rng.normal(size=(3, 4)), rng.normal(size=(5, 4))
+    vectors[2] = 0
+    queries, vectors = queries.astype(np.float32), vectors.astype(np.float32)
+    matches = Matches(queries, vectors, inverse_lengths(vectors))
+    block = matches.scores(np.arange(3))
+    users, items = np.divmod(np.arange(15), 5)
+    np.testing.assert_allclose(block.ravel(), matches.predict(users, items), atol=1e-6)
+    for user in range(3):
+        np.testing.assert_allclose(block[user], matches.scores(np.array([user]))[0], atol=1e-6)
+    assert np.isnan(block[:, 2]).all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -108,3 +109,18 @@ def test_matrices_can_be_added():
 def test_an_unknown_method_is_refused(index):
     with pytest.raises(DataError, match="method must be one of fold-in, update; got 'magic'"):
         index.add_documents(["nurse"], method="magic")
+
+
+def test_documents_without_known_words_leave_nothing_outside(index, everyday):
+    added = index.add_documents(["xyzzy plugh"], method="fold-in")
+    assert (added.outside, added.unknown_words) == (0.0, 2)
+    assert not index.document_vectors(len(everyday)).any()
+
+
+def test_numbers_and_names_of_documents_become_names(everyday):
+    index = LSI(3).fit(everyday)
+    index.add_documents(["the nurse"], ids=["note"])
+    assert index.documents_.ids.values.to_list() == [*map(str, range(len(everyday))), "note"]
+    assert index.query("nurse", n=1)["document"].dtype == pl.String
+    with pytest.raises(DataError, match="Each document needs an id of its own; '0' occurs"):
+        index.add_documents(["the nurse"], ids=["0"])

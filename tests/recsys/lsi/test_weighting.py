@@ -70,3 +70,9 @@ def test_a_matrix_wrongly_marked_as_sorted_is_sorted():
     csr.has_sorted_indices = True
     assert canonical_csr(csr).indices.tolist() == [0, 1]
     assert canonical_csr(csr).data.tolist() == [2.0, 1.0]
+
+
+def test_whole_numbers_are_weighted_as_the_same_fractions():
+    whole = canonical_csr(COUNTS.astype(np.int64))
+    assert whole.dtype == np.float64
+    np.testing.assert_array_equal(whole.toarray(), COUNTS)

@@ -9,7 +9,9 @@ import polars as pl
 import pytest
 
 from recsys.errors import DataError
-from recsys.readers import Loaded, read_ratings
+from recsys.readers import Loaded, read_ratings, read_raw
+from recsys.readers.columns import Request
+from recsys.readers.sources import DataFile
 
 Read = Callable[..., Loaded]
 HEADER = "user,item,rating,timestamp\n"
@@ -196,3 +198,40 @@ def test_a_title_of_absurd_length_is_left_alone(read: Read, tmp_path: Path) -> N
     (tmp_path / "ratings.csv").write_text(HEADER + GOOD)
     loaded = read_ratings(tmp_path / "ratings.csv")
     assert "items.csv not used: field larger than field limit" in loaded.decision
+
+
+def test_lines_that_end_in_carriage_returns_alone(read: Read) -> None:
+    with pytest.raises(DataError, match="ends its lines with carriage returns alone; write them"):
+        read("user,item,rating\r1,10,4\r2,20,3\r")
+
+
+def test_lightgcn_lines_with_what_separates_nothing(read: Read) -> None:
+    """A separator of ASCII that Python takes for a space, and digits that are not ASCII."""
+    lines = "".join(f"{user} 1 2\n" for user in range(8000))
+    with pytest.raises(DataError, match=r"^train\.txt cannot be read as LightGCN lines\.$"):
+        read(lines + "8000 1\x1f2\n", "train.txt")
+    with pytest.raises(DataError, match="line 8001: '\u0663' is not an integer; in LightGCN lines"):
+        read(lines + "8000 1 \u0663\n", "train.txt")
+
+
+def test_the_line_of_a_lightgcn_pair(tmp_path: Path) -> None:
+    path = tmp_path / "train.txt"
+    path.write_text("1 10 11\n\n2\n3 10 12 13\n4 10\n")
+    raw = read_raw(DataFile("train.txt", path), Request())
+    lines = [1, 1, 4, 4, 4, 5]
+    assert [raw.place(row) for row in range(6)] == [f"train.txt, line {line}" for line in lines]
+
+
+def test_integers_of_any_size_are_ids_in_json(read: Read) -> None:
+    """Beyond 64 bits they are texts, and so are their neighbours."""
+    for big in (2**64, 2**200):
+        rows = f'{{"user":1,"item":7}}\n{{"user":{big},"item":8}}\n'
+        users = read(rows, "r.jsonl").ratings.users.values.to_list()
+        assert sorted(users) == ["1", str(big)]
+
+
+def test_a_header_that_cannot_be_trusted_is_read_with_care(read: Read) -> None:
+    loaded = read('user,it"em,rating\n1,10,4\n2,"20",3\n')
+    assert loaded.ratings.to_frame().rows() == [(1, 10, 4.0), (2, 20, 3.0)]
+    with pytest.raises(DataError, match=r"line 1: byte 0xf6 .* is not valid UTF-8; if the text is"):
+        read("user,item,rating,n\xf6te\n1,10,4,x\n".encode("latin-1"))

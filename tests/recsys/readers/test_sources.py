@@ -14,7 +14,7 @@ import pytest
 
 from recsys.errors import DataError
 from recsys.readers import Loaded, read_ratings
-from recsys.readers.sources import _zstd
+from recsys.readers.sources import _readable, _zstd
 
 Read = Callable[..., Loaded]
 CSV = b"user,item,rating\n1,10,4\n2,20,3\n"
@@ -213,3 +213,29 @@ def test_unreadable_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(DataError, match=r"r\.csv cannot be read: permission denied\."):
         read_ratings(tmp_path / "r.csv")
+
+
+def test_flipped_bytes_of_zstd_are_noticed(read: Read) -> None:
+    raw = bytearray(_zstd().compress(CSV * 50))
+    raw[8:16] = b"\xff" * 8
+    with pytest.raises(DataError, match=r"x is damaged: unable to decompress Zstandard data"):
+        read(bytes(raw), "x")
+
+
+def test_what_is_no_fault_of_the_file_is_not_called_damage() -> None:
+    with pytest.raises(KeyError, match="ours"), _readable("x"):
+        raise KeyError("ours")
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="there is no /dev/zero")
+def test_standard_input_from_a_file_and_from_a_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "r.csv").write_bytes(CSV)
+    with (tmp_path / "r.csv").open() as stream:
+        monkeypatch.setattr("sys.stdin", stream)
+        assert rows(read_ratings("-")) == EXPECTED
+    with Path("/dev/zero").open() as stream:
+        monkeypatch.setattr("sys.stdin", stream)
+        with pytest.raises(DataError, match="standard input is a device, not a file"):
+            read_ratings("-")
