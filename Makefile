@@ -64,7 +64,7 @@ docs: $(VENV)/.installed-docs  ## Build the documentation into build/site; runs 
 	@echo "Its search needs a server: $(BIN)/python -m http.server --directory build/site"
 
 coverage: $(VENV)/.installed-test  ## Run the tests and list the lines that none of them reaches
-	@$(BIN)/python -m pytest --cov=lowrank --cov=recsys --cov-report=term-missing:skip-covered
+	@$(BIN)/python -m pytest --cov
 
 bench: $(VENV)/.installed-test  ## Run the benchmarks (minutes); see benchmarks/README.md
 	@$(BIN)/python benchmarks/run.py

@@ -140,11 +140,9 @@ def directions_for_fraction(samples: Samples, fraction: float, search: Search) -
         found = principal_directions(samples, k, search)
         total = found.total / (samples.shape[0] - search.ddof)
         carried = np.cumsum(found.variances, dtype=np.float64)
-        enough = np.flatnonzero(carried >= (fraction - rounding * k) * total)
-        if enough.size:
-            return found.first(int(enough[0]) + 1)
-        if k == largest:
-            return found
+        needed = 1 + int(np.count_nonzero(carried < (fraction - rounding * k) * total))
+        if needed <= k or k == largest:
+            return found.first(needed)
         k = min(2 * k, largest)
 
 

@@ -37,7 +37,8 @@ class NormalModel:
     _negligible_variance: float
 
     @abstractmethod
-    def _prepared(self, X: Any) -> Samples: ...
+    def score_samples(self, X: Any) -> FloatArray:
+        """Return the log-likelihood of each sample under the probabilistic model."""
 
     def get_covariance(self) -> FloatArray:
         """Return the covariance of the probabilistic model, in the units of X.
@@ -83,23 +84,6 @@ class NormalModel:
         if self.scale_ is not None:
             precision /= np.outer(self.scale_, self.scale_)
         return precision
-
-    def score_samples(self, X: Any) -> FloatArray:
-        """Return the log-likelihood of each sample under the probabilistic model.
-
-        The model is a normal distribution about the column mean of the training data (for each
-        value of `center`), with the covariance of `get_covariance`.
-
-        Parameters
-        ----------
-        X : array-like or scipy.sparse matrix or array of shape (n_samples, n_features)
-
-        Returns
-        -------
-        ndarray of shape (n_samples,)
-            -inf for each sample if the covariance is singular, so that there is no density.
-        """
-        return self._log_likelihoods(self._prepared(X))
 
     def _log_likelihoods(self, samples: Samples) -> FloatArray:
         """Return the log-likelihood of each of the prepared samples."""

@@ -204,6 +204,23 @@ class PCA(
         """
         return self._scores(self._prepared(X))
 
+    def score_samples(self, X: Any) -> FloatArray:
+        """Return the log-likelihood of each sample under the probabilistic model.
+
+        The model is a normal distribution about the column mean of the training data (for each
+        value of `center`), with the covariance of `get_covariance`.
+
+        Parameters
+        ----------
+        X : array-like or scipy.sparse matrix or array of shape (n_samples, n_features)
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            -inf for each sample if the covariance is singular, so that there is no density.
+        """
+        return self._log_likelihoods(self._prepared(X))
+
     def inverse_transform(self, X: Any) -> FloatArray:
         """Return the samples that have given scores: ``mean_ + X V' * scale_``, whitening undone.
 

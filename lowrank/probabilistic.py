@@ -18,7 +18,7 @@ from lowrank.pca import PCA
 from lowrank.svd import ConvergenceWarning, truncated_svd
 
 if TYPE_CHECKING:
-    from lowrank.estimators import Float64Array, Samples
+    from lowrank.estimators import Float64Array
     from lowrank.operators import FloatArray
 
 __all__ = ["ProbabilisticPCA"]
@@ -339,9 +339,6 @@ class ProbabilisticPCA(
             ensure_min_samples=2 if reset else 1,
             **{"accept_sparse": "csr", **options},
         )
-
-    def _prepared(self, X: Any) -> Samples:
-        return samples_of(self._checked(X), False)
 
     def _check_parameters(self, count: int, features: int) -> None:
         k: Any = self.n_components

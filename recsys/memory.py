@@ -26,6 +26,20 @@ def available_memory() -> int | None:
     return min(found) if found else None
 
 
+def machine_memory() -> int | None:
+    """Return the bytes of memory that the machine has, None if the system does not tell.
+
+    Examples
+    --------
+    >>> machine_memory() is None or machine_memory() > 0
+    True
+    """
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
 def gibibytes(size: float) -> str:
     """Write a number of bytes in GiB.
 
@@ -44,10 +58,7 @@ def _of_machine() -> int | None:
                 return int(line.split()[1]) * 1024
     except (OSError, ValueError):
         pass
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
-        return None
+    return machine_memory()
 
 
 def _of_container() -> int | None:

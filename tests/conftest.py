@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +31,11 @@ SMALL = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
 }
+
+
+if "COVERAGE_PROCESS_CONFIG" in os.environ:
+    SMALL["spark.python.daemon.module"] = "measured_daemon"
+    SMALL["spark.executorEnv.PYTHONPATH"] = str(Path(__file__).parent)
 
 
 def why_no_spark() -> str | None:

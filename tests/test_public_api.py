@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 LISTING = Path(__file__).with_name("public_api.txt")
@@ -37,13 +37,15 @@ def lines_of(package: str) -> Iterator[str]:
                 yield f"{package}.{name}.{member}{signature(value)}"
 
 
-def public_members(cls: type) -> Iterator[tuple[str, object]]:
+def public_members(cls: type) -> Iterable[tuple[str, object]]:
     """Return what the class and its bases of this project define."""
-    for base in cls.__mro__:
-        if base.__module__.split(".")[0] in ("lowrank", "recsys"):
-            for name in vars(base):
-                if not name.startswith("_") and getattr(cls, name, None) is not None:
-                    yield name, inspect.getattr_static(cls, name)
+    bases = [base for base in cls.__mro__ if base.__module__.split(".")[0] in ("lowrank", "recsys")]
+    names = {name for base in bases for name in vars(base) if not name.startswith("_")}
+    return [
+        (name, inspect.getattr_static(cls, name))
+        for name in names
+        if getattr(cls, name, None) is not None
+    ]
 
 
 def signature(found: object) -> str:

@@ -29,7 +29,9 @@ def compare(question: Question, output: Output) -> None:
     """
     models, found = run(question, at_least=2)
     if found.comparisons.is_empty():
-        raise click.UsageError("The models have no metric in common that a test could compare.")
+        raise click.UsageError(
+            "A test needs a metric that two models have, of two users or more; there is none."
+        )
     form = output.resolved_format
     if form == "json":
         output.write_document(document("compare", models, found), found.comparisons)

@@ -42,8 +42,7 @@ def completion(shell: str) -> None:
     from recsys.cli.main import COMPLETION_VARIABLE, cli
 
     kind = get_completion_class(shell)
-    if kind is None:  # a shell that this Click does not know
-        raise click.UsageError(f"There is no completion for {shell}.")
+    assert kind is not None  # Click knows the shells of _INSTALL
     script = kind(cli, {}, "recsys", COMPLETION_VARIABLE)
     # Click's own `source()` starts a bash to ask for its version; the script needs bash 4.4.
     body = script.source_template % script.source_vars()

@@ -134,16 +134,15 @@ def _raised_on_purpose(error: BaseException) -> bool:
     """
     import opcode
 
+    assert error.__traceback__ is not None  # it was caught
     frame = _innermost(error.__traceback__)
-    if frame is None:
-        return False
     package = frame.tb_frame.f_globals.get("__name__", "").partition(".")[0]
     instruction = frame.tb_frame.f_code.co_code[frame.tb_lasti]
     return package in {"recsys", "lowrank"} and instruction == opcode.opmap["RAISE_VARARGS"]
 
 
-def _innermost(frame: TracebackType | None) -> TracebackType | None:
-    while frame is not None and frame.tb_next is not None:
+def _innermost(frame: TracebackType) -> TracebackType:
+    while frame.tb_next is not None:
         frame = frame.tb_next
     return frame
 

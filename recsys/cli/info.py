@@ -88,11 +88,10 @@ def _of_installation(ctx: click.Context) -> dict[str, dict[str, Any]]:
 
 
 def _memory() -> float | None:
-    """Return the machine's memory in GB, where the system tells."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
-    except (AttributeError, OSError, ValueError):
-        return None
+    from recsys.memory import machine_memory
+
+    found = machine_memory()
+    return None if found is None else found / 1e9
 
 
 def _kernels() -> dict[str, Any]:

@@ -32,6 +32,8 @@ from recsys.errors import DataError
 from recsys.wording import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import polars as pl
 
     from recsys.evaluation import Split
@@ -208,7 +210,6 @@ def _training_part(
 ) -> tuple[Ratings, SplitOptions]:
     """Read what models may learn from; and how a part of it is to be held out in turn."""
     from recsys.cli.inputs import load_ratings
-    from recsys.evaluation import Split
 
     if (path is None) == (train is None):
         raise click.UsageError("Give either RATINGS or --train FILE.")
@@ -220,10 +221,9 @@ def _training_part(
         return load_ratings(str(train), reader), splitting
     _refuse_folds(splitting)
     splits = load_splits(path, (None, None), splitting, seed, reader)
-    if not isinstance(splits, Split):
-        raise click.UsageError(_FOLDS)
-    note(f"set aside: {splits.description}, {counted(splits.test.n_ratings, 'rating')}")
-    return splits.train, _same_kind(splits)
+    split = _single(splits)
+    note(f"set aside: {split.description}, {counted(split.test.n_ratings, 'rating')}")
+    return split.train, _same_kind(split)
 
 
 _FOLDS = "Folds have no training part in common; choose another --method."
@@ -232,6 +232,14 @@ _FOLDS = "Folds have no training part in common; choose another --method."
 def _refuse_folds(splitting: SplitOptions) -> None:
     if splitting.method == "k-fold":
         raise click.UsageError(_FOLDS)
+
+
+def _single(parts: Split | Sequence[Split]) -> Split:
+    from recsys.evaluation import Split
+
+    if not isinstance(parts, Split):
+        raise click.UsageError(_FOLDS)
+    return parts
 
 
 def _same_kind(split: Split) -> SplitOptions:
@@ -255,12 +263,7 @@ def _with_fraction(inner: SplitOptions, fraction: float | None) -> SplitOptions:
 
 def _held_out(data: Ratings, inner: SplitOptions, seed: int) -> Split:
     """Hold out the validation part of the training ratings."""
-    from recsys.evaluation import Split
-
-    split = make_splits(data, inner, seed)
-    if not isinstance(split, Split):
-        raise click.UsageError(_FOLDS)
-    return split
+    return _single(make_splits(data, inner, seed))
 
 
 @dataclass

@@ -33,7 +33,7 @@ def rating_errors(
     Parameters
     ----------
     pairs : DataFrame
-        Columns user, item (indices) and value.
+        Columns user, item (indices) and value; one row at least.
     users, items : DataFrame
         Columns index, bias and factors; one that is not there has zeros.
     mean : float
@@ -65,8 +65,6 @@ def rating_errors(
         sql.avg(sql.abs(error)).alias("size"),
         sql.count(sql.lit(1)).alias("count"),
     ).first()
-    if not found["count"]:
-        return RatingErrors(math.nan, math.nan, 0)
     return RatingErrors(math.sqrt(found["square"]), float(found["size"]), int(found["count"]))
 
 

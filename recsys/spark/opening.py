@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from recsys.errors import DataError, ModelFileError
 from recsys.ids import Ids
+from recsys.memory import machine_memory
 from recsys.ratings import Ratings
 from recsys.spark.results import MANIFEST, MODELS, SparkModel, model_class, parse_manifest
 
@@ -78,19 +78,12 @@ def memory_needed(result: SparkModel) -> int:
 
 
 def _require_memory(result: SparkModel) -> None:
-    needed, there = memory_needed(result), _memory()
-    if needed > _SHARE_OF_MEMORY * there:
+    needed, there = memory_needed(result), machine_memory()
+    if there is not None and needed > _SHARE_OF_MEMORY * there:
         raise ModelFileError(
             f"The model {result.path} needs about {needed / 1e9:.1f} GB of memory here, of "
             f"{there / 1e9:.1f} GB; ask it on the cluster (--engine spark)."
         )
-
-
-def _memory() -> float:
-    try:
-        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    except (AttributeError, ValueError, OSError):  # not on every system
-        return float("inf")
 
 
 def _table(result: SparkModel, name: str) -> pl.DataFrame:

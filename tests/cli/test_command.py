@@ -7,12 +7,14 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib.metadata import version
 
 import click
 import pytest
 
 from recsys.cli.main import VERBS, cli
 from recsys.cli.options import MODEL_NAMES
+from recsys.cli.versions import library_versions
 
 HEAVY = {"numpy", "polars", "scipy", "pandas", "rich", "sklearn", "implicit", "matplotlib"}
 
@@ -62,6 +64,11 @@ def test_model_names_are_those_of_the_library():
     from recsys.models import MODELS
 
     assert set(MODEL_NAMES) == set(MODELS)
+
+
+def test_libraries_that_are_missing_are_listed_as_such():
+    found = library_versions(["click", "no-such-library"])
+    assert found == {"click": version("click"), "no-such-library": "not installed"}
 
 
 def test_misspelt_verb_is_suggested(run):

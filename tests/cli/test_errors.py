@@ -156,6 +156,13 @@ def test_an_endless_history_is_refused(run, model):
 # In processes of their own.
 
 
+def test_what_a_killed_process_left_is_named(run):
+    old = Path(".model.0123abcd.old")
+    old.mkdir()
+    said = run("info", "model", code=1).stderr
+    assert f"a process was killed while it replaced it; the old one is {old}, rename it" in said
+
+
 def test_exit_codes(spawn):
     assert spawn("--version").returncode == 0
     assert spawn("--nonsense").returncode == 2

@@ -208,6 +208,28 @@ def test_a_saved_split_gives_what_the_ratings_give(run, ratings, method, form):
     assert (saved["data"], saved["split"]) == (direct["data"], direct["split"])
 
 
+def test_held_out_users_are_counted(run, ratings):
+    said = run("split", ratings, "--method", "users", "--test-fraction", 0.25, "--out", "p").stderr
+    parts = {name: pl.read_csv(f"p/{name}.csv") for name in ("train", "test", "history")}
+    assert parts["test"]["user"].n_unique() == 10
+    assert f"{len(parts['history'])} to fold test users in from" in said
+    assert sum(map(len, parts.values())) == 480
+
+
+def test_held_out_ratings_of_new_users_are_counted(run):
+    rows = [f"{1 + n % 3},{1 + n // 3},{1 + n % 5},{n}" for n in range(9)] + ["9,9,4,100"]
+    Path("x.csv").write_text("\n".join(["user,item,rating,time", *rows]) + "\n")
+    said = run("split", "x.csv", "--method", "time", "--test-fraction", 0.1, "--out", "p").stderr
+    new = "1 to test on (1 of them of 1 user and 1 item without training ratings)"
+    assert new in said
+
+
+def test_a_fraction_needs_no_method(run, ratings):
+    found = document(run("evaluate", ratings, "--test-fraction", 0.25, "--json"))
+    assert found["split"]["method"] == "time"
+    assert found["data"]["test_ratings"] == 120
+
+
 def test_a_saved_split_as_two_files(run, ratings):
     run("split", ratings, "--out", "p")
     pair = run("evaluate", "--train", "p/train.csv", "--test", "p/test.csv", "--json")
@@ -268,6 +290,14 @@ def test_held_out_users_of_implicit_data_are_folded_into_what_can(run, implicit)
 
 
 # compare
+
+
+def test_one_user_is_nothing_to_test(run):
+    Path("train.csv").write_text("user,item,rating\n1,1,3\n1,2,4\n2,1,5\n2,3,2\n3,3,4\n")
+    Path("test.csv").write_text("user,item,rating\n1,3,4\n")
+    pair = ["--train", "train.csv", "--test", "test.csv", "--model", "bias", "--model", "popular"]
+    said = run("compare", *pair, code=2).stderr
+    assert "A test needs a metric that two models have, of two users or more; there is none" in said
 
 
 def test_compare_lists_differences(run, ratings):

@@ -36,6 +36,16 @@ def rows(result):
     return document["rows"]
 
 
+def test_dimensions_from_the_settings_file(run, notes):
+    Path("recsys.toml").write_text("[lsi.index]\ndimensions = 2\n")
+    assert " in 2 dimensions (" in run("lsi", "index", notes, "--out", "index").stderr
+
+
+def test_an_index_goes_into_a_directory_that_is_there(run, notes):
+    said = run("lsi", "index", notes, "--out", "none/index", code=1).stderr
+    assert said == "Error: Cannot write none/index: there is no directory none.\n"
+
+
 def test_indexing_says_what_it_did(run, notes):
     result = run("lsi", "index", notes, "--out", "index")
     assert result.stdout == ""

@@ -116,6 +116,14 @@ def test_history_of_one_user_needs_no_user_column(run, model, loaded, name, cont
     assert found.select("user", "item").rows() == expected.select("user", "item").rows()
 
 
+@pytest.mark.parametrize("name", ["h.parquet", "h.csv"])
+def test_a_history_that_is_no_table_is_refused(run, model, name):
+    Path(name).write_bytes(b"\xff\xfe\x00\xd8 no text")
+    said = run("recommend", model, "--history", name, code=1).stderr
+    assert said.startswith("Error: ")
+    assert name in said
+
+
 def test_what_is_liked_counts_as_the_best_rating_also_if_that_is_zero(run):
     Path("x.csv").write_text("user,item,rating\n1,7,-3\n1,8,-1\n2,7,0\n2,9,-2\n")
     run("fit", "x.csv", "--out", "m", "--model", "bias")

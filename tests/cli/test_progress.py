@@ -98,3 +98,11 @@ def test_quiet_on_a_real_terminal(source_tree, quiet):
         pass
     os.close(leader)
     assert (b"Working" in said) is not quiet
+
+
+def test_no_bar_after_the_end():
+    activity = progress.Activity("Working")
+    with activity:
+        pass
+    activity._show()  # the timer was faster than its cancelling
+    assert activity._bar is None

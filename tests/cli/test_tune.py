@@ -15,7 +15,7 @@ import time
 import polars as pl
 import pytest
 
-from recsys import Recommender
+from recsys import Recommender, random_split, read_ratings, save_split, split_from_pair
 
 QUICK = ["--sampler", "random", "--trials", 4, "--threads", 1]
 
@@ -205,6 +205,21 @@ def test_what_is_no_range(run, ratings, text):
 )
 def test_refusals(run, args, code, message):
     assert message in run("tune", *args, code=code).stderr
+
+
+def test_a_folder_with_a_split_of_an_unknown_kind(run, ratings):
+    """How it was made is not known, so the validation part is what it is by default."""
+    parts = random_split(read_ratings(ratings).ratings, 0.2, seed=1)
+    save_split(split_from_pair(parts.train, parts.test), "parts")
+    tuning = [*QUICK, "--model", "bias", "--json"]
+    found = document(run("tune", "parts", *tuning))
+    alone = document(run("tune", "--train", "parts/train.csv", *tuning))
+    assert found["trials"] == alone["trials"]
+
+
+def test_a_folder_with_folds(run, ratings):
+    run("split", ratings, "--method", "k-fold", "--folds", 2, "--out", "folds")
+    assert "Folds have no training part in common" in run("tune", "folds", code=2).stderr
 
 
 def test_killed_and_started_again(command, source_tree, run, ratings):

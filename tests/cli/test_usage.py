@@ -25,6 +25,7 @@ from recsys.cli.group import ELSEWHERE
         (["data", "sample", "films"], "(films). Expected is no argument; other things are named"),
         (["fit", "M"], "Missing option '--out' / '-o'. Add --out MODEL: directory for the model."),
         (["recommend"], "Missing argument 'MODEL|RATINGS'."),
+        (["recommend", "M", "-n"], "Option '-n' requires an argument."),
     ],
 )
 def test_usage_errors_say_what_would_be_right(run, args, message):
@@ -50,6 +51,12 @@ def test_another_model_than_the_saved_one_is_refused(run, model, monkeypatch):
 def test_a_user_given_as_a_file_of_users(run, model):
     said = run("recommend", model, "--users", "7", code=1).stderr
     assert "There is no file 7 with a list of users. For one user, say --user 7." in said
+
+
+def test_users_that_are_all_known_need_no_word(run, model):
+    Path("users.txt").write_text("1\n2\n")
+    words = ("recommend", model, "--users", "users.txt", "--cold-start", "popular")
+    assert run(*words).stderr == ""
 
 
 def test_columns_that_are_not_used_are_named(run):

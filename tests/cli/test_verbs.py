@@ -520,3 +520,10 @@ def test_sample_does_not_overwrite(run):
     assert [p.name for p in Path().iterdir()] == ["here"]
     Path("file").touch()
     assert "file is a file" in run("data", "sample", "--out", "file", "--force", code=1).stderr
+
+
+def test_times_before_the_calendar(run):
+    Path("x.csv").write_text("user,item,rating,time\n1,7,3,0\n2,8,4,-90000000000\n")  # 882 BC
+    facts = run("data", "inspect", "x.csv").stdout
+    assert "1970-01-01" in facts
+    assert "-90000000000 s after 1970" in facts

@@ -243,6 +243,12 @@ def test_optimal_threshold_is_that_of_the_rank_rule(shape, noise):
     assert optimal_threshold(sparse.csr_array(X), noise) == pytest.approx(tau, rel=1e-8)
 
 
+@pytest.mark.parametrize("shape", [(0, 4), (4, 0)])
+def test_optimal_threshold_of_nothing(shape):
+    assert optimal_threshold(np.zeros(shape)) == 0
+    assert denoise(np.zeros(shape)).toarray().shape == shape
+
+
 def test_optimal_threshold_of_a_square_matrix_is_4_over_sqrt_3():
     assert optimal_threshold(np.zeros((49, 49)), 2.0) == pytest.approx(4 / 3**0.5 * 7 * 2)
     operator = aslinearoperator(np.eye(4))

@@ -57,6 +57,11 @@ def test_minka_agrees_with_scikit_learn(seed):
     assert minka(eigenvalues, 60) == _infer_dimension(eigenvalues, 60)
 
 
+@pytest.mark.parametrize(("eigenvalues", "rank"), [([], 0), ([2.0], 0), ([0.0, 0.0, 0.0], 1)])
+def test_minka_of_what_has_no_evidence(eigenvalues, rank):
+    assert minka(eigenvalues, 60) == rank
+
+
 def test_bi_cross_validation_by_its_definition():
     Z = np.random.default_rng(0).standard_normal((30, 21))
     rng = np.random.default_rng(3)

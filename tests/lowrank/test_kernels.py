@@ -202,6 +202,18 @@ def test_forced_choice_from_the_environment():
     assert forced.stdout.strip() == "reference"
 
 
+def test_without_a_compiler_the_reference_runs():
+    code = (
+        "import sys; sys.modules['lowrank.kernels._core'] = None; "
+        "from lowrank import kernels; print(kernels.backend())"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "LOWRANK_KERNELS"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "reference\n"
+
+
 def test_unknown_kernels_are_refused():
     with pytest.raises(ValueError, match=r"kernels must be one of reference.*; got 'avx9000'"):
         kernels.use("avx9000")
@@ -269,3 +281,11 @@ def test_zeros_start_on_a_cache_line():
         assert zeros.shape == shape
         assert zeros.ctypes.data % 64 == 0 or zeros.size == 0
         assert not zeros.any()
+
+
+def test_cores_where_the_system_knows_no_affinity(monkeypatch):
+    monkeypatch.delattr("os.sched_getaffinity", raising=False)
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    assert kernels.available_cores() == 3
+    monkeypatch.setattr("os.cpu_count", lambda: None)
+    assert kernels.available_cores() == 1

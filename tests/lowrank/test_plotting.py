@@ -179,6 +179,13 @@ def test_eigen_images_of_digits_are_symmetric_about_zero():
     assert drawn(figure)
 
 
+def test_eigen_images_that_leave_a_gap():
+    drawn_in = eigen_images(np.eye(3, 4)).axes  # on a grid of 2 x 2
+    assert [len(axes.get_images()) for axes in drawn_in] == [1, 1, 1, 0]
+    assert not any(axes.axison for axes in drawn_in)
+    assert drawn_in[3].get_title() == ""
+
+
 def test_eigen_images_of_any_shape():
     figure = eigen_images(np.arange(30.0).reshape(5, 6), (2, 3), count=4)
     images = [image for axes in figure.axes for image in axes.get_images()]

@@ -27,6 +27,7 @@ def test_products_and_parts(shape):
     np.testing.assert_allclose(A @ X, dense @ X, atol=1e-12)
     np.testing.assert_allclose(A.T @ (dense @ X), dense.T @ dense @ X, atol=1e-12)
     np.testing.assert_allclose(A @ X[:, 0], dense @ X[:, 0], atol=1e-12)
+    np.testing.assert_allclose(A.T @ dense[:, 0], dense.T @ dense[:, 0], atol=1e-12)
     rows, columns = np.array([5, 2, 7]), np.array([3, 0])
     part = dense[rows][:, columns]
     np.testing.assert_allclose(A[rows, columns] @ np.eye(2), part, atol=1e-12)

@@ -179,6 +179,8 @@ def test_pca_of_another_centre_is_refused(dense):
         ([([1.0],)], "values array<double>", {"values": "x"}, ValueError, "has no column 'x'"),
         ([([1.0],)], "values array<double>", {"center": [1.0, 2.0]}, ValueError, "1 finite numbe"),
         ([([1.0],)], "values array<double>", {"tol": 0.0}, ValueError, "tol must be positive"),
+        ([([1.0],)], "values array<double>", {"k": "1"}, TypeError, "an integer; got str"),
+        ([([1.0],)], "values array<double>", {"n_columns": 2}, ValueError, "must be 1, the length"),
         ([([0, 0], [1.0, 2.0])], "i array<int>, values array<double>", {"indices": "i"}, ValueError,
          "1 of 1 rows name a column twice"),
         ([([0], [1.0, 2.0])], "i array<int>, values array<double>", {"indices": "i"}, ValueError,
@@ -192,6 +194,36 @@ def test_pca_of_another_centre_is_refused(dense):
 def test_what_is_no_matrix_is_refused(spark, rows, schema, options, error, message):
     with pytest.raises(error, match=message):
         truncated_svd(spark.createDataFrame(rows, schema), **({"k": 1} | options))
+
+
+def test_a_path_is_read_and_the_last_index_tells_the_width(sparse, tmp_path):
+    A, frame = sparse
+    path = str(tmp_path / "rows.parquet")
+    frame.write.parquet(path)
+    ask = {"values": "x", "indices": "at", "tol": 1e-6, "random_state": 0}
+    found = truncated_svd(path, 3, **ask)
+    assert found.shape == (N, M - 2)  # without the last columns, which are empty
+    np.testing.assert_allclose(found.s, np.linalg.svd(A.toarray())[1][:3], rtol=1e-9)
+
+
+def test_a_path_needs_a_session(needs_spark, monkeypatch):
+    monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
+    with pytest.raises(ValueError, match="There is no Spark session to read the rows with"):
+        truncated_svd("rows.parquet", 1)
+
+
+def test_left_vectors_too_large_for_the_driver(dense, monkeypatch):
+    from lowrank.spark import decomposition
+
+    monkeypatch.setattr(decomposition, "_COLLECTED", 8 * N)
+    with pytest.raises(ValueError, match="too much for the driver; give left='PATH'"):
+        truncated_svd(dense[1], 2, values="x")
+
+
+def test_public_names():
+    assert {"PCA", "DistributedSVD", "truncated_svd"} <= set(dir(lowrank.spark))
+    with pytest.raises(AttributeError, match="has no attribute 'svd'"):
+        lowrank.spark.svd  # noqa: B018
 
 
 def test_pyspark_is_missing(monkeypatch):

@@ -159,6 +159,19 @@ def test_error_and_optimum(method, make, k):
 
 
 @pytest.mark.parametrize("method", METHODS)
+def test_entries_that_are_there_twice_are_summed(method):
+    A = sparse.csr_array(thin())
+    halves = np.repeat(A.data / 2, 2), np.repeat(A.indices, 2), 2 * A.indptr
+    twice = sparse.csr_array(halves, shape=A.shape)
+    found, expected = (
+        select_columns(each, 6, method=method, random_state=0) for each in (twice, A)
+    )
+    assert np.array_equal(found.columns, expected.columns)
+    assert found.error == pytest.approx(expected.error, rel=1e-12)
+    assert twice.nnz == 2 * A.nnz  # what was given is left as it was
+
+
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("make", FORMATS)
 def test_sparse_equals_dense(method, make):
     for A, k in ((thin(), 6), (deficient(), 3), (thin(10, 25), 4)):

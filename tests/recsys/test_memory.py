@@ -32,6 +32,7 @@ def test_elsewhere_it_is_all_memory_or_unknown(monkeypatch, tmp_path):
     pretend(monkeypatch, tmp_path)
     sizes = {"SC_PHYS_PAGES": 5, "SC_PAGE_SIZE": 4096}
     monkeypatch.setattr(os, "sysconf", sizes.__getitem__, raising=False)
-    assert memory.available_memory() == 5 * 4096
+    assert memory.available_memory() == memory.machine_memory() == 5 * 4096
     monkeypatch.delattr(os, "sysconf")
     assert memory.available_memory() is None
+    assert memory.machine_memory() is None

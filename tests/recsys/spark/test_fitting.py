@@ -12,6 +12,7 @@ from recsys.errors import DataError, ModelFileError
 from recsys.models import make_model
 from recsys.models.base import Histories
 from recsys.ratings import Ratings
+from recsys.readers.columns import Request
 from recsys.recommender import Recommender
 
 
@@ -129,6 +130,7 @@ def test_implicit_feedback_is_fitted_as_it_is_folded_in(spark, toy, tmp_path):
         ({"linked": True}, "The als model is not linked on Spark"),
         ({"nonsense": 1}, "The als model has no parameter 'nonsense'; it has factors, "),
         ({"holdout": 1.5}, "holdout must be between 0 and 1; got 1.5"),
+        ({"columns": Request(implicit=True), "model": "als"}, "needs ratings with values, but"),
         ({"duplicates": "any"}, "duplicates must be 'last', .*; got 'any'"),
     ],
 )
@@ -138,6 +140,53 @@ def test_what_cannot_be_is_refused_and_leaves_nothing(spark, case, tmp_path, opt
     with pytest.raises(DataError, match=message):
         fit(str(case.train_file), str(tmp_path / "model"), **options)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_all_ratings_held_out(spark, tmp_path):
+    from recsys.spark import fit
+
+    one = spark.createDataFrame([(1, 2, 3.0)], "user int, item int, rating double")
+    with pytest.raises(DataError, match="No rating is left to fit to: all were held out; lower"):
+        fit(one, str(tmp_path / "model"), holdout=0.999999)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"factors": 0}, "factors must be at least 1; got 0"),
+        ({"iterations": -1}, "iterations must be at least 1; got -1"),
+        ({"regularization": 0}, "regularization must be positive; got 0"),
+        ({"alpha": float("inf")}, "alpha must be positive; got inf"),
+    ],
+)
+def test_parameters_of_implicit_als(parameters, message):
+    from recsys.spark.implicit import ImplicitALS
+
+    with pytest.raises(DataError, match=message):
+        ImplicitALS(**parameters)
+
+
+def test_items_are_folded_into_implicit_als_as_users_are():
+    from recsys.spark.implicit import ImplicitALS
+
+    rng = np.random.default_rng(0)
+    sides = [
+        {"factors": rng.standard_normal((n, 3), np.float32), "bias": np.zeros(n, np.float32)}
+        for n in (8, 5)
+    ]
+    model, turned = (
+        ImplicitALS.from_arrays(
+            {"factors": 3},
+            {"global_mean": np.zeros((), np.float32)}
+            | {f"user_{name}": array for name, array in users.items()}
+            | {f"item_{name}": array for name, array in items.items()},
+        )
+        for users, items in (sides, sides[::-1])
+    )
+    by = Histories(np.array([0, 2, 3]), np.array([0, 7, 5], np.int32), np.ones(3, np.float32))
+    found = model.with_items(by)
+    assert (found.n_users, found.n_items) == (8, 2)
+    np.testing.assert_array_equal(found.item_factors, turned.with_users(by).user_factors)
 
 
 def test_what_is_in_the_way_stays(spark, case, tmp_path):
@@ -191,11 +240,39 @@ def test_a_manifest_that_is_wrong_is_said(copied, changes, message):
         Recommender.load(copied)
 
 
+def test_items_that_are_not_numbered_from_zero(copied):
+    manifest = copied / "model.json"
+    document = json.loads(manifest.read_text())
+    for part in (copied / "items").glob("*.parquet"):
+        pl.read_parquet(part).with_columns(pl.col("index") + 1).write_parquet(part)
+        document["files"][f"items/{part.name}"] = part.stat().st_size
+    manifest.write_text(json.dumps(document))
+    with pytest.raises(ModelFileError, match="the items are not numbered 0 to "):
+        Recommender.load(copied)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "has no model.json that can be read"),
+        ("{", "is damaged: model.json is not valid JSON"),
+        ("[]", "was not written by the Spark engine: its model.json does not say format"),
+    ],
+)
+def test_what_is_no_manifest(tmp_path, content, message):
+    from recsys.spark.opening import read_result
+
+    if content is not None:
+        (tmp_path / "model.json").write_text(content)
+    with pytest.raises(ModelFileError, match=message):
+        read_result(tmp_path)
+
+
 def test_what_is_too_large_for_one_machine_is_not_opened(copied, monkeypatch):
     from recsys.spark import opening
 
     needed = opening.memory_needed(opening.read_result(copied))
-    monkeypatch.setattr(opening, "_memory", lambda: float(needed))
+    monkeypatch.setattr(opening, "machine_memory", lambda: needed)
     with pytest.raises(ModelFileError, match=r"GB of memory here, of .* GB; ask it on the cluster"):
         Recommender.load(copied)
     larger = opening.read_result(copied)

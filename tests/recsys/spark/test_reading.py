@@ -26,6 +26,8 @@ def table(spark, rows, schema):
          "column 'user' that is an id"),
         ((1, 2, float("nan")), "user int, item int, rating double", "have no rating in the column "
          "'rating' that is a finite number"),
+        ((1, 2, 3.0, True), "user int, item int, rating double, time boolean", "time column 'time' "
+         "must hold numbers or times; it is of type boolean"),
         ((1, 2), "user int, thing int", "the table has no item column; its columns are"),
     ],
 )  # fmt: skip
@@ -47,6 +49,34 @@ def test_numbers_as_text_and_dates_as_ids_are_understood(spark):
     ]  # fmt: skip
     row = found.frame.first()
     assert (row["user"], row["item"], row["value"]) == ("2020-01-02", "0A", 3.5)
+
+
+def test_whole_numbers_as_floats_and_times_as_they_come(spark):
+    import datetime
+
+    day = datetime.date(1970, 1, 3)
+    found = table(spark, [(7.0, 2, "3", day)], "user double, item int, rating string, time date")
+    assert found.frame.collect() == [(7, 2, 3.0, 2 * 86400.0)]
+
+
+def test_no_rows(spark, tmp_path):
+    from recsys.spark.reading import read_ratings
+
+    with pytest.raises(DataError, match="There are no ratings: the data have no rows"):
+        table(spark, [], "user int, item int, rating double")
+    frame = spark.createDataFrame([(1, 2)], "user int, item int")
+    frame.write.parquet(str(tmp_path / "pairs"))  # a folder whose files tell what they are
+    assert read_ratings(spark, str(tmp_path / "pairs"), Request()).frame.count() == 1
+
+
+def test_more_ids_than_an_index_has_room_for(spark, tmp_path, monkeypatch):
+    from recsys.spark import indexing
+    from recsys.spark.files import Place
+
+    monkeypatch.setattr(indexing, "MOST_IDS", 2)
+    ids = spark.createDataFrame([(1,), (2,), (3,)], "id bigint")
+    with pytest.raises(DataError, match="up to 2 users and as many items; got 3 of one"):
+        indexing.number(spark, ids, Place(spark, str(tmp_path / "ids")))
 
 
 def test_files_that_are_not_there(spark, tmp_path):

@@ -1,12 +1,15 @@
 """What is said when Spark is missing, out of reach or fails."""
 
+import json
 import re
 import socket
 import sys
+from types import SimpleNamespace
 
 import pytest
 
-from recsys.errors import EngineError
+from recsys.errors import EngineError, ModelFileError
+from recsys.manifest import SPARK_FORMAT
 from recsys.spark import session
 from recsys.spark.session import explained, spark_session
 
@@ -101,6 +104,53 @@ def test_sentences(text, sentence):
     found = session._sentence(text, "Py4JJavaError")
     assert re.search(sentence, found)
     assert "\n" not in found
+
+
+def test_java_is_gone():
+    gone = pytest.raises(EngineError, match="The Java process of Spark is gone; its log above may")
+    with gone, explained():
+        raise ConnectionRefusedError(111, "Connection refused")
+
+
+def test_object_stores_have_no_folder_to_ask_for(spark, tmp_path, monkeypatch):
+    from recsys.spark import files
+
+    place = files.Place(spark, str(tmp_path / "no" / "model"))
+    assert not place.parent_exists
+    monkeypatch.setattr(files, "_WITH_FOLDERS", ("hdfs",))
+    assert place.parent_exists
+
+
+def test_what_was_there_is_put_back_where_the_new_cannot_take_its_place(spark, tmp_path):
+    from recsys.spark.files import Place, _put_in_place
+
+    class Stuck(Place):
+        def move_to(self, other):
+            self._files = SimpleNamespace(rename=lambda *_: False)
+            super().move_to(other)
+
+    for name in ("new", "target"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "part").write_text(name)
+    new, target, aside = (each(spark, str(tmp_path / name)) for each, name in (
+        (Stuck, "new"), (Place, "target"), (Place, "aside")
+    ))  # fmt: skip
+    with pytest.raises(ModelFileError, match=r"new cannot be renamed to .*target\."):
+        _put_in_place(new, target, aside)
+    assert (tmp_path / "target" / "part").read_text() == "target"
+    assert not (tmp_path / "aside").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [("{", False), ("[]", False), (json.dumps({"format": SPARK_FORMAT}), True)],
+)
+def test_results_are_known_by_their_manifest(spark, tmp_path, content, expected):
+    from recsys.spark.files import Place
+    from recsys.spark.results import is_result
+
+    (tmp_path / "model.json").write_text(content)
+    assert is_result(Place(spark, str(tmp_path))) is expected
 
 
 def test_a_failed_job_leaves_nothing_half_written(spark, tmp_path):

@@ -45,7 +45,15 @@ def test_seen_items_are_kept_where_asked_for_and_a_folder_is_replaced(spark, cas
     with pytest.raises(ModelFileError, match="was not written by the Spark engine, so it is not"):
         recommend(str(case.path), str(top), 2, overwrite=True)
     shutil.rmtree(top)
+    top.write_text("a file")
+    with pytest.raises(ModelFileError, match="was not written by the Spark engine, so it is not"):
+        recommend(str(case.path), str(top), 2, overwrite=True)
+    top.unlink()
     top.mkdir()
+    (top / "notes.txt").write_text("mine")
+    with pytest.raises(ModelFileError, match="was not written by the Spark engine, so it is not"):
+        recommend(str(case.path), str(top), 2, overwrite=True)
+    (top / "notes.txt").unlink()
     nothing = pl.DataFrame({"user": [1], "item": [1], "rank": [1], "score": [1.0]})
     nothing.write_parquet(top / "part-0.parquet")
     with pytest.raises(ModelFileError, match="choose another path or ask to overwrite it"):
@@ -113,3 +121,16 @@ def test_training_ratings_are_no_test(spark, case):
 
     with pytest.raises(DataError, match="of the test ratings are training ratings of the model"):
         evaluate(str(case.path), str(case.train_file))
+
+
+def test_what_cannot_be_measured(spark, case, tmp_path):
+    from recsys.spark import evaluate
+
+    with pytest.raises(DataError, match="n must be at least 1; got 0"):
+        evaluate(str(case.path), str(case.test_file), 0)
+    with pytest.raises(DataError, match="No test rating is high enough to be relevant; lower rele"):
+        evaluate(str(case.path), str(case.test_file), relevant_from=99)
+    strangers = tmp_path / "strangers.csv"
+    strangers.write_text("user,item,rating\n-5,-6,3\n")
+    with pytest.raises(DataError, match="No test rating has both a user and an item of the model"):
+        evaluate(str(case.path), str(strangers))
