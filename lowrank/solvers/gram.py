@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lowrank.kernels.threads import one_blas_thread
+from lowrank.kernels.threads import at_most
 from lowrank.solvers import lanczos
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _by_lanczos(gram: FloatArray, k: int, rng: np.random.Generator) -> FloatArra
     whole = np.triu(gram, 1)
     whole += whole.T
     np.fill_diagonal(whole, gram.diagonal())
-    with one_blas_thread():  # these products alternate with compiled ones
+    with at_most(1):  # compiled products are small ones beside those of BLAS
         V, converged = lanczos.leading_eigenvectors(
             whole.__matmul__, len(gram), gram.dtype, k, 0.0, rng, _LANCZOS_STEPS
         )

@@ -154,6 +154,12 @@ def test_ids_and_titles():
         lsi.similar_documents("aa")
 
 
+def test_a_word_is_no_integer_id():
+    lsi = LSI(1).fit(["a ship", "a boat and a ship", "an ocean"], ids=[10, 20, 30])
+    with pytest.raises(UnknownIdError, match="Unknown document 'ship'; there are 3, such as 10"):
+        lsi.similar_documents("ship")
+
+
 def test_integer_ids_are_found_as_text(index):
     assert index.similar_documents("3", n=2).equals(index.similar_documents(3, n=2))
 
