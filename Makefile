@@ -78,6 +78,7 @@ $(VENV)/peers/%/.installed: $(BIN)/python $(BUILD_INPUTS)
 	@$(@D)/bin/python -m pip --disable-pip-version-check --quiet install $($*)
 	@touch $@
 
+$(VENV)/peers/ours/.installed: $(shell find lowrank recsys -name '*.py')
 ours := '.[spark]' gensim bm25s
 surprise := 'numpy<2' scikit-surprise
 lenskit := lenskit ranx
