@@ -83,7 +83,7 @@ ours := '.[spark]' gensim bm25s
 surprise := 'numpy<2' scikit-surprise
 lenskit := lenskit ranx
 
-bench-full: $(VENV)/peers/ours/.installed $(VENV)/peers/surprise/.installed $(VENV)/peers/lenskit/.installed  ## Run all benchmarks beside the peers (hours, 20 GB), into build/bench-full.md
+bench-full: $(VENV)/peers/ours/.installed $(VENV)/peers/surprise/.installed $(VENV)/peers/lenskit/.installed  ## Run all benchmarks beside the peers (an hour, 20 GB), into build/bench-full.md
 	@PEERS_PYTHON="$(CURDIR)/$(call peer,surprise):$(CURDIR)/$(call peer,lenskit)" \
 		$(call peer,ours) benchmarks/run.py --full --out build/bench-full.md $(BENCH)
 	@echo "The results lie in $(CURDIR)/build/bench-full.md"

@@ -64,11 +64,14 @@ def als_factors(ratings: Ratings, k: int) -> tuple[np.ndarray, np.ndarray]:
     return model.user_factors, model.item_factors
 
 
-def factor_model(ratings: Ratings, X: np.ndarray, Y: np.ndarray) -> ALS:
+def factor_model(X: np.ndarray, Y: np.ndarray) -> ALS:
     """Return a fitted model whose scores are the products of these factors."""
-    model = ALS(factors=X.shape[1], iterations=1).fit(ratings)
+    model, d = ALS(factors=X.shape[1]), X.shape[1] + 1
     model.global_mean, model.user_factors, model.item_factors = 0.0, X, Y
     model.user_bias, model.item_bias = (np.zeros(len(side), np.float32) for side in (X, Y))
+    model.rating_std = 1.0
+    model.user_prior_mean = model.item_prior_mean = np.zeros(d, np.float32)
+    model.user_link = model.item_link = np.zeros((0, d), np.float32)
     return model
 
 
@@ -89,7 +92,7 @@ def fastest_sgemm(X: np.ndarray, Y: np.ndarray) -> Callable[[], None]:
 
 
 def candidates(ratings: Ratings, X: np.ndarray, Y: np.ndarray) -> dict[str, Callable[[], Any]]:
-    model, other = factor_model(ratings, X, Y), peer(X.shape[1])
+    model, other = factor_model(X, Y), peer(X.shape[1])
     other.user_factors, other.item_factors = X, Y
     users, known = np.arange(len(X)), liked(ratings)
     exclude = csr_exclusion(ratings.indptr, ratings.indices)
@@ -167,9 +170,7 @@ def application(ratings: Ratings, X: np.ndarray, Y: np.ndarray) -> list[list[Any
     ids = ratings.users.values.to_list()
     with tempfile.TemporaryDirectory() as folder:
         model, output = f"{folder}/model", f"{folder}/recommendations.parquet"
-        save_model(
-            Saved(factor_model(ratings, X, Y), ratings, summarise(ratings, 0.0, None)), model
-        )
+        save_model(Saved(factor_model(X, Y), ratings, summarise(ratings, 0.0, None)), model)
         command = [sys.executable, "-m", "recsys", "recommend", model, "--all", "-n", str(N)]
         seconds, peak = peak_memory([*command, "--output", output])
         size = Path(output).stat().st_size
