@@ -13,6 +13,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -115,14 +116,22 @@ def run(command: list[str], say: Say) -> bool:
     if script in ON_REAL_DATA and not os.environ.get("RECSYS_DATASETS"):
         say("Left out: RECSYS_DATASETS names no folder of data sets.")
         return True
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    environment = dict(os.environ)
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"
+    if folder := environment.get("RECSYS_DATASETS"):
+        environment["RECSYS_DATASETS"] = str(Path(folder).resolve())
     start = time.perf_counter()
-    with subprocess.Popen(
-        [sys.executable, str(HERE / script), *arguments],
-        env={**os.environ, "PATH": path},
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
+    # Elsewhere than at the sources: what a script starts takes the packages that are installed.
+    with (
+        tempfile.TemporaryDirectory() as elsewhere,
+        subprocess.Popen(
+            [sys.executable, str(HERE / script), *arguments],
+            env=environment,
+            cwd=elsewhere,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process,
+    ):
         assert process.stdout is not None
         for line in process.stdout:
             say(line.rstrip("\n"))
