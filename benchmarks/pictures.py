@@ -84,7 +84,8 @@ def draw_scale(rows: list[Row]) -> Figure:
 
 
 def draw_svd(rows: list[Row]) -> Figure:
-    """Draw the residual that each solver reaches against its seconds."""
+    """Draw the residual that each solver reaches against its seconds, for the first matrix."""
+    rows = [row for row in rows if row["matrix"] == rows[0]["matrix"]]
     panels = list(dict.fromkeys(row["dtype"] for row in rows))
     figure, all_axes = plt.subplots(
         1, len(panels), figsize=(9, 3.8), layout="constrained", squeeze=False
