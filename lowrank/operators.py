@@ -340,7 +340,7 @@ class ProductOperator(MatrixOperator):
     def _rmatmat(self, Y: FloatArray) -> FloatArray:
         try:
             product = self._operator.rmatmat(Y)
-        except (NotImplementedError, TypeError) as error:
+        except (NotImplementedError, TypeError) as error:  # what SciPy raises without an adjoint
             message = f"A is a LinearOperator that needs rmatvec or rmatmat, and has none: {error}"
             raise TypeError(message) from error
         return self._checked(product, "A' @ Y")

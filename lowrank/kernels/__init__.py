@@ -395,7 +395,10 @@ def coefficients(V: Floats, W: Floats, *, threads: int | None = None) -> Floats:
 
 
 def multiply(V: Floats, H: Floats, *, threads: int | None = None) -> Floats:
-    """Return V @ H, C-ordered, in V's dtype; V as in `coefficients`, and as many bits the same."""
+    """Return V @ H, C-ordered, in V's dtype; V as in `coefficients`.
+
+    The same bits on any number of threads.
+    """
     W = np.empty((V.shape[0], H.shape[1]), dtype=V.dtype)
     _active.multiply(V, np.ascontiguousarray(H, V.dtype), W, resolve_threads(threads))
     return W

@@ -274,7 +274,7 @@ def _readable(name: str) -> Iterator[None]:
         raise DataError(f"{name} cannot be read: {_reason(error)}.") from None
     except (EOFError, zlib.error, zipfile.BadZipFile) as error:
         raise DataError(f"{name} is damaged: {_reason(error)}.") from None
-    except (RuntimeError, NotImplementedError) as error:  # zipfile: encrypted, or a rare method
+    except (RuntimeError, NotImplementedError) as error:  # what zipfile raises: password, method
         raise DataError(f"{name} cannot be unpacked: {_reason(error)}.") from None
     except _zstd().ZstdError as error:
         raise DataError(f"{name} is damaged: {_reason(error)}.") from None

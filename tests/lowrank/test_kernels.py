@@ -172,7 +172,9 @@ def test_projections_equal_matrix_products(n, size, spare, width, dtype, name, s
     tolerance = TOLERANCE[dtype] * np.sqrt(n)
     np.testing.assert_allclose(H, V.T @ W, atol=tolerance)
     np.testing.assert_array_equal(H, kernels.coefficients(V, W, threads=1))
-    np.testing.assert_allclose(kernels.multiply(V, H, threads=2), V @ H, atol=tolerance * n)
+    product = kernels.multiply(V, H, threads=2)
+    np.testing.assert_allclose(product, V @ H, atol=tolerance * np.sqrt(n) * max(size, 1))
+    np.testing.assert_array_equal(product, kernels.multiply(V, H, threads=1))
     expected = W - V @ H
     kernels.subtract(V, H, W, threads=3)
     np.testing.assert_allclose(W, expected, atol=tolerance * np.sqrt(n) * max(size, 1))

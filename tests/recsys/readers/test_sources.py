@@ -171,6 +171,14 @@ def test_an_encrypted_zip(read: Read) -> None:
         read(bytes(raw), "x.zip")
 
 
+def test_a_zip_of_a_method_that_zipfile_does_not_know(read: Read) -> None:
+    raw = bytearray(zipped(**{"ratings.csv": CSV}))
+    for magic, offset in ((b"PK\x03\x04", 8), (b"PK\x01\x02", 10)):
+        raw[raw.index(magic) + offset] = 98  # PPMd
+    with pytest.raises(DataError, match=r"cannot be unpacked: .*compression"):
+        read(bytes(raw), "x.zip")
+
+
 def test_zips_with_several_or_no_candidates(read: Read) -> None:
     with pytest.raises(DataError, match=r"several files that may be .* \(a\.csv, b\.csv\)"):
         read(zipped(**{"b.csv": CSV, "a.csv": CSV}), "x.zip")
