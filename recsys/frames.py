@@ -13,6 +13,7 @@ import polars as pl
 
 from recsys.errors import DataError
 from recsys.ids import Ids, Kind, row_place
+from recsys.wording import shortened
 
 __all__ = [
     "column",
@@ -36,7 +37,7 @@ _CHUNK = 1 << 21  # rows encoded at once: bounds the scratch memory of looking i
 _INT32_LIMIT = 2**31 - 1
 _LARGEST = float(np.finfo(np.float32).max)
 _DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
-_SHOWN = 40  # characters of a bad value that a message quotes
+_LONGEST_TIME = 100  # bytes of a time as text; what is longer is none
 
 
 def to_polars(frame: object) -> Any:
@@ -107,9 +108,8 @@ def rating_problem(value: object) -> str | None:
     try:
         number = float(text.replace("_", "?"))  # Python reads 1_000 as a number, files don't
     except ValueError:
-        shown = text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
         point = "; decimals need a point" if _DECIMAL_COMMA.fullmatch(text) else ""
-        return f"rating {shown!r} is not a number{point}."
+        return f"rating {shortened(text)!r} is not a number{point}."
     if not math.isfinite(number):
         return f"rating {text} is not a finite number."
     return f"rating {text} does not fit in float32." if abs(number) > _LARGEST else None
@@ -135,10 +135,15 @@ def unix_seconds(series: pl.Series, place: Place = row_place) -> npt.NDArray[np.
         what = (
             "the time is missing."
             if missing
-            else (f"time {value!r} is neither a number nor an ISO 8601 date, such as 2024-01-31.")
+            else f"time {_shown(value)} is neither a number nor an ISO 8601 date, such as "
+            "2024-01-31."
         )
         raise DataError(f"{place(row)}: {what}")
     return seconds.to_numpy()
+
+
+def _shown(value: object) -> str:
+    return repr(shortened(value)) if isinstance(value, str) else repr(value)
 
 
 def _seconds(series: pl.Series) -> pl.Series:
@@ -147,6 +152,7 @@ def _seconds(series: pl.Series) -> pl.Series:
     if dtype == pl.Date or isinstance(dtype, pl.Datetime):
         return series.dt.epoch("s")
     if dtype == pl.String:
+        series = series.set(series.str.len_bytes() > _LONGEST_TIME, None)
         numbers = series.cast(pl.Float64, strict=False)
         if numbers.null_count() < len(numbers):
             return _in_seconds(_exact_integers(series, numbers))

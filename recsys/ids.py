@@ -12,6 +12,7 @@ import numpy.typing as npt
 import polars as pl
 
 from recsys.errors import DataError, UnknownIdError
+from recsys.wording import shortened
 
 __all__ = ["Ids", "Kind", "as_id_series", "row_place"]
 
@@ -22,6 +23,8 @@ _CANONICAL_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")
 _INT64_LIMIT = 2**63
 _TABLE_PAYS_FROM = 100_000  # queries; below it a binary search is as fast as filling a table
 _JOIN_PAYS_FROM = 10  # one string query for so many ids; below it a search is faster than a join
+_LONGEST = 2**16  # bytes of a string id
+_QUOTED = 200  # characters of an id that a message quotes
 _NAMED = 3  # ids that an error message names before it says how many more there are
 _CLOSE_MATCH_POOL = 5_000  # string ids compared with an unknown one, on each side of its place
 
@@ -221,16 +224,17 @@ def as_id_series(values: object, kind: Kind, place: Callable[[int], str] = row_p
     Raises
     ------
     DataError
-        If a value is null, a boolean, a fraction, or neither an integer nor a string.
+        If a value is null, a boolean, a fraction, neither an integer nor a string, or a string of
+        more than 65,536 bytes.
     """
     series = values.alias(kind) if isinstance(values, pl.Series) else _series_of(values, kind)
     dtype = series.dtype
     if series.null_count():
         raise DataError(f"{place(_first(series.is_null()))}: the {kind} id is missing.")
-    if dtype in (pl.Int64, pl.String):
+    if dtype == pl.Int64:
         return series
-    if dtype in (pl.Categorical, pl.Enum):
-        return series.cast(pl.String)
+    if dtype in (pl.String, pl.Categorical, pl.Enum):
+        return _of_fair_length(series.cast(pl.String), kind, place)
     if dtype.is_float() or dtype.is_decimal():
         return _integral(series, kind, place)
     if dtype.is_integer():
@@ -254,6 +258,18 @@ def _series_of(values: object, kind: Kind) -> pl.Series:
         raise DataError(
             f"{kind.capitalize()} ids must be all integers or all strings; got a mixture."
         ) from None
+
+
+def _of_fair_length(series: pl.Series, kind: Kind, place: Callable[[int], str]) -> pl.Series:
+    """Refuse strings that are no ids, but a file that was misread or is meant to do harm."""
+    lengths = series.str.len_bytes()
+    if (lengths > _LONGEST).any():
+        row = _first(lengths > _LONGEST)
+        raise DataError(
+            f"{place(row)}: the {kind} id has {lengths[row]:,} bytes; no id may have more than "
+            f"{_LONGEST:,}."
+        )
+    return series
 
 
 def _integral(series: pl.Series, kind: Kind, place: Callable[[int], str]) -> pl.Series:
@@ -337,7 +353,7 @@ def _as_integer_if_canonical(value: int | str) -> int | str:
 
 
 def _quoted(value: int | str) -> str:
-    return repr(value) if isinstance(value, str) else str(value)
+    return repr(shortened(value, _QUOTED)) if isinstance(value, str) else str(value)
 
 
 def _listed(values: Iterable[int | str]) -> str:

@@ -1,45 +1,37 @@
 """What a Parquet file would take in memory, from its own account, before it is read.
 
-Equal values are stored once, with how often they come: a file of a kilobyte can hold a billion
-rows. So it is not the ratio of sizes that counts, which is as high in honest files, but memory.
+Equal values are stored once, with how often they come, and texts are packed: a file of a kilobyte
+can hold a billion rows, or a text of a gigabyte. So it is not the ratio of sizes that counts, which
+is as high in honest files, but memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import io
+from collections.abc import Collection
+from pathlib import Path
 
 import polars as pl
 
 from recsys.memory import available_memory, gibibytes
+from recsys.parquet_pages import Pages, read_pages
+from recsys.thrift import ThriftError
 
-__all__ = ["too_large"]
+__all__ = ["over_memory", "pages_of", "too_large"]
 
-_POLARS_LIMIT = "maximum allowed pow(2, 32)-1 rows"
-_VIEW = 16  # bytes of a text that lies elsewhere, and at most of a number
-_WIDTHS = {
-    pl.Boolean: 1,
-    pl.Int8: 1,
-    pl.UInt8: 1,
-    pl.Int16: 2,
-    pl.UInt16: 2,
-    pl.Int32: 4,
-    pl.UInt32: 4,
-    pl.Float32: 4,
-    pl.Date: 4,
-    pl.Int64: 8,
-    pl.UInt64: 8,
-    pl.Float64: 8,
-}
+_MOST_ROWS = 2**32 - 1  # that polars counts
+_SHARE = 4  # the part of the free memory that may be used to look at texts is 1 over this
+_MOST_LOOKS = 10_000
 
 
-def too_large(scan: pl.LazyFrame, columns: Iterable[str], beside: int = 0) -> str | None:
+def too_large(source: Path | bytes, columns: Collection[str], beside: int = 0) -> str | None:
     """Say why some columns of a Parquet file don't fit into memory, or return None if they may.
 
     Parameters
     ----------
-    scan : LazyFrame
-        The file; no more than its metadata is read.
-    columns : iterable of str
+    source : Path or bytes
+        The file, or what is in it.
+    columns : collection of str
         Those that are to be read.
     beside : int
         Bytes per row that are held besides, at the least, while the columns are worked on.
@@ -49,23 +41,76 @@ def too_large(scan: pl.LazyFrame, columns: Iterable[str], beside: int = 0) -> st
     str or None
         The end of a sentence that begins with the name of the file.
 
+    Raises
+    ------
+    polars.exceptions.ComputeError
+        If the file is damaged.
+
     Examples
     --------
-    >>> too_large(pl.LazyFrame({"user": [1, 2]}), ["user"]) is None
+    >>> file = io.BytesIO()
+    >>> pl.DataFrame({"user": [1, 2]}).write_parquet(file)
+    >>> too_large(file.getvalue(), ["user"]) is None
     True
     """
-    try:
-        rows = scan.select(pl.len()).collect().item()
-    except pl.exceptions.ComputeError as error:
-        if _POLARS_LIMIT not in str(error):
-            raise
-        return f"has more than the {2**32 - 1:,} rows that can be read of one file."
-    schema = scan.collect_schema()
-    per_row = beside + sum(_WIDTHS.get(schema[name].base_type(), _VIEW) for name in columns)
-    needed, free = rows * per_row, available_memory()
+    pages, free = pages_of(source, columns), available_memory()
+    needed = pages.rows * beside + pages.memory
+    reason = over_memory(pages.rows, needed, free)
+    if reason is not None or free is None or not pages.unbounded:
+        return reason
+    texts = _unbounded_texts(source, pages, free)
+    if texts is None:
+        names = ", ".join(sorted(pages.unbounded))
+        return (
+            f"has texts in the encoding DELTA_BYTE_ARRAY ({names}), which may need more than the "
+            f"{gibibytes(free)} of memory that are free; write it in another encoding."
+        )
+    return over_memory(pages.rows, needed + texts, free)
+
+
+def over_memory(rows: int, needed: int, free: int | None) -> str | None:
+    """Say why so many rows, or the bytes they need, are too many; None if they may fit."""
+    if rows > _MOST_ROWS:
+        return f"has more than the {_MOST_ROWS:,} rows that can be read of one file."
     if free is None or needed <= free:
         return None
     return (
-        f"has {rows:,} rows, which take at least {gibibytes(needed)} in memory, and "
-        f"{gibibytes(free)} are free; split the file, or work on a part of it."
+        f"has {rows:,} row{'s' * (rows != 1)}, which take at least {gibibytes(needed)} in memory, "
+        f"and {gibibytes(free)} are free; split the file, or work on a part of it."
     )
+
+
+def pages_of(source: Path | bytes, columns: Collection[str]) -> Pages:
+    """Return what the pages of some columns come to; see `recsys.parquet_pages.read_pages`.
+
+    Raises
+    ------
+    polars.exceptions.ComputeError
+        If the file is damaged.
+    """
+    try:
+        with io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as file:
+            return read_pages(file, columns)
+    except ThriftError as error:
+        raise pl.exceptions.ComputeError(str(error)) from None
+
+
+def _unbounded_texts(source: Path | bytes, pages: Pages, free: int) -> int | None:
+    """Add up the bytes of texts that may be longer than their pages; None if that takes too long.
+
+    Each is at most as long as its page, so a few rows at a time can be looked at.
+    """
+    if pages.rows * pages.largest <= free // _SHARE:
+        return 0
+    scan = pl.scan_parquet(source, glob=False).select(sorted(pages.unbounded))
+    step = max(1, free // (_SHARE * pages.largest))
+    if pages.rows > _MOST_LOOKS * step or set(scan.collect_schema().dtypes()) != {pl.String}:
+        return None
+    lengths = pl.all().str.len_bytes().cast(pl.UInt64)  # whose sum overflows as it is
+    found = 0
+    for start in range(0, pages.rows, step):
+        frame = scan.slice(start, step).select(lengths.sum()).collect()
+        found += sum(frame.row(0))
+        if found > free:
+            break
+    return found

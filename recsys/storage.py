@@ -20,7 +20,6 @@ hundredths of a second), or with ``verify=True``.
 from __future__ import annotations
 
 import errno
-import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -307,8 +306,8 @@ def read_parquet(directory: Path, name: str, manifest: Manifest) -> pl.DataFrame
     """Read a table, from memory since polars takes a path for a pattern."""
     _listed(manifest, name)
     with panics_as_errors():
-        scan = pl.scan_parquet(io.BytesIO((directory / name).read_bytes()))
-        reason = too_large(scan, scan.collect_schema().names())
+        content = (directory / name).read_bytes()
+        reason = too_large(content, pl.read_parquet_schema(content))
         if reason is not None:
             raise OSError(errno.ENOMEM, f"{name} {reason}".rstrip("."))
-        return scan.collect()
+        return pl.read_parquet(content)

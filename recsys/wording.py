@@ -1,8 +1,8 @@
-"""Numbers of things in words."""
+"""Numbers of things in words, and words of any length in a few."""
 
 from __future__ import annotations
 
-__all__ = ["counted"]
+__all__ = ["counted", "shortened"]
 
 
 def counted(n: int, noun: str) -> str:
@@ -14,3 +14,14 @@ def counted(n: int, noun: str) -> str:
     ('1 user', '2,500 test ratings')
     """
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def shortened(text: str, length: int = 40) -> str:
+    """Return a text as a message may quote it, of which the end may be left out.
+
+    Examples
+    --------
+    >>> shortened("no number"), shortened("no number", 4)
+    ('no number', 'no n...')
+    """
+    return text if len(text) <= length else f"{text[:length]}..."

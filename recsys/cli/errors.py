@@ -35,6 +35,8 @@ INTERRUPTED = 130
 CLOSED_PIPE = 141
 TERMINATED = 143
 
+_LONGEST = 4000  # characters of a message
+
 
 class CommandError(RecsysError):
     """A request that the command line can see to be impossible (exit code 1)."""
@@ -88,7 +90,7 @@ def _report(error: BaseException, state: State) -> int:
     if isinstance(error, click.ClickException):
         error.show()
         return error.exit_code
-    _say(f"Error: {_plain(_sentence(error))}")
+    _say(f"Error: {_plain(_without_middle(_sentence(error)))}")
     for hint in getattr(error, "__notes__", ()):
         _say(hint)
     return 1
@@ -116,6 +118,12 @@ def _sentence(error: BaseException) -> str:
     if system is not None:
         return f"{os.strerror(int(system[1])).lower()}."
     return f"unexpected {type(error).__name__}: {text} (run with --debug for the traceback)"
+
+
+def _without_middle(text: str) -> str:
+    """Leave out of a message that quotes something endless what nobody could read."""
+    half = _LONGEST // 2
+    return text if len(text) <= _LONGEST else f"{text[:half]} ... {text[-half:]}"
 
 
 def _plain(text: str) -> str:

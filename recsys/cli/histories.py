@@ -139,7 +139,7 @@ def _of_one_user(path: str, names: list[str], reader: ReaderOptions) -> pl.DataF
     try:
         if path.endswith(".parquet"):
             table = pl.scan_parquet(path, glob=False)
-            if reason := too_large(table, roles.values(), _WORK):
+            if reason := too_large(Path(path), roles.values(), _WORK):
                 raise CommandError(f"{path} {reason}")
         else:
             table = pl.read_csv(path, separator=_separator(path), infer_schema=False).lazy()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from recsys.cli.errors import CommandError
 from recsys.cli.progress import note
+from recsys.long_fields import long_fields
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["column_of", "first_row", "known_ids", "note_unknown", "read_ids", "separator_of"]
 
 _NAMED = 3
+_LONGEST = 2**28  # bytes of a list in text, of which each line takes some 60 more in memory
 _WORK = 24  # bytes per id: places in a list and in a column, and its index
 
 
@@ -77,7 +79,8 @@ def note_unknown(listed: Sequence[Any], places: npt.NDArray[np.int64], what_they
 def _from_parquet(path: str, kind: str) -> Sequence[Any]:
     import polars as pl
 
-    from recsys.parquet_size import too_large
+    from recsys.memory import available_memory
+    from recsys.parquet_size import over_memory, too_large
 
     try:
         columns = pl.read_parquet_schema(path)
@@ -87,10 +90,13 @@ def _from_parquet(path: str, kind: str) -> Sequence[Any]:
     if column is None:
         raise CommandError(f"{path} has no column {kind}; it has {', '.join(columns)}.")
     scan = pl.scan_parquet(path, glob=False).select(column)
-    reason = too_large(scan, [column], _WORK)
-    if reason is not None:
+    if reason := too_large(Path(path), [column], _WORK):
         raise CommandError(f"{path} {reason}")
-    return scan.collect()[column].drop_nulls().to_list()
+    ids = scan.collect()[column].drop_nulls()
+    # Equal texts are held once in a column, and each by itself in a list.
+    if reason := over_memory(len(ids), 2 * int(ids.estimated_size()), available_memory()):
+        raise CommandError(f"{path} {reason}")
+    return ids.to_list()
 
 
 def _from_text(path: str, kind: str) -> list[str]:
@@ -98,11 +104,12 @@ def _from_text(path: str, kind: str) -> list[str]:
     if not lines:
         return []
     rows = csv.reader(lines, delimiter=separator_of(lines[0]))
-    header = next(rows)
-    column = column_of(header, kind)
-    if column is None:
-        return [line.strip() for line in lines]
-    return list(_cells(path, rows, header.index(column)))
+    with long_fields():
+        header = next(rows)
+        column = column_of(header, kind)
+        if column is None:
+            return [line.strip() for line in lines]
+        return list(_cells(path, rows, header.index(column)))
 
 
 def _cells(path: str, rows: Iterator[list[str]], position: int) -> Iterator[str]:
@@ -113,12 +120,25 @@ def _cells(path: str, rows: Iterator[list[str]], position: int) -> Iterator[str]
 
 
 def _text(path: str, kind: str) -> str:
-    if path == "-":
-        return sys.stdin.read()
     try:
-        return Path(path).read_text(encoding="utf-8-sig")
+        content = _start_of(path)
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise CommandError(f"{path} is not a list of {kind}s in UTF-8 text.") from error
+    if len(content) > _LONGEST:
+        name = "standard input" if path == "-" else path
+        raise CommandError(
+            f"{name} is longer than {_LONGEST:,} bytes, the most that a list of {kind}s in text "
+            "may have; write it as Parquet."
+        )
+    return text
+
+
+def _start_of(path: str) -> bytes:
+    if path == "-":
+        return sys.stdin.buffer.read(_LONGEST + 1)
+    with Path(path).open("rb") as file:
+        return file.read(_LONGEST + 1)
 
 
 def first_row(path: str) -> list[str] | None:
@@ -134,7 +154,8 @@ def first_row(path: str) -> list[str] | None:
         return None
     with suppress(UnicodeDecodeError, OSError), Path(path).open(encoding="utf-8-sig") as file:
         line = next((line for line in file if line.strip()), "")
-        return next(csv.reader([line], delimiter=separator_of(line)), None)
+        with long_fields():
+            return next(csv.reader([line], delimiter=separator_of(line)), None)
     return None
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import zipfile
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +16,9 @@ from recsys.readers.sources import DataFile, open_data
 __all__ = ["BATCH", "Document", "DocumentBatch", "Documents", "batches_of", "read_documents"]
 
 BATCH = 1000
-"""Documents that are held as texts at a time."""
+"""Documents that are held as texts at a time, if they are not very long."""
+
+_BATCH_LENGTH = 2**26  # characters: texts together are not held beyond this
 
 _TABLES = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 _NAMED = 3
@@ -187,11 +188,23 @@ def read_documents(path: str | os.PathLike[str], **settings: Any) -> Documents:
 
 def batches_of(documents: Iterable[Document]) -> Iterator[DocumentBatch]:
     """Collect documents into batches."""
-    stream = iter(documents)
-    while block := list(islice(stream, BATCH)):
-        ids, texts, titles = zip(*block, strict=True)
-        known = any(title is not None for title in titles)
-        yield DocumentBatch(list(ids), list(texts), list(titles) if known else None)
+    block: list[Document] = []
+    length = 0
+    for document in documents:
+        block.append(document)
+        if isinstance(document.text, str):  # what is none is refused later, with its number
+            length += len(document.text)
+        if len(block) == BATCH or length >= _BATCH_LENGTH:
+            yield _batch(block)
+            block, length = [], 0
+    if block:
+        yield _batch(block)
+
+
+def _batch(block: list[Document]) -> DocumentBatch:
+    ids, texts, titles = zip(*block, strict=True)
+    known = any(title is not None for title in titles)
+    return DocumentBatch(list(ids), list(texts), list(titles) if known else None)
 
 
 def _kind(data: DataFile) -> str:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from recsys.errors import DataError
+from recsys.long_fields import long_fields
 from recsys.readers.careful import decoded_lines
 from recsys.readers.detect import separator_name, without_returns
-from recsys.readers.sources import DataFile
+from recsys.readers.sources import DataFile, refuse_absurd
+
+if TYPE_CHECKING:
+    import polars as pl
 
 __all__ = ["ColumnNames", "Table", "open_table"]
 
@@ -22,14 +25,15 @@ _TEXT = ("text", "body", "content", "contents", "abstract", "document", "descrip
 _ID = ("id", "_id", "doc_id", "docid", "docno", "document_id", "documentid", "key")
 _TITLE = ("title", "name", "headline", "subject")
 _SAMPLE = 100
-_ROWS = 1000  # of a Parquet file, read at a time
+_ROWS = 1000  # of a Parquet file, read at a time,
+_TEXTS = 2**30  # if their texts have no more bytes than this
 _DOCUMENT = 64  # bytes that are kept of each, however short: its id, places for it in lists
 
 _SEPARATORS = ",;\t|"
 
 Row = tuple[int, dict[str, Any]]
-Opened = tuple[str, list[str], Iterator[Row]]
-"""The layout in words, the names of the columns, and the rows."""
+Opened = tuple[str, list[str], Callable[["ColumnNames"], Iterator[Row]]]
+"""The layout in words, the names of the columns, and what reads the chosen ones."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +65,11 @@ def open_table(data: DataFile, kind: str, wanted: ColumnNames) -> Iterator[Table
         If a column that was asked for is not there, none is evidently the text, or a Parquet file
         has more rows than memory could hold.
     """
-    limit = csv.field_size_limit(sys.maxsize)  # a text may be longer than csv expects of a field
-    try:
-        layout, names, rows = _READERS[kind](data)
+    with long_fields():
+        layout, names, rows_of = _READERS[kind](data)
         unit = "row" if kind == "parquet" else "line"
-        yield Table(layout, unit, _chosen(names, wanted, data.name), rows)
-    finally:
-        csv.field_size_limit(limit)
+        columns = _chosen(names, wanted, data.name)
+        yield Table(layout, unit, columns, rows_of(columns))
 
 
 def _delimited(data: DataFile, usual: str) -> Opened:
@@ -77,7 +79,7 @@ def _delimited(data: DataFile, usual: str) -> Opened:
     names = [name.strip() for name in _next_record(reader, data) or []]
     if not any(names):
         raise DataError(f"{data.name} is empty.")
-    return separator_name(separator), names, _delimited_rows(reader, names, data)
+    return separator_name(separator), names, lambda _: _delimited_rows(reader, names, data)
 
 
 def _separator(data: DataFile, usual: str) -> str:
@@ -112,7 +114,7 @@ def _json_lines(data: DataFile) -> Opened:
     rows = _json_rows(data)
     sample = list(islice(rows, _SAMPLE))
     names = list(dict.fromkeys(name for _, fields in sample for name in fields))
-    return "JSON lines", names, chain(sample, rows)
+    return "JSON lines", names, lambda _: chain(sample, rows)
 
 
 def _json_rows(data: DataFile) -> Iterator[Row]:
@@ -144,35 +146,46 @@ def _parquet(data: DataFile) -> Opened:
     import polars as pl
 
     from recsys.panics import panics_as_errors
-    from recsys.parquet_size import too_large
 
     try:
         with panics_as_errors():
-            scan = pl.scan_parquet(data.path, glob=False)
-            names, reason = scan.collect_schema().names(), too_large(scan, (), _DOCUMENT)
+            names = pl.scan_parquet(data.path, glob=False).collect_schema().names()
     except (pl.exceptions.PolarsError, OSError) as error:
         raise _damaged(data, error) from None
-    if reason is not None:
-        raise DataError(f"{data.name} {reason}")
-    return "Parquet", names, _parquet_rows(scan, data)
+    return "Parquet", names, lambda columns: _parquet_rows(data, columns)
 
 
-def _parquet_rows(scan: Any, data: DataFile) -> Iterator[Row]:
+def _parquet_rows(data: DataFile, columns: ColumnNames) -> Iterator[Row]:
+    names = [name for name in (columns.text, columns.id, columns.title) if name is not None]
+    start = length = 0
+    for frame in _parquet_frames(data, list(dict.fromkeys(names))):
+        length += int(frame.estimated_size())
+        refuse_absurd(length, data.path.stat().st_size, data.name)
+        yield from enumerate(frame.iter_rows(named=True), start + 1)
+        start += len(frame)
+
+
+def _parquet_frames(data: DataFile, names: list[str]) -> Iterator[pl.DataFrame]:
+    """Read so few rows at a time that their texts fit, of which each is shorter than its page."""
     import polars as pl
 
+    from recsys.memory import available_memory
     from recsys.panics import panics_as_errors
+    from recsys.parquet_size import over_memory, pages_of
 
-    start = 0
-    while True:
-        try:
-            with panics_as_errors():
-                frame = scan.slice(start, _ROWS).collect()
-        except (pl.exceptions.PolarsError, OSError) as error:
-            raise _damaged(data, error) from None
-        if not len(frame):
-            return
-        yield from enumerate(frame.iter_rows(named=True), start + 1)
-        start += _ROWS
+    try:
+        with panics_as_errors():
+            pages = pages_of(data.path, names)
+            needed = pages.rows * _DOCUMENT + 2 * pages.largest  # as it is packed, and unpacked
+            reason = over_memory(pages.rows, needed, available_memory())
+            if reason is not None:
+                raise DataError(f"{data.name} {reason}")
+            scan = pl.scan_parquet(data.path, glob=False).select(names)
+            step = max(1, min(_ROWS, _TEXTS // max(1, pages.largest)))
+            for start in range(0, pages.rows, step):
+                yield scan.slice(start, step).collect()
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise _damaged(data, error) from None
 
 
 def _damaged(data: DataFile, error: Exception) -> DataError:

@@ -12,6 +12,7 @@ import polars as pl
 
 from recsys.errors import DataError
 from recsys.frames import rating_problem
+from recsys.long_fields import long_fields
 from recsys.readers.columns import Roles
 from recsys.readers.detect import Layout, fields_of_line, without_returns
 from recsys.readers.raw import integers_if_canonical
@@ -93,9 +94,10 @@ def _split(data: DataFile, separator: str) -> Iterator[tuple[int, list[str]]]:
     reader = csv.reader(map(without_returns, lines), delimiter=separator, strict=True)
     begin = 1
     try:
-        for fields in reader:
-            yield begin, fields
-            begin = reader.line_num + 1
+        with long_fields():
+            for fields in reader:
+                yield begin, fields
+                begin = reader.line_num + 1
     except csv.Error as error:
         raise DataError(f"{data.name}, line {begin}: the quotes don't match ({error}).") from None
 

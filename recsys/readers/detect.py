@@ -11,12 +11,14 @@ from itertools import islice
 from typing import Literal
 
 from recsys.errors import DataError
+from recsys.long_fields import long_fields
 from recsys.readers.columns import Request, is_known_name
 from recsys.readers.sources import DataFile
 
 __all__ = ["Layout", "detect", "fields_of_line", "separator_name", "without_returns"]
 
-_HEAD = 1 << 16  # bytes looked at
+_HEAD = 1 << 16  # bytes looked at,
+_LONG_HEAD = 1 << 24  # if they have two lines; else up to this
 _SAMPLE_ROWS = 200
 _DOUBLE_COLON = "::"
 _SEPARATORS = {"\t": "tab", ";": "semicolon", ",": "comma", "|": "bar", " ": "space"}
@@ -57,14 +59,18 @@ def detect(data: DataFile, request: Request) -> Layout:
     ------
     DataError
         If the file is empty or binary, is no Parquet file though it is called so, is one JSON
-        array, or has no separator between columns.
+        array, has no separator between columns, or a first or second line of absurd length.
     """
-    with data.path.open("rb") as stream:
-        head = stream.read(_HEAD)
+    head, is_whole = _read_head(data)
     if head.startswith(b"PAR1"):
         return Layout("parquet")
     _check_text(head, data)
-    lines = _first_lines(head)
+    if not is_whole and _has_few_lines(head):
+        which = "second" if b"\n" in head.lstrip() else "first"
+        raise DataError(
+            f"{data.name} has no ratings: its {which} line is longer than {_LONG_HEAD:,} bytes."
+        )
+    lines = _first_lines(head, is_whole)
     blank = next((n for n, line in enumerate(lines) if line.strip()), len(lines))
     lines = lines[blank:]
     if not lines:
@@ -119,10 +125,23 @@ def _check_text(head: bytes, data: DataFile) -> None:
         )
 
 
-def _first_lines(head: bytes) -> list[str]:
+def _read_head(data: DataFile) -> tuple[bytes, bool]:
+    """Return the beginning of a file, and whether that is all of it."""
+    with data.path.open("rb") as stream:
+        head = stream.read(_HEAD)
+        while _has_few_lines(head) and len(head) < _LONG_HEAD and (more := stream.read(len(head))):
+            head += more
+        return head, not stream.read(1)
+
+
+def _has_few_lines(head: bytes) -> bool:
+    return head.lstrip().count(b"\n") < 2
+
+
+def _first_lines(head: bytes, is_whole: bool) -> list[str]:
     """Return the complete lines at the beginning of a file."""
     lines = list(io.StringIO(head.decode("utf-8-sig", errors="replace")))
-    return lines[:-1] if len(head) == _HEAD and len(lines) > 1 else lines
+    return lines if is_whole else lines[:-1]
 
 
 def _as_json(line: str, data: DataFile) -> Layout | None:
@@ -202,7 +221,8 @@ def _rows(lines: list[str], separator: str) -> list[list[str]]:
         cut = map(fields_of_line, lines[:_SAMPLE_ROWS])
         return [row for row in cut if any(map(str.strip, row))]
     rows = csv.reader(map(without_returns, lines), delimiter=separator)
-    return list(islice((row for row in rows if any(map(str.strip, row))), _SAMPLE_ROWS))
+    with long_fields():
+        return list(islice((row for row in rows if any(map(str.strip, row))), _SAMPLE_ROWS))
 
 
 def _is_header(first: list[str], request: Request) -> bool:

@@ -31,7 +31,7 @@ def read_parquet(data: DataFile, request: Request) -> RawRatings:
             scan = pl.scan_parquet(data.path, glob=False)
             names = scan.collect_schema().names()
             roles = choose_columns(names, request, data.name)
-            reason = too_large(scan, [names[place] for _, place in roles.items()], _WORK)
+            reason = too_large(data.path, [names[place] for _, place in roles.items()], _WORK)
             if reason is not None:
                 raise DataError(f"{data.name} {reason}")
             times = [] if roles.time is None else _head(scan, names[roles.time])
@@ -53,4 +53,6 @@ def read_parquet(data: DataFile, request: Request) -> RawRatings:
 
 
 def _head(scan: pl.LazyFrame, name: str) -> list[object]:
-    return scan.select(name).head(_SAMPLE).collect()[name].to_list()
+    head = scan.select(name).head(_SAMPLE).collect()[name]
+    # Equal texts are held once in a column, and each by itself in a list.
+    return (head.str.head(_SAMPLE) if head.dtype == pl.String else head).to_list()

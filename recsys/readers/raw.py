@@ -11,6 +11,7 @@ import polars as pl
 from recsys.errors import DataError
 from recsys.frames import unix_seconds
 from recsys.readers.columns import Request, Roles
+from recsys.wording import shortened
 
 __all__ = ["RawRatings", "describe_roles", "integers_if_canonical", "without_foreign_time"]
 
@@ -93,8 +94,9 @@ def without_foreign_time(
     """
     if roles.time is None or request.time_col is not None or any(map(_is_time, sample)):
         return roles, []
-    shown = next((value for value in sample if value not in (None, "")), "")
-    remark = f"{names[roles.time]} not used ({shown!r} is no time that can be read)"
+    value = next((value for value in sample if value not in (None, "")), "")
+    shown = repr(shortened(value)) if isinstance(value, str) else repr(value)
+    remark = f"{names[roles.time]} not used ({shown} is no time that can be read)"
     return replace(roles, time=None), [remark]
 
 

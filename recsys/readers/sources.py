@@ -21,7 +21,7 @@ from typing import IO, Any, Protocol, cast
 from recsys.errors import DataError
 from recsys.readers.members import choose_member, data_suffix
 
-__all__ = ["DataFile", "Folder", "open_data", "refuse_endless"]
+__all__ = ["DataFile", "Folder", "open_data", "refuse_absurd", "refuse_endless"]
 
 _BLOCK = 1 << 20
 _ABSURD_RATIO, _ABSURD_SIZE = 250, 1 << 28  # a file is refused when it exceeds both
@@ -209,11 +209,8 @@ class _Scratch:
         with target.open("wb") as sink:
             while block := source.read(_BLOCK):
                 written += len(block)
-                if packed_size is not None and _absurd(written, packed_size):
-                    raise DataError(
-                        f"{name} expands to more than {_ABSURD_RATIO} times its size; it is "
-                        "damaged or meant to do harm. Unpack it yourself if it is in order."
-                    )
+                if packed_size is not None:
+                    refuse_absurd(written, packed_size, name)
                 sink.write(block)
         return target
 
@@ -246,8 +243,19 @@ class _Scratch:
         return target
 
 
-def _absurd(size: int, packed_size: int) -> bool:
-    return size > _ABSURD_SIZE and size > _ABSURD_RATIO * packed_size
+def refuse_absurd(size: int, packed_size: int, name: str) -> None:
+    """Refuse what expands to a size that it has only to do harm.
+
+    Raises
+    ------
+    DataError
+        If both the size in bytes and its ratio to the packed one are out of all proportion.
+    """
+    if size > _ABSURD_SIZE and size > _ABSURD_RATIO * packed_size:
+        raise DataError(
+            f"{name} expands to more than {_ABSURD_RATIO} times its size; it is damaged or meant "
+            "to do harm. Unpack it yourself if it is in order."
+        )
 
 
 def _unpacker(path: Path, packing: str) -> IO[bytes]:

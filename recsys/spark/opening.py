@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from recsys.errors import DataError, ModelFileError
 from recsys.ids import Ids
 from recsys.memory import machine_memory
+from recsys.parquet_size import too_large
 from recsys.ratings import Ratings
 from recsys.spark.results import MANIFEST, MODELS, SparkModel, model_class, parse_manifest
 
@@ -88,12 +89,18 @@ def _require_memory(result: SparkModel) -> None:
 
 def _table(result: SparkModel, name: str) -> pl.DataFrame:
     files = [Path(result.path) / each for each in result.files if each.startswith(f"{name}/")]
-    # From open files, since polars takes a path for a pattern.
-    parts = [pl.read_parquet(file.read_bytes()) for file in files]
-    table = pl.concat(parts).sort("index")
+    table = pl.concat([_part(file) for file in files]).sort("index")
     if not np.array_equal(table["index"].to_numpy(), np.arange(len(table))):
         raise DataError(f"the {name} are not numbered 0 to {len(table) - 1}")
     return table
+
+
+def _part(file: Path) -> pl.DataFrame:
+    content = file.read_bytes()  # since polars takes a path for a pattern
+    reason = too_large(content, pl.read_parquet_schema(content))
+    if reason is not None:
+        raise ModelFileError(f"{file} {reason}")
+    return pl.read_parquet(content)
 
 
 def _ratings(result: SparkModel, users: pl.DataFrame, items: pl.DataFrame) -> Ratings:

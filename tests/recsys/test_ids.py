@@ -182,3 +182,12 @@ def test_equality_and_words() -> None:
     assert Ids([1], "user") != [1]
     assert hash(Ids([1], "user")) == hash(Ids([1.0], "user"))
     assert repr(Ids([4, 3, 2, 1], "user")) == "Ids(user: 4 of Int64: 1, 2, 3, ...)"
+
+
+def test_a_long_id_is_quoted_by_its_beginning() -> None:
+    ids = Ids(["a" * 300, "b"], "user")
+    with pytest.raises(UnknownIdError) as caught:
+        ids.index("a" * 299)
+    assert str(caught.value) == (
+        f"Unknown user '{'a' * 200}...'; the nearest id is '{'a' * 200}...'."
+    )

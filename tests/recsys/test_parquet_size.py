@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from recsys import LSI, ModelFileError, Ratings, Recommender, parquet_size, read_ratings
+from recsys import (
+    LSI,
+    ModelFileError,
+    Ratings,
+    Recommender,
+    memory,
+    parquet_size,
+    read_ratings,
+)
 from recsys.cli.main import cli
 from recsys.errors import DataError
+from recsys.lsi import tables
 from recsys.lsi.documents import read_documents
 from recsys.manifest import _checksum
-from recsys.parquet_size import too_large
+from recsys.parquet_size import over_memory, pages_of, too_large
+from recsys.readers import sources
 
 N = 5_000_000
 REFUSED = r"has 5,000,000 rows, which take at least 0\.\d GiB in memory, and 0\.0 GiB are free"
@@ -33,45 +48,186 @@ def bomb(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet_size, "available_memory", lambda: 2**20)
+    for module in (parquet_size, memory):
+        monkeypatch.setattr(module, "available_memory", lambda: 2**20)
 
 
 def contacts() -> Ratings:
     return Ratings.from_frame(pl.DataFrame({"user": [1, 2], "item": [1, 2]}))
 
 
+def in_parquet(frame: pl.DataFrame) -> bytes:
+    sink = io.BytesIO()
+    frame.write_parquet(sink)
+    return sink.getvalue()
+
+
 def test_what_fits_exactly_is_read_and_one_byte_less_is_refused(monkeypatch):
-    frame = pl.LazyFrame(
-        {"user": [1, 2], "item": ["a", "b"], "rating": [1, 2], "flag": [True, False]},
-        schema={"user": pl.Int64, "item": pl.String, "rating": pl.Float32, "flag": pl.Boolean},
-    )
-    for columns, beside, needed in (
-        (["user", "item", "rating", "flag"], 0, 2 * (8 + 16 + 4 + 1)),
-        (["rating"], 10, 2 * 14),
-        ([], 7, 14),
-    ):
+    n = 100_000
+    flags = pl.select(flag=pl.repeat(True, n), rating=pl.repeat(1.5, n, dtype=pl.Float32))
+    content = in_parquet(flags)
+    for columns, beside, width in ((["rating", "flag"], 0, 5), (["rating"], 10, 14), ([], 7, 7)):
+        needed = n * beside + pages_of(content, columns).memory
+        assert width * n <= needed < width * n + 1000
         monkeypatch.setattr(parquet_size, "available_memory", lambda needed=needed: needed)
-        assert too_large(frame, columns, beside) is None
+        assert too_large(content, columns, beside) is None
         monkeypatch.setattr(parquet_size, "available_memory", lambda needed=needed: needed - 1)
-        assert "has 2 rows, which take at least" in (too_large(frame, columns, beside) or "")
+        reason = too_large(content, columns, beside) or ""
+        assert reason.startswith("has 100,000 rows, which take at least 0.0 GiB in memory")
     monkeypatch.setattr(parquet_size, "available_memory", lambda: None)
-    assert too_large(frame, ["user"], 2**60) is None
+    assert too_large(content, ["rating"], 2**60) is None
 
 
-def test_more_rows_than_polars_counts_are_refused_too(monkeypatch):
-    def fail(*arguments: object, **settings: object) -> None:
-        raise pl.exceptions.ComputeError(message)
+def test_more_rows_than_polars_counts_are_refused_too():
+    sentence = "has more than the 4,294,967,295 rows that can be read of one file."
+    assert over_memory(2**32, 0, None) == sentence
+    assert over_memory(2**32 - 1, 0, None) is None
+    assert "has 1 row, which take at least" in (over_memory(1, 2, 1) or "")
 
-    frame = pl.LazyFrame({"user": [1]})
-    monkeypatch.setattr(pl.LazyFrame, "collect", fail)
-    message = "parquet file produces 10000000000 rows which is more than maximum allowed "
-    message += "pow(2, 32)-1 rows; consider compiling with bigidx feature"
-    assert (
-        too_large(frame, []) == "has more than the 4,294,967,295 rows that can be read of one file."
+
+def test_a_damaged_file_is_said_to_be_one():
+    content = in_parquet(pl.DataFrame({"user": [1, 2]}))
+    for damaged in (content[:4] + b"\xff" * 20 + content[24:], content[40:], b""):
+        with pytest.raises(pl.exceptions.ComputeError):
+            too_large(damaged, ["user"])
+
+
+# Texts that are long, and equal texts that are stored once.
+
+LONG = 4_000_000
+
+
+@pytest.fixture
+def some_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (parquet_size, memory):
+        monkeypatch.setattr(module, "available_memory", lambda: LONG)
+
+
+def long_text(path: Path, column: str) -> str:
+    """Write a file of a few kilobytes with a text that takes as much as there is, in a page."""
+    texts = ["a " * (LONG // 2), "b"]
+    pl.DataFrame({column: texts, "item": [1, 2]}).write_parquet(path)
+    assert path.stat().st_size < 5000
+    return str(path)
+
+
+def repeated(path: Path, column: str, text: str, times: int, **settings: Any) -> str:
+    """Write a text once, with how often it comes, in a single page."""
+    once = pa.DictionaryArray.from_arrays(pa.array(np.zeros(times, np.int32)), pa.array([text]))
+    whole = {"write_batch_size": times, "dictionary_pagesize_limit": 2**30, "store_schema": False}
+    pq.write_table(pa.table({column: once}), path, compression="zstd", **whole | settings)
+    return str(path)
+
+
+def test_ratings_with_a_long_text(some_memory, tmp_path):
+    with pytest.raises(DataError, match=r"has 2 rows, which take at least 0\.0 GiB in memory"):
+        read_ratings(long_text(tmp_path / "r.parquet", "user"))
+
+
+def test_ids_of_absurd_length_are_refused_when_they_are_read(tmp_path):
+    message = (
+        r"r.parquet, row 1: the user id has 4,000,000 bytes; no id may have more than 65,536\.$"
     )
-    message = "something else"
-    with pytest.raises(pl.exceptions.ComputeError, match="something else"):
-        too_large(frame, [])
+    with pytest.raises(DataError, match=message):
+        read_ratings(long_text(tmp_path / "r.parquet", "user"))
+
+
+def test_documents_with_a_long_text(some_memory, tmp_path):
+    with pytest.raises(DataError, match=r"has 2 rows, which take at least 0\.0 GiB in memory"):
+        next(iter(read_documents(long_text(tmp_path / "d.parquet", "text"))))
+
+
+def test_documents_are_read_by_as_many_rows_as_their_texts_let(monkeypatch, tmp_path):
+    texts = [f"document {i} " + "of some length " * 50 for i in range(300)]
+    pl.DataFrame({"text": texts}).write_parquet(tmp_path / "d.parquet", row_group_size=100)
+    heights = []
+    collect = pl.LazyFrame.collect
+
+    def noted(frame: pl.LazyFrame, **settings: Any) -> pl.DataFrame:
+        found = collect(frame, **settings)
+        heights.append(len(found))
+        return found
+
+    monkeypatch.setattr(pl.LazyFrame, "collect", noted)
+    for limit, expected in ((2**30, [300]), (2**18, [3] * 100), (1, [1] * 300)):
+        heights.clear()
+        monkeypatch.setattr(tables, "_TEXTS", limit)
+        batches = list(read_documents(tmp_path / "d.parquet"))
+        assert [text for batch in batches for text in batch.texts] == texts
+        assert [i for batch in batches for i in batch.ids] == list(range(1, 301))
+        assert heights == expected
+
+
+def test_documents_that_are_many_times_the_file_are_refused(monkeypatch, tmp_path):
+    path = repeated(tmp_path / "d.parquet", "text", "some words " * 100, 5000)
+    assert sum(len(batch.texts) for batch in read_documents(path)) == 5000
+    monkeypatch.setattr(sources, "_ABSURD_SIZE", 1 << 20)
+    with pytest.raises(DataError, match=r"^d\.parquet expands to more than 250 times its size"):
+        list(read_documents(path))
+
+
+def test_a_list_whose_equal_texts_would_be_held_singly(monkeypatch, tmp_path):
+    model = tmp_path / "model"
+    Recommender("popular").fit(contacts()).save(model)
+    path = repeated(tmp_path / "users.parquet", "user", "u" * 10_000, 1000)
+    for free, refused in ((20_000_000, False), (19_000_000, True)):
+        for module in (parquet_size, memory):
+            monkeypatch.setattr(module, "available_memory", lambda free=free: free)
+        found = CliRunner().invoke(cli, ["recommend", str(model), "--users", path])
+        assert ("1,000 rows, which take at least 0.0 GiB" in found.stderr) == refused
+
+
+# Texts that are written as what differs from the one before, and may be longer than their page.
+
+
+def differences(path: Path, text: str, times: int, **settings: Any) -> Path:
+    table = pa.table({"user": np.arange(times), "item": pa.array([text] * times)})
+    encoding = {"user": "PLAIN", "item": "DELTA_BYTE_ARRAY"}
+    settings = {"data_page_size": 2**30, "write_batch_size": times} | settings
+    pq.write_table(table, path, use_dictionary=False, column_encoding=encoding, **settings)
+    return path
+
+
+@pytest.mark.parametrize("groups", [1, 7])
+def test_differences_are_looked_at_before_they_are_read(monkeypatch, tmp_path, groups):
+    path = differences(tmp_path / "d.parquet", "a" * 50_000, 400, row_group_size=400 // groups)
+    assert path.stat().st_size < 30_000
+    pages = pages_of(path, ["user", "item"])
+    assert pages.unbounded == {"item"}
+    assert pages.memory < 2_000_000
+    needed = pages.memory + 400 * 50_000
+    for free, refused in ((needed, False), (needed - 1, True), (pages.memory, True)):
+        monkeypatch.setattr(parquet_size, "available_memory", lambda free=free: free)
+        assert (too_large(path, ["user", "item"]) is not None) == refused
+    monkeypatch.setattr(parquet_size, "available_memory", lambda: 2**40)
+    monkeypatch.setattr(pl, "scan_parquet", None)  # there is no need to look
+    assert too_large(path, ["user", "item"]) is None
+
+
+def test_sums_of_lengths_do_not_overflow(monkeypatch, tmp_path):
+    """polars adds lengths up in 32 bits if it is not told otherwise."""
+    path = differences(tmp_path / "d.parquet", "a" * 50_000, 400)
+    monkeypatch.setattr(parquet_size, "available_memory", lambda: pages_of(path, ["item"]).memory)
+    types = []
+    row = pl.DataFrame.row
+
+    def noted(frame: pl.DataFrame, index: int) -> tuple[Any, ...]:
+        types.extend(frame.dtypes)
+        return row(frame, index)
+
+    monkeypatch.setattr(pl.DataFrame, "row", noted)
+    assert too_large(path, ["item"]) is not None
+    assert set(types) == {pl.UInt64}
+
+
+def test_differences_that_would_take_too_long_to_look_at(monkeypatch, tmp_path):
+    path = differences(tmp_path / "d.parquet", "a" * 50_000, 400)
+    free = pages_of(path, ["item"]).memory
+    monkeypatch.setattr(parquet_size, "available_memory", lambda: free)
+    monkeypatch.setattr(parquet_size, "_MOST_LOOKS", 100)
+    reason = too_large(path, ["item"]) or ""
+    assert reason.startswith("has texts in the encoding DELTA_BYTE_ARRAY (item), which may need")
+    assert reason.endswith("write it in another encoding.")
 
 
 def test_ratings(bomb, little_memory):

@@ -264,3 +264,12 @@ def test_parquet_that_is_damaged_within(tmp_path):
     raw[4:60] = b"\xff" * 56
     path.write_bytes(raw)
     refused(path, "x.parquet is a damaged Parquet file: ")
+
+
+def test_a_batch_is_not_longer_than_it_may_be(monkeypatch):
+    from recsys.lsi import documents
+
+    monkeypatch.setattr(documents, "_BATCH_LENGTH", 10)
+    stream = [documents.Document(i, text) for i, text in enumerate(["12345"] * 3 + ["x" * 30, "y"])]
+    batches = [batch.texts for batch in documents.batches_of(stream)]
+    assert batches == [["12345"] * 2, ["12345", "x" * 30], ["y"]]

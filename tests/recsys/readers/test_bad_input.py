@@ -235,3 +235,58 @@ def test_a_header_that_cannot_be_trusted_is_read_with_care(read: Read) -> None:
     assert loaded.ratings.to_frame().rows() == [(1, 10, 4.0), (2, 20, 3.0)]
     with pytest.raises(DataError, match=r"line 1: byte 0xf6 .* is not valid UTF-8; if the text is"):
         read("user,item,rating,n\xf6te\n1,10,4,x\n".encode("latin-1"))
+
+
+# Lines and fields that are long.
+
+
+@pytest.mark.parametrize("separator", [",", "\t", "::"])
+def test_a_long_field_beside_the_ratings_does_not_matter(read: Read, separator: str) -> None:
+    """Longer than what is looked at first, and than Python's csv takes without being told."""
+    rows = [("user", "item", "rating", "review"), ("1", "10", "4", "so good " * 20_000)]
+    rows += [("2", "20", "3", "x")]
+    content = "".join(separator.join(row) + "\n" for row in rows)
+    assert read(content, user_col="user", item_col="item").ratings.n_ratings == 2
+    careful = content + separator.join(["3", "30", "", "so bad " * 20_000]) + "\n"
+    with pytest.raises(DataError, match=r"^ratings\.csv, line 4: the rating is missing\.$"):
+        read(careful, user_col="user", item_col="item")
+
+
+@pytest.mark.parametrize(
+    ("content", "which"),
+    [("x" * 20_000_000, "first"), (HEADER + "1,10," + "4" * 20_000_000 + "\n", "second")],
+)
+def test_lines_of_absurd_length(read: Read, content: str, which: str) -> None:
+    message = f"^ratings.csv has no ratings: its {which} line is longer than 16,777,216 bytes.$"
+    with pytest.raises(DataError, match=message):
+        read(content)
+
+
+@pytest.mark.parametrize("column", [0, 1])
+def test_ids_of_absurd_length(read: Read, column: int) -> None:
+    kind = ("user", "item")[column]
+    for length, is_refused in ((65_536, False), (65_537, True)):
+        row = ["3", "30", "1", "5"]
+        row[column] = "x" * length
+        content = HEADER + GOOD + ",".join(row) + "\n"
+        if not is_refused:
+            assert read(content).ratings.n_ratings == 3
+            continue
+        message = f"line 4: the {kind} id has 65,537 bytes; no id may have more than 65,536."
+        with pytest.raises(DataError, match=message):
+            read(content)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_times_of_absurd_length(tmp_path: Path, suffix: str) -> None:
+    times = ["2024-01-31"] * 200 + ["2024-01-31" + "x" * 1000]
+    frame = pl.DataFrame({"user": range(201), "item": range(201), "timestamp": times})
+    path = tmp_path / f"r.{suffix}"
+    (frame.write_csv if suffix == "csv" else frame.write_parquet)(path)
+    said = r": time '2024-01-31x{30}\.\.\.' is neither a number nor an ISO 8601 date"
+    with pytest.raises(DataError, match=f"(line 202|row 201){said}"):
+        read_ratings(path)
+    alone = frame.tail(1)
+    (alone.write_csv if suffix == "csv" else alone.write_parquet)(path)
+    said = f"timestamp not used ('2024-01-31{'x' * 30}...' is no time that can be read)"
+    assert said in read_ratings(path).decision

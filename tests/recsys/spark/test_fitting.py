@@ -278,3 +278,13 @@ def test_what_is_too_large_for_one_machine_is_not_opened(copied, monkeypatch):
     larger = opening.read_result(copied)
     larger = replace(larger, training=larger.training | {"ratings": 10**10})
     assert opening.memory_needed(larger) > 8 * 10**10
+
+
+def test_a_table_that_does_not_fit_is_not_read(copied, monkeypatch):
+    from recsys import parquet_size
+
+    monkeypatch.setattr(parquet_size, "available_memory", lambda: 100)
+    with pytest.raises(
+        ModelFileError, match=r"users/part-.*parquet has .* rows?, which take"
+    ):
+        Recommender.load(copied)
