@@ -14,7 +14,7 @@ import polars as pl
 from recsys.errors import DataError, UnknownIdError
 from recsys.wording import shortened
 
-__all__ = ["Ids", "Kind", "as_id_series", "row_place"]
+__all__ = ["Ids", "Kind", "as_id_series", "as_strings", "row_place"]
 
 Kind = Literal["user", "item"]
 Queries = Sequence[Any] | npt.NDArray[Any] | pl.Series | int | str
@@ -234,7 +234,7 @@ def as_id_series(values: object, kind: Kind, place: Callable[[int], str] = row_p
     if dtype == pl.Int64:
         return series
     if dtype in (pl.String, pl.Categorical, pl.Enum):
-        return _of_fair_length(series.cast(pl.String), kind, place)
+        return _of_fair_length(as_strings(series), kind, place)
     if dtype.is_float() or dtype.is_decimal():
         return _integral(series, kind, place)
     if dtype.is_integer():
@@ -242,6 +242,20 @@ def as_id_series(values: object, kind: Kind, place: Callable[[int], str] = row_p
     if dtype == pl.Null:
         return series.cast(pl.Int64)
     raise DataError(f"{kind.capitalize()} ids must be integers or strings; got {dtype} values.")
+
+
+def as_strings(series: pl.Series) -> pl.Series:
+    """Return strings, categories or an enumeration without nulls as String.
+
+    Equal ones are held once, where a cast would hold each by itself.
+    """
+    if series.dtype == pl.String:
+        return series
+    distinct = series.unique()
+    codes = distinct.to_physical()
+    order = codes.arg_sort()
+    places = codes.gather(order).search_sorted(series.to_physical())
+    return distinct.cast(pl.String).gather(order).gather(places)
 
 
 def _series_of(values: object, kind: Kind) -> pl.Series:

@@ -1,14 +1,17 @@
-"""How much memory there is, before something large is asked for."""
+"""How much memory there is, before something large is asked for, and what is too large for that."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-__all__ = ["available_memory", "gibibytes"]
+from recsys.errors import DataError
+
+__all__ = ["available_memory", "gibibytes", "machine_memory", "refuse_absurd"]
 
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
+_ABSURD_RATIO, _ABSURD_SIZE = 250, 1 << 28  # what expands is refused when it exceeds both
 
 
 def available_memory() -> int | None:
@@ -49,6 +52,30 @@ def gibibytes(size: float) -> str:
     '1.5 GiB'
     """
     return f"{size / 2**30:.1f} GiB"
+
+
+def refuse_absurd(size: int, packed_size: int, name: str, remedy: str = "") -> None:
+    """Refuse what expands to a size that it has only to do harm.
+
+    Parameters
+    ----------
+    size, packed_size : int
+        In bytes.
+    name : str
+        What the message calls it.
+    remedy : str
+        What the message says in the end.
+
+    Raises
+    ------
+    DataError
+        If both the size and its ratio to the packed one are out of all proportion.
+    """
+    if size > _ABSURD_SIZE and size > _ABSURD_RATIO * packed_size:
+        raise DataError(
+            f"{name} expands to more than {_ABSURD_RATIO} times its size; it is damaged or meant "
+            f"to do harm.{remedy}"
+        )
 
 
 def _of_machine() -> int | None:

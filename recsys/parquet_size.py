@@ -13,11 +13,12 @@ from pathlib import Path
 
 import polars as pl
 
+from recsys.ids import as_strings
 from recsys.memory import available_memory, gibibytes
 from recsys.parquet_pages import Pages, read_pages
 from recsys.thrift import ThriftError
 
-__all__ = ["over_memory", "pages_of", "too_large"]
+__all__ = ["over_memory", "pages_of", "too_large", "unpacked_size"]
 
 _MOST_ROWS = 2**32 - 1  # that polars counts
 _SHARE = 4  # the part of the free memory that may be used to look at texts is 1 over this
@@ -93,6 +94,21 @@ def pages_of(source: Path | bytes, columns: Collection[str]) -> Pages:
             return read_pages(file, columns)
     except ThriftError as error:
         raise pl.exceptions.ComputeError(str(error)) from None
+
+
+def unpacked_size(frame: pl.DataFrame) -> int:
+    """Return the bytes of a frame if equal texts were not held once, but each by itself.
+
+    Examples
+    --------
+    >>> unpacked_size(pl.DataFrame({"user": ["a" * 100] * 50}))
+    5800
+    """
+    size = 0
+    for column in frame:
+        categories = column.dtype in (pl.Categorical, pl.Enum)
+        size += int((as_strings(column.drop_nulls()) if categories else column).estimated_size())
+    return size
 
 
 def _unbounded_texts(source: Path | bytes, pages: Pages, free: int) -> int | None:

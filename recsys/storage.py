@@ -42,10 +42,11 @@ from recsys.manifest import (
     format_of,
     read_manifest,
 )
+from recsys.memory import refuse_absurd
 from recsys.models import MODELS, model_class
 from recsys.models.base import Model
 from recsys.panics import panics_as_errors
-from recsys.parquet_size import too_large
+from recsys.parquet_size import too_large, unpacked_size
 from recsys.ratings import Ratings
 from recsys.writing import Writer, sha256_of, writing
 
@@ -310,4 +311,9 @@ def read_parquet(directory: Path, name: str, manifest: Manifest) -> pl.DataFrame
         reason = too_large(content, pl.read_parquet_schema(content))
         if reason is not None:
             raise OSError(errno.ENOMEM, f"{name} {reason}".rstrip("."))
-        return pl.read_parquet(content)
+        table = pl.read_parquet(content)
+    try:
+        refuse_absurd(unpacked_size(table), len(content), name)
+    except DataError as error:
+        raise DamageError(str(error).rstrip(".")) from None
+    return table

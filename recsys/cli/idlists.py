@@ -80,7 +80,7 @@ def _from_parquet(path: str, kind: str) -> Sequence[Any]:
     import polars as pl
 
     from recsys.memory import available_memory
-    from recsys.parquet_size import over_memory, too_large
+    from recsys.parquet_size import over_memory, too_large, unpacked_size
 
     try:
         columns = pl.read_parquet_schema(path)
@@ -93,8 +93,7 @@ def _from_parquet(path: str, kind: str) -> Sequence[Any]:
     if reason := too_large(Path(path), [column], _WORK):
         raise CommandError(f"{path} {reason}")
     ids = scan.collect()[column].drop_nulls()
-    # Equal texts are held once in a column, and each by itself in a list.
-    if reason := over_memory(len(ids), 2 * int(ids.estimated_size()), available_memory()):
+    if reason := over_memory(len(ids), 2 * unpacked_size(ids.to_frame()), available_memory()):
         raise CommandError(f"{path} {reason}")
     return ids.to_list()
 

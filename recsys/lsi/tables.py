@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from recsys.errors import DataError
 from recsys.long_fields import long_fields
+from recsys.memory import available_memory, refuse_absurd
 from recsys.readers.careful import decoded_lines
 from recsys.readers.detect import separator_name, without_returns
-from recsys.readers.sources import DataFile, refuse_absurd
+from recsys.readers.sources import DataFile
 
 if TYPE_CHECKING:
     import polars as pl
@@ -157,9 +158,11 @@ def _parquet(data: DataFile) -> Opened:
 
 def _parquet_rows(data: DataFile, columns: ColumnNames) -> Iterator[Row]:
     names = [name for name in (columns.text, columns.id, columns.title) if name is not None]
+    from recsys.parquet_size import unpacked_size
+
     start = length = 0
     for frame in _parquet_frames(data, list(dict.fromkeys(names))):
-        length += int(frame.estimated_size())
+        length += unpacked_size(frame)
         refuse_absurd(length, data.path.stat().st_size, data.name)
         yield from enumerate(frame.iter_rows(named=True), start + 1)
         start += len(frame)
@@ -169,7 +172,6 @@ def _parquet_frames(data: DataFile, names: list[str]) -> Iterator[pl.DataFrame]:
     """Read so few rows at a time that their texts fit, of which each is shorter than its page."""
     import polars as pl
 
-    from recsys.memory import available_memory
     from recsys.panics import panics_as_errors
     from recsys.parquet_size import over_memory, pages_of
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from recsys.errors import DataError
+from recsys.ids import as_strings
 from recsys.panics import panics_as_errors
 from recsys.parquet_size import too_large
 from recsys.readers.columns import Request, choose_columns
@@ -54,5 +55,7 @@ def read_parquet(data: DataFile, request: Request) -> RawRatings:
 
 def _head(scan: pl.LazyFrame, name: str) -> list[object]:
     head = scan.select(name).head(_SAMPLE).collect()[name]
-    # Equal texts are held once in a column, and each by itself in a list.
-    return (head.str.head(_SAMPLE) if head.dtype == pl.String else head).to_list()
+    if head.dtype in (pl.String, pl.Categorical, pl.Enum):
+        # Equal texts are held once in a column, and each by itself in a list.
+        head = as_strings(head.drop_nulls()).str.head(_SAMPLE)
+    return head.to_list()

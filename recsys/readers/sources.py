@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import IO, Any, Protocol, cast
 
 from recsys.errors import DataError
+from recsys.memory import refuse_absurd
 from recsys.readers.members import choose_member, data_suffix
 
-__all__ = ["DataFile", "Folder", "open_data", "refuse_absurd", "refuse_endless"]
+__all__ = ["DataFile", "Folder", "open_data", "refuse_endless"]
 
 _BLOCK = 1 << 20
-_ABSURD_RATIO, _ABSURD_SIZE = 250, 1 << 28  # a file is refused when it exceeds both
+_REMEDY = " Unpack it yourself if it is in order."
 _LAYERS = 3  # a zip of a gz of a ...: with more layers than this it is no data set
 _MAGIC = {b"\x1f\x8b": "gz", b"\x28\xb5\x2f\xfd": "zst", b"PK\x03\x04": "zip", b"PK\x05\x06": "zip"}
 _PARQUET = b"PAR1"
@@ -210,7 +211,7 @@ class _Scratch:
             while block := source.read(_BLOCK):
                 written += len(block)
                 if packed_size is not None:
-                    refuse_absurd(written, packed_size, name)
+                    refuse_absurd(written, packed_size, name, _REMEDY)
                 sink.write(block)
         return target
 
@@ -241,21 +242,6 @@ class _Scratch:
                     f"byte {place + error.start}."
                 ) from None
         return target
-
-
-def refuse_absurd(size: int, packed_size: int, name: str) -> None:
-    """Refuse what expands to a size that it has only to do harm.
-
-    Raises
-    ------
-    DataError
-        If both the size in bytes and its ratio to the packed one are out of all proportion.
-    """
-    if size > _ABSURD_SIZE and size > _ABSURD_RATIO * packed_size:
-        raise DataError(
-            f"{name} expands to more than {_ABSURD_RATIO} times its size; it is damaged or meant "
-            "to do harm. Unpack it yourself if it is in order."
-        )
 
 
 def _unpacker(path: Path, packing: str) -> IO[bytes]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import numpy as np
 import polars as pl
 import pytest
@@ -9,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys.errors import DataError, UnknownIdError
-from recsys.ids import Ids
+from recsys.ids import Ids, as_id_series, as_strings
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 VALUES = st.one_of(
@@ -191,3 +194,25 @@ def test_a_long_id_is_quoted_by_its_beginning() -> None:
     assert str(caught.value) == (
         f"Unknown user '{'a' * 200}...'; the nearest id is '{'a' * 200}...'."
     )
+
+
+@pytest.mark.parametrize("dtype", [pl.Categorical, pl.Enum(["zz", "b", "a", "c"]), pl.String])
+def test_categories_become_strings(dtype: pl.DataType) -> None:
+    texts = ["b", "a", "b", "c", "a"]
+    assert as_strings(pl.Series("x", texts, dtype=dtype)).to_list() == texts
+    assert as_strings(pl.Series("x", [], dtype=dtype)).to_list() == []
+    assert as_id_series(pl.Series("x", texts, dtype=dtype), "item").dtype == pl.String
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="tells no memory")
+def test_equal_categories_are_held_once() -> None:
+    """A cast would hold 200 MB."""
+    many = pl.Series(["a" * 1_000_000], dtype=pl.Categorical).new_from_index(0, 200)
+    before = _resident()
+    strings = as_strings(many)
+    assert _resident() - before < 50_000_000
+    assert strings.str.len_bytes().to_list() == [1_000_000] * 200
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,10 @@ from recsys.errors import DataError
 from recsys.lsi import tables
 from recsys.lsi.documents import read_documents
 from recsys.manifest import _checksum
-from recsys.parquet_size import over_memory, pages_of, too_large
-from recsys.readers import sources
+from recsys.parquet_size import over_memory, pages_of, too_large, unpacked_size
+from recsys.readers import read_raw
+from recsys.readers.columns import Request
+from recsys.readers.sources import open_data
 
 N = 5_000_000
 REFUSED = r"has 5,000,000 rows, which take at least 0\.\d GiB in memory, and 0\.0 GiB are free"
@@ -48,7 +51,7 @@ def bomb(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (parquet_size, memory):
+    for module in (parquet_size, memory, tables):
         monkeypatch.setattr(module, "available_memory", lambda: 2**20)
 
 
@@ -99,7 +102,7 @@ LONG = 4_000_000
 
 @pytest.fixture
 def some_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (parquet_size, memory):
+    for module in (parquet_size, memory, tables):
         monkeypatch.setattr(module, "available_memory", lambda: LONG)
 
 
@@ -161,7 +164,7 @@ def test_documents_are_read_by_as_many_rows_as_their_texts_let(monkeypatch, tmp_
 def test_documents_that_are_many_times_the_file_are_refused(monkeypatch, tmp_path):
     path = repeated(tmp_path / "d.parquet", "text", "some words " * 100, 5000)
     assert sum(len(batch.texts) for batch in read_documents(path)) == 5000
-    monkeypatch.setattr(sources, "_ABSURD_SIZE", 1 << 20)
+    monkeypatch.setattr(memory, "_ABSURD_SIZE", 1 << 20)
     with pytest.raises(DataError, match=r"^d\.parquet expands to more than 250 times its size"):
         list(read_documents(path))
 
@@ -171,7 +174,7 @@ def test_a_list_whose_equal_texts_would_be_held_singly(monkeypatch, tmp_path):
     Recommender("popular").fit(contacts()).save(model)
     path = repeated(tmp_path / "users.parquet", "user", "u" * 10_000, 1000)
     for free, refused in ((20_000_000, False), (19_000_000, True)):
-        for module in (parquet_size, memory):
+        for module in (parquet_size, memory, tables):
             monkeypatch.setattr(module, "available_memory", lambda free=free: free)
         found = CliRunner().invoke(cli, ["recommend", str(model), "--users", path])
         assert ("1,000 rows, which take at least 0.0 GiB" in found.stderr) == refused
@@ -255,11 +258,19 @@ def test_lists_and_histories(bomb, little_memory, tmp_path, arguments):
     assert f"Error: {file} has 5,000,000 rows, which take at least" in found.stderr
 
 
+def read_raw_decision(path: Path) -> str:
+    with open_data(path) as data:
+        return read_raw(data, Request()).decision
+
+
 def swap_table(saved: Path, name: str, bomb: str, column: str) -> None:
     """Put the bomb in the place of a table, with the right checksums."""
     pl.scan_parquet(bomb).select(pl.col("item").alias(column)).sink_parquet(saved / name)
+    note_table(saved, json.loads((saved / "model.json").read_text()), name)
+
+
+def note_table(saved: Path, document: dict[str, Any], name: str) -> None:
     content = (saved / name).read_bytes()
-    document = json.loads((saved / "model.json").read_text())
     document["files"][name] |= {
         "sha256": hashlib.sha256(content).hexdigest(),
         "bytes": len(content),
@@ -283,3 +294,40 @@ def test_saved_indexes(bomb, little_memory, tmp_path):
     swap_table(saved, "terms.parquet", bomb, "term")
     with pytest.raises(ModelFileError, match=f"cannot be read: terms.parquet {REFUSED}"):
         LSI.load(saved)
+
+
+def test_saved_models_whose_equal_titles_would_be_held_singly(monkeypatch, tmp_path):
+    saved = tmp_path / "model"
+    Recommender("popular").fit(contacts()).save(saved)
+    path = repeated(tmp_path / "titles.parquet", "title", "t" * 10_000, 1000)
+    pl.scan_parquet(path).with_row_index("item").sink_parquet(saved / "items.parquet")
+    state = json.loads((saved / "model.json").read_text())
+    note_table(saved, state, "items.parquet")
+    monkeypatch.setattr(memory, "_ABSURD_SIZE", 1 << 20)
+    message = (
+        r"is damaged: items\.parquet expands to more than 250 times its size; it is damaged or"
+    )
+    with pytest.raises(ModelFileError, match=message):
+        Recommender.load(saved)
+
+
+@pytest.mark.parametrize("dtype", [pl.String, pl.Categorical])
+def test_sizes_count_equal_texts_singly(dtype):
+    frame = pl.DataFrame({"n": [1, 2, 3], "text": ["a" * 100, None, "a" * 100]})
+    size = unpacked_size(frame.with_columns(pl.col("text").cast(dtype)))
+    assert 3 * 8 + 2 * 100 <= size < 3 * 8 + 3 * 120
+
+
+def test_a_foreign_time_of_equal_long_texts_is_looked_at_by_its_beginning(tmp_path):
+    """A hundred of them are, which would be a gigabyte."""
+    path = tmp_path / "r.parquet"
+    text = "x" * 10_000_000
+    once = pa.DictionaryArray.from_arrays(pa.array(np.zeros(150, np.int32)), pa.array([text]))
+    table = pa.table({"user": np.arange(150), "item": np.arange(150), "timestamp": once})
+    for stored in (False, True):  # as strings, and as categories
+        pq.write_table(table, path, compression="zstd", store_schema=stored)
+        tracemalloc.start()
+        decision = read_raw_decision(path)
+        assert tracemalloc.get_traced_memory()[1] < 100_000_000
+        tracemalloc.stop()
+        assert "timestamp not used ('xxxx" in decision

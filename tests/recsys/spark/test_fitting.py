@@ -284,7 +284,5 @@ def test_a_table_that_does_not_fit_is_not_read(copied, monkeypatch):
     from recsys import parquet_size
 
     monkeypatch.setattr(parquet_size, "available_memory", lambda: 100)
-    with pytest.raises(
-        ModelFileError, match=r"users/part-.*parquet has .* rows?, which take"
-    ):
+    with pytest.raises(ModelFileError, match=r"users/part-.*parquet has .* rows?, which take"):
         Recommender.load(copied)
