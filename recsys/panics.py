@@ -9,7 +9,9 @@ from contextlib import contextmanager
 
 import polars as pl
 
-__all__ = ["panics_as_errors", "reason_of_system"]
+from recsys.errors import DataError
+
+__all__ = ["panics_as_errors", "reading_parquet", "reason_of_system"]
 
 
 @contextmanager
@@ -28,6 +30,23 @@ def panics_as_errors() -> Iterator[None]:
         yield
     except pl.exceptions.PanicException as error:
         raise pl.exceptions.ComputeError(str(error)) from None
+
+
+@contextmanager
+def reading_parquet(name: str) -> Iterator[None]:
+    """Turn whatever is wrong with a Parquet file into one sentence.
+
+    Raises
+    ------
+    DataError
+        If polars or the system cannot read it.
+    """
+    try:
+        with panics_as_errors():
+            yield
+    except (pl.exceptions.PolarsError, OSError) as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise DataError(f"{name} is a damaged Parquet file: {reason}.") from None
 
 
 def reason_of_system(error: BaseException) -> str | None:

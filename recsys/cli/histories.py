@@ -129,6 +129,7 @@ def _is_of_one_user(names: list[str] | None, reader: ReaderOptions) -> bool:
 def _of_one_user(path: str, names: list[str], reader: ReaderOptions) -> pl.DataFrame:
     import polars as pl
 
+    from recsys.panics import reading_parquet
     from recsys.parquet_size import too_large
 
     item = column_of(names, "item", reader.item_col)
@@ -136,14 +137,14 @@ def _of_one_user(path: str, names: list[str], reader: ReaderOptions) -> pl.DataF
     if item is None:
         return pl.Series("item", list(read_ids(path, "item"))).to_frame()
     roles = {role: name for role, name in (("item", item), ("rating", rating)) if name}
-    try:
-        if path.endswith(".parquet"):
-            table = pl.scan_parquet(path, glob=False)
+    chosen = [pl.col(name).alias(role) for role, name in roles.items()]
+    if path.endswith(".parquet"):
+        with reading_parquet(path):
             if reason := too_large(Path(path), roles.values(), _WORK):
                 raise CommandError(f"{path} {reason}")
-        else:
-            table = pl.read_csv(path, separator=_separator(path), infer_schema=False).lazy()
-        return table.select(pl.col(name).alias(role) for role, name in roles.items()).collect()
+            return pl.scan_parquet(path, glob=False).select(chosen).collect()
+    try:
+        return pl.read_csv(path, separator=_separator(path), infer_schema=False).select(chosen)
     except pl.exceptions.PolarsError as error:
         raise CommandError(f"{path} cannot be read as a table: {error}.") from error
 

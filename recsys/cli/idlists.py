@@ -80,22 +80,23 @@ def _from_parquet(path: str, kind: str) -> Sequence[Any]:
     import polars as pl
 
     from recsys.memory import available_memory
+    from recsys.panics import reading_parquet
     from recsys.parquet_size import over_memory, too_large, unpacked_size
 
-    try:
-        columns = pl.read_parquet_schema(path)
-    except pl.exceptions.PolarsError as error:
-        raise CommandError(f"{path} is not a Parquet file.") from error
-    column = column_of(list(columns), kind) or (next(iter(columns)) if len(columns) == 1 else None)
+    columns = first_row(path)
+    if columns is None:
+        raise CommandError(f"{path} is not a Parquet file.")
+    column = column_of(columns, kind) or (columns[0] if len(columns) == 1 else None)
     if column is None:
         raise CommandError(f"{path} has no column {kind}; it has {', '.join(columns)}.")
-    scan = pl.scan_parquet(path, glob=False).select(column)
-    if reason := too_large(Path(path), [column], _WORK):
-        raise CommandError(f"{path} {reason}")
-    ids = scan.collect()[column].drop_nulls()
-    if reason := over_memory(len(ids), 2 * unpacked_size(ids.to_frame()), available_memory()):
-        raise CommandError(f"{path} {reason}")
-    return ids.to_list()
+    with reading_parquet(path):
+        if reason := too_large(Path(path), [column], _WORK):
+            raise CommandError(f"{path} {reason}")
+        ids = pl.scan_parquet(path, glob=False).select(column).collect()[column].drop_nulls()
+        # Equal texts are held once in a column, and each by itself in a list.
+        if reason := over_memory(len(ids), 2 * unpacked_size(ids.to_frame()), available_memory()):
+            raise CommandError(f"{path} {reason}")
+        return ids.to_list()
 
 
 def _from_text(path: str, kind: str) -> list[str]:
@@ -148,7 +149,9 @@ def first_row(path: str) -> list[str] | None:
     if path.endswith(".parquet"):
         import polars as pl
 
-        with suppress(pl.exceptions.PolarsError):
+        from recsys.panics import panics_as_errors
+
+        with suppress(pl.exceptions.PolarsError), panics_as_errors():
             return list(pl.read_parquet_schema(path))
         return None
     with suppress(UnicodeDecodeError, OSError), Path(path).open(encoding="utf-8-sig") as file:

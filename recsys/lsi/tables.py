@@ -146,13 +146,10 @@ def _check_escapes(fields: dict[str, Any], place: str) -> None:
 def _parquet(data: DataFile) -> Opened:
     import polars as pl
 
-    from recsys.panics import panics_as_errors
+    from recsys.panics import reading_parquet
 
-    try:
-        with panics_as_errors():
-            names = pl.scan_parquet(data.path, glob=False).collect_schema().names()
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise _damaged(data, error) from None
+    with reading_parquet(data.name):
+        names = pl.scan_parquet(data.path, glob=False).collect_schema().names()
     return "Parquet", names, lambda columns: _parquet_rows(data, columns)
 
 
@@ -172,26 +169,19 @@ def _parquet_frames(data: DataFile, names: list[str]) -> Iterator[pl.DataFrame]:
     """Read so few rows at a time that their texts fit, of which each is shorter than its page."""
     import polars as pl
 
-    from recsys.panics import panics_as_errors
+    from recsys.panics import reading_parquet
     from recsys.parquet_size import over_memory, pages_of
 
-    try:
-        with panics_as_errors():
-            pages = pages_of(data.path, names)
-            needed = pages.rows * _DOCUMENT + 2 * pages.largest  # as it is packed, and unpacked
-            reason = over_memory(pages.rows, needed, available_memory())
-            if reason is not None:
-                raise DataError(f"{data.name} {reason}")
-            scan = pl.scan_parquet(data.path, glob=False).select(names)
-            step = max(1, min(_ROWS, _TEXTS // max(1, pages.largest)))
-            for start in range(0, pages.rows, step):
-                yield scan.slice(start, step).collect()
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise _damaged(data, error) from None
-
-
-def _damaged(data: DataFile, error: Exception) -> DataError:
-    return DataError(f"{data.name} is a damaged Parquet file: {str(error).partition(chr(10))[0]}.")
+    with reading_parquet(data.name):
+        pages = pages_of(data.path, names)
+        needed = pages.rows * _DOCUMENT + 2 * pages.largest  # as it is packed, and unpacked
+        reason = over_memory(pages.rows, needed, available_memory())
+        if reason is not None:
+            raise DataError(f"{data.name} {reason}")
+        scan = pl.scan_parquet(data.path, glob=False).select(names)
+        step = max(1, min(_ROWS, _TEXTS // max(1, pages.largest)))
+        for start in range(0, pages.rows, step):
+            yield scan.slice(start, step).collect()
 
 
 _READERS = {

@@ -6,7 +6,7 @@ import polars as pl
 
 from recsys.errors import DataError
 from recsys.ids import as_strings
-from recsys.panics import panics_as_errors
+from recsys.panics import reading_parquet
 from recsys.parquet_size import too_large
 from recsys.readers.columns import Request, choose_columns
 from recsys.readers.raw import RawRatings, describe_roles, without_foreign_time
@@ -27,22 +27,18 @@ def read_parquet(data: DataFile, request: Request) -> RawRatings:
         If the file is damaged, has no rows or more than memory could hold, or columns are missing
         or ambiguous.
     """
-    try:
-        with panics_as_errors():
-            scan = pl.scan_parquet(data.path, glob=False)
-            names = scan.collect_schema().names()
-            roles = choose_columns(names, request, data.name)
-            reason = too_large(data.path, [names[place] for _, place in roles.items()], _WORK)
-            if reason is not None:
-                raise DataError(f"{data.name} {reason}")
-            times = [] if roles.time is None else _head(scan, names[roles.time])
-            roles, remarks = without_foreign_time(roles, names, times, request)
-            chosen = {role: names[place] for role, place in roles.items()}
-            frame = scan.select(pl.col(name).alias(role) for role, name in chosen.items())
-            read = frame.collect(engine="streaming")
-    except (pl.exceptions.PolarsError, OSError) as error:
-        reason = str(error).partition("\n")[0]
-        raise DataError(f"{data.name} is a damaged Parquet file: {reason}.") from None
+    with reading_parquet(data.name):
+        scan = pl.scan_parquet(data.path, glob=False)
+        names = scan.collect_schema().names()
+        roles = choose_columns(names, request, data.name)
+        reason = too_large(data.path, [names[place] for _, place in roles.items()], _WORK)
+        if reason is not None:
+            raise DataError(f"{data.name} {reason}")
+        times = [] if roles.time is None else _head(scan, names[roles.time])
+        roles, remarks = without_foreign_time(roles, names, times, request)
+        chosen = {role: names[place] for role, place in roles.items()}
+        frame = scan.select(pl.col(name).alias(role) for role, name in chosen.items())
+        read = frame.collect(engine="streaming")
     if not len(read):
         raise DataError(f"{data.name} has no rows.")
     said = ["Parquet", describe_roles(roles, names, remarks)]
