@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Columns", "DenseColumns", "SparseColumns", "columns_of", "eliminated", "greedy"]
 
 _CHUNK = 1 << 22  # numbers that a temporary block of columns may hold
-_LARGEST_TRIANGLE = (
-    1 << 27
-)  # numbers in the factor that elimination makes of a sparse matrix: 1 GiB
+_LARGEST_TRIANGLE = 1 << 27  # numbers in the dense factor of a sparse matrix: 1 GiB
 _EPS = float(np.finfo(np.float64).eps)
 _STALE = 1e-6  # share of its last exact value below which a downdated figure is computed anew
 _TIE = 1e-9  # scores this close, relative to the best, count as equal: rounding must not decide

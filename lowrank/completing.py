@@ -15,7 +15,7 @@ from lowrank.approximation import LowRank
 from lowrank.biases import Biases
 from lowrank.completion import BiasedFactors, als_sweeps
 from lowrank.nuclear_norm import check_positive, root_mean_square
-from lowrank.observed import hold_out, observed_entries
+from lowrank.observed import Entries, hold_out, observed_entries
 from lowrank.soft_imputation import (
     held_out_path,
     penalties_to,
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
     from scipy.sparse import csr_array
 
-    from lowrank.observed import Entries
     from lowrank.operators import FloatArray
 
 __all__ = ["METHODS", "Completion", "complete"]
@@ -42,9 +41,10 @@ _PENALTIES = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.001)
 _PATIENCE = 2  # candidates with a clearly higher held-out error that end a search
 _CLEARLY = 1.001
 _HELD_OUT = 0.1
+_HOPELESS = float(np.finfo(np.float64).max)  # the error of a candidate that cannot be fitted
 # Entries outside 2**-x ... 2**x are rescaled: their squares must neither overflow nor vanish.
 _SAFE_EXPONENT = 30
-_LARGEST_EXPONENT = 1000
+_LARGEST_EXPONENT = {"float32": 126, "float64": 1000}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -235,16 +235,21 @@ def complete(
     exponent = math.frexp(float(np.abs(known.data).max()))[1]
     if abs(exponent) <= _SAFE_EXPONENT:
         return run(known, rank, regularization, biases, random_state)
-    unit = 2.0 ** max(-_LARGEST_EXPONENT, min(_LARGEST_EXPONENT, exponent))
+    limit = _LARGEST_EXPONENT[str(known.dtype)]
+    exponent = max(-limit, min(limit, exponent))
+    unit = 2.0**exponent
     if regularization is not None and method == "soft-impute":
         regularization /= unit
     known = (known.astype(np.float64) * (1 / unit)).astype(known.dtype)
-    return _times(run(known, rank, regularization, biases, random_state), unit)
+    return _times(run(known, rank, regularization, biases, random_state), exponent)
 
 
-def _times(found: Completion, unit: float) -> Completion:
-    """Return the completion of a matrix from that of the matrix divided by a number."""
+def _times(found: Completion, exponent: int) -> Completion:
+    """Return the completion of a matrix from that of the matrix divided by 2**exponent."""
+    unit = 2.0**exponent
     size = found.factors.dtype.type(unit)
+    half = exponent // 2  # for each of the factors: one alone might overflow
+    left, right = found.factors.left, found.factors.right
     relative = found.method == "als"  # whose penalty counts in units of the entries' deviation
     error = found.held_out_rmse
     return replace(
@@ -252,7 +257,7 @@ def _times(found: Completion, unit: float) -> Completion:
         mean=found.mean * unit,
         row_bias=found.row_bias * size,
         column_bias=found.column_bias * size,
-        factors=found.factors * unit,
+        factors=LowRank(np.ldexp(left, half), np.ldexp(right, exponent - half)),
         regularization=found.regularization * (1.0 if relative else unit),
         rmse=found.rmse * unit,
         held_out_rmse=None if error is None else error * unit,
@@ -281,7 +286,13 @@ def _by_als(
         parts = hold_out(X, _HELD_OUT, random_state)
         found = _best_of_ranks(*parts, ranks, penalties, biases, random_state)
         k, regularization = found.k, found.regularization
-    fitted, rmse = _fitted_als(X, k, regularization, biases, random_state)
+    fitted = _fitted_als(X, k, regularization, biases, random_state)
+    if fitted is None:
+        raise ValueError(
+            f"regularization must be larger than {regularization:g} for k={k} columns: with it the "
+            f"least squares of these entries are singular in {X.dtype}."
+        )
+    rows, columns = (axis.astype(np.intp, copy=False) for axis in X.tocoo().coords)
     return Completion(
         mean=fitted.mean,
         row_bias=fitted.row_bias,
@@ -289,23 +300,26 @@ def _by_als(
         factors=LowRank(fitted.row_factors, fitted.column_factors),
         method="als",
         regularization=regularization,
-        rmse=rmse,
+        rmse=_error_at(fitted, Entries(rows, columns, X.data)),
         held_out_rmse=found and found.error,
     )
 
 
 def _fitted_als(
     X: csr_array, k: int, regularization: float, biases: bool, random_state: Any
-) -> tuple[BiasedFactors, float]:
+) -> BiasedFactors | None:
+    """Return what sweeps converge to; None where the penalty is lost in rounding."""
     previous = math.inf
     sweeps = als_sweeps(
         X, k, regularization=regularization, biases=biases, random_state=random_state
     )
     for sweep in islice(sweeps, _SWEEPS):
+        if not math.isfinite(sweep.objective):
+            return None
         if previous - sweep.objective <= _STALLED * sweep.objective:
             break
         previous = sweep.objective
-    return sweep.factors, sweep.rmse
+    return sweep.factors
 
 
 class _Candidate(NamedTuple):
@@ -328,8 +342,9 @@ def _best_of_ranks(
     """
 
     def candidate(k: int, penalty: float) -> _Candidate:
-        fitted, _ = _fitted_als(kept, k, penalty, biases, random_state)
-        return _Candidate(_held_out_error(fitted, others), k, penalty)
+        fitted = _fitted_als(kept, k, penalty, biases, random_state)
+        error = _HOPELESS if fitted is None else _error_at(fitted, others)
+        return _Candidate(error, k, penalty)
 
     def best_of_each() -> Iterator[_Candidate]:
         near = penalties
@@ -354,8 +369,9 @@ def _lowest(candidates: Iterable[_Candidate]) -> _Candidate:
     return best
 
 
-def _held_out_error(fitted: BiasedFactors, others: Entries) -> float:
-    rows, columns, values = others
+def _error_at(fitted: BiasedFactors, entries: Entries) -> float:
+    """Return the root mean squared error over some entries."""
+    rows, columns, values = entries
     predicted = LowRank(fitted.row_factors, fitted.column_factors).entries(rows, columns)
     predicted += fitted.row_bias[rows] + fitted.column_bias[columns]
     return root_mean_square(values - predicted - fitted.mean)

@@ -233,7 +233,10 @@ def _no_worse(found: _Point, before: _Point) -> _Point:
 
 
 def _swept(problem: Problem, Z: _Factors) -> _Factors:
-    """Lower the squares at the known entries + lambda (||A||^2 + ||B||^2) over Z = A B'."""
+    """Lower the squares at the known entries + lambda (||A||^2 + ||B||^2) over Z = A B'.
+
+    Z itself where lambda is so small that the least squares are singular to rounding.
+    """
     root = np.sqrt(Z.s)
     A = kernels.aligned_zeros(Z.U.shape, Z.U.dtype)
     B = kernels.aligned_zeros(Z.V.shape, Z.V.dtype)
@@ -242,7 +245,7 @@ def _swept(problem: Problem, Z: _Factors) -> _Factors:
     for _ in range(_SWEEPS):
         kernels.als_half_sweep(*problem.rows, B, penalty=row_penalty, factors=A)
         kernels.als_half_sweep(*problem.columns, A, penalty=column_penalty, factors=B)
-    return _balanced(A, B)
+    return _balanced(A, B) if np.isfinite(A).all() and np.isfinite(B).all() else Z
 
 
 def _balanced(A: FloatArray, B: FloatArray) -> _Factors:

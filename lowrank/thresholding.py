@@ -262,13 +262,16 @@ def _per_entry(A: Any, unit: float) -> float:
 
 
 def _shrinker(s: NDArray[Any], beta: float, unit: float) -> NDArray[Any]:
-    """Return sqrt((y^2 - beta - 1)^2 - 4 beta) / y of y = s / unit, times the unit."""
-    if unit == 0.0:
-        return s
-    y = s.astype(np.float64) / unit
-    inside = np.maximum((y**2 - beta - 1) ** 2 - 4 * beta, 0)
-    kept = y > 1 + math.sqrt(beta)
-    return np.where(kept, np.sqrt(inside) / np.where(kept, y, 1), 0) * unit
+    """Return sqrt((y^2 - beta - 1)^2 - 4 beta) / y of y = s / unit, times the unit.
+
+    It is s sqrt((1 - (high / s)^2) (1 - (low / s)^2)) with the edges of the noise's singular
+    values, in which no square can overflow.
+    """
+    wide, root = s.astype(np.float64), math.sqrt(beta)
+    kept = wide > (1 + root) * unit
+    shares = unit / np.where(kept, wide, math.inf)
+    factors = (1 - ((1 + root) * shares) ** 2) * (1 - ((1 - root) * shares) ** 2)
+    return np.where(kept, wide * np.sqrt(np.maximum(factors, 0)), 0)
 
 
 def _svd_down_to(A: Any, tau: float, random_state: Any) -> SVD:

@@ -13,7 +13,7 @@ from recsys.errors import DataError, NotFittedError
 from recsys.models import make_model
 from recsys.models.base import Model, Step
 from recsys.models.baselines import Popular
-from recsys.training import summarise
+from recsys.training import require_finite, summarise
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,8 +86,8 @@ class Fitted:
         ------
         DataError
             If `ratings` is something else, such as a frame, or holds none, if the model cannot use
-            them (implicit feedback given to a model of rating values), or `validation` has other
-            users or items.
+            them (implicit feedback given to a model of rating values), if its parameters lead to
+            numbers that are not finite, or `validation` has other users or items.
         """
         check_ratings(ratings)
         if validation is not None and validation.shape != ratings.shape:
@@ -165,6 +165,7 @@ class Fitted:
         start = time.perf_counter()
         self.model.fit(ratings, on_step=each, **settings)
         seconds = time.perf_counter() - start
+        require_finite(self.model)
         self._restore(ratings, summarise(ratings, seconds, last[0] if last else None))
         return self
 

@@ -1,4 +1,4 @@
-"""The summary of a fit, which is kept and saved with the model."""
+"""What comes after a fit: a look at what was fitted, and the summary that is saved with it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recsys.models.base import Floats, Step
+from recsys.errors import DataError
+from recsys.models.base import Floats, Model, Step
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from recsys.ratings import Ratings
 
-__all__ = ["clip_to_range", "summarise"]
+__all__ = ["clip_to_range", "require_finite", "summarise"]
 
 
 def summarise(ratings: Ratings, seconds: float, last: Step | None) -> dict[str, Any]:
@@ -41,6 +42,26 @@ def summarise(ratings: Ratings, seconds: float, last: Step | None) -> dict[str, 
         "train_rmse": last.train_rmse if last else None,
         "validation_rmse": last.validation_rmse if last else None,
     }
+
+
+def require_finite(model: Model) -> None:
+    """Refuse a fitted model with a NaN or an infinity, which would recommend nothing or nonsense.
+
+    Raises
+    ------
+    DataError
+        Naming what is not finite.
+    """
+    for name, array in model.arrays().items():
+        if array.dtype.kind != "f":
+            continue
+        with np.errstate(invalid="ignore"):  # of infinities of either sign
+            total = array.sum(dtype=np.float64)  # unlike isfinite, it needs no memory
+        if not np.isfinite(total):
+            raise DataError(
+                f"The fit of {model.name} broke down, with numbers in {name} that are not finite; "
+                "choose parameters nearer to their defaults."
+            )
 
 
 def clip_to_range(predicted: Floats, training: Mapping[str, Any]) -> Floats:

@@ -104,6 +104,8 @@ def top_k(
     weight = None if weight is None else _float32(weight)
     candidates = np.arange(len(y), dtype=np.int32)
     if allowed is not None:
+        if allowed.shape != (len(y),):
+            raise ValueError(f"allowed must have shape ({len(y)},); got {allowed.shape}.")
         candidates = candidates[allowed]
     if not prune or 4 * n > len(candidates):
         order = in_given_order(candidates)

@@ -48,9 +48,9 @@ def loadings(
     ImportError
         If matplotlib is not installed.
     ValueError
-        If there is no component, or the names are not as many as the features.
+        If there is no component, `count` is below 1, or the names are not as many as the features.
     """
-    rows = _components(components)[:count]
+    rows = _components(components, count)
     found = getattr(components, "feature_names_in_", None) if names is None else names
     if found is not None and len(found) != rows.shape[1]:
         raise ValueError(f"names must have length {rows.shape[1]}; got {len(found)}.")
@@ -110,9 +110,10 @@ def eigen_images(
     ImportError
         If matplotlib is not installed.
     ValueError
-        If there is no component, or `shape` does not have as many pixels as they have entries.
+        If there is no component, `count` is below 1, or `shape` does not have as many pixels as
+        they have entries.
     """
-    rows = _components(components)[:count]
+    rows = _components(components, count)
     height, width = _image_shape(rows.shape[1], shape)
     across = int(np.ceil(np.sqrt(len(rows))))
     down = -(-len(rows) // across)
@@ -143,10 +144,13 @@ def _image_shape(pixels: int, shape: tuple[int, int] | None) -> tuple[int, int]:
     return int(height), int(width)
 
 
-def _components(given: Any) -> NDArray[Any]:
+def _components(given: Any, count: int) -> NDArray[Any]:
+    """Return the first components, `count` of them at most."""
     rows = np.asarray(getattr(given, "components_", given))
     if rows.ndim != 2 or 0 in rows.shape:
         raise ValueError(
             f"components must have at least one row and one column; got shape {rows.shape}."
         )
-    return rows
+    if count < 1:
+        raise ValueError(f"count must be at least 1; got {count}.")
+    return rows[:count]

@@ -176,7 +176,8 @@ class _Json(Sink):
     def _write(self, frame: pl.DataFrame) -> None:
         if not len(frame):
             return
-        rows = ",\n".join(frame.write_ndjson().splitlines())
+        # Not splitlines, which also ends a line at what may stand in a title, such as U+2028.
+        rows = frame.write_ndjson().rstrip("\n").replace("\n", ",\n")
         separator = ",\n" if self.has_rows else self._opening()
         self.stream.write(f"{separator}{rows}".encode())
         self.has_rows = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -222,7 +222,8 @@ def time_split(
     ratings : Ratings
         With times.
     test_fraction : float
-        Share of the ratings that is to be newer; more are where several have the time of the cut.
+        Share of the ratings that is to be newer; more are where several have the time of the cut,
+        and fewer where so many have the oldest time that nothing would be left to learn from.
     cut : int, optional
         The point in time itself, in seconds since 1970-01-01 UTC.
 
@@ -246,6 +247,8 @@ def time_split(
         n_test = round(len(times) * test_fraction) if 0 < test_fraction < 1 else 0
         _check_parts(len(times), n_test, test_fraction)
         cut = int(np.partition(times, len(times) - n_test)[len(times) - n_test])
+        if cut == times.min() < times.max():
+            cut = int(times[times > cut].min())
     held_out = times >= cut
     if held_out.all() or not held_out.any():
         raise DataError(
@@ -357,7 +360,10 @@ def _place_in_row(ratings: Ratings, order: NDArray[np.int64]) -> NDArray[np.int6
 
 
 def _moment(seconds: int) -> str:
-    moment = datetime.fromtimestamp(seconds, tz=UTC)
+    try:
+        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
+    except OverflowError:  # before the year 1
+        return f"{seconds} s after 1970"
     return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
 
 

@@ -229,16 +229,25 @@ def word_contexts(
 def _ppmi(counts: Any) -> Any:
     """Return max(0, ln(#(w, c) # / (#(w) #(c))))."""
     coo = counts.tocoo()
-    of_words, of_contexts = (np.asarray(counts.sum(axis=axis)).ravel() for axis in (1, 0))
-    expected = of_words[coo.row] * of_contexts[coo.col] / coo.data.sum()
+    of_words, of_contexts = _totals(coo)
+    expected = of_words[coo.row] * of_contexts[coo.col] / of_words.sum()
     return _with_data(coo, np.maximum(np.log(coo.data / expected), 0))
 
 
 def _square_roots(counts: Any) -> Any:
     """Return sqrt(#(w, c)) / (#(w) #(c))^(1/4)."""
     coo = counts.tocoo()
-    of_words, of_contexts = (np.asarray(counts.sum(axis=axis)).ravel() for axis in (1, 0))
+    of_words, of_contexts = _totals(coo)
     return _with_data(coo, np.sqrt(coo.data / np.sqrt(of_words[coo.row] * of_contexts[coo.col])))
+
+
+def _totals(coo: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return how often each word, and each context, occurs: sums that outgrow float32."""
+    of_words, of_contexts = (
+        np.bincount(places, coo.data, length).astype(np.float64, copy=False)
+        for places, length in zip((coo.row, coo.col), coo.shape, strict=True)
+    )
+    return of_words, of_contexts
 
 
 def _with_data(coo: Any, data: Any) -> Any:

@@ -85,9 +85,10 @@ class Labels:
         if self.values.dtype == pl.String:
             return str(query)
         try:
-            return int(query)
-        except (TypeError, ValueError):
+            number = int(query)
+        except (OverflowError, TypeError, ValueError):
             return query
+        return number if number == query or str(number) == query else query
 
     def _nearest(self, query: Any) -> str:
         names = map(str, self.values.to_list())

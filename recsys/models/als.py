@@ -23,7 +23,7 @@ from recsys.models.base import (
     axes,
     check_indices,
 )
-from recsys.models.stopping import ValidationWatch, validation_rmse
+from recsys.models.stopping import ValidationWatch, breakdown, validation_rmse
 
 if TYPE_CHECKING:
     from lowrank.bayesian import Posterior, RowPrior
@@ -136,7 +136,8 @@ class ALS(FactorModel):
         Raises
         ------
         DataError
-            If `ratings` are implicit, or the numbers overflow with these parameters.
+            If `ratings` are implicit, or the fit breaks down in single precision with these
+            parameters.
         """
         self.require_values(ratings)
         # Only the items and the mean are kept of the best sweep: the users follow from them.
@@ -144,10 +145,7 @@ class ALS(FactorModel):
         previous, watch = math.inf, ValidationWatch()
         for number, sweep in enumerate(islice(self._sweeps(ratings, start), self.iterations), 1):
             if not math.isfinite(sweep.objective):
-                raise DataError(
-                    f"The fit of {self.name} overflows with these parameters; choose smaller ones "
-                    f"(regularization {self.regularization:g}, count_power {self.count_power:g})."
-                )
+                raise breakdown(self, "regularization", "count_power")
             self._take(sweep)
             step = self._step(number, sweep, validation)
             if on_step is not None:

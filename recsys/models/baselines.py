@@ -109,10 +109,12 @@ class Bias(BiasedModel):
 
     def with_users(self, histories: Histories) -> Self:
         """Return the model whose users are these; their biases, with those of the items fixed."""
+        check_indices(histories.indices, self.n_items, "item")
         return self.with_arrays(user_bias=self._solve(histories, self.item_bias, self.user_damping))
 
     def with_items(self, histories: Histories) -> Self:
         """Return the model whose items are these; their biases, with those of the users fixed."""
+        check_indices(histories.indices, self.n_users, "user")
         return self.with_arrays(item_bias=self._solve(histories, self.user_bias, self.item_damping))
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
@@ -121,7 +123,8 @@ class Bias(BiasedModel):
         With no ratings of the user, the score is the mean and the item's bias.
         """
         asked = check_indices(items, self.n_items, "item")
-        residuals = history.values - np.float32(self.global_mean) - self.item_bias[history.indices]
+        rated = check_indices(history.indices, self.n_items, "item")
+        residuals = history.values - np.float32(self.global_mean) - self.item_bias[rated]
         terms = residuals / np.float32(max(1, len(residuals)) + self.user_damping)
         base = self.item_bias[asked] + np.float32(self.global_mean)
         return Explanation(base, np.tile(terms, (len(asked), 1)))
@@ -265,9 +268,8 @@ class Random(BaseModel):
         """Scores of all items for each user, shape (n_block, n_items)."""
         u = check_indices(users, self.n_users, "user")
         block = np.empty((len(u), self.n_items), dtype=np.float32)
-        for row in range(
-            len(u)
-        ):  # the 64-bit states of a whole block would take four times its size
+        # Row by row: the 64-bit states of a whole block would take four times its size.
+        for row in range(len(u)):
             block[row] = self._scores(u[row : row + 1], np.arange(self.n_items))
         return block
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from recsys.errors import DataError
 from recsys.models.base import Histories, Range, Step
 from recsys.models.posterior import PosteriorModel
-from recsys.models.stopping import ValidationWatch, validation_rmse
+from recsys.models.stopping import ValidationWatch, breakdown, validation_rmse
 
 if TYPE_CHECKING:
     from lowrank.gibbs import GibbsSweep
@@ -132,7 +132,8 @@ class Bayes(PosteriorModel):
         Raises
         ------
         DataError
-            If `ratings` are implicit.
+            If `ratings` are implicit, or the fit breaks down in single precision with these
+            parameters.
         """
         self.require_values(ratings)
         history = Histories(ratings.indptr, ratings.indices, ratings.values)
@@ -163,6 +164,8 @@ class Bayes(PosteriorModel):
         )
         before, watch = -math.inf, ValidationWatch()
         for number, sweep in enumerate(islice(sweeps, self.iterations), start=1):
+            if not math.isfinite(sweep.free_energy):
+                raise breakdown(self, "temperature", "count_power")
             if validation is not None or on_step is not None:
                 self._take([sweep])
             step = self._step(number, sweep, validation)

@@ -200,12 +200,14 @@ class ImplicitALS(_LibraryFactors):
 
     def with_users(self, histories: Histories) -> Self:
         """Return the model whose users are these, each solved for exactly, the items fixed."""
+        check_indices(histories.indices, self.n_items, "item")
         factors = self._solved(histories, self.item_factors)
         bias = np.zeros(len(factors), dtype=np.float32)
         return self.with_arrays(user_factors=factors, user_bias=bias)
 
     def with_items(self, histories: Histories) -> Self:
         """Return the model whose items are these, each solved for exactly, the users fixed."""
+        check_indices(histories.indices, self.n_users, "user")
         factors = self._solved(histories, self.user_factors)
         bias = np.zeros(len(factors), dtype=np.float32)
         return self.with_arrays(item_factors=factors, item_bias=bias)
@@ -251,7 +253,6 @@ class ImplicitALS(_LibraryFactors):
 
     def _solved(self, histories: Histories, other: Floats) -> Floats:
         """Return the vectors of some users (or items), with those of the other side fixed."""
-        check_indices(histories.indices, len(other), "item")
         if not histories.n_rows:
             return np.zeros((0, other.shape[1]), dtype=np.float32)
         matrix = library_matrix(rows_of(histories, len(other), self.unit))

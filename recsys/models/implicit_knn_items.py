@@ -101,7 +101,8 @@ def _weighted(
         weighted.data *= (BM25_K1 + 1) / (damping + weighted.data) * idf[new.indices]
         return weighted
     if model.weighting == "tfidf":
-        weighted.data = np.sqrt(weighted.data) * idf[new.indices]
+        with np.errstate(invalid="ignore"):  # with a negative rating: like none
+            weighted.data = np.sqrt(weighted.data) * idf[new.indices]
     size = np.sqrt(np.bincount(rows, weighted.data**2, minlength=new.shape[0]))[rows]
     weighted.data = np.divide(weighted.data, size, out=np.zeros_like(size), where=size > 0)
     return weighted

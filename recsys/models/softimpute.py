@@ -145,11 +145,13 @@ class SoftImpute(FactorModel):
         The factors of Z, taken so that Z is ``A M'`` and its penalty ``(|A|^2 + |M|^2) / 2``, are
         each other's ridge regressions.
         """
+        check_indices(histories.indices, self.n_items, "item")
         bias, factors = self._users(histories)
         return self.with_arrays(user_bias=bias, user_factors=factors)
 
     def with_items(self, histories: Histories) -> Self:
         """Return the model whose items are these: a bias and a ridge solve, the users fixed."""
+        check_indices(histories.indices, self.n_users, "user")
         bias, factors = self._solved(
             histories, self.user_bias, self.user_factors, self.item_damping
         )
@@ -162,7 +164,7 @@ class SoftImpute(FactorModel):
         user's factors, which are linear in it. ``base`` is the mean and the bias of the item.
         """
         asked = check_indices(items, self.n_items, "item")
-        rated = history.indices
+        rated = check_indices(history.indices, self.n_items, "item")
         M = self.item_factors[rated].astype(np.float64)
         deviation = history.values - np.float64(self.global_mean) - self.item_bias[rated]
         divisor = len(rated) + self.user_damping

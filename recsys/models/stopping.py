@@ -1,4 +1,4 @@
-"""When to stop sweeping: validation that no longer gets better."""
+"""When to stop sweeping: validation that no longer gets better, or numbers that are none."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from recsys.errors import DataError
+
 if TYPE_CHECKING:
     from recsys.models.base import Model
     from recsys.ratings import Ratings
 
-__all__ = ["ValidationWatch", "validation_rmse"]
+__all__ = ["ValidationWatch", "breakdown", "validation_rmse"]
 
 _PATIENCE = 3  # sweeps without a better validation RMSE before the fit stops
 
@@ -53,3 +55,20 @@ def validation_rmse(model: Model, held_out: Ratings | None) -> float | None:
         return None
     predicted = model.predict(held_out.user_index_of_nonzeros(), held_out.indices)
     return float(np.sqrt(np.mean((predicted - held_out.values) ** 2, dtype=np.float64)))
+
+
+def breakdown(model: Model, *names: str) -> DataError:
+    """Return the error that a fit has come to numbers that are none, and what may mend it.
+
+    Parameters
+    ----------
+    model : Model
+    *names : str
+        The parameters that it may be due to; numbers, with defaults.
+    """
+    own = " and ".join(f"{name} {getattr(model, name):g}" for name in names)
+    usual = " and ".join(f"{getattr(type(model), name):g}" for name in names)
+    return DataError(
+        f"The fit of {model.name} leaves the range of single precision with {own}; "
+        f"choose values nearer to {usual}."
+    )

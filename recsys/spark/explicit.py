@@ -8,9 +8,11 @@ among the unknowns. They end with the users, so that the result is the model of
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from recsys.models.base import Floats, Step
+from recsys.models.stopping import breakdown
 from recsys.spark.biases import Biases, damped_biases, residuals
 from recsys.spark.files import written
 from recsys.spark.fitting import FitJob, Fitted
@@ -86,13 +88,24 @@ def _solve(job: FitJob, others: DataFrame, mean: float, *, of_users: bool, name:
 
 
 def _mean_residual(job: FitJob, solved: DataFrame) -> float:
-    """Return what the mean is off by: each bias has sum e = penalty * b (see `als_sweeps`)."""
+    """Return what the mean is off by: each bias has sum e = penalty * b (see `als_sweeps`).
+
+    Raises
+    ------
+    DataError
+        If it is no number, since the sweep broke down in single precision.
+    """
     from pyspark.sql import functions as sql
 
     power, regularization = (job.parameters[name] for name in ("count_power", "regularization"))
     weight = sql.pow(sql.greatest("count", sql.lit(1)).cast("double"), sql.lit(float(power)))
     total = solved.agg(sql.sum(weight * sql.col("bias"))).first()[0]
-    return float(regularization * total / job.summary.ratings)
+    residual = float(regularization * total / job.summary.ratings)
+    if not math.isfinite(residual):
+        from recsys.models.als import ALS
+
+        raise breakdown(ALS(**job.parameters), "regularization", "count_power")
+    return residual
 
 
 def _penalty(job: FitJob) -> float:

@@ -182,7 +182,7 @@ def fit(
             from recsys.spark.implicit import fit_implicit as fit_model
         fitted = fit_model(job)
         with watching(spark, "writing", say):
-            result = _write(folder, out, name, job, coded, fitted, table, start)
+            result = _write(folder, out, name, job, coded, fitted, start)
         scratch.delete()
     return result
 
@@ -278,7 +278,6 @@ def _write(
     job: FitJob,
     coded: Encoded,
     fitted: Fitted,
-    table: RatingsTable,
     start: float,
 ) -> SparkModel:
     """Write the tables, then the manifest."""

@@ -281,6 +281,13 @@ def test_shrinkage_by_formula():
     np.testing.assert_allclose(B.toarray()[[0, 1], [0, 1]], expected, rtol=1e-12)
 
 
+def test_denoise_of_a_matrix_whose_noise_is_only_rounding():
+    signal = np.full((16, 11), 1e6)
+    np.testing.assert_allclose(denoise(signal).toarray(), signal, rtol=1e-12)
+    far = denoise(np.diag([1.0, 1e-200]), 1e-200)
+    assert float(far[0, 0]) == pytest.approx(1.0)
+
+
 def test_denoise_without_noise_returns_the_matrix():
     signal, _ = planted()
     for method in ("hard", "shrink", "soft"):

@@ -39,7 +39,13 @@ def rms(values):
 @methods
 @pytest.mark.parametrize(
     ("size", "dtype"),
-    [(2.0**-900, np.float64), (2.0**900, np.float64), (2.0**-120, np.float32), (2.0**120, "f4")],
+    [
+        (2.0**-900, np.float64),
+        (2.0**900, np.float64),
+        (2.0**-120, np.float32),
+        (2.0**120, "f4"),
+        (2.0**124, "f4"),  # the largest entries are near the largest number there is
+    ],
 )
 @pytest.mark.parametrize("penalty", [None, 0.5])
 def test_every_scale_is_completed_alike(method, size, dtype, penalty):
@@ -55,6 +61,23 @@ def test_every_scale_is_completed_alike(method, size, dtype, penalty):
     assert scaled.regularization / unit == pytest.approx(plain.regularization, rel=1e-3)
     if penalty is None:
         assert scaled.held_out_rmse / size == pytest.approx(plain.held_out_rmse, rel=1e-2)
+
+
+def test_a_penalty_that_is_lost_in_rounding_is_refused():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 30)).astype(np.float32)
+    X[rng.random(X.shape) < 0.85] = np.nan
+    with pytest.raises(ValueError, match=r"larger than 1e-30 for k=10 .* singular in float32\."):
+        complete(X, k=10, regularization=1e-30)
+    assert complete(X, regularization=1e-30).rank < 10  # of the ranks that can be fitted
+
+
+def test_an_error_far_below_the_entries_is_not_a_difference_of_sums():
+    rng = np.random.default_rng(0)
+    X = np.outer(rng.normal(size=60), rng.normal(size=40)).astype(np.float32)
+    X[rng.random(X.shape) < 0.3] = np.nan
+    result = complete(X, k=2, regularization=1e-3)
+    assert result.rmse == pytest.approx(np.sqrt(np.nanmean((X - result.toarray()) ** 2)), rel=1e-2)
 
 
 @methods
@@ -102,7 +125,7 @@ def test_als_is_that_of_the_sweeps():
     X, _ = table()
     result = complete(X, k=3, regularization=0.4)
     for sweep in islice(als_sweeps(observed_entries(X), 3, regularization=0.4), 100):
-        if sweep.rmse == result.rmse:
+        if sweep.rmse == pytest.approx(result.rmse, rel=1e-12):
             break
     else:
         raise AssertionError("no sweep gives the result")

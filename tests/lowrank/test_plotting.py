@@ -267,3 +267,9 @@ def test_the_import_does_not_need_matplotlib_but_a_picture_does():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "needs matplotlib; install it with pip install lowrank-recsys[plot]." in done.stdout
+
+
+@pytest.mark.parametrize("draw", [loadings, eigen_images])
+def test_nothing_to_draw_is_refused(draw):
+    with pytest.raises(ValueError, match="count must be at least 1; got 0"):
+        draw(np.ones((2, 4)), count=0)

@@ -231,6 +231,15 @@ def test_single_precision_stays_single():
     assert other.objectives[-1] == pytest.approx(one.objectives[-1], rel=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore::lowrank.svd.ConvergenceWarning")
+def test_a_penalty_that_is_lost_in_rounding_is_as_good_as_none():
+    X = table(n=80, m=50).astype(np.float32)
+    solution = soft_impute(X, 1e-9)
+    assert np.isfinite(solution.matrix.toarray()).all()
+    assert (np.diff(solution.objectives) <= 0).all()
+    assert solution.rmse < 0.3 * np.nanstd(X)
+
+
 def test_above_the_largest_penalty_the_solution_is_zero():
     X = table()
     largest = largest_regularization(X)

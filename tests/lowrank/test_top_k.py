@@ -257,6 +257,14 @@ def test_what_is_left_over_says_so():
     assert found.scores.tolist() == [[2, 1, -np.inf]]
 
 
+def test_more_answers_than_are_kept_for_a_block_of_users():
+    n = 2**20 + 1
+    items = np.arange(n, dtype=np.float32)[:, None]
+    found = kernels.top_k(np.ones((1, 1), np.float32), items, n)
+    assert found.counts.tolist() == [n]
+    np.testing.assert_array_equal(found.items[0], np.arange(n)[::-1])
+
+
 def test_no_items_to_choose_from():
     users, items, _, _ = problem(3, 5, 2, seed=1)
     found = kernels.top_k(users, items, 4, allowed=np.zeros(5, bool))
@@ -268,6 +276,12 @@ def test_n_below_one_is_refused():
     users, items, _, _ = problem(3, 5, 2, seed=1)
     with pytest.raises(ValueError, match="n must be at least 1; got 0"):
         kernels.top_k(users, items, 0)
+
+
+def test_a_mask_of_other_items_is_refused():
+    users, items, _, _ = problem(3, 5, 2, seed=1)
+    with pytest.raises(ValueError, match=r"allowed must have shape \(5,\); got \(4,\)"):
+        kernels.top_k(users, items, 2, allowed=np.ones(4, bool))
 
 
 @pytest.mark.skipif(not COMPILED, reason="no compiled kernels in this installation")

@@ -134,6 +134,15 @@ def test_items_that_everybody_or_nobody_has_make_no_nan(weighting):
         assert np.isfinite(model.scores(np.arange(len(some)))).all()
 
 
+@pytest.mark.parametrize("weighting", ["cosine", "tfidf", "bm25"])
+def test_negative_ratings_make_no_nan(weighting, ratings):
+    values = np.where(ratings.indices < 3, -ratings.values, ratings.values)
+    negative = replace(ratings, values=values, implicit=False)
+    model = make_model("implicit-knn", weighting=weighting).fit(negative)
+    assert np.isfinite(model.scores(np.arange(60))).all()
+    assert np.isfinite(model.with_items(item_rows(negative)).scores(np.arange(60))).all()
+
+
 def test_fewer_neighbours_than_asked_for_are_not_padded_with_item_0():
     table = np.pad(np.kron(np.eye(3), np.ones((4, 2))), ((0, 0), (1, 0)))
     ratings = Ratings.from_matrix(np.where(table > 0, 1.0, np.nan), implicit=True)

@@ -155,6 +155,18 @@ def test_explanations_through_the_facade_add_up(name, ratings):
         assert_same_scores(frame["contribution"].sum(), recommender.model.scores([8])[0, 4])
 
 
+@pytest.mark.parametrize("name", sorted(set(MODELS) - {"popular", "random"}))
+@pytest.mark.parametrize("bad", [-1, N_USERS])
+def test_histories_of_what_there_is_not_are_refused(name, bad, fitted):
+    model = fitted(name)
+    history = Histories(np.array([0, 1]), np.array([bad], np.int32), np.ones(1, np.float32))
+    for method, what in (("with_users", "item"), ("with_items", "user"), ("contributions", "item")):
+        if hasattr(model, method):
+            more = ([0],) if method == "contributions" else ()
+            with pytest.raises((IndexError, DataError), match=f"{what} indices must be|indices of"):
+                getattr(model, method)(history, *more)
+
+
 @those_with(Explains)
 def test_contributions_of_an_unknown_item_are_refused(name, ratings, fitted):
     with pytest.raises(IndexError, match="item indices must be between 0 and 29; got 30"):

@@ -382,3 +382,24 @@ def test_parameters_go_with_a_name_only():
         DataError, match="The popular model has no parameter 'factors'; it has damping"
     ):
         Recommender("popular", factors=3)
+
+
+@pytest.mark.filterwarnings("ignore:.*encountered:RuntimeWarning", "ignore:The duality gap")
+@pytest.mark.parametrize(
+    ("name", "params", "message"),
+    [
+        ("als", {"regularization": 1e-9}, "regularization 1e-09 and count_power 0.5; choose"),
+        ("bayes", {"count_power": 100.0}, "temperature 1.3 and count_power 100; choose values"),
+        ("ease", {"regularization": 1e300}, "numbers in penalty|numbers in weights"),
+        ("softimpute", {"regularization": 1e-30}, "numbers in user_factors that are not finite"),
+        ("spectral", {"popularity": 1000.0}, "numbers in item_output that are not finite"),
+    ],
+)
+def test_a_fit_that_breaks_down_is_refused(name, params, message):
+    rng = np.random.default_rng(0)
+    table = rng.integers(1, 6, (50, 40)).astype(float)
+    table[rng.random(table.shape) > 0.15] = np.nan
+    ratings = Ratings.from_matrix(table)
+    for validation in (None, ratings):
+        with pytest.raises(DataError, match=message):
+            Recommender(name, **params).fit(ratings, validation=validation)

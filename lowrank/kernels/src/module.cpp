@@ -283,7 +283,8 @@ std::int64_t topk_block(std::int64_t n_queries, std::int64_t n, int threads) {
     const std::int64_t share = (n_queries + threads - 1) / threads;
     const std::int64_t even = std::max<std::int64_t>(share / 8, 256);
     const std::int64_t small = (std::int64_t{1} << 20) / std::max<std::int64_t>(n, 1);
-    return std::max<std::int64_t>(1, std::min({std::int64_t{1024}, share, even, small}) + 7) / 8 * 8;
+    const std::int64_t block = std::min({std::int64_t{1024}, share, even, small});
+    return (std::max<std::int64_t>(block, 1) + 7) / 8 * 8;
 }
 
 void top_k(In2<float> users, In1<float> offset, In2<float> items, In1<float> bias,

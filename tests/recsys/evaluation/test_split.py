@@ -22,6 +22,7 @@ from recsys.evaluation import (
     split_from_pair,
     time_split,
 )
+from recsys.evaluation.split import default_split
 from recsys.ratings import Ratings
 
 
@@ -231,6 +232,24 @@ def test_what_is_learnt_is_older_than_what_is_tested(timed):
 def test_ratings_at_the_time_of_the_cut_are_all_tested():
     rows = [(1, 7, 1.0, 1), (1, 8, 1.0, 5), (1, 9, 1.0, 5), (2, 7, 1.0, 5)]
     assert time_split(frame_with_times(rows), 0.25).test.n_ratings == 3
+
+
+def test_where_most_ratings_have_the_oldest_time_the_others_are_tested():
+    rows = [(1, item, 1.0, 0) for item in range(9)] + [(1, 9, 1.0, 5), (1, 10, 1.0, 6)]
+    for split in (
+        time_split(frame_with_times(rows), 0.5),
+        default_split(frame_with_times(rows), 0.5),
+    ):
+        assert split.test.n_ratings == 2
+        assert split.parameters["cut"] == 5
+
+
+def test_a_cut_before_the_year_1_has_a_description():
+    split = time_split(frame_with_times([(1, 7, 1.0, -(10**11)), (1, 8, 1.0, -(10**11) + 5)]), 0.5)
+    assert split.description == "the ratings since -99999999995 s after 1970"
+    assert time_split(frame_with_times([(1, 7, 1.0, -9), (1, 8, 1.0, -5)]), 0.5).description == (
+        "the ratings since 1969-12-31 23:59:55 UTC"
+    )
 
 
 def test_planted_future_ratings_are_caught(timed):

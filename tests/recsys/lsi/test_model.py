@@ -162,6 +162,10 @@ def test_a_word_is_no_integer_id():
 
 def test_integer_ids_are_found_as_text(index):
     assert index.similar_documents("3", n=2).equals(index.similar_documents(3, n=2))
+    assert index.similar_documents([3.0], n=2).equals(index.similar_documents(3, n=2))
+    for other in (3.5, "0_3", "03", float("inf")):
+        with pytest.raises(UnknownIdError, match=f"Unknown document {other!r}"):
+            index.similar_documents([other], n=2)
 
 
 @pytest.mark.parametrize("container", [np.asarray, sparse.csr_array, sparse.coo_matrix])

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -140,6 +141,16 @@ def test_what_cannot_be_is_refused_and_leaves_nothing(spark, case, tmp_path, opt
     with pytest.raises(DataError, match=message):
         fit(str(case.train_file), str(tmp_path / "model"), **options)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_fit_that_breaks_down_is_refused(spark):
+    from recsys.spark.explicit import _mean_residual
+
+    solved = spark.createDataFrame([(0, 3, float("nan"))], "index int, count int, bias float")
+    parameters = make_model("als", regularization=1e-9).params()
+    job = SimpleNamespace(parameters=parameters, summary=SimpleNamespace(ratings=3))
+    with pytest.raises(DataError, match="single precision with regularization 1e-09 and count_pow"):
+        _mean_residual(job, solved)
 
 
 def test_all_ratings_held_out(spark, tmp_path):
