@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from recsys.counts import are_counts, as_contacts
 from recsys.models import model_class
 from recsys.ratings import Ratings
 
@@ -47,6 +48,8 @@ def choose_model(ratings: Ratings) -> Choice:
     no ratings, or all the same (and more than   implicit feedback: `spectral`, whose number of
     one)                                         singular vectors follows the numbers of users
                                                  and items
+    counts or amounts: positive, and few of      the same; how much contact there was is left
+    them large                                   aside
     ratings of different values                  `als`, with its default number of factors, but no
                                                  more than there are users or items
     ===========================================  ==================================================
@@ -71,9 +74,13 @@ def choose_model(ratings: Ratings) -> Choice:
         return _for_contacts(ratings, "there are no ratings, only contacts")
     low, high = ratings.values.min(initial=np.inf), ratings.values.max(initial=-np.inf)
     if low == high and ratings.n_ratings > 1:
-        contacts = replace(ratings, implicit=True, values=np.ones_like(ratings.values))
         reason = f"all ratings are {low:g}, which makes them implicit feedback"
-        return _for_contacts(contacts, reason)
+        return _for_contacts(as_contacts(ratings), reason)
+    if are_counts(ratings.values):
+        reason = (
+            f"the ratings look like counts or amounts, from {low:g} to {high:g}: implicit feedback"
+        )
+        return _for_contacts(as_contacts(ratings), reason)
     factors = min(model_class(_FOR_RATINGS)().params()["factors"], *ratings.shape)
     reason = f"the ratings lie between {low:g} and {high:g}"
     return Choice(_FOR_RATINGS, ratings, reason, {"factors": factors})

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Fitted", "check_ratings"]
 
 
-def check_ratings(given: object) -> None:
+def check_ratings(given: object, name: str = "ratings") -> None:
     """Refuse what is no `Ratings`, and say how such are made.
 
     Raises
@@ -33,9 +33,13 @@ def check_ratings(given: object) -> None:
     """
     from recsys.ratings import Ratings
 
+    if isinstance(getattr(given, "ratings", None), Ratings):
+        raise DataError(
+            f"{name} must be Ratings; got {type(given).__name__}, whose `ratings` they are."
+        )
     if not isinstance(given, Ratings):
         raise DataError(
-            f"ratings must be Ratings; got {type(given).__name__}. Ratings.from_frame makes them "
+            f"{name} must be Ratings; got {type(given).__name__}. Ratings.from_frame makes them "
             "of a frame, Ratings.from_matrix of a sparse matrix, read_ratings of a file."
         )
 
@@ -47,9 +51,15 @@ class Fitted:
         if params and not isinstance(model, str):
             raise DataError(f"A model object has its parameters already; got {', '.join(params)}.")
         self.model: Model = make_model(model, **params) if isinstance(model, str) else model
+        if isinstance(self.model, type) or not hasattr(self.model, "fit"):
+            raise DataError(f"model must be a name or a model with its parameters; got {model!r}.")
         self.training: dict[str, Any] = {}
         self._ratings: Ratings | None = None
         self._counts_from: dict[str, Ratings] = {}
+
+    def __repr__(self) -> str:
+        known = "not fitted" if self._ratings is None else f"{self._ratings}"
+        return f"<{type(self).__name__}: {self.model.name}, {known}>"
 
     @property
     def ratings(self) -> Ratings:
@@ -90,6 +100,8 @@ class Fitted:
             numbers that are not finite, or `validation` has other users or items.
         """
         check_ratings(ratings)
+        if validation is not None:
+            check_ratings(validation, "validation")
         if validation is not None and validation.shape != ratings.shape:
             raise DataError(
                 f"validation must have the users and items of the ratings, {ratings.shape}; "

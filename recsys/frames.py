@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ __all__ = [
     "column",
     "column_names",
     "encode",
+    "is_pandas",
     "known_rows",
     "listed",
     "rating_problem",
@@ -48,14 +49,14 @@ def to_polars(frame: object) -> Any:
     DataError
         If it is none of polars, pandas, or an object with the Arrow C stream interface.
     """
-    if isinstance(frame, pl.DataFrame) or _is_pandas(frame):
+    if isinstance(frame, pl.DataFrame) or is_pandas(frame):
         return frame
     if isinstance(frame, pl.LazyFrame):
         return frame.collect()
-    if hasattr(frame, "__arrow_c_stream__"):
+    if hasattr(frame, "__arrow_c_stream__") and not hasattr(frame, "dtype"):  # no Series
         return pl.DataFrame(frame)
     raise DataError(
-        "Ratings are built from a polars or pandas frame or an object with __arrow_c_stream__; "
+        "Expected a polars or pandas frame, or an object with __arrow_c_stream__; "
         f"got {type(frame).__name__}."
     )
 
@@ -71,13 +72,17 @@ def column(frame: Any, name: str) -> pl.Series:
     Raises
     ------
     DataError
-        If there is no such column.
+        If there is no such column, or several.
     """
     if name not in column_names(frame):
         listed = ", ".join(column_names(frame))
-        raise DataError(f"The frame has no column {name!r}; its columns are {listed}.")
+        inside = is_pandas(frame) and name in frame.index.names
+        hint = " It is in the index; reset_index() makes it a column." * inside
+        raise DataError(f"The frame has no column {name!r}; its columns are {listed}.{hint}")
     if isinstance(frame, pl.DataFrame):
         return frame[name]
+    if column_names(frame).count(name) > 1:
+        raise DataError(f"The frame has several columns {name!r}; rename all but one.")
     return _pandas_column(frame[name])
 
 
@@ -131,15 +136,17 @@ def unix_seconds(series: pl.Series, place: Place = row_place) -> npt.NDArray[np.
     if seconds.null_count():
         row = seconds.is_null().arg_max() or 0
         value = series[row]
-        missing = value is None or value == "" or value != value  # NaN
-        what = (
-            "the time is missing."
-            if missing
-            else f"time {_shown(value)} is neither a number nor an ISO 8601 date, such as "
-            "2024-01-31."
-        )
-        raise DataError(f"{place(row)}: {what}")
+        raise DataError(f"{place(row)}: {_time_problem(value)}")
     return seconds.to_numpy()
+
+
+def _time_problem(value: object) -> str:
+    """Say what is wrong with a time that could not be read."""
+    if value is None or value == "" or value != value:  # NaN
+        return "the time is missing."
+    if isinstance(value, str) and not _seconds(pl.Series([value])).null_count():
+        return f"time {_shown(value)} is a date, but other times are numbers; write all alike."
+    return f"time {_shown(value)} is neither a number nor an ISO 8601 date, such as 2024-01-31."
 
 
 def _shown(value: object) -> str:
@@ -240,12 +247,22 @@ def known_rows(info: object | None, ids: Ids) -> pl.DataFrame | None:
 
 
 def listed(ids: Any) -> Any:
-    """Return a single id as a list of one, and a Series or array as it is."""
+    """Return a single id as a list of one, and a Series or array as it is.
+
+    Raises
+    ------
+    DataError
+        If it is a mapping or a frame.
+    """
+    if isinstance(ids, Mapping) or hasattr(ids, "columns"):
+        hint = "; what a user has rated is given as history=" * isinstance(ids, Mapping)
+        raise DataError(f"Expected an id or a sequence of ids; got a {type(ids).__name__}{hint}.")
     single = isinstance(ids, str | int | np.integer | float)
     return [ids] if single else ids if isinstance(ids, pl.Series | np.ndarray) else list(ids)
 
 
-def _is_pandas(frame: object) -> bool:
+def is_pandas(frame: object) -> bool:
+    """Return whether it is a pandas frame; pandas need not be there."""
     return type(frame).__module__.partition(".")[0] == "pandas" and hasattr(frame, "columns")
 
 

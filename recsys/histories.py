@@ -12,7 +12,14 @@ import polars as pl
 
 from recsys.duplicates import CSR, to_csr
 from recsys.errors import DataError
-from recsys.frames import column, column_names, encode, rating_values, to_polars
+from recsys.frames import (
+    column,
+    column_names,
+    encode,
+    rating_problem,
+    rating_values,
+    to_polars,
+)
 from recsys.ids import Ids, as_id_series
 from recsys.models.protocols import Histories
 
@@ -43,7 +50,7 @@ def new_users(source: Any, known: Ratings, *, needs_values: bool) -> Ratings:
     DataError
         If a column is missing, an id is null or a rating is not a finite number.
     """
-    frame = _frame_of(source) if isinstance(source, Mapping) else to_polars(source)
+    frame = _frame_of(source) if isinstance(source, Mapping) else _as_frame(source)
     users, user_codes = encode(as_id_series(column(frame, "user"), "user"), "user")
     if isinstance(source, Mapping):
         users = Ids([NEW_USER], "user")
@@ -76,9 +83,24 @@ def new_items(source: Any, known: Ratings, *, needs_values: bool) -> tuple[Ratin
     return without_info, Histories(rows.indptr, rows.indices, rows.values)
 
 
+def _as_frame(source: Any) -> Any:
+    try:
+        return to_polars(source)
+    except DataError:
+        raise DataError(
+            "A history is a mapping of items to ratings, or a frame with the columns user, item "
+            f"and rating; got {type(source).__name__}."
+        ) from None
+
+
 def _frame_of(history: Mapping[Any, Any]) -> pl.DataFrame:
     items = as_id_series(_plain(list(history)), "item")
-    ratings = pl.Series("rating", list(history.values()), dtype=pl.Float64, strict=False)
+    values = list(history.values())
+    ratings = pl.Series("rating", values, dtype=pl.Float64, strict=False)
+    for item, value, rating in zip(history, values, ratings, strict=True):
+        if rating is None:
+            problem = rating_problem(value) or f"rating {value!r} is not a number."
+            raise DataError(f"Item {item!r}: {problem}")
     users = pl.Series("user", [NEW_USER] * len(items), dtype=pl.String)
     return pl.DataFrame([users, items, ratings])
 

@@ -25,6 +25,7 @@ _TABLE_PAYS_FROM = 100_000  # queries; below it a binary search is as fast as fi
 _JOIN_PAYS_FROM = 10  # one string query for so many ids; below it a search is faster than a join
 _LONGEST = 2**16  # bytes of a string id
 _QUOTED = 200  # characters of an id that a message quotes
+_LEAST_PART = 2  # characters of an unknown id that are looked for within others
 _NAMED = 3  # ids that an error message names before it says how many more there are
 _CLOSE_MATCH_POOL = 5_000  # string ids compared with an unknown one, on each side of its place
 
@@ -351,12 +352,19 @@ def _closest_integers(unknown: int, numbers: npt.NDArray[np.int64]) -> list[int]
 
 
 def _closest_strings(unknown: str, values: pl.Series) -> list[str]:
-    """Return up to three ids that resemble an unknown one, among its neighbours in the order."""
+    """Return up to three ids that resemble an unknown one, or else have it in them.
+
+    Those that resemble it are looked for among its neighbours in the order.
+    """
     place = values.search_sorted(unknown)
     low = max(place - _CLOSE_MATCH_POOL, 0)
     pool = values.slice(low, 2 * _CLOSE_MATCH_POOL).to_list()
-    folded = values.filter(values.str.to_lowercase() == unknown.lower()).to_list()
+    lower = values.str.to_lowercase()
+    folded = values.filter(lower == unknown.lower()).to_list()
     close = difflib.get_close_matches(unknown, pool, n=_NAMED)
+    if not (folded or close) and len(unknown) >= _LEAST_PART:
+        around = values.filter(lower.str.contains(unknown.lower(), literal=True)).to_frame("id")
+        return around.sort(pl.col("id").str.len_chars(), "id")["id"].head(_NAMED).to_list()
     return list(dict.fromkeys([*folded, *close]))[:_NAMED]
 
 

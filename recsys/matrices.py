@@ -11,9 +11,10 @@ import polars as pl
 
 from recsys.duplicates import CSR, to_csr
 from recsys.errors import DataError
+from recsys.frames import is_pandas
 from recsys.ids import Ids, as_id_series
 
-__all__ = ["canonical_csr", "ids_of_axis", "permuted"]
+__all__ = ["canonical_csr", "ids_of_axis", "labels_of", "permuted"]
 
 
 class Axis(NamedTuple):
@@ -21,6 +22,20 @@ class Axis(NamedTuple):
 
     ids: Ids
     codes: npt.NDArray[np.int32] | None
+
+
+class Labels(NamedTuple):
+    """What the rows and columns of a matrix are called, if they are."""
+
+    rows: Sequence[Any] | None
+    columns: Sequence[Any] | None
+
+
+def labels_of(matrix: Any) -> Labels:
+    """Return the labels of a pandas frame; other matrices have none."""
+    if not is_pandas(matrix):
+        return Labels(None, None)
+    return Labels(matrix.index.tolist(), matrix.columns.tolist())
 
 
 def canonical_csr(matrix: Any) -> CSR:

@@ -15,7 +15,7 @@ from recsys.frames import column, listed, to_polars
 from recsys.learning import Learner, inability
 from recsys.models.base import Floats, Histories, Indices
 from recsys.models.protocols import Explains, HasUncertainty
-from recsys.topn import csr_exclusion
+from recsys.topn import check_n, csr_exclusion
 from recsys.training import clip_to_range
 
 __all__ = ["ColdPair", "Predictor", "check_choice"]
@@ -160,8 +160,8 @@ class Predictor(Learner):
                 "Scores of folded-in items cannot be taken apart: they are sums over a user's "
                 "other items; update(ratings) adds the new ones to the model itself."
             )
-        if n is not None and n < 1:
-            raise DataError(f"n must be at least 1; got {n}.")
+        if n is not None:
+            check_n(n)
         u, i = int(ratings.users.index([user])[0]), ratings.items.index([item])
         rated = slice(ratings.indptr[u], ratings.indptr[u + 1])
         indices, values = ratings.indices[rated], ratings.values[rated]

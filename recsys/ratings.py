@@ -22,7 +22,7 @@ from recsys.frames import (
     unix_seconds,
 )
 from recsys.ids import Ids, as_id_series, row_place
-from recsys.matrices import canonical_csr, ids_of_axis, permuted
+from recsys.matrices import canonical_csr, ids_of_axis, labels_of, permuted
 from recsys.wording import counted
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class Ratings:
             In a sparse matrix every stored entry is a rating, zeros too; entries that are stored
             twice are summed, as scipy does. In a dense array NaN marks what is missing.
         users, items : sequence or Series of ids, optional
-            Ids of the rows and columns; 0..n-1 if not given.
+            Ids of the rows and columns. If not given, the labels of a pandas frame, else 0..n-1.
         implicit : bool
             The values are not ratings but weights or counts of interactions.
         item_info, user_info : frame, optional
@@ -181,8 +181,9 @@ class Ratings:
             if sparse, a NaN), has no ratings, or the ids don't fit its shape or repeat.
         """
         csr = canonical_csr(matrix)
-        row_ids = ids_of_axis(users, csr.shape[0], "user")
-        column_ids = ids_of_axis(items, csr.shape[1], "item")
+        labels = labels_of(matrix)
+        row_ids = ids_of_axis(labels.rows if users is None else users, csr.shape[0], "user")
+        column_ids = ids_of_axis(labels.columns if items is None else items, csr.shape[1], "item")
         csr = permuted(csr, row_ids.codes, column_ids.codes)
         return _with_info(
             row_ids.ids,

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -24,7 +25,16 @@ from lowrank import kernels
 from recsys.errors import DataError
 from recsys.models.base import FactorForm, Floats, Indices, pair_dots
 
-__all__ = ["Cosine", "Exclude", "Scorer", "TopN", "csr_exclusion", "select", "top_n"]
+__all__ = [
+    "Cosine",
+    "Exclude",
+    "Scorer",
+    "TopN",
+    "check_n",
+    "csr_exclusion",
+    "select",
+    "top_n",
+]
 
 Exclude = Callable[[Indices], tuple[Indices, NDArray[np.integer[Any]]]]
 
@@ -124,11 +134,24 @@ def top_n(
     Raises
     ------
     DataError
-        If n is below 1.
+        If n is no whole number, or below 1.
     """
+    check_n(n)
+    return _blocks(_Search(scorer, int(n), exclude, allowed), users)
+
+
+def check_n(n: object) -> None:
+    """Check a number of items.
+
+    Raises
+    ------
+    DataError
+        If it is no whole number, or below 1.
+    """
+    if not isinstance(n, Integral) or isinstance(n, bool):
+        raise DataError(f"n must be a whole number; got {n!r}.")
     if n < 1:
         raise DataError(f"n must be at least 1; got {n}.")
-    return _blocks(_Search(scorer, n, exclude, allowed), users)
 
 
 def csr_exclusion(indptr: NDArray[np.int64], indices: NDArray[np.int32]) -> Exclude:

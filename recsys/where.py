@@ -72,6 +72,8 @@ def items_where(condition: str, ratings: Ratings) -> npt.NDArray[np.bool_]:
     >>> items_where("year < 2000", Ratings.from_frame(pairs, item_info=films))
     array([False,  True])
     """
+    if not isinstance(condition, str):
+        raise DataError(f"where: the condition must be text; got {condition!r}.")
     table = ratings.items.values.alias("item").to_frame()
     if ratings.item_info is not None:
         table = table.join(ratings.item_info, on="item", how="left", maintain_order="left")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -148,6 +148,8 @@ def run(question: Question, *, at_least: int = 1) -> tuple[dict[str, Model | str
         raise click.UsageError("Give at least two models to compare, each with --model.")
     pair = (asked.train, asked.test)
     splits = load_splits(question.ratings, pair, question.splitting, seed, question.reader)
+    if not asked.model:
+        splits = _as_chosen(splits)
     first = splits if isinstance(splits, evaluation.Split) else splits[0]
     names = asked.model or _default_models(first)
     models = _models(names, question.parameters, random_state=seed, threads=question.threads)
@@ -270,6 +272,30 @@ def _check_per_user(path: str | None) -> None:
         raise click.UsageError(f"--per-user must end in .csv or .parquet; got {path}.")
     if not Path(path).parent.is_dir():
         raise click.UsageError(f"Cannot write {path}: there is no directory {Path(path).parent}.")
+
+
+def _as_chosen(splits: Split | Sequence[Split]) -> Split | Sequence[Split]:
+    """Take ratings for implicit feedback where `recsys fit` would, and say so."""
+    from recsys.choosing import choose_model
+    from recsys.counts import as_contacts
+    from recsys.evaluation import Split
+
+    every = [splits] if isinstance(splits, Split) else list(splits)
+    train = every[0].train
+    choice = choose_model(train)
+    if choice.ratings.implicit == train.implicit:
+        return splits
+    note(f"{choice.reason}; name models with --model to take them for ratings")
+    taken = [
+        replace(
+            split,
+            train=as_contacts(split.train),
+            test=as_contacts(split.test),
+            history=None if split.history is None else as_contacts(split.history),
+        )
+        for split in every
+    ]
+    return taken[0] if isinstance(splits, Split) else taken
 
 
 def _default_models(split: Split) -> tuple[str, ...]:

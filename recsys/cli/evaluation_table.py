@@ -53,36 +53,45 @@ def legend(found: Evaluation) -> str:
 
 
 def differences(found: Evaluation) -> pl.DataFrame:
-    """Return the comparisons as people read them."""
+    """Return the comparisons as people read them: all that fits the terminal."""
     import polars as pl
 
-    from recsys.evaluation.reading import named
-
-    level = 1 - found.settings.confidence
-    rows = found.comparisons.to_dicts()
-    return pl.DataFrame(
-        {
-            "metric": [named(row["metric"], found) for row in rows],
-            "model - other": [f"{row['model']} - {row['other']}" for row in rows],
-            "difference": [f"{row['difference']:+.4f}" for row in rows],
-            f"{found.settings.confidence:.0%} interval": [
-                f"[{row['low']:+.4f}, {row['high']:+.4f}]" for row in rows
-            ],
-            "p": [_p(row["p_value"]) for row in rows],
-            "adjusted": [
-                _p(row["adjusted"]) + f" {_MARK}" * (row["adjusted"] < level) for row in rows
-            ],
-        }
-    )
+    whole = _differences(found)
+    interval = next(name for name in whole if name.endswith("interval"))
+    for left_out in ((), ("p",), (interval,), ("p", interval)):
+        fitting = {name: cells for name, cells in whole.items() if name not in left_out}
+        if _table_width(fitting) <= _terminal():
+            break
+    return pl.DataFrame(fitting)
 
 
 def legend_of_differences(found: Evaluation) -> str:
     """Explain the table of differences in one line."""
     level = 1 - found.settings.confidence
-    return (
+    said = (
         f"p: paired sign-flip test over users; adjusted by Holm's method over the pairs; "
         f"{_MARK} below {level:.2g}"
     )
+    needed = _table_width(_differences(found))
+    return said if needed <= _terminal() else f"{said} (all columns need {needed}, or --json)"
+
+
+def _differences(found: Evaluation) -> dict[str, list[str]]:
+    """Return the texts of the table of differences by column."""
+    from recsys.evaluation.reading import named
+
+    level = 1 - found.settings.confidence
+    rows = found.comparisons.to_dicts()
+    return {
+        "metric": [named(row["metric"], found) for row in rows],
+        "model - other": [f"{row['model']} - {row['other']}" for row in rows],
+        "difference": [f"{row['difference']:+.4f}" for row in rows],
+        f"{found.settings.confidence:.0%} interval": [
+            f"[{row['low']:+.4f}, {row['high']:+.4f}]" for row in rows
+        ],
+        "p": [_p(row["p_value"]) for row in rows],
+        "adjusted": [_p(row["adjusted"]) + f" {_MARK}" * (row["adjusted"] < level) for row in rows],
+    }
 
 
 def _columns(found: Evaluation, decimals: int | None) -> dict[str, list[str]]:
@@ -129,6 +138,9 @@ def _p(value: float) -> str:
 
 
 def _width(columns: dict[str, list[str]], labels: list[str]) -> int:
-    names = ["metric", *labels]
-    widest = (max(len(name), *map(len, columns[name])) for name in names)
-    return sum(widest) + _GAP * (len(names) - 1)
+    return _table_width({name: columns[name] for name in ["metric", *labels]})
+
+
+def _table_width(columns: dict[str, list[str]]) -> int:
+    widest = (max(len(name), *map(len, cells)) for name, cells in columns.items())
+    return sum(widest) + _GAP * (len(columns) - 1)

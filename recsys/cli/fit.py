@@ -69,8 +69,9 @@ def fit(
     """Fit a model to ratings and save it.
 
     RATINGS is a file, a directory or a zip of MovieLens, or - for standard input. Without --model,
-    the data decide, and what was chosen is said: als for ratings, spectral where there are none or
-    all are the same. The model is written beside its place and renamed when it is complete.
+    the data decide, and what was chosen is said: als for ratings, spectral where there are none,
+    all are the same, or they look like counts. The model is written beside its place and renamed
+    when it is complete.
 
     With --engine spark, RATINGS and MODEL are paths that Spark can reach, of Parquet or CSV; als is
     fitted to ratings, and implicit ALS where there are none.

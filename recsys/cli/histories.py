@@ -16,6 +16,7 @@ from recsys.cli.progress import note
 if TYPE_CHECKING:
     import polars as pl
 
+    from recsys.ids import Ids
     from recsys.recommender import Recommender
 
 __all__ = ["described_history", "load_history"]
@@ -54,7 +55,7 @@ def load_history(path: str, reader: ReaderOptions, recommender: Recommender) -> 
     Raises
     ------
     CommandError
-        If the file is not there.
+        If the file is not there, or a pipe.
     UnknownIdError
         If the data have none of the items.
     """
@@ -63,11 +64,15 @@ def load_history(path: str, reader: ReaderOptions, recommender: Recommender) -> 
     from recsys.histories import NEW_USER
     from recsys.readers.sources import refuse_endless
 
+    if path == "-" or Path(path).is_fifo():
+        raise CommandError(
+            f"--history {path} is a pipe; write it to a file, which is read more than once."
+        )
     if not Path(path).exists():
         raise CommandError(f"There is no file {path} with a history.")
     refuse_endless(path, path)
     names = first_row(path)
-    if reader.user_col is None and _is_of_one_user(names, reader):
+    if reader.user_col is None and _is_of_one_user(names, reader, recommender.ratings.items):
         frame = _of_one_user(path, names or [], reader)
         frame = frame.with_columns(pl.lit(NEW_USER).alias("user"))
     else:
@@ -116,10 +121,12 @@ def _parse(text: str, recommender: Recommender) -> tuple[str, float]:
     return title.strip(), rating
 
 
-def _is_of_one_user(names: list[str] | None, reader: ReaderOptions) -> bool:
+def _is_of_one_user(names: list[str] | None, reader: ReaderOptions, items: Ids) -> bool:
     """Whether a file is a list of items, or has a column of items and none of users."""
     if names is None:
         return False
+    if items.find([",".join(names).strip()])[0] >= 0:  # an id, of several words perhaps
+        return True
     if len(names) == 1:
         return re.search(r"[\s;|:]", names[0].strip()) is None
     has_items = column_of(names, "item", reader.item_col) is not None
@@ -143,10 +150,14 @@ def _of_one_user(path: str, names: list[str], reader: ReaderOptions) -> pl.DataF
             if reason := too_large(Path(path), roles.values(), _WORK):
                 raise CommandError(f"{path} {reason}")
             return pl.scan_parquet(path, glob=False).select(chosen).collect()
+    separator = _separator(path)
     try:
-        return pl.read_csv(path, separator=_separator(path), infer_schema=False).select(chosen)
+        frame = pl.read_csv(path, separator=separator, infer_schema=False).select(chosen)
     except pl.exceptions.PolarsError as error:
         raise CommandError(f"{path} cannot be read as a table: {error}.") from error
+    if rating and separator == ";":  # decimal commas, as in any file of ratings
+        return frame.with_columns(pl.col("rating").str.replace(",", ".", literal=True))
+    return frame
 
 
 def _separator(path: str) -> str:

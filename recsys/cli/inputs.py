@@ -101,7 +101,10 @@ def open_recommender(path: str, reader: ReaderOptions, fitting: FitOptions) -> R
         recommender = load_model(path)
         _check_same_model(path, recommender, fitting)
         return recommender
-    plan = plan_fit(fitting, load_ratings(path, reader))
+    ratings = load_ratings(path, reader)
+    plan = plan_fit(fitting, ratings)
+    if plan.chosen is not None and plan.ratings.implicit != ratings.implicit:
+        note(plan.chosen)
     recommender = fit_recommender(plan.recommender, plan.ratings)
     note(f"fitted {_name(recommender)} to {path} for this once; `recsys fit` saves a model")
     return recommender

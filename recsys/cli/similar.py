@@ -73,6 +73,7 @@ def similar(
     try:
         frame = recommender.similar_items(items, n)
     except UnknownIdError as error:
-        error.add_note("Hint: --title finds an item by its title or a part of it.")
+        if recommender.ratings.titles is not None:
+            error.add_note("Hint: --title finds an item by its title or a part of it.")
         raise
     output.write(frame, command="similar", model=recommender.model.name, n=n)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,6 +16,8 @@ from recsys.evaluation.ranking import Task
 from recsys.evaluation.split import NOTHING_KNOWN, Split
 from recsys.evaluation.summary import Summary, joined
 from recsys.models.base import Model, Step
+from recsys.topn import check_n
+from recsys.wording import counted
 
 __all__ = ["Evaluation", "New", "Settings", "evaluate"]
 
@@ -108,6 +110,13 @@ class Evaluation:
     counts: dict[str, int]
     fingerprint: str
 
+    def __repr__(self) -> str:
+        return (
+            f"<Evaluation: {', '.join(self.table['model'])}; held out: {self.held_out}; "
+            f"{counted(self.counts['test_ratings'], 'test rating')}, "
+            f"{counted(self.counts['users_evaluated'], 'user')}>"
+        )
+
     @property
     def held_out(self) -> str:
         """What was held out, in words."""
@@ -141,7 +150,7 @@ class SplitInfo:
 
 
 def evaluate(
-    models: Mapping[str, Model | str] | Iterable[Model | str],
+    models: Mapping[str, Model | str] | Iterable[Model | str] | str,
     split: Split | Iterable[Split],
     n: int | Sequence[int] = 10,
     *,
@@ -162,7 +171,7 @@ def evaluate(
 
     Parameters
     ----------
-    models : mapping of label to model, or iterable of models
+    models : mapping of label to model, iterable of models, or name
         Names or model objects; the latter are fitted in place.
     split : Split, or iterable of Split
         Several are folds: each user's metrics are means over the folds in which the user has test
@@ -214,7 +223,7 @@ def evaluate(
     runs: dict[str, list[Run]] = {label: [] for label in labelled}
     splits: list[SplitInfo] = []
     mark = ""
-    for each in [split] if isinstance(split, Split) else split:
+    for each in [split] if isinstance(split, Split) else _several(split):
         stage, info = _prepared(each, settings, asked)
         splits.append(info)
         mark = mark or fingerprint(*each.parts)
@@ -266,10 +275,12 @@ def _reporting(
 
 
 def _ns(n: int | Sequence[int]) -> tuple[int, ...]:
-    ns = tuple(sorted({n} if isinstance(n, int) else set(n)))
-    if not ns or ns[0] < 1:
-        raise DataError(f"n must be at least 1; got {n}.")
-    return ns
+    several = list(n) if isinstance(n, Iterable) and not isinstance(n, str) else [n]
+    if not several:
+        raise DataError("n must be a number or several; got none.")
+    for each in several:
+        check_n(each)
+    return tuple(sorted({int(each) for each in several}))
 
 
 def _kinds(asked: Sequence[str] | None) -> tuple[str, ...]:
@@ -292,11 +303,26 @@ def _check(settings: Settings, labelled: Mapping[str, Model | str]) -> None:
         raise DataError(f"confidence must lie between 0 and 1; got {settings.confidence}.")
 
 
-def _labelled(models: Mapping[str, Model | str] | Iterable[Model | str]) -> dict[str, Model | str]:
+def _several(splits: Iterable[Split]) -> Iterator[Split]:
+    """Yield splits, each of which must be one."""
+    for each in splits if isinstance(splits, Iterable) else [splits]:
+        if not isinstance(each, Split):
+            raise DataError(
+                f"split must be a Split or several; got {type(each).__name__}. random_split and "
+                "others make one of Ratings, split_from_pair of a training and a test part."
+            )
+        yield each
+
+
+def _labelled(
+    models: Mapping[str, Model | str] | Iterable[Model | str] | str,
+) -> dict[str, Model | str]:
     if isinstance(models, Mapping):
         return dict(models)
     labelled: dict[str, Model | str] = {}
-    for model in models:
+    for model in [models] if isinstance(models, str) else models:
+        if not isinstance(model, str) and (isinstance(model, type) or not hasattr(model, "name")):
+            raise DataError(f"A model is a name or a model with its parameters; got {model!r}.")
         label = model if isinstance(model, str) else model.name
         if label in labelled:
             raise DataError(

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from recsys.errors import DataError
 from recsys.evaluation.split import Split, parted
+from recsys.fitted import check_ratings
 from recsys.ratings import Ratings
 
 __all__ = ["Folds", "k_fold"]
@@ -67,6 +68,7 @@ def k_fold(ratings: Ratings, folds: int = FOLDS, seed: int = 0) -> Folds:
     >>> [split.test.n_ratings for split in k_fold(Ratings.from_frame(pl.DataFrame(rows)), 3)]
     [2, 2, 1]
     """
+    check_ratings(ratings)
     n = ratings.n_ratings
     if not 2 <= folds <= n:
         raise DataError(f"folds must be between 2 and the number of ratings, {n:,}; got {folds}.")

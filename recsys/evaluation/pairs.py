@@ -10,6 +10,7 @@ import polars as pl
 
 from recsys.errors import DataError
 from recsys.evaluation.split import NOTHING_KNOWN, Split
+from recsys.fitted import check_ratings
 from recsys.ids import Ids
 from recsys.ratings import Ratings
 
@@ -42,6 +43,8 @@ def split_from_pair(
     DataError
         If a pair of user and item is in both, or no test rating is of a known user and item.
     """
+    for given in (train, test) if history is None else (train, test, history):
+        check_ratings(given)
     seen = train if history is None else history
     users = _union(seen.users, test.users)
     parts = [train, test] if history is None else [train, test, history]

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recsys.errors import DataError
+from recsys.fitted import check_ratings
 from recsys.ids import Ids
 from recsys.ratings import Ratings
 
@@ -84,8 +85,9 @@ def times_of(ratings: Ratings, what: str) -> NDArray[np.int64]:
     Raises
     ------
     DataError
-        If they have none.
+        If they have none, or are no `Ratings`.
     """
+    check_ratings(ratings)
     if ratings.timestamps is None:
         raise DataError(
             f"{what} needs the times of the ratings, but these have none; part them at random "

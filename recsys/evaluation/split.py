@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from recsys.errors import DataError
 from recsys.evaluation import leaks
 from recsys.evaluation.parts import Mask, has_items, has_ratings, restricted, times_of
+from recsys.fitted import check_ratings
 from recsys.ratings import Ratings
 
 __all__ = [
@@ -154,6 +155,7 @@ def random_split(ratings: Ratings, test_fraction: float = FRACTION, seed: int = 
     DataError
         If either part would be empty.
     """
+    check_ratings(ratings)
     n = ratings.n_ratings
     n_test = round(n * test_fraction) if 0 < test_fraction < 1 else 0
     _check_parts(n, n_test, test_fraction)
@@ -172,6 +174,7 @@ def per_user_split(ratings: Ratings, test_fraction: float = FRACTION, seed: int 
     DataError
         If either part would be empty.
     """
+    check_ratings(ratings)
     held_out = _random_part_of_each(ratings, test_fraction, seed)
     _check_parts(len(held_out), np.count_nonzero(held_out), test_fraction)
     return parted(ratings, held_out, "per-user", test_fraction=test_fraction, seed=seed)
@@ -260,6 +263,7 @@ def time_split(
 
 def default_split(ratings: Ratings, test_fraction: float = FRACTION, seed: int = 0) -> Split:
     """Hold out the newest ratings where they have different times, else a random part."""
+    check_ratings(ratings)
     times = ratings.timestamps
     if times is None or not len(times) or times.min() == times.max():
         return random_split(ratings, test_fraction, seed)
@@ -299,6 +303,7 @@ def held_out_users(
     >>> [part.n_ratings for part in (split.train, split.history, split.test)]
     [4, 1, 1]
     """
+    check_ratings(ratings)
     counts = np.diff(ratings.indptr)
     eligible = np.flatnonzero(counts >= 2)
     n_held = round(len(eligible) * user_fraction) if 0 < user_fraction < 1 else 0

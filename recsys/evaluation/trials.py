@@ -308,6 +308,8 @@ def _searched(
             raise DataError(
                 f"The {model} model has no numeric parameter {name!r} to tune; it has {listed}."
             )
+        if not isinstance(each, Range):
+            raise DataError(f"The range of {name} must be a Range(low, high); got {each!r}.")
         if type(tunable[name]) is int and not each.integer:
             raise DataError(
                 f"The range of {name} must have integer ends; got {each.low} to {each.high}."

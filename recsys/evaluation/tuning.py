@@ -14,10 +14,12 @@ from recsys.evaluation.sampling import Ranges, Strategy, Trial, make_strategy
 from recsys.evaluation.split import default_split
 from recsys.evaluation.study import Study, open_study
 from recsys.evaluation.trials import Objective, Splitter
+from recsys.fitted import check_ratings
 from recsys.models import make_model
 from recsys.models.base import Model, Step
 from recsys.models.ranges import Range
 from recsys.ratings import Ratings
+from recsys.wording import counted
 
 __all__ = ["Trial", "Tuning", "tune"]
 
@@ -64,6 +66,12 @@ class Tuning:
     train_ratings: int
     validation_ratings: int
     held_out: str
+
+    def __repr__(self) -> str:
+        return (
+            f"<Tuning: {self.model}, {self.metric} {self.best.value:.4g} in "
+            f"{counted(len(self.trials), 'trial')}: {self.parameters}>"
+        )
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -169,6 +177,7 @@ def tune(
     >>> list(found.parameters)
     ['factors', 'regularization', 'count_power', 'iterations']
     """
+    check_ratings(ratings)
     if trials < 1:
         raise DataError(f"trials must be at least 1; got {trials}.")
     task = Objective.of(

@@ -212,8 +212,9 @@ class Asking:
 
     def _queries(self, given: Any) -> Queries:
         """Return queries as weighted rows."""
-        single = isinstance(given, str) or (np.ndim(given) == 1 and not _has_texts(given))
-        if _has_texts(given):
+        has_texts = _has_texts(given)
+        single = isinstance(given, str) or (np.ndim(given) == 1 and not has_texts)
+        if has_texts:
             texts = [given] if isinstance(given, str) else list(given)
             for number, text in enumerate(texts):
                 checked_text(text, number, "Query")
@@ -224,6 +225,8 @@ class Asking:
                 "A query must be a text, several texts, or rows of counts; got "
                 f"{type(given).__name__}."
             )
+        if single and not len(given):
+            raise DataError("There are no queries.")
         matrix = np.asarray(given)[None, :] if single else given
         rows = self._rows_of_matrix(matrix.T if single and self.terms_in_rows else matrix)
         return Queries(list(range(rows.shape[0])), rows, [[]] * rows.shape[0], single)
@@ -288,8 +291,8 @@ def listed(given: Any) -> Sequence[Any]:
 def _has_texts(given: Any) -> bool:
     if isinstance(given, str):
         return True
-    first = next(iter(given), None) if isinstance(given, Sequence | pl.Series) else None
-    return isinstance(first, str)
+    column = isinstance(given, Sequence | pl.Series) or hasattr(given, "tolist")  # pandas, NumPy
+    return column and np.ndim(given) == 1 and isinstance(next(iter(given), None), str)
 
 
 def _excluding(places: Indices) -> Callable[[Indices], tuple[Indices, Indices]]:

@@ -16,6 +16,7 @@ from recsys.lsi.labels import Labels
 from recsys.lsi.reading import NamesCollector, batches_or_none
 from recsys.lsi.space import decompose
 from recsys.lsi.words import TOKEN_PATTERN
+from recsys.wording import counted
 
 __all__ = ["Eigenwords", "word_contexts"]
 
@@ -95,6 +96,12 @@ class Eigenwords:
         self.random_state = random_state
         self._analyzer = make_analyzer(stop_words, token_pattern)
         self._terms: Labels | None = None
+
+    def __repr__(self) -> str:
+        if self._terms is None:
+            return "<Eigenwords: not fitted>"
+        n_words, k = self.vectors_.shape
+        return f"<Eigenwords: {n_words:,} words in {counted(k, 'dimension')}>"
 
     def fit(self, texts: Iterable[Any]) -> Self:
         """Learn the words of texts; contexts don't reach from one text into another.

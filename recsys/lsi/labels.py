@@ -44,6 +44,11 @@ class Labels:
     def __len__(self) -> int:
         return len(self.values)
 
+    def __repr__(self) -> str:
+        shown = ", ".join(repr(each) for each in self.values.head(_NEAR))
+        more = ", ..." if len(self) > _NEAR else ""
+        return f"Labels({self.noun}: {len(self):,} of {self.values.dtype}: {shown}{more})"
+
     @cached_property
     def _places(self) -> dict[Any, int]:
         return {value: place for place, value in enumerate(self.values.to_list())}
@@ -94,7 +99,7 @@ class Labels:
         names = map(str, self.values.to_list())
         near = difflib.get_close_matches(str(query), names, n=_NEAR)
         if near:
-            return f"; the nearest are {', '.join(near)}."
+            return f"; the nearest {'is' if len(near) == 1 else 'are'} {', '.join(near)}."
         first = ", ".join(repr(each) for each in self.values.head(_NEAR))
         return f"; there are {len(self.values):,}, such as {first}."
 

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import polars as pl
 
 from recsys.errors import DataError
+from recsys.frames import is_pandas
 from recsys.lsi.collection import snippet
 from recsys.lsi.counting import checked_text
 from recsys.lsi.documents import Document, DocumentBatch, batches_of
@@ -91,10 +92,16 @@ def batches_or_none(
     Raises
     ------
     DataError
-        If it is a single text, or empty, or ids or titles are not as many as the texts.
+        If it is a single text, a frame of texts, or empty, or ids or titles are not as many as
+        the texts.
     """
     if isinstance(documents, str | bytes):
         raise DataError("Documents must be a list of texts or a matrix; got one text.")
+    if _is_table(documents):
+        raise DataError(
+            "Documents must be a list of texts or a matrix; got a frame that is no matrix of "
+            "numbers. Give its column of texts."
+        )
     if _is_matrix(documents):
         return None
     if isinstance(documents, Mapping):
@@ -115,6 +122,9 @@ def batches_or_none(
         if isinstance(documents, Sequence) and not isinstance(first, Number):
             return None
         _refuse(first)
+    # Lists: a Series of pandas would look a number up among its labels.
+    ids = None if ids is None else list(ids)
+    titles = None if titles is None else list(titles)
     return batches_of(_documents(stream, ids, titles, first_id))
 
 
@@ -153,6 +163,17 @@ def terms_of_matrix(vocabulary: Sequence[str] | None, n_terms: int) -> Labels:
             f"vocabulary must have one entry for each of {n_terms} terms; got {len(vocabulary)}."
         )
     return Labels(vocabulary, "term")
+
+
+def _is_table(documents: Any) -> bool:
+    """Whether it is a frame of anything but numbers."""
+    if isinstance(documents, pl.LazyFrame):
+        return True
+    if isinstance(documents, pl.DataFrame):
+        return not all(dtype.is_numeric() for dtype in documents.dtypes)
+    if is_pandas(documents):
+        return any(getattr(dtype, "kind", "O") not in "biuf" for dtype in documents.dtypes)
+    return False
 
 
 def _is_matrix(documents: Any) -> bool:

@@ -200,7 +200,10 @@ def _chosen(names: list[str], wanted: ColumnNames, place: str) -> ColumnNames:
             raise DataError(f"{place} has no column {asked!r}; it has {listed}.")
     text = wanted.text or _first(names, _TEXT) or (names[0] if len(names) == 1 else None)
     if text is None:
-        raise DataError(f"{place} has no column that is evidently the text; it has {listed}.")
+        raise DataError(
+            f"{place} has no column that is evidently the text; it has {listed}. Say which it is "
+            "with --text-col (text_col)."
+        )
     rest = [name for name in names if name != text]
     chosen = ColumnNames(text, wanted.id or _first(rest, _ID), wanted.title or _first(rest, _TITLE))
     for name in (chosen.text, chosen.id, chosen.title):

@@ -5,7 +5,11 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from numbers import Integral, Real
 from typing import Any
+
+import numpy as np
 
 from recsys.errors import DataError
 from recsys.models.base import BaseModel, BiasedModel, FactorModel, Model, Step
@@ -37,6 +41,13 @@ MODELS: dict[str, str] = {
     "spectral": "recsys.models.spectral:Spectral",
 }
 
+_TYPES: dict[str, tuple[Any, str]] = {
+    "int": (Integral, "a whole number"),
+    "float": (Real, "a number"),
+    "bool": (bool | np.bool_, "True or False"),
+    "str": (str, "text"),
+}
+
 
 def model_class(name: str) -> type[Model]:
     """Return the class of the model called `name`.
@@ -66,7 +77,8 @@ def make_model(name: str, **params: Any) -> Model:
     Raises
     ------
     DataError
-        If there is no such model, it has no such parameter, or a value is out of range.
+        If there is no such model, it has no such parameter, or a value is of another type or out of
+        range.
 
     Examples
     --------
@@ -79,7 +91,20 @@ def make_model(name: str, **params: Any) -> Model:
         if param not in known:
             listed = ", ".join(known) or "none"
             raise DataError(f"The {name} model has no parameter {param!r}; it has {listed}.")
+    _check_types(cls, params)
     return cls(**params)
+
+
+def _check_types(cls: Any, params: dict[str, Any]) -> None:
+    """Refuse a value of another type than is declared; the model itself knows its range."""
+    for each in fields(cls):
+        kind, *optional = str(each.type).split(" | ")
+        value = params.get(each.name)
+        if kind not in _TYPES or each.name not in params or (optional and value is None):
+            continue
+        accepted, noun = _TYPES[kind]
+        if not isinstance(value, accepted) or (isinstance(value, bool) and kind != "bool"):
+            raise DataError(f"{each.name} must be {noun}; got {value!r}.")
 
 
 def _unknown(name: str) -> str:

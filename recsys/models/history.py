@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from recsys.counts import are_counts
 from recsys.errors import DataError
 from recsys.models.base import (
     BaseModel,
@@ -149,10 +150,12 @@ def weight_unit(ratings: Ratings) -> float:
     """Return the value that weighs 1, for models of who has what.
 
     To have rated an item is a contact, and the more of one the better the rating: it weighs its
-    share of the highest one. Implicit feedback weighs in proportion to its counts, 1 on average.
+    share of the highest one. Implicit feedback weighs in proportion to its counts, 1 on average,
+    and so do ratings that look like counts or amounts.
     """
     values = ratings.values
-    unit = values.mean(dtype=np.float64) if ratings.implicit else values.max(initial=0)
+    counts = ratings.implicit or are_counts(values)
+    unit = values.mean(dtype=np.float64) if counts else values.max(initial=0)
     return float(unit) if unit > 0 else 1.0
 
 

@@ -33,10 +33,10 @@ class Loaded:
 def read_ratings(
     path: str | os.PathLike[str],
     *,
-    user_col: str | None = None,
-    item_col: str | None = None,
-    rating_col: str | None = None,
-    time_col: str | None = None,
+    user_col: str | int | None = None,
+    item_col: str | int | None = None,
+    rating_col: str | int | None = None,
+    time_col: str | int | None = None,
     sep: str | None = None,
     encoding: str | None = None,
     duplicates: str = "last",
@@ -53,7 +53,7 @@ def read_ratings(
     ----------
     path : path
         "-" is standard input.
-    user_col, item_col, rating_col, time_col : str, optional
+    user_col, item_col, rating_col, time_col : str or int, optional
         Names of columns, where the usual ones (userId, movieId, asin, stars, timestamp, ...) are
         not there or several are; numbers from 1 in a file without header.
     sep : str, optional
@@ -80,7 +80,10 @@ def read_ratings(
         named.
     """
     check_policy(duplicates)
-    request = Request(user_col, item_col, rating_col, time_col, sep, encoding, implicit)
+    user, item, rating, time = (
+        None if name is None else str(name) for name in (user_col, item_col, rating_col, time_col)
+    )
+    request = Request(user, item, rating, time, sep, encoding, implicit)
     with open_data(path, encoding) as data:
         raw = read_raw(data, request)
         titles, remark = read_titles(data)

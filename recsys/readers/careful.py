@@ -40,7 +40,7 @@ def read_carefully(data: DataFile, layout: Layout, roles: Roles) -> dict[str, pl
     found = records(data, layout)
     chunks: dict[str, list[pl.Series]] = {role: [] for role, _ in roles.items()}
     while block := list(islice(found, _CHUNK)):
-        columns = _columns_of([fields for _, fields in block], len(layout.names), roles)
+        columns = _columns_of([fields for _, fields in block], layout, roles)
         if columns is None:
             raise DataError(_first_problem(data, block, layout, roles))
         for role, column in columns.items():
@@ -102,9 +102,9 @@ def _split(data: DataFile, separator: str) -> Iterator[tuple[int, list[str]]]:
         raise DataError(f"{data.name}, line {begin}: the quotes don't match ({error}).") from None
 
 
-def _columns_of(rows: list[list[str]], width: int, roles: Roles) -> dict[str, pl.Series] | None:
+def _columns_of(rows: list[list[str]], layout: Layout, roles: Roles) -> dict[str, pl.Series] | None:
     """Return the columns that play a role, or None if any row is bad."""
-    if set(map(len, rows)) != {width}:
+    if set(map(len, rows)) != {len(layout.names)}:
         return None
     fields = list(zip(*rows, strict=True))
     columns = {}
@@ -112,6 +112,8 @@ def _columns_of(rows: list[list[str]], width: int, roles: Roles) -> dict[str, pl
         texts = list(map(str.strip, fields[place]))
         if role in ("user", "item") and "" in texts:
             return None
+        if role == "rating" and layout.decimal_comma:
+            texts = list(map(_pointed, texts))
         column = _numbers(texts) if role == "rating" else pl.Series(role, texts)
         if column is None:
             return None
@@ -133,13 +135,19 @@ def _first_problem(
     data: DataFile, block: list[tuple[int, list[str]]], layout: Layout, roles: Roles
 ) -> str:
     """Return a sentence on the first bad record of a block that has one."""
-    problems = ((line, _problem(fields, len(layout.names), roles)) for line, fields in block)
+    problems = ((line, _problem(fields, layout, roles)) for line, fields in block)
     line, problem = next((line, problem) for line, problem in problems if problem is not None)
+    if line == layout.skip + 1 and not layout.has_header and problem.startswith("rating "):
+        problem = (
+            f"{problem.removesuffix('.')}. There is no header; say by number which columns are "
+            "which, such as --user-col 1 --item-col 2 --rating-col 3."
+        )
     return f"{data.name}, line {line}: {problem}"
 
 
-def _problem(fields: list[str], width: int, roles: Roles) -> str | None:
+def _problem(fields: list[str], layout: Layout, roles: Roles) -> str | None:
     """Say what is wrong with a record, or None."""
+    width = len(layout.names)
     if len(fields) != width:
         unclosed = any("\n" in field for field in fields)
         return f"found {len(fields)} field{'s' * (len(fields) > 1)}, expected {width}" + (
@@ -149,6 +157,12 @@ def _problem(fields: list[str], width: int, roles: Roles) -> str | None:
         text = fields[place].strip()
         if role in ("user", "item") and not text:
             return f"the {role} id is missing."
+        if role == "rating" and layout.decimal_comma and rating_problem(_pointed(text)) is None:
+            continue
         if role == "rating" and (problem := rating_problem(text)) is not None:
             return problem
     return None
+
+
+def _pointed(text: str) -> str:
+    return text.replace(",", ".", 1)

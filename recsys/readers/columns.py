@@ -8,8 +8,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 from recsys.errors import DataError
+from recsys.wording import shortened
 
-__all__ = ["Request", "Roles", "choose_columns", "is_known_name", "title_columns", "usual_column"]
+__all__ = [
+    "Request",
+    "Roles",
+    "choose_columns",
+    "is_known_name",
+    "title_columns",
+    "usual_column",
+    "wide_hint",
+]
 
 Role = Literal["user", "item", "rating", "time"]
 
@@ -26,7 +35,9 @@ _ALIASES: dict[str, tuple[frozenset[str], ...]] = {
         frozenset(
             {"movieid", "productid", "asin", "isbn", "bookid", "trackid", "artistid", "songid"}
             | {"albumid", "gameid", "animeid", "businessid", "articleid", "filmid", "recipeid"}
+            | {"sku", "stockcode"}
         ),
+        frozenset({"parentasin"}),
         frozenset({"movie", "product", "book", "track", "artist", "song", "album", "game", "film"}),
     ),
     "rating": (
@@ -36,10 +47,12 @@ _ALIASES: dict[str, tuple[frozenset[str], ...]] = {
     "time": (
         frozenset({"timestamp", "ts", "unixreviewtime", "unixtime"}),
         frozenset({"time", "datetime"}),
-        frozenset({"date"}),
+        frozenset({"date", "createdat", "eventtime"}),
+        frozenset({"purchasedate", "orderdate", "invoicedate", "reviewdate", "tdat"}),
     ),
     "title": (frozenset({"title"}), frozenset({"name", "movietitle", "booktitle", "itemname"})),
 }
+_LISTED = 20
 _OPTIONS = {
     "user": "--user-col",
     "item": "--item-col",
@@ -138,9 +151,21 @@ def _what_is_missing(chosen: dict[str, int | None], names: Sequence[str], where:
         f"{where} has no {columns} column; its columns are {_quoted(names)}. Say which {which} "
         f"with {listed}."
     )
+    if not names:
+        return f"{where} has no columns."
     if title_columns(names):
         said += " (It looks like a table of titles, which is read along with a file of ratings.)"
-    return said
+    return said + wide_hint(len(names))
+
+
+def wide_hint(width: int) -> str:
+    """Return what to say of a table with more columns than ratings have: it may be a matrix."""
+    if width <= _LISTED:
+        return ""
+    return (
+        " If it has a column for each item, make a row for each rating of it first, with a user, "
+        "an item and the rating (`melt` in pandas, `unpivot` in polars)."
+    )
 
 
 def usual_column(names: Sequence[str], role: str, where: str) -> str | None:
@@ -211,4 +236,5 @@ def _normalised(name: str) -> str:
 
 
 def _quoted(names: Sequence[str]) -> str:
-    return ", ".join(repr(name) for name in names)
+    more = f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
+    return ", ".join(repr(shortened(name)) for name in names[:_LISTED]) + more

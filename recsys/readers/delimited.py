@@ -16,7 +16,7 @@ import polars as pl
 
 from recsys.errors import DataError
 from recsys.readers.careful import line_of_row, read_carefully
-from recsys.readers.columns import Request, Roles, choose_columns
+from recsys.readers.columns import Request, Roles, choose_columns, is_known_name
 from recsys.readers.detect import Layout, separator_name
 from recsys.readers.raw import (
     RawRatings,
@@ -45,7 +45,7 @@ def read_delimited(data: DataFile, layout: Layout, request: Request) -> RawRatin
         number, or the text is not UTF-8; also if columns are missing or ambiguous, or there are
         no rows.
     """
-    roles = choose_columns(layout.names, request, data.name)
+    roles = _roles_of(layout, request, data.name)
     if not layout.sample:
         raise DataError(f"{data.name} has a header but no rows.")
     times = [] if roles.time is None else _sampled(layout, roles.time)
@@ -61,6 +61,17 @@ def read_delimited(data: DataFile, layout: Layout, request: Request) -> RawRatin
         return f"{data.name}, line {line_of_row(data, layout, row)}"
 
     return RawRatings(columns, ", ".join(said), place)
+
+
+def _roles_of(layout: Layout, request: Request, where: str) -> Roles:
+    """Choose the columns; if no name is a usual one, say that it may be no header."""
+    try:
+        return choose_columns(layout.names, request, where)
+    except DataError as error:
+        if not layout.has_header or request.asked or any(map(is_known_name, layout.names)):
+            raise
+        hint = "If these are no names, but the first row: by number, such as --user-col 1."
+        raise DataError(f"{error} {hint}") from None
 
 
 def _read_fast(data: DataFile, layout: Layout, roles: Roles) -> dict[str, pl.Series] | None:
@@ -111,7 +122,10 @@ def _scan(
     """
     step = len(layout.separator)  # "::" reads as ":" with an empty column between each two
     every = [pl.col(str(column)) for column in range((len(layout.names) - 1) * step + 1)]
-    casts = [_cast(every[place * step], kinds[role]).alias(role) for role, place in roles.items()]
+    texts = {role: every[place * step] for role, place in roles.items()}
+    if "rating" in texts and layout.decimal_comma:
+        texts["rating"] = texts["rating"].str.replace(",", ".", literal=True)
+    casts = [_cast(text, kinds[role]).alias(role) for role, text in texts.items()]
     between = [column for number, column in enumerate(every) if number % step]
     try:
         frame = (

@@ -12,7 +12,7 @@ from typing import Literal
 
 from recsys.errors import DataError
 from recsys.long_fields import long_fields
-from recsys.readers.columns import Request, is_known_name
+from recsys.readers.columns import Request, is_known_name, wide_hint
 from recsys.readers.sources import DataFile
 
 __all__ = ["Layout", "detect", "fields_of_line", "separator_name", "without_returns"]
@@ -23,6 +23,15 @@ _SAMPLE_ROWS = 200
 _DOUBLE_COLON = "::"
 _SEPARATORS = {"\t": "tab", ";": "semicolon", ",": "comma", "|": "bar", " ": "space"}
 _POSITIONAL = ("user", "item", "rating", "timestamp")
+_FOREIGN = {
+    b"SQLite format 3\0": "an SQLite database; write its table as CSV first.",
+    b"%%MatrixMarket": "in Matrix Market; in Python, scipy.io.mmread and Ratings.from_matrix "
+    "read it.",
+    b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": "an old Excel workbook; save its sheet as CSV first.",
+    b"<!doctype html": "a web page, perhaps in place of what was to be downloaded.",
+    b"<html": "a web page, perhaps in place of what was to be downloaded.",
+    b"version https://git-lfs": "a pointer of Git LFS; `git lfs pull` gets the file itself.",
+}
 _INTEGERS = re.compile(r"\s*-?\d+( +-?\d+)*\s*")
 
 
@@ -50,6 +59,11 @@ class Layout:
     has_header: bool = True
     skip: int = 0
     sample: tuple[list[str], ...] = ()
+
+    @property
+    def decimal_comma(self) -> bool:
+        """Whether decimals may have a comma: they do where spreadsheets put semicolons."""
+        return self.separator == ";"
 
 
 def detect(data: DataFile, request: Request) -> Layout:
@@ -112,8 +126,9 @@ def _check_text(head: bytes, data: DataFile) -> None:
         raise DataError(f"{data.name} is no Parquet file, or damaged: it does not begin with PAR1.")
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise DataError(f"{data.name} is in UTF-16; say so with --encoding utf-16.")
-    if head.startswith(b"SQLite format 3\0"):
-        raise DataError(f"{data.name} is an SQLite database; write its table as CSV first.")
+    for beginning, said in _FOREIGN.items():
+        if head.lstrip()[:40].lower().startswith(beginning.lower()):
+            raise DataError(f"{data.name} is {said}")
     if b"\r" in head and b"\n" not in head:
         raise DataError(
             f"{data.name} ends its lines with carriage returns alone; write them as newlines."
@@ -167,6 +182,7 @@ def _looks_like_lightgcn(lines: Sequence[str]) -> bool:
 
 
 def _delimited(lines: list[str], blank: int, data: DataFile, request: Request) -> Layout:
+    _check_no_comment(lines, data, request)
     separator = _asked_separator(request) or _sniff_separator(lines)
     rows = _rows(lines, separator) if separator else []
     if separator is None or not rows or len(rows[0]) < 2:
@@ -181,6 +197,25 @@ def _delimited(lines: list[str], blank: int, data: DataFile, request: Request) -
         return Layout("delimited", separator, tuple(first), True, blank + 1, tuple(rows[1:]))
     names = _positional_names(len(first), data, request)
     return Layout("delimited", separator, names, False, blank, tuple(rows))
+
+
+def _check_no_comment(lines: list[str], data: DataFile, request: Request) -> None:
+    """Refuse a first line that is a comment: it begins as one, and is cut otherwise than others."""
+    if re.fullmatch(r'"?sep=.?"?', lines[0].strip()):
+        raise DataError(f"{data.name} begins with {lines[0].strip()!r} for Excel; leave it out.")
+    sign = lines[0].lstrip()[:1]
+    if sign not in ("#", "%") or sign == request.sep:
+        return
+    others = [line for line in lines[1:] if line.strip() and line.lstrip()[0] != sign]
+    if not others:
+        return
+    separator = _asked_separator(request) or _sniff_separator(others) or ","
+    first, rows = _rows(lines[:1], separator)[0], _rows(others, separator)
+    if first[0].strip() == sign or len({len(first), *map(len, rows[:1])}) > 1:
+        raise DataError(
+            f"{data.name} begins with a comment ({lines[0].strip()[:40]!r}); leave out the lines "
+            f"that begin with {sign}."
+        )
 
 
 def _asked_separator(request: Request) -> str | None:
@@ -228,11 +263,14 @@ def _rows(lines: list[str], separator: str) -> list[list[str]]:
 def _is_header(first: list[str], request: Request) -> bool:
     """Return whether the first row names the columns.
 
-    It does if a field is a usual or requested name, or if none is a number.
+    It does if a field is a usual or requested name, or if none is a number and columns are not
+    asked for by number.
     """
     words = [field for field in first if field and not _is_number(field)]
-    named = any(is_known_name(word) or word in request.asked for word in words)
-    return named or len(words) == len([field for field in first if field])
+    if any(is_known_name(word) or word in request.asked for word in words):
+        return True
+    by_number = request.asked and all(name.isdecimal() for name in request.asked)
+    return not by_number and len(words) == len([field for field in first if field])
 
 
 def _positional_names(width: int, data: DataFile, request: Request) -> tuple[str, ...]:
@@ -240,14 +278,22 @@ def _positional_names(width: int, data: DataFile, request: Request) -> tuple[str
     numbers = [str(number + 1) for number in range(width)]
     if width <= len(_POSITIONAL):
         roles = zip(numbers, _POSITIONAL, strict=False)
-        return tuple(number if number in request.asked else role for number, role in roles)
+        return tuple(_positional_name(number, role, request) for number, role in roles)
     if not request.asked:
         raise DataError(
             f"{data.name} has no header and {width} columns; say by number which are which, "
-            "such as --user-col 1 --item-col 2 --rating-col 3."
+            f"such as --user-col 1 --item-col 2 --rating-col 3.{wide_hint(width)}"
         )
     return tuple(numbers)
 
 
+def _positional_name(number: str, role: str, request: Request) -> str:
+    """Return a column's role, or its number if it was asked for so, or another for the role."""
+    if role in request.asked:
+        return role
+    elsewhere = request.column_for("time" if role == "timestamp" else role) is not None
+    return number if elsewhere or number in request.asked else role
+
+
 def _is_number(field: str) -> bool:
-    return re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", field) is not None
+    return re.fullmatch(r"[-+]?(\d+[.,]?\d*|\.\d+)([eE][-+]?\d+)?", field) is not None

@@ -120,8 +120,16 @@ def _checked(
         problem = _problem(role, value)
         if problem is not None:
             raise DataError(f"{data.name}, line {line}: {problem}")
-        values.append(float(value) if role == "rating" else value)
+        values.append(_plain(role, value))
     return values
+
+
+def _plain(role: str, value: Any) -> int | float | str:
+    """Return a rating as a float and an id such as 17.0, as pandas writes it, as an integer."""
+    if role == "rating":
+        return float(value)
+    plain: int | float | str = value
+    return int(value) if role != "timestamp" and isinstance(value, float) else plain
 
 
 def _problem(role: str, value: Any) -> str | None:
@@ -130,7 +138,8 @@ def _problem(role: str, value: Any) -> str | None:
         return f"the {_NOUNS[role]} is missing."
     if role == "rating":
         return rating_problem(value)
-    kinds = (int, str, float) if role == "timestamp" else (int, str)
+    with_floats = role == "timestamp" or (isinstance(value, float) and value.is_integer())
+    kinds = (int, str, float) if with_floats else (int, str)
     if isinstance(value, bool) or not isinstance(value, kinds):
         return f"{_NOUNS[role]} {json.dumps(value)[:40]} is neither integer nor string."
     return None

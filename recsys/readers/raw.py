@@ -64,7 +64,7 @@ def describe_roles(roles: Roles, names: Sequence[str], remarks: Sequence[str] = 
         said.append("no rating: implicit feedback")
     said += remarks
     used = {place for _, place in roles.items()}
-    unused = [name for place, name in enumerate(names) if place not in used]
+    unused = [name for place, name in enumerate(names) if place not in used and name]
     unused = [name for name in unused if not any(r.startswith(f"{name} ") for r in remarks)]
     if unused and (roles.rating is None or roles.time is None):
         more = f" and {len(unused) - _NAMED:,} more" if len(unused) > _NAMED else ""

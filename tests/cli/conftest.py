@@ -47,6 +47,19 @@ def ratings(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def plays(ratings: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same contacts with how often there was one: mostly once or twice, sometimes often."""
+    import polars as pl
+
+    path = tmp_path_factory.mktemp("counts") / "plays.tsv"
+    frame = pl.read_csv(ratings / "ratings.csv").select(user="userId", artist="movieId")
+    often = pl.int_range(pl.len()) % 7
+    counts = pl.when(often == 0).then(40).otherwise(1 + often % 2)
+    frame.with_columns(plays=counts).write_csv(path, separator="\t")
+    return path
+
+
+@pytest.fixture(scope="session")
 def implicit(ratings: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same contacts in a file without ratings and times."""
     import polars as pl

@@ -35,6 +35,23 @@ def test_evaluate_compares_three_models(run, ratings):
     assert "trained on 432 and tested on 48 ratings" in result.stderr
 
 
+@pytest.mark.parametrize("method", [(), ("--method", "users"), ("--method", "k-fold")])
+def test_evaluate_takes_counts_for_contacts(run, plays, method):
+    result = run("evaluate", plays, *method)
+    found = table(result)
+    assert found["model"].to_list()[:2] == ["spectral", "popular"]
+    assert "rmse" not in found.columns
+    assert (
+        "the ratings look like counts or amounts, from 1 to 40: implicit feedback" in result.stderr
+    )
+
+
+def test_evaluate_takes_counts_for_ratings_if_models_are_named(run, plays):
+    result = run("evaluate", plays, "--model", "als", "--method", "random")
+    assert table(result)["rmse"][0] > 1
+    assert "counts" not in result.stderr
+
+
 def test_evaluate_several_lengths(run, ratings):
     found = table(run("evaluate", ratings, "--model", "bias", "-n", 5, "-n", 3))
     assert [name for name in found.columns if name.startswith("map")] == ["map@3", "map@5"]
@@ -314,6 +331,20 @@ def test_compare_lists_differences(run, ratings):
     assert shown[2].split()[:4] == ["rmse", "als", "-", "bias"]
     assert shown[2].rstrip().endswith("*")
     assert max(map(len, shown)) <= 100
+
+
+@pytest.mark.parametrize(
+    ("columns", "kept"),
+    [(100, ["interval", "p"]), (80, ["interval"]), (70, ["p"]), (48, [])],
+)
+def test_compare_leaves_out_what_does_not_fit(run, ratings, monkeypatch, columns, kept):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    models = ["--model", "als", "--model", "bias"]
+    result = run("compare", ratings, *models, "--format", "table")
+    header, *lines = result.stdout.splitlines()
+    assert [name for name in ("interval", "p") if re.search(rf"\b{name}( |$)", header)] == kept
+    assert ("need" in lines[-1]) == (len(kept) < 2)
+    assert columns < 50 or "…" not in result.stdout
 
 
 def test_compare_needs_two_models(run, ratings):

@@ -103,6 +103,7 @@ def test_history_of_several_users(run, model, loaded):
     [
         ("h.csv", "item,rating\n103,5\n104,2.5\n"),
         ("h.tsv", "rating\tmovieId\n5\t103\n2.5\t104\n"),
+        ("h.csv", "item;rating\n103;5\n104;2,5\n"),
         ("h.parquet", None),
     ],
 )
@@ -377,3 +378,26 @@ def test_fit_takes_constant_ratings_for_contacts(run):
     assert Recommender.load("m").ratings.implicit
     run("fit", "likes.csv", "--out", "n", "--model", "als")
     assert not Recommender.load("n").ratings.implicit
+
+
+@pytest.mark.parametrize("name", ["Ella Fitzgerald", "Earth, Wind & Fire"])
+def test_a_list_of_names_with_spaces_or_commas_is_a_history(run, name):
+    names = [name, "Monk", "Nina Simone", "Bach"]
+    rows = [[user, names[(user + n) % 4]] for user in range(8) for n in range(2)]
+    pl.DataFrame(rows, schema=["user", "artist"], orient="row").write_csv("plays.csv")
+    Path("liked.txt").write_text(f"{name}\nMonk\n")
+    found = table(run("recommend", "plays.csv", "--history", "liked.txt"))
+    assert sorted(found["item"]) == ["Bach", "Nina Simone"]
+
+
+def test_titles_are_pointed_to_where_there_are_some(run, model, implicit):
+    assert "Hint: --title" in run("similar", model, "--item", 7, code=1).stderr
+    assert "Hint" not in run("similar", implicit, "--item", 7, code=1).stderr
+
+
+@pytest.mark.parametrize("name", ["-", "pipe"])
+def test_a_history_is_no_pipe(run, model, name):
+    if name == "pipe":
+        os.mkfifo(name)
+    said = run("recommend", model, "--history", name, code=1).stderr
+    assert f"--history {name} is a pipe; write it to a file" in said

@@ -527,3 +527,12 @@ def test_times_before_the_calendar(run):
     facts = run("data", "inspect", "x.csv").stdout
     assert "1970-01-01" in facts
     assert "-90000000000 s after 1970" in facts
+
+
+def test_counts_are_taken_for_contacts_and_that_is_said(run, plays):
+    result = run("recommend", plays, "--user", 1, "-n", 3)
+    assert "chose spectral" in result.stderr
+    assert (
+        "the ratings look like counts or amounts, from 1 to 40: implicit feedback" in result.stderr
+    )
+    assert result.stdout == run("recommend", plays, "--user", 1, "-n", 3, "--implicit").stdout

@@ -54,3 +54,14 @@ def test_constant_ratings_are_contacts():
 
 def test_a_single_rating_is_a_rating():
     assert choose_model(Ratings.from_matrix(np.array([[4.0]]))).model == "als"
+
+
+def test_counts_are_contacts():
+    plays = np.array([[1.0, 3, np.nan], [212, 7, 1], [2, np.nan, 40]])
+    choice = choose_model(Ratings.from_matrix(plays))
+    assert choice.model == "spectral"
+    assert choice.ratings.implicit
+    np.testing.assert_array_equal(choice.ratings.values, 1)
+    assert (
+        choice.reason == "the ratings look like counts or amounts, from 1 to 212: implicit feedback"
+    )

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys.errors import DataError
-from recsys.frames import column, encode, rating_problem, unix_seconds
+from recsys.frames import column, encode, listed, rating_problem, to_polars, unix_seconds
 
 SECONDS = 1_112_486_027  # 2005-04-02 23:53:47 UTC
 MOMENT = datetime(2005, 4, 2, 23, 53, 47, tzinfo=UTC)
@@ -78,7 +78,8 @@ def test_whole_seconds_stay_as_they_are(times: list[int]) -> None:
         ([1.0, float("nan")], "Row 2: the time is missing."),
         (["1", ""], "Row 2: the time is missing."),
         (["2005-13-01"], "time '2005-13-01' is neither a number nor an ISO 8601 date, such as 2"),
-        (["5", "2005-01-01"], "Row 2: time '2005-01-01' is neither"),
+        (["5", "2005-01-01"], "Row 2: time '2005-01-01' is a date, but other times are numbers;"),
+        (["5", "soon"], "Row 2: time 'soon' is neither"),
     ],
 )
 def test_times_that_cannot_be_read(values: list[Any], message: str) -> None:
@@ -120,3 +121,31 @@ def test_more_ids_than_can_be_counted_are_refused(monkeypatch: pytest.MonkeyPatc
     assert (ids.values.to_list(), codes.tolist()) == ([5, 7], [1, 0, 1])
     with pytest.raises(DataError, match="There may be at most 2 users; got 3"):
         encode(pl.Series([7, 5, 6]), "user")
+
+
+def test_a_column_in_the_index_of_pandas_is_pointed_to() -> None:
+    frame = pd.DataFrame({"user": [1], "item": [2]}).set_index("user")
+    with pytest.raises(DataError, match=r"its columns are item\. It is in the index; reset_index"):
+        column(frame, "user")
+
+
+def test_a_column_that_is_there_twice_is_refused() -> None:
+    frame = pd.DataFrame([[1, 2, 3]], columns=["user", "item", "user"])
+    with pytest.raises(DataError, match="The frame has several columns 'user'; rename all but"):
+        column(frame, "user")
+
+
+@pytest.mark.parametrize("value", [pd.Series([1]), pl.Series([1]), [1], "ratings.csv"])
+def test_what_is_no_frame_is_refused(value: object) -> None:
+    with pytest.raises(
+        DataError, match=r"Expected a polars or pandas frame, .*; got (Series|list|str)"
+    ):
+        to_polars(value)
+
+
+@pytest.mark.parametrize(
+    "ids", [{1: 5.0}, pd.DataFrame({"user": [1]}), pl.DataFrame({"user": [1]})]
+)
+def test_neither_mappings_nor_frames_are_ids(ids: object) -> None:
+    with pytest.raises(DataError, match=r"Expected an id or a sequence of ids; got a (dict|DataF)"):
+        listed(ids)

@@ -129,6 +129,12 @@ def test_negative_numbers_are_ids_and_never_wrap() -> None:
         ([1], [5, 6, 1, 7, 8, 9], "Unknown users 5, 6, 7 and 2 more; the nearest id to 5 is 1."),
         (["alice", "bob"], ["alicia"], "Unknown user 'alicia'; the nearest id is 'alice'."),
         (["Bob", "xy"], ["bob"], "Unknown user 'bob'; the nearest id is 'Bob'."),
+        (
+            ["Dubliners", "The Beatles", "The Beach"],
+            ["bea"],
+            "nearest ids are 'The Beach', 'The Beatles'.",
+        ),
+        (["abc", "b"], ["x"], "Unknown user 'x'; ids look like 'abc', 'b'."),
         (["a", "b"], ["zzz"], "Unknown user 'zzz'; ids look like 'a', 'b'."),
         ([1, 2], ["zzz"], "Unknown user 'zzz'; ids look like 1, 2."),
         ([1, 2], [2**80], "user id 1208925819614629174706176 does not fit in 64 bits"),

@@ -1,6 +1,7 @@
 """Folding in new users and items, and updating with new ratings."""
 
 import numpy as np
+import pandas as pd
 import polars as pl
 import pytest
 from hypothesis import given, settings
@@ -114,11 +115,12 @@ def test_the_last_rating_of_a_pair_counts(als):
     [
         ({999: 3.0}, UnknownIdError, "Unknown item 999; the nearest ids are 119, 118, 117"),
         ({101: float("nan")}, DataError, "Row 1: rating nan is not a finite number"),
-        ({101: None}, DataError, "Row 1: the rating is missing"),
-        ({101: "good"}, DataError, "Row 1: "),
+        ({101: None}, DataError, "Item 101: the rating is missing"),
+        ({101: "good"}, DataError, "Item 101: rating 'good' is not a number"),
         (pl.DataFrame({"user": [1], "item": [101]}), DataError, "the history has no column 'rat"),
         (pl.DataFrame({"item": [101], "rating": [1]}), DataError, "The frame has no column 'user'"),
-        ([101], DataError, "got list"),
+        ([101], DataError, "A history is a mapping of items to ratings, or a frame .* got list"),
+        (pd.Series([5.0], index=[101]), DataError, "A history is a mapping .* got Series"),
     ],
 )
 def test_bad_histories(als, history, error, message):

@@ -194,7 +194,7 @@ def test_kinds_of_frames(convert: Any) -> None:
 
 
 def test_something_else_than_a_frame() -> None:
-    with pytest.raises(DataError, match=r"polars or pandas frame or .* got dict"):
+    with pytest.raises(DataError, match=r"polars or pandas frame, or .* got dict"):
         Ratings.from_frame({"user": [1]})
 
 
@@ -278,6 +278,18 @@ def test_dense_array_with_nan_for_missing() -> None:
     assert ratings.to_frame().rows() == EXPECTED
     assert ratings.indptr.tolist() == [0, 2, 2, 4]
     assert Ratings.from_matrix([[1, 2], [3, 4]]).nnz == 4
+
+
+def test_labels_of_a_pandas_matrix_are_ids() -> None:
+    table = pd.DataFrame([[5.0, np.nan], [2.0, 3.0]], index=["eve", "ann"], columns=[30, 10])
+    ratings = Ratings.from_matrix(table)
+    assert ratings.to_frame().rows() == [("ann", 10, 3.0), ("ann", 30, 2.0), ("eve", 30, 5.0)]
+    assert Ratings.from_matrix(table, users=[7, 8]).users.values.to_list() == [7, 8]
+    assert (
+        Ratings.from_matrix(pd.DataFrame(DENSE))
+        .to_frame()
+        .equals(Ratings.from_matrix(DENSE).to_frame())
+    )
 
 
 def test_ids_of_a_matrix_in_any_order() -> None:

@@ -384,6 +384,65 @@ def test_parameters_go_with_a_name_only():
         Recommender("popular", factors=3)
 
 
+def test_repr_says_model_and_data():
+    recommender = Recommender("popular")
+    assert repr(recommender) == "<Recommender: popular, not fitted>"
+    recommender.fit(Ratings.from_frame(FRAME))
+    assert repr(recommender) == "<Recommender: popular, 3 users x 3 items, 5 ratings, 56% filled>"
+
+
+@pytest.mark.parametrize("n", ["5", 5.0, True, None])
+def test_n_is_a_whole_number(n):
+    recommender = Recommender("popular").fit(Ratings.from_frame(FRAME))
+    with pytest.raises(DataError, match=f"n must be a whole number; got {n!r}"):
+        recommender.recommend(10, n=n)
+    assert recommender.recommend(10, n=np.int64(1), exclude_seen=False).height == 1
+
+
+@pytest.mark.parametrize("model", [Popular, None, 7])
+def test_a_model_is_a_name_or_an_object(model):
+    with pytest.raises(DataError, match="model must be a name or a model with its parameters; got"):
+        Recommender(model)
+
+
+def test_what_read_ratings_returns_has_the_ratings():
+    class Loaded:
+        ratings = Ratings.from_frame(FRAME)
+
+    with pytest.raises(DataError, match="got Loaded, whose `ratings` they are"):
+        Recommender("popular").fit(Loaded())
+
+
+def test_validation_is_ratings():
+    ratings = Ratings.from_frame(FRAME)
+    with pytest.raises(DataError, match=r"validation must be Ratings; got DataFrame\."):
+        Recommender("popular").fit(ratings, validation=FRAME)
+
+
+def test_where_is_text():
+    recommender = Recommender("popular").fit(Ratings.from_frame(FRAME))
+    with pytest.raises(DataError, match="where: the condition must be text; got 5"):
+        recommender.recommend(10, where=5)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"factors": "a"}, "factors must be a whole number; got 'a'"),
+        ({"factors": 8.0}, r"factors must be a whole number; got 8\.0"),
+        ({"regularization": "1"}, "regularization must be a number; got '1'"),
+        ({"linked": "no"}, "linked must be True or False; got 'no'"),
+        ({"factors": True}, "factors must be a whole number; got True"),
+    ],
+)
+def test_parameters_are_of_the_right_type(params, message):
+    with pytest.raises(DataError, match=message):
+        Recommender("als", **params)
+    assert (
+        Recommender("als", factors=np.int64(2), regularization=1, threads=None).model.factors == 2
+    )
+
+
 @pytest.mark.filterwarnings("ignore:.*encountered:RuntimeWarning", "ignore:The duality gap")
 @pytest.mark.parametrize(
     ("name", "params", "message"),

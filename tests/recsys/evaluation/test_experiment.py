@@ -216,6 +216,11 @@ def test_steps_are_reported_with_their_model(split):
 def test_bad_questions_are_refused(split):
     with pytest.raises(DataError, match="n must be at least 1; got 0"):
         evaluate(["popular"], split, n=0)
+    with pytest.raises(DataError, match="n must be a whole number; got '5'"):
+        evaluate(["popular"], split, n="5")
+    with pytest.raises(DataError, match=r"n must be a whole number; got 2\.5"):
+        evaluate(["popular"], split, n=[1, 2.5])
+    assert evaluate(["popular"], split, n=np.int64(2)).settings.ns == (2,)
     with pytest.raises(DataError, match="No test rating is 6 or more, so no item is relevant"):
         evaluate(["popular"], split, relevant_from=6)
     nothing = split.test.take(np.zeros(split.test.n_ratings, bool))
@@ -423,3 +428,21 @@ def test_folds_that_are_only_ranked_have_no_residuals(implicit_split):
     found = evaluate(["popular", "random"], folds, n=3, metrics=["recall"])
     assert found.residuals.is_empty()
     assert found.residuals.columns == ["model", "low", "high", "count"]
+
+
+def test_an_evaluation_says_what_it_is(split):
+    shown = repr(evaluate("popular", split, n=2))
+    assert shown.startswith("<Evaluation: popular; held out: ")
+    assert len(shown) < 200
+
+
+@pytest.mark.parametrize("given", [None, Ratings.from_matrix([[1.0, 2.0]]), [5]])
+def test_what_is_no_split_is_refused(given):
+    with pytest.raises(DataError, match=r"split must be a Split or several; got (None|Rat|int)"):
+        evaluate(["popular"], given)
+
+
+@pytest.mark.parametrize("model", [Recommender("popular"), Popular, 5])
+def test_what_is_no_model_is_refused(split, model):
+    with pytest.raises(DataError, match="A model is a name or a model with its parameters; got"):
+        evaluate([model], split)

@@ -361,3 +361,20 @@ def test_nothing_overlaps_with_an_empty_part(ratings):
     nothing = ratings.take(np.zeros(ratings.n_ratings, bool))
     with pytest.raises(DataError, match="No test rating has both a user and an item"):
         evaluate(["popular"], Split(nothing, ratings))
+
+
+@pytest.mark.parametrize(
+    "split",
+    [random_split, per_user_split, leave_last_split, time_split, held_out_users, k_fold],
+)
+def test_only_ratings_are_split(split):
+    with pytest.raises(
+        DataError, match=r"ratings must be Ratings; got DataFrame\. Ratings\.from_f"
+    ):
+        split(pl.DataFrame({"user": [1], "item": [2]}))
+
+
+def test_only_ratings_make_a_pair():
+    ratings = Ratings.from_matrix(np.ones((2, 2)))
+    with pytest.raises(DataError, match="ratings must be Ratings; got str"):
+        split_from_pair(ratings, "test.csv")

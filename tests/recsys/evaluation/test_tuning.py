@@ -375,6 +375,8 @@ def test_two_at_work_on_one_study(ratings, tmp_path):
         ({"ranges": {"random_state": Range(1, 2)}}, "no numeric parameter 'random_state'"),
         ({"ranges": {"factors": Range(1.0, 2.5)}}, "factors must have integer ends; got 1.0 to"),
         ({"ranges": {"regularization": Range(-1.0, 2.0)}}, "regularization must be positive"),
+        ({"ranges": {"factors": (2, 4)}}, r"of factors must be a Range\(low, high\); got \(2, 4\)"),
+        ({"data": "ratings.csv"}, "ratings must be Ratings; got str"),
     ],
 )
 def test_what_cannot_be_tuned(ratings, settings, message):
@@ -464,3 +466,9 @@ def test_a_study_where_nothing_can_be_locked(ratings, tmp_path, monkeypatch):
     quick("bias", ratings, study=tmp_path / "s", trials=2)
     went_on = quick("bias", ratings, study=tmp_path / "s", trials=3)
     assert without_times(went_on) == without_times(quick("bias", ratings, trials=3))
+
+
+def test_a_tuning_says_what_was_found(ratings):
+    found = quick("popular", ratings, trials=2)
+    shown = f"<Tuning: popular, rmse {found.best.value:.4g} in 2 trials: {found.parameters}>"
+    assert repr(found) == shown

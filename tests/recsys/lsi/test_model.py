@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
+import polars as pl
 import pytest
 from scipy import sparse
 from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer, TfidfVectorizer
 
 import recsys.lsi
 from recsys.errors import DataError, UnknownIdError
-from recsys.lsi import LSI, DocumentBatch, UnknownTermWarning
+from recsys.lsi import LSI, DocumentBatch, Eigenwords, UnknownTermWarning
 from recsys.lsi.scoring import Matches, inverse_lengths
 
 
@@ -150,7 +152,7 @@ def test_ids_and_titles():
     found = lsi.query("breakfast", n=2)
     assert found["document"].to_list()[0] == "a"
     assert found["title"].to_list()[0] == "Breakfast"
-    with pytest.raises(UnknownIdError, match="Unknown document 'aa'; the nearest are a"):
+    with pytest.raises(UnknownIdError, match="Unknown document 'aa'; the nearest is a"):
         lsi.similar_documents("aa")
 
 
@@ -408,3 +410,63 @@ def test_cosines_by_block_and_by_pair_are_the_same():
     for user in range(3):
         np.testing.assert_allclose(block[user], matches.scores(np.array([user]))[0], atol=1e-6)
     assert np.isnan(block[:, 2]).all()
+
+
+@pytest.mark.parametrize(
+    "order", [[2, 1, 0], [0, 2], [1]], ids=["reversed", "filtered", "another label"]
+)
+def test_ids_and_titles_of_pandas_go_by_place(order):
+    table = pd.DataFrame(
+        {"text": ["old ships", "old tea", "new trams"], "name": list("abc"), "title": list("xyz")}
+    ).iloc[order]
+    lsi = LSI(1).fit(table["text"], ids=table["name"], titles=table["title"])
+    assert lsi.documents_.ids.values.to_list() == table["name"].tolist()
+    assert lsi.documents_.titles.to_list() == table["title"].tolist()
+
+
+@pytest.mark.parametrize(
+    "queries",
+    [
+        pd.Series(["ship", "tea"], index=[7, 8]),
+        pd.Series(["ship", "tea"], dtype="string"),
+        pd.Series(["ship", "tea"], dtype="category"),
+        pd.Index(["ship", "tea"]),
+        np.array(["ship", "tea"]),
+        np.array(["ship", "tea"], dtype=object),
+        pl.Series(["ship", "tea"]),
+        ("ship", "tea"),
+    ],
+    ids=lambda queries: f"{type(queries).__module__}-{getattr(queries, 'dtype', '')}",
+)
+def test_queries_in_any_column(queries):
+    lsi = LSI(2).fit(["a ship", "some tea", "a ship of tea"])
+    found = lsi.query(queries, n=1)
+    assert found.equals(lsi.query(["ship", "tea"], n=1))
+    assert found["query"].to_list() == ["ship", "tea"]
+
+
+@pytest.mark.parametrize("nothing", [[], (), np.array([]), pl.Series([], dtype=pl.String)])
+def test_no_queries_are_refused(nothing):
+    with pytest.raises(DataError, match=r"There are no queries\."):
+        LSI(1).fit(["a ship", "some tea"]).query(nothing)
+
+
+@pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame, pl.LazyFrame])
+def test_a_frame_of_texts_is_refused(frame):
+    with pytest.raises(DataError, match=r"got a frame that is no matrix of numbers\. Give its col"):
+        LSI(1).fit(frame({"text": ["a ship", "some tea"]}))
+
+
+@pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame])
+def test_a_frame_of_counts_is_a_matrix(frame):
+    counts = {"ship": [1, 0, 1], "tea": [0, 2, 1]}
+    assert LSI(1).fit(frame(counts)).document_vectors().shape == (3, 1)
+
+
+def test_terms_and_words_say_what_they_are():
+    lsi = LSI(1).fit(["one ship", "two ships"])
+    assert repr(lsi.terms_) == "Labels(term: 4 of String: 'one', 'ship', 'ships', ...)"
+    assert repr(lsi.documents_.ids) == "Labels(document: 2 of Int64: 0, 1)"
+    words = Eigenwords(1)
+    assert repr(words) == "<Eigenwords: not fitted>"
+    assert repr(words.fit(["one ship", "two ships"])) == "<Eigenwords: 4 words in 1 dimension>"

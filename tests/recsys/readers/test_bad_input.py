@@ -33,6 +33,38 @@ GOOD = "1,10,4,100\n2,20,3,200\n"
         (HEADER + GOOD + "3,30,1e39,1\n", "line 4: rating"),
         (HEADER + GOOD + "3,30,,1\n", "ratings.csv, line 4: the rating is missing."),
         (HEADER + GOOD + "3,30,1_0,1\n", "ratings.csv, line 4: rating '1_0' is not a number."),
+        (HEADER + GOOD + '3,30,"4,5",1\n', "rating '4,5' is not a number; decimals need a point."),
+        (
+            HEADER.replace(",", ";") + "3;30;1.234,5;1\n",
+            "line 2: rating '1.234,5' is not a number.",
+        ),
+        (
+            "u1,x1,Bach,212\nu2,x2,Monk,7\n",
+            "line 1: rating 'Bach' is not a number. There is no header; say by number which",
+        ),
+        (
+            ",".join(["user", *(f"i{n}" for n in range(90))]) + "\n" + ",".join("1" * 91) + "\n",
+            "'i17', 'i18' and 71 more. Say which it is with --item-col. If it has a column for "
+            "each item, make a row for each rating of it first",
+        ),
+        (
+            "# exported today\nuser,item\n1,2\n",
+            "ratings.csv begins with a comment ('# exported today'); leave out the lines that "
+            "begin with #.",
+        ),
+        ("% bip weighted\n1 2 5\n2 2 4\n2 1 4\n1 1 4\n", "comment ('% bip weighted'); leave"),
+        ("sep=;\nuser;item\n1;2\n", "ratings.csv begins with 'sep=;' for Excel; leave it out."),
+        ("#\n,\n", "ratings.csv begins with a comment ('#')"),
+        ("#x\n#y\nuser,item\n1,2\n", "ratings.csv begins with a comment ('#x'); leave out the"),
+        (
+            "ann,tea\nbob,rye\n",
+            "has no user and no item column; its columns are 'ann', 'tea'. Say which they are with "
+            "--user-col and --item-col. If these are no names, but the first row: by number, such",
+        ),
+        ("%%MatrixMarket matrix coordinate\n1 1 1\n1 1 5\n", "ratings.csv is in Matrix Market; in"),
+        ("\n<!DOCTYPE html>\n<html>\n", "ratings.csv is a web page, perhaps in place of what was"),
+        ("version https://git-lfs.github.com/spec/v1\noid x\n", "ratings.csv is a pointer of Git"),
+        (",".join("1" * 30) + "\n", "--rating-col 3. If it has a column for each item, make a row"),
         (HEADER + GOOD + ",30,1,1\n", "ratings.csv, line 4: the user id is missing."),
         (HEADER + GOOD + '3,"",1,1\n', "ratings.csv, line 4: the item id is missing."),
         (HEADER + GOOD + "3,  ,1,1\n", "ratings.csv, line 4: the item id is missing."),

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from recsys.errors import DataError
 from recsys.readers import Loaded, read_ratings
 from recsys.readers.careful import read_carefully
 from recsys.readers.columns import Request, choose_columns
@@ -122,6 +123,55 @@ def test_columns_by_number_where_there_is_no_header(read: Read) -> None:
     assert rows(loaded) == [(1, 10, 4.0, 100), (1, 20, 3.0, 300)]
     wide = read("9,9,1,10,4\n9,9,1,20,3\n", user_col="3", item_col="4", rating_col="5")
     assert rows(wide) == [(1, 10, 4.0), (1, 20, 3.0)]
+
+
+def test_columns_by_number_may_be_numbers(read: Read) -> None:
+    assert rows(read("10,1,100,4\n", user_col=2, item_col=1, rating_col=4)) == [(1, 10, 4.0)]
+
+
+def test_columns_by_number_where_the_first_row_has_no_number(read: Read) -> None:
+    loaded = read("ann\ttea\nbob\trye\n", user_col="1", item_col="2")
+    assert rows(loaded) == [("ann", "tea"), ("bob", "rye")]
+    assert "no header" in loaded.decision
+
+
+def test_a_column_that_is_skipped_is_called_by_its_number(read: Read) -> None:
+    loaded = read("u1,x,Bach,7\nu2,y,Monk,3.5\n", user_col="1", item_col="3", rating_col="4")
+    assert rows(loaded) == [("u1", "Bach", 7.0), ("u2", "Monk", 3.5)]
+    assert "user = 1, item = 3, rating = 4, not used: 2;" in loaded.decision
+    assert "item = item, rating = 4" in read("1,2,3,4\n", item_col="item", rating_col="4").decision
+
+
+@pytest.mark.parametrize("note", ["x", '"y\nz"'], ids=["fast", "carefully"])
+def test_decimal_commas_between_semicolons(read: Read, note: str) -> None:
+    content = f"user;item;rating;time;note\n1;10;4;100;{note}\n1;20;3,5;300;\n2;10;5.0;200;\n"
+    assert rows(read("\ufeff" + content)) == ROWS
+
+
+def test_decimal_commas_without_header(read: Read) -> None:
+    assert rows(read("1;10;4,5\n2;10;3\n")) == [(1, 10, 4.5), (2, 10, 3.0)]
+
+
+def test_what_begins_with_a_number_sign_may_be_a_header_or_an_id(read: Read) -> None:
+    assert rows(read("#user\titem\n1\t2\n")) == [(1, 2)]
+    assert rows(read("#a,1\n#b,2\nc,3\n")) == [("#a", 1), ("#b", 2), ("c", 3)]
+
+
+def test_a_column_without_a_name_is_no_news(read: Read) -> None:
+    loaded = read(",user,item,rating,x\n0,1,10,4,a\n")
+    assert "rating = rating, not used: x;" in loaded.decision
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "CustomerID,StockCode,InvoiceDate",
+        "customer_id,sku,purchase_date",
+        "user_id,parent_asin,created_at",
+    ],
+)
+def test_purchases(read: Read, header: str) -> None:
+    assert rows(read(f"{header}\n7,a,1970-01-02\n")) == [(7, "a", 86400)]
 
 
 def test_a_stray_quote_swallows_no_rows(read: Read) -> None:
@@ -284,3 +334,14 @@ def test_fast_and_careful_reader_agree(table: list[tuple[str, str, str]]) -> Non
     for role in ("user", "item"):
         assert fast[role].to_list() == careful[role].to_list()
     assert fast["rating"].cast(pl.Float32).to_list() == careful["rating"].cast(pl.Float32).to_list()
+
+
+@pytest.mark.parametrize("before", [0, 300])
+def test_whole_floats_in_json_lines_are_integer_ids(read: Read, before: int) -> None:
+    content = as_jsonl(*[{"user": 1, "item": 2}] * before, {"user": 1.0, "item": 17.0})
+    assert (1, 17) in rows(read(content, "r.jsonl"))
+
+
+def test_json_lines_without_a_field_have_no_columns(read: Read) -> None:
+    with pytest.raises(DataError, match=r"^r\.jsonl has no columns\.$"):
+        read("{}\n", "r.jsonl")
