@@ -220,6 +220,8 @@ def test_bad_questions_are_refused(split):
         evaluate(["popular"], split, n="5")
     with pytest.raises(DataError, match=r"n must be a whole number; got 2\.5"):
         evaluate(["popular"], split, n=[1, 2.5])
+    with pytest.raises(DataError, match="n must be a number or several; got none"):
+        evaluate(["popular"], split, n=[])
     assert evaluate(["popular"], split, n=np.int64(2)).settings.ns == (2,)
     with pytest.raises(DataError, match="No test rating is 6 or more, so no item is relevant"):
         evaluate(["popular"], split, relevant_from=6)

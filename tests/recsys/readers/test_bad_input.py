@@ -23,6 +23,8 @@ GOOD = "1,10,4,100\n2,20,3,200\n"
     [
         ("", "ratings.csv is empty."),
         (" \n\n", "ratings.csv is empty."),
+        ("\ufeff\n", "ratings.csv is empty."),
+        ("# only\n# words\n", "ratings.csv has no user and no item column"),
         (HEADER, "ratings.csv has a header but no rows."),
         (HEADER + "\n\n", "ratings.csv has a header but no rows."),
         ("just\nwords\n", "ratings.csv has only one column ('just'): found no tab, semicolon,"),

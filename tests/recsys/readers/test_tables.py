@@ -152,6 +152,11 @@ def test_decimal_commas_without_header(read: Read) -> None:
     assert rows(read("1;10;4,5\n2;10;3\n")) == [(1, 10, 4.5), (2, 10, 3.0)]
 
 
+def test_what_is_wrong_beside_decimal_commas(read: Read) -> None:
+    with pytest.raises(DataError, match=r"line 4: rating 'x' is not a number\.$"):
+        read("user;item;rating\n1;2;3,5\n1;3;4,5\n1;4;x\n")
+
+
 def test_what_begins_with_a_number_sign_may_be_a_header_or_an_id(read: Read) -> None:
     assert rows(read("#user\titem\n1\t2\n")) == [(1, 2)]
     assert rows(read("#a,1\n#b,2\nc,3\n")) == [("#a", 1), ("#b", 2), ("c", 3)]
