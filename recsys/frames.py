@@ -38,7 +38,7 @@ _CHUNK = 1 << 21  # rows encoded at once: bounds the scratch memory of looking i
 _INT32_LIMIT = 2**31 - 1
 _LARGEST = float(np.finfo(np.float32).max)
 _DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
-_LONGEST_TIME = 100  # bytes of a time as text; what is longer is none
+_LONGEST_NUMBER = _LONGEST_TIME = 100  # bytes of one as text; what is longer is none
 
 
 def to_polars(frame: object) -> Any:
@@ -97,6 +97,9 @@ def rating_values(series: pl.Series, place: Place = row_place) -> npt.NDArray[np
     dtype = series.dtype
     if not (dtype.is_numeric() or dtype in (pl.Boolean, pl.String, pl.Null)):
         raise DataError(f"Ratings must be numbers; got a column of {dtype} values.")
+    if dtype == pl.String and (series.str.len_bytes() > _LONGEST_NUMBER).any():
+        row = (series.str.len_bytes() > _LONGEST_NUMBER).arg_max() or 0
+        raise DataError(f"{place(row)}: rating {shortened(series[row])!r} is not a number.")
     numbers = series.cast(pl.Float32, strict=False)
     bad = numbers.is_null() | ~numbers.is_finite()
     if bad.any():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, cast
@@ -12,7 +11,7 @@ import numpy.typing as npt
 import polars as pl
 
 from recsys.errors import DataError, UnknownIdError
-from recsys.wording import shortened
+from recsys.wording import close_matches, shortened
 
 __all__ = ["Ids", "Kind", "as_id_series", "as_strings", "row_place"]
 
@@ -24,6 +23,7 @@ _INT64_LIMIT = 2**63
 _TABLE_PAYS_FROM = 100_000  # queries; below it a binary search is as fast as filling a table
 _JOIN_PAYS_FROM = 10  # one string query for so many ids; below it a search is faster than a join
 _LONGEST = 2**16  # bytes of a string id
+_LONG, _MUCH = 2**10, 2**30  # bytes of ids on average and together: not more than both
 _QUOTED = 200  # characters of an id that a message quotes
 _LEAST_PART = 2  # characters of an unknown id that are looked for within others
 _NAMED = 3  # ids that an error message names before it says how many more there are
@@ -226,7 +226,8 @@ def as_id_series(values: object, kind: Kind, place: Callable[[int], str] = row_p
     ------
     DataError
         If a value is null, a boolean, a fraction, neither an integer nor a string, or a string of
-        more than 65,536 bytes.
+        more than 65,536 bytes; or if strings have more than 1,024 bytes on average and a gibibyte
+        together, which may be a few repeated ones.
     """
     series = values.alias(kind) if isinstance(values, pl.Series) else _series_of(values, kind)
     dtype = series.dtype
@@ -283,6 +284,12 @@ def _of_fair_length(series: pl.Series, kind: Kind, place: Callable[[int], str]) 
         raise DataError(
             f"{place(row)}: the {kind} id has {lengths[row]:,} bytes; no id may have more than "
             f"{_LONGEST:,}."
+        )
+    together = int(lengths.cast(pl.UInt64).sum())
+    if together > max(_MUCH, _LONG * len(series)):
+        raise DataError(
+            f"{len(series):,} {kind} ids have {together:,} bytes together; so many may have no "
+            f"more than {_LONG:,} on average."
         )
     return series
 
@@ -359,12 +366,13 @@ def _closest_strings(unknown: str, values: pl.Series) -> list[str]:
     place = values.search_sorted(unknown)
     low = max(place - _CLOSE_MATCH_POOL, 0)
     pool = values.slice(low, 2 * _CLOSE_MATCH_POOL).to_list()
+    around = sorted(range(len(pool)), key=lambda index: abs(low + index - place))
     lower = values.str.to_lowercase()
     folded = values.filter(lower == unknown.lower()).to_list()
-    close = difflib.get_close_matches(unknown, pool, n=_NAMED)
+    close = close_matches(unknown, (pool[index] for index in around), _NAMED)
     if not (folded or close) and len(unknown) >= _LEAST_PART:
-        around = values.filter(lower.str.contains(unknown.lower(), literal=True)).to_frame("id")
-        return around.sort(pl.col("id").str.len_chars(), "id")["id"].head(_NAMED).to_list()
+        within = values.filter(lower.str.contains(unknown.lower(), literal=True)).to_frame("id")
+        return within.sort(pl.col("id").str.len_chars(), "id")["id"].head(_NAMED).to_list()
     return list(dict.fromkeys([*folded, *close]))[:_NAMED]
 
 

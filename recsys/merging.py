@@ -42,14 +42,18 @@ def merged(old: Ratings, new: Ratings) -> Ratings:
     before, after = old.to_frame(), _alike(new.to_frame(), old)
     if old.implicit and "rating" in {*before.columns, *after.columns}:
         before, after = (_with_counts(frame) for frame in (before, after))
-    kept = before.join(after, on=["user", "item"], how="anti", maintain_order="left")
-    columns = [name for name in kept.columns if name in after.columns]
-    rows = pl.concat([kept.select(columns), after.select(columns)])
     users = _both(old, "user", new)
     items = _both(old, "item", new)
+    old_keys, new_keys = (
+        users.find(each["user"]) * len(items) + items.find(each["item"]) for each in (before, after)
+    )
+    kept = ~np.isin(old_keys, new_keys)
+    columns = [name for name in before.columns if name in after.columns]
+    rows = pl.concat([before.select(columns).filter(kept), after.select(columns)])
+    keys = np.concatenate([old_keys[kept], new_keys])
     csr = to_csr(
-        users.find(rows["user"]).astype(np.int32),
-        items.find(rows["item"]).astype(np.int32),
+        (keys // len(items)).astype(np.int32),
+        (keys % len(items)).astype(np.int32),
         rows["rating"].to_numpy() if "rating" in columns else None,
         rows["timestamp"].to_numpy() if "timestamp" in columns else None,
         (len(users), len(items)),

@@ -14,6 +14,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO, NamedTuple
 
+from recsys.arrow_schema import check_arrow_schema
+from recsys.parquet_deltas import DELTAS, DeltaPage
 from recsys.thrift import CompactReader, ThriftError
 
 __all__ = ["Pages", "read_pages"]
@@ -23,6 +25,9 @@ _BYTE_ARRAY, _FIXED_LENGTH = 6, 7  # physical types
 _WIDTHS = {0: 1, 1: 4, 2: 8, 3: 12, 4: 4, 5: 8}  # in bytes, of the others
 _VIEW = 16  # bytes of a text that lies elsewhere
 _DELTA_BYTE_ARRAY = 7  # the encoding: each text as what differs from the one before
+_OPTIONAL, _REPEATED = 1, 2  # what need not be there, and what may be there more than once
+_DEEPEST = 50  # columns in each other; polars follows a few hundred before it crashes
+_TRUE = 1  # the type of a field, which is its value
 _COPIES = 2  # of a text while it is read: in its page, and in the column
 
 
@@ -40,12 +45,15 @@ class Pages:
         Bytes of the largest page, unpacked.
     unbounded : set of str
         Columns with texts that may be longer than their pages (DELTA_BYTE_ARRAY).
+    deltas : list of DeltaPage
+        Pages that may tell of more values than they have.
     """
 
     rows: int = 0
     memory: int = 0
     largest: int = 0
     unbounded: set[str] = field(default_factory=set)
+    deltas: list[DeltaPage] = field(default_factory=list)
 
 
 class _Leaf(NamedTuple):
@@ -54,6 +62,18 @@ class _Leaf(NamedTuple):
     column: str
     is_text: bool
     width: int
+    levels: int
+
+
+@dataclass(slots=True)
+class _Element:
+    """An entry of the schema: a leaf, or a group of what follows."""
+
+    name: str = ""
+    physical: int = -1
+    length: int = 0
+    repetition: int = 0
+    children: int = 0
 
 
 class _Chunk(NamedTuple):
@@ -62,13 +82,24 @@ class _Chunk(NamedTuple):
     start: int
     length: int
     values: int
+    codec: int = 0
 
 
 class _Page(NamedTuple):
+    """What the header of a page says, and where the page begins behind it.
+
+    `dictionary` are the values of a dictionary, `levels` the length of lists of levels that are not
+    compressed, None if they are.
+    """
+
+    start: int
     packed: int
     unpacked: int
     values: int
     encoding: int
+    dictionary: int
+    levels: int | None
+    is_compressed: bool
 
 
 def read_pages(file: BinaryIO, columns: Collection[str]) -> Pages:
@@ -95,13 +126,16 @@ def read_pages(file: BinaryIO, columns: Collection[str]) -> Pages:
         elif number == 4:  # row_groups
             for _ in range(reader.list_length()):
                 pages.rows += _read_group(reader, leaves, columns, chunks)
+        elif number == 5:  # key_value_metadata
+            for _ in range(reader.list_length()):
+                _check_metadata(reader)
         else:
             reader.skip(kind)
     size = file.seek(0, os.SEEK_END)
     if sum(chunk.length for _, chunk in chunks) > size:
         raise ThriftError("its columns are longer than the file")
     for leaf, chunk in chunks:
-        _add(pages, leaf, _pages_of(file, chunk))
+        _add(pages, leaf, chunk, _pages_of(file, chunk))
     return pages
 
 
@@ -117,28 +151,64 @@ def _at_footer(file: BinaryIO) -> CompactReader:
 
 def _leaves(reader: CompactReader) -> Iterator[_Leaf]:
     """Read the schema: a tree, each group before its children, the root first."""
-    following = 0  # elements of the column that are still to come
     column = ""
+    around: list[_Element] = []  # the groups that what follows is in, without the root
     for place in range(reader.list_length()):
-        name, physical, length, children = "", -1, 0, 0
-        for number, kind in reader.fields():
-            if number == 1:  # type
-                physical = reader.integer()
-            elif number == 2:  # type_length
-                length = reader.integer()
-            elif number == 4:  # name
-                name = reader.binary().decode(errors="replace")
-            elif number == 5:  # num_children
-                children = reader.integer()
-            else:
-                reader.skip(kind)
+        element = _read_element(reader)
         if place == 0:
             continue
-        column, following = (name, 1) if following == 0 else (column, following)
-        following += children - 1
-        if children == 0:
-            width = length if physical == _FIXED_LENGTH else _WIDTHS.get(physical, _VIEW)
-            yield _Leaf(column, physical == _BYTE_ARRAY, max(0, width))
+        while around and around[-1].children == 0:
+            around.pop()
+        if around:
+            around[-1].children -= 1
+        else:
+            column = element.name
+        around.append(element)
+        if len(around) > _DEEPEST:
+            raise ThriftError(f"more than {_DEEPEST} columns lie in each other")
+        if element.children <= 0:
+            yield _leaf(column, around)
+            around.pop()
+
+
+def _read_element(reader: CompactReader) -> _Element:
+    element = _Element()
+    for number, kind in reader.fields():
+        if number == 1:  # type
+            element.physical = reader.integer()
+        elif number == 2:  # type_length
+            element.length = reader.integer()
+        elif number == 3:  # repetition_type
+            element.repetition = reader.integer()
+        elif number == 4:  # name
+            element.name = reader.binary().decode(errors="replace")
+        elif number == 5:  # num_children
+            element.children = reader.integer()
+        else:
+            reader.skip(kind)
+    return element
+
+
+def _leaf(column: str, branch: list[_Element]) -> _Leaf:
+    """Return a leaf by its entry in the schema, the last one, and those that it is in."""
+    physical, length = branch[-1].physical, branch[-1].length
+    width = length + _VIEW if physical == _FIXED_LENGTH else _WIDTHS.get(physical, _VIEW)
+    kinds = {element.repetition for element in branch}
+    levels = bool(kinds & {_OPTIONAL, _REPEATED}) + (_REPEATED in kinds)
+    return _Leaf(column, physical == _BYTE_ARRAY, max(0, width), levels)
+
+
+def _check_metadata(reader: CompactReader) -> None:
+    key = value = b""
+    for number, kind in reader.fields():
+        if number == 1:  # key
+            key = reader.binary()
+        elif number == 2:  # value
+            value = reader.binary()
+        else:
+            reader.skip(kind)
+    if key == b"ARROW:schema":
+        check_arrow_schema(value, _DEEPEST)
 
 
 def _read_group(
@@ -175,9 +245,11 @@ def _read_chunk(reader: CompactReader) -> _Chunk | None:
 
 
 def _read_chunk_metadata(reader: CompactReader) -> _Chunk:
-    values = length = data = dictionary = 0
+    codec = values = length = data = dictionary = 0
     for number, kind in reader.fields():
-        if number == 5:  # num_values
+        if number == 4:  # codec
+            codec = reader.integer()
+        elif number == 5:  # num_values
             values = reader.integer()
         elif number == 7:  # total_compressed_size
             length = reader.integer()
@@ -190,7 +262,7 @@ def _read_chunk_metadata(reader: CompactReader) -> _Chunk:
     start = dictionary or data
     if start < 0 or length < 0:
         raise ThriftError("its footer has a column at a negative place")
-    return _Chunk(start, length, values)
+    return _Chunk(start, length, values, codec)
 
 
 def _pages_of(file: BinaryIO, chunk: _Chunk) -> Iterator[_Page]:
@@ -198,54 +270,82 @@ def _pages_of(file: BinaryIO, chunk: _Chunk) -> Iterator[_Page]:
     while place < end:
         file.seek(place)
         try:
-            page = _read_page(CompactReader(file))
+            page = _read_page(file)
         except ThriftError:
             if values >= chunk.values:  # some writers leave bytes after the last page
                 return
             raise
         yield page
         values += page.values
-        place = file.tell() + page.packed
+        place = page.start + page.packed
 
 
-def _read_page(reader: CompactReader) -> _Page:
-    unpacked = packed = values = 0
-    encoding = -1
+def _read_page(file: BinaryIO) -> _Page:
+    reader = CompactReader(file)
+    unpacked = packed = values = dictionary = 0
+    encoding, levels, is_compressed = -1, None, True
     for number, kind in reader.fields():
         if number == 2:  # uncompressed_page_size
             unpacked = reader.integer()
         elif number == 3:  # compressed_page_size
             packed = reader.integer()
         elif number == 5:  # data_page_header: num_values, encoding
-            values, encoding = _read_data_header(reader, 1, 2)
-        elif number == 8:  # data_page_header_v2: num_values, num_nulls, num_rows, encoding
-            values, encoding = _read_data_header(reader, 1, 4)
+            found = _read_header(reader)
+            values, encoding = found.get(1, 0), found.get(2, -1)
+        elif number == 7:  # dictionary_page_header: num_values
+            dictionary = _read_header(reader).get(1, 0)
+        elif number == 8:  # data_page_header_v2
+            found = _read_header(reader)
+            values, encoding = found.get(1, 0), found.get(4, -1)
+            levels = found.get(5, 0) + found.get(6, 0)
+            is_compressed = bool(found.get(7, True))
         else:
             reader.skip(kind)
-    if unpacked < 0 or packed < 0 or values < 0:
+    if min(unpacked, packed, values, dictionary, levels or 0) < 0:
         raise ThriftError("a page has a negative size")
-    return _Page(packed, unpacked, values, encoding)
+    if dictionary > unpacked:  # polars makes room for as many
+        raise ThriftError("a page has more values than bytes")
+    return _Page(file.tell(), packed, unpacked, values, encoding, dictionary, levels, is_compressed)
 
 
-def _read_data_header(reader: CompactReader, count: int, encoding: int) -> tuple[int, int]:
-    found = {count: 0, encoding: -1}
+def _read_header(reader: CompactReader) -> dict[int, int]:
+    """Return the numbers and flags of the header of a page of some kind, by their fields."""
+    found = {}
     for number, kind in reader.fields():
-        if number in found:
+        if reader.is_integer(kind):
             found[number] = reader.integer()
         else:
+            found[number] = kind == _TRUE
             reader.skip(kind)
-    return found[count], found[encoding]
+    return found
 
 
-def _add(total: Pages, leaf: _Leaf, pages: Iterator[_Page]) -> None:
-    values = unpacked = 0
+def _add(total: Pages, leaf: _Leaf, chunk: _Chunk, pages: Iterator[_Page]) -> None:
+    values = entries = unpacked = 0
     for page in pages:
         values += page.values
+        entries += page.dictionary
         unpacked += page.unpacked
         total.largest = max(total.largest, page.unpacked)
         if page.encoding == _DELTA_BYTE_ARRAY:
             total.unbounded.add(leaf.column)
+        elif page.encoding in DELTAS:
+            total.deltas.append(_delta_page(page, leaf, chunk))
     if leaf.is_text:
-        total.memory += _VIEW * values + _COPIES * unpacked
+        total.memory += _VIEW * (values + entries) + _COPIES * unpacked
     else:
         total.memory += max(leaf.width * values, unpacked)
+
+
+def _delta_page(page: _Page, leaf: _Leaf, chunk: _Chunk) -> DeltaPage:
+    plain = page.levels or 0
+    if plain > min(page.packed, page.unpacked):
+        raise ThriftError("a page is shorter than its levels")
+    return DeltaPage(
+        start=page.start + plain,
+        packed=page.packed - plain,
+        unpacked=page.unpacked - plain,
+        codec=chunk.codec if page.is_compressed else 0,
+        levels=leaf.levels if page.levels is None else 0,
+        values=page.values,
+    )

@@ -8,21 +8,46 @@ is as high in honest files, but memory.
 from __future__ import annotations
 
 import io
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import polars as pl
 
 from recsys.ids import as_strings
 from recsys.memory import available_memory, gibibytes
+from recsys.parquet_deltas import check_deltas
 from recsys.parquet_pages import Pages, read_pages
 from recsys.thrift import ThriftError
 
-__all__ = ["over_memory", "pages_of", "too_large", "unpacked_size"]
+__all__ = ["check_pages", "columns_of", "over_memory", "pages_of", "too_large", "unpacked_size"]
 
 _MOST_ROWS = 2**32 - 1  # that polars counts
 _SHARE = 4  # the part of the free memory that may be used to look at texts is 1 over this
 _MOST_LOOKS = 10_000
+
+
+def columns_of(source: Path | bytes) -> list[str]:
+    """Return the names of the columns of a Parquet file.
+
+    This comes before everything else: polars crashes at a schema that is too deep.
+
+    Raises
+    ------
+    polars.exceptions.ComputeError
+        If the file is damaged.
+
+    Examples
+    --------
+    >>> file = io.BytesIO()
+    >>> pl.DataFrame({"user": [1], "item": [2]}).write_parquet(file)
+    >>> columns_of(file.getvalue())
+    ['user', 'item']
+    """
+    with _opened(source) as file:
+        read_pages(file, ())
+    return pl.scan_parquet(source, glob=False).collect_schema().names()
 
 
 def too_large(source: Path | bytes, columns: Collection[str], beside: int = 0) -> str | None:
@@ -57,8 +82,11 @@ def too_large(source: Path | bytes, columns: Collection[str], beside: int = 0) -
     pages, free = pages_of(source, columns), available_memory()
     needed = pages.rows * beside + pages.memory
     reason = over_memory(pages.rows, needed, free)
-    if reason is not None or free is None or not pages.unbounded:
+    if reason is not None:
         return reason
+    check_pages(source, pages)
+    if free is None or not pages.unbounded:
+        return None
     texts = _unbounded_texts(source, pages, free)
     if texts is None:
         names = ", ".join(sorted(pages.unbounded))
@@ -67,6 +95,19 @@ def too_large(source: Path | bytes, columns: Collection[str], beside: int = 0) -
             f"{gibibytes(free)} of memory that are free; write it in another encoding."
         )
     return over_memory(pages.rows, needed + texts, free)
+
+
+def check_pages(source: Path | bytes, pages: Pages) -> None:
+    """Look into the pages that may hold more than they say, of which each must fit into memory.
+
+    Raises
+    ------
+    polars.exceptions.PolarsError
+        If one does, or is damaged.
+    """
+    with _opened(source) as file:
+        for page in pages.deltas:
+            check_deltas(file, page)
 
 
 def over_memory(rows: int, needed: int, free: int | None) -> str | None:
@@ -89,9 +130,16 @@ def pages_of(source: Path | bytes, columns: Collection[str]) -> Pages:
     polars.exceptions.ComputeError
         If the file is damaged.
     """
+    with _opened(source) as file:
+        return read_pages(file, columns)
+
+
+@contextmanager
+def _opened(source: Path | bytes) -> Iterator[BinaryIO]:
+    """Open a file, or what is in it, and say it as polars does if it is damaged."""
     try:
         with io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as file:
-            return read_pages(file, columns)
+            yield file
     except ThriftError as error:
         raise pl.exceptions.ComputeError(str(error)) from None
 

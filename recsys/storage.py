@@ -46,7 +46,7 @@ from recsys.memory import refuse_absurd
 from recsys.models import MODELS, model_class
 from recsys.models.base import Model
 from recsys.panics import panics_as_errors
-from recsys.parquet_size import too_large, unpacked_size
+from recsys.parquet_size import columns_of, too_large, unpacked_size
 from recsys.ratings import Ratings
 from recsys.writing import Writer, sha256_of, writing
 
@@ -308,7 +308,7 @@ def read_parquet(directory: Path, name: str, manifest: Manifest) -> pl.DataFrame
     _listed(manifest, name)
     with panics_as_errors():
         content = (directory / name).read_bytes()
-        reason = too_large(content, pl.read_parquet_schema(content))
+        reason = too_large(content, columns_of(content))
         if reason is not None:
             raise OSError(errno.ENOMEM, f"{name} {reason}".rstrip("."))
         table = pl.read_parquet(content)

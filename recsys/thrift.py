@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from typing import BinaryIO
 
-__all__ = ["CompactReader", "ThriftError"]
+__all__ = ["CompactReader", "ThriftError", "zigzag"]
 
 _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = 1, 2, 3, 7, 8, 9, 10, 11, 12
 _INTEGERS = (4, 5, 6)  # of 16, 32 and 64 bits
@@ -54,6 +54,15 @@ class CompactReader:
         """Read an integer of 16, 32 or 64 bits."""
         folded = self._varint()
         return (folded >> 1) ^ -(folded & 1)
+
+    def unsigned(self) -> int:
+        """Read an integer without a sign, as Parquet has them within its pages."""
+        return self._varint()
+
+    @staticmethod
+    def is_integer(kind: int) -> bool:
+        """Whether the value of a field of this type is an integer of 16, 32 or 64 bits."""
+        return kind in _INTEGERS
 
     def binary(self) -> bytes:
         """Read a text, or other bytes."""
@@ -127,3 +136,19 @@ class CompactReader:
         if not found:
             raise ThriftError("it ends too early")
         return found[0]
+
+
+def zigzag(number: int) -> bytes:
+    """Write an integer that is not negative.
+
+    Examples
+    --------
+    >>> import io
+    >>> CompactReader(io.BytesIO(zigzag(1000))).integer()
+    1000
+    """
+    folded, out = number << 1, bytearray()
+    while folded > 127:
+        out.append(folded & 127 | 128)
+        folded >>= 7
+    return bytes([*out, folded])

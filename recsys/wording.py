@@ -1,8 +1,13 @@
-"""Numbers of things in words, and words of any length in a few."""
+"""Numbers of things in words, words of any length in a few, and words that resemble each other."""
 
 from __future__ import annotations
 
-__all__ = ["counted", "shortened"]
+from collections.abc import Iterable
+
+__all__ = ["close_matches", "counted", "shortened"]
+
+_ALIKE = 0.6  # how much two words have to have in common
+_WORK = 20_000_000  # characters compared with each other: a few seconds
 
 
 def counted(n: int, noun: str) -> str:
@@ -25,3 +30,36 @@ def shortened(text: str, length: int = 40) -> str:
     ('no number', 'no n...')
     """
     return text if len(text) <= length else f"{text[:length]}..."
+
+
+def close_matches(text: str, others: Iterable[str], n: int) -> list[str]:
+    """Return up to n texts that resemble one, the most alike first.
+
+    As `difflib.get_close_matches`, which takes hours where there are many texts and they are long;
+    here only as many of the others are looked at as a few seconds let.
+
+    Examples
+    --------
+    >>> close_matches("appel", ["ape", "apple", "peach", "puppy"], 2)
+    ['apple', 'ape']
+    """
+    from difflib import SequenceMatcher
+    from heapq import nlargest
+
+    matcher = SequenceMatcher(b=text)
+    found, left = [], _WORK
+    for other in others:
+        matcher.set_seq1(other)
+        if matcher.real_quick_ratio() < _ALIKE:
+            continue
+        left -= len(other)
+        if left < 0:
+            break
+        if matcher.quick_ratio() < _ALIKE:
+            continue
+        left -= len(text) * len(other)
+        if left < 0:
+            break
+        if (ratio := matcher.ratio()) >= _ALIKE:
+            found.append((ratio, other))
+    return [other for _, other in nlargest(n, found)]

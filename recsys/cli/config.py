@@ -142,10 +142,11 @@ def _read_file(root: click.Context) -> dict[str, Any]:
     import tomllib
 
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        table = _normalised(tomllib.loads(path.read_text(encoding="utf-8")))
+    except RecursionError:
+        raise CommandError(f"{FILE_NAME} has tables or lists too deep in each other.") from None
+    except ValueError as error:  # no TOML, no text, or a number of thousands of digits
         raise CommandError(f"{FILE_NAME} is not valid TOML: {error}.") from error
-    table = _normalised(table)
     _check_table(table, root.command, root, where="")
     return table
 

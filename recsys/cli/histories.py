@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["described_history", "load_history"]
 
+_LONG_LINE = 2**16  # characters: a line that is a header, and no id
 _WORK = 24  # bytes per row: a place in the column of users, and the index of the item
 
 
@@ -84,7 +85,7 @@ def load_history(path: str, reader: ReaderOptions, recommender: Recommender) -> 
         n_unknown = int((places < 0).sum())
         note(f"{path}: {n_unknown:,} of {len(frame):,} rows are of unknown items, ignored")
         frame = frame.filter(pl.Series(places >= 0))
-    repeated = len(frame) - frame.select("user", "item").n_unique()
+    repeated = len(frame) - _n_pairs(frame)
     if repeated:
         note(f"{path}: {repeated:,} duplicate{'s' if repeated > 1 else ''} (last kept)")
     if "rating" not in frame.columns and recommender.model.needs_values:
@@ -92,6 +93,18 @@ def load_history(path: str, reader: ReaderOptions, recommender: Recommender) -> 
         note(f"{path} has no ratings: its items count as liked, with a rating of {best:g}")
         frame = frame.with_columns(pl.lit(best, pl.Float32).alias("rating"))
     return frame
+
+
+def _n_pairs(frame: pl.DataFrame) -> int:
+    """Count the different pairs of a user and an item, without their ids beside each other."""
+    import numpy as np
+
+    from recsys.frames import encode
+    from recsys.ids import as_id_series
+
+    columns = [as_id_series(frame["user"], "user"), as_id_series(frame["item"], "item")]
+    (_, users), (ids, items) = encode(columns[0], "user"), encode(columns[1], "item")
+    return len(np.unique(users * np.int64(len(ids)) + items))
 
 
 def _best_rating(recommender: Recommender) -> float:
@@ -125,7 +138,8 @@ def _is_of_one_user(names: list[str] | None, reader: ReaderOptions, items: Ids) 
     """Whether a file is a list of items, or has a column of items and none of users."""
     if names is None:
         return False
-    if items.find([",".join(names).strip()])[0] >= 0:  # an id, of several words perhaps
+    line = ",".join(names).strip()
+    if len(line) < _LONG_LINE and items.find([line])[0] >= 0:  # an id, of several words perhaps
         return True
     if len(names) == 1:
         return re.search(r"[\s;|:]", names[0].strip()) is None
@@ -152,9 +166,11 @@ def _of_one_user(path: str, names: list[str], reader: ReaderOptions) -> pl.DataF
             return pl.scan_parquet(path, glob=False).select(chosen).collect()
     separator = _separator(path)
     try:
-        frame = pl.read_csv(path, separator=separator, infer_schema=False).select(chosen)
+        scan = pl.scan_csv(path, separator=separator, infer_schema=False, glob=False)
+        frame = scan.select(chosen).collect()
     except pl.exceptions.PolarsError as error:
-        raise CommandError(f"{path} cannot be read as a table: {error}.") from error
+        reason = str(error).partition("\n")[0].rstrip(".")  # without hints for callers of polars
+        raise CommandError(f"{path} cannot be read as a table: {reason}.") from error
     if rating and separator == ";":  # decimal commas, as in any file of ratings
         return frame.with_columns(pl.col("rating").str.replace(",", ".", literal=True))
     return frame

@@ -79,6 +79,7 @@ def note_unknown(listed: Sequence[Any], places: npt.NDArray[np.int64], what_they
 def _from_parquet(path: str, kind: str) -> Sequence[Any]:
     import polars as pl
 
+    from recsys.ids import as_id_series
     from recsys.memory import available_memory
     from recsys.panics import reading_parquet
     from recsys.parquet_size import over_memory, too_large, unpacked_size
@@ -96,7 +97,7 @@ def _from_parquet(path: str, kind: str) -> Sequence[Any]:
         # Equal texts are held once in a column, and each by itself in a list.
         if reason := over_memory(len(ids), 2 * unpacked_size(ids.to_frame()), available_memory()):
             raise CommandError(f"{path} {reason}")
-        return ids.to_list()
+        return as_id_series(ids, "user" if kind == "user" else "item").to_list()
 
 
 def _from_text(path: str, kind: str) -> list[str]:
@@ -150,9 +151,10 @@ def first_row(path: str) -> list[str] | None:
         import polars as pl
 
         from recsys.panics import panics_as_errors
+        from recsys.parquet_size import columns_of
 
         with suppress(pl.exceptions.PolarsError), panics_as_errors():
-            return list(pl.read_parquet_schema(path))
+            return columns_of(Path(path))
         return None
     with suppress(UnicodeDecodeError, OSError), Path(path).open(encoding="utf-8-sig") as file:
         line = next((line for line in file if line.strip()), "")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from recsys.cli.errors import CommandError
+from recsys.wording import close_matches
 
 if TYPE_CHECKING:
     import polars as pl
@@ -95,8 +96,6 @@ def _ambiguous(text: str, candidates: Sequence[str]) -> str:
 
 
 def _nearest(text: str, titles: Any) -> str:
-    from difflib import get_close_matches
-
     by_lower = {title.lower(): title for title in titles}
-    close = get_close_matches(text.lower(), by_lower, n=3)
+    close = close_matches(text.lower(), by_lower, 3)
     return f" The nearest are {'; '.join(by_lower[each] for each in close)}." if close else ""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -37,6 +38,17 @@ MANIFEST = "split.json"
 FORMAT = "recsys-split"
 FORMAT_VERSION = 1
 _PARTS = ("train", "test", "history")
+_OURS = re.compile(r"(train|test|history)\.(csv|parquet)|fold-[0-9]{1,9}")
+_NUMBERS = {  # that the description of a split is made of
+    "random": ("test_fraction", "seed"),
+    "per-user": ("test_fraction", "seed"),
+    "leave-last": ("k",),
+    "time": ("cut",),
+    "k-fold": ("fold", "folds", "seed"),
+    "users": ("test_fraction", "user_fraction", "seed"),
+}
+_YEARS = (-62_135_596_800, 253_402_300_799)  # seconds of the years 1 to 9999
+_LARGEST = 2**128  # number that there is any use for: a seed
 _SUFFIXES = ("csv", "tsv", "txt", "dat", "jsonl", "parquet")
 
 Read = Callable[[Path], Ratings]
@@ -111,7 +123,7 @@ def check_target(target: Path, *, overwrite: bool) -> None:
             f"There is a saved split in {target} already; choose another path, or overwrite it "
             "(--force)."
         )
-    own = {MANIFEST, *manifest.get("files", ()), *manifest.get("folds", ())}
+    own = {MANIFEST, *_names(manifest, "files"), *_names(manifest, "folds")}
     foreign = sorted({entry.name for entry in target.iterdir()} - own)
     if foreign:
         raise DataError(
@@ -156,7 +168,10 @@ def read_split(path: str | Path, read: Read | None = None) -> Split | list[Split
     """
     manifest = _manifest(Path(path)) or {}
     if "folds" in manifest:
-        return [_read_one(Path(path) / name, read) for name in manifest["folds"]]
+        names = _names(manifest, "folds")
+        if not names:
+            raise DataError(f"{Path(path) / MANIFEST} is damaged: it does not name the folds.")
+        return [_read_one(Path(path) / name, read) for name in names]
     return _read_one(Path(path), read)
 
 
@@ -184,13 +199,14 @@ def read_pair(
     manifest = _manifest(folder)
     if manifest is None or (files.get("train"), files.get("test")) != (Path(train), Path(test)):
         manifest = {}
+    method, parameters = _how(manifest, folder)
     history = history or (files.get("history") if manifest else None)
     split = split_from_pair(
         read(Path(train)),
         read(Path(test)),
         history=None if history is None else read(history),
-        method=manifest.get("method", "given"),
-        parameters=manifest.get("parameters", {}),
+        method=method,
+        parameters=parameters,
     )
     if manifest and manifest.get("fingerprint") != fingerprint(*split.parts):
         raise DataError(
@@ -198,6 +214,31 @@ def read_pair(
             f"again, or remove {MANIFEST} if they were changed on purpose."
         )
     return split
+
+
+def _how(manifest: dict[str, Any], folder: Path) -> tuple[str, dict[str, Any]]:
+    """Return the method of a split and its parameters."""
+    method, parameters = manifest.get("method", "given"), manifest.get("parameters", {})
+    if isinstance(method, str) and isinstance(parameters, dict):
+        needed = (*_NUMBERS.get(method, ()), *({"cut"} & parameters.keys()))
+        low, high = _YEARS
+        if all(_is_number(parameters.get(name)) for name in needed) and (
+            "cut" not in needed or low <= parameters["cut"] <= high
+        ):
+            return method, parameters
+    raise DataError(f"{folder / MANIFEST} is damaged: it does not say how the split was made.")
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float) and abs(value) < _LARGEST  # type: ignore[arg-type]
+
+
+def _names(manifest: dict[str, Any], entry: str) -> list[str]:
+    """Return names of files or folds; what is no name of ours is left out."""
+    names = manifest.get(entry)
+    if not isinstance(names, list):
+        return []
+    return [name for name in names if isinstance(name, str) and _OURS.fullmatch(name)]
 
 
 def _read_one(folder: Path, read: Read | None) -> Split:

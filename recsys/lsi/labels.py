@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -12,10 +11,12 @@ import polars as pl
 from numpy.typing import NDArray
 
 from recsys.errors import DataError, UnknownIdError
+from recsys.wording import close_matches
 
 __all__ = ["Labels"]
 
 _NEAR = 3
+_LIMIT = 2**63
 
 
 class Labels:
@@ -97,7 +98,7 @@ class Labels:
 
     def _nearest(self, query: Any) -> str:
         names = map(str, self.values.to_list())
-        near = difflib.get_close_matches(str(query), names, n=_NEAR)
+        near = close_matches(str(query), names, _NEAR)
         if near:
             return f"; the nearest {'is' if len(near) == 1 else 'are'} {', '.join(near)}."
         first = ", ".join(repr(each) for each in self.values.head(_NEAR))
@@ -116,6 +117,6 @@ def _series(values: pl.Series | Sequence[Any], noun: str) -> pl.Series:
     given = values.to_list() if isinstance(values, pl.Series) else list(values)
     if any(value is None for value in given):
         raise DataError(f"The id of {noun} {given.index(None)} is missing.")
-    if all(isinstance(value, int | np.integer) for value in given):
+    if all(isinstance(value, int | np.integer) and -_LIMIT <= value < _LIMIT for value in given):
         return pl.Series(noun, [int(value) for value in given], dtype=pl.Int64)
     return pl.Series(noun, [str(value) for value in given], dtype=pl.String)

@@ -144,12 +144,11 @@ def _check_escapes(fields: dict[str, Any], place: str) -> None:
 
 
 def _parquet(data: DataFile) -> Opened:
-    import polars as pl
-
     from recsys.panics import reading_parquet
+    from recsys.parquet_size import columns_of
 
     with reading_parquet(data.name):
-        names = pl.scan_parquet(data.path, glob=False).collect_schema().names()
+        names = columns_of(data.path)
     return "Parquet", names, lambda columns: _parquet_rows(data, columns)
 
 
@@ -170,7 +169,7 @@ def _parquet_frames(data: DataFile, names: list[str]) -> Iterator[pl.DataFrame]:
     import polars as pl
 
     from recsys.panics import reading_parquet
-    from recsys.parquet_size import over_memory, pages_of
+    from recsys.parquet_size import check_pages, over_memory, pages_of
 
     with reading_parquet(data.name):
         pages = pages_of(data.path, names)
@@ -178,10 +177,28 @@ def _parquet_frames(data: DataFile, names: list[str]) -> Iterator[pl.DataFrame]:
         reason = over_memory(pages.rows, needed, available_memory())
         if reason is not None:
             raise DataError(f"{data.name} {reason}")
-        scan = pl.scan_parquet(data.path, glob=False).select(names)
-        step = max(1, min(_ROWS, _TEXTS // max(1, pages.largest)))
-        for start in range(0, pages.rows, step):
-            yield scan.slice(start, step).collect()
+        check_pages(data.path, pages)
+    scan = pl.scan_parquet(data.path, glob=False).select(names)
+    for name, dtype in scan.collect_schema().items():
+        if dtype.is_nested():  # and may make much out of little, as an object of Python
+            raise DataError(f"{data.name}: column {name} must be of texts; got {dtype} values.")
+    step = max(1, min(_ROWS, _TEXTS // max(1, pages.largest)))
+    for start in range(0, pages.rows, step):
+        with reading_parquet(data.name):
+            frame = scan.slice(start, step).collect()
+            _check_times(frame)
+        yield frame
+
+
+def _check_times(frame: pl.DataFrame) -> None:
+    """Let what Python does not know, such as the year 10,000, be an error of polars."""
+    import polars as pl
+    import polars.selectors as cs
+
+    try:
+        frame.select(cs.temporal()).rows()
+    except (ValueError, OverflowError) as error:
+        raise pl.exceptions.ComputeError(str(error)) from None
 
 
 _READERS = {

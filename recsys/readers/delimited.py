@@ -15,6 +15,8 @@ from typing import Literal, NamedTuple
 import polars as pl
 
 from recsys.errors import DataError
+from recsys.memory import available_memory
+from recsys.parquet_size import over_memory
 from recsys.readers.careful import line_of_row, read_carefully
 from recsys.readers.columns import Request, Roles, choose_columns, is_known_name
 from recsys.readers.detect import Layout, separator_name
@@ -31,6 +33,7 @@ __all__ = ["read_delimited"]
 Kind = Literal["id", "integer", "float", "text"]
 
 _BLOCK = 1 << 22
+_ROW = 32  # bytes: two ids, and an index and a value in the matrix, with room to sort them
 _CANONICAL = re.compile(r"0|-?[1-9][0-9]{0,18}")
 _INTEGER = re.compile(r"-?\d{1,18}")
 
@@ -80,6 +83,9 @@ def _read_fast(data: DataFile, layout: Layout, roles: Roles) -> dict[str, pl.Ser
         return None  # a stray quote or another encoding: what follows cannot be trusted either
     kinds = {role: _kind_of(role, _sampled(layout, place)) for role, place in roles.items()}
     survey = _survey(data.path, layout.separator[:1].encode())
+    reason = over_memory(survey.lines, survey.lines * _ROW, available_memory())
+    if reason is not None:
+        raise DataError(f"{data.name} {reason}")
     columns = _scan(data, layout, roles, kinds, survey)
     if columns is None:
         return None

@@ -9,6 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from recsys.errors import DataError
+from recsys.memory import available_memory, gibibytes
 from recsys.readers.columns import title_columns
 from recsys.readers.members import plain_name, titles_member
 from recsys.readers.sources import DataFile
@@ -21,6 +22,8 @@ _U_ITEM_GENRES = (
     *("Documentary", "Drama", "Fantasy", "Film-Noir", "Horror", "Musical", "Mystery"),
     *("Romance", "Sci-Fi", "Thriller", "War", "Western"),
 )
+_CELL = 100  # bytes that a cell takes, however short
+_FEW = 10_000  # cells that may be missing, of however many
 _NO_GENRES = "(no genres listed)"
 
 
@@ -50,10 +53,21 @@ def read_titles(data: DataFile) -> tuple[pl.DataFrame | None, str]:
 def _text(path: Path) -> str:
     """Return a text file that is UTF-8 or, as the older MovieLens sets, Latin-1."""
     raw = path.read_bytes()
+    _refuse_large(raw)
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError:
         return raw.decode("latin-1")
+
+
+def _refuse_large(raw: bytes) -> None:
+    """Refuse what may be small where it is packed, but not as lines and cells in memory."""
+    cells = raw.count(b"\n") + max(map(raw.count, (b",", b"|", b"::")))
+    needed, free = 4 * len(raw) + _CELL * cells, available_memory()
+    if free is not None and needed > free:
+        raise DataError(
+            f"it takes about {gibibytes(needed)} in memory, and {gibibytes(free)} are free"
+        )
 
 
 def _rows(text: str, kind: str) -> pl.DataFrame | None:
@@ -82,17 +96,22 @@ def _with_genres(row: Sequence[str]) -> list[str]:
 def _unique_names(header: Sequence[str], item: int, title: int) -> list[str]:
     """Return lower-case names, those of the id and the title as all readers have them."""
     fixed = {item: "item", title: "title"}
-    names: list[str] = []
+    names: dict[str, None] = {}  # a set that keeps its order
     for place, name in enumerate(header):
         plain = fixed.get(place, name.strip().lower())
-        taken = plain in names or not plain or (place not in fixed and plain in fixed.values())
-        names.append(f"column_{place + 1}" if taken else plain)
-    return names
+        if plain in names or not plain or (place not in fixed and plain in fixed.values()):
+            plain = f"column_{place + 1}"
+        while plain in names:
+            plain += "_"
+        names[plain] = None
+    return list(names)
 
 
 def _frame(names: Sequence[str], rows: Sequence[Sequence[str]]) -> pl.DataFrame:
     """Return rows of strings, null where a cell is empty; rows without an id are left out."""
     width = len(names)
+    if width * len(rows) > 2 * sum(map(len, rows)) + _FEW:
+        raise DataError(f"most of its rows are shorter than the {width:,} columns")
     padded = [[cell or None for cell in row[:width]] + [None] * (width - len(row)) for row in rows]
     frame = pl.DataFrame(padded, schema=dict.fromkeys(names, pl.String), orient="row")
     return frame.with_columns(pl.all().str.strip_chars()).filter(pl.col("item").is_not_null())

@@ -7,7 +7,7 @@ import polars as pl
 from recsys.errors import DataError
 from recsys.ids import as_strings
 from recsys.panics import reading_parquet
-from recsys.parquet_size import too_large
+from recsys.parquet_size import columns_of, too_large
 from recsys.readers.columns import Request, choose_columns
 from recsys.readers.raw import RawRatings, describe_roles, without_foreign_time
 from recsys.readers.sources import DataFile
@@ -28,12 +28,12 @@ def read_parquet(data: DataFile, request: Request) -> RawRatings:
         or ambiguous.
     """
     with reading_parquet(data.name):
-        scan = pl.scan_parquet(data.path, glob=False)
-        names = scan.collect_schema().names()
+        names = columns_of(data.path)
         roles = choose_columns(names, request, data.name)
         reason = too_large(data.path, [names[place] for _, place in roles.items()], _WORK)
         if reason is not None:
             raise DataError(f"{data.name} {reason}")
+        scan = pl.scan_parquet(data.path, glob=False)
         times = [] if roles.time is None else _head(scan, names[roles.time])
         roles, remarks = without_foreign_time(roles, names, times, request)
         chosen = {role: names[place] for role, place in roles.items()}
@@ -54,4 +54,8 @@ def _head(scan: pl.LazyFrame, name: str) -> list[object]:
     if head.dtype in (pl.String, pl.Categorical, pl.Enum):
         # Equal texts are held once in a column, and each by itself in a list.
         head = as_strings(head.drop_nulls()).str.head(_SAMPLE)
+    elif head.dtype == pl.Date or isinstance(head.dtype, pl.Datetime):
+        head = head.dt.epoch("s")  # of years, too, that Python does not know
+    elif not head.dtype.is_numeric():
+        return [str(head.dtype)]
     return head.to_list()

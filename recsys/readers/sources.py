@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import difflib
 import gzip
 import os
 import stat
@@ -21,6 +20,7 @@ from typing import IO, Any, Protocol, cast
 from recsys.errors import DataError
 from recsys.memory import refuse_absurd
 from recsys.readers.members import choose_member, data_suffix
+from recsys.wording import close_matches
 
 __all__ = ["DataFile", "Folder", "open_data", "refuse_endless"]
 
@@ -150,7 +150,7 @@ def _missing(path: Path) -> str:
     where = path.parent
     if not where.is_dir():
         return f"There is no file {path}: the directory {where} does not exist."
-    near = difflib.get_close_matches(path.name, os.listdir(where), n=3)  # noqa: PTH208
+    near = close_matches(path.name, os.listdir(where), 3)  # noqa: PTH208
     hint = f"; the nearest names there are {', '.join(near)}" if near else ""
     return f"There is no file {path}{hint}."
 

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from recsys.errors import DataError, ModelFileError
 from recsys.ids import Ids
 from recsys.memory import machine_memory
-from recsys.parquet_size import too_large
+from recsys.panics import panics_as_errors
+from recsys.parquet_size import columns_of, too_large
 from recsys.ratings import Ratings
 from recsys.spark.results import MANIFEST, MODELS, SparkModel, model_class, parse_manifest
 
@@ -61,13 +62,15 @@ def load_result(path: str | Path) -> tuple[Model, Ratings, dict[str, Any]]:
         If the result is damaged, or too large for the memory of this machine.
     """
     result = read_result(path)
-    _require_memory(result)
     try:
+        _require_memory(result)
         users, items = (_table(result, name) for name in ("users", "items"))
         ratings = _ratings(result, users, items)
         return _model(result, users, items), ratings, result.training
-    except (DataError, KeyError, TypeError, pl.exceptions.PolarsError) as error:
-        reason = str(error).rstrip(".").splitlines()[0]
+    except ModelFileError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError, pl.exceptions.PolarsError) as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
         raise ModelFileError(f"The model {path} is damaged: {reason}.") from None
 
 
@@ -97,10 +100,11 @@ def _table(result: SparkModel, name: str) -> pl.DataFrame:
 
 def _part(file: Path) -> pl.DataFrame:
     content = file.read_bytes()  # since polars takes a path for a pattern
-    reason = too_large(content, pl.read_parquet_schema(content))
-    if reason is not None:
-        raise ModelFileError(f"{file} {reason}")
-    return pl.read_parquet(content)
+    with panics_as_errors():
+        reason = too_large(content, columns_of(content))
+        if reason is not None:
+            raise ModelFileError(f"{file} {reason}")
+        return pl.read_parquet(content)
 
 
 def _ratings(result: SparkModel, users: pl.DataFrame, items: pl.DataFrame) -> Ratings:

@@ -144,7 +144,7 @@ def is_result(place: Place) -> bool:
         return False
     try:
         document = json.loads(place.child(MANIFEST).read_text())
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(document, dict) and document.get("format") == SPARK_FORMAT
 
@@ -159,7 +159,7 @@ def parse_manifest(text: str, path: str) -> SparkModel:
     """
     try:
         document = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ModelFileError(
             f"The model {path} is damaged: {MANIFEST} is not valid JSON."
         ) from None
@@ -182,6 +182,9 @@ def parse_manifest(text: str, path: str) -> SparkModel:
                 f"The model {path} is damaged: {name!r} in {MANIFEST} must be of type "
                 f"{kind.__name__}."
             )
+    for name, size in document["files"].items():
+        if type(size) is not int or name.startswith("/") or ".." in name.split("/"):
+            raise ModelFileError(f"The model {path} is damaged: {name!r} is none of its files.")
     return SparkModel(path=str(path).rstrip("/"), **{name: document[name] for name in kinds})
 
 

@@ -93,6 +93,9 @@ def test_quiet_and_debug_can_be_set(run, monkeypatch):
         ("[fit]\nout-put = 3", "sets 'fit.out-put', which no command has"),
         ("fit = 3", "sets 'fit', which no command has"),
         ("seed = ", "recsys.toml is not valid TOML"),
+        ("seed = " + "9" * 5000, "recsys.toml is not valid TOML"),
+        ("seed = " + "[" * 5000, "recsys.toml has tables or lists too deep in each other"),
+        ("a." * 5000 + "a = 1", "recsys.toml has tables or lists too deep in each other"),
     ],
 )
 def test_bad_file_is_one_sentence(run, text, message):

@@ -222,3 +222,15 @@ def test_equal_categories_are_held_once() -> None:
 
 def _resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_many_ids_that_are_long_on_average_are_refused(monkeypatch):
+    """Twenty million of 65,000 bytes each, of a file of 100 kB, took hours to hash."""
+    monkeypatch.setattr("recsys.ids._MUCH", 100_000)
+    few, many = (pl.select(pl.repeat("a" * 2000, n).alias("user"))["user"] for n in (50, 51))
+    assert len(Ids(few, "user")) == 1
+    message = r"^51 user ids have 102,000 bytes together; so many may have no more than 1,024 on"
+    with pytest.raises(DataError, match=message):
+        Ids(many, "user")
+    fair = pl.select(pl.repeat("a" * 1024, 200).alias("user"))["user"]
+    assert len(Ids(fair, "user")) == 1

@@ -124,3 +124,47 @@ def test_a_foreign_split_json_says_nothing(ratings, tmp_path):
     for text in ("[]", "{", json.dumps({"method": "time"})):
         (tmp_path / "split.json").write_text(text)
         assert read_split(tmp_path).method == "given"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"method": []},
+        {"method": {}},
+        {"parameters": None},
+        {"parameters": "seed"},
+        {"parameters": {"seed": 0}},
+        {"parameters": {"seed": 0, "test_fraction": "half"}},
+        {"parameters": {"seed": 0, "test_fraction": float("nan")}},
+        {"parameters": {"seed": 10**400, "test_fraction": 0.1}},
+        {"method": "time", "parameters": {"cut": 10**15}},
+        {"method": "given", "parameters": {"cut": [1]}},
+    ],
+    ids=str,
+)
+def test_a_damaged_description_is_said(ratings, tmp_path, change):
+    save_split(random_split(ratings), tmp_path / "s")
+    file = tmp_path / "s" / "split.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(DataError, match=r"split\.json is damaged: it does not say how the split"):
+        read_split(tmp_path / "s")
+
+
+@pytest.mark.parametrize("folds", [None, 3, {}, [], [1], ["../s"], ["/"], "fold-1"])
+def test_folds_are_folders_of_the_split(ratings, tmp_path, folds):
+    save_split(random_split(ratings), tmp_path / "s")
+    (tmp_path / "k").mkdir()
+    document = {"format": "recsys-split", "folds": folds}
+    (tmp_path / "k" / "split.json").write_text(json.dumps(document))
+    with pytest.raises(DataError, match=r"split\.json is damaged: it does not name the folds"):
+        read_split(tmp_path / "k")
+
+
+def test_a_description_cannot_have_other_files_replaced(ratings, tmp_path):
+    save_split(random_split(ratings), tmp_path / "s")
+    file = tmp_path / "s" / "split.json"
+    (tmp_path / "s" / "thesis.txt").write_text("mine")
+    for names in (["thesis.txt", "train.csv", "test.csv"], 3, [["train.csv"]]):
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"files": names}))
+        with pytest.raises(DataError, match=r"holds other files beside the split"):
+            save_split(random_split(ratings), tmp_path / "s", overwrite=True)

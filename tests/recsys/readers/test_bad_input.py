@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from recsys.errors import DataError
-from recsys.readers import Loaded, read_ratings, read_raw
+from recsys.readers import Loaded, delimited, read_ratings, read_raw
 from recsys.readers.columns import Request
 from recsys.readers.sources import DataFile
 
@@ -324,3 +324,13 @@ def test_times_of_absurd_length(tmp_path: Path, suffix: str) -> None:
     (alone.write_csv if suffix == "csv" else alone.write_parquet)(path)
     said = f"timestamp not used ('2024-01-31{'x' * 30}...' is no time that can be read)"
     assert said in read_ratings(path).decision
+
+
+def test_more_lines_than_memory_are_refused(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal lines pack two hundred to one."""
+    text = "user,item\n" + "1,2\n" * 99
+    monkeypatch.setattr(delimited, "available_memory", lambda: 3200)
+    assert read(text).ratings.n_ratings == 1
+    monkeypatch.setattr(delimited, "available_memory", lambda: 3199)
+    with pytest.raises(DataError, match=r"has 100 rows, which take at least 0\.0 GiB in memory"):
+        read(text)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from recsys.readers import Loaded, read_ratings
+from recsys.readers import Loaded, movielens, read_ratings
 
 Read = Callable[..., Loaded]
 
@@ -127,6 +127,41 @@ def test_odd_files_of_titles(tmp_path: Path) -> None:
     assert info is not None
     known = info.select("item", "title", "year").rows()
     assert known == [("007", "Seven", 1995), ("8", "Eight", None)]
+
+
+def test_a_wide_header_does_not_make_every_row_wide(tmp_path: Path) -> None:
+    """A file of a megabyte would be a trillion cells."""
+    (tmp_path / "ratings.csv").write_text("userId,movieId,rating\n1,1,5\n")
+    (tmp_path / "items.csv").write_text("item,title" + ",a" * 100_000 + "\n1,x" * 100_000)
+    loaded = read_ratings(tmp_path)
+    assert loaded.ratings.titles is None
+    assert "items.csv not used: most of its rows are shorter than the 100,002" in loaded.decision
+
+
+def test_titles_that_would_not_fit_into_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ratings.csv").write_text("userId,movieId,rating\n1,1,5\n")
+    (tmp_path / "items.csv").write_text("item,title\n1,x\n")
+    needed = 4 * 15 + 100 * 4
+    monkeypatch.setattr(movielens, "available_memory", lambda: needed)
+    assert "titles from items.csv" in read_ratings(tmp_path).decision
+    monkeypatch.setattr(movielens, "available_memory", lambda: needed - 1)
+    assert "items.csv not used: it takes about 0.0 GiB in memory" in read_ratings(tmp_path).decision
+
+
+def test_names_of_columns_are_never_the_same(tmp_path: Path) -> None:
+    (tmp_path / "ratings.csv").write_text("userId,movieId,rating\n1,1,5\n")
+    (tmp_path / "items.csv").write_text("item,title,column_4,\n1,x,y,z\n")
+    info = read_ratings(tmp_path).ratings.item_info
+    assert info is not None
+    assert info.row(0, named=True) == {
+        "item": 1,
+        "title": "x",
+        "column_4": "y",
+        "column_4_": "z",
+        "year": None,
+    }
 
 
 def test_no_genres_listed_means_none_known(tmp_path: Path) -> None:

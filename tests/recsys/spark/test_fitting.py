@@ -242,6 +242,10 @@ def test_a_part_of_another_size_is_noticed(copied):
         ({"format_version": 9, "package_version": "8.1"}, "written by lowrank-recsys 8.1"),
         ({"parameters": 3}, "'parameters' in model.json must be of type dict"),
         ({"model": "magic"}, "there is no model 'magic' of the Spark engine"),
+        ({"files": {"../../x": 1}}, "is damaged: '../../x' is none of its files"),
+        ({"files": {"x": "long"}}, "is damaged: 'x' is none of its files"),
+        ({"files": {}}, "is damaged: cannot concat empty list"),
+        ({"training": {}}, "is damaged: "),
     ],
 )
 def test_a_manifest_that_is_wrong_is_said(copied, changes, message):
@@ -267,6 +271,7 @@ def test_items_that_are_not_numbered_from_zero(copied):
     [
         (None, "has no model.json that can be read"),
         ("{", "is damaged: model.json is not valid JSON"),
+        ("[" * 100_000, "is damaged: model.json is not valid JSON"),
         ("[]", "was not written by the Spark engine: its model.json does not say format"),
     ],
 )

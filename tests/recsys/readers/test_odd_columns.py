@@ -1,0 +1,58 @@
+"""Columns of types that Python has no values for, in every role."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from recsys import LSI, DataError, read_ratings
+from recsys.cli.idlists import read_ids
+from recsys.lsi.documents import read_documents
+
+FAR = pl.Series([2**62, 2**62 + 1]).cast(pl.Datetime("us"))  # the year 148108
+LAST = pl.Series([2**31 - 1] * 2, dtype=pl.Int32).cast(pl.Date)
+
+
+@pytest.mark.parametrize("times", [FAR, LAST], ids=["datetime", "date"])
+def test_times_of_far_years(tmp_path: Path, times: pl.Series) -> None:
+    path = tmp_path / "r.parquet"
+    pl.DataFrame({"user": [1, 2], "item": [1, 2], "timestamp": times}).write_parquet(path)
+    loaded = read_ratings(path).ratings
+    assert loaded.timestamps is not None
+    assert loaded.timestamps.tolist() == times.dt.epoch("s").to_list()
+
+
+@pytest.mark.parametrize("times", [FAR, LAST], ids=["datetime", "date"])
+@pytest.mark.parametrize("role", ["text_col", "id_col", "title_col"])
+def test_documents_with_times_of_far_years(tmp_path: Path, times: pl.Series, role: str) -> None:
+    path = tmp_path / "d.parquet"
+    pl.DataFrame({"text": ["a", "b"], "far": times}).write_parquet(path)
+    with pytest.raises(DataError, match=r"d\.parquet is a damaged Parquet file: .*out.of.range"):
+        list(read_documents(path, **{"text_col": "text"} | {role: "far"}))
+
+
+def test_documents_in_lists_are_refused_before_they_are_objects(tmp_path: Path) -> None:
+    path = tmp_path / "d.parquet"
+    pl.DataFrame({"text": [["a"], ["b"]]}).write_parquet(path)
+    with pytest.raises(DataError, match=r"column text must be of texts; got List\(String\) values"):
+        list(read_documents(path))
+
+
+def test_a_list_of_times_is_no_list_of_ids(tmp_path: Path) -> None:
+    path = tmp_path / "l.parquet"
+    pl.DataFrame({"user": FAR}).write_parquet(path)
+    with pytest.raises(DataError, match=r"^User ids must be integers or strings; got Datetime"):
+        read_ids(str(path), "user")
+
+
+@pytest.mark.parametrize("number", [2**63, 2**70, -(2**63) - 1])
+def test_documents_with_ids_of_more_than_64_bits(tmp_path: Path, number: int) -> None:
+    path = tmp_path / "d.jsonl"
+    lines = [{"id": number, "text": "salt melts ice"}, {"id": 2, "text": "ice floats on water"}]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    [batch] = read_documents(path)
+    index = LSI(n_components=1).fit(batch.texts, ids=batch.ids)
+    assert index.similar_documents(2)["similar"].to_list() == [str(number)]

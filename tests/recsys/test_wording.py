@@ -1,0 +1,39 @@
+"""Texts that resemble one another, found as difflib finds them, but in bounded time."""
+
+from __future__ import annotations
+
+import difflib
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recsys import wording
+from recsys.wording import close_matches
+
+WORDS = st.text("abc", max_size=8)
+
+
+@given(WORDS, st.lists(WORDS, max_size=30), st.integers(1, 4))
+def test_as_difflib(text, others, n):
+    assert close_matches(text, others, n) == difflib.get_close_matches(text, others, n)
+
+
+@pytest.mark.parametrize("length", [100, 1000, 20_000])
+def test_only_so_many_are_looked_at(monkeypatch, length):
+    """A hundred thousand titles of two hundred letters took ten minutes, two long ids for ever."""
+    compared = []
+    ratio = difflib.SequenceMatcher.ratio
+
+    def noted(matcher: difflib.SequenceMatcher[str]) -> float:
+        compared.append(len(matcher.a) * len(matcher.b))
+        return ratio(matcher)
+
+    monkeypatch.setattr(difflib.SequenceMatcher, "ratio", noted)
+    monkeypatch.setattr(wording, "_WORK", 3_000_000)
+    letters = random.Random(0)
+    others = ("".join(letters.choices("ab", k=length)) for _ in range(100_000))
+    close_matches("ab" * (length // 2), others, 3)
+    assert sum(compared) <= 3_000_000
+    assert next(others, None) is not None
