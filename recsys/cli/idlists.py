@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -38,7 +39,7 @@ def read_ids(path: str, kind: str) -> Sequence[Any]:
         If the file is not there, is no text, has no ids, more than memory could hold, or no such
         column.
     """
-    if path != "-" and not Path(path).is_file():
+    if path != "-" and not (Path(path).is_file() or Path(path).is_fifo()):
         one = f" For one user, say --user {path}." if kind == "user" else ""
         raise CommandError(f"There is no file {path} with a list of {kind}s.{one}")
     ids: Sequence[Any]
@@ -101,7 +102,9 @@ def _from_parquet(path: str, kind: str) -> Sequence[Any]:
 
 
 def _from_text(path: str, kind: str) -> list[str]:
-    lines = [line for line in _text(path, kind).splitlines() if line.strip()]
+    # Not splitlines, which takes some characters of ids for the end of a line.
+    text = io.StringIO(_text(path, kind), newline=None)
+    lines = [line.rstrip("\n") for line in text if line.strip()]
     if not lines:
         return []
     rows = csv.reader(lines, delimiter=separator_of(lines[0]))

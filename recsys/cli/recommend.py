@@ -237,7 +237,7 @@ def _allowed(
     candidates, allowed = (_listed_items(path, recommender) for path in (items, allow))
     if candidates is None or allowed is None:
         return allowed if candidates is None else candidates
-    places = recommender.ratings.items.index(allowed)
+    places = set(recommender.ratings.items.index(allowed).tolist())
     both = zip(candidates, recommender.ratings.items.index(candidates), strict=True)
     return [item for item, place in both if place in places]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -72,14 +73,15 @@ def _refuse_large(raw: bytes) -> None:
 
 def _rows(text: str, kind: str) -> pl.DataFrame | None:
     """Return a file of titles as a frame of strings, or None if it has not the right columns."""
-    lines = [line for line in text.splitlines() if line.strip()]
+    # Not splitlines, which takes some characters of titles for the end of a line.
+    lines = [line.rstrip("\n") for line in io.StringIO(text, newline=None) if line.strip()]
     if kind == "movies.dat":
         cells = [line.split("::") for line in lines]
         return _frame(("item", "title", "genres"), cells)
     if kind == "u.item":
         cells = [line.split("|") for line in lines]
         return _frame(("item", "title", "genres"), [_with_genres(row) for row in cells])
-    table = [row for row in csv.reader(text.splitlines(keepends=True)) if row]
+    table = [row for row in csv.reader(io.StringIO(text, newline=None)) if row]
     places = title_columns(table[0]) if table else None
     if places is None:
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shlex
 from pathlib import Path
 
@@ -167,6 +168,24 @@ def test_recommend_users_from_files(run, model):
         assert table(run("recommend", model, "--users", name, "-n", 1))["user"].to_list() == [3, 1]
     result = run("recommend", model, "--users", "-", "-n", 1, input="3\n1\n")
     assert table(result)["user"].to_list() == [3, 1]
+
+
+def test_recommend_users_from_a_pipe(run, model):
+    reading, writing = os.pipe()
+    os.write(writing, b"3\n1\n")
+    os.close(writing)
+    result = run("recommend", model, "--users", f"/dev/fd/{reading}", "-n", 1)
+    os.close(reading)
+    assert table(result)["user"].to_list() == [3, 1]
+
+
+def test_ids_with_what_unicode_takes_for_the_end_of_a_line(run):
+    users = ["a\u2028b", "c\x85d"]
+    pl.DataFrame({"user": users, "item": ["x", "y"]}).write_csv("r.csv")
+    run("fit", "r.csv", "--out", "m", "--model", "popular")
+    Path("users.txt").write_text("\r\n".join(users), newline="")
+    found = run("recommend", "m", "--users", "users.txt", "-n", 1, "--json")
+    assert [row["user"] for row in json.loads(found.stdout)["rows"]] == users
 
 
 @pytest.mark.parametrize(

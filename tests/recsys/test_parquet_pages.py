@@ -17,9 +17,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys.arrow_schema import check_arrow_schema
-from recsys.parquet_pages import Pages, _Chunk, _pages_of, read_pages
+from recsys.parquet_deltas import DeltaPage, check_deltas
+from recsys.parquet_pages import (
+    Pages,
+    _check_metadata,
+    _Chunk,
+    _delta_page,
+    _Leaf,
+    _Page,
+    _pages_of,
+    read_pages,
+)
 from recsys.parquet_size import check_pages, columns_of, pages_of
-from recsys.thrift import ThriftError
+from recsys.thrift import CompactReader, ThriftError
 
 N = 3000
 RNG = np.random.default_rng(0)
@@ -349,3 +359,20 @@ def test_differences_are_counted_whatever_they_are_packed_with(compression, vers
         with pytest.raises(pl.exceptions.ComputeError, match="more differences than values"):
             check_pages(content, pages)
         pages.deltas[place] = page
+
+
+def test_a_page_without_differences_is_one_of_missing_values():
+    page = DeltaPage(start=0, packed=0, unpacked=0, codec=0, levels=0, values=5)
+    check_deltas(io.BytesIO(), page)
+
+
+def test_a_page_that_is_shorter_than_its_levels():
+    short = _Page(0, 1, 9, 1, 5, 0, levels=2, is_compressed=False)
+    with pytest.raises(ThriftError, match=r"^a page is shorter than its levels$"):
+        _delta_page(short, _Leaf("x", False, 8, 1), _Chunk(0, 1, 1))
+
+
+def test_what_else_is_noted_of_a_file_is_passed_over():
+    reader = CompactReader(io.BytesIO(b"\x18\x01k\x18\x01v\x15\x02\x00" + b"\x0e"))
+    _check_metadata(reader)
+    assert reader.integer() == 7

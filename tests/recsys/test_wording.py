@@ -37,3 +37,10 @@ def test_only_so_many_are_looked_at(monkeypatch, length):
     close_matches("ab" * (length // 2), others, 3)
     assert sum(compared) <= 3_000_000
     assert next(others, None) is not None
+
+
+def test_texts_of_the_same_length_that_are_not_alike_count_as_work(monkeypatch):
+    monkeypatch.setattr(wording, "_WORK", 25)
+    assert close_matches("abcde", ["vwxyz"] * 5 + ["abcdx"], 1) == []
+    monkeypatch.setattr(wording, "_WORK", 100)
+    assert close_matches("abcde", ["vwxyz"] * 5 + ["abcdx"], 1) == ["abcdx"]

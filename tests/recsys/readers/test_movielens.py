@@ -225,3 +225,17 @@ def test_movielens_latest_small(name: str) -> None:
 def test_gowalla() -> None:
     ratings = read_ratings(Path(DATASETS or "") / "gowalla" / "train.txt").ratings
     assert (ratings.n_users, ratings.nnz, ratings.implicit) == (29_858, 810_128, True)
+
+
+@pytest.mark.parametrize("name", ["movies.dat", "movies.csv"])
+def test_titles_with_what_unicode_takes_for_the_end_of_a_line(tmp_path: Path, name: str) -> None:
+    """Such as the three dots of Windows, in a file that is read as Latin-1."""
+    separator = "::" if name.endswith("dat") else ","
+    head = [] if name.endswith("dat") else [["movieId", "title", "genres"]]
+    rows = [*head, ["1", "To be \x85 (1942)", "Comedy"], ["2", "Caf\u00e9 (1990)", "Drama"]]
+    text = "".join(f"{separator.join(row)}\r\n" for row in rows)
+    (tmp_path / name).write_bytes(text.encode("latin-1"))
+    (tmp_path / "ratings.csv").write_text("userId,movieId,rating\n1,1,4\n1,2,3\n")
+    info = read_ratings(tmp_path / "ratings.csv").ratings.item_info
+    assert info is not None
+    assert info["title"].to_list() == ["To be \x85 (1942)", "Caf\u00e9 (1990)"]

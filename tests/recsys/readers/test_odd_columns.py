@@ -56,3 +56,12 @@ def test_documents_with_ids_of_more_than_64_bits(tmp_path: Path, number: int) ->
     [batch] = read_documents(path)
     index = LSI(n_components=1).fit(batch.texts, ids=batch.ids)
     assert index.similar_documents(2)["similar"].to_list() == [str(number)]
+
+
+@pytest.mark.parametrize("values", [[True, False], [[1], [2]], [b"x", b"y"]])
+def test_a_foreign_column_where_times_could_be(tmp_path: Path, values: list[object]) -> None:
+    path = tmp_path / "r.parquet"
+    frame = pl.DataFrame({"user": [1, 2], "item": [1, 2], "timestamp": values})
+    frame.write_parquet(path)
+    said = f"timestamp not used ('{frame['timestamp'].dtype}' is no time that can be read)"
+    assert said in read_ratings(path).decision
