@@ -7,10 +7,11 @@ from pathlib import Path
 
 from recsys.errors import DataError
 
-__all__ = ["available_memory", "gibibytes", "machine_memory", "refuse_absurd"]
+__all__ = ["available_memory", "gibibytes", "machine_memory", "over_memory", "refuse_absurd"]
 
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
+_MOST_ROWS = 2**32 - 1  # that polars counts
 _ABSURD_RATIO, _ABSURD_SIZE = 250, 1 << 28  # what expands is refused when it exceeds both
 
 
@@ -52,6 +53,18 @@ def gibibytes(size: float) -> str:
     '1.5 GiB'
     """
     return f"{size / 2**30:.1f} GiB"
+
+
+def over_memory(rows: int, needed: int, free: int | None) -> str | None:
+    """Say why so many rows, or the bytes they need, are too many; None if they may fit."""
+    if rows > _MOST_ROWS:
+        return f"has more than the {_MOST_ROWS:,} rows that can be read of one file."
+    if free is None or needed <= free:
+        return None
+    return (
+        f"has {rows:,} row{'s' * (rows != 1)}, which take at least {gibibytes(needed)} in memory, "
+        f"and {gibibytes(free)} are free; split the file, or work on a part of it."
+    )
 
 
 def refuse_absurd(size: int, packed_size: int, name: str, remedy: str = "") -> None:

@@ -46,7 +46,7 @@ from recsys.memory import refuse_absurd
 from recsys.models import MODELS, model_class
 from recsys.models.base import Model
 from recsys.panics import panics_as_errors
-from recsys.parquet_size import columns_of, too_large, unpacked_size
+from recsys.parquet.size import columns_of, too_large, unpacked_size
 from recsys.ratings import Ratings
 from recsys.writing import Writer, sha256_of, writing
 

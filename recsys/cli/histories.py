@@ -151,7 +151,7 @@ def _of_one_user(path: str, names: list[str], reader: ReaderOptions) -> pl.DataF
     import polars as pl
 
     from recsys.panics import reading_parquet
-    from recsys.parquet_size import too_large
+    from recsys.parquet.size import too_large
 
     item = column_of(names, "item", reader.item_col)
     rating = None if reader.implicit else column_of(names, "rating", reader.rating_col)

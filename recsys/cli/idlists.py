@@ -81,9 +81,9 @@ def _from_parquet(path: str, kind: str) -> Sequence[Any]:
     import polars as pl
 
     from recsys.ids import as_id_series
-    from recsys.memory import available_memory
+    from recsys.memory import available_memory, over_memory
     from recsys.panics import reading_parquet
-    from recsys.parquet_size import over_memory, too_large, unpacked_size
+    from recsys.parquet.size import too_large, unpacked_size
 
     columns = first_row(path)
     if columns is None:
@@ -154,7 +154,7 @@ def first_row(path: str) -> list[str] | None:
         import polars as pl
 
         from recsys.panics import panics_as_errors
-        from recsys.parquet_size import columns_of
+        from recsys.parquet.size import columns_of
 
         with suppress(pl.exceptions.PolarsError), panics_as_errors():
             return columns_of(Path(path))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from recsys.errors import DataError
 from recsys.long_fields import long_fields
-from recsys.memory import available_memory, refuse_absurd
+from recsys.memory import available_memory, over_memory, refuse_absurd
 from recsys.readers.careful import decoded_lines
 from recsys.readers.detect import separator_name, without_returns
 from recsys.readers.sources import DataFile
@@ -145,7 +145,7 @@ def _check_escapes(fields: dict[str, Any], place: str) -> None:
 
 def _parquet(data: DataFile) -> Opened:
     from recsys.panics import reading_parquet
-    from recsys.parquet_size import columns_of
+    from recsys.parquet.size import columns_of
 
     with reading_parquet(data.name):
         names = columns_of(data.path)
@@ -154,7 +154,7 @@ def _parquet(data: DataFile) -> Opened:
 
 def _parquet_rows(data: DataFile, columns: ColumnNames) -> Iterator[Row]:
     names = [name for name in (columns.text, columns.id, columns.title) if name is not None]
-    from recsys.parquet_size import unpacked_size
+    from recsys.parquet.size import unpacked_size
 
     start = length = 0
     for frame in _parquet_frames(data, list(dict.fromkeys(names))):
@@ -169,7 +169,7 @@ def _parquet_frames(data: DataFile, names: list[str]) -> Iterator[pl.DataFrame]:
     import polars as pl
 
     from recsys.panics import reading_parquet
-    from recsys.parquet_size import check_pages, over_memory, pages_of
+    from recsys.parquet.size import check_pages, pages_of
 
     with reading_parquet(data.name):
         pages = pages_of(data.path, names)

@@ -15,8 +15,7 @@ from typing import Literal, NamedTuple
 import polars as pl
 
 from recsys.errors import DataError
-from recsys.memory import available_memory
-from recsys.parquet_size import over_memory
+from recsys.memory import available_memory, over_memory
 from recsys.readers.careful import line_of_row, read_carefully
 from recsys.readers.columns import Request, Roles, choose_columns, is_known_name
 from recsys.readers.detect import Layout, separator_name

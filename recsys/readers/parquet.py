@@ -7,7 +7,7 @@ import polars as pl
 from recsys.errors import DataError
 from recsys.ids import as_strings
 from recsys.panics import reading_parquet
-from recsys.parquet_size import columns_of, too_large
+from recsys.parquet.size import columns_of, too_large
 from recsys.readers.columns import Request, choose_columns
 from recsys.readers.raw import RawRatings, describe_roles, without_foreign_time
 from recsys.readers.sources import DataFile

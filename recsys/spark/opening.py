@@ -13,7 +13,7 @@ from recsys.errors import DataError, ModelFileError
 from recsys.ids import Ids
 from recsys.memory import machine_memory
 from recsys.panics import panics_as_errors
-from recsys.parquet_size import columns_of, too_large
+from recsys.parquet.size import columns_of, too_large
 from recsys.ratings import Ratings
 from recsys.spark.results import MANIFEST, MODELS, SparkModel, model_class, parse_manifest
 

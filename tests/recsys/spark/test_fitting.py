@@ -297,8 +297,8 @@ def test_what_is_too_large_for_one_machine_is_not_opened(copied, monkeypatch):
 
 
 def test_a_table_that_does_not_fit_is_not_read(copied, monkeypatch):
-    from recsys import parquet_size
+    from recsys.parquet import size
 
-    monkeypatch.setattr(parquet_size, "available_memory", lambda: 100)
+    monkeypatch.setattr(size, "available_memory", lambda: 100)
     with pytest.raises(ModelFileError, match=r"users/part-.*parquet has .* rows?, which take"):
         Recommender.load(copied)

@@ -16,14 +16,13 @@ from typing import BinaryIO
 import polars as pl
 
 from recsys.ids import as_strings
-from recsys.memory import available_memory, gibibytes
-from recsys.parquet_deltas import check_deltas
-from recsys.parquet_pages import Pages, read_pages
-from recsys.thrift import ThriftError
+from recsys.memory import available_memory, gibibytes, over_memory
+from recsys.parquet.deltas import check_deltas
+from recsys.parquet.pages import Pages, read_pages
+from recsys.parquet.thrift import ThriftError
 
-__all__ = ["check_pages", "columns_of", "over_memory", "pages_of", "too_large", "unpacked_size"]
+__all__ = ["check_pages", "columns_of", "pages_of", "too_large", "unpacked_size"]
 
-_MOST_ROWS = 2**32 - 1  # that polars counts
 _SHARE = 4  # the part of the free memory that may be used to look at texts is 1 over this
 _MOST_LOOKS = 10_000
 
@@ -110,20 +109,8 @@ def check_pages(source: Path | bytes, pages: Pages) -> None:
             check_deltas(file, page)
 
 
-def over_memory(rows: int, needed: int, free: int | None) -> str | None:
-    """Say why so many rows, or the bytes they need, are too many; None if they may fit."""
-    if rows > _MOST_ROWS:
-        return f"has more than the {_MOST_ROWS:,} rows that can be read of one file."
-    if free is None or needed <= free:
-        return None
-    return (
-        f"has {rows:,} row{'s' * (rows != 1)}, which take at least {gibibytes(needed)} in memory, "
-        f"and {gibibytes(free)} are free; split the file, or work on a part of it."
-    )
-
-
 def pages_of(source: Path | bytes, columns: Collection[str]) -> Pages:
-    """Return what the pages of some columns come to; see `recsys.parquet_pages.read_pages`.
+    """Return what the pages of some columns come to; see `recsys.parquet.pages.read_pages`.
 
     Raises
     ------

@@ -22,7 +22,6 @@ from recsys import (
     Ratings,
     Recommender,
     memory,
-    parquet_size,
     read_ratings,
 )
 from recsys.cli.main import cli
@@ -30,7 +29,8 @@ from recsys.errors import DataError
 from recsys.lsi import tables
 from recsys.lsi.documents import read_documents
 from recsys.manifest import _checksum
-from recsys.parquet_size import over_memory, pages_of, too_large, unpacked_size
+from recsys.parquet import size
+from recsys.parquet.size import pages_of, too_large, unpacked_size
 from recsys.readers import read_raw
 from recsys.readers.columns import Request
 from recsys.readers.sources import open_data
@@ -51,7 +51,7 @@ def bomb(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (parquet_size, memory, tables):
+    for module in (size, memory, tables):
         monkeypatch.setattr(module, "available_memory", lambda: 2**20)
 
 
@@ -72,20 +72,20 @@ def test_what_fits_exactly_is_read_and_one_byte_less_is_refused(monkeypatch):
     for columns, beside, width in ((["rating", "flag"], 0, 5), (["rating"], 10, 14), ([], 7, 7)):
         needed = n * beside + pages_of(content, columns).memory
         assert width * n <= needed < width * n + 1000
-        monkeypatch.setattr(parquet_size, "available_memory", lambda needed=needed: needed)
+        monkeypatch.setattr(size, "available_memory", lambda needed=needed: needed)
         assert too_large(content, columns, beside) is None
-        monkeypatch.setattr(parquet_size, "available_memory", lambda needed=needed: needed - 1)
+        monkeypatch.setattr(size, "available_memory", lambda needed=needed: needed - 1)
         reason = too_large(content, columns, beside) or ""
         assert reason.startswith("has 100,000 rows, which take at least 0.0 GiB in memory")
-    monkeypatch.setattr(parquet_size, "available_memory", lambda: None)
+    monkeypatch.setattr(size, "available_memory", lambda: None)
     assert too_large(content, ["rating"], 2**60) is None
 
 
 def test_more_rows_than_polars_counts_are_refused_too():
     sentence = "has more than the 4,294,967,295 rows that can be read of one file."
-    assert over_memory(2**32, 0, None) == sentence
-    assert over_memory(2**32 - 1, 0, None) is None
-    assert "has 1 row, which take at least" in (over_memory(1, 2, 1) or "")
+    assert memory.over_memory(2**32, 0, None) == sentence
+    assert memory.over_memory(2**32 - 1, 0, None) is None
+    assert "has 1 row, which take at least" in (memory.over_memory(1, 2, 1) or "")
 
 
 def test_a_damaged_file_is_said_to_be_one():
@@ -102,7 +102,7 @@ LONG = 4_000_000
 
 @pytest.fixture
 def some_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (parquet_size, memory, tables):
+    for module in (size, memory, tables):
         monkeypatch.setattr(module, "available_memory", lambda: LONG)
 
 
@@ -174,7 +174,7 @@ def test_a_list_whose_equal_texts_would_be_held_singly(monkeypatch, tmp_path):
     Recommender("popular").fit(contacts()).save(model)
     path = repeated(tmp_path / "users.parquet", "user", "u" * 10_000, 1000)
     for free, refused in ((20_000_000, False), (19_000_000, True)):
-        for module in (parquet_size, memory, tables):
+        for module in (size, memory, tables):
             monkeypatch.setattr(module, "available_memory", lambda free=free: free)
         found = CliRunner().invoke(cli, ["recommend", str(model), "--users", path])
         assert ("1,000 rows, which take at least 0.0 GiB" in found.stderr) == refused
@@ -200,9 +200,9 @@ def test_differences_are_looked_at_before_they_are_read(monkeypatch, tmp_path, g
     assert pages.memory < 2_000_000
     needed = pages.memory + 400 * 50_000
     for free, refused in ((needed, False), (needed - 1, True), (pages.memory, True)):
-        monkeypatch.setattr(parquet_size, "available_memory", lambda free=free: free)
+        monkeypatch.setattr(size, "available_memory", lambda free=free: free)
         assert (too_large(path, ["user", "item"]) is not None) == refused
-    monkeypatch.setattr(parquet_size, "available_memory", lambda: 2**40)
+    monkeypatch.setattr(size, "available_memory", lambda: 2**40)
     monkeypatch.setattr(pl, "scan_parquet", None)  # there is no need to look
     assert too_large(path, ["user", "item"]) is None
 
@@ -210,7 +210,7 @@ def test_differences_are_looked_at_before_they_are_read(monkeypatch, tmp_path, g
 def test_sums_of_lengths_do_not_overflow(monkeypatch, tmp_path):
     """polars adds lengths up in 32 bits if it is not told otherwise."""
     path = differences(tmp_path / "d.parquet", "a" * 50_000, 400)
-    monkeypatch.setattr(parquet_size, "available_memory", lambda: pages_of(path, ["item"]).memory)
+    monkeypatch.setattr(size, "available_memory", lambda: pages_of(path, ["item"]).memory)
     types = []
     row = pl.DataFrame.row
 
@@ -226,8 +226,8 @@ def test_sums_of_lengths_do_not_overflow(monkeypatch, tmp_path):
 def test_differences_that_would_take_too_long_to_look_at(monkeypatch, tmp_path):
     path = differences(tmp_path / "d.parquet", "a" * 50_000, 400)
     free = pages_of(path, ["item"]).memory
-    monkeypatch.setattr(parquet_size, "available_memory", lambda: free)
-    monkeypatch.setattr(parquet_size, "_MOST_LOOKS", 100)
+    monkeypatch.setattr(size, "available_memory", lambda: free)
+    monkeypatch.setattr(size, "_MOST_LOOKS", 100)
     reason = too_large(path, ["item"]) or ""
     assert reason.startswith("has texts in the encoding DELTA_BYTE_ARRAY (item), which may need")
     assert reason.endswith("write it in another encoding.")
@@ -314,8 +314,8 @@ def test_saved_models_whose_equal_titles_would_be_held_singly(monkeypatch, tmp_p
 @pytest.mark.parametrize("dtype", [pl.String, pl.Categorical])
 def test_sizes_count_equal_texts_singly(dtype):
     frame = pl.DataFrame({"n": [1, 2, 3], "text": ["a" * 100, None, "a" * 100]})
-    size = unpacked_size(frame.with_columns(pl.col("text").cast(dtype)))
-    assert 3 * 8 + 2 * 100 <= size < 3 * 8 + 3 * 120
+    found = unpacked_size(frame.with_columns(pl.col("text").cast(dtype)))
+    assert 3 * 8 + 2 * 100 <= found < 3 * 8 + 3 * 120
 
 
 def test_a_foreign_time_of_equal_long_texts_is_looked_at_by_its_beginning(tmp_path):

@@ -16,7 +16,7 @@ from typing import BinaryIO, NamedTuple
 
 import polars as pl
 
-from recsys.thrift import CompactReader, ThriftError, zigzag
+from recsys.parquet.thrift import CompactReader, ThriftError, zigzag
 
 __all__ = ["DELTAS", "DeltaPage", "check_deltas"]
 

@@ -14,9 +14,9 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO, NamedTuple
 
-from recsys.arrow_schema import check_arrow_schema
-from recsys.parquet_deltas import DELTAS, DeltaPage
-from recsys.thrift import CompactReader, ThriftError
+from recsys.parquet.arrow_schema import check_arrow_schema
+from recsys.parquet.deltas import DELTAS, DeltaPage
+from recsys.parquet.thrift import CompactReader, ThriftError
 
 __all__ = ["Pages", "read_pages"]
 

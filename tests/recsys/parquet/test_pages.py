@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recsys.arrow_schema import check_arrow_schema
-from recsys.parquet_deltas import DeltaPage, check_deltas
-from recsys.parquet_pages import (
+from recsys.parquet.arrow_schema import check_arrow_schema
+from recsys.parquet.deltas import DeltaPage, check_deltas
+from recsys.parquet.pages import (
     Pages,
     _check_metadata,
     _Chunk,
@@ -28,8 +28,8 @@ from recsys.parquet_pages import (
     _pages_of,
     read_pages,
 )
-from recsys.parquet_size import check_pages, columns_of, pages_of
-from recsys.thrift import CompactReader, ThriftError
+from recsys.parquet.size import check_pages, columns_of, pages_of
+from recsys.parquet.thrift import CompactReader, ThriftError
 
 N = 3000
 RNG = np.random.default_rng(0)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recsys.thrift import CompactReader, ThriftError
+from recsys.parquet.thrift import CompactReader, ThriftError
 
 I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = 4, 5, 6, 7, 8, 9, 10, 11, 12
 

@@ -11,7 +11,7 @@ import binascii
 import struct
 from collections.abc import Iterator
 
-from recsys.thrift import ThriftError
+from recsys.parquet.thrift import ThriftError
 
 __all__ = ["check_arrow_schema"]
 
