@@ -7,7 +7,14 @@ from pathlib import Path
 
 from recsys.errors import DataError
 
-__all__ = ["available_memory", "gibibytes", "machine_memory", "over_memory", "refuse_absurd"]
+__all__ = [
+    "absurd",
+    "available_memory",
+    "gibibytes",
+    "machine_memory",
+    "over_memory",
+    "refuse_absurd",
+]
 
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
@@ -84,11 +91,18 @@ def refuse_absurd(size: int, packed_size: int, name: str, remedy: str = "") -> N
     DataError
         If both the size and its ratio to the packed one are out of all proportion.
     """
-    if size > _ABSURD_SIZE and size > _ABSURD_RATIO * packed_size:
-        raise DataError(
-            f"{name} expands to more than {_ABSURD_RATIO} times its size; it is damaged or meant "
-            f"to do harm.{remedy}"
-        )
+    reason = absurd(size, packed_size)
+    if reason is not None:
+        raise DataError(f"{name} {reason}{remedy}")
+
+
+def absurd(size: int, packed_size: int) -> str | None:
+    """Say why it is absurd that something expands to a size, None if it is not."""
+    if size <= _ABSURD_SIZE or size <= _ABSURD_RATIO * packed_size:
+        return None
+    return (
+        f"expands to more than {_ABSURD_RATIO} times its size; it is damaged or meant to do harm."
+    )
 
 
 def _of_machine() -> int | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from recsys.errors import DataError
 from recsys.long_fields import long_fields
-from recsys.memory import available_memory, over_memory, refuse_absurd
+from recsys.memory import absurd, available_memory, over_memory, refuse_absurd
 from recsys.readers.careful import decoded_lines
 from recsys.readers.detect import separator_name, without_returns
 from recsys.readers.sources import DataFile
@@ -175,6 +175,7 @@ def _parquet_frames(data: DataFile, names: list[str]) -> Iterator[pl.DataFrame]:
         pages = pages_of(data.path, names)
         needed = pages.rows * _DOCUMENT + 2 * pages.largest  # as it is packed, and unpacked
         reason = over_memory(pages.rows, needed, available_memory())
+        reason = reason or absurd(pages.largest, data.path.stat().st_size)
         if reason is not None:
             raise DataError(f"{data.name} {reason}")
         check_pages(data.path, pages)

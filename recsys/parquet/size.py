@@ -16,7 +16,7 @@ from typing import BinaryIO
 import polars as pl
 
 from recsys.ids import as_strings
-from recsys.memory import available_memory, gibibytes, over_memory
+from recsys.memory import absurd, available_memory, gibibytes, over_memory
 from recsys.parquet.deltas import check_deltas
 from recsys.parquet.pages import Pages, read_pages
 from recsys.parquet.thrift import ThriftError
@@ -80,7 +80,7 @@ def too_large(source: Path | bytes, columns: Collection[str], beside: int = 0) -
     """
     pages, free = pages_of(source, columns), available_memory()
     needed = pages.rows * beside + pages.memory
-    reason = over_memory(pages.rows, needed, free)
+    reason = over_memory(pages.rows, needed, free) or absurd(pages.largest, _size_of(source))
     if reason is not None:
         return reason
     check_pages(source, pages)
@@ -129,6 +129,10 @@ def _opened(source: Path | bytes) -> Iterator[BinaryIO]:
             yield file
     except ThriftError as error:
         raise pl.exceptions.ComputeError(str(error)) from None
+
+
+def _size_of(source: Path | bytes) -> int:
+    return len(source) if isinstance(source, bytes) else source.stat().st_size
 
 
 def unpacked_size(frame: pl.DataFrame) -> int:

@@ -127,6 +127,18 @@ def test_ratings_with_a_long_text(some_memory, tmp_path):
         read_ratings(long_text(tmp_path / "r.parquet", "user"))
 
 
+def test_a_page_that_is_many_times_the_file_is_refused(monkeypatch, tmp_path):
+    path = long_text(tmp_path / "r.parquet", "user")
+    monkeypatch.setattr(memory, "_ABSURD_SIZE", LONG - 1)
+    message = (
+        r"^r\.parquet expands to more than 250 times its size; it is damaged or meant to do harm\.$"
+    )
+    with pytest.raises(DataError, match=message):
+        read_ratings(path)
+    with pytest.raises(DataError, match=message):
+        list(read_documents(path, text_col="user"))
+
+
 def test_ids_of_absurd_length_are_refused_when_they_are_read(tmp_path):
     message = (
         r"r.parquet, row 1: the user id has 4,000,000 bytes; no id may have more than 65,536\.$"
