@@ -39,7 +39,9 @@ def read_ids(path: str, kind: str) -> Sequence[Any]:
         If the file is not there, is no text, has no ids, more than memory could hold, or no such
         column.
     """
-    if path != "-" and not (Path(path).is_file() or Path(path).is_fifo()):
+    # A pipe that is open already, as in <(command); others might be waited for without end.
+    is_open = path == "-" or path.startswith("/dev/fd/")
+    if not (is_open or Path(path).is_file()):
         one = f" For one user, say --user {path}." if kind == "user" else ""
         raise CommandError(f"There is no file {path} with a list of {kind}s.{one}")
     ids: Sequence[Any]
