@@ -277,7 +277,7 @@ class Ratings:
         )
 
     def to_frame(self) -> pl.DataFrame:
-        """Return the long frame: user, item[, rating][, timestamp], sorted by user and item.
+        """Return the long frame, by user and item: user, item, rating and timestamp where known.
 
         Implicit feedback has no rating column, unless repeated pairs were summed into counts.
         """
