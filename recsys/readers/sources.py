@@ -268,7 +268,7 @@ def _readable(name: str) -> Iterator[None]:
         raise DataError(f"{name} cannot be read: {_reason(error)}.") from None
     except (EOFError, zlib.error, zipfile.BadZipFile) as error:
         raise DataError(f"{name} is damaged: {_reason(error)}.") from None
-    except (RuntimeError, NotImplementedError) as error:  # what zipfile raises: password, method
+    except RuntimeError as error:  # what zipfile raises for a password or an unknown method
         raise DataError(f"{name} cannot be unpacked: {_reason(error)}.") from None
     except _zstd().ZstdError as error:
         raise DataError(f"{name} is damaged: {_reason(error)}.") from None
