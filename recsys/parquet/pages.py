@@ -284,7 +284,9 @@ def _read_page(file: BinaryIO) -> _Page:
     reader = CompactReader(file)
     unpacked = packed = values = dictionary = 0
     encoding, levels, is_compressed = -1, None, True
+    headers = 0
     for number, kind in reader.fields():
+        headers += number in (5, 8)
         if number == 2:  # uncompressed_page_size
             unpacked = reader.integer()
         elif number == 3:  # compressed_page_size
@@ -303,6 +305,8 @@ def _read_page(file: BinaryIO) -> _Page:
             reader.skip(kind)
     if min(unpacked, packed, values, dictionary, levels or 0) < 0:
         raise ThriftError("a page has a negative size")
+    if headers > 1:  # of which polars takes the one that the type of the page names
+        raise ThriftError("a page has two headers")
     if dictionary > unpacked:  # polars makes room for as many
         raise ThriftError("a page has more values than bytes")
     return _Page(file.tell(), packed, unpacked, values, encoding, dictionary, levels, is_compressed)

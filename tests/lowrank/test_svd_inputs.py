@@ -329,9 +329,27 @@ def test_a_linear_operator_that_gives_nan():
         truncated_svd(aslinearoperator(bad), 2, method="randomized", random_state=0)
 
 
+class FirstRows(LinearOperator):
+    """The first 20 of 50 numbers, without an adjoint: SciPy raises NotImplementedError for it."""
+
+    def __init__(self) -> None:
+        super().__init__(np.dtype(np.float64), (20, 50))
+
+    def _matvec(self, x):
+        return x[:20]
+
+
 @pytest.mark.parametrize("method", METHODS)
-def test_a_linear_operator_without_transpose(method):
-    operator = LinearOperator((20, 50), matvec=lambda x: x[:20], dtype=np.float64)
+@pytest.mark.parametrize(
+    "operator",
+    [
+        # With a function for the products alone, it raises TypeError.
+        LinearOperator((20, 50), matvec=lambda x: x[:20], dtype=np.float64),
+        FirstRows(),
+    ],
+    ids=["function", "class"],
+)
+def test_a_linear_operator_without_transpose(method, operator):
     with pytest.raises(TypeError, match=r"A is a LinearOperator that needs rmatvec or rmatmat"):
         truncated_svd(operator, 2, method=method)
 

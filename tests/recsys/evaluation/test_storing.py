@@ -16,6 +16,7 @@ from recsys.evaluation import (
     random_split,
     read_split,
     save_split,
+    time_split,
 )
 from recsys.evaluation.storing import split_files
 from recsys.ratings import Ratings
@@ -137,7 +138,7 @@ def test_a_foreign_split_json_says_nothing(ratings, tmp_path):
         {"parameters": {"seed": 0, "test_fraction": "half"}},
         {"parameters": {"seed": 0, "test_fraction": float("nan")}},
         {"parameters": {"seed": 10**400, "test_fraction": 0.1}},
-        {"method": "time", "parameters": {"cut": 10**15}},
+        {"method": "time", "parameters": {"cut": 10**400}},
         {"method": "given", "parameters": {"cut": [1]}},
     ],
     ids=str,
@@ -168,3 +169,14 @@ def test_a_description_cannot_have_other_files_replaced(ratings, tmp_path):
         file.write_text(json.dumps(json.loads(file.read_text()) | {"files": names}))
         with pytest.raises(DataError, match=r"holds other files beside the split"):
             save_split(random_split(ratings), tmp_path / "s", overwrite=True)
+
+
+def test_a_cut_before_the_year_1_is_read_again(tmp_path):
+    """Where Python has no dates."""
+    cut = -70_000_000_000
+    rows = {"user": [1, 1, 2, 2], "item": [1, 2, 2, 1], "timestamp": [cut - 1, cut, cut - 1, cut]}
+    split = time_split(Ratings.from_frame(pl.DataFrame(rows)), cut=cut)
+    save_split(split, tmp_path / "s")
+    again = read_split(tmp_path / "s")
+    assert (again.parameters, again.description) == (split.parameters, split.description)
+    assert again.description == f"the ratings since {cut} s after 1970"

@@ -376,3 +376,12 @@ def test_what_else_is_noted_of_a_file_is_passed_over():
     reader = CompactReader(io.BytesIO(b"\x18\x01k\x18\x01v\x15\x02\x00" + b"\x0e"))
     _check_metadata(reader)
     assert reader.integer() == 7
+
+
+def test_a_page_with_two_headers_is_refused():
+    """The second says that there is one value, and polars would go by the first."""
+    first = b"\x2c" + number(1, 2**31 - 1) + number(1, 0) + b"\x00"
+    second = b"\x3c" + number(1, 1) + number(3, 0) + b"\x00"
+    body = number(2, 9) + number(1, 0) + first + second + b"\x00"
+    with pytest.raises(ThriftError, match=r"^a page has two headers$"):
+        read_pages(file_of(body, metadata(1, len(body), 0)), ["x"])
