@@ -27,11 +27,10 @@ from measuring import datasets, extra_memory, interleaved, machine, median, spre
 
 from lowrank import truncated_svd
 from recsys.evaluation import read_split
-from recsys.evaluation.beyond import Catalogue
-from recsys.evaluation.intervals import Ratio, bootstrap
 from recsys.evaluation.measuring import Asked, Stage, ranking_values
+from recsys.evaluation.metrics import Catalogue
 from recsys.evaluation.ranking import Task
-from recsys.evaluation.significance import sign_flip
+from recsys.evaluation.statistics import Ratio, bootstrap, sign_flip
 from recsys.models.base import FactorModel
 from recsys.topn import csr_exclusion, top_n
 

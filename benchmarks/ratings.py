@@ -26,9 +26,9 @@ from pathlib import Path
 import numpy as np
 from measuring import datasets, machine, table
 
-from recsys.evaluation.split import random_split
-from recsys.models import make_model
-from recsys.ratings import Ratings
+from recsys.data.ratings import Ratings
+from recsys.evaluation.splits import random_split
+from recsys.models.registry import make_model
 from recsys.readers import read_ratings
 
 OURS = {

@@ -30,8 +30,8 @@ from scipy.sparse import csr_matrix
 
 from lowrank import kernels, truncated_svd
 from recsys import Recommender
+from recsys.data.ratings import Ratings
 from recsys.models.als import ALS
-from recsys.ratings import Ratings
 from recsys.readers import read_ratings
 from recsys.storage import Saved, save_model
 from recsys.topn import csr_exclusion, top_n

@@ -18,11 +18,10 @@ import polars as pl
 from generated import movielens_shaped
 from measuring import machine, median, table
 
-from recsys.models import make_model
+from recsys.models.registry import make_model
 from recsys.readers import read_ratings
 from recsys.spark import fit, spark_session
-from recsys.spark.explicit import OWN_SWEEPS
-from recsys.spark.mllib import blocks_for
+from recsys.spark.fitting import OWN_SWEEPS, blocks_for
 
 SIZES = [1_000_000, 10_000_000, 25_000_000]
 MLLIB_SWEEPS = 10

@@ -26,10 +26,10 @@ import numpy as np
 from measuring import datasets, machine, table
 
 from lowrank import kernels
+from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.evaluation import Split, evaluate, split_from_pair
-from recsys.models import MODELS, make_model
-from recsys.ratings import Ratings
+from recsys.models.registry import MODELS, make_model
 from recsys.readers import read_ratings
 
 N = 20

@@ -25,7 +25,7 @@ from generated import movielens_shaped
 from measuring import interleaved, machine, median, sgemm_flops, sgemm_rate, spread, table
 
 from lowrank import kernels
-from lowrank.completion import als_sweeps
+from lowrank.completion.als import als_sweeps
 
 
 def our_sweeps(A: sp.csr_array, k: int, n: int) -> list[float]:

@@ -9,9 +9,9 @@ import numpy as np
 
 from lowrank import truncated_svd
 from recsys import Recommender
-from recsys.ratings import Ratings
+from recsys.data import sample_path
+from recsys.data.ratings import Ratings
 from recsys.readers import read_ratings
-from recsys.sample_data import sample_path
 
 mpl.use("Agg")
 from matplotlib import pyplot as plt

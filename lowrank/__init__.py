@@ -23,10 +23,22 @@ from lowrank.rank import (
 from lowrank.svd import SVD, ConvergenceWarning, truncated_svd
 
 if TYPE_CHECKING:
-    from lowrank.approximation import LowRank, approximate
-    from lowrank.choosing import choose_rank, gavish_donoho, minka, parallel_analysis
-    from lowrank.completing import Completion, complete
-    from lowrank.cross_validation import bi_cross_validation
+    from lowrank.approximation import (
+        LowRank,
+        approximate,
+        denoise,
+        hard_threshold,
+        optimal_threshold,
+        rank_for_error,
+        soft_threshold,
+    )
+    from lowrank.completion import Completion, complete
+    from lowrank.completion.nuclear_norm import (
+        SoftImputation,
+        choose_regularization,
+        soft_impute,
+        soft_impute_path,
+    )
     from lowrank.pca import PCA, MeanAlignmentWarning
     from lowrank.probabilistic import ProbabilisticPCA
     from lowrank.projection import (
@@ -34,20 +46,14 @@ if TYPE_CHECKING:
         SparseProjection,
         johnson_lindenstrauss_dim,
     )
-    from lowrank.soft_imputation import (
-        SoftImputation,
-        choose_regularization,
-        soft_impute,
-        soft_impute_path,
+    from lowrank.rank import (
+        bi_cross_validation,
+        choose_rank,
+        gavish_donoho,
+        minka,
+        parallel_analysis,
     )
     from lowrank.subset import CUR, ColumnSubset, cur, leverage_scores, select_columns
-    from lowrank.thresholding import (
-        denoise,
-        hard_threshold,
-        optimal_threshold,
-        rank_for_error,
-        soft_threshold,
-    )
     from lowrank.whitening import Whitening
 
 __all__ = [
@@ -92,10 +98,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    "lowrank.approximation": ("LowRank", "approximate"),
-    "lowrank.choosing": ("choose_rank", "gavish_donoho", "minka", "parallel_analysis"),
-    "lowrank.completing": ("Completion", "complete"),
-    "lowrank.cross_validation": ("bi_cross_validation",),
+    "lowrank.completion": ("Completion", "complete"),
+    "lowrank.rank": (
+        "bi_cross_validation",
+        "choose_rank",
+        "gavish_donoho",
+        "minka",
+        "parallel_analysis",
+    ),
     "lowrank.pca": ("PCA", "MeanAlignmentWarning"),
     "lowrank.probabilistic": ("ProbabilisticPCA",),
     "lowrank.projection": (
@@ -103,14 +113,16 @@ _HOMES = {
         "SparseProjection",
         "johnson_lindenstrauss_dim",
     ),
-    "lowrank.soft_imputation": (
+    "lowrank.completion.nuclear_norm": (
         "SoftImputation",
         "choose_regularization",
         "soft_impute",
         "soft_impute_path",
     ),
     "lowrank.subset": ("CUR", "ColumnSubset", "cur", "leverage_scores", "select_columns"),
-    "lowrank.thresholding": (
+    "lowrank.approximation": (
+        "LowRank",
+        "approximate",
         "denoise",
         "hard_threshold",
         "optimal_threshold",

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lowrank.centring import CentredDenseOperator
-from lowrank.operators import DenseOperator, ProductOperator, SparseOperator
+from lowrank.operators import CentredDenseOperator, DenseOperator, ProductOperator, SparseOperator
 from lowrank.solvers import SOLVERS, choose_method
 
 if TYPE_CHECKING:

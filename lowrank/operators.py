@@ -1,17 +1,4 @@
-"""The matrix as the solvers see it.
-
-A solver needs little from a matrix: its shape, its working dtype, products with blocks of vectors,
-and its Frobenius norm. `MatrixOperator` is that contract, each kind of input one small class::
-
-    MatrixOperator
-    ├── DenseOperator     a NumPy array
-    ├── SparseOperator    scipy.sparse of any format, held as CSR
-    ├── ProductOperator   a scipy LinearOperator: products only
-    └── CentredOperator   any of them minus a row vector (`lowrank.centring`)
-
-Iterative solvers need only `Products`, the part that a transpose has as well. Nothing is checked
-here but the products of a LinearOperator: `lowrank.arguments` is the door.
-"""
+"""Matrices as the solvers see them: dense, sparse, implicitly centred or scaled."""
 
 from __future__ import annotations
 
@@ -21,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
+from scipy.sparse.linalg import LinearOperator
 
 from lowrank import kernels
 
@@ -29,17 +17,26 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from lowrank.centring import CentredDenseOperator
-
-    FloatArray = NDArray[np.floating[Any]]
+    from lowrank.samples import Float64Array
 
 __all__ = [
+    "CentredDenseOperator",
+    "CentredOperator",
     "DenseOperator",
     "MatrixOperator",
     "ProductOperator",
     "Products",
+    "RowCentred",
     "SparseOperator",
 ]
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    FloatArray = NDArray[np.floating[Any]]
+
 
 _CHUNK = 1 << 17  # entries that are widened to float64 at a time: 1 MB
 _IDENTITY_BLOCK = 256  # columns of the identity per product of a LinearOperator
@@ -149,8 +146,6 @@ class MatrixOperator(ABC):
 
     def centred(self, row: FloatArray) -> MatrixOperator:
         """Return the operator of A - 1 row', for a row vector of shape (n_columns,)."""
-        from lowrank.centring import CentredOperator
-
         return CentredOperator(self, row)
 
     @abstractmethod
@@ -200,8 +195,6 @@ class DenseOperator(MatrixOperator):
 
     def centred(self, row: FloatArray) -> CentredDenseOperator:
         """Return the operator of A - 1 row', for a row vector of shape (n_columns,)."""
-        from lowrank.centring import CentredDenseOperator
-
         return CentredDenseOperator(self, row)
 
     def distance_to_row(self, row: FloatArray) -> float:
@@ -380,3 +373,176 @@ def _squares(values: NDArray[np.float64]) -> float:
 def _identity_blocks(size: int, dtype: np.dtype[Any]) -> Iterator[FloatArray]:
     for start in range(0, size, _IDENTITY_BLOCK):
         yield np.eye(size, min(_IDENTITY_BLOCK, size - start), -start, dtype)
+
+
+_CENTRED_BLOCK = 1 << 22  # entries that are centred at a time: BLAS at full speed, 32 MB at most
+
+
+class CentredOperator(MatrixOperator):
+    """A - 1 row' without ever forming it: each product is corrected by a rank-one term.
+
+    Parameters
+    ----------
+    inner : MatrixOperator of shape (n_rows, n_columns)
+        A.
+    row : ndarray of shape (n_columns,)
+        What is subtracted from each row of A, as a rule the column means.
+    """
+
+    def __init__(self, inner: MatrixOperator, row: FloatArray) -> None:
+        super().__init__(inner.shape, inner.dtype, inner.peak)
+        self._inner = inner
+        self._exact_row = row
+        self._row = row.astype(inner.dtype)
+
+    def distance_to_row(self, row: FloatArray) -> float | None:
+        """Return ||A - 1 (row of this operator + row)'||_F."""
+        return self._inner.distance_to_row(self._exact_row + row)
+
+    def column_means(self) -> NDArray[np.float64]:
+        """Return the mean of each column."""
+        means = self._inner.column_means() - self._exact_row
+        return means.astype(np.float64, copy=False)
+
+    def scaled(self, factor: float) -> CentredOperator:
+        """Return the operator of factor * A."""
+        return CentredOperator(self._inner.scaled(factor), self._exact_row * factor)
+
+    def _matmat(self, X: FloatArray) -> FloatArray:
+        return self._inner.matmat(X) - self._row @ X
+
+    def _rmatmat(self, Y: FloatArray) -> FloatArray:
+        return self._inner.rmatmat(Y) - np.outer(self._row, Y.sum(axis=0))
+
+    def _toarray(self) -> FloatArray:
+        difference = self._inner.toarray() - self._exact_row
+        return difference.astype(self.dtype, copy=False)
+
+
+class CentredDenseOperator(CentredOperator):
+    """A dense array minus a row vector, which is subtracted block by block.
+
+    Exact where the rank-one correction would cancel, without the memory of a centred copy, and
+    for a few products faster than one. Products with a row that is small beside the array are
+    corrected all the same: nothing cancels there.
+
+    Parameters
+    ----------
+    inner : DenseOperator of shape (n_rows, n_columns)
+        A.
+    row : ndarray of shape (n_columns,)
+        What is subtracted from each row of A.
+    """
+
+    stored_dense = True
+
+    def __init__(self, inner: DenseOperator, row: FloatArray) -> None:
+        super().__init__(inner, row)
+        self._array = inner.toarray()
+        # What rounding the row leaves: with it, float32 subtracts as well as float64.
+        self._rest = (self._exact_row - self._row).astype(inner.dtype)
+
+    def dense_blocks(self, axis: int) -> Iterator[FloatArray]:
+        """Yield blocks of the centred rows, or columns."""
+        self.passes += 1
+        return (block for _, block in self._blocks(axis))
+
+    def _blocks(self, axis: int) -> Iterator[tuple[slice, FloatArray]]:
+        length, across = self.shape[axis], self.shape[1 - axis]
+        step = max(1, min(length, _CENTRED_BLOCK // max(1, across)))
+        buffer = np.empty((step, across), self.dtype)
+        for start in range(0, length, step):
+            part = slice(start, min(start + step, length))
+            block = self._centred(buffer[: part.stop - start], axis, part)
+            yield part, block if axis == 0 else block.T
+
+    def _centred(self, block: FloatArray, axis: int, part: slice) -> FloatArray:
+        """Fill a block of rows, or the transpose of one of columns."""
+        given = self._array[part] if axis == 0 else self._array.T[part]
+        np.subtract(given, self._row if axis == 0 else self._row[part, None], out=block)
+        if self._rest.any():
+            block -= self._rest if axis == 0 else self._rest[part, None]
+        return block
+
+    @cached_property
+    def _cancels(self) -> bool:
+        """Whether the row is not small: has more than a quarter of the sum of squares."""
+        entries = self._array.ravel(order="K")
+        return bool(4 * self.shape[0] * (self._row @ self._row) > entries @ entries)
+
+    def _matmat(self, X: FloatArray) -> FloatArray:
+        if not self._cancels:
+            return super()._matmat(X)
+        product = np.empty((self.shape[0], X.shape[1]), self.dtype)
+        for part, block in self._blocks(0):
+            np.matmul(block, X, out=product[part])
+        return product
+
+    def _rmatmat(self, Y: FloatArray) -> FloatArray:
+        if not self._cancels:
+            return super()._rmatmat(Y)
+        product = np.zeros((self.shape[1], Y.shape[1]), self.dtype)
+        for part, block in self._blocks(0):
+            product += block.T @ Y[part]
+        return product
+
+    def _toarray(self) -> FloatArray:
+        return self._centred(np.empty_like(self._array), 0, slice(None))
+
+
+class RowCentred(LinearOperator):
+    """The n x m matrix ``csr - offsets weights'``; as a LinearOperator, but its entries are known.
+
+    Parameters
+    ----------
+    csr : scipy.sparse.csr_array of shape (n, m)
+        float32 or float64, canonical.
+    offsets : ndarray of shape (n,), float64
+        What is subtracted from each row.
+    weights : ndarray of shape (m,), float64
+        Its factor for each column.
+    """
+
+    def __init__(self, csr: Any, offsets: Float64Array, weights: Float64Array) -> None:
+        super().__init__(csr.dtype, csr.shape)  # type: ignore[call-arg]
+        self.csr, self.offsets, self.weights = csr, offsets, weights
+        self._sparse = SparseOperator(csr)
+
+    def __getitem__(self, key: Any) -> RowCentred:
+        rows, columns = key if isinstance(key, tuple) else (key, slice(None))
+        return RowCentred(self.csr[rows][:, columns], self.offsets[rows], self.weights[columns])
+
+    def with_entries(self, csr: Any, center: bool) -> RowCentred:
+        """Return another sparse matrix less the means of its rows, with columns as long as these.
+
+        They are brought to the length they have here, about their mean if `center` is set.
+        """
+        means = csr @ (1 / self.weights) / csr.shape[1]
+        other = RowCentred(csr, means, self.weights)
+        old, new = (matrix._column_squares(center) for matrix in (self, other))
+        scale = np.sqrt(np.divide(old, new, out=np.zeros_like(old), where=new > 0))
+        scaled = csr.copy()
+        scaled.data *= scale[csr.indices].astype(csr.dtype)
+        return RowCentred(scaled, means, self.weights * scale)
+
+    def _column_squares(self, center: bool) -> Float64Array:
+        from lowrank.samples import SparseSamples
+
+        samples = SparseSamples(self.csr, self.offsets, self.weights)
+        return samples.column_squares(samples.means * center)
+
+    def _matmat(self, X: FloatArray) -> FloatArray:
+        product = self._sparse.matmat(np.ascontiguousarray(X, self.dtype))
+        product -= np.outer(self.offsets, self.weights @ X).astype(self.dtype)
+        return product
+
+    def _rmatmat(self, Y: FloatArray) -> FloatArray:
+        product = self._sparse.rmatmat(np.ascontiguousarray(Y, self.dtype))
+        product -= np.outer(self.weights, self.offsets @ Y).astype(self.dtype)
+        return product
+
+    def _matvec(self, x: FloatArray) -> FloatArray:
+        return self._matmat(x.reshape(-1, 1))[:, 0]
+
+    def _rmatvec(self, y: FloatArray) -> FloatArray:
+        return self._rmatmat(y.reshape(-1, 1))[:, 0]

@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from lowrank.arguments import as_operator, checked_generator
-from lowrank.estimators import checked_scores
+from lowrank.samples import checked_scores
 
 if TYPE_CHECKING:
     from lowrank.operators import FloatArray

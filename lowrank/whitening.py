@@ -15,7 +15,7 @@ from sklearn.base import (
 )
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from lowrank.estimators import (
+from lowrank.samples import (
     checked_scores,
     column_scale,
     negligible_value,

@@ -16,6 +16,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from recsys.data import sample_path
+    from recsys.data.ids import Ids
+    from recsys.data.ratings import Ratings
     from recsys.errors import (
         DataError,
         ModelFileError,
@@ -39,15 +42,12 @@ if TYPE_CHECKING:
         time_split,
         tune,
     )
-    from recsys.ids import Ids
     from recsys.lsi import LSI
-    from recsys.models import MODELS
     from recsys.models.als import ALS
     from recsys.models.baselines import Bias, Popular, Random
-    from recsys.ratings import Ratings
+    from recsys.models.registry import MODELS
     from recsys.readers import read_ratings
     from recsys.recommender import Recommender
-    from recsys.sample_data import sample_path
 
     __version__: str
 
@@ -109,15 +109,15 @@ _HOMES = {
         "time_split",
         "tune",
     ),
-    "recsys.ids": ("Ids",),
+    "recsys.data.ids": ("Ids",),
     "recsys.lsi": ("LSI",),
-    "recsys.models": ("MODELS",),
+    "recsys.models.registry": ("MODELS",),
     "recsys.models.als": ("ALS",),
     "recsys.models.baselines": ("Bias", "Popular", "Random"),
-    "recsys.ratings": ("Ratings",),
+    "recsys.data.ratings": ("Ratings",),
     "recsys.readers": ("read_ratings",),
     "recsys.recommender": ("Recommender",),
-    "recsys.sample_data": ("sample_path",),
+    "recsys.data": ("sample_path",),
 }
 
 

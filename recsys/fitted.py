@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Self
 import polars as pl
 
 from recsys.errors import DataError, NotFittedError
-from recsys.models import make_model
 from recsys.models.base import Model, Step
 from recsys.models.baselines import Popular
+from recsys.models.registry import make_model
 from recsys.training import require_finite, summarise
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from recsys.ratings import Ratings
+    from recsys.data.ratings import Ratings
 
 __all__ = ["Fitted", "check_ratings"]
 
@@ -31,7 +31,7 @@ def check_ratings(given: object, name: str = "ratings") -> None:
     DataError
         If it is something else, such as a frame or a path.
     """
-    from recsys.ratings import Ratings
+    from recsys.data.ratings import Ratings
 
     if isinstance(getattr(given, "ratings", None), Ratings):
         raise DataError(

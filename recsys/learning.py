@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from recsys.data.frames import known_rows
 from recsys.errors import DataError
 from recsys.fitted import Fitted, check_ratings
-from recsys.frames import known_rows
-from recsys.histories import new_items, new_users
-from recsys.models import MODELS, model_class
+from recsys.folding import new_items, new_users
 from recsys.models.base import Histories, Step
 from recsys.models.protocols import FoldsInItems, FoldsInUsers
+from recsys.models.registry import MODELS, model_class
 
 if TYPE_CHECKING:
+    from recsys.data.ratings import Ratings
     from recsys.models.base import Model
-    from recsys.ratings import Ratings
 
 __all__ = ["Learner", "inability"]
 
@@ -119,7 +119,7 @@ class Learner(Fitted):
         NotFittedError
             Before `fit`.
         """
-        from recsys.merging import merged, spread, takes_start
+        from recsys.folding import merged, spread, takes_start
 
         check_ratings(ratings)
         whole = merged(self.ratings, ratings)

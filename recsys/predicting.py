@@ -9,9 +9,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from recsys.cold_start import predict_cold
+from recsys.data.frames import column, listed, to_polars
 from recsys.errors import DataError
-from recsys.fallback import predict_cold
-from recsys.frames import column, listed, to_polars
 from recsys.learning import Learner, inability
 from recsys.models.base import Floats, Histories, Indices
 from recsys.models.protocols import Explains, HasUncertainty

@@ -15,10 +15,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from recsys.cold_start import WithNewUser, labels_of
+from recsys.data.frames import listed
+from recsys.data.ids import Ids
 from recsys.errors import DataError
-from recsys.fallback import WithNewUser, labels_of
-from recsys.frames import listed
-from recsys.ids import Ids
 from recsys.models.protocols import HasItemLikeness, HasItemVectors, HasUserVectors
 from recsys.predicting import ColdPair, Predictor, check_choice
 from recsys.topn import Cosine, Scorer, TopN, csr_exclusion, top_n
@@ -36,7 +36,7 @@ class Recommender(Predictor):
     Parameters
     ----------
     model : str or Model
-        A name in `recsys.models.MODELS`, or a model with its parameters set.
+        A name in `recsys.models.registry.MODELS`, or a model with its parameters set.
     **params
         Parameters of the model, if it is given by name.
 
@@ -53,7 +53,7 @@ class Recommender(Predictor):
 
     Examples
     --------
-    >>> from recsys.ratings import Ratings
+    >>> from recsys.data.ratings import Ratings
     >>> pairs = {"user": ["ann", "ann", "bob", "cy"], "item": ["tea", "oat", "tea", "rye"]}
     >>> recommender = Recommender("popular").fit(Ratings.from_frame(pl.DataFrame(pairs)))
     >>> recommender.recommend("bob", n=2).rows()
@@ -100,7 +100,7 @@ class Recommender(Predictor):
         where : str, optional
             Recommend only items that meet this condition on what is known of them, a Boolean SQL
             expression such as ``"year >= 1990 AND genres LIKE '%Comedy%'"``
-            (see `recsys.where.items_where`).
+            (see `recsys.filters.items_where`).
         cold_start : {"error", "popular"}
             What unknown users get: an error, or the most rated items, with the number of ratings
             as score.
@@ -287,7 +287,7 @@ class Recommender(Predictor):
         if block is not None:
             mask[items.index(listed(block))] = False
         if where is not None:
-            from recsys.where import items_where
+            from recsys.filters import items_where
 
             mask &= items_where(where, self.ratings)
         return mask

@@ -12,7 +12,7 @@ from recsys.models.base import Floats, Model, Step
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from recsys.ratings import Ratings
+    from recsys.data.ratings import Ratings
 
 __all__ = ["clip_to_range", "require_finite", "summarise"]
 

@@ -15,7 +15,7 @@ import click
 import pytest
 
 from recsys.cli.main import cli
-from recsys.models import MODELS
+from recsys.models.registry import MODELS
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"

@@ -151,7 +151,7 @@ def test_nothing_half_written_is_taken_for_whole(verb: str, folder: Path) -> Non
 RENAMES = """
 import os, signal, sys
 from pathlib import Path
-from recsys import leftovers
+from recsys import atomic as leftovers
 from recsys.cli import main
 leftovers._exchange = lambda first, second: False
 rename = Path.rename

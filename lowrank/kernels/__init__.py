@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from lowrank.kernels import reference
-from lowrank.kernels.retrieval import Seen, TopK, pair_dots, top_k
 from lowrank.kernels.threads import at_most, available_cores, one_blas_thread, resolve_threads
+from lowrank.kernels.topk import Seen, TopK, pair_dots, top_k
 
 _core: ModuleType | None
 try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from lowrank.solvers import arpack, dense, gram, lanczos, randomized
+from lowrank.solvers import arpack, lanczos, lapack, randomized
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,8 +34,8 @@ class Solver(Protocol):
 
 
 SOLVERS: dict[str, Solver] = {
-    "dense": dense.solve,
-    "gram": gram.solve,
+    "dense": lapack.solve_dense,
+    "gram": lapack.solve_gram,
     "lanczos": lanczos.solve,
     "randomized": randomized.solve,
     "arpack": arpack.solve,

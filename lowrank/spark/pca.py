@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from lowrank import pca
-from lowrank.directions import Directions
-from lowrank.estimators import negligible_value, require_samples
+from lowrank.pca import Directions
+from lowrank.samples import negligible_value, require_samples
 from lowrank.spark.decomposition import decomposed
 from lowrank.spark.rows import open_rows
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from recsys.atomic import unfinished_directory
 from recsys.cli.errors import CommandError
 from recsys.cli.group import Group
 from recsys.cli.options import (
@@ -22,13 +23,12 @@ from recsys.cli.options import (
 )
 from recsys.cli.output import Output
 from recsys.cli.progress import note
-from recsys.leftovers import unfinished_directory
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from recsys.ratings import Ratings
+    from recsys.data.ratings import Ratings
 
 __all__ = ["data"]
 
@@ -72,8 +72,8 @@ def inspect(ratings: str, output: Output, reader: ReaderOptions) -> None:
     Counts, dates, the distribution of the ratings, how many of them users and items have, and the
     items rated most.
     """
-    from recsys.cli.facts import write_facts
     from recsys.cli.inputs import read_path
+    from recsys.cli.output import write_facts
 
     loaded = read_path(ratings, reader)
     note(loaded.decision)
@@ -103,7 +103,7 @@ def sample(out: str, force: bool) -> None:
 
     Real films with synthetic ratings; a README beside them says how they were made.
     """
-    from recsys.sample_data import sample_path
+    from recsys.data import sample_path
 
     target = Path(out)
     if target.exists() and not force:

@@ -52,8 +52,7 @@ def explain(
     which predictions of ratings are clipped from. The columns are part, item, rating, contribution,
     and title where titles are known.
     """
-    from recsys.cli.inputs import open_recommender
-    from recsys.cli.titles import find_title
+    from recsys.cli.inputs import find_title, open_recommender
 
     if (item is None) == (title is None):
         raise click.UsageError("Say which item, by either --item ID or --title TEXT.")

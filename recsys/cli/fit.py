@@ -21,8 +21,8 @@ from recsys.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from recsys.data.ratings import Ratings
     from recsys.models.base import Step
-    from recsys.ratings import Ratings
     from recsys.recommender import Recommender
 
 __all__ = ["check_destination", "fit"]
@@ -103,7 +103,7 @@ def _run(recommender: Recommender, data: Ratings, holdout: float | None, seed: i
     if holdout is None:
         fit_recommender(recommender, data)
         return
-    from recsys.evaluation.split import random_split
+    from recsys.evaluation.splits import random_split
 
     split = random_split(data, test_fraction=holdout, seed=seed)
     fit_recommender(recommender, split.train, split.test, on_step=_print_step)

@@ -100,7 +100,7 @@ class Command(_WithExamples):
         try:
             return self._parsed(ctx, args)
         except click.UsageError as error:
-            from recsys.cli.usage import explained
+            from recsys.cli.errors import explained
 
             raise explained(error, self) from error
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from recsys.cli.errors import CommandError
-from recsys.cli.idlists import column_of, first_row, read_ids, separator_of
 from recsys.cli.options import ReaderOptions
 from recsys.cli.progress import note
+from recsys.readers.id_lists import column_of, first_row, read_ids, separator_of
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from recsys.ids import Ids
+    from recsys.data.ids import Ids
     from recsys.recommender import Recommender
 
 __all__ = ["described_history", "load_history"]
@@ -35,7 +35,7 @@ def described_history(
     CommandError
         If an item is not found, is there twice, or a rating is out of the range of the others.
     """
-    from recsys.cli.titles import find_item
+    from recsys.cli.inputs import find_item
 
     best = _best_rating(recommender)
     rated = [(text, best) for text in like] + [_parse(text, recommender) for text in rate]
@@ -62,7 +62,7 @@ def load_history(path: str, reader: ReaderOptions, recommender: Recommender) -> 
     """
     import polars as pl
 
-    from recsys.histories import NEW_USER
+    from recsys.folding import NEW_USER
     from recsys.readers.sources import refuse_endless
 
     if path == "-" or Path(path).is_fifo():
@@ -99,8 +99,8 @@ def _n_pairs(frame: pl.DataFrame) -> int:
     """Count the different pairs of a user and an item, without their ids beside each other."""
     import numpy as np
 
-    from recsys.frames import encode
-    from recsys.ids import as_id_series
+    from recsys.data.frames import encode
+    from recsys.data.ids import as_id_series
 
     columns = [as_id_series(frame["user"], "user"), as_id_series(frame["item"], "item")]
     (_, users), (ids, items) = encode(columns[0], "user"), encode(columns[1], "item")
@@ -185,7 +185,7 @@ def _of_users(path: str, reader: ReaderOptions) -> pl.DataFrame:
     import polars as pl
 
     from recsys.readers import read_raw
-    from recsys.readers.columns import Request
+    from recsys.readers.layout import Request
     from recsys.readers.sources import open_data
 
     request = Request(

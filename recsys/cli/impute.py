@@ -65,8 +65,8 @@ def impute(
     are user, item, prediction, user by user; predictions lie within the range of the training
     ratings. The rows are written as they are computed, so that memory does not grow with them.
     """
-    from recsys.cli.idlists import known_ids
     from recsys.cli.inputs import open_recommender
+    from recsys.readers.id_lists import known_ids
 
     recommender = open_recommender(source, reader, fitting)
     ratings = recommender.ratings

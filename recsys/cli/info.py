@@ -1,9 +1,11 @@
-"""`recsys info`: versions, hardware and settings, or what is known of a saved model."""
+"""recsys info: versions, settings and saved models."""
 
 from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +15,10 @@ from recsys.cli.options import command, output_options
 from recsys.cli.output import Output
 
 if TYPE_CHECKING:
-    from recsys.manifest import Manifest
     from recsys.spark.results import SparkModel
+    from recsys.storage import Manifest
 
-__all__ = ["info"]
+__all__ = ["EXTRAS", "LIBRARIES", "info", "library_versions"]
 
 
 @command(
@@ -35,18 +37,18 @@ def info(ctx: click.Context, model: str | None, output: Output) -> None:
     Without MODEL: versions, hardware, which kernels run, and every option that is set outside the
     command line, with the place where it is set. A bug report should have all of it.
     """
-    from recsys.cli.facts import write_facts
+    from recsys.cli.output import write_facts
 
     write_facts(_of_model(model) if model else _of_installation(ctx), output)
 
 
 def _of_model(path: str) -> dict[str, dict[str, Any]]:
     from recsys.cli.inputs import require_model
-    from recsys.manifest import SPARK_FORMAT, format_of, read_manifest
+    from recsys.storage import SPARK_FORMAT, format_of, read_manifest
 
     require_model(path)
     if format_of(Path(path)) == SPARK_FORMAT:
-        from recsys.spark.opening import read_result
+        from recsys.spark.session import read_result
 
         found = read_result(path)
         return _facts(path, found, sum(found.files.values()))
@@ -70,7 +72,6 @@ def _facts(path: str, manifest: Manifest | SparkModel, size: int) -> dict[str, d
 
 def _of_installation(ctx: click.Context) -> dict[str, dict[str, Any]]:
     import recsys
-    from recsys.cli.versions import EXTRAS, library_versions
 
     return {
         "recsys": {
@@ -126,3 +127,22 @@ def _settings(ctx: click.Context) -> dict[str, Any]:
     for variable in config.unknown_variables(ctx):
         found[variable] = f"{os.environ[variable]} (sets no option)"
     return found
+
+
+LIBRARIES = ("numpy", "scipy", "polars", "pandas", "scikit-learn", "implicit", "click", "rich")
+
+
+EXTRAS = ("matplotlib", "optuna", "pyspark", "pyarrow")
+"""Libraries that are not needed, but used where they are installed."""
+
+
+def library_versions(names: Sequence[str] = LIBRARIES) -> dict[str, str]:
+    """Return the installed version of each library, in the order of `names`."""
+    return {name: _version(name) for name in names}
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"

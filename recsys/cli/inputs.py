@@ -1,7 +1,8 @@
-"""From a path on the command line to ratings, to a recommender, or to a list of ids."""
+"""Inputs of the command: ratings, models and titles."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,15 +13,18 @@ from recsys.cli.errors import CommandError
 from recsys.cli.options import FitOptions, ReaderOptions
 from recsys.cli.parameters import applying, check_applicable
 from recsys.cli.progress import Activity, note
+from recsys.messages import close_matches
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from recsys.ratings import Ratings
+    from recsys.data.ratings import Ratings
     from recsys.readers import Loaded
     from recsys.recommender import Recommender
 
 __all__ = [
+    "find_item",
+    "find_title",
     "fit_recommender",
     "is_model",
     "load_model",
@@ -60,7 +64,7 @@ def load_pairs(path: str, reader: ReaderOptions | None) -> pl.DataFrame:
     import polars as pl
 
     from recsys.readers import read_raw
-    from recsys.readers.columns import Request
+    from recsys.readers.layout import Request
     from recsys.readers.sources import open_data
 
     require_path(path)
@@ -139,7 +143,7 @@ def plan_fit(fitting: FitOptions, ratings: Ratings) -> Plan:
     CommandError
         If an option was given that the model does not have.
     """
-    from recsys.choosing import choose_model
+    from recsys.auto import choose_model
     from recsys.recommender import Recommender
 
     asked = fitting.parameters
@@ -194,7 +198,7 @@ def require_path(path: str) -> None:
         raise CommandError(f"{path} is a link that leads nowhere.")
     from difflib import get_close_matches
 
-    from recsys.leftovers import old_one_of
+    from recsys.atomic import old_one_of
 
     old = old_one_of(Path(path))
     if old is not None:
@@ -207,3 +211,89 @@ def require_path(path: str) -> None:
     close = get_close_matches(Path(path).name, names, n=1)
     suggestion = f" Did you mean {place / close[0]}?" if close else ""
     raise CommandError(f"There is no file or directory {path}.{suggestion}")
+
+
+_CANDIDATES = 10
+
+
+def find_title(ratings: Ratings, text: str) -> Any:
+    """Return the id of the item with the title `text`: exactly, ignoring case, or a part of it.
+
+    A title counts with and without the year at its end, and with its article in front or behind:
+    "the matrix" is "Matrix, The (1999)". Of the parts, the beginning of a title goes before what is
+    inside of one.
+
+    Raises
+    ------
+    CommandError
+        If there are no titles, or none or several that fit.
+    """
+    import polars as pl
+
+    titles = ratings.titles
+    if titles is None:
+        raise CommandError("These data have no titles; use an id instead.")
+    lower, plain = titles.str.to_lowercase(), _plain(titles)
+    wanted, bare = text.lower(), _plain(pl.Series([text]))[0]
+    for matches in (
+        titles == text,
+        lower == wanted,
+        plain == bare,
+        lower.str.starts_with(wanted) | plain.str.starts_with(bare),
+        lower.str.contains(wanted, literal=True) | plain.str.contains(bare, literal=True),
+    ):
+        found = matches.fill_null(False).arg_true().to_numpy()
+        if len(found) > 1:
+            raise CommandError(_ambiguous(text, _named(ratings, found)))
+        if len(found) == 1:
+            return ratings.items.take(found)[0]
+    raise CommandError(f"No title is or contains {text!r}.{_nearest(text, titles.drop_nulls())}")
+
+
+def find_item(ratings: Ratings, text: str) -> Any:
+    """Return the id of the item whose id is `text`, or whose title, as `find_title` has it.
+
+    Raises
+    ------
+    CommandError
+        If there is neither, several titles fit, or an id is the whole title of another item.
+    """
+    import numpy as np
+
+    by_id = ratings.items.find([text])[0]
+    if by_id < 0:
+        if ratings.titles is None:
+            ratings.items.index([text])
+        return find_title(ratings, text)
+    titled = [] if ratings.titles is None else (ratings.titles == text).arg_true().to_list()
+    found = np.array(sorted({int(by_id), *titled}))
+    if len(found) > 1:
+        raise CommandError(_ambiguous(text, _named(ratings, found)))
+    return ratings.items.take(found)[0]
+
+
+def _plain(titles: pl.Series) -> pl.Series:
+    """Return titles in lower case, without a year at the end, the article in front."""
+    without_year = titles.str.to_lowercase().str.replace(r"\s*\(\d{4}\)\s*$", "")
+    return without_year.str.replace(r"^(.+), (the|a|an)$", "$2 $1")
+
+
+def _named(ratings: Ratings, found: Any) -> list[str]:
+    titles = ratings.titles
+    assert titles is not None
+    pairs = zip(ratings.items.take(found), titles.gather(found), strict=True)
+    return [f"  {item}  {title}" for item, title in pairs]
+
+
+def _ambiguous(text: str, candidates: Sequence[str]) -> str:
+    more = len(candidates) - _CANDIDATES
+    tail = [f"  and {more:,} more"] if more > 0 else []
+    lines = [*candidates[:_CANDIDATES], *tail]
+    head = f"{len(candidates):,} titles fit {text!r}; use one of their ids instead:"
+    return "\n".join([head, *lines])
+
+
+def _nearest(text: str, titles: Any) -> str:
+    by_lower = {title.lower(): title for title in titles}
+    close = close_matches(text.lower(), by_lower, 3)
+    return f" The nearest are {'; '.join(by_lower[each] for each in close)}." if close else ""

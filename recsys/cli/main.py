@@ -35,11 +35,11 @@ VERBS = {
     ),
     "evaluate": Verb("recsys.cli.evaluate:evaluate", "Compare models on held-out ratings."),
     "compare": Verb(
-        "recsys.cli.compare:compare", "Test whether models differ on held-out ratings."
+        "recsys.cli.evaluate:compare", "Test whether models differ on held-out ratings."
     ),
     "tune": Verb("recsys.cli.tune:tune", "Find good parameters of a model."),
     "scree": Verb("recsys.cli.scree:scree", "Show the singular values of the ratings."),
-    "lsi": Verb("recsys.cli.lsi.group:lsi", "Find documents by meaning: latent semantic indexing."),
+    "lsi": Verb("recsys.cli.lsi:lsi", "Find documents by meaning: latent semantic indexing."),
     "data": Verb("recsys.cli.data:data", "Look into data files, and get sample data."),
     "info": Verb("recsys.cli.info:info", "Show versions and settings, or a saved model."),
     "completion": Verb("recsys.cli.completion:completion", "Print a shell completion script."),

@@ -1,13 +1,11 @@
-"""Data on their way out: tables, CSV, TSV, JSON, JSON Lines and Parquet, to a stream or a file.
-
-A file is written beside its place and renamed when it is complete. Frames may come in batches; only
-one batch is held in memory.
-"""
+"""Output of the command: tables, CSV, TSV, JSON and Parquet."""
 
 from __future__ import annotations
 
 import errno
+import io
 import json
+import math
 import os
 import shutil
 import sys
@@ -20,13 +18,14 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from recsys.atomic import unfinished_directory, unfinished_file
 from recsys.cli.errors import CommandError
-from recsys.leftovers import unfinished_directory, unfinished_file
 
 if TYPE_CHECKING:
     import polars as pl
+    from rich.text import Text
 
-__all__ = ["FORMATS", "SCHEMA", "Output", "Sink", "atomic_file"]
+__all__ = ["FORMATS", "Facts", "Output", "SCHEMA", "Sink", "atomic_file", "render", "write_facts"]
 
 FORMATS = ("table", "csv", "tsv", "json", "jsonl", "parquet")
 SCHEMA = 1
@@ -235,8 +234,6 @@ class _Table(Sink):
     """A table for people, as wide as the terminal."""
 
     def _write(self, frame: pl.DataFrame) -> None:
-        from recsys.cli.table import render
-
         self.stream.write(render(frame).encode(errors="replace"))
 
     def remark(self, text: str) -> None:
@@ -296,3 +293,97 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
         if target.exists():
             shutil.copymode(target, beside)
         beside.replace(target)
+
+
+_CONTROL = dict.fromkeys([*range(32), *range(127, 160)], "\ufffd")
+
+
+def render(frame: pl.DataFrame) -> str:
+    """Draw `frame` to the width of the terminal: numbers to the right, long texts cut with "…"."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
+    columns = []
+    for series in frame.get_columns():
+        numeric = series.dtype.is_numeric()
+        table.add_column(
+            series.name,
+            justify="right" if numeric else "left",
+            no_wrap=numeric,  # texts make room for numbers
+        )
+        columns.append(_cells(series))
+    for row in zip(*columns, strict=True):
+        table.add_row(*row)
+    page = io.StringIO()
+    width = shutil.get_terminal_size((80, 24)).columns
+    Console(file=page, width=width, color_system=None, legacy_windows=False).print(table)
+    return "".join(f"{line.rstrip()}\n" for line in page.getvalue().splitlines())
+
+
+def _cells(series: pl.Series) -> list[Text]:
+    from rich.text import Text
+
+    values = series.to_list()
+    if series.dtype.is_float():
+        decimals = _decimals(values)
+        return [Text(_number(value, decimals)) for value in values]
+    return [Text(_plain(value), no_wrap=True, overflow="ellipsis") for value in values]
+
+
+def _decimals(values: list[float | None]) -> int:
+    """No decimals for whole numbers, else as many as keep four digits or so of the largest."""
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    if all(value == round(value) for value in finite):
+        return 0
+    largest = max(map(abs, finite))
+    return 1 if largest >= 1000 else 2 if largest >= 100 else 4
+
+
+def _number(value: float | None, decimals: int) -> str:
+    return "-" if value is None or math.isnan(value) else f"{value:.{decimals}f}"
+
+
+def _plain(value: Any) -> str:
+    """Text in which nothing moves the cursor of the terminal."""
+    return "" if value is None else str(value).translate(_CONTROL)
+
+
+Facts = Mapping[str, Mapping[str, Any]]
+"""Section -> name -> value."""
+
+
+def write_facts(facts: Facts, output: Output, document: Mapping[str, Any] | None = None) -> None:
+    """Write `facts` as rows section, name, value, or `document` (else the facts) as JSON."""
+    import polars as pl
+
+    rows = list(_rows(facts, with_all_sections=output.resolved_format != "table"))
+    frame = pl.DataFrame(
+        rows, schema=dict.fromkeys(("section", "name", "value"), pl.String), orient="row"
+    )
+    output.write_document(document or facts, frame)
+
+
+def _rows(facts: Facts, *, with_all_sections: bool) -> Iterator[tuple[str, str, str]]:
+    """Yield the rows; a table for people names a section once."""
+    for section, values in facts.items():
+        for position, (name, value) in enumerate(values.items()):
+            shown = section if with_all_sections or position == 0 else ""
+            yield shown, str(name), _text(value)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return _fact_number(value) if isinstance(value, float) else str(value)
+
+
+def _fact_number(value: float) -> str:
+    if value == round(value):
+        return f"{value:,.0f}"
+    return f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.4g}"

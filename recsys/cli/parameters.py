@@ -251,7 +251,7 @@ PARAMETERS: tuple[Parameter, ...] = (
 
 def applying(model: str, asked: Mapping[str, Any], **everywhere: Any) -> dict[str, Any]:
     """Return what was asked for and `model` has; `everywhere` are values of `ELSEWHERE`."""
-    from recsys.models import model_class
+    from recsys.models.registry import model_class
 
     known = set(model_class(model)().params())
     return {name: value for name, value in {**everywhere, **asked}.items() if name in known}

@@ -90,7 +90,7 @@ def predict(
 
 def _note_unknown(recommender: Recommender, frame: pl.DataFrame, cold_start: str) -> None:
     """Say which users and items are unknown, and what is predicted for them."""
-    from recsys.cli.idlists import note_unknown
+    from recsys.readers.id_lists import note_unknown
 
     what = "they get the known biases" if cold_start == "bias" else "they get the items' means"
     for ids in (recommender.ratings.users, recommender.ratings.items):

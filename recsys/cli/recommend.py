@@ -213,7 +213,7 @@ def _chosen_users(
     recommender: Recommender, user: tuple[str, ...], users: str | None, cold_start: str
 ) -> Sequence[Any] | None:
     """Return the users asked for, None for all; an unknown one is an error, or is said."""
-    from recsys.cli.idlists import note_unknown, read_ids
+    from recsys.readers.id_lists import note_unknown, read_ids
 
     if not user and users is None:
         return None
@@ -243,6 +243,6 @@ def _allowed(
 
 
 def _listed_items(path: str | None, recommender: Recommender) -> Sequence[Any] | None:
-    from recsys.cli.idlists import known_ids
+    from recsys.readers.id_lists import known_ids
 
     return None if path is None else known_ids(path, recommender.ratings.items)

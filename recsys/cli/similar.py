@@ -57,8 +57,7 @@ def similar(
     is the cosine of the two vectors, damped where the similar one has few ratings; the columns are
     item (or user), similar, rank, score, and title (of the similar item) where titles are known.
     """
-    from recsys.cli.inputs import open_recommender
-    from recsys.cli.titles import find_title
+    from recsys.cli.inputs import find_title, open_recommender
 
     if not item and not title and not user:
         raise click.UsageError("Say which item or user: --item ID, --title TEXT or --user ID.")

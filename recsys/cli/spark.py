@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 from recsys.cli.errors import CommandError
 from recsys.cli.options import EngineOptions, FitOptions, ReaderOptions
 from recsys.cli.progress import Activity, describe, note
-from recsys.wording import counted
+from recsys.messages import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from recsys.cli.output import Output
     from recsys.models.base import Step
-    from recsys.readers.columns import Request
+    from recsys.readers.layout import Request
     from recsys.spark import Metric, SparkEvaluation
 
 __all__ = ["evaluate_on_spark", "fit_on_spark", "recommend_on_spark"]
@@ -77,7 +77,7 @@ def recommend_on_spark(
     include_seen: bool,
 ) -> None:
     """Recommend to all users; `recsys recommend`. Items must be in each of the `lists`."""
-    from recsys.cli.idlists import read_ids
+    from recsys.readers.id_lists import read_ids
 
     conf = _settings(engine)
     allowed = [[str(item) for item in read_ids(path, "item")] for path in lists]
@@ -167,7 +167,7 @@ def _settings(engine: EngineOptions) -> dict[str, str]:
 
 
 def _request(reader: ReaderOptions) -> Request:
-    from recsys.readers.columns import Request
+    from recsys.readers.layout import Request
 
     return Request(
         user_col=reader.user_col,

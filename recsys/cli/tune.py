@@ -1,9 +1,12 @@
-"""`recsys tune`: better parameters of a model, and the `recsys fit` line that uses them."""
+"""recsys tune: a search for better parameters."""
 
 from __future__ import annotations
 
 import functools
-from dataclasses import asdict, dataclass, replace
+import itertools
+import shlex
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,31 +21,30 @@ from recsys.cli.options import (
     reader_options,
 )
 from recsys.cli.output import Output
-from recsys.cli.parameters import check_applicable
+from recsys.cli.parameters import PARAMETERS, check_applicable
 from recsys.cli.progress import Activity, note
-from recsys.cli.splits import (
+from recsys.cli.split import (
     SplitOptions,
     check_split_options,
     load_splits,
     make_splits,
     split_options,
 )
-from recsys.cli.tuned import commands_with
 from recsys.errors import DataError
-from recsys.wording import counted
+from recsys.messages import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import polars as pl
 
+    from recsys.data.ratings import Ratings
     from recsys.evaluation import Split
     from recsys.evaluation.tuning import Trial, Tuning
     from recsys.models.base import Step
     from recsys.models.ranges import Range
-    from recsys.ratings import Ratings
 
-__all__ = ["tune"]
+__all__ = ["commands_with", "tune"]
 
 
 @command(
@@ -130,9 +132,9 @@ def tune(
     parameters. A parameter that is given, such as --factors 64, is not tuned. Prints the chosen
     parameters, and the commands that fit a model with them and measure it on the test part.
     """
-    from recsys.choosing import choose_model
+    from recsys.auto import choose_model
     from recsys.evaluation import tuning
-    from recsys.evaluation.trials import check_metric_name
+    from recsys.evaluation.tuning import check_metric_name
 
     wanted = dict(map(_range, ranges))
     if metric is not None:
@@ -346,3 +348,57 @@ def _document(
         "commands": commands,
         "trials": [asdict(trial) for trial in found.trials],
     }
+
+
+def commands_with(
+    found: Tuning,
+    ratings: str | None,
+    train: str | None,
+    fitting: FitOptions,
+    splitting: SplitOptions,
+    reader: ReaderOptions,
+) -> dict[str, str]:
+    """Return the commands that use what was found, as a shell takes them."""
+    model = ["--model", found.model]
+    for parameter in PARAMETERS:
+        if found.parameters.get(parameter.name) is not None:
+            model += _words(parameter.option, found.parameters[parameter.name])
+    seed, reading = ["--seed", str(fitting.seed)], _options(reader)
+    data = str(train) if ratings is None else _training_file(ratings)
+    target = ["--out", _free_name(f"{found.model}-tuned")]
+    own_seed = seed if "random_state" in found.defaults else []
+    lines = {"fit": ["recsys", "fit", data, *model, *own_seed, *reading, *target]}
+    if ratings is not None:
+        words = ["recsys", "evaluate", ratings, *model, *seed, *_options(splitting), *reading]
+        lines["evaluate"] = words
+    return {name: shlex.join(words) for name, words in lines.items()}
+
+
+def _training_file(path: str) -> str:
+    """Return `path`, or the training file of a folder with a split."""
+    from recsys.evaluation.storing import split_files
+
+    files = None if path == "-" else split_files(path)
+    return path if files is None else str(files["train"])
+
+
+def _options(bundle: ReaderOptions | SplitOptions) -> list[str]:
+    """Return the options of a bundle that are not the defaults."""
+    words = []
+    for each in fields(bundle):
+        value = getattr(bundle, each.name)
+        if value != each.default:
+            words += _words(f"--{each.name.replace('_', '-')}", value)
+    return words
+
+
+def _words(option: str, value: Any) -> list[str]:
+    if isinstance(value, bool):
+        return [option if value else f"--no-{option[2:]}"]
+    return [option, str(value)]
+
+
+def _free_name(stem: str) -> str:
+    """Return the first of stem, stem-2, stem-3, ... that is not there yet."""
+    names = itertools.chain([stem], (f"{stem}-{i}" for i in itertools.count(2)))
+    return next(name for name in names if not Path(name).exists())

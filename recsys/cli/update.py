@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from recsys.cli.options import ReaderOptions, command, option, reader_options
-from recsys.wording import counted
+from recsys.messages import counted
 
 __all__ = ["update"]
 

@@ -1,7 +1,6 @@
 """Offline evaluation: splits, metrics, and models compared on held-out ratings."""
 
 from recsys.evaluation.experiment import Evaluation, Settings, SplitInfo, evaluate
-from recsys.evaluation.folds import k_fold
 from recsys.evaluation.metrics import (
     DEFINITIONS,
     DIRECTIONS,
@@ -15,16 +14,17 @@ from recsys.evaluation.metrics import (
     reciprocal_rank,
     rmse,
 )
-from recsys.evaluation.pairs import split_from_pair
-from recsys.evaluation.parts import fingerprint
 from recsys.evaluation.ranking import sample_candidates
 from recsys.evaluation.report import html_report
-from recsys.evaluation.split import (
+from recsys.evaluation.splits import (
     Split,
+    fingerprint,
     held_out_users,
+    k_fold,
     leave_last_split,
     per_user_split,
     random_split,
+    split_from_pair,
     time_split,
 )
 from recsys.evaluation.storing import read_split, save_split

@@ -11,13 +11,12 @@ import polars as pl
 from recsys.errors import DataError
 from recsys.evaluation.measuring import Asked, Run, Stage, run
 from recsys.evaluation.metrics import DEFINITIONS
-from recsys.evaluation.parts import fingerprint
 from recsys.evaluation.ranking import Task
-from recsys.evaluation.split import NOTHING_KNOWN, Split
-from recsys.evaluation.summary import Summary, joined
+from recsys.evaluation.results import Summary, joined
+from recsys.evaluation.splits import NOTHING_KNOWN, Split, fingerprint
+from recsys.messages import counted
 from recsys.models.base import Model, Step
 from recsys.topn import check_n
-from recsys.wording import counted
 
 __all__ = ["Evaluation", "New", "Settings", "evaluate"]
 

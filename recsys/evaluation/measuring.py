@@ -11,16 +11,16 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.evaluation import beyond, metrics
-from recsys.evaluation.intervals import coverage_without, gini_without
+from recsys.evaluation import metrics
 from recsys.evaluation.memory import PeakMemory
 from recsys.evaluation.metrics import DEFINITIONS, Doubles, Lists
 from recsys.evaluation.ranking import Task
-from recsys.evaluation.split import Split
+from recsys.evaluation.splits import Split
+from recsys.evaluation.statistics import coverage_without, gini_without
 from recsys.models.base import Model, Step
 from recsys.models.protocols import FoldsInUsers, Histories
-from recsys.ratings import Ratings
 from recsys.recommender import Recommender
 from recsys.training import clip_to_range
 
@@ -104,7 +104,7 @@ class Stage:
     split: Split
     task: Task
     users: NDArray[np.int64]
-    catalogue: beyond.Catalogue | None
+    catalogue: metrics.Catalogue | None
     profile: Doubles | None
 
     @classmethod
@@ -113,7 +113,7 @@ class Stage:
         users = np.flatnonzero(np.diff(split.test.indptr))
         if _BEYOND.isdisjoint(asked.kinds):
             return cls(split, task, users, None, None)
-        catalogue = beyond.Catalogue.of(split.train)
+        catalogue = metrics.Catalogue.of(split.train)
         return cls(split, task, users, catalogue, catalogue.profile(split.seen, task.users))
 
 
@@ -195,7 +195,7 @@ def check_folding(model: Model, split: Split) -> None:
     """
     if split.history is None or isinstance(model, FoldsInUsers):
         return
-    from recsys.models import MODELS, model_class
+    from recsys.models.registry import MODELS, model_class
 
     able = ", ".join(sorted(m for m in MODELS if hasattr(model_class(m), "with_users")))
     raise DataError(
@@ -282,7 +282,7 @@ def ranking_values(
     overall : dict of str to float
     """
     n_items = stage.split.train.n_items
-    counts = {n: beyond.recommended_counts(lists[:, :n], n_items) for n in asked.ns}
+    counts = {n: metrics.recommended_counts(lists[:, :n], n_items) for n in asked.ns}
     step = max(1, _BLOCK // lists.shape[1])
     blocks = []
     for start in range(0, len(lists), step):
@@ -297,7 +297,7 @@ def ranking_values(
     }
     whole: dict[str, Callable[[int], float]] = {
         "coverage": lambda n: float(np.count_nonzero(counts[n]) / n_items),
-        "gini": lambda n: beyond.gini_of_counts(counts[n]),
+        "gini": lambda n: metrics.gini_of_counts(counts[n]),
     }
     kinds = [kind for kind in CATALOGUE if kind in asked.kinds]
     return by_user, {f"{kind}@{n}": whole[kind](n) for kind in kinds for n in asked.ns}
@@ -325,9 +325,9 @@ def _of_block(
         return functions
     profile = stage.profile[rows]
     return functions | {
-        "novelty": lambda n: beyond.novelty(lists[:, :n], known.information),
-        "diversity": lambda n: beyond.diversity(lists[:, :n], known.directions),
-        "popularity_bias": lambda n: beyond.popularity_bias(
+        "novelty": lambda n: metrics.novelty(lists[:, :n], known.information),
+        "diversity": lambda n: metrics.diversity(lists[:, :n], known.directions),
+        "popularity_bias": lambda n: metrics.popularity_bias(
             lists[:, :n], known.popularity, profile
         ),
     }

@@ -14,8 +14,8 @@ from recsys.models.base import FactorForm, Floats, Indices
 from recsys.topn import Scorer, csr_exclusion, top_n
 
 if TYPE_CHECKING:
-    from recsys.evaluation.split import Split
-    from recsys.ratings import Ratings
+    from recsys.data.ratings import Ratings
+    from recsys.evaluation.splits import Split
 
 __all__ = ["Candidates", "Task", "sample_candidates"]
 

@@ -18,11 +18,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.evaluation.pairs import split_from_pair
-from recsys.evaluation.parts import fingerprint
-from recsys.evaluation.split import Split
-from recsys.ratings import Ratings
+from recsys.evaluation.splits import Split, fingerprint, split_from_pair
 
 __all__ = [
     "MANIFEST",
@@ -79,7 +77,7 @@ def save_split(
     import polars as pl
 
     from recsys.panics import reason_of_system
-    from recsys.writing import staged
+    from recsys.storage import staged
 
     target = Path(os.path.realpath(path))
     check_target(target, overwrite=overwrite)

@@ -15,11 +15,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from recsys.lsi.documents import DocumentBatch, Documents, read_documents
     from recsys.lsi.eigenwords import Eigenwords
     from recsys.lsi.model import LSI
     from recsys.lsi.queries import UnknownTermWarning
-    from recsys.lsi.updating import Added
+    from recsys.lsi.space import Added
+    from recsys.readers.documents import DocumentBatch, Documents, read_documents
 
 __all__ = [
     "LSI",
@@ -32,11 +32,11 @@ __all__ = [
 ]
 
 _HOMES = {
-    "recsys.lsi.documents": ("DocumentBatch", "Documents", "read_documents"),
+    "recsys.readers.documents": ("DocumentBatch", "Documents", "read_documents"),
     "recsys.lsi.eigenwords": ("Eigenwords",),
     "recsys.lsi.model": ("LSI",),
     "recsys.lsi.queries": ("UnknownTermWarning",),
-    "recsys.lsi.updating": ("Added",),
+    "recsys.lsi.space": ("Added",),
 }
 
 

@@ -11,16 +11,15 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from recsys.errors import DataError
-from recsys.lsi.counting import checked_text
-from recsys.lsi.queries import Queries, check_directions, check_words
-from recsys.lsi.scoring import Matches, inverse_lengths
+from recsys.lsi.queries import Matches, Queries, check_directions, check_words, inverse_lengths
+from recsys.lsi.vectorizer import checked_text
 from recsys.topn import TopN, top_n
 
 if TYPE_CHECKING:
     from recsys.lsi.collection import Collection
     from recsys.lsi.labels import Labels
     from recsys.lsi.space import Space
-    from recsys.lsi.terms import TermEncoder
+    from recsys.lsi.vectorizer import TermEncoder
 
 __all__ = ["Asking", "listed", "similar_rows"]
 

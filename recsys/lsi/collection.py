@@ -12,7 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from recsys.lsi.labels import Labels
-from recsys.lsi.scoring import inverse_lengths
+from recsys.lsi.queries import inverse_lengths
 
 __all__ = ["Collection", "snippet"]
 

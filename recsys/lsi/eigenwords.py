@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 
 from recsys.errors import DataError, NotFittedError
 from recsys.lsi.asking import listed, similar_rows
-from recsys.lsi.counting import make_analyzer
 from recsys.lsi.labels import Labels
 from recsys.lsi.reading import NamesCollector, batches_or_none
 from recsys.lsi.space import decompose
-from recsys.lsi.words import TOKEN_PATTERN
-from recsys.wording import counted
+from recsys.lsi.vectorizer import TOKEN_PATTERN, make_analyzer
+from recsys.messages import counted
 
 __all__ = ["Eigenwords", "word_contexts"]
 

@@ -11,7 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from recsys.errors import DataError, UnknownIdError
-from recsys.wording import close_matches
+from recsys.messages import close_matches
 
 __all__ = ["Labels"]
 

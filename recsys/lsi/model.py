@@ -21,16 +21,21 @@ from recsys.lsi.reading import (
     names_of_matrix,
     terms_of_matrix,
 )
-from recsys.lsi.space import DEFAULT_RANK, Space, decompose
-from recsys.lsi.terms import make_encoder
-from recsys.lsi.updating import Added, orthogonality_loss, outside_share, updated
-from recsys.lsi.weighting import canonical_csr
-from recsys.lsi.words import TOKEN_PATTERN
+from recsys.lsi.space import (
+    DEFAULT_RANK,
+    Added,
+    Space,
+    decompose,
+    orthogonality_loss,
+    outside_share,
+    updated,
+)
+from recsys.lsi.vectorizer import TOKEN_PATTERN, canonical_csr, make_encoder
 
 if TYPE_CHECKING:
     from recsys.lsi.labels import Labels
     from recsys.lsi.reading import Names
-    from recsys.lsi.terms import TermEncoder
+    from recsys.lsi.vectorizer import TermEncoder
 
 __all__ = ["LSI"]
 
@@ -55,7 +60,7 @@ class LSI(
         Number of dimensions k, or a rule of `lowrank.choose_rank`, such as "elbow". By default a
         third of the documents (or terms, if they are fewer), at most 200.
     weighting : {"tfidf", "log-entropy", "count"} or scikit-learn vectorizer, default "tfidf"
-        See `recsys.lsi.weighting.Weighting`. The first two also scale documents to length 1;
+        See `recsys.lsi.vectorizer.Weighting`. The first two also scale documents to length 1;
         "count" takes texts' counts, or the values of a matrix, as they are. A vectorizer gives
         the weights of texts itself; all of them are then in memory at once.
     min_df : int, default 1
@@ -65,7 +70,7 @@ class LSI(
     token_pattern : str
         Regular expression of a term. By default terms are two or more letters or digits of any
         alphabet; in scripts without spaces between words, pairs of characters. See
-        `recsys.lsi.words`.
+        `recsys.lsi.vectorizer`.
     terms_in_rows : bool, default False
         Whether matrices are term-by-document instead of document-by-term.
     random_state : int, Generator, RandomState or None, default 0
@@ -197,7 +202,7 @@ class LSI(
         ids, titles : as for `fit`
         method : {"update", "fold-in"}
             "update" updates the singular value decomposition: close to a fresh one in less time,
-            see `recsys.lsi.updating`. "fold-in" gives the documents coordinates and leaves
+            see `recsys.lsi.space`. "fold-in" gives the documents coordinates and leaves
             everything else alone: quicker still, but what is new in them has no place.
 
         Returns

@@ -10,12 +10,12 @@ from typing import Any, NoReturn
 
 import polars as pl
 
+from recsys.data.frames import is_pandas
 from recsys.errors import DataError
-from recsys.frames import is_pandas
 from recsys.lsi.collection import snippet
-from recsys.lsi.counting import checked_text
-from recsys.lsi.documents import Document, DocumentBatch, batches_of
 from recsys.lsi.labels import Labels
+from recsys.lsi.vectorizer import checked_text
+from recsys.readers.documents import Document, DocumentBatch, batches_of
 
 __all__ = [
     "Names",

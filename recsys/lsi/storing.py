@@ -23,11 +23,19 @@ from numpy.typing import NDArray
 from recsys.errors import DataError, ModelFileError
 from recsys.lsi.collection import Collection
 from recsys.lsi.labels import Labels
-from recsys.lsi.terms import NamedEncoder
-from recsys.lsi.weighting import Weighting
-from recsys.manifest import DamageError, Form, Manifest, Reading, read_manifest
-from recsys.storage import check_files, is_small, read_array, read_parquet
-from recsys.writing import writing
+from recsys.lsi.vectorizer import NamedEncoder, Weighting
+from recsys.storage import (
+    DamageError,
+    Form,
+    Manifest,
+    Reading,
+    check_files,
+    is_small,
+    read_array,
+    read_manifest,
+    read_parquet,
+    writing,
+)
 
 if TYPE_CHECKING:
     from recsys.lsi.model import LSI

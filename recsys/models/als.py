@@ -23,12 +23,12 @@ from recsys.models.base import (
     axes,
     check_indices,
 )
-from recsys.models.stopping import ValidationWatch, breakdown, validation_rmse
+from recsys.models.early_stopping import ValidationWatch, breakdown, validation_rmse
 
 if TYPE_CHECKING:
-    from lowrank.bayesian import Posterior, RowPrior
-    from lowrank.completion import AlsSweep, BiasedFactors
-    from recsys.ratings import Ratings
+    from lowrank.completion.als import AlsSweep, BiasedFactors
+    from lowrank.completion.posterior import Posterior, RowPrior
+    from recsys.data.ratings import Ratings
 
 __all__ = ["ALS", "PathPoint", "regularization_path"]
 
@@ -186,7 +186,7 @@ class ALS(FactorModel):
 
         A rated item contributes through its rating and, with links, by having been rated.
         """
-        from lowrank.bayesian import row_terms
+        from lowrank.completion.posterior import row_terms
 
         asked = check_indices(items, self.n_items, "item")
         check_indices(history.indices, self.n_items, "item")
@@ -204,8 +204,8 @@ class ALS(FactorModel):
         return Explanation(base.astype(np.float32), (design @ each.T).astype(np.float32))
 
     def _sweeps(self, ratings: Ratings, start: FactorModel | None) -> Iterator[AlsSweep]:
-        from lowrank.completion import als_sweeps
-        from lowrank.linked import linked_als_sweeps
+        from lowrank.completion.als import als_sweeps
+        from lowrank.completion.linked import linked_als_sweeps
 
         options: dict[str, Any] = {
             "regularization": self.regularization,
@@ -220,7 +220,7 @@ class ALS(FactorModel):
         return linked_als_sweeps(ratings.matrix, self.factors, **options)
 
     def _take(self, sweep: AlsSweep) -> None:
-        from lowrank.linked import LinkedSweep
+        from lowrank.completion.linked import LinkedSweep
 
         fitted, d = sweep.factors, self.factors + 1
         self.global_mean = fitted.mean
@@ -254,7 +254,7 @@ class ALS(FactorModel):
 
     def _solve(self, histories: Histories, *, of_users: bool) -> Floats:
         """Return the vectors of users given the items (or the other way round)."""
-        from lowrank.bayesian import solve_rows
+        from lowrank.completion.posterior import solve_rows
         from lowrank.kernels import CsrArrays, at_most
 
         n = len(self.item_bias) if of_users else len(self.user_bias)
@@ -270,7 +270,7 @@ class ALS(FactorModel):
         return solved
 
     def _vectors(self, *, of_users: bool) -> Posterior:
-        from lowrank.bayesian import Posterior
+        from lowrank.completion.posterior import Posterior
 
         factors = self.user_factors if of_users else self.item_factors
         vectors = np.column_stack([factors, self.user_bias if of_users else self.item_bias])
@@ -279,7 +279,7 @@ class ALS(FactorModel):
     def _prior(self, *, of_users: bool) -> RowPrior:
         from dataclasses import replace
 
-        from lowrank.linked import ridge_prior
+        from lowrank.completion.linked import ridge_prior
 
         ridge = ridge_prior(
             self.factors + 1,
@@ -328,7 +328,7 @@ def regularization_path(
 
 
 def _as_start(model: FactorModel) -> BiasedFactors:
-    from lowrank.completion import BiasedFactors
+    from lowrank.completion.als import BiasedFactors
 
     return BiasedFactors(
         model.global_mean,

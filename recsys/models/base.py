@@ -59,7 +59,7 @@ from recsys.models.protocols import (
 from recsys.models.ranges import Range
 
 if TYPE_CHECKING:
-    from recsys.ratings import Ratings
+    from recsys.data.ratings import Ratings
 
 __all__ = [
     "BaseModel",
@@ -226,7 +226,7 @@ class BaseModel:
         """
         if not ratings.implicit:
             return
-        from recsys.models import MODELS, model_class
+        from recsys.models.registry import MODELS, model_class
 
         others = ", ".join(sorted(m for m in MODELS if not model_class(m).needs_values))
         raise DataError(

@@ -22,10 +22,10 @@ from recsys.models.base import (
     axes,
     check_indices,
 )
-from recsys.models.stopping import validation_rmse
+from recsys.models.early_stopping import validation_rmse
 
 if TYPE_CHECKING:
-    from recsys.ratings import Ratings
+    from recsys.data.ratings import Ratings
 
 __all__ = ["Bias", "Popular", "Random"]
 

@@ -1,24 +1,254 @@
-"""Bayesian matrix factorisation: the most accurate ratings, with a standard deviation for each."""
+"""Bayesian matrix factorisation of ratings."""
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, ClassVar, Self
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
 from recsys.errors import DataError
-from recsys.models.base import Histories, Range, Step
-from recsys.models.posterior import PosteriorModel
-from recsys.models.stopping import ValidationWatch, breakdown, validation_rmse
+from recsys.models.base import (
+    Explanation,
+    FactorModel,
+    Floats,
+    Histories,
+    Indices,
+    Range,
+    Step,
+    axes,
+    check_indices,
+)
+from recsys.models.early_stopping import ValidationWatch, breakdown, validation_rmse
 
 if TYPE_CHECKING:
-    from lowrank.gibbs import GibbsSweep
-    from lowrank.variational import VariationalSweep
-    from recsys.ratings import Ratings
+    from lowrank.completion.bayes import VariationalSweep
+    from lowrank.completion.gibbs import GibbsSweep
+    from lowrank.completion.posterior import Posterior, RowPrior
+    from recsys.data.ratings import Ratings
 
-__all__ = ["Bayes"]
+__all__ = ["Bayes", "PosteriorModel"]
+
+_PAIRS = 2**13  # pairs whose covariances are unpacked at a time
+
+
+@dataclass(kw_only=True, eq=False)
+class PosteriorModel(FactorModel):
+    """A factor model whose vectors have posteriors: Gaussians, or S samples.
+
+    Attributes
+    ----------
+    user_factors, item_factors : float32 ndarrays of shape (n_users, S k) and (n_items, S k)
+        Side by side, those of the S kept samples, so that a dot product averages over them (the
+        users' are divided by S); S is 1 under variational inference.
+    user_covariance, item_covariance : float32 ndarrays of shape (n_users, p) and (n_items, p)
+        Posterior covariances of (a_u, b_u) and (m_i, c_i) as upper triangles by rows, p = (k + 1)
+        (k + 2) / 2 numbers each: 2.2 kB with 32 factors. Gibbs sampling has none (p = 0).
+    user_draws : float32 ndarray of shape (n_users, S (k + 1))
+        Under Gibbs sampling, draws of (a_u, b_u), from which standard deviations follow.
+    noise_variances : float64 ndarray of shape (S,)
+        Of a rating around its prediction, if all vectors were known.
+    """
+
+    if TYPE_CHECKING:  # parameters of the model, which order them as they like
+        temperature: float
+        count_power: float
+        random_state: int
+        threads: int | None
+
+    user_biases: Floats = field(init=False, repr=False, metadata=axes("n_users", "S"))
+    item_biases: Floats = field(init=False, repr=False, metadata=axes("n_items", "S"))
+    user_covariance: Floats = field(init=False, repr=False, metadata=axes("n_users", "p"))
+    item_covariance: Floats = field(init=False, repr=False, metadata=axes("n_items", "p"))
+    user_draws: Floats = field(init=False, repr=False, metadata=axes("n_users", "drawn"))
+    noise_variances: NDArray[np.float64] = field(init=False, repr=False, metadata=axes("S"))
+    user_prior_mean: Floats = field(init=False, repr=False, metadata=axes("S", "d"))
+    item_prior_mean: Floats = field(init=False, repr=False, metadata=axes("S", "d"))
+    user_prior_precision: Floats = field(init=False, repr=False, metadata=axes("S", "d", "d"))
+    item_prior_precision: Floats = field(init=False, repr=False, metadata=axes("S", "d", "d"))
+    user_link: Floats = field(init=False, repr=False, metadata=axes("S", "linked_items", "d"))
+    item_link: Floats = field(init=False, repr=False, metadata=axes("S", "linked_users", "d"))
+
+    def with_users(self, histories: Histories) -> Self:
+        """Return the model with other users, folded in from their ratings; the items stay.
+
+        A user of the training ratings with the same ratings gets the very same vector.
+        """
+        model = copy.copy(self)
+        model._set_users(histories)
+        model.item_link = _no_link(self.item_link, model.n_users)
+        return model
+
+    def with_items(self, histories: Histories) -> Self:
+        """Return the model with other items, folded in from their ratings; the users stay."""
+        model = copy.copy(self)
+        solved = [
+            self._solve(s, histories, of_users=False, draw=self._drawn)
+            for s in range(self._n_samples)
+        ]
+        model._set_vectors(solved, of_users=False)
+        model.user_link = _no_link(self.user_link, model.n_items)
+        return model
+
+    def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
+        """Return the scores of `items` for the user with this history, as sums over the history.
+
+        A rated item contributes through its rating and, with links, by having been rated.
+        """
+        from lowrank.completion.posterior import row_terms
+
+        asked = check_indices(items, self.n_items, "item")
+        check_indices(history.indices, self.n_items, "item")
+        base = np.full(len(asked), self.global_mean) + self.item_bias[asked]
+        terms = np.zeros((len(asked), len(history.indices)))
+        for s in range(self._n_samples):
+            columns = self._vectors(s, of_users=False)
+            start, each = row_terms(
+                history.indices,
+                history.values,
+                columns,
+                self._prior(s, of_users=True),
+                mean=self.global_mean,
+                noise=self.temperature * float(self.noise_variances[s]),
+            )
+            design = columns.mean[asked].astype(np.float64)
+            design[:, -1] = 1
+            base += design @ start / self._n_samples
+            terms += design @ each.T / self._n_samples
+        return Explanation(base.astype(np.float32), terms.astype(np.float32))
+
+    def predict_std(self, users: ArrayLike, items: ArrayLike) -> Floats:
+        """Predictive standard deviations of ratings, shape (n_pairs,).
+
+        The uncertainty of the vectors and the noise of a rating together.
+        """
+        u = check_indices(users, self.n_users, "user")
+        i = check_indices(items, self.n_items, "item")
+        variance = np.empty(len(u), dtype=np.float32)
+        of_pairs = self._spread if self._drawn else self._variance
+        for start in range(0, len(u), _PAIRS):
+            part = slice(start, start + _PAIRS)
+            variance[part] = of_pairs(u[part], i[part])
+        std: Floats = np.sqrt(variance + np.float32(self.noise_variances.mean()))
+        return std
+
+    @property
+    def _n_samples(self) -> int:
+        return len(self.noise_variances)
+
+    @property
+    def _drawn(self) -> bool:
+        """Whether the vectors are samples, without covariances."""
+        return not self.item_covariance.size
+
+    def _take(self, states: Sequence[VariationalSweep | GibbsSweep]) -> None:
+        """Set what was fitted from one variational sweep or some Gibbs samples."""
+        self.global_mean = states[0].mean
+        self.noise_variances = np.array([state.noise_variance for state in states])
+        for side in ("user", "item"):
+            of_users = side == "user"
+            priors = [state.row_prior if of_users else state.column_prior for state in states]
+            setattr(self, f"{side}_prior_mean", np.array([p.mean for p in priors]))
+            setattr(self, f"{side}_prior_precision", np.array([p.precision for p in priors]))
+            setattr(self, f"{side}_link", np.array([p.link for p in priors]))
+        self._set_vectors([state.rows for state in states], of_users=True)
+        self._set_vectors([state.columns for state in states], of_users=False)
+        self.user_draws = np.empty((self.n_users, 0), dtype=np.float32)
+
+    def _set_vectors(self, vectors: Sequence[Posterior], *, of_users: bool) -> None:
+        n = len(vectors)
+        factors: Floats = np.hstack([v.mean[:, :-1] for v in vectors])
+        biases: Floats = np.column_stack([v.mean[:, -1] for v in vectors])
+        bias = biases.mean(axis=1, dtype=np.float64).astype(np.float32)
+        covariance = vectors[0].covariance.astype(np.float32, copy=False)
+        if of_users:
+            self.user_factors = factors / np.float32(n)
+            self.user_biases, self.user_bias = biases, bias
+            self.user_covariance = covariance
+        else:
+            self.item_factors, self.item_biases, self.item_bias = factors, biases, bias
+            self.item_covariance = covariance
+
+    def _set_users(self, histories: Histories) -> None:
+        """Solve for users given the items as they are."""
+        samples = range(self._n_samples)
+        self._set_vectors([self._solve(s, histories) for s in samples], of_users=True)
+        draws = np.empty((self.n_users, 0), dtype=np.float32)
+        if self._drawn:
+            draws = np.hstack([self._solve(s, histories, draw=True).mean for s in samples])
+        self.user_draws = draws
+
+    def _solve(
+        self, sample: int, histories: Histories, *, of_users: bool = True, draw: bool = False
+    ) -> Posterior:
+        """Return the posterior of users given the items (or the other way round)."""
+        from lowrank.completion.posterior import solve_rows
+        from lowrank.kernels import CsrArrays, at_most
+
+        n = len(self.item_bias) if of_users else len(self.user_bias)
+        check_indices(histories.indices, n, "item" if of_users else "user")
+        with at_most(self.threads):
+            return solve_rows(
+                CsrArrays(*histories),
+                self._vectors(sample, of_users=not of_users),
+                self._prior(sample, of_users=of_users),
+                mean=self.global_mean,
+                noise=self.temperature * float(self.noise_variances[sample]),
+                draw_seed=(self.random_state, sample) if draw else None,
+            )
+
+    def _vectors(self, sample: int, *, of_users: bool) -> Posterior:
+        from lowrank.completion.posterior import Posterior
+
+        factors = self.user_factors if of_users else self.item_factors
+        biases = self.user_biases if of_users else self.item_biases
+        k = factors.shape[1] // self._n_samples
+        part = factors[:, sample * k : (sample + 1) * k]
+        if of_users:
+            part = part * np.float32(self._n_samples)
+        covariance = self.user_covariance if of_users else self.item_covariance
+        return Posterior(np.column_stack([part, biases[:, sample]]), covariance)
+
+    def _prior(self, sample: int, *, of_users: bool) -> RowPrior:
+        from lowrank.completion.posterior import RowPrior
+
+        side = "user" if of_users else "item"
+        mean, precision, link = (
+            getattr(self, f"{side}_{what}")[sample]
+            for what in ("prior_mean", "prior_precision", "link")
+        )
+        return RowPrior(mean, precision, link, self.count_power)
+
+    def _variance(self, users: Indices, items: Indices) -> Floats:
+        """Variances of pairs under the posterior covariances."""
+        from lowrank.completion.posterior import Posterior, predictive_variance
+
+        of_users = np.column_stack([self.user_factors[users], self.user_bias[users]])
+        of_items = np.column_stack([self.item_factors[items], self.item_bias[items]])
+        return predictive_variance(
+            Posterior(of_users, self.user_covariance[users]),
+            Posterior(of_items, self.item_covariance[items]),
+        )
+
+    def _spread(self, users: Indices, items: Indices) -> Floats:
+        """Variances of pairs over the draws that Gibbs sampling kept."""
+        n = self._n_samples
+        drawn = self.user_draws[users].reshape(len(users), n, -1)
+        factors = self.item_factors[items].reshape(len(items), n, -1)
+        predicted = np.einsum("nsk,nsk->ns", drawn[:, :, :-1], factors)
+        predicted += drawn[:, :, -1] + self.item_biases[items]
+        spread: Floats = predicted.var(axis=1, ddof=1 if n > 1 else 0)
+        return spread
+
+
+def _no_link(link: Floats, n: int) -> Floats:
+    """Return the link of rows that are not those of the fit: nothing is known of them."""
+    return np.zeros((len(link), n if link.shape[1] else 0, link.shape[2]), link.dtype)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -151,7 +381,7 @@ class Bayes(PosteriorModel):
         on_step: Callable[[Step], None] | None,
         validation: Ratings | None,
     ) -> tuple[VariationalSweep, int]:
-        from lowrank.variational import variational_sweeps
+        from lowrank.completion.bayes import variational_sweeps
 
         sweeps = variational_sweeps(
             ratings.matrix,
@@ -195,7 +425,7 @@ class Bayes(PosteriorModel):
         on_step: Callable[[Step], None] | None,
         validation: Ratings | None,
     ) -> list[GibbsSweep]:
-        from lowrank.gibbs import gibbs_sweeps
+        from lowrank.completion.gibbs import gibbs_sweeps
 
         sweeps = gibbs_sweeps(
             ratings.matrix,

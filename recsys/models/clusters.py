@@ -23,11 +23,11 @@ from recsys.models.base import (
     check_indices,
 )
 from recsys.models.baselines import Bias
+from recsys.models.early_stopping import validation_rmse
 from recsys.models.ranges import Range
-from recsys.models.stopping import validation_rmse
 
 if TYPE_CHECKING:
-    from recsys.ratings import Ratings
+    from recsys.data.ratings import Ratings
 
 __all__ = ["Clusters"]
 

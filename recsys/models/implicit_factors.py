@@ -28,13 +28,13 @@ from recsys.models.base import (
     axes,
     check_indices,
 )
-from recsys.models.history import rows_of, weight_unit, weighted_matrix, weights_of
+from recsys.models.item_item import rows_of, weight_unit, weighted_matrix, weights_of
 from recsys.models.ranges import Range
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-    from recsys.ratings import Ratings
+    from recsys.data.ratings import Ratings
 
 __all__ = ["ImplicitALS", "ImplicitBPR", "ImplicitLMF", "library", "library_matrix", "silence"]
 

@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 from recsys.models.ranges import Range
 
 if TYPE_CHECKING:
-    from recsys.ratings import Ratings
+    from recsys.data.ratings import Ratings
     from recsys.topn import Scorer
 
 __all__ = [
@@ -163,7 +163,7 @@ class Model(Protocol):
     Attributes
     ----------
     name : str
-        The name in `recsys.models.MODELS`.
+        The name in `recsys.models.registry.MODELS`.
     needs_values : bool
         Whether implicit feedback (no rating column) is refused by `fit`.
     predicts_ratings : bool

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
     from lowrank import SoftImputation
-    from recsys.ratings import Ratings
+    from recsys.data.ratings import Ratings
 
 __all__ = ["SoftImpute"]
 
@@ -121,7 +121,7 @@ class SoftImpute(FactorModel):
             If `ratings` are implicit.
         """
         from lowrank import kernels
-        from lowrank.soft_imputation import penalties_to, soft_impute_path
+        from lowrank.completion.nuclear_norm import penalties_to, soft_impute_path
 
         self.require_values(ratings)
         with kernels.at_most(self.threads):
@@ -184,8 +184,8 @@ class SoftImpute(FactorModel):
 
     def _chosen(self, ratings: Ratings) -> float | None:
         """Return the penalty that predicts held-out ratings best; None if there are too few."""
-        from lowrank.observed import hold_out
-        from lowrank.soft_imputation import held_out_path
+        from lowrank.completion.nuclear_norm import held_out_path
+        from lowrank.completion.observed import hold_out
 
         if ratings.n_ratings < _FEWEST:
             return None
@@ -255,7 +255,7 @@ def _left_over(ratings: Ratings, bias: Bias) -> csr_array:
 
 def _largest(left_over: csr_array) -> float:
     """Return the penalty from which on nothing but the biases is left; any, if they are exact."""
-    from lowrank.soft_imputation import largest_regularization
+    from lowrank.completion.nuclear_norm import largest_regularization
 
     return largest_regularization(left_over) or 1.0
 

@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 import polars as pl
 
-from recsys.ids import as_strings
+from recsys.data.ids import as_strings
 from recsys.memory import absurd, available_memory, gibibytes, over_memory
 from recsys.parquet.deltas import check_deltas
 from recsys.parquet.pages import Pages, read_pages

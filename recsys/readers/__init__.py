@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 
-from recsys.duplicates import check_policy
-from recsys.ratings import Ratings, build_ratings
-from recsys.readers.columns import Request
-from recsys.readers.delimited import read_delimited
-from recsys.readers.detect import detect
+from recsys.data.csr import check_policy
+from recsys.data.ratings import Ratings, build_ratings
 from recsys.readers.jsonl import read_jsonl
+from recsys.readers.layout import Request, detect
 from recsys.readers.lightgcn import read_lightgcn
 from recsys.readers.movielens import read_titles
-from recsys.readers.parquet import read_parquet
-from recsys.readers.raw import RawRatings
 from recsys.readers.sources import DataFile, open_data
+from recsys.readers.table import RawRatings, read_delimited, read_parquet
 
 __all__ = ["Loaded", "read_ratings"]
 

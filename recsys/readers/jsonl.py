@@ -9,12 +9,11 @@ from typing import Any
 
 import polars as pl
 
+from recsys.data.frames import rating_problem
 from recsys.errors import DataError
-from recsys.frames import rating_problem
-from recsys.readers.careful import decoded_lines
-from recsys.readers.columns import Request, Roles, choose_columns
-from recsys.readers.raw import RawRatings, describe_roles, without_foreign_time
+from recsys.readers.layout import Request, Roles, choose_columns
 from recsys.readers.sources import DataFile
+from recsys.readers.table import RawRatings, decoded_lines, describe_roles, without_foreign_time
 
 __all__ = ["read_jsonl"]
 

@@ -7,9 +7,8 @@ from itertools import accumulate
 import polars as pl
 
 from recsys.errors import DataError
-from recsys.readers.careful import decoded_lines
-from recsys.readers.raw import RawRatings
 from recsys.readers.sources import DataFile
+from recsys.readers.table import RawRatings, decoded_lines
 
 __all__ = ["read_lightgcn"]
 

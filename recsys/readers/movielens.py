@@ -11,9 +11,8 @@ import polars as pl
 
 from recsys.errors import DataError
 from recsys.memory import available_memory, gibibytes
-from recsys.readers.columns import title_columns
-from recsys.readers.members import plain_name, titles_member
-from recsys.readers.sources import DataFile
+from recsys.readers.layout import title_columns
+from recsys.readers.sources import DataFile, plain_name, titles_member
 
 __all__ = ["read_titles"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from lowrank.spark.arrow import (
+from lowrank.spark.rows import (
     cogroup_in_arrow,
     column,
     lists,

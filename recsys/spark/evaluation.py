@@ -1,4 +1,4 @@
-"""Measuring a model of the Spark engine on held-out ratings, on the cluster."""
+"""Evaluation on a cluster."""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from recsys.errors import DataError
-from recsys.readers.columns import Request
+from recsys.readers.layout import Request
 from recsys.spark.fitting import BROADCAST_LIMIT
 from recsys.spark.measuring import ranking_metrics, rating_errors
 from recsys.spark.reading import read_ratings
 from recsys.spark.results import SparkModel
-from recsys.spark.session import spark_session
+from recsys.spark.session import spark_session, watching
 from recsys.spark.topn import top_items
-from recsys.spark.watching import watching
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Metric", "SparkEvaluation", "evaluate"]
+__all__ = [
+    "Metric",
+    "SparkEvaluation",
+    "evaluate",
+]
 
 _NORMAL_95 = 1.96
 

@@ -8,7 +8,7 @@
                                user: others (item indices, ascending) and values
         items/part-*.parquet   index, id, count, bias, factors
 
-Indices count 0, 1, ... in the sorted order of the ids. `recsys.spark.opening` reads it on one
+Indices count 0, 1, ... in the sorted order of the ids. `recsys.spark.session` reads it on one
 machine, without Spark.
 """
 
@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from recsys.errors import ModelFileError
-from recsys.manifest import MANIFEST, SPARK_FORMAT
-from recsys.spark.files import Place
+from recsys.spark.reading import Place
+from recsys.storage import MANIFEST, SPARK_FORMAT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,7 +37,10 @@ __all__ = [
 ]
 
 FORMAT_VERSION = 1
-MODELS = {"als": "recsys.models.als:ALS", "spark-implicit-als": "recsys.spark.implicit:ImplicitALS"}
+MODELS = {
+    "als": "recsys.models.als:ALS",
+    "spark-implicit-als": "recsys.spark.fitting:ImplicitALS",
+}
 """What can be fitted on Spark: ratings, and implicit feedback."""
 
 

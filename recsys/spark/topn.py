@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 from recsys.errors import DataError, UnknownIdError
 from recsys.models.base import Floats
 from recsys.spark.arrow import cogroup_in_arrow, column, lists, map_in_arrow, matrix, table_of
-from recsys.spark.files import Place, staged
 from recsys.spark.fitting import BROADCAST_LIMIT
+from recsys.spark.reading import Place, staged
 from recsys.spark.results import SparkModel
-from recsys.spark.session import spark_session
-from recsys.spark.watching import watching
+from recsys.spark.session import spark_session, watching
 
 if TYPE_CHECKING:
     import pyarrow as pa

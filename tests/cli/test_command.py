@@ -12,9 +12,9 @@ from importlib.metadata import version
 import click
 import pytest
 
+from recsys.cli.info import library_versions
 from recsys.cli.main import VERBS, cli
 from recsys.cli.options import MODEL_NAMES
-from recsys.cli.versions import library_versions
 
 HEAVY = {"numpy", "polars", "scipy", "pandas", "rich", "sklearn", "implicit", "matplotlib"}
 
@@ -61,7 +61,7 @@ def test_examples_parse(path, example):
 
 
 def test_model_names_are_those_of_the_library():
-    from recsys.models import MODELS
+    from recsys.models.registry import MODELS
 
     assert set(MODEL_NAMES) == set(MODELS)
 

@@ -296,7 +296,7 @@ def test_a_message_that_quotes_something_endless_is_cut_in_its_middle(capsys):
 
 @pytest.mark.parametrize("name", ["-", "users.txt"])
 def test_an_endless_list_is_refused(run, model, tmp_path, monkeypatch, name):
-    from recsys.cli import idlists
+    from recsys.readers import id_lists as idlists
 
     monkeypatch.setattr(idlists, "_LONGEST", 10)
     path = name if name == "-" else tmp_path / name

@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from recsys.cli.splits import METHODS
+from recsys.cli.split import METHODS
 
 DATASETS = os.environ.get("RECSYS_DATASETS")
 

@@ -13,8 +13,7 @@ import pytest
 
 from recsys.cli import output as module
 from recsys.cli.errors import CommandError
-from recsys.cli.output import FORMATS, SCHEMA, Output
-from recsys.cli.table import render
+from recsys.cli.output import FORMATS, SCHEMA, Output, render
 
 FRAME = pl.DataFrame(
     {

@@ -10,7 +10,7 @@ import pytest
 from recsys import Recommender
 from recsys.cli import options
 from recsys.cli.parameters import ELSEWHERE, PARAMETERS, Parameter
-from recsys.models import MODELS, model_class
+from recsys.models.registry import MODELS, model_class
 
 DEFAULTS = [
     (model, parameter.name, default)

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 from recsys import Ratings, Recommender, read_ratings
-from recsys.cli.titles import find_title
+from recsys.cli.inputs import find_title
 
 
 def table(result):

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.linalg import LinAlgError
 
-import recsys.manifest
+import recsys.storage
 from recsys import Ratings, Recommender
 from recsys.errors import ModelFileError, RecsysError
 from recsys.evaluation import tuning
@@ -50,7 +50,7 @@ def enter(saved, change):
     """Change model.json, and its checksum."""
     document = json.loads((saved / "model.json").read_bytes())
     change(document)
-    document["checksum"] = recsys.manifest._checksum(document)
+    document["checksum"] = recsys.storage._checksum(document)
     (saved / "model.json").write_text(json.dumps(document))
 
 
@@ -224,7 +224,7 @@ def test_a_range_of_ratings_that_is_none(wholes, tmp_path, value):
 
 
 def test_model_json_without_end(saved, monkeypatch):
-    monkeypatch.setattr(recsys.manifest, "_LONGEST", 100)
+    monkeypatch.setattr(recsys.storage, "_LONGEST", 100)
     refused(saved, "model.json has more than 100 bytes")
 
 

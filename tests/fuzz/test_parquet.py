@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from recsys import Ratings, Recommender
 from recsys.cli.histories import load_history
-from recsys.cli.idlists import read_ids
 from recsys.cli.options import ReaderOptions
 from recsys.errors import RecsysError
-from recsys.lsi.documents import read_documents
 from recsys.readers import read_ratings
+from recsys.readers.documents import read_documents
+from recsys.readers.id_lists import read_ids
 
 N = 300
 TABLE = pa.table(

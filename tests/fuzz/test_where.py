@@ -7,9 +7,9 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.ratings import Ratings
-from recsys.where import items_where
+from recsys.filters import items_where
 
 INFO = pl.DataFrame(
     {"item": [1, 2, 3], "title": ["Up", "It's", None], "year": [2009, None, 1995], "x": [0.5, 1, 2]}

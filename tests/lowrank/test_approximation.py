@@ -11,15 +11,16 @@ from scipy import sparse
 from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
 from lowrank import truncated_svd
-from lowrank.approximation import LowRank, approximate
-from lowrank.choosing import gavish_donoho
-from lowrank.thresholding import (
+from lowrank.approximation import (
+    LowRank,
+    approximate,
     denoise,
     hard_threshold,
     optimal_threshold,
     rank_for_error,
     soft_threshold,
 )
+from lowrank.rank import gavish_donoho
 
 FORMATS = ["csr", "csc", "coo", "bsr", "dok", "lil", "dia"]
 

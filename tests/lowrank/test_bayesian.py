@@ -12,7 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowrank import kernels
-from lowrank.bayesian import (
+from lowrank.completion.bayes import variational_sweeps
+from lowrank.completion.gibbs import gibbs_sweeps
+from lowrank.completion.links import Link, ridge_fit
+from lowrank.completion.posterior import (
     Posterior,
     normal_draws,
     predictive_variance,
@@ -20,9 +23,6 @@ from lowrank.bayesian import (
     solve_rows,
     unpack,
 )
-from lowrank.gibbs import gibbs_sweeps
-from lowrank.links import Link, ridge_fit
-from lowrank.variational import variational_sweeps
 
 
 def observed(n=60, m=40, k=2, density=0.4, noise=0.3, seed=0, dtype=np.float64):

@@ -9,7 +9,7 @@ from scipy.sparse.linalg import aslinearoperator
 
 from lowrank import truncated_svd
 from lowrank.arguments import as_operator
-from lowrank.certificate import certify
+from lowrank.svd import certify
 
 CONTAINERS = [np.asarray, sparse.csr_array, aslinearoperator]
 

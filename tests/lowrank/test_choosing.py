@@ -8,16 +8,16 @@ from scipy import sparse
 from scipy.sparse.linalg import aslinearoperator
 from sklearn.decomposition._pca import _assess_dimension, _infer_dimension
 
-from lowrank.choosing import (
+from lowrank.rank import (
     RULES,
     _log_evidence,
+    bi_cross_validation,
     choose_rank,
     gavish_donoho,
     marchenko_pastur_median,
     minka,
     parallel_analysis,
 )
-from lowrank.cross_validation import bi_cross_validation
 
 
 def planted(rank=3, shape=(120, 40), noise=1.0, seed=0):

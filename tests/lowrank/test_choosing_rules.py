@@ -8,9 +8,15 @@ from scipy import sparse
 from scipy.integrate import quad
 from sklearn.decomposition._pca import _infer_dimension
 
-from lowrank.choosing import RULES, choose_rank, marchenko_pastur_median, minka
-from lowrank.cross_validation import bi_cross_validation
-from lowrank.rank import noise_threshold, profile_likelihood
+from lowrank.rank import (
+    RULES,
+    bi_cross_validation,
+    choose_rank,
+    marchenko_pastur_median,
+    minka,
+    noise_threshold,
+    profile_likelihood,
+)
 
 
 def planted(rank=4, shape=(200, 80)):

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowrank import complete, soft_impute
-from lowrank.biases import Biases
-from lowrank.completion import als_sweeps
-from lowrank.observed import observed_entries
+from lowrank.completion.als import Biases, als_sweeps
+from lowrank.completion.observed import observed_entries
 
 methods = pytest.mark.parametrize("method", ["als", "soft-impute"])
 

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lowrank.completion import BiasedFactors, als_sweeps
+from lowrank.completion.als import BiasedFactors, als_sweeps
 
 
 def observed(n=40, m=30, density=0.4, seed=0, rank=2, noise=0.1, dtype=np.float64):

@@ -79,7 +79,7 @@ def test_no_copy_of_a_multiple_value_is_missed():
 @pytest.mark.parametrize("shape", [(3000, 150), (150, 3000)])
 @pytest.mark.parametrize("mean", [1e4, 0.1])
 def test_centred_in_either_order_without_a_centred_copy(order, shape, mean, monkeypatch):
-    monkeypatch.setattr("lowrank.centring._CENTRED_BLOCK", 100_000)  # several blocks
+    monkeypatch.setattr("lowrank.operators._CENTRED_BLOCK", 100_000)  # several blocks
     rng = np.random.default_rng(0)
     matrix = (mean + rng.standard_normal(shape)).astype(np.float32)
     exact = matrix.astype(np.float64) - matrix.mean(axis=0, dtype=np.float64)

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowrank import kernels
-from lowrank.bayesian import Posterior, RowPrior
-from lowrank.gibbs import _Chain
-from lowrank.linked import linked_als_sweeps
+from lowrank.completion.gibbs import _Chain
+from lowrank.completion.linked import linked_als_sweeps
+from lowrank.completion.posterior import Posterior, RowPrior
 
 
 def random_ratings(n=40, m=25, density=0.4, seed=0):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from lowrank.observed import hold_out, observed_entries
+from lowrank.completion.observed import hold_out, observed_entries
 
 TABLE = np.array([[1.0, np.nan, 0.0], [np.nan, np.nan, np.nan], [4.0, 5.0, np.nan]])
 

@@ -18,7 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from lowrank import ConvergenceWarning, ProbabilisticPCA
-from lowrank.incomplete import FactorModel, IncompleteRows, em_steps
+from lowrank.probabilistic import FactorModel, IncompleteRows, em_steps
 
 
 def drawn(rows=200, columns=6, rank=2, noise=0.5, seed=0):
@@ -244,7 +244,7 @@ def test_rows_alone_and_together_give_the_same():
 def test_blocks_of_rows_do_not_change_the_result(monkeypatch):
     X = holed(drawn(60), 0.3)
     whole = ProbabilisticPCA(2, random_state=0).fit(X)
-    monkeypatch.setattr("lowrank.incomplete._CHUNK", 70)  # 7 rows
+    monkeypatch.setattr("lowrank.probabilistic._CHUNK", 70)  # 7 rows
     pieces = ProbabilisticPCA(2, random_state=0).fit(X)
     np.testing.assert_allclose(pieces.loadings_, whole.loadings_, rtol=1e-9)
     np.testing.assert_allclose(pieces.transform(X), whole.transform(X), atol=1e-9)

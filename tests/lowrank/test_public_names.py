@@ -20,7 +20,7 @@ def test_every_public_name_is_there():
 def test_no_module_hides_a_public_name():
     """An imported submodule becomes an attribute of the package, over one of the same name."""
     modules = [import_module(found.name) for found in walk_packages(lowrank.__path__, "lowrank.")]
-    assert "lowrank.completing" in [module.__name__ for module in modules]
+    assert "lowrank.completion" in [module.__name__ for module in modules]
     for name in lowrank.__all__:
         assert not isinstance(getattr(lowrank, name), ModuleType), name
 

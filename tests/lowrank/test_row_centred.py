@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from lowrank.choosing import whole_spectrum
-from lowrank.cross_validation import bi_cross_validation
-from lowrank.row_centred import RowCentred
+from lowrank.operators import RowCentred
+from lowrank.rank import bi_cross_validation, whole_spectrum
 
 
 def centred(rows, columns, seed=0):

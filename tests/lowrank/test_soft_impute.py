@@ -9,14 +9,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lowrank import ConvergenceWarning
-from lowrank.observed import hold_out, observed_entries
-from lowrank.soft_imputation import (
+from lowrank.completion.nuclear_norm import (
     choose_regularization,
     held_out_path,
     largest_regularization,
     soft_impute,
     soft_impute_path,
 )
+from lowrank.completion.observed import hold_out, observed_entries
 
 
 def table(seed=0, n=30, m=20, rank=2, noise=0.3, known=0.5):

@@ -8,7 +8,7 @@ import scipy.sparse as sp
 
 import lowrank
 from lowrank.spark import PCA, truncated_svd
-from lowrank.spark.krylov import leading_eigenpairs
+from lowrank.spark.decomposition import leading_eigenpairs
 
 N, M = 120, 45
 

@@ -114,7 +114,7 @@ def test_blocks_do_not_change_the_choice(method, monkeypatch):
     for A in (decaying(40, 12, 10, 0), deficient(), thin()):
         whole = select_columns(sparse.csr_array(A), 5, method=method)
         with monkeypatch.context() as patch:
-            patch.setattr("lowrank.column_search._CHUNK", 60)
+            patch.setattr("lowrank.subset._CHUNK", 60)
             pieces = select_columns(sparse.csr_array(A), 5, method=method)
         assert np.array_equal(pieces.columns, whole.columns)
 

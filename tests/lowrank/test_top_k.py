@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from lowrank import kernels
-from lowrank.kernels import Seen, ordering
-from lowrank.kernels.ordering import search_order
+from lowrank.kernels import Seen
+from lowrank.kernels import topk as ordering
+from lowrank.kernels.topk import search_order
 
 COMPILED = kernels.supported()[1:]
 FUSED = [name for name in COMPILED if name.startswith("avx")]

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import recsys.models.baselines
+from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.models.baselines import Bias, Popular, Random
-from recsys.ratings import Ratings
 
 NAN = np.nan
 TABLE = np.array(

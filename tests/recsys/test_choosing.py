@@ -3,9 +3,9 @@
 import numpy as np
 import polars as pl
 
-from recsys.choosing import choose_model
-from recsys.models import make_model
-from recsys.ratings import Ratings
+from recsys.auto import choose_model
+from recsys.data.ratings import Ratings
+from recsys.models.registry import make_model
 
 
 def explicit(shape=(50, 40)):

@@ -2,13 +2,13 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
+from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.evaluation.split import random_split
+from recsys.evaluation.splits import random_split
 from recsys.models.base import Histories
 from recsys.models.baselines import Bias
 from recsys.models.clusters import Clusters
-from recsys.models.stopping import validation_rmse
-from recsys.ratings import Ratings
+from recsys.models.early_stopping import validation_rmse
 
 
 def tastes(n_users=80, n_items=45, seed=0):

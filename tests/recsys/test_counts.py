@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from recsys.counts import are_counts, as_contacts
-from recsys.models.history import weight_unit
-from recsys.ratings import Ratings
+from recsys.auto import are_counts, as_contacts
+from recsys.data.ratings import Ratings
+from recsys.models.item_item import weight_unit
 
 PLAYS = np.round(np.exp(np.random.default_rng(0).normal(2, 1.3, 2000))).clip(1)
 

@@ -6,17 +6,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from recsys.data import sample_path
+from recsys.data.ratings import Ratings
 from recsys.errors import DataError, ModelFileError
 from recsys.evaluation import evaluate
-from recsys.evaluation.split import random_split
-from recsys.models import ease, make_model
+from recsys.evaluation.splits import random_split
 from recsys.models.base import Histories
 from recsys.models.ease import EASE
-from recsys.models.history import check_rows, weight_unit
-from recsys.ratings import Ratings
+from recsys.models.item_item import check_rows, weight_unit
+from recsys.models import ease
+from recsys.models.registry import make_model
 from recsys.readers import read_ratings
 from recsys.recommender import Recommender
-from recsys.sample_data import sample_path
 
 
 def contacts(seed=0, shape=(40, 12), density=0.3, **kinds):
@@ -80,7 +81,7 @@ def rows_of_items(X):
 
 @pytest.mark.parametrize("block", [2**22, 100])
 def test_an_unseen_item_gets_the_weights_of_a_fit_with_it(block, monkeypatch):
-    monkeypatch.setattr("recsys.models.ease_items._BLOCK", block)
+    monkeypatch.setattr("recsys.models.ease._BLOCK", block)
     X = contacts(shape=(60, 14)).matrix.toarray()
     whole = EASE(regularization=3).fit(Ratings.from_matrix(np.where(X, 1.0, np.nan), implicit=True))
     some = Ratings.from_matrix(np.where(X[:, :13], 1.0, np.nan), implicit=True)
@@ -108,7 +109,7 @@ def test_items_folded_in_without_contacts_score_nothing_and_bring_no_users():
 
 
 def test_regressions_that_do_not_converge_are_refused(monkeypatch):
-    monkeypatch.setattr("recsys.models.ease_items._STEPS", 1)
+    monkeypatch.setattr("recsys.models.ease._STEPS", 1)
     ratings = contacts()
     with pytest.raises(DataError, match="not found in 1 steps; a larger regularization mends"):
         EASE().fit(ratings).with_items(rows_of_items(ratings.matrix.toarray()))
@@ -126,7 +127,7 @@ def test_predicting_many_pairs_goes_by_blocks_of_users(monkeypatch):
     users, items = np.divmod(np.random.default_rng(1).permutation(40 * 12), 12)
     whole = model.predict(users, items)
     np.testing.assert_array_equal(whole, model.scores(np.arange(40))[users, items])
-    monkeypatch.setattr("recsys.models.history._BLOCK_SCORES", 30)
+    monkeypatch.setattr("recsys.models.item_item._BLOCK_SCORES", 30)
     np.testing.assert_array_equal(model.predict(users, items), whole)
 
 

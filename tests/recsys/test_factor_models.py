@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.evaluation.split import random_split
-from recsys.models import make_model
+from recsys.evaluation.splits import random_split
 from recsys.models.als import regularization_path
 from recsys.models.base import Histories
-from recsys.ratings import Ratings
+from recsys.models.registry import make_model
 from recsys.recommender import Recommender
 
 KINDS = {

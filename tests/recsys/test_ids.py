@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recsys.data.ids import Ids, as_id_series, as_strings
 from recsys.errors import DataError, UnknownIdError
-from recsys.ids import Ids, as_id_series, as_strings
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 VALUES = st.one_of(
@@ -226,7 +226,7 @@ def _resident() -> int:
 
 def test_many_ids_that_are_long_on_average_are_refused(monkeypatch):
     """Twenty million of 65,000 bytes each, of a file of 100 kB, took hours to hash."""
-    monkeypatch.setattr("recsys.ids._MUCH", 100_000)
+    monkeypatch.setattr("recsys.data.ids._MUCH", 100_000)
     few, many = (pl.select(pl.repeat("a" * 2000, n).alias("user"))["user"] for n in (50, 51))
     assert len(Ids(few, "user")) == 1
     message = r"^51 user ids have 102,000 bytes together; so many may have no more than 1,024 on"

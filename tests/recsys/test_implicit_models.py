@@ -16,11 +16,11 @@ from implicit.nearest_neighbours import BM25Recommender, CosineRecommender, TFID
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from lowrank import kernels
+from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.models import make_model
 from recsys.models.base import Histories
 from recsys.models.implicit_factors import library
-from recsys.ratings import Ratings
+from recsys.models.registry import make_model
 from recsys.recommender import Recommender
 
 NAMES = ["implicit-als", "implicit-bpr", "implicit-knn", "implicit-lmf"]

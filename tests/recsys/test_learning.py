@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from recsys.data.ratings import Ratings
 from recsys.errors import DataError, UnknownIdError
-from recsys.merging import merged
+from recsys.folding import merged
 from recsys.models.base import Step
-from recsys.ratings import Ratings
 from recsys.recommender import Recommender
 
 

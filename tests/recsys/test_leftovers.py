@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 import recsys
-from recsys import leftovers
-from recsys.leftovers import old_one_of, put_in_place, unfinished_directory, unfinished_file
+from recsys import atomic as leftovers
+from recsys.atomic import old_one_of, put_in_place, unfinished_directory, unfinished_file
 
 MARK = "0123abcd"
 
@@ -94,7 +94,7 @@ def test_a_killed_process_leaves_what_the_next_one_removes(tmp_path):
     script = (
         "import sys, time\n"
         "from pathlib import Path\n"
-        "from recsys.leftovers import unfinished_directory\n"
+        "from recsys.atomic import unfinished_directory\n"
         "with unfinished_directory(Path(sys.argv[1])):\n"
         "    print('working', flush=True)\n"
         "    time.sleep(60)\n"

@@ -6,8 +6,8 @@ import numpy as np
 import polars as pl
 import pytest
 
+from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.models import MODELS, make_model, model_class
 from recsys.models.base import Histories
 from recsys.models.protocols import (
     Explains,
@@ -18,7 +18,7 @@ from recsys.models.protocols import (
     HasUncertainty,
     HasUserVectors,
 )
-from recsys.ratings import Ratings
+from recsys.models.registry import MODELS, make_model, model_class
 from recsys.recommender import Recommender
 
 N_USERS, N_ITEMS = 40, 30

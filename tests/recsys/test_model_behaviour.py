@@ -7,10 +7,10 @@ import numpy as np
 import polars as pl
 import pytest
 
+from recsys.data.ratings import Ratings
 from recsys.errors import DataError, NotFittedError, UnknownIdError
-from recsys.models import MODELS, make_model, model_class
 from recsys.models.base import BaseModel, FactorModel, Step, axes, check_indices
-from recsys.ratings import Ratings
+from recsys.models.registry import MODELS, make_model, model_class
 from recsys.recommender import Recommender
 
 N_USERS, N_ITEMS = 40, 30

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recsys.errors import DataError
-from recsys.models import MODELS, make_model, model_class
 from recsys.models.ranges import Range
+from recsys.models.registry import MODELS, make_model, model_class
 
 DECLARED = [(model, name) for model in MODELS for name in model_class(model).ranges]
 

@@ -5,9 +5,9 @@ import polars as pl
 import pytest
 
 import recsys.predicting
+from recsys.data.ratings import Ratings
 from recsys.errors import DataError, UnknownIdError
 from recsys.models.baselines import Bias
-from recsys.ratings import Ratings
 from recsys.recommender import Recommender
 
 FRAME = pl.DataFrame(

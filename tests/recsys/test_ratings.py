@@ -13,9 +13,9 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recsys.data.ids import Ids
+from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.ids import Ids
-from recsys.ratings import Ratings
 
 FRAME = pl.DataFrame(
     {
@@ -136,7 +136,7 @@ def test_duplicates_in_sorted_rows_as_an_error() -> None:
 def test_keys_too_wide_to_pack_are_sorted_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [(u % 7, (u * 13) % 11, float(u), u % 5) for u in range(200)]
     packed = Ratings.from_frame(frame_of(rows)).to_frame()
-    monkeypatch.setattr("recsys.duplicates._KEY_BITS", 8)
+    monkeypatch.setattr("recsys.data.csr._KEY_BITS", 8)
     assert Ratings.from_frame(frame_of(rows)).to_frame().equals(packed)
 
 

@@ -6,10 +6,10 @@ import polars as pl
 import pytest
 
 import recsys.topn
+from recsys.data.ratings import Ratings
 from recsys.errors import DataError, NotFittedError, UnknownIdError
 from recsys.models.base import FactorModel, Step
 from recsys.models.baselines import Popular
-from recsys.ratings import Ratings
 from recsys.recommender import Recommender
 
 FRAME = pl.DataFrame(

@@ -9,9 +9,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from recsys import sample_data
+from recsys import data as sample_data
+from recsys.data import sample_path
 from recsys.errors import DataError
-from recsys.sample_data import sample_path
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 WELL_COVERED = {
@@ -185,6 +185,6 @@ def test_missing_files_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_importing_it_loads_no_numerics() -> None:
-    code = "import sys, recsys.sample_data as s; s.sample_path(); print('numpy' in sys.modules)"
+    code = "import sys, recsys.data as s; s.sample_path(); print('numpy' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert run.stdout == "False\n"

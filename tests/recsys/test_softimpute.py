@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from lowrank import soft_impute
+from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.evaluation.split import random_split
-from recsys.models import make_model
+from recsys.evaluation.splits import random_split
 from recsys.models.base import Histories
+from recsys.models.registry import make_model
 from recsys.models.softimpute import SoftImpute
-from recsys.ratings import Ratings
 
 
 def make_ratings(seed=0, n=80, m=60, rank=2, noise=0.3, known=0.4):

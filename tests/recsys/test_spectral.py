@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.models import make_model
 from recsys.models.base import Histories
+from recsys.models.registry import make_model
 from recsys.models.spectral import default_factors
-from recsys.ratings import Ratings
 from recsys.topn import csr_exclusion, top_n
 
 N_USERS, N_ITEMS, K = 50, 36, 7
@@ -89,7 +89,7 @@ def item_rows(R):
 @pytest.mark.parametrize("linear", [True, False])
 def test_training_items_folded_in_get_their_own_vectors_and_scores(data, linear, monkeypatch):
     monkeypatch.setattr("recsys.models.spectral._TOL", 1e-6)
-    monkeypatch.setattr("recsys.models.spectral_items._BLOCK", 60)  # of a vector or so
+    monkeypatch.setattr("recsys.models.spectral._BLOCK", 60)  # of a vector or so
     ratings, R = data
     model = fitted(ratings, linear=linear)
     folded = model.with_items(item_rows(R))

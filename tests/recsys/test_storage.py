@@ -17,17 +17,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import recsys.manifest
 import recsys.storage
-import recsys.writing
 from lowrank.kernels import backend
+from recsys.data.ratings import Ratings
 from recsys.errors import DataError, ModelFileError, RecsysError
-from recsys.manifest import FORMAT_VERSION, is_saved_model, read_manifest
-from recsys.models import MODELS
 from recsys.models.base import FactorModel
 from recsys.models.baselines import Bias, Popular
-from recsys.ratings import Ratings
+from recsys.models.registry import MODELS
 from recsys.recommender import Recommender
+from recsys.storage import FORMAT_VERSION, is_saved_model, read_manifest
 
 N_ITEMS = 6
 ARRAYS = [
@@ -100,7 +98,7 @@ def edit_manifest(path, change):
     file = path / "model.json"
     document = json.loads(file.read_text())
     change(document)
-    document["checksum"] = recsys.manifest._checksum(document)
+    document["checksum"] = recsys.storage._checksum(document)
     file.write_text(json.dumps(document))
 
 
@@ -305,7 +303,7 @@ def test_a_failure_leaves_things_as_they_were(
     def fail(*args, **kwargs):
         raise failure
 
-    monkeypatch.setattr(f"recsys.writing.{place}", fail)
+    monkeypatch.setattr(f"recsys.storage.{place}", fail)
     expected = ModelFileError if isinstance(failure, OSError) else type(failure)
     with pytest.raises(expected):
         recommender.save(path, overwrite=overwrite)
@@ -317,7 +315,7 @@ def test_a_full_disk_is_said(recommender, tmp_path, monkeypatch):
     def fail(*args, **kwargs):
         raise FAILURES[2]
 
-    monkeypatch.setattr("recsys.writing.np.save", fail)
+    monkeypatch.setattr("recsys.storage.np.save", fail)
     with pytest.raises(ModelFileError, match=r"cannot be saved in .*m: No space left on device\.$"):
         recommender.save(tmp_path / "m")
 
@@ -335,8 +333,8 @@ def test_metadata_that_parquet_cannot_hold_is_said(tmp_path):
 def test_directories_are_not_opened_on_windows(tmp_path, monkeypatch):
     calls = []
     system = SimpleNamespace(name="nt", open=lambda *_: calls.append("open"))
-    monkeypatch.setattr("recsys.writing.os", system)
-    recsys.writing._flush_directory(tmp_path)
+    monkeypatch.setattr("recsys.storage.os", system)
+    recsys.storage._flush_directory(tmp_path)
     assert calls == []
 
 
@@ -353,7 +351,7 @@ def test_a_failing_rename_brings_the_old_model_back(
         rename(self, target)
         return target
 
-    monkeypatch.setattr("recsys.leftovers._exchange", lambda first, second: False)
+    monkeypatch.setattr("recsys.atomic._exchange", lambda first, second: False)
     monkeypatch.setattr("pathlib.Path.rename", flaky)
     with pytest.raises(KeyboardInterrupt):
         recommender.save(saved, overwrite=True)

@@ -3,10 +3,10 @@
 import polars as pl
 import pytest
 
+from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.ratings import Ratings
+from recsys.filters import items_where
 from recsys.recommender import Recommender
-from recsys.where import items_where
 
 INFO = pl.DataFrame(
     {

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recsys import wording
-from recsys.wording import close_matches
+from recsys import messages as wording
+from recsys.messages import close_matches
 
 WORDS = st.text("abc", max_size=8)
 

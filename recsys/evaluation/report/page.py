@@ -11,14 +11,6 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from recsys.evaluation.metrics import DEFINITIONS
-from recsys.evaluation.reading import (
-    INTERVALS,
-    TESTS,
-    best_model,
-    named,
-    ranking,
-    significantly_worse,
-)
 from recsys.evaluation.report import pictures
 from recsys.evaluation.report.pictures import shown_metrics
 from recsys.evaluation.report.tables import (
@@ -29,7 +21,15 @@ from recsys.evaluation.report.tables import (
     table,
     values_table,
 )
-from recsys.wording import counted
+from recsys.evaluation.results import (
+    INTERVALS,
+    TESTS,
+    best_model,
+    named,
+    ranking,
+    significantly_worse,
+)
+from recsys.messages import counted
 
 if TYPE_CHECKING:
     from recsys.evaluation.experiment import Evaluation

@@ -10,7 +10,6 @@ import polars as pl
 
 from recsys.evaluation.measuring import RATING
 from recsys.evaluation.metrics import DEFINITIONS, DIRECTIONS
-from recsys.evaluation.reading import named
 from recsys.evaluation.report.charts import (
     Interval,
     Point,
@@ -20,6 +19,7 @@ from recsys.evaluation.report.charts import (
     line_chart,
     scatter_chart,
 )
+from recsys.evaluation.results import named
 
 if TYPE_CHECKING:
     from recsys.evaluation.experiment import Evaluation

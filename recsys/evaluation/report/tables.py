@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from recsys.evaluation.metrics import DIRECTIONS
-from recsys.evaluation.reading import named
+from recsys.evaluation.results import named
 
 if TYPE_CHECKING:
     from recsys.evaluation.experiment import Evaluation

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from recsys.evaluation.beyond import (
+from recsys.data.ratings import Ratings
+from recsys.evaluation.metrics import (
     Catalogue,
     coverage,
     diversity,
@@ -17,8 +18,7 @@ from recsys.evaluation.beyond import (
     popularity_bias,
     recommended_counts,
 )
-from recsys.evaluation.intervals import coverage_without, gini_without
-from recsys.ratings import Ratings
+from recsys.evaluation.statistics import coverage_without, gini_without
 
 NAN = np.nan
 

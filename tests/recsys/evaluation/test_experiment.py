@@ -5,8 +5,9 @@ import polars as pl
 import pytest
 import scipy.sparse as sp
 
-import recsys.evaluation.measuring
+import recsys.evaluation.experiment
 import recsys.topn
+from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.evaluation import (
     DEFINITIONS,
@@ -21,10 +22,9 @@ from recsys.evaluation import (
     split_from_pair,
 )
 from recsys.evaluation.memory import PeakMemory
-from recsys.evaluation.significance import holm, sign_flip
+from recsys.evaluation.statistics import holm, sign_flip
 from recsys.models.als import ALS
 from recsys.models.baselines import Bias, Popular, Random
-from recsys.ratings import Ratings
 from recsys.recommender import Recommender
 
 
@@ -187,7 +187,7 @@ def test_a_model_that_needs_values_says_so(implicit_split):
 def test_blocks_change_nothing(split, monkeypatch):
     whole = evaluate(["bias"], split).per_user
     monkeypatch.setattr(recsys.topn, "_BLOCK_SCORES", 60)
-    monkeypatch.setattr(recsys.evaluation.measuring, "_BLOCK", 70)
+    monkeypatch.setattr(recsys.evaluation.experiment, "_BLOCK", 70)
     assert evaluate(["bias"], split).per_user.equals(whole)
 
 

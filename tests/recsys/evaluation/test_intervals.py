@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys.evaluation import intervals, significance
-from recsys.evaluation.intervals import Ratio, bootstrap, jackknife, percentiles
-from recsys.evaluation.significance import holm, sign_flip
+from recsys.evaluation import statistics as intervals
+from recsys.evaluation import statistics as significance
+from recsys.evaluation.statistics import Ratio, bootstrap, holm, jackknife, percentiles, sign_flip
 
 
 def test_a_mean_leaves_out_who_has_no_value():

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.evaluation import (
     DEFINITIONS,
@@ -22,7 +23,6 @@ from recsys.evaluation import (
     reciprocal_rank,
     rmse,
 )
-from recsys.ratings import Ratings
 
 LOG3 = math.log2(3)
 

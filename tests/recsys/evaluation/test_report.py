@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from recsys.data.ratings import Ratings
 from recsys.evaluation import evaluate, html_report, k_fold, random_split, time_split
-from recsys.evaluation.reading import best_model, only, significantly_worse
 from recsys.evaluation.report.charts import (
     Interval,
     Point,
@@ -25,8 +25,8 @@ from recsys.evaluation.report.charts import (
     scatter_chart,
     ticks,
 )
-from recsys.models import make_model
-from recsys.ratings import Ratings
+from recsys.evaluation.results import best_model, only, significantly_worse
+from recsys.models.registry import make_model
 
 HOSTILE = "</svg><script>alert('x')</script>&\"<b"
 VOID = {"meta"}

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from recsys.errors import DataError
-from recsys.evaluation.sampling import Trial, make_strategy
+from recsys.evaluation.tuning import Trial, make_strategy
 from recsys.models.ranges import Range
 
 RANGES = {"k": Range(1, 64, log=True), "x": Range(0.01, 100.0, log=True)}

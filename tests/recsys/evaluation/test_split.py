@@ -9,6 +9,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.evaluation import (
     Split,
@@ -22,8 +23,7 @@ from recsys.evaluation import (
     split_from_pair,
     time_split,
 )
-from recsys.evaluation.split import default_split
-from recsys.ratings import Ratings
+from recsys.evaluation.splits import default_split
 
 
 @pytest.fixture

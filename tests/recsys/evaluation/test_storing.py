@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 import scipy.sparse as sp
 
+from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.evaluation import (
     fingerprint,
@@ -19,7 +20,6 @@ from recsys.evaluation import (
     time_split,
 )
 from recsys.evaluation.storing import split_files
-from recsys.ratings import Ratings
 
 
 @pytest.fixture

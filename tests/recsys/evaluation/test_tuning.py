@@ -12,6 +12,7 @@ import time
 import numpy as np
 import pytest
 
+from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.evaluation import (
     Split,
@@ -22,14 +23,9 @@ from recsys.evaluation import (
     time_split,
 )
 from recsys.evaluation.metrics import rmse
-from recsys.evaluation.sampling import Trial
-from recsys.evaluation.study import MANIFEST, TRIALS
-from recsys.evaluation.trials import Objective
-from recsys.evaluation.tuning import tune
-from recsys.evaluation.watching import is_hopeless
-from recsys.models import make_model
+from recsys.evaluation.tuning import MANIFEST, TRIALS, Objective, Trial, is_hopeless, tune
 from recsys.models.ranges import Range
-from recsys.ratings import Ratings
+from recsys.models.registry import make_model
 
 
 @pytest.fixture(scope="module")
@@ -408,7 +404,7 @@ class Clock:
 def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr("recsys.evaluation.tuning.time", clock)
-    monkeypatch.setattr("recsys.evaluation.trials.time", clock)
+    monkeypatch.setattr("recsys.evaluation.tuning.time", clock)
     return clock
 
 

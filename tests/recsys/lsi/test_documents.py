@@ -14,7 +14,7 @@ import pytest
 
 from recsys.errors import DataError
 from recsys.lsi import LSI, DocumentBatch, Documents, read_documents
-from recsys.readers.detect import separator_name
+from recsys.readers.layout import separator_name
 
 ROWS = [{"key": "a", "headline": "Ice", "body": "Salt melts ice."}, {"key": "b", "body": "Tea"}]
 
@@ -269,7 +269,7 @@ def test_parquet_that_is_damaged_within(tmp_path):
 
 
 def test_a_batch_is_not_longer_than_it_may_be(monkeypatch):
-    from recsys.lsi import documents
+    from recsys.readers import documents
 
     monkeypatch.setattr(documents, "_BATCH_LENGTH", 10)
     stream = [documents.Document(i, text) for i, text in enumerate(["12345"] * 3 + ["x" * 30, "y"])]

@@ -12,7 +12,7 @@ from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer, 
 import recsys.lsi
 from recsys.errors import DataError, UnknownIdError
 from recsys.lsi import LSI, DocumentBatch, Eigenwords, UnknownTermWarning
-from recsys.lsi.scoring import Matches, inverse_lengths
+from recsys.lsi.queries import Matches, inverse_lengths
 
 
 def cosines(lsi, words):

@@ -9,7 +9,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 from recsys import LSI
 from recsys.errors import ModelFileError
-from recsys.manifest import _checksum
+from recsys.storage import _checksum
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from recsys.errors import DataError
-from recsys.lsi import LSI, updating
-from recsys.lsi.space import Space
-from recsys.lsi.updating import orthogonality_loss, outside_share, updated
+from recsys.lsi import LSI
+from recsys.lsi import space as updating
+from recsys.lsi.space import Space, orthogonality_loss, outside_share, updated
 
 
 def exact(rows, k):

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.feature_extraction.text import CountVectorizer
 
-from recsys.lsi.counting import make_analyzer
-from recsys.lsi.words import TOKEN_PATTERN, words_of
+from recsys.lsi.vectorizer import TOKEN_PATTERN, make_analyzer, words_of
 
 
 @given(st.text(st.characters(codec="ascii")))

@@ -26,14 +26,14 @@ from recsys import (
 )
 from recsys.cli.main import cli
 from recsys.errors import DataError
-from recsys.lsi import tables
-from recsys.lsi.documents import read_documents
-from recsys.manifest import _checksum
 from recsys.parquet import size
 from recsys.parquet.size import pages_of, too_large, unpacked_size
+from recsys.readers import documents as tables
 from recsys.readers import read_raw
-from recsys.readers.columns import Request
+from recsys.readers.documents import read_documents
+from recsys.readers.layout import Request
 from recsys.readers.sources import open_data
+from recsys.storage import _checksum
 
 N = 5_000_000
 REFUSED = r"has 5,000,000 rows, which take at least 0\.\d GiB in memory, and 0\.0 GiB are free"

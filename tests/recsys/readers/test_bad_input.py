@@ -9,8 +9,9 @@ import polars as pl
 import pytest
 
 from recsys.errors import DataError
-from recsys.readers import Loaded, delimited, read_ratings, read_raw
-from recsys.readers.columns import Request
+from recsys.readers import Loaded, read_ratings, read_raw
+from recsys.readers import table as delimited
+from recsys.readers.layout import Request
 from recsys.readers.sources import DataFile
 
 Read = Callable[..., Loaded]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from recsys.errors import DataError
-from recsys.readers.columns import Request, choose_columns, title_columns
+from recsys.readers.layout import Request, choose_columns, title_columns
 
 
 def chosen(names: list[str], **asked: str) -> dict[str, str]:

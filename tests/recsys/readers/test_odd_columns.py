@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 
 from recsys import LSI, DataError, read_ratings
-from recsys.cli.idlists import read_ids
-from recsys.lsi.documents import read_documents
+from recsys.readers.documents import read_documents
+from recsys.readers.id_lists import read_ids
 
 FAR = pl.Series([2**62, 2**62 + 1]).cast(pl.Datetime("us"))  # the year 148108
 LAST = pl.Series([2**31 - 1] * 2, dtype=pl.Int32).cast(pl.Date)

@@ -15,11 +15,9 @@ from hypothesis import strategies as st
 
 from recsys.errors import DataError
 from recsys.readers import Loaded, read_ratings
-from recsys.readers.careful import read_carefully
-from recsys.readers.columns import Request, choose_columns
-from recsys.readers.delimited import read_delimited
-from recsys.readers.detect import detect
+from recsys.readers.layout import Request, choose_columns, detect
 from recsys.readers.sources import open_data
+from recsys.readers.table import read_carefully, read_delimited
 
 Read = Callable[..., Loaded]
 ROWS = [(1, 10, 4.0, 100), (1, 20, 3.5, 300), (2, 10, 5.0, 200)]

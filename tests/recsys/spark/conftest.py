@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recsys.evaluation.split import random_split
+from recsys.data import sample_path
+from recsys.data.ratings import Ratings
+from recsys.evaluation.splits import random_split
 from recsys.models.base import Step
-from recsys.ratings import Ratings
 from recsys.readers import read_ratings
-from recsys.sample_data import sample_path
 
 FACTORS = 16
 

@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 
 from recsys.errors import EngineError
-from recsys.spark import fit, spark_session, watching
+from recsys.spark import fit, spark_session
+from recsys.spark import session as watching
 
 CONF = {
     "spark.driver.memory": "512m",
@@ -38,8 +39,8 @@ def kill_executor(batches):
 
 
 def main(master: str, ratings: str, folder: str, victim: int, parameters: dict, java: str) -> None:
-    from lowrank.spark.arrow import map_in_arrow
-    from recsys.spark.files import staged
+    from lowrank.spark.rows import map_in_arrow
+    from recsys.spark.reading import staged
 
     killed = []
     watching._SECONDS = 0.2  # the sweeps of so little data are quick

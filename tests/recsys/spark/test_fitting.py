@@ -9,11 +9,11 @@ import numpy as np
 import polars as pl
 import pytest
 
+from recsys.data.ratings import Ratings
 from recsys.errors import DataError, ModelFileError
-from recsys.models import make_model
 from recsys.models.base import Histories
-from recsys.ratings import Ratings
-from recsys.readers.columns import Request
+from recsys.models.registry import make_model
+from recsys.readers.layout import Request
 from recsys.recommender import Recommender
 
 
@@ -67,8 +67,8 @@ def test_it_is_an_ordinary_model(case, tmp_path):
 
 
 def test_blocks_give_what_whole_vectors_give_and_what_als_folds_in(spark, toy, tmp_path):
-    from recsys.spark.files import Place
-    from recsys.spark.sweeps import SOLVED, Solver, dense_vectors, half_sweep
+    from recsys.spark.fitting import SOLVED, Solver, dense_vectors, half_sweep
+    from recsys.spark.reading import Place
 
     ratings = Ratings.from_frame(toy)
     model = make_model("als", factors=3).fit(ratings)
@@ -144,7 +144,7 @@ def test_what_cannot_be_is_refused_and_leaves_nothing(spark, case, tmp_path, opt
 
 
 def test_a_fit_that_breaks_down_is_refused(spark):
-    from recsys.spark.explicit import _mean_residual
+    from recsys.spark.fitting import _mean_residual
 
     solved = spark.createDataFrame([(0, 3, float("nan"))], "index int, count int, bias float")
     parameters = make_model("als", regularization=1e-9).params()
@@ -171,14 +171,14 @@ def test_all_ratings_held_out(spark, tmp_path):
     ],
 )
 def test_parameters_of_implicit_als(parameters, message):
-    from recsys.spark.implicit import ImplicitALS
+    from recsys.spark.fitting import ImplicitALS
 
     with pytest.raises(DataError, match=message):
         ImplicitALS(**parameters)
 
 
 def test_items_are_folded_into_implicit_als_as_users_are():
-    from recsys.spark.implicit import ImplicitALS
+    from recsys.spark.fitting import ImplicitALS
 
     rng = np.random.default_rng(0)
     sides = [
@@ -276,7 +276,7 @@ def test_items_that_are_not_numbered_from_zero(copied):
     ],
 )
 def test_what_is_no_manifest(tmp_path, content, message):
-    from recsys.spark.opening import read_result
+    from recsys.spark.session import read_result
 
     if content is not None:
         (tmp_path / "model.json").write_text(content)
@@ -285,7 +285,7 @@ def test_what_is_no_manifest(tmp_path, content, message):
 
 
 def test_what_is_too_large_for_one_machine_is_not_opened(copied, monkeypatch):
-    from recsys.spark import opening
+    from recsys.spark import session as opening
 
     needed = opening.memory_needed(opening.read_result(copied))
     monkeypatch.setattr(opening, "machine_memory", lambda: needed)

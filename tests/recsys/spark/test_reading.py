@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from recsys.errors import DataError
-from recsys.readers.columns import Request
+from recsys.readers.layout import Request
 
 
 def table(spark, rows, schema):
@@ -70,8 +70,8 @@ def test_no_rows(spark, tmp_path):
 
 
 def test_more_ids_than_an_index_has_room_for(spark, tmp_path, monkeypatch):
-    from recsys.spark import indexing
-    from recsys.spark.files import Place
+    from recsys.spark import reading as indexing
+    from recsys.spark.reading import Place
 
     monkeypatch.setattr(indexing, "MOST_IDS", 2)
     ids = spark.createDataFrame([(1,), (2,), (3,)], "id bigint")
@@ -107,8 +107,7 @@ def test_a_movielens_directory_and_a_tab_separated_file(spark, tmp_path):
     ],
 )
 def test_ids_are_numbered_in_sorted_order(spark, tmp_path, values, schema):
-    from recsys.spark.files import Place
-    from recsys.spark.indexing import number
+    from recsys.spark.reading import Place, number
 
     frame = spark.createDataFrame([(value,) for value in values], schema).repartition(3)
     numbered, count = number(spark, frame, Place(spark, str(tmp_path / "ids")))
@@ -121,8 +120,7 @@ REPEATED = [(1, 1, 2.0, 10), (1, 1, 4.0, 30), (1, 1, 3.0, 20), (1, 2, 5.0, 5)]
 
 
 def test_repeated_pairs_are_merged(spark, tmp_path):
-    from recsys.spark.files import Place
-    from recsys.spark.indexing import _merging, encode
+    from recsys.spark.reading import Place, _merging, encode
 
     found = table(spark, REPEATED, "user int, item int, rating double, time int")
     scratch = Place(spark, str(tmp_path))
@@ -146,8 +144,7 @@ def test_repeated_pairs_are_merged(spark, tmp_path):
     ],
 )  # fmt: skip
 def test_repeated_pairs_that_nothing_decides_are_refused(spark, tmp_path, policy, message):
-    from recsys.spark.files import Place
-    from recsys.spark.indexing import encode
+    from recsys.spark.reading import Place, encode
 
     found = table(spark, [row[:3] for row in REPEATED], "user int, item int, rating double")
     with pytest.raises(DataError, match=message):
@@ -155,7 +152,7 @@ def test_repeated_pairs_that_nothing_decides_are_refused(spark, tmp_path, policy
 
 
 def test_the_penalty_of_mllib_is_ours_where_both_grow_with_the_count():
-    from recsys.spark.mllib import blocks_for, mllib_penalty
+    from recsys.spark.fitting import blocks_for, mllib_penalty
 
     assert mllib_penalty(0.1, 2.0, 1.0, 1.0) == pytest.approx(0.2)
     assert mllib_penalty(1.0, 1.0, 0.04, 0.25) == pytest.approx(0.1)
@@ -164,7 +161,7 @@ def test_the_penalty_of_mllib_is_ours_where_both_grow_with_the_count():
 
 def test_left_over_of_biases_is_what_numpy_says():
     from recsys.models.base import Histories
-    from recsys.spark.biases import Biases
+    from recsys.spark.fitting import Biases
 
     rows = Histories(
         np.array([0, 2, 2, 3]), np.array([0, 1, 1], np.int32), np.array([5, 3, 1], np.float32)

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from recsys.errors import EngineError, ModelFileError
-from recsys.manifest import SPARK_FORMAT
 from recsys.spark import session
 from recsys.spark.session import explained, spark_session
+from recsys.storage import SPARK_FORMAT
 
 
 def opened(master=None):
@@ -64,7 +64,7 @@ def test_another_session_is_running(spark):
 
 
 def test_the_failure_of_a_job_is_one_sentence(spark):
-    from lowrank.spark.arrow import map_in_arrow
+    from lowrank.spark.rows import map_in_arrow
 
     def broken(batches):
         raise OverflowError("the well is dry")
@@ -113,7 +113,7 @@ def test_java_is_gone():
 
 
 def test_object_stores_have_no_folder_to_ask_for(spark, tmp_path, monkeypatch):
-    from recsys.spark import files
+    from recsys.spark import reading as files
 
     place = files.Place(spark, str(tmp_path / "no" / "model"))
     assert not place.parent_exists
@@ -122,7 +122,7 @@ def test_object_stores_have_no_folder_to_ask_for(spark, tmp_path, monkeypatch):
 
 
 def test_what_was_there_is_put_back_where_the_new_cannot_take_its_place(spark, tmp_path):
-    from recsys.spark.files import Place, _put_in_place
+    from recsys.spark.reading import Place, _put_in_place
 
     class Stuck(Place):
         def move_to(self, other):
@@ -146,7 +146,7 @@ def test_what_was_there_is_put_back_where_the_new_cannot_take_its_place(spark, t
     [("{", False), ("[]", False), (json.dumps({"format": SPARK_FORMAT}), True)],
 )
 def test_results_are_known_by_their_manifest(spark, tmp_path, content, expected):
-    from recsys.spark.files import Place
+    from recsys.spark.reading import Place
     from recsys.spark.results import is_result
 
     (tmp_path / "model.json").write_text(content)
@@ -154,7 +154,7 @@ def test_results_are_known_by_their_manifest(spark, tmp_path, content, expected)
 
 
 def test_a_failed_job_leaves_nothing_half_written(spark, tmp_path):
-    from recsys.spark.files import staged
+    from recsys.spark.reading import staged
 
     def fail():
         with staged(spark, str(tmp_path / "out"), lambda place: True, overwrite=False) as folder:

@@ -1,0 +1,165 @@
+"""Solvers on LAPACK: a full SVD, and the eigenvectors of the Gram matrix."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lowrank.kernels import at_most
+from lowrank.solvers import lanczos
+
+if TYPE_CHECKING:
+    from lowrank.operators import FloatArray, MatrixOperator, Products
+
+__all__ = ["lapack_svd", "solve_dense", "solve_gram"]
+
+
+def solve_dense(
+    A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Divide and conquer (gesdd); where it does not converge, QR iteration (gesvd).
+
+    Parameters
+    ----------
+    A : MatrixOperator of shape (n_rows, n_columns)
+        Is made a dense array.
+    k : int
+        1 <= k <= min(A.shape).
+    tol, rng
+        Not used: LAPACK is deterministic and works to machine precision.
+
+    Returns
+    -------
+    U : ndarray of shape (n_rows, k)
+    s : ndarray of shape (k,)
+    Vt : ndarray of shape (k, n_columns)
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        If both LAPACK drivers fail.
+    """
+    U, s, Vt = lapack_svd(A.toarray())
+    return U[:, :k], s[:k], Vt[:k]
+
+
+def lapack_svd(array: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return the thin SVD of an array; QR iteration takes over where gesdd does not converge."""
+    from scipy import linalg
+
+    try:
+        U, s, Vt = linalg.svd(array, full_matrices=False, check_finite=False)
+    except linalg.LinAlgError:
+        U, s, Vt = linalg.svd(array, full_matrices=False, check_finite=False, lapack_driver="gesvd")
+    return U, s, Vt
+
+
+_ENTRIES = 1 << 22  # of the product of a matrix with some columns of the identity
+# Few eigenvectors of a large Gram matrix are tried with Lanczos first, which is several times
+# faster than LAPACK where the spectrum decays, and is given up soon where it does not.
+_LANCZOS_SIDE, _LANCZOS_SHARE, _LANCZOS_STEPS = 1000, 16, 32
+
+
+def solve_gram(
+    A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Eigenvectors V of the Gram matrix of the smaller side, then the SVD of A V.
+
+    Squaring loses half of the digits: the residual of a triplet is about
+    ``eps * s[0]**2 / s[i]``, so that 1e-8 of s[0] is reached in float64 down to s[i] ~ 1e-7 s[0],
+    and 1e-4 in float32 down to s[i] ~ 1e-2 s[0]. The SVD of A V mends what was lost among the k
+    directions themselves. Where the tolerance is missed all the same, `truncated_svd` goes on to
+    another solver.
+
+    Parameters
+    ----------
+    A : MatrixOperator of shape (n_rows, n_columns)
+        If it is no dense array, it is known by its products.
+    k : int
+        1 <= k <= min(A.shape).
+    tol
+        Not used: the eigenvectors are computed to machine precision.
+    rng : numpy.random.Generator
+        Draws the start block of the Lanczos iteration.
+
+    Returns
+    -------
+    U : ndarray of shape (n_rows, k)
+    s : ndarray of shape (k,)
+    Vt : ndarray of shape (k, n_columns)
+
+    References
+    ----------
+    Golub & Van Loan (2013), "Matrix Computations", section 8.6.
+    """
+    gram = _gram_of_smaller_side(A)
+    if A.shape[0] < A.shape[1]:
+        V, s, Ut = _solve_tall(A.transposed(), gram, k, rng)
+        return Ut.T, s, V.T
+    return _solve_tall(A, gram, k, rng)
+
+
+def _gram_of_smaller_side(A: MatrixOperator) -> FloatArray:
+    """Return A'A or A A', of which only the upper triangle need be filled."""
+    if A.stored_dense:
+        return _gram_of_array(A)
+    return _gram_of_products(A if A.shape[0] >= A.shape[1] else A.transposed())
+
+
+def _gram_of_array(A: MatrixOperator) -> FloatArray:
+    from scipy.linalg import get_blas_funcs
+
+    tall = A.shape[0] >= A.shape[1]
+    gram = np.zeros((min(A.shape),) * 2, A.dtype, order="F")
+    syrk = get_blas_funcs("syrk", (gram,))
+    for block in A.dense_blocks(axis=0 if tall else 1):
+        # BLAS sees the columns of C-ordered memory as rows: no copy in either order.
+        turned = block.flags.c_contiguous
+        across = block.T if turned else block
+        gram = syrk(1.0, across, beta=1.0, c=gram, trans=tall != turned, overwrite_c=True)
+    return gram
+
+
+def _gram_of_products(A: Products) -> FloatArray:
+    """Multiply A'A with the columns of the identity, some at a time."""
+    rows, columns = A.shape
+    step = max(16, min(256, _ENTRIES // rows))
+    gram = np.empty((columns, columns), A.dtype, order="F")
+    for start in range(0, columns, step):
+        some = np.eye(columns, min(step, columns - start), -start, A.dtype)
+        gram[:, start : start + step] = A.rmatmat(A.matmat(some))
+    return gram
+
+
+def _solve_tall(
+    A: Products, gram: FloatArray, k: int, rng: np.random.Generator
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    V = None
+    if len(gram) >= _LANCZOS_SIDE and k * _LANCZOS_SHARE < len(gram):
+        V = _by_lanczos(gram, k, rng)
+    return lanczos.triplets(A, _by_lapack(gram, k) if V is None else V, rng)
+
+
+def _by_lanczos(gram: FloatArray, k: int, rng: np.random.Generator) -> FloatArray | None:
+    """Return the same as `_by_lapack`, or None where copies of an eigenvalue may be missed."""
+    whole = np.triu(gram, 1)
+    whole += whole.T
+    np.fill_diagonal(whole, gram.diagonal())
+    with at_most(1):  # compiled products are small ones beside those of BLAS
+        V, converged = lanczos.leading_eigenvectors(
+            whole.__matmul__, len(gram), gram.dtype, k, 0.0, rng, _LANCZOS_STEPS
+        )
+    s = np.sqrt(np.maximum(np.einsum("ij,ij->j", V, whole @ V), 0.0))
+    return V if converged and not lanczos.has_wide_cluster(s) else None
+
+
+def _by_lapack(gram: FloatArray, k: int) -> FloatArray:
+    """Return the eigenvectors of the k largest eigenvalues as columns, largest first."""
+    from scipy import linalg
+
+    size = len(gram)
+    few = {"driver": "evr", "subset_by_index": (size - k, size - 1)}
+    wanted = few if 3 * k < size else {"driver": "evd"}
+    _, vectors = linalg.eigh(gram, lower=False, check_finite=False, **wanted)
+    return np.array(vectors[:, : -k - 1 : -1], order="C")  # strides too, where k is 1

@@ -1,0 +1,124 @@
+"""The choice of a model from the data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from recsys.data.ratings import Ratings
+from recsys.models.registry import model_class
+
+__all__ = ["Choice", "are_counts", "as_contacts", "choose_model"]
+
+_FOR_RATINGS = "als"
+_FOR_CONTACTS = "spectral"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A model for some ratings.
+
+    Attributes
+    ----------
+    model : str
+        Name in `recsys.models.registry.MODELS`.
+    params : dict
+        Parameters that the size of the data suggests; the model's defaults otherwise.
+    ratings : Ratings
+        What to fit it to: the ratings, as implicit feedback where their values say nothing.
+    reason : str
+        Why, as the end of a sentence.
+    """
+
+    model: str
+    ratings: Ratings
+    reason: str
+    params: dict[str, Any] = field(default_factory=dict)
+
+
+def choose_model(ratings: Ratings) -> Choice:
+    """Choose a model, and its size, by the data.
+
+    ===========================================  ==================================================
+    data                                         choice
+    ===========================================  ==================================================
+    no ratings, or all the same (and more than   implicit feedback: `spectral`, whose number of
+    one)                                         singular vectors follows the numbers of users
+                                                 and items
+    counts or amounts: positive, and few of      the same; how much contact there was is left
+    them large                                   aside
+    ratings of different values                  `als`, with its default number of factors, but no
+                                                 more than there are users or items
+    ===========================================  ==================================================
+
+    The regularisation of `als` needs no rule: it is in units of the ratings' standard deviation
+    and grows with the number of ratings, so that its default serves any size and scale.
+
+    Parameters
+    ----------
+    ratings : Ratings
+        At least one.
+
+    Examples
+    --------
+    >>> import polars as pl
+    >>> likes = pl.DataFrame({"user": [1, 1, 2], "item": [7, 8, 7], "rating": [1, 1, 1]})
+    >>> choice = choose_model(Ratings.from_frame(likes))
+    >>> choice.model, choice.reason, choice.ratings.implicit
+    ('spectral', 'all ratings are 1, which makes them implicit feedback', True)
+    """
+    if ratings.implicit:
+        return _for_contacts(ratings, "there are no ratings, only contacts")
+    low, high = ratings.values.min(initial=np.inf), ratings.values.max(initial=-np.inf)
+    if low == high and ratings.n_ratings > 1:
+        reason = f"all ratings are {low:g}, which makes them implicit feedback"
+        return _for_contacts(as_contacts(ratings), reason)
+    if are_counts(ratings.values):
+        reason = (
+            f"the ratings look like counts or amounts, from {low:g} to {high:g}: implicit feedback"
+        )
+        return _for_contacts(as_contacts(ratings), reason)
+    factors = min(model_class(_FOR_RATINGS)().params()["factors"], *ratings.shape)
+    reason = f"the ratings lie between {low:g} and {high:g}"
+    return Choice(_FOR_RATINGS, ratings, reason, {"factors": factors})
+
+
+def _for_contacts(ratings: Ratings, reason: str) -> Choice:
+    from recsys.models.spectral import default_factors
+
+    return Choice(_FOR_CONTACTS, ratings, reason, {"factors": default_factors(*ratings.shape)})
+
+
+_HIGHEST_GRADE = 10
+_TAIL = 5
+
+
+def are_counts(values: npt.NDArray[np.floating]) -> bool:
+    """Return whether values can only be counts or amounts: positive, with a long tail.
+
+    Grades gather in the upper half of their scale. Of counts most are small, and a few are many
+    times as large: the highest is above 10, and at least half are no more than a fifth of it.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n_ratings,)
+
+    Examples
+    --------
+    >>> are_counts(np.array([1.0, 2.0, 1.0, 5.0, 210.0]))
+    True
+    >>> are_counts(np.array([70.0, 85.0, 20.0, 100.0]))
+    False
+    """
+    highest = values.max(initial=0)
+    if highest <= _HIGHEST_GRADE or values.min(initial=1) <= 0:
+        return False
+    return bool(2 * np.count_nonzero(values <= highest / _TAIL) >= len(values))
+
+
+def as_contacts(ratings: Ratings) -> Ratings:
+    """Return the ratings as implicit feedback: there was contact, and nothing more is known."""
+    return replace(ratings, implicit=True, values=np.ones_like(ratings.values))

@@ -1,1 +1,0 @@
-"""`recsys lsi`: latent semantic indexing of documents."""

@@ -1,0 +1,390 @@
+"""Ids: the fixed map between the ids of users or items and the indices 0..n-1."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, cast
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from recsys.errors import DataError, UnknownIdError
+from recsys.messages import close_matches, shortened
+
+__all__ = ["Ids", "Kind", "as_id_series", "as_strings", "row_place"]
+
+Kind = Literal["user", "item"]
+Queries = Sequence[Any] | npt.NDArray[Any] | pl.Series | int | str
+
+_CANONICAL_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")
+_INT64_LIMIT = 2**63
+_TABLE_PAYS_FROM = 100_000  # queries; below it a binary search is as fast as filling a table
+_JOIN_PAYS_FROM = 10  # one string query for so many ids; below it a search is faster than a join
+_LONGEST = 2**16  # bytes of a string id
+_LONG, _MUCH = 2**10, 2**30  # bytes of ids on average and together: not more than both
+_QUOTED = 200  # characters of an id that a message quotes
+_LEAST_PART = 2  # characters of an unknown id that are looked for within others
+_NAMED = 3  # ids that an error message names before it says how many more there are
+_CLOSE_MATCH_POOL = 5_000  # string ids compared with an unknown one, on each side of its place
+
+
+class Ids:
+    """Immutable map between ids and the indices 0..n-1, in sorted order.
+
+    Integers are sorted numerically, strings by code point. Repeated values count once.
+
+    Parameters
+    ----------
+    values : polars Series, sequence or ndarray
+        Integers (also floats without a fractional part) or strings; no nulls.
+    kind : {"user", "item"}
+        What the ids name; it is the name of `values` and appears in messages.
+
+    Raises
+    ------
+    DataError
+        If a value is null, a boolean, a fraction, or neither an integer nor a string.
+
+    Examples
+    --------
+    >>> ids = Ids([30, 10, 20], "user")
+    >>> ids.index([10, "30"])
+    array([0, 2])
+    >>> ids.take(np.array([2, 0])).to_list()
+    [30, 10]
+    """
+
+    __slots__ = ("_kind", "_numbers", "_values")
+
+    def __init__(self, values: pl.Series | Sequence[Any] | npt.NDArray[Any], kind: Kind) -> None:
+        series = as_id_series(values, kind)
+        if not _strictly_increasing(series):
+            series = series.unique().sort()
+        self._values = series.rechunk()
+        self._kind: Kind = kind
+        self._numbers: npt.NDArray[np.int64] | None = (
+            self._values.to_numpy() if series.dtype == pl.Int64 else None
+        )
+
+    @property
+    def values(self) -> pl.Series:
+        """The ids in index order: a Series named after `kind`, of dtype Int64 or String."""
+        return self._values
+
+    @property
+    def kind(self) -> Kind:
+        """What the ids name: "user" or "item"."""
+        return self._kind
+
+    @property
+    def dtype(self) -> pl.DataType:
+        """Int64 or String."""
+        return self._values.dtype
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        shown = _listed(self._values.head(_NAMED))
+        more = ", ..." if len(self) > _NAMED else ""
+        return f"Ids({self._kind}: {len(self):,} of {self.dtype}: {shown}{more})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Ids):
+            return NotImplemented
+        return self._kind == other._kind and self._values.equals(other._values, check_dtypes=True)
+
+    def __hash__(self) -> int:
+        return hash((self._kind, len(self), self.dtype))
+
+    def take(self, indices: npt.NDArray[np.integer[Any]]) -> pl.Series:
+        """Return the ids at `indices` (ints in 0..n-1; negative ones are refused).
+
+        Raises
+        ------
+        IndexError
+            If an index lies outside 0..n-1.
+        """
+        indices = np.asarray(indices)
+        if indices.size and (indices.min() < 0 or indices.max() >= len(self)):
+            bad = indices[(indices < 0) | (indices >= len(self))][0]
+            raise IndexError(
+                f"{self._kind} indices must be between 0 and {len(self) - 1}; got {bad}."
+            )
+        if self._numbers is not None:
+            return pl.Series(self._kind, self._numbers[indices])
+        return self._values[indices]
+
+    def find(self, queries: Queries) -> npt.NDArray[np.int64]:
+        """Return the index of each id, and -1 for an id that is not there.
+
+        An integer finds its exact textual twin among string ids and the other way round: 42
+        finds "42" and "42" finds 42, but "042" does not find 42.
+
+        Raises
+        ------
+        DataError
+            If a query is null, a boolean or a fraction.
+        """
+        series = _query_series(queries, self._kind)
+        if self._numbers is None:
+            return self._find_strings(series.cast(pl.String))
+        if series.dtype == pl.Int64:
+            return self._find_integers(series.to_numpy())
+        return self._find_textual_twins(series)
+
+    def index(self, queries: Queries) -> npt.NDArray[np.int64]:
+        """Return the index of each id; every id must be known.
+
+        Raises
+        ------
+        UnknownIdError
+            If an id is unknown; the message names the nearest ones that exist.
+        DataError
+            If a query is null, a boolean or a fraction.
+        """
+        found = self.find(queries)
+        missing = np.flatnonzero(found < 0)
+        if len(missing):
+            series = _query_series(queries, self._kind)
+            unknown = series.gather(missing).unique(maintain_order=True)
+            raise UnknownIdError(self._unknown_message(unknown.to_list()))
+        return found
+
+    def _find_integers(self, queries: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        numbers = self._numbers
+        assert numbers is not None
+        if not len(numbers):
+            return np.full(len(queries), -1, dtype=np.int64)
+        span = int(numbers[-1]) - int(numbers[0]) + 1
+        if len(queries) >= _TABLE_PAYS_FROM and span <= 8 * len(queries):
+            return _look_up(numbers, queries, span)
+        places = np.minimum(np.searchsorted(numbers, queries), len(numbers) - 1)
+        places[numbers[places] != queries] = -1
+        return places
+
+    def _find_strings(self, queries: pl.Series) -> npt.NDArray[np.int64]:
+        if len(queries) * _JOIN_PAYS_FROM < len(self):
+            sorted_places = self._values.search_sorted(queries).to_numpy().astype(np.int64)
+            places = np.minimum(sorted_places, len(self) - 1)
+            return np.where((self._values[places] == queries).to_numpy(), places, -1)
+        known = pl.DataFrame({"id": self._values, "index": np.arange(len(self))})
+        asked = queries.alias("id").to_frame()
+        joined = asked.join(known, on="id", how="left", maintain_order="left")
+        return joined["index"].fill_null(-1).to_numpy(writable=True)
+
+    def _find_textual_twins(self, queries: pl.Series) -> npt.NDArray[np.int64]:
+        canonical = queries.str.contains(rf"^(?:{_CANONICAL_INTEGER.pattern})$")
+        numbers = queries.set(~canonical, None).cast(pl.Int64, strict=False)
+        found = self._find_integers(numbers.fill_null(0).to_numpy())
+        return np.where(numbers.is_null().to_numpy(), -1, found)
+
+    def _unknown_message(self, unknown: Sequence[int | str]) -> str:
+        if self._numbers is not None:
+            unknown = [_as_integer_if_canonical(value) for value in unknown]
+        first, named = unknown[0], _listed(unknown[:_NAMED])
+        if len(unknown) == 1:
+            return f"Unknown {self._kind} {named}; {self._nearest(first)}."
+        more = f" and {len(unknown) - _NAMED:,} more" if len(unknown) > _NAMED else ""
+        return (
+            f"Unknown {self._kind}s {named}{more}; {self._nearest(first, f' to {_quoted(first)}')}."
+        )
+
+    def _nearest(self, unknown: int | str, to_which: str = "") -> str:
+        """Say which ids are nearest to an unknown one, or what ids look like."""
+        if not len(self):
+            return f"there are no {self._kind}s at all"
+        near: Sequence[int | str] = []
+        if self._numbers is None:
+            near = _closest_strings(str(unknown), self._values)
+        elif isinstance(unknown, int):
+            near = _closest_integers(unknown, self._numbers)
+        if not near:
+            return f"ids look like {_listed(self._values.head(_NAMED))}"
+        ids_are = "ids{} are" if len(near) > 1 else "id{} is"
+        return f"the nearest {ids_are.format(to_which)} {_listed(near)}"
+
+
+def row_place(row: int) -> str:
+    """Name row `row` (counted from 0) as messages do, counted from 1."""
+    return f"Row {row + 1}"
+
+
+def as_id_series(values: object, kind: Kind, place: Callable[[int], str] = row_place) -> pl.Series:
+    """Return ids as a Series named `kind`, of dtype Int64 or String, in the order given.
+
+    Parameters
+    ----------
+    values : polars Series, sequence or ndarray
+    kind : {"user", "item"}
+    place : callable, optional
+        Names the place of a row (counted from 0) in messages, such as "Row 3".
+
+    Raises
+    ------
+    DataError
+        If a value is null, a boolean, a fraction, neither an integer nor a string, or a string of
+        more than 65,536 bytes; or if strings have more than 1,024 bytes on average and a gibibyte
+        together, which may be a few repeated ones.
+    """
+    series = values.alias(kind) if isinstance(values, pl.Series) else _series_of(values, kind)
+    dtype = series.dtype
+    if series.null_count():
+        raise DataError(f"{place(_first(series.is_null()))}: the {kind} id is missing.")
+    if dtype == pl.Int64:
+        return series
+    if dtype in (pl.String, pl.Categorical, pl.Enum):
+        return _of_fair_length(as_strings(series), kind, place)
+    if dtype.is_float() or dtype.is_decimal():
+        return _integral(series, kind, place)
+    if dtype.is_integer():
+        return _fitting(series, kind, place)
+    if dtype == pl.Null:
+        return series.cast(pl.Int64)
+    raise DataError(f"{kind.capitalize()} ids must be integers or strings; got {dtype} values.")
+
+
+def as_strings(series: pl.Series) -> pl.Series:
+    """Return strings, categories or an enumeration without nulls as String.
+
+    Equal ones are held once, where a cast would hold each by itself.
+    """
+    if series.dtype == pl.String:
+        return series
+    distinct = series.unique()
+    codes = distinct.to_physical()
+    order = codes.arg_sort()
+    places = codes.gather(order).search_sorted(series.to_physical())
+    return distinct.cast(pl.String).gather(order).gather(places)
+
+
+def _series_of(values: object, kind: Kind) -> pl.Series:
+    """Return a Series of a sequence or array; booleans and mixtures are refused."""
+    if isinstance(values, np.ndarray) and values.dtype.kind in "iuf":
+        return pl.Series(kind, np.ascontiguousarray(values))
+    listed = list(cast("Iterable[Any]", values))
+    for value in listed:
+        if isinstance(value, bool | np.bool_):
+            raise DataError(f"{kind.capitalize()} ids must be integers or strings; got {value}.")
+    try:
+        return pl.Series(kind, listed, strict=True)
+    except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError):
+        raise DataError(
+            f"{kind.capitalize()} ids must be all integers or all strings; got a mixture."
+        ) from None
+
+
+def _of_fair_length(series: pl.Series, kind: Kind, place: Callable[[int], str]) -> pl.Series:
+    """Refuse strings that are no ids, but a file that was misread or is meant to do harm."""
+    lengths = series.str.len_bytes()
+    if (lengths > _LONGEST).any():
+        row = _first(lengths > _LONGEST)
+        raise DataError(
+            f"{place(row)}: the {kind} id has {lengths[row]:,} bytes; no id may have more than "
+            f"{_LONGEST:,}."
+        )
+    together = int(lengths.cast(pl.UInt64).sum())
+    if together > max(_MUCH, _LONG * len(series)):
+        raise DataError(
+            f"{len(series):,} {kind} ids have {together:,} bytes together; so many may have no "
+            f"more than {_LONG:,} on average."
+        )
+    return series
+
+
+def _integral(series: pl.Series, kind: Kind, place: Callable[[int], str]) -> pl.Series:
+    """Return floats or decimals as Int64; the first that is no whole number is an error."""
+    numbers = series.cast(pl.Float64)
+    good = numbers.is_finite() & (numbers.floor() == numbers) & (numbers.abs() < _INT64_LIMIT)
+    if not good.all():
+        row = _first(~good)
+        raise DataError(f"{place(row)}: {kind} id {series[row]} is neither integer nor string.")
+    return series.cast(pl.Int64)
+
+
+def _fitting(series: pl.Series, kind: Kind, place: Callable[[int], str]) -> pl.Series:
+    """Return integers of another width as Int64; the first that does not fit is an error."""
+    converted = series.cast(pl.Int64, strict=False)
+    if converted.null_count():
+        row = _first(converted.is_null())
+        raise DataError(f"{place(row)}: {kind} id {series[row]} does not fit in 64 bits.")
+    return converted
+
+
+def _first(mask: pl.Series) -> int:
+    """Return the position of the first True."""
+    return mask.arg_max() or 0
+
+
+def _query_series(queries: Queries, kind: Kind) -> pl.Series:
+    """Return queries as Int64 or String; a list may mix integers and strings."""
+    if isinstance(queries, pl.Series):
+        return as_id_series(queries, kind)
+    if isinstance(queries, np.ndarray):
+        return as_id_series(queries, kind)
+    listed = [queries] if isinstance(queries, int | str) else list(queries)
+    if any(isinstance(query, str) for query in listed):
+        listed = [_as_text(query, kind) for query in listed]
+    return as_id_series(listed, kind)
+
+
+def _as_text(query: object, kind: Kind) -> str:
+    """Return one query of a mixed list as text."""
+    return query if isinstance(query, str) else str(as_id_series([query], kind)[0])
+
+
+def _strictly_increasing(series: pl.Series) -> bool:
+    return len(series) < 2 or bool((series.head(-1) < series.tail(-1)).all())
+
+
+def _look_up(
+    numbers: npt.NDArray[np.int64], queries: npt.NDArray[np.int64], span: int
+) -> npt.NDArray[np.int64]:
+    """Return the index of each query through a table over the whole span of the ids."""
+    table = np.full(span, -1, dtype=np.int64)
+    table[numbers - numbers[0]] = np.arange(len(numbers))
+    inside = (queries >= numbers[0]) & (queries <= numbers[-1])
+    found: npt.NDArray[np.int64] = table[np.where(inside, queries - numbers[0], 0)]
+    found[~inside] = -1
+    return found
+
+
+def _closest_integers(unknown: int, numbers: npt.NDArray[np.int64]) -> list[int]:
+    clipped = min(max(unknown, -_INT64_LIMIT), _INT64_LIMIT - 1)
+    place = int(np.searchsorted(numbers, clipped))
+    around = numbers[max(place - _NAMED, 0) : place + _NAMED].tolist()
+    return sorted(around, key=lambda number: (abs(number - unknown), number))[:_NAMED]
+
+
+def _closest_strings(unknown: str, values: pl.Series) -> list[str]:
+    """Return up to three ids that resemble an unknown one, or else have it in them.
+
+    Those that resemble it are looked for among its neighbours in the order.
+    """
+    place = values.search_sorted(unknown)
+    low = max(place - _CLOSE_MATCH_POOL, 0)
+    pool = values.slice(low, 2 * _CLOSE_MATCH_POOL).to_list()
+    around = sorted(range(len(pool)), key=lambda index: abs(low + index - place))
+    lower = values.str.to_lowercase()
+    folded = values.filter(lower == unknown.lower()).to_list()
+    close = close_matches(unknown, (pool[index] for index in around), _NAMED)
+    if not (folded or close) and len(unknown) >= _LEAST_PART:
+        within = values.filter(lower.str.contains(unknown.lower(), literal=True)).to_frame("id")
+        return within.sort(pl.col("id").str.len_chars(), "id")["id"].head(_NAMED).to_list()
+    return list(dict.fromkeys([*folded, *close]))[:_NAMED]
+
+
+def _as_integer_if_canonical(value: int | str) -> int | str:
+    if isinstance(value, str) and _CANONICAL_INTEGER.fullmatch(value):
+        return int(value)
+    return value
+
+
+def _quoted(value: int | str) -> str:
+    return repr(shortened(value, _QUOTED)) if isinstance(value, str) else str(value)
+
+
+def _listed(values: Iterable[int | str]) -> str:
+    return ", ".join(_quoted(value) for value in values)

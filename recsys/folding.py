@@ -1,0 +1,264 @@
+"""New users and items folded in, and new ratings merged with old ones."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from recsys.data.csr import CSR, to_csr
+from recsys.data.frames import (
+    column,
+    column_names,
+    encode,
+    known_rows,
+    rating_problem,
+    rating_values,
+    to_polars,
+)
+from recsys.data.ids import Ids, Kind, as_id_series
+from recsys.data.ratings import Ratings
+from recsys.errors import DataError
+from recsys.models.protocols import Histories
+
+if TYPE_CHECKING:
+    from recsys.models.base import Indices, Model
+
+__all__ = ["NEW_USER", "merged", "new_items", "new_users", "spread", "takes_start"]
+
+NEW_USER = "new"
+"""What the user of a history without user ids is called."""
+
+
+def new_users(source: Any, known: Ratings, *, needs_values: bool) -> Ratings:
+    """Return ratings of the known items by the users of `source`.
+
+    Parameters
+    ----------
+    source : frame with the columns user, item[, rating], or mapping of item id to rating
+    known : Ratings
+        What the model was fitted to.
+    needs_values : bool
+        Whether the model can do nothing with items that have no rating.
+
+    Raises
+    ------
+    UnknownIdError
+        If an item is unknown.
+    DataError
+        If a column is missing, an id is null or a rating is not a finite number.
+    """
+    frame = _frame_of(source) if isinstance(source, Mapping) else _as_frame(source)
+    users, user_codes = encode(as_id_series(column(frame, "user"), "user"), "user")
+    if isinstance(source, Mapping):
+        users = Ids([NEW_USER], "user")
+    item_codes = known.items.index(column(frame, "item")).astype(np.int32)
+    values = _values(frame, known, needs_values)
+    csr = to_csr(user_codes, item_codes, values, None, (len(users), len(known.items)), "last")
+    return _ratings(known, users, known.items, csr)
+
+
+def new_items(source: Any, known: Ratings, *, needs_values: bool) -> tuple[Ratings, Histories]:
+    """Return ratings of the items of `source` by the known users, and the rows of its items.
+
+    Raises
+    ------
+    UnknownIdError
+        If a user is unknown.
+    DataError
+        If a column is missing, an id is null or a rating is not a finite number.
+    """
+    frame = to_polars(source)
+    items, item_codes = encode(as_id_series(column(frame, "item"), "item"), "item")
+    user_codes = known.users.index(column(frame, "user")).astype(np.int32)
+    values = _values(frame, known, needs_values)
+    shape = len(known.users), len(items)
+    rows = to_csr(item_codes, user_codes, values, None, shape[::-1], "last")
+    ratings = _ratings(
+        known, known.users, items, to_csr(user_codes, item_codes, values, None, shape, "last")
+    )
+    without_info = replace(ratings, item_info=None)
+    return without_info, Histories(rows.indptr, rows.indices, rows.values)
+
+
+def _as_frame(source: Any) -> Any:
+    try:
+        return to_polars(source)
+    except DataError:
+        raise DataError(
+            "A history is a mapping of items to ratings, or a frame with the columns user, item "
+            f"and rating; got {type(source).__name__}."
+        ) from None
+
+
+def _frame_of(history: Mapping[Any, Any]) -> pl.DataFrame:
+    items = as_id_series(_plain(list(history)), "item")
+    values = list(history.values())
+    ratings = pl.Series("rating", values, dtype=pl.Float64, strict=False)
+    for item, value, rating in zip(history, values, ratings, strict=True):
+        if rating is None:
+            problem = rating_problem(value) or f"rating {value!r} is not a number."
+            raise DataError(f"Item {item!r}: {problem}")
+    users = pl.Series("user", [NEW_USER] * len(items), dtype=pl.String)
+    return pl.DataFrame([users, items, ratings])
+
+
+def _plain(ids: list[Any]) -> list[Any]:
+    """Return ids as text where they are mixed."""
+    return [str(each) for each in ids] if any(isinstance(each, str) for each in ids) else ids
+
+
+def _values(frame: Any, known: Ratings, needs_values: bool) -> npt.NDArray[np.float32] | None:
+    """Return the values that count for a model of `known`; None for ones."""
+    if "rating" not in column_names(frame):
+        if needs_values:
+            raise DataError(
+                "The model needs ratings with values, but the history has no column 'rating'."
+            )
+        return None
+    values = rating_values(column(frame, "rating"))
+    only_contacts = known.implicit and bool((known.values == 1).all())
+    return None if only_contacts else values
+
+
+def _ratings(known: Ratings, users: Ids, items: Ids, csr: CSR) -> Ratings:
+    return replace(
+        known,
+        users=users,
+        items=items,
+        indptr=csr.indptr,
+        indices=csr.indices,
+        values=csr.values,
+        timestamps=None,
+        user_info=None,
+        n_duplicates=csr.n_duplicates,
+    )
+
+
+_AXES = ("n_users", "n_items")
+
+
+def merged(old: Ratings, new: Ratings) -> Ratings:
+    """Return the ratings of both; of a pair that is in both, the new one.
+
+    Times are kept if both have them. Of metadata, the columns of both are kept, and the new row of
+    a user or item that is in both.
+
+    Raises
+    ------
+    DataError
+        If one is explicit and the other implicit, or text ids cannot be among integer ids.
+    """
+    if old.implicit != new.implicit:
+        kinds = ["implicit" if each.implicit else "explicit" for each in (old, new)]
+        raise DataError(
+            f"The new ratings must be {kinds[0]}, as those of the model are; got {kinds[1]} ones."
+        )
+    before, after = old.to_frame(), _alike(new.to_frame(), old)
+    if old.implicit and "rating" in {*before.columns, *after.columns}:
+        before, after = (_with_counts(frame) for frame in (before, after))
+    users = _both(old, "user", new)
+    items = _both(old, "item", new)
+    old_keys, new_keys = (
+        users.find(each["user"]) * len(items) + items.find(each["item"]) for each in (before, after)
+    )
+    kept = ~np.isin(old_keys, new_keys)
+    columns = [name for name in before.columns if name in after.columns]
+    rows = pl.concat([before.select(columns).filter(kept), after.select(columns)])
+    keys = np.concatenate([old_keys[kept], new_keys])
+    csr = to_csr(
+        (keys // len(items)).astype(np.int32),
+        (keys % len(items)).astype(np.int32),
+        rows["rating"].to_numpy() if "rating" in columns else None,
+        rows["timestamp"].to_numpy() if "timestamp" in columns else None,
+        (len(users), len(items)),
+        "last",
+    )
+    return Ratings(
+        users=users,
+        items=items,
+        indptr=csr.indptr,
+        indices=csr.indices,
+        values=csr.values,
+        timestamps=csr.timestamps,
+        implicit=old.implicit,
+        item_info=known_rows(_info(old.item_info, new.item_info, "item", old), items),
+        user_info=known_rows(_info(old.user_info, new.user_info, "user", old), users),
+    )
+
+
+def takes_start(model: Model) -> bool:
+    """Whether `model.fit` can begin where another fit ended."""
+    return "start" in inspect.signature(model.fit).parameters
+
+
+def spread(model: Any, users: Indices, items: Indices, shape: tuple[int, int]) -> Any:
+    """Return `model` with its users and items at other indices, and zeros where nobody is.
+
+    Parameters
+    ----------
+    model : BaseModel
+        Fitted.
+    users, items : int64 ndarrays
+        The new index of each user and item.
+    shape : tuple of two ints
+        The new numbers of users and items.
+    """
+    places = dict(zip(_AXES, (users, items), strict=True))
+    sizes = dict(zip(_AXES, shape, strict=True))
+    axes_of = {field.name: field.metadata["axes"] for field in fields(model) if not field.init}
+    moved = {}
+    for name, array in model.arrays().items():
+        for axis, along in enumerate(axes_of[name]):
+            if along in places:
+                wider = list(array.shape)
+                wider[axis] = sizes[along]
+                target = np.zeros(wider, array.dtype)
+                target[(slice(None),) * axis + (places[along],)] = array
+                array = target
+        moved[name] = np.asarray(sizes[name]) if name in sizes else array
+    return type(model).from_arrays(model.params(), moved)
+
+
+def _alike(frame: pl.DataFrame, old: Ratings) -> pl.DataFrame:
+    """Return the frame with ids of the types of `old`."""
+    return frame.with_columns(
+        _id_column(frame["user"], old, "user"), _id_column(frame["item"], old, "item")
+    )
+
+
+def _both(old: Ratings, kind: Kind, new: Ratings) -> Ids:
+    """Return the ids of both, those without ratings included."""
+    mine, theirs = (each.users if kind == "user" else each.items for each in (old, new))
+    return Ids(pl.concat([mine.values, _id_column(theirs.values, old, kind)]), kind)
+
+
+def _id_column(ids: pl.Series, old: Ratings, kind: Kind) -> pl.Series:
+    found = ids.cast((old.users if kind == "user" else old.items).dtype, strict=False)
+    bad = found.is_null() | (found.cast(ids.dtype) != ids).fill_null(False)
+    if bad.any():
+        raise DataError(
+            f"The model has integer {kind} ids; {ids.filter(bad)[0]!r} cannot be among them."
+        )
+    return found
+
+
+def _with_counts(frame: pl.DataFrame) -> pl.DataFrame:
+    if "rating" in frame.columns:
+        return frame
+    return frame.with_columns(rating=pl.lit(1.0, pl.Float32))
+
+
+def _info(
+    old: pl.DataFrame | None, new: pl.DataFrame | None, kind: Kind, ratings: Ratings
+) -> pl.DataFrame | None:
+    """Return the metadata of both, new rows first: `build_ratings` keeps the first of each id."""
+    if new is None:
+        return old
+    new = new.with_columns(_id_column(new[kind], ratings, kind))
+    return new if old is None else pl.concat([new, old], how="diagonal_relaxed")

@@ -1,0 +1,188 @@
+"""Lists of users or items: from options, and from files with one id per line or a named column."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from recsys.cli.errors import CommandError
+from recsys.cli.progress import note
+from recsys.long_fields import long_fields
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from recsys.data.ids import Ids
+
+__all__ = ["column_of", "first_row", "known_ids", "note_unknown", "read_ids", "separator_of"]
+
+_NAMED = 3
+_LONGEST = 2**28  # bytes of a list in text, of which each line takes some 60 more in memory
+_WORK = 24  # bytes per id: places in a list and in a column, and its index
+
+
+def read_ids(path: str, kind: str) -> Sequence[Any]:
+    """Read the ids of a file; `kind` ("user" or "item") names the column where there are several.
+
+    Text is one id per line, or CSV or TSV with a header that has a column for `kind`; a Parquet
+    file has such a column, or a single one.
+
+    Raises
+    ------
+    CommandError
+        If the file is not there, is no text, has no ids, more than memory could hold, or no such
+        column.
+    """
+    # A pipe that is open already, as in <(command); others might be waited for without end.
+    is_open = path == "-" or path.startswith("/dev/fd/")
+    if not (is_open or Path(path).is_file()):
+        one = f" For one user, say --user {path}." if kind == "user" else ""
+        raise CommandError(f"There is no file {path} with a list of {kind}s.{one}")
+    ids: Sequence[Any]
+    ids = _from_parquet(path, kind) if path.endswith(".parquet") else _from_text(path, kind)
+    if not len(ids):
+        raise CommandError(f"{path} lists no {kind}s; one id per line is expected.")
+    return ids
+
+
+def known_ids(path: str, ids: Ids) -> Sequence[Any]:
+    """Read a list of which the data need not know all, and say how many are ignored.
+
+    Raises
+    ------
+    UnknownIdError
+        If the data know none of them.
+    """
+    listed = read_ids(path, ids.kind)
+    places = ids.find(listed)
+    if (places < 0).all():
+        ids.index(listed)
+    n_unknown = int((places < 0).sum())
+    if n_unknown:
+        note(f"{path}: {n_unknown:,} of {len(listed):,} {ids.kind}s are not in the data, ignored")
+    return [each for each, place in zip(listed, places, strict=True) if place >= 0]
+
+
+def note_unknown(listed: Sequence[Any], places: npt.NDArray[np.int64], what_they_get: str) -> None:
+    """Say which of the ids are unknown and how they are answered all the same."""
+    unknown = [str(each) for each, place in zip(listed, places, strict=True) if place < 0]
+    if not unknown:
+        return
+    unknown = list(dict.fromkeys(unknown))
+    more = f" and {len(unknown) - _NAMED:,} more" if len(unknown) > _NAMED else ""
+    note(f"unknown: {', '.join(unknown[:_NAMED])}{more}; {what_they_get}")
+
+
+def _from_parquet(path: str, kind: str) -> Sequence[Any]:
+    import polars as pl
+
+    from recsys.data.ids import as_id_series
+    from recsys.memory import available_memory, over_memory
+    from recsys.panics import reading_parquet
+    from recsys.parquet.size import too_large, unpacked_size
+
+    columns = first_row(path)
+    if columns is None:
+        raise CommandError(f"{path} is not a Parquet file.")
+    column = column_of(columns, kind) or (columns[0] if len(columns) == 1 else None)
+    if column is None:
+        raise CommandError(f"{path} has no column {kind}; it has {', '.join(columns)}.")
+    with reading_parquet(path):
+        if reason := too_large(Path(path), [column], _WORK):
+            raise CommandError(f"{path} {reason}")
+        ids = pl.scan_parquet(path, glob=False).select(column).collect()[column].drop_nulls()
+        # Equal texts are held once in a column, and each by itself in a list.
+        if reason := over_memory(len(ids), 2 * unpacked_size(ids.to_frame()), available_memory()):
+            raise CommandError(f"{path} {reason}")
+        return as_id_series(ids, "user" if kind == "user" else "item").to_list()
+
+
+def _from_text(path: str, kind: str) -> list[str]:
+    # Not splitlines, which takes some characters of ids for the end of a line.
+    text = io.StringIO(_text(path, kind), newline=None)
+    lines = [line.rstrip("\n") for line in text if line.strip()]
+    if not lines:
+        return []
+    rows = csv.reader(lines, delimiter=separator_of(lines[0]))
+    with long_fields():
+        header = next(rows)
+        column = column_of(header, kind)
+        if column is None:
+            return [line.strip() for line in lines]
+        return list(_cells(path, rows, header.index(column)))
+
+
+def _cells(path: str, rows: Iterator[list[str]], position: int) -> Iterator[str]:
+    for number, row in enumerate(rows, start=2):
+        if position >= len(row):
+            raise CommandError(f"{path}, line {number}: there is no column {position + 1}.")
+        yield row[position].strip()
+
+
+def _text(path: str, kind: str) -> str:
+    try:
+        content = _start_of(path)
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise CommandError(f"{path} is not a list of {kind}s in UTF-8 text.") from error
+    if len(content) > _LONGEST:
+        name = "standard input" if path == "-" else path
+        raise CommandError(
+            f"{name} is longer than {_LONGEST:,} bytes, the most that a list of {kind}s in text "
+            "may have; write it as Parquet."
+        )
+    return text
+
+
+def _start_of(path: str) -> bytes:
+    if path == "-":
+        return sys.stdin.buffer.read(_LONGEST + 1)
+    with Path(path).open("rb") as file:
+        return file.read(_LONGEST + 1)
+
+
+def first_row(path: str) -> list[str] | None:
+    """Return the cells of the first row of a file of text, or the columns of a Parquet file.
+
+    None if it is neither.
+    """
+    if path.endswith(".parquet"):
+        import polars as pl
+
+        from recsys.panics import panics_as_errors
+        from recsys.parquet.size import columns_of
+
+        with suppress(pl.exceptions.PolarsError), panics_as_errors():
+            return columns_of(Path(path))
+        return None
+    with suppress(UnicodeDecodeError, OSError), Path(path).open(encoding="utf-8-sig") as file:
+        line = next((line for line in file if line.strip()), "")
+        with long_fields():
+            return next(csv.reader([line], delimiter=separator_of(line)), None)
+    return None
+
+
+def column_of(names: Sequence[str], kind: str, asked: str | None = None) -> str | None:
+    """Find the column of the "user", "item" or "rating": the one asked for, else by usual names.
+
+    A single name is a header only if it is very plain: it might be the first id of a list.
+    """
+    if asked is not None:
+        return asked if asked in names else None
+    if len(names) == 1:
+        plain = {kind, f"{kind}id", f"{kind}_id"} | ({"movieid"} if kind == "item" else set())
+        return names[0] if names[0].strip().lower() in plain else None
+    from recsys.readers.layout import usual_column
+
+    return usual_column(names, kind, "the list")
+
+
+def separator_of(line: str) -> str:
+    """Return what separates the columns of a line: tab, semicolon or comma."""
+    return next((mark for mark in "\t;" if mark in line), ",")
