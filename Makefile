@@ -4,10 +4,18 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+SHELL := /bin/bash -o pipefail
 # The Spark engine (PySpark, 450 MB) is tested where there is a Java to run it.
 TEST_EXTRAS := test$(shell command -v java >/dev/null 2>&1 && echo ,spark)
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(wildcard lowrank/kernels/src/*)
+
+# Installs into .venv, showing each download and each file that is compiled; the whole log is kept.
+define install
+$(PIP) install --verbose $(1) 2>&1 | tee $(VENV)/install.log \
+	| sed -unE 's/^ *(Downloading [^ ]+ \(.*\))$$/   \1/p; s/^ *(\[[0-9]+\/[0-9]+\]) (Building|Linking) .*\/([^ ]+)$$/   \1 \2 \3/p' \
+	|| { tail -n 30 $(VENV)/install.log; echo "The installation failed; $(VENV)/install.log has all of its output."; exit 1; }
+endef
 
 # Prints a command as one would type it, then runs it with tables, as on a terminal.
 show = echo; echo "\$$ $(subst ",\",$(1))"; RECSYS_FORMAT=table PATH="$(CURDIR)/$(BIN):$$PATH" $(1)
@@ -24,20 +32,20 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: $(BIN)/python $(BUILD_INPUTS)
-	@echo "== Installing the package and compiling its kernels into $(VENV) (about a minute)"
-	@$(PIP) install --editable .
+	@echo "== Installing the package and compiling its kernels into $(VENV)"
+	@$(call install,--editable .)
 	@touch $@
 
-$(VENV)/.installed-test: $(VENV)/.installed
-	@echo "== Installing the test tools into $(VENV)"
-	@$(PIP) install --editable '.[$(TEST_EXTRAS)]'
-	@touch $@
+$(VENV)/.installed-test: $(BIN)/python $(BUILD_INPUTS)
+	@echo "== Installing the package and the test tools, and compiling the kernels, into $(VENV)"
+	@$(call install,--editable '.[$(TEST_EXTRAS)]')
+	@touch $(VENV)/.installed $@
 
 demo: $(VENV)/.installed  ## Fit a model on the sample data and recommend with it
 	@$(call show,recsys fit data --out demo-model --force)
 	@$(call show,recsys recommend demo-model --user 1089)
 	@$(call show,recsys similar demo-model --title "The Good$(,) the Bad and the Ugly")
-	@echo; echo "The saved model lies in $(CURDIR)/demo-model."
+	@echo; echo "The saved model is in $(CURDIR)/demo-model."
 	@echo "To go on: . $(VENV)/bin/activate; recsys info demo-model"
 
 test: $(VENV)/.installed-test  ## Run every check: ruff, mypy, pytest with doctests
@@ -45,35 +53,35 @@ test: $(VENV)/.installed-test  ## Run every check: ruff, mypy, pytest with docte
 	@echo "== ruff"
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@echo "== mypy"
-	@$(BIN)/mypy
 	@command -v java >/dev/null 2>&1 && $(BIN)/python -c 'import pyspark' 2>/dev/null \
 		&& echo "== The tests of the Spark engine run: there are PySpark and a Java" \
 		|| echo "== The tests of the Spark engine are skipped: no Java on the PATH, or no PySpark in $(VENV)"
-	@echo "== pytest"
-	@$(BIN)/python -m pytest
+	@echo "== mypy, and pytest in two processes"
+	@$(BIN)/mypy > $(VENV)/mypy.log 2>&1 & types=$$!; \
+		$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup; tests=$$?; \
+		wait $$types || { echo "== mypy"; cat $(VENV)/mypy.log; exit 1; }; exit $$tests
 
-$(VENV)/.installed-docs: $(VENV)/.installed
-	@echo "== Installing the documentation tools into $(VENV)"
-	@$(PIP) install --editable '.[docs]'
-	@touch $@
+$(VENV)/.installed-docs: $(BIN)/python $(BUILD_INPUTS)
+	@echo "== Installing the package and the documentation tools into $(VENV)"
+	@$(call install,--editable '.[docs]')
+	@touch $(VENV)/.installed $@
 
 docs: $(VENV)/.installed-docs  ## Build the documentation into build/site; runs the notebooks
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
-	@echo "The documentation lies in $(CURDIR)/build/site; open index.html."
+	@echo "The documentation is in $(CURDIR)/build/site; open index.html."
 	@echo "Its search needs a server: $(BIN)/python -m http.server --directory build/site"
 
-coverage: $(VENV)/.installed-test  ## Run the tests and list the lines that none of them reaches
+coverage: $(VENV)/.installed-test  ## Run the tests and list the lines that they do not reach
 	@$(BIN)/python -m pytest --cov
 
 bench: $(VENV)/.installed-test  ## Run the benchmarks (minutes); see benchmarks/README.md
 	@$(BIN)/python benchmarks/run.py
 
-# Peers that ask for other versions of NumPy than this package live in environments of their own.
+# Peers that need other versions of NumPy than this package have environments of their own.
 peer = $(VENV)/peers/$(1)/bin/python
 
 $(VENV)/peers/%/.installed: $(BIN)/python $(BUILD_INPUTS)
-	@echo "== Installing what is compared into $(@D): $($*)"
+	@echo "== Installing the peers into $(@D): $($*)"
 	@$(BIN)/python -m venv $(@D)
 	@$(@D)/bin/python -m pip --disable-pip-version-check --quiet install $($*)
 	@touch $@
@@ -83,20 +91,20 @@ ours := '.[spark]' gensim bm25s
 surprise := 'numpy<2' scikit-surprise
 lenskit := lenskit ranx
 
-bench-full: $(VENV)/peers/ours/.installed $(VENV)/peers/surprise/.installed $(VENV)/peers/lenskit/.installed  ## Run all benchmarks beside the peers (an hour, 20 GB), into build/bench-full.md
+bench-full: $(VENV)/peers/ours/.installed $(VENV)/peers/surprise/.installed $(VENV)/peers/lenskit/.installed  ## Run all benchmarks next to the peers (an hour, 20 GB), into build/bench-full.md
 	@PEERS_PYTHON="$(CURDIR)/$(call peer,surprise):$(CURDIR)/$(call peer,lenskit)" \
 		$(call peer,ours) benchmarks/run.py --full --out build/bench-full.md $(BENCH)
-	@echo "The results lie in $(CURDIR)/build/bench-full.md"
+	@echo "The results are in $(CURDIR)/build/bench-full.md"
 
 dist wheel: $(BIN)/python  ## Build an sdist, and a wheel from it, into dist/
 	@echo "== Building into dist/"
-	@$(PIP) install build
+	@$(PIP) --quiet install build
 	@rm -rf dist
 	@$(BIN)/python -m build --outdir dist . > $(VENV)/build.log 2>&1 \
 		|| { cat $(VENV)/build.log; exit 1; }
 	@ls dist
 
-smoke: dist  ## Install what dist/ has, each in an empty environment, and try it
+smoke: dist  ## Install each file of dist/ in an empty environment and try it
 	@$(BIN)/python tests/smoke.py dist/*
 
 clean:  ## Remove the environment and everything that was built

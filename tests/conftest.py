@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-settings.register_profile("no deadline", deadline=None)  # no test asserts a time
-settings.load_profile("no deadline")
+# No test asserts a time. HYPOTHESIS_PROFILE=long tries ten times as many examples.
+settings.register_profile("short", deadline=None, max_examples=30)
+settings.register_profile("long", deadline=None, max_examples=300)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))
 
 # A Java that lives for a minute has no time for its best compiler, for a threaded collector, and
 # for checking classes that come from a package.
@@ -36,6 +38,13 @@ SMALL = {
 if "COVERAGE_PROCESS_CONFIG" in os.environ:
     SMALL["spark.python.daemon.module"] = "measured_daemon"
     SMALL["spark.executorEnv.PYTHONPATH"] = str(Path(__file__).parent)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give the tests that need Spark to one worker: they share one session."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 def why_no_spark() -> str | None:
