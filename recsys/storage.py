@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import math
@@ -23,22 +22,19 @@ from recsys.atomic import old_one_of, put_in_place, unfinished_directory
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, ModelFileError
-from recsys.memory import refuse_absurd
 from recsys.models.base import Model
 from recsys.models.registry import MODELS, model_class
-from recsys.panics import panics_as_errors, reason_of_system
-from recsys.parquet.size import columns_of, too_large, unpacked_size
 
 __all__ = [
-    "DamageError",
     "FORMAT_VERSION",
-    "FileEntry",
-    "Form",
     "MANIFEST",
     "MODEL",
+    "SPARK_FORMAT",
+    "DamageError",
+    "FileEntry",
+    "Form",
     "Manifest",
     "Reading",
-    "SPARK_FORMAT",
     "Saved",
     "Writer",
     "check_files",
@@ -418,12 +414,8 @@ def writing(path: str | Path, form: Form, own: set[str], *, overwrite: bool) -> 
         with staged(target) as directory:
             yield Writer(directory, form)
     except (OSError, pl.exceptions.PolarsError) as error:
-        reason = reason_of_system(error)
-        if reason is not None:
-            raise ModelFileError(f"The {what} cannot be saved in {path}: {reason}.") from error
-        raise ModelFileError(
-            f"The {what} cannot be saved in {path}: Parquet cannot hold the metadata ({error})."
-        ) from error
+        reason = (isinstance(error, OSError) and error.strerror) or error
+        raise ModelFileError(f"The {what} cannot be saved in {path}: {reason}.") from error
 
 
 def _check_target(
@@ -762,14 +754,7 @@ def _table(directory: Path, kind: Any, manifest: Manifest) -> tuple[Ids, pl.Data
 def read_parquet(directory: Path, name: str, manifest: Manifest) -> pl.DataFrame:
     """Read a table, from memory since polars takes a path for a pattern."""
     _listed(manifest, name)
-    with panics_as_errors():
-        content = (directory / name).read_bytes()
-        reason = too_large(content, columns_of(content))
-        if reason is not None:
-            raise OSError(errno.ENOMEM, f"{name} {reason}".rstrip("."))
-        table = pl.read_parquet(content)
     try:
-        refuse_absurd(unpacked_size(table), len(content), name)
-    except DataError as error:
-        raise DamageError(str(error).rstrip(".")) from None
-    return table
+        return pl.read_parquet((directory / name).read_bytes())
+    except pl.exceptions.PanicException as error:
+        raise pl.exceptions.ComputeError(str(error)) from None

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["described_history", "load_history"]
 
 _LONG_LINE = 2**16  # characters: a line that is a header, and no id
-_WORK = 24  # bytes per row: a place in the column of users, and the index of the item
 
 
 def described_history(
@@ -150,8 +149,7 @@ def _is_of_one_user(names: list[str] | None, reader: ReaderOptions, items: Ids) 
 def _of_one_user(path: str, names: list[str], reader: ReaderOptions) -> pl.DataFrame:
     import polars as pl
 
-    from recsys.panics import reading_parquet
-    from recsys.parquet.size import too_large
+    from recsys.readers.table import reading_parquet
 
     item = column_of(names, "item", reader.item_col)
     rating = None if reader.implicit else column_of(names, "rating", reader.rating_col)
@@ -161,8 +159,6 @@ def _of_one_user(path: str, names: list[str], reader: ReaderOptions) -> pl.DataF
     chosen = [pl.col(name).alias(role) for role, name in roles.items()]
     if path.endswith(".parquet"):
         with reading_parquet(path):
-            if reason := too_large(Path(path), roles.values(), _WORK):
-                raise CommandError(f"{path} {reason}")
             return pl.scan_parquet(path, glob=False).select(chosen).collect()
     separator = _separator(path)
     try:

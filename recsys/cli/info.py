@@ -89,10 +89,10 @@ def _of_installation(ctx: click.Context) -> dict[str, dict[str, Any]]:
 
 
 def _memory() -> float | None:
-    from recsys.memory import machine_memory
-
-    found = machine_memory()
-    return None if found is None else found / 1e9
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
+    except (AttributeError, OSError, ValueError):  # a system that does not tell
+        return None
 
 
 def _kernels() -> dict[str, Any]:

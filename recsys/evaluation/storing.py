@@ -76,7 +76,6 @@ def save_split(
     """
     import polars as pl
 
-    from recsys.panics import reason_of_system
     from recsys.storage import staged
 
     target = Path(os.path.realpath(path))
@@ -92,7 +91,7 @@ def save_split(
                 _write(split, folder / name, form)
             _write_manifest(folder, {"method": "k-fold", "folds": names})
     except (OSError, pl.exceptions.PolarsError) as error:
-        reason = reason_of_system(error) or type(error).__name__
+        reason = str(error)
         raise DataError(f"The split cannot be saved in {path}: {reason}.") from error
 
 

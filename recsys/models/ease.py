@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, NoReturn, Self
@@ -12,7 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from lowrank import kernels
 from recsys.errors import DataError
-from recsys.memory import available_memory, gibibytes
 from recsys.models.base import Floats, Histories, Indices, Step, axes, check_indices
 from recsys.models.item_item import HistoryModel, weighted_matrix, weights_of
 
@@ -125,12 +125,12 @@ class EASE(HistoryModel):
 
 
 def _check_fits(n_items: int) -> None:
-    needed, free = 4 * n_items**2, available_memory()
-    if free is not None and needed > free:
+    needed, memory = 4 * n_items**2, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > memory:
         raise DataError(
-            f"The ease model needs {gibibytes(needed)} for the matrix of {n_items:,} x "
-            f"{n_items:,} items, and {gibibytes(free)} are free; use spectral or implicit-als, "
-            "which need no such matrix."
+            f"The ease model needs {needed / 2**30:.1f} GiB for the matrix of {n_items:,} x "
+            f"{n_items:,} items, and this machine has {memory / 2**30:.1f} GiB; use spectral or "
+            "implicit-als, which need no such matrix."
         )
 
 

@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from recsys.errors import DataError
-from recsys.long_fields import long_fields
-from recsys.memory import absurd, available_memory, over_memory, refuse_absurd
 from recsys.readers.layout import separator_name, without_returns
 from recsys.readers.sources import DataFile, open_data
 from recsys.readers.table import decoded_lines
@@ -303,9 +301,7 @@ _TEXT = ("text", "body", "content", "contents", "abstract", "document", "descrip
 _ID = ("id", "_id", "doc_id", "docid", "docno", "document_id", "documentid", "key")
 _TITLE = ("title", "name", "headline", "subject")
 _SAMPLE = 100
-_ROWS = 1000  # of a Parquet file, read at a time,
-_TEXTS = 2**30  # if their texts have no more bytes than this
-_DOCUMENT = 64  # bytes that are kept of each, however short: its id, places for it in lists
+_ROWS = 1000  # of a Parquet file, read at a time
 
 _SEPARATORS = ",;\t|"
 
@@ -340,14 +336,12 @@ def open_table(data: DataFile, kind: str, wanted: ColumnNames) -> Iterator[Table
     Raises
     ------
     DataError
-        If a column that was asked for is not there, none is evidently the text, or a Parquet file
-        has more rows than memory could hold.
+        If a column that was asked for is not there, or none is evidently the text.
     """
-    with long_fields():
-        layout, names, rows_of = _READERS[kind](data)
-        unit = "row" if kind == "parquet" else "line"
-        columns = _chosen(names, wanted, data.name)
-        yield Table(layout, unit, columns, rows_of(columns))
+    layout, names, rows_of = _READERS[kind](data)
+    unit = "row" if kind == "parquet" else "line"
+    columns = _chosen(names, wanted, data.name)
+    yield Table(layout, unit, columns, rows_of(columns))
 
 
 def _delimited(data: DataFile, usual: str) -> Opened:
@@ -421,49 +415,38 @@ def _check_escapes(fields: dict[str, Any], place: str) -> None:
 
 
 def _parquet(data: DataFile) -> Opened:
-    from recsys.panics import reading_parquet
-    from recsys.parquet.size import columns_of
+    import polars as pl
+
+    from recsys.readers.table import reading_parquet
 
     with reading_parquet(data.name):
-        names = columns_of(data.path)
+        names = pl.scan_parquet(data.path, glob=False).collect_schema().names()
     return "Parquet", names, lambda columns: _parquet_rows(data, columns)
 
 
 def _parquet_rows(data: DataFile, columns: ColumnNames) -> Iterator[Row]:
     names = [name for name in (columns.text, columns.id, columns.title) if name is not None]
-    from recsys.parquet.size import unpacked_size
-
-    start = length = 0
+    start = 0
     for frame in _parquet_frames(data, list(dict.fromkeys(names))):
-        length += unpacked_size(frame)
-        refuse_absurd(length, data.path.stat().st_size, data.name)
         yield from enumerate(frame.iter_rows(named=True), start + 1)
         start += len(frame)
 
 
 def _parquet_frames(data: DataFile, names: list[str]) -> Iterator[pl.DataFrame]:
-    """Read so few rows at a time that their texts fit, of which each is shorter than its page."""
+    """Read some rows at a time."""
     import polars as pl
 
-    from recsys.panics import reading_parquet
-    from recsys.parquet.size import check_pages, pages_of
+    from recsys.readers.table import reading_parquet
 
-    with reading_parquet(data.name):
-        pages = pages_of(data.path, names)
-        needed = pages.rows * _DOCUMENT + 2 * pages.largest  # as it is packed, and unpacked
-        reason = over_memory(pages.rows, needed, available_memory())
-        reason = reason or absurd(pages.largest, data.path.stat().st_size)
-        if reason is not None:
-            raise DataError(f"{data.name} {reason}")
-        check_pages(data.path, pages)
     scan = pl.scan_parquet(data.path, glob=False).select(names)
+    with reading_parquet(data.name):
+        n_rows = scan.select(pl.len()).collect().item()
     for name, dtype in scan.collect_schema().items():
         if dtype.is_nested():  # and may make much out of little, as an object of Python
             raise DataError(f"{data.name}: column {name} must be of texts; got {dtype} values.")
-    step = max(1, min(_ROWS, _TEXTS // max(1, pages.largest)))
-    for start in range(0, pages.rows, step):
+    for start in range(0, n_rows, _ROWS):
         with reading_parquet(data.name):
-            frame = scan.slice(start, step).collect()
+            frame = scan.slice(start, _ROWS).collect()
             _check_times(frame)
         yield frame
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from recsys.cli.errors import CommandError
 from recsys.cli.progress import note
-from recsys.long_fields import long_fields
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,7 +23,6 @@ __all__ = ["column_of", "first_row", "known_ids", "note_unknown", "read_ids", "s
 
 _NAMED = 3
 _LONGEST = 2**28  # bytes of a list in text, of which each line takes some 60 more in memory
-_WORK = 24  # bytes per id: places in a list and in a column, and its index
 
 
 def read_ids(path: str, kind: str) -> Sequence[Any]:
@@ -36,8 +34,7 @@ def read_ids(path: str, kind: str) -> Sequence[Any]:
     Raises
     ------
     CommandError
-        If the file is not there, is no text, has no ids, more than memory could hold, or no such
-        column.
+        If the file is not there, is no text, or has no ids or no such column.
     """
     # A pipe that is open already, as in <(command); others might be waited for without end.
     is_open = path == "-" or path.startswith("/dev/fd/")
@@ -83,9 +80,7 @@ def _from_parquet(path: str, kind: str) -> Sequence[Any]:
     import polars as pl
 
     from recsys.data.ids import as_id_series
-    from recsys.memory import available_memory, over_memory
-    from recsys.panics import reading_parquet
-    from recsys.parquet.size import too_large, unpacked_size
+    from recsys.readers.table import reading_parquet
 
     columns = first_row(path)
     if columns is None:
@@ -94,12 +89,7 @@ def _from_parquet(path: str, kind: str) -> Sequence[Any]:
     if column is None:
         raise CommandError(f"{path} has no column {kind}; it has {', '.join(columns)}.")
     with reading_parquet(path):
-        if reason := too_large(Path(path), [column], _WORK):
-            raise CommandError(f"{path} {reason}")
         ids = pl.scan_parquet(path, glob=False).select(column).collect()[column].drop_nulls()
-        # Equal texts are held once in a column, and each by itself in a list.
-        if reason := over_memory(len(ids), 2 * unpacked_size(ids.to_frame()), available_memory()):
-            raise CommandError(f"{path} {reason}")
         return as_id_series(ids, "user" if kind == "user" else "item").to_list()
 
 
@@ -110,12 +100,11 @@ def _from_text(path: str, kind: str) -> list[str]:
     if not lines:
         return []
     rows = csv.reader(lines, delimiter=separator_of(lines[0]))
-    with long_fields():
-        header = next(rows)
-        column = column_of(header, kind)
-        if column is None:
-            return [line.strip() for line in lines]
-        return list(_cells(path, rows, header.index(column)))
+    header = next(rows)
+    column = column_of(header, kind)
+    if column is None:
+        return [line.strip() for line in lines]
+    return list(_cells(path, rows, header.index(column)))
 
 
 def _cells(path: str, rows: Iterator[list[str]], position: int) -> Iterator[str]:
@@ -155,16 +144,12 @@ def first_row(path: str) -> list[str] | None:
     if path.endswith(".parquet"):
         import polars as pl
 
-        from recsys.panics import panics_as_errors
-        from recsys.parquet.size import columns_of
-
-        with suppress(pl.exceptions.PolarsError), panics_as_errors():
-            return columns_of(Path(path))
+        with suppress(pl.exceptions.PolarsError, pl.exceptions.PanicException):
+            return pl.scan_parquet(path, glob=False).collect_schema().names()
         return None
     with suppress(UnicodeDecodeError, OSError), Path(path).open(encoding="utf-8-sig") as file:
         line = next((line for line in file if line.strip()), "")
-        with long_fields():
-            return next(csv.reader([line], delimiter=separator_of(line)), None)
+        return next(csv.reader([line], delimiter=separator_of(line)), None)
     return None
 
 

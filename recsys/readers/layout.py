@@ -11,7 +11,6 @@ from itertools import islice
 from typing import Literal
 
 from recsys.errors import DataError
-from recsys.long_fields import long_fields
 from recsys.messages import shortened
 from recsys.readers.sources import DataFile
 
@@ -269,8 +268,7 @@ def _rows(lines: list[str], separator: str) -> list[list[str]]:
         cut = map(fields_of_line, lines[:_SAMPLE_ROWS])
         return [row for row in cut if any(map(str.strip, row))]
     rows = csv.reader(map(without_returns, lines), delimiter=separator)
-    with long_fields():
-        return list(islice((row for row in rows if any(map(str.strip, row))), _SAMPLE_ROWS))
+    return list(islice((row for row in rows if any(map(str.strip, row))), _SAMPLE_ROWS))
 
 
 def _is_header(first: list[str], request: Request) -> bool:

@@ -10,7 +10,6 @@ from pathlib import Path
 import polars as pl
 
 from recsys.errors import DataError
-from recsys.memory import available_memory, gibibytes
 from recsys.readers.layout import title_columns
 from recsys.readers.sources import DataFile, plain_name, titles_member
 
@@ -22,7 +21,6 @@ _U_ITEM_GENRES = (
     *("Documentary", "Drama", "Fantasy", "Film-Noir", "Horror", "Musical", "Mystery"),
     *("Romance", "Sci-Fi", "Thriller", "War", "Western"),
 )
-_CELL = 100  # bytes that a cell takes, however short
 _FEW = 10_000  # cells that may be missing, of however many
 _NO_GENRES = "(no genres listed)"
 
@@ -53,21 +51,10 @@ def read_titles(data: DataFile) -> tuple[pl.DataFrame | None, str]:
 def _text(path: Path) -> str:
     """Return a text file that is UTF-8 or, as the older MovieLens sets, Latin-1."""
     raw = path.read_bytes()
-    _refuse_large(raw)
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError:
         return raw.decode("latin-1")
-
-
-def _refuse_large(raw: bytes) -> None:
-    """Refuse what may be small where it is packed, but not as lines and cells in memory."""
-    cells = raw.count(b"\n") + max(map(raw.count, (b",", b"|", b"::")))
-    needed, free = 4 * len(raw) + _CELL * cells, available_memory()
-    if free is not None and needed > free:
-        raise DataError(
-            f"it takes about {gibibytes(needed)} in memory, and {gibibytes(free)} are free"
-        )
 
 
 def _rows(text: str, kind: str) -> pl.DataFrame | None:

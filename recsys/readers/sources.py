@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import codecs
+import csv
 import gzip
 import os
+import shutil
 import stat
 import sys
 import tempfile
@@ -18,13 +20,14 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, Protocol, cast
 
 from recsys.errors import DataError
-from recsys.memory import refuse_absurd
 from recsys.messages import close_matches
 
+csv.field_size_limit(2**31 - 1)  # a review in a table may be longer than 128 kB
+
 __all__ = [
+    "TITLE_FILES",
     "DataFile",
     "Folder",
-    "TITLE_FILES",
     "choose_member",
     "data_suffix",
     "open_data",
@@ -34,7 +37,6 @@ __all__ = [
 ]
 
 _BLOCK = 1 << 20
-_REMEDY = " Unpack it yourself if it is in order."
 _LAYERS = 3  # a zip of a gz of a ...: with more layers than this it is no data set
 _MAGIC = {b"\x1f\x8b": "gz", b"\x28\xb5\x2f\xfd": "zst", b"PK\x03\x04": "zip", b"PK\x05\x06": "zip"}
 _PARQUET = b"PAR1"
@@ -84,7 +86,7 @@ def open_data(path: str | os.PathLike[str], encoding: str | None = None) -> Iter
     Raises
     ------
     DataError
-        If there is no such file, it cannot be read, unpacked or decoded, it expands absurdly,
+        If there is no such file, it cannot be read, unpacked or decoded,
         or a directory or zip holds no ratings file that can be told from the others.
     """
     with ExitStack() as stack:
@@ -131,7 +133,7 @@ def _standard_input(scratch: _Scratch) -> DataFile:
         descriptor = sys.stdin.fileno()
     if descriptor is not None:
         refuse_endless(descriptor, "standard input")
-    local = scratch.copy(sys.stdin.buffer, None, "standard input")
+    local = scratch.copy(sys.stdin.buffer)
     return _unpacked(DataFile("standard input", local), scratch)
 
 
@@ -148,7 +150,7 @@ def _open_path(path: Path, scratch: _Scratch) -> DataFile:
         refuse_endless(path, path.name)
         if not path.is_file():  # a pipe, as in <(command): it can be read only once
             with path.open("rb") as stream:
-                data = replace(data, path=scratch.copy(stream, None, path.name), folder=None)
+                data = replace(data, path=scratch.copy(stream), folder=None)
         return _unpacked(data, scratch)
 
 
@@ -164,25 +166,21 @@ def _missing(path: Path) -> str:
     return f"There is no file {path}{hint}."
 
 
-def _unpacked(data: DataFile, scratch: _Scratch, packed_size: int | None = None) -> DataFile:
-    """Return the file with its layers of packing removed, or the ratings file of a zip.
-
-    All layers together may not expand absurdly: `packed_size` is that of the outermost one.
-    """
-    size = data.path.stat().st_size if packed_size is None else packed_size
+def _unpacked(data: DataFile, scratch: _Scratch) -> DataFile:
+    """Return the file with its layers of packing removed, or the ratings file of a zip."""
     for _ in range(_LAYERS):
         packing = _packing(data.path)
         if packing is None:
             return data
         if packing == "zip":
-            folder = _Zip(data, scratch, size)
+            folder = _Zip(data, scratch)
             member = choose_member(folder.names(), data.name)
             stem = data.name.removesuffix(".zip")
             data = DataFile(
                 f"{stem}/{member}", folder.fetch(member), data_suffix(member), folder.beside(member)
             )
         else:
-            data = replace(data, path=scratch.unpack(data.path, packing, size, data.name))
+            data = replace(data, path=scratch.unpack(data.path, packing, data.name))
     raise DataError(f"{data.name} is packed more than {_LAYERS - 1} times over; unpack it first.")
 
 
@@ -213,21 +211,17 @@ class _Scratch:
         self._count += 1
         return self._root / str(self._count)
 
-    def copy(self, source: IO[bytes], packed_size: int | None, name: str) -> Path:
-        """Copy a stream to a new file; absurd growth over the packed size is refused."""
-        target, written = self.new(), 0
+    def copy(self, source: IO[bytes]) -> Path:
+        """Copy a stream to a new file."""
+        target = self.new()
         with target.open("wb") as sink:
-            while block := source.read(_BLOCK):
-                written += len(block)
-                if packed_size is not None:
-                    refuse_absurd(written, packed_size, name, _REMEDY)
-                sink.write(block)
+            shutil.copyfileobj(source, sink, _BLOCK)
         return target
 
-    def unpack(self, path: Path, packing: str, packed_size: int, name: str) -> Path:
+    def unpack(self, path: Path, packing: str, name: str) -> Path:
         """Return the path of an unpacked copy of a gz or zst file."""
         with _readable(name), _unpacker(path, packing) as source:
-            return self.copy(source, packed_size, name)
+            return self.copy(source)
 
     def decoded(self, data: DataFile, encoding: str) -> Path:
         """Return the path of a copy in UTF-8 of a text file in another encoding."""
@@ -307,9 +301,8 @@ class _Directory:
 class _Zip:
     """The files of a zip, or of one folder in it, which are unpacked when they are asked for."""
 
-    def __init__(self, data: DataFile, scratch: _Scratch, size: int, prefix: str = "") -> None:
+    def __init__(self, data: DataFile, scratch: _Scratch, prefix: str = "") -> None:
         self._data = data
-        self._size = size
         self._scratch = scratch
         self._prefix = prefix
         with _readable(data.name), zipfile.ZipFile(data.path) as archive:
@@ -324,15 +317,14 @@ class _Zip:
         label = f"{self._data.name}/{name}"
         with _readable(label), zipfile.ZipFile(self._data.path) as archive:
             info = archive.getinfo(self._prefix + name)
-            size = min(info.compress_size, self._size)  # a zip may say what it likes of its members
             with archive.open(info) as source:
-                local = self._scratch.copy(source, size, label)
-        return _unpacked(DataFile(label, local), self._scratch, size).path
+                local = self._scratch.copy(source)
+        return _unpacked(DataFile(label, local), self._scratch).path
 
     def beside(self, member: str) -> _Zip:
         """Return the folder of the zip in which a member lies."""
         folder, slash, _ = member.rpartition("/")
-        return _Zip(self._data, self._scratch, self._size, folder + slash)
+        return _Zip(self._data, self._scratch, folder + slash)
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -16,11 +17,7 @@ import polars as pl
 from recsys.data.frames import rating_problem, unix_seconds
 from recsys.data.ids import as_strings
 from recsys.errors import DataError
-from recsys.long_fields import long_fields
-from recsys.memory import available_memory, over_memory
 from recsys.messages import shortened
-from recsys.panics import reading_parquet
-from recsys.parquet.size import columns_of, too_large
 from recsys.readers.layout import (
     Layout,
     Request,
@@ -42,13 +39,13 @@ __all__ = [
     "read_carefully",
     "read_delimited",
     "read_parquet",
+    "reading_parquet",
     "without_foreign_time",
 ]
 
 Kind = Literal["id", "integer", "float", "text"]
 
 _BLOCK = 1 << 22
-_ROW = 32  # bytes: two ids, and an index and a value in the matrix, with room to sort them
 _CANONICAL = re.compile(r"0|-?[1-9][0-9]{0,18}")
 _INTEGER = re.compile(r"-?\d{1,18}")
 
@@ -98,9 +95,6 @@ def _read_fast(data: DataFile, layout: Layout, roles: Roles) -> dict[str, pl.Ser
         return None  # a stray quote or another encoding: what follows cannot be trusted either
     kinds = {role: _kind_of(role, _sampled(layout, place)) for role, place in roles.items()}
     survey = _survey(data.path, layout.separator[:1].encode())
-    reason = over_memory(survey.lines, survey.lines * _ROW, available_memory())
-    if reason is not None:
-        raise DataError(f"{data.name} {reason}")
     columns = _scan(data, layout, roles, kinds, survey)
     if columns is None:
         return None
@@ -291,10 +285,9 @@ def _split(data: DataFile, separator: str) -> Iterator[tuple[int, list[str]]]:
     reader = csv.reader(map(without_returns, lines), delimiter=separator, strict=True)
     begin = 1
     try:
-        with long_fields():
-            for fields in reader:
-                yield begin, fields
-                begin = reader.line_num + 1
+        for fields in reader:
+            yield begin, fields
+            begin = reader.line_num + 1
     except csv.Error as error:
         raise DataError(f"{data.name}, line {begin}: the quotes don't match ({error}).") from None
 
@@ -459,7 +452,22 @@ def _is_time(value: object) -> bool:
 
 
 _SAMPLE = 100
-_WORK = 32  # bytes per row: two indices, a key and its place for sorting, the matrix
+
+
+@contextmanager
+def reading_parquet(name: str) -> Iterator[None]:
+    """Turn whatever is wrong with a Parquet file into one sentence.
+
+    Raises
+    ------
+    DataError
+        If polars or the system cannot read it.
+    """
+    try:
+        yield
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise DataError(f"{name} is a damaged Parquet file: {reason}.") from None
 
 
 def read_parquet(data: DataFile, request: Request) -> RawRatings:
@@ -468,15 +476,11 @@ def read_parquet(data: DataFile, request: Request) -> RawRatings:
     Raises
     ------
     DataError
-        If the file is damaged, has no rows or more than memory could hold, or columns are missing
-        or ambiguous.
+        If the file is damaged or has no rows, or columns are missing or ambiguous.
     """
     with reading_parquet(data.name):
-        names = columns_of(data.path)
+        names = pl.scan_parquet(data.path, glob=False).collect_schema().names()
         roles = choose_columns(names, request, data.name)
-        reason = too_large(data.path, [names[place] for _, place in roles.items()], _WORK)
-        if reason is not None:
-            raise DataError(f"{data.name} {reason}")
         scan = pl.scan_parquet(data.path, glob=False)
         times = [] if roles.time is None else _head(scan, names[roles.time])
         roles, remarks = without_foreign_time(roles, names, times, request)

@@ -21,9 +21,6 @@ from lowrank.spark.rows import without_word_of_pandas
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, EngineError, ModelFileError, RecsysError
-from recsys.memory import machine_memory
-from recsys.panics import panics_as_errors
-from recsys.parquet.size import columns_of, too_large
 from recsys.spark.results import MANIFEST, MODELS, SparkModel, model_class, parse_manifest
 
 if TYPE_CHECKING:
@@ -295,8 +292,9 @@ def memory_needed(result: SparkModel) -> int:
 
 
 def _require_memory(result: SparkModel) -> None:
-    needed, there = memory_needed(result), machine_memory()
-    if there is not None and needed > _SHARE_OF_MEMORY * there:
+    needed = memory_needed(result)
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > _SHARE_OF_MEMORY * there:
         raise ModelFileError(
             f"The model {result.path} needs about {needed / 1e9:.1f} GB of memory here, of "
             f"{there / 1e9:.1f} GB; ask it on the cluster (--engine spark)."
@@ -312,12 +310,10 @@ def _table(result: SparkModel, name: str) -> pl.DataFrame:
 
 
 def _part(file: Path) -> pl.DataFrame:
-    content = file.read_bytes()  # since polars takes a path for a pattern
-    with panics_as_errors():
-        reason = too_large(content, columns_of(content))
-        if reason is not None:
-            raise ModelFileError(f"{file} {reason}")
-        return pl.read_parquet(content)
+    try:
+        return pl.read_parquet(file, glob=False)
+    except pl.exceptions.PanicException as error:
+        raise pl.exceptions.ComputeError(str(error)) from None
 
 
 def _ratings(result: SparkModel, users: pl.DataFrame, items: pl.DataFrame) -> Ratings:

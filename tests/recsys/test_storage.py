@@ -320,16 +320,6 @@ def test_a_full_disk_is_said(recommender, tmp_path, monkeypatch):
         recommender.save(tmp_path / "m")
 
 
-def test_metadata_that_parquet_cannot_hold_is_said(tmp_path):
-    things = pl.Series("thing", [object(), object()], dtype=pl.Object)
-    info = pl.DataFrame({"item": [1, 2], "thing": things})
-    frame = pl.DataFrame({"user": [1, 2], "item": [1, 2]})
-    fitted = Recommender("popular").fit(Ratings.from_frame(frame, item_info=info))
-    with pytest.raises(ModelFileError, match=r"m: Parquet cannot hold the metadata \(cannot write"):
-        fitted.save(tmp_path / "m")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_directories_are_not_opened_on_windows(tmp_path, monkeypatch):
     calls = []
     system = SimpleNamespace(name="nt", open=lambda *_: calls.append("open"))

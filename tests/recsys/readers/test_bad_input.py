@@ -10,7 +10,6 @@ import pytest
 
 from recsys.errors import DataError
 from recsys.readers import Loaded, read_ratings, read_raw
-from recsys.readers import table as delimited
 from recsys.readers.layout import Request
 from recsys.readers.sources import DataFile
 
@@ -228,13 +227,6 @@ def test_json_of_absurd_depth_or_length(read: Read, value: str) -> None:
         read(good + f'{{"user": 1, "item": {value}}}\n', "r.jsonl")
 
 
-def test_a_title_of_absurd_length_is_left_alone(read: Read, tmp_path: Path) -> None:
-    (tmp_path / "items.csv").write_text("item,title\n10," + "x" * 200_000 + "\n")
-    (tmp_path / "ratings.csv").write_text(HEADER + GOOD)
-    loaded = read_ratings(tmp_path / "ratings.csv")
-    assert "items.csv not used: field larger than field limit" in loaded.decision
-
-
 def test_lines_that_end_in_carriage_returns_alone(read: Read) -> None:
     with pytest.raises(DataError, match="ends its lines with carriage returns alone; write them"):
         read("user,item,rating\r1,10,4\r2,20,3\r")
@@ -327,11 +319,3 @@ def test_times_of_absurd_length(tmp_path: Path, suffix: str) -> None:
     assert said in read_ratings(path).decision
 
 
-def test_more_lines_than_memory_are_refused(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Equal lines pack two hundred to one."""
-    text = "user,item\n" + "1,2\n" * 99
-    monkeypatch.setattr(delimited, "available_memory", lambda: 3200)
-    assert read(text).ratings.n_ratings == 1
-    monkeypatch.setattr(delimited, "available_memory", lambda: 3199)
-    with pytest.raises(DataError, match=r"has 100 rows, which take at least 0\.0 GiB in memory"):
-        read(text)

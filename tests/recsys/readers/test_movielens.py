@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from recsys.readers import Loaded, movielens, read_ratings
+from recsys.readers import Loaded, read_ratings
 
 Read = Callable[..., Loaded]
 
@@ -136,18 +136,6 @@ def test_a_wide_header_does_not_make_every_row_wide(tmp_path: Path) -> None:
     loaded = read_ratings(tmp_path)
     assert loaded.ratings.titles is None
     assert "items.csv not used: most of its rows are shorter than the 100,002" in loaded.decision
-
-
-def test_titles_that_would_not_fit_into_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "ratings.csv").write_text("userId,movieId,rating\n1,1,5\n")
-    (tmp_path / "items.csv").write_text("item,title\n1,x\n")
-    needed = 4 * 15 + 100 * 4
-    monkeypatch.setattr(movielens, "available_memory", lambda: needed)
-    assert "titles from items.csv" in read_ratings(tmp_path).decision
-    monkeypatch.setattr(movielens, "available_memory", lambda: needed - 1)
-    assert "items.csv not used: it takes about 0.0 GiB in memory" in read_ratings(tmp_path).decision
 
 
 def test_names_of_columns_are_never_the_same(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """`als` and implicit ALS on Spark: the model of the local engine, openable on one machine."""
 
 import json
-from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -284,21 +283,3 @@ def test_what_is_no_manifest(tmp_path, content, message):
         read_result(tmp_path)
 
 
-def test_what_is_too_large_for_one_machine_is_not_opened(copied, monkeypatch):
-    from recsys.spark import session as opening
-
-    needed = opening.memory_needed(opening.read_result(copied))
-    monkeypatch.setattr(opening, "machine_memory", lambda: needed)
-    with pytest.raises(ModelFileError, match=r"GB of memory here, of .* GB; ask it on the cluster"):
-        Recommender.load(copied)
-    larger = opening.read_result(copied)
-    larger = replace(larger, training=larger.training | {"ratings": 10**10})
-    assert opening.memory_needed(larger) > 8 * 10**10
-
-
-def test_a_table_that_does_not_fit_is_not_read(copied, monkeypatch):
-    from recsys.parquet import size
-
-    monkeypatch.setattr(size, "available_memory", lambda: 100)
-    with pytest.raises(ModelFileError, match=r"users/part-.*parquet has .* rows?, which take"):
-        Recommender.load(copied)
