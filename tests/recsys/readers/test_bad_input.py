@@ -317,5 +317,3 @@ def test_times_of_absurd_length(tmp_path: Path, suffix: str) -> None:
     (alone.write_csv if suffix == "csv" else alone.write_parquet)(path)
     said = f"timestamp not used ('2024-01-31{'x' * 30}...' is no time that can be read)"
     assert said in read_ratings(path).decision
-
-

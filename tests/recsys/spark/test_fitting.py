@@ -281,5 +281,3 @@ def test_what_is_no_manifest(tmp_path, content, message):
         (tmp_path / "model.json").write_text(content)
     with pytest.raises(ModelFileError, match=message):
         read_result(tmp_path)
-
-
