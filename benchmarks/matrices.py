@@ -16,7 +16,7 @@ __all__ = ["cranfield", "decaying", "degree_normalised", "gowalla", "movielens_s
 
 def gowalla() -> sp.csr_array:
     """Return the published training part of Gowalla: 29,858 users x 40,981 places, all ones."""
-    return read_ratings(datasets() / "gowalla" / "train.txt").ratings.matrix
+    return read_ratings(datasets() / "gowalla" / "train.txt").matrix
 
 
 def degree_normalised(A: sp.csr_array) -> sp.csr_array:

@@ -100,7 +100,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--splits", type=int, default=5)
     splits = parser.parse_args().splits
-    ratings = read_ratings(datasets() / "ml-latest-small").ratings
+    ratings = read_ratings(datasets() / "ml-latest-small")
     pythons = [p for p in os.environ.get("PEERS_PYTHON", "").split(os.pathsep) if p]
     if not pythons:
         print("No peers: PEERS_PYTHON names no Python that has them.", file=sys.stderr)

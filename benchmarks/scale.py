@@ -52,7 +52,7 @@ def measure(factors: int, path: str) -> None:
 
     model = str(Path(path).with_name("model"))
     fitted = Recommender("als", factors=factors, iterations=SWEEPS, tol=0.0)
-    ratings = [stage("read", lambda: read_ratings(path).ratings)]
+    ratings = [stage("read", lambda: read_ratings(path))]
     n_users = ratings[0].n_users
     stage("fit", lambda: fitted.fit(ratings.pop()))
     stage("save", lambda: fitted.save(model, overwrite=True))

@@ -194,7 +194,7 @@ def main() -> None:
     parser.add_argument("--factors", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
-    ratings = read_ratings(datasets() / "gowalla" / "train.txt").ratings
+    ratings = read_ratings(datasets() / "gowalla" / "train.txt")
     rows = []
     for name, fitted in (("SVD", svd_factors), ("ALS", als_factors)):
         rows += measure(name, ratings, fitted(ratings, arguments.factors), arguments.repeats)

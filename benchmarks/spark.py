@@ -58,7 +58,7 @@ def on_spark(file: Path, factors: int, folder: Path) -> dict[str, float]:
 def on_this_machine(file: Path, factors: int) -> dict[str, float]:
     """Fit with the local engine; seconds of reading, of a sweep, and of all."""
     start = time.perf_counter()
-    ratings = read_ratings(file).ratings
+    ratings = read_ratings(file)
     read = time.perf_counter()
     heard = [read]
     model = make_model("als", factors=factors, iterations=6, tol=0)

@@ -62,7 +62,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         bare, model = Path(folder, "bare.py"), Path(folder, "model")
         bare.write_text(BARE_CLICK)
-        ratings = read_ratings(sample_path()).ratings
+        ratings = read_ratings(sample_path())
         Recommender("als").fit(ratings).save(model)
         user = str(ratings.users.values[0])
         recsys, python = recsys_command(), [sys.executable]

@@ -61,12 +61,12 @@ PUBLISHED = {
 
 def gowalla() -> Split:
     folder = datasets() / "gowalla"
-    train, test = (read_ratings(folder / f"{part}.txt").ratings for part in ("train", "test"))
+    train, test = (read_ratings(folder / f"{part}.txt") for part in ("train", "test"))
     return split_from_pair(train, test)
 
 
 def ml_latest_small() -> Split:
-    ratings = read_ratings(datasets() / "ml-latest-small").ratings.to_frame()
+    ratings = read_ratings(datasets() / "ml-latest-small").to_frame()
     likes = ratings.filter(ratings["rating"] >= LIKED).select("user", "item")
     return fifth_of_each_user(Ratings.from_frame(likes), seed=42)
 

@@ -51,6 +51,6 @@ def draw(places: np.ndarray, genres: np.ndarray) -> None:
 
 
 if __name__ == "__main__":
-    data = read_ratings(sample_path()).ratings
+    data = read_ratings(sample_path())
     recommender = Recommender("als").fit(data)
     draw(item_map(recommender.model.item_factors), main_genres(data))

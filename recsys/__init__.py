@@ -4,7 +4,7 @@
 
     from recsys import Recommender, read_ratings
 
-    ratings = read_ratings("ratings.csv").ratings
+    ratings = read_ratings("ratings.csv")
     recommender = Recommender("als", factors=32).fit(ratings)
     recommender.recommend(42, n=10)
 

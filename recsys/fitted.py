@@ -33,10 +33,6 @@ def check_ratings(given: object, name: str = "ratings") -> None:
     """
     from recsys.data.ratings import Ratings
 
-    if isinstance(getattr(given, "ratings", None), Ratings):
-        raise DataError(
-            f"{name} must be Ratings; got {type(given).__name__}, whose `ratings` they are."
-        )
     if not isinstance(given, Ratings):
         raise DataError(
             f"{name} must be Ratings; got {type(given).__name__}. Ratings.from_frame makes them "

@@ -17,7 +17,7 @@ NOTES = "The nurse called the doctor.\nThe doctor came by tram.\nBatman drew a b
 LIBRARY = """
 from lowrank import PCA, kernels, truncated_svd
 from recsys import Recommender, read_ratings, sample_path
-ratings = read_ratings(sample_path()).ratings
+ratings = read_ratings(sample_path())
 top = Recommender.load("model").recommend(1089, n=1)["title"][0]
 assert top == "Nosferatu", top
 assert truncated_svd(ratings.matrix, k=5, random_state=0).s.shape == (5,)

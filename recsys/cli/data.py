@@ -75,10 +75,10 @@ def inspect(ratings: str, output: Output, reader: ReaderOptions) -> None:
     from recsys.cli.inputs import read_path
     from recsys.cli.output import write_facts
 
-    loaded = read_path(ratings, reader)
-    note(loaded.decision)
-    facts = describe(loaded.ratings)
-    document = {"command": "data inspect", "read_as": loaded.decision, **facts}
+    found = read_path(ratings, reader)
+    note(str(found.source))
+    facts = describe(found)
+    document = {"command": "data inspect", "read_as": str(found.source), **facts}
     write_facts(facts, output, document)
 
 

@@ -185,9 +185,9 @@ def _of_users(path: str, reader: ReaderOptions) -> pl.DataFrame:
     from recsys.readers.sources import open_data
 
     request = Request(
-        user_col=reader.user_col,
-        item_col=reader.item_col,
-        rating_col=reader.rating_col,
+        user=reader.user_col,
+        item=reader.item_col,
+        rating=reader.rating_col,
         sep=reader.sep,
         encoding=reader.encoding,
         implicit=reader.implicit,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import polars as pl
 
     from recsys.data.ratings import Ratings
-    from recsys.readers import Loaded
     from recsys.recommender import Recommender
 
 __all__ = [
@@ -41,22 +40,22 @@ STDIN = "-"
 MODEL_MARK = "model.json"
 
 
-def read_path(path: str, reader: ReaderOptions) -> Loaded:
-    """Read ratings, with what the reader decided."""
+def read_path(path: str, reader: ReaderOptions) -> Ratings:
+    """Read ratings; how they were read is their `source`."""
     require_path(path)
     if is_model(path):
         raise CommandError(f"{path} is a saved model; this verb needs a file of ratings.")
     from recsys.readers import read_ratings
 
     with Activity(f"Reading {path}"):
-        return read_ratings(path, **asdict(reader))
+        return read_ratings(path, **reader.keywords())
 
 
 def load_ratings(path: str, reader: ReaderOptions) -> Ratings:
     """Read ratings and say in one line how they were understood."""
-    loaded = read_path(path, reader)
-    note(loaded.decision)
-    return loaded.ratings
+    ratings = read_path(path, reader)
+    note(str(ratings.source))
+    return ratings
 
 
 def load_pairs(path: str, reader: ReaderOptions | None) -> pl.DataFrame:
@@ -70,8 +69,8 @@ def load_pairs(path: str, reader: ReaderOptions | None) -> pl.DataFrame:
     require_path(path)
     chosen = reader or ReaderOptions()
     request = Request(
-        user_col=chosen.user_col,
-        item_col=chosen.item_col,
+        user=chosen.user_col,
+        item=chosen.item_col,
         sep=chosen.sep,
         encoding=chosen.encoding,
         implicit=True,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -70,6 +70,12 @@ class ReaderOptions:
     encoding: str | None = None
     duplicates: str = "last"
     implicit: bool = False
+
+    def keywords(self) -> dict[str, Any]:
+        """Return the keywords of `recsys.readers.read_ratings`."""
+        renamed = {"user_col": "user", "item_col": "item", "rating_col": "rating"}
+        renamed["time_col"] = "timestamp"
+        return {renamed.get(name, name): value for name, value in asdict(self).items()}
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import polars as pl
     from rich.text import Text
 
-__all__ = ["FORMATS", "Facts", "Output", "SCHEMA", "Sink", "atomic_file", "render", "write_facts"]
+__all__ = ["FORMATS", "SCHEMA", "Facts", "Output", "Sink", "atomic_file", "render", "write_facts"]
 
 FORMATS = ("table", "csv", "tsv", "json", "jsonl", "parquet")
 SCHEMA = 1

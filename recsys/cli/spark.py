@@ -170,10 +170,10 @@ def _request(reader: ReaderOptions) -> Request:
     from recsys.readers.layout import Request
 
     return Request(
-        user_col=reader.user_col,
-        item_col=reader.item_col,
-        rating_col=reader.rating_col,
-        time_col=reader.time_col,
+        user=reader.user_col,
+        item=reader.item_col,
+        rating=reader.rating_col,
+        timestamp=reader.time_col,
         sep=reader.sep,
         encoding=reader.encoding,
         implicit=reader.implicit,

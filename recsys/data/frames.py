@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,11 @@ from recsys.data.ids import Ids, Kind, row_place
 from recsys.errors import DataError
 from recsys.messages import shortened
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 __all__ = [
+    "FrameLike",
     "column",
     "column_names",
     "encode",
@@ -29,6 +33,18 @@ __all__ = [
 ]
 
 Place = Callable[[int], str]
+
+
+class ArrowStream(Protocol):
+    """Any object with the Arrow C stream interface: tables of pyarrow, DuckDB, pandas 2.2, ..."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None, /) -> object:
+        """Return a capsule with the stream."""
+        ...
+
+
+FrameLike: TypeAlias = "pl.DataFrame | pl.LazyFrame | pd.DataFrame | ArrowStream"
+"""Frames that every door takes."""
 
 # Magnitudes beyond which a whole column of times is taken for milli-, micro- or nanoseconds:
 # in seconds, 1e11 is the year 5138.

@@ -35,7 +35,38 @@ from recsys.messages import counted
 if TYPE_CHECKING:
     import scipy.sparse as sp
 
-__all__ = ["Ratings", "build_ratings"]
+__all__ = ["Ratings", "Source", "build_ratings"]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Origin of ratings that were read from a file; `str()` of it is one sentence.
+
+    Attributes
+    ----------
+    name : str
+        Name of the file, such as "ml-1m/ratings.dat".
+    layout : str
+        Format and columns, such as "comma-separated, user = userId, item = movieId".
+    titles : str
+        Where titles come from, or why a file of titles is not used; empty without one.
+    duplicates : str
+        Number of repeated (user, item) pairs and what became of them.
+
+    Examples
+    --------
+    >>> print(Source("r.csv", "comma-separated, user = user, item = item"))
+    r.csv: comma-separated, user = user, item = item; no duplicates
+    """
+
+    name: str
+    layout: str
+    titles: str = ""
+    duplicates: str = "no duplicates"
+
+    def __str__(self) -> str:
+        remarks = filter(None, (self.layout, self.titles, self.duplicates))
+        return f"{self.name}: {'; '.join(remarks)}"
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -65,6 +96,8 @@ class Ratings:
         What else is known: column "item" ("user") with ids, and e.g. "title", "genres", "year".
     n_duplicates : int
         Rows that were merged or dropped because their (user, item) pair was there already.
+    source : Source or None
+        How the file was read that they come from.
 
     Examples
     --------
@@ -83,6 +116,7 @@ class Ratings:
     item_info: pl.DataFrame | None = None
     user_info: pl.DataFrame | None = None
     n_duplicates: int = 0
+    source: Source | None = None
 
     def __post_init__(self) -> None:
         self._freeze("indptr", np.int64, len(self.users) + 1)

@@ -207,7 +207,7 @@ def evaluate(
     Examples
     --------
     >>> import recsys
-    >>> ratings = recsys.read_ratings(recsys.sample_path()).ratings
+    >>> ratings = recsys.read_ratings(recsys.sample_path())
     >>> split = recsys.random_split(ratings, seed=1)
     >>> found = evaluate(["popular", "random"], split, n=[5, 10], metrics=["ndcg"])
     >>> found.table.columns[:3]

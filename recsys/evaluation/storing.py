@@ -247,7 +247,7 @@ def _read_one(folder: Path, read: Read | None) -> Split:
 def _plain_read(path: Path) -> Ratings:
     from recsys.readers import read_ratings
 
-    return read_ratings(path).ratings
+    return read_ratings(path)
 
 
 def _write(split: Split, folder: Path, form: str) -> None:

@@ -207,7 +207,7 @@ def tune(
     Examples
     --------
     >>> import recsys
-    >>> ratings = recsys.read_ratings(recsys.sample_path()).ratings
+    >>> ratings = recsys.read_ratings(recsys.sample_path())
     >>> found = tune("als", ratings, sampler="grid", trials=9, fixed={"factors": 8})
     >>> found.best.value < found.trials[0].value
     True

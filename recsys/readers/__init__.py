@@ -1,60 +1,53 @@
-"""Files of ratings, in the layouts they come in, as `Ratings`."""
+"""Readers of ratings: files in the layouts they come in, and frames."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from recsys.data.csr import check_policy
-from recsys.data.ratings import Ratings, build_ratings
+from recsys.data.frames import FrameLike, column, column_names, to_polars
+from recsys.data.ratings import Ratings, Source, build_ratings
 from recsys.readers.jsonl import read_jsonl
-from recsys.readers.layout import Request, detect
+from recsys.readers.layout import Request, choose_columns, detect
 from recsys.readers.lightgcn import read_lightgcn
 from recsys.readers.movielens import read_titles
 from recsys.readers.sources import DataFile, open_data
 from recsys.readers.table import RawRatings, read_delimited, read_parquet
 
-__all__ = ["Loaded", "read_ratings"]
+__all__ = ["as_ratings", "read_ratings"]
 
 _KEPT = {"last": "last kept", "first": "first kept", "mean": "averaged", "sum": "summed"}
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """Ratings from a file, and one line that says how the file was understood."""
-
-    ratings: Ratings
-    decision: str
 
 
 def read_ratings(
     path: str | os.PathLike[str],
     *,
-    user_col: str | int | None = None,
-    item_col: str | int | None = None,
-    rating_col: str | int | None = None,
-    time_col: str | int | None = None,
+    user: str | int | None = None,
+    item: str | int | None = None,
+    rating: str | int | None = None,
+    timestamp: str | int | None = None,
     sep: str | None = None,
     encoding: str | None = None,
     duplicates: str = "last",
     implicit: bool = False,
-) -> Loaded:
+) -> Ratings:
     """Read ratings from a file, a directory or zip that holds one, or standard input.
 
     Recognised by content: the MovieLens layouts (ratings.csv; ratings.dat with "::"; u.data),
     LightGCN lines (user item item ...), text with comma, tab, semicolon, bar or space between
     columns, JSON lines and Parquet; each also in gz, zst or zip. Titles are read from
-    movies.csv, movies.dat, u.item or items.csv beside the ratings.
+    movies.csv, movies.dat, u.item or items.csv next to the ratings.
 
     Parameters
     ----------
     path : path
         "-" is standard input.
-    user_col, item_col, rating_col, time_col : str or int, optional
+    user, item, rating, timestamp : str or int, optional
         Names of columns, where the usual ones (userId, movieId, asin, stars, timestamp, ...) are
         not there or several are; numbers from 1 in a file without header.
     sep : str, optional
-        What separates columns: one character, "tab" or "::".
+        Separator of the columns: one character, "tab" or "::".
     encoding : str, optional
         Encoding of a text file; UTF-8 if not given.
     duplicates : {"last", "first", "mean", "sum", "error"}
@@ -64,23 +57,21 @@ def read_ratings(
 
     Returns
     -------
-    Loaded
-        ratings, and decision: what the file was taken for, in one line. Ids stay as given: a
-        column of text is integers only if each value is written as an integer is printed, so
-        "007" stays "007". Rows with nothing in them are skipped.
+    Ratings
+        Their `source` says how the file was understood. Ids stay as given: a column of text is
+        integers only if each value is written as an integer is printed, so "007" stays "007".
+        Blank rows are skipped.
 
     Raises
     ------
     DataError
         If the file is missing, empty, damaged or binary; columns are missing or ambiguous; a
-        row is ragged; an id, rating or time is missing or cannot be read. Line and text are
-        named.
+        row is ragged; an id, rating or timestamp is missing or cannot be read. The message names
+        line and text.
     """
     check_policy(duplicates)
-    user, item, rating, time = (
-        None if name is None else str(name) for name in (user_col, item_col, rating_col, time_col)
-    )
-    request = Request(user, item, rating, time, sep, encoding, implicit)
+    names = (None if name is None else str(name) for name in (user, item, rating, timestamp))
+    request = Request(*names, sep, encoding, implicit)
     with open_data(path, encoding) as data:
         raw = read_raw(data, request)
         titles, remark = read_titles(data)
@@ -93,11 +84,35 @@ def read_ratings(
         )
     if ratings.item_info is not None and ratings.item_info.is_empty():
         ratings, remark = replace(ratings, item_info=None), f"{remark} not used (other ids)"
-    said = [f"{data.name}: {raw.decision}"]
-    if remark:
-        said.append(remark if ratings.item_info is None else f"titles from {remark}")
-    said.append(_said_of_duplicates(ratings.n_duplicates, duplicates))
-    return Loaded(ratings, "; ".join(said))
+    elif ratings.item_info is not None:
+        remark = f"titles from {remark}"
+    count = ratings.n_duplicates
+    repeated = f"{count:,} duplicate{'s' * (count > 1)} ({_KEPT[duplicates]})" if count else ""
+    source = Source(data.name, raw.decision, remark, repeated or "no duplicates")
+    return replace(ratings, source=source)
+
+
+def as_ratings(data: Ratings | FrameLike | str | os.PathLike[str]) -> Ratings:
+    """Return ratings as they are, and build them from a frame or a path.
+
+    Parameters
+    ----------
+    data : Ratings, frame, or path
+        Of a frame, the columns are found by their usual names, as in a file.
+
+    Raises
+    ------
+    DataError
+        As `read_ratings` and `Ratings.from_frame`; also if it is none of these.
+    """
+    if isinstance(data, Ratings):
+        return data
+    if isinstance(data, str | os.PathLike):
+        return read_ratings(data)
+    frame = to_polars(data)
+    names = column_names(frame)
+    roles = choose_columns(names, Request(), "The frame")
+    return build_ratings({role: column(frame, names[place]) for role, place in roles.items()})
 
 
 def read_raw(data: DataFile, request: Request) -> RawRatings:
@@ -110,9 +125,3 @@ def read_raw(data: DataFile, request: Request) -> RawRatings:
     if layout.kind == "lightgcn":
         return read_lightgcn(data)
     return read_delimited(data, layout, request)
-
-
-def _said_of_duplicates(count: int, policy: str) -> str:
-    if not count:
-        return "no duplicates"
-    return f"{count:,} duplicate{'s' if count > 1 else ''} ({_KEPT[policy]})"

@@ -34,7 +34,9 @@ def read_jsonl(data: DataFile, request: Request) -> RawRatings:
     sample = [fields for _, fields in islice(_objects(data), _SAMPLE)]
     names = list(dict.fromkeys(name for fields in sample for name in fields))
     roles = choose_columns(names, request, data.name)
-    times = [] if roles.time is None else [fields.get(names[roles.time]) for fields in sample]
+    times = (
+        [] if roles.timestamp is None else [fields.get(names[roles.timestamp]) for fields in sample]
+    )
     roles, remarks = without_foreign_time(roles, names, times, request)
     columns = _read_fast(data, names, roles, sample)
     if columns is None:

@@ -302,15 +302,13 @@ def _positional_name(number: str, role: str, request: Request) -> str:
     """Return a column's role, or its number if it was asked for so, or another for the role."""
     if role in request.asked:
         return role
-    elsewhere = request.column_for("time" if role == "timestamp" else role) is not None
+    elsewhere = request.column_for(role) is not None
     return number if elsewhere or number in request.asked else role
 
 
 def _is_number(field: str) -> bool:
     return re.fullmatch(r"[-+]?(\d+[.,]?\d*|\.\d+)([eE][-+]?\d+)?", field) is not None
 
-
-Role = Literal["user", "item", "rating", "time"]
 
 # Names in tiers: one of an earlier tier wins over those of later ones; two of one tier are
 # ambiguous. Compared in lower case, without anything but letters and digits.
@@ -334,7 +332,7 @@ _ALIASES: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"rating", "ratings", "score", "stars", "overall", "bookrating", "movierating"}),
         frozenset({"value", "count", "plays", "playcount", "weight", "listens", "clicks"}),
     ),
-    "time": (
+    "timestamp": (
         frozenset({"timestamp", "ts", "unixreviewtime", "unixtime"}),
         frozenset({"time", "datetime"}),
         frozenset({"date", "createdat", "eventtime"}),
@@ -347,7 +345,7 @@ _OPTIONS = {
     "user": "--user-col",
     "item": "--item-col",
     "rating": "--rating-col",
-    "time": "--time-col",
+    "timestamp": "--time-col",
 }
 
 
@@ -355,10 +353,10 @@ _OPTIONS = {
 class Request:
     """What the caller said about the file: names of columns, and how to take it."""
 
-    user_col: str | None = None
-    item_col: str | None = None
-    rating_col: str | None = None
-    time_col: str | None = None
+    user: str | None = None
+    item: str | None = None
+    rating: str | None = None
+    timestamp: str | None = None
     sep: str | None = None
     encoding: str | None = None
     implicit: bool = False
@@ -366,10 +364,10 @@ class Request:
     def column_for(self, role: str) -> str | None:
         """Return the column that was asked for in a role."""
         named: dict[str, str | None] = {
-            "user": self.user_col,
-            "item": self.item_col,
-            "rating": self.rating_col,
-            "time": self.time_col,
+            "user": self.user,
+            "item": self.item,
+            "rating": self.rating,
+            "timestamp": self.timestamp,
         }
         return named[role]
 
@@ -387,13 +385,13 @@ class Roles:
     user: int
     item: int
     rating: int | None
-    time: int | None
+    timestamp: int | None
 
     def items(self) -> list[tuple[str, int]]:
         """Return (role, position) for each role that is filled."""
         pairs = [("user", self.user), ("item", self.item)]
         pairs += [("rating", self.rating)] if self.rating is not None else []
-        pairs += [("timestamp", self.time)] if self.time is not None else []
+        pairs += [("timestamp", self.timestamp)] if self.timestamp is not None else []
         return pairs
 
 
@@ -426,7 +424,7 @@ def choose_columns(names: Sequence[str], request: Request, where: str) -> Roles:
     user, item = chosen["user"], chosen["item"]
     if user is None or item is None:
         raise DataError(_what_is_missing(chosen, names, where))
-    return Roles(user, item, None if request.implicit else chosen["rating"], chosen["time"])
+    return Roles(user, item, None if request.implicit else chosen["rating"], chosen["timestamp"])
 
 
 def _what_is_missing(chosen: dict[str, int | None], names: Sequence[str], where: str) -> str:

@@ -63,7 +63,7 @@ def read_delimited(data: DataFile, layout: Layout, request: Request) -> RawRatin
     roles = _roles_of(layout, request, data.name)
     if not layout.sample:
         raise DataError(f"{data.name} has a header but no rows.")
-    times = [] if roles.time is None else _sampled(layout, roles.time)
+    times = [] if roles.timestamp is None else _sampled(layout, roles.timestamp)
     roles, remarks = without_foreign_time(roles, layout.names, times, request)
     columns = _read_fast(data, layout, roles)
     if columns is None:
@@ -401,7 +401,7 @@ def describe_roles(roles: Roles, names: Sequence[str], remarks: Sequence[str] = 
     `remarks` are said as well; a column that one begins with is not named twice.
     """
     labels = [("user", roles.user), ("item", roles.item), ("rating", roles.rating)]
-    labels.append(("time", roles.time))
+    labels.append(("timestamp", roles.timestamp))
     said = [f"{label} = {names[place]}" for label, place in labels if place is not None]
     if roles.rating is None:
         said.append("no rating: implicit feedback")
@@ -409,7 +409,7 @@ def describe_roles(roles: Roles, names: Sequence[str], remarks: Sequence[str] = 
     used = {place for _, place in roles.items()}
     unused = [name for place, name in enumerate(names) if place not in used and name]
     unused = [name for name in unused if not any(r.startswith(f"{name} ") for r in remarks)]
-    if unused and (roles.rating is None or roles.time is None):
+    if unused and (roles.rating is None or roles.timestamp is None):
         more = f" and {len(unused) - _NAMED:,} more" if len(unused) > _NAMED else ""
         said.append(f"not used: {', '.join(unused[:_NAMED])}{more}")
     return ", ".join(said)
@@ -435,12 +435,12 @@ def without_foreign_time(
     list of str
         What to say about it, if anything.
     """
-    if roles.time is None or request.time_col is not None or any(map(_is_time, sample)):
+    if roles.timestamp is None or request.timestamp is not None or any(map(_is_time, sample)):
         return roles, []
     value = next((value for value in sample if value not in (None, "")), "")
     shown = repr(shortened(value)) if isinstance(value, str) else repr(value)
-    remark = f"{names[roles.time]} not used ({shown} is no time that can be read)"
-    return replace(roles, time=None), [remark]
+    remark = f"{names[roles.timestamp]} not used ({shown} is no time that can be read)"
+    return replace(roles, timestamp=None), [remark]
 
 
 def _is_time(value: object) -> bool:
@@ -482,7 +482,7 @@ def read_parquet(data: DataFile, request: Request) -> RawRatings:
         names = pl.scan_parquet(data.path, glob=False).collect_schema().names()
         roles = choose_columns(names, request, data.name)
         scan = pl.scan_parquet(data.path, glob=False)
-        times = [] if roles.time is None else _head(scan, names[roles.time])
+        times = [] if roles.timestamp is None else _head(scan, names[roles.timestamp])
         roles, remarks = without_foreign_time(roles, names, times, request)
         chosen = {role: names[place] for role, place in roles.items()}
         frame = scan.select(pl.col(name).alias(role) for role, name in chosen.items())

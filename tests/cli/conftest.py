@@ -76,7 +76,7 @@ def model(ratings: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     from recsys import Recommender, read_ratings
 
     path = tmp_path_factory.mktemp("models") / "model"
-    Recommender("als", factors=4).fit(read_ratings(ratings).ratings).save(path)
+    Recommender("als", factors=4).fit(read_ratings(ratings)).save(path)
     return path
 
 

@@ -30,7 +30,7 @@ def loaded(model):
 @pytest.fixture(scope="module")
 def contacts(ratings, tmp_path_factory):
     path = tmp_path_factory.mktemp("contacts") / "model"
-    found = read_ratings(ratings, implicit=True).ratings
+    found = read_ratings(ratings, implicit=True)
     Recommender("popular").fit(found).save(path)
     return path
 

@@ -76,7 +76,7 @@ def test_the_test_part_is_never_looked_at(run, ratings):
     from recsys import read_ratings
     from recsys.evaluation import time_split
 
-    split = time_split(read_ratings(ratings).ratings)
+    split = time_split(read_ratings(ratings))
 
     def tuned(part):
         others = part.to_frame().select("user", "item").with_columns(other=pl.lit(3.0))
@@ -209,7 +209,7 @@ def test_refusals(run, args, code, message):
 
 def test_a_folder_with_a_split_of_an_unknown_kind(run, ratings):
     """How it was made is not known, so the validation part is what it is by default."""
-    parts = random_split(read_ratings(ratings).ratings, 0.2, seed=1)
+    parts = random_split(read_ratings(ratings), 0.2, seed=1)
     save_split(split_from_pair(parts.train, parts.test), "parts")
     tuning = [*QUICK, "--model", "bias", "--json"]
     found = document(run("tune", "parts", *tuning))

@@ -407,7 +407,7 @@ def test_predict_without_an_item_column(run, model):
 def test_scree_is_the_svd_of_the_residuals(run, ratings):
     result = run("scree", ratings, "-k", 5)
     found = table(result)
-    data = read_ratings(ratings).ratings
+    data = read_ratings(ratings)
     bias = Recommender("bias").fit(data).model
     dense = np.zeros(data.shape)
     users = data.user_index_of_nonzeros()

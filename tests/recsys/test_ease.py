@@ -67,7 +67,7 @@ def test_the_fit_needs_the_memory_of_one_gram_matrix(monkeypatch):
 
 
 def test_it_recommends_better_than_popularity_on_the_sample_data():
-    ratings = read_ratings(sample_path()).ratings
+    ratings = read_ratings(sample_path())
     found = evaluate(["ease", "implicit-als", "implicit-knn", "popular"], random_split(ratings))
     *ours, popular = found.table["ndcg@10"]
     assert min(ours) > 2 * popular

@@ -405,14 +405,6 @@ def test_a_model_is_a_name_or_an_object(model):
         Recommender(model)
 
 
-def test_what_read_ratings_returns_has_the_ratings():
-    class Loaded:
-        ratings = Ratings.from_frame(FRAME)
-
-    with pytest.raises(DataError, match="got Loaded, whose `ratings` they are"):
-        Recommender("popular").fit(Loaded())
-
-
 def test_validation_is_ratings():
     ratings = Ratings.from_frame(FRAME)
     with pytest.raises(DataError, match=r"validation must be Ratings; got DataFrame\."):

@@ -201,5 +201,5 @@ def test_movielens():
     from recsys.readers import read_ratings
 
     folder = Path(os.environ["RECSYS_DATASETS"]) / "ml-latest-small"
-    train, test = random_split(read_ratings(folder).ratings, 0.1, seed=0)
+    train, test = random_split(read_ratings(folder), 0.1, seed=0)
     assert rmse(SoftImpute(max_rank=30).fit(train), test) < 0.85

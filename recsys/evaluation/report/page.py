@@ -68,7 +68,7 @@ def html_report(
     --------
     >>> import recsys
     >>> from recsys.evaluation import evaluate, random_split
-    >>> ratings = recsys.read_ratings(recsys.sample_path()).ratings
+    >>> ratings = recsys.read_ratings(recsys.sample_path())
     >>> found = evaluate(["popular", "bias"], random_split(ratings), n=[1, 10], resamples=100)
     >>> html_report(found)[:15]
     '<!doctype html>'

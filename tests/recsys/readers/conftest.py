@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from recsys.readers import Loaded, read_ratings
+from recsys.data.ratings import Ratings
+from recsys.readers import read_ratings
 
-Read = Callable[..., Loaded]
+Read = Callable[..., Ratings]
 
 
 @pytest.fixture
@@ -18,7 +19,7 @@ def read(tmp_path: Path) -> Read:
 
     def write_and_read(
         content: str | bytes, name: str = "ratings.csv", **options: object
-    ) -> Loaded:
+    ) -> Ratings:
         raw = content if isinstance(content, bytes) else content.encode()
         (tmp_path / name).write_bytes(raw)
         return read_ratings(tmp_path / name, **options)  # type: ignore[arg-type]

@@ -8,12 +8,13 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.readers import Loaded, read_ratings, read_raw
+from recsys.readers import read_ratings, read_raw
 from recsys.readers.layout import Request
 from recsys.readers.sources import DataFile
 
-Read = Callable[..., Loaded]
+Read = Callable[..., Ratings]
 HEADER = "user,item,rating,timestamp\n"
 GOOD = "1,10,4,100\n2,20,3,200\n"
 
@@ -253,13 +254,13 @@ def test_integers_of_any_size_are_ids_in_json(read: Read) -> None:
     """Beyond 64 bits they are texts, and so are their neighbours."""
     for big in (2**64, 2**200):
         rows = f'{{"user":1,"item":7}}\n{{"user":{big},"item":8}}\n'
-        users = read(rows, "r.jsonl").ratings.users.values.to_list()
+        users = read(rows, "r.jsonl").users.values.to_list()
         assert sorted(users) == ["1", str(big)]
 
 
 def test_a_header_that_cannot_be_trusted_is_read_with_care(read: Read) -> None:
     loaded = read('user,it"em,rating\n1,10,4\n2,"20",3\n')
-    assert loaded.ratings.to_frame().rows() == [(1, 10, 4.0), (2, 20, 3.0)]
+    assert loaded.to_frame().rows() == [(1, 10, 4.0), (2, 20, 3.0)]
     with pytest.raises(DataError, match=r"line 1: byte 0xf6 .* is not valid UTF-8; if the text is"):
         read("user,item,rating,n\xf6te\n1,10,4,x\n".encode("latin-1"))
 
@@ -273,10 +274,10 @@ def test_a_long_field_beside_the_ratings_does_not_matter(read: Read, separator: 
     rows = [("user", "item", "rating", "review"), ("1", "10", "4", "so good " * 20_000)]
     rows += [("2", "20", "3", "x")]
     content = "".join(separator.join(row) + "\n" for row in rows)
-    assert read(content, user_col="user", item_col="item").ratings.n_ratings == 2
+    assert read(content, user="user", item="item").n_ratings == 2
     careful = content + separator.join(["3", "30", "", "so bad " * 20_000]) + "\n"
     with pytest.raises(DataError, match=r"^ratings\.csv, line 4: the rating is missing\.$"):
-        read(careful, user_col="user", item_col="item")
+        read(careful, user="user", item="item")
 
 
 @pytest.mark.parametrize(
@@ -297,7 +298,7 @@ def test_ids_of_absurd_length(read: Read, column: int) -> None:
         row[column] = "x" * length
         content = HEADER + GOOD + ",".join(row) + "\n"
         if not is_refused:
-            assert read(content).ratings.n_ratings == 3
+            assert read(content).n_ratings == 3
             continue
         message = f"line 4: the {kind} id has 65,537 bytes; no id may have more than 65,536."
         with pytest.raises(DataError, match=message):
@@ -316,4 +317,4 @@ def test_times_of_absurd_length(tmp_path: Path, suffix: str) -> None:
     alone = frame.tail(1)
     (alone.write_csv if suffix == "csv" else alone.write_parquet)(path)
     said = f"timestamp not used ('2024-01-31{'x' * 30}...' is no time that can be read)"
-    assert said in read_ratings(path).decision
+    assert said in str(read_ratings(path).source)

@@ -40,14 +40,14 @@ def test_better_claims_win() -> None:
 
 def test_what_was_asked_for_wins_and_frees_the_rest() -> None:
     names = ["user", "item", "rating", "score", "timestamp"]
-    assert chosen(names, rating_col="score")["rating"] == "score"
-    assert chosen(names, rating_col="SCORE", user_col="item", item_col="user") == {
+    assert chosen(names, rating="score")["rating"] == "score"
+    assert chosen(names, rating="SCORE", user="item", item="user") == {
         "user": "item",
         "item": "user",
         "rating": "score",
         "timestamp": "timestamp",
     }
-    assert "rating" not in chosen(["a", "b"], user_col="a", item_col="b")
+    assert "rating" not in chosen(["a", "b"], user="a", item="b")
 
 
 @pytest.mark.parametrize(
@@ -61,14 +61,14 @@ def test_what_was_asked_for_wins_and_frees_the_rest() -> None:
         ),
         (["user", "user_id", "item"], {}, "may be the user: 'user' and 'user_id'; .* --user-col"),
         (["user", "track", "artist"], {}, "may be the item: 'track' and 'artist'; .* --item-col"),
-        (["user", "item", "ts", "timestamp"], {}, "may be the time: .* --time-col"),
+        (["user", "item", "ts", "timestamp"], {}, "may be the timestamp: .* --time-col"),
         (["user", "item", "rating", "rating"], {}, "may be the rating: 'rating' and 'rating'"),
         (["who", "item"], {}, "has no user column; its columns are 'who', 'item'. .* --user-col"),
         (["user", "what"], {}, "has no item column; .* --item-col"),
-        (["user", "item"], {"rating_col": "r"}, "no column 'r'; its columns are 'user', 'item'"),
-        (["user", "item"], {"user_col": "item"}, "no item column"),
-        (["u", "u", "item"], {"user_col": "u"}, "has 2 columns named 'u'"),
-        (["a", "b"], {"user_col": "a", "item_col": "a"}, "'a' cannot be both user and item"),
+        (["user", "item"], {"rating": "r"}, "no column 'r'; its columns are 'user', 'item'"),
+        (["user", "item"], {"user": "item"}, "no item column"),
+        (["u", "u", "item"], {"user": "u"}, "has 2 columns named 'u'"),
+        (["a", "b"], {"user": "a", "item": "a"}, "'a' cannot be both user and item"),
     ],
 )
 def test_missing_and_ambiguous(names: list[str], asked: dict[str, str], message: str) -> None:

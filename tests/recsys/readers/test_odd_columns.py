@@ -20,7 +20,7 @@ LAST = pl.Series([2**31 - 1] * 2, dtype=pl.Int32).cast(pl.Date)
 def test_times_of_far_years(tmp_path: Path, times: pl.Series) -> None:
     path = tmp_path / "r.parquet"
     pl.DataFrame({"user": [1, 2], "item": [1, 2], "timestamp": times}).write_parquet(path)
-    loaded = read_ratings(path).ratings
+    loaded = read_ratings(path)
     assert loaded.timestamps is not None
     assert loaded.timestamps.tolist() == times.dt.epoch("s").to_list()
 
@@ -64,4 +64,4 @@ def test_a_foreign_column_where_times_could_be(tmp_path: Path, values: list[obje
     frame = pl.DataFrame({"user": [1, 2], "item": [1, 2], "timestamp": values})
     frame.write_parquet(path)
     said = f"timestamp not used ('{frame['timestamp'].dtype}' is no time that can be read)"
-    assert said in read_ratings(path).decision
+    assert said in str(read_ratings(path).source)

@@ -12,17 +12,18 @@ from pathlib import Path
 
 import pytest
 
+from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.readers import Loaded, read_ratings
+from recsys.readers import read_ratings
 from recsys.readers.sources import _readable, _zstd
 
-Read = Callable[..., Loaded]
+Read = Callable[..., Ratings]
 CSV = b"user,item,rating\n1,10,4\n2,20,3\n"
 EXPECTED = [(1, 10, 4.0), (2, 20, 3.0)]
 
 
-def rows(loaded: Loaded) -> list[tuple[object, ...]]:
-    return loaded.ratings.to_frame().rows()
+def rows(loaded: Ratings) -> list[tuple[object, ...]]:
+    return loaded.to_frame().rows()
 
 
 def zipped(**files: bytes) -> bytes:
@@ -53,7 +54,7 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch, packing: str | None) ->
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(raw)))
     loaded = read_ratings("-")
     assert rows(loaded) == EXPECTED
-    assert loaded.decision.startswith("standard input")
+    assert str(loaded.source).startswith("standard input")
 
 
 def test_a_pipe_is_read_once(tmp_path: Path) -> None:
@@ -130,7 +131,7 @@ def test_a_zip_writes_nowhere_else(read: Read, tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     loaded = read(raw, "deep/r.zip")
     assert rows(loaded) == EXPECTED
-    assert loaded.decision.startswith("r/ratings.csv: ")
+    assert str(loaded.source).startswith("r/ratings.csv: ")
     assert not list(tmp_path.rglob("evil.csv"))
 
 
@@ -170,7 +171,7 @@ def test_directories_with_several_or_no_candidates(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"several files .*\(one\.csv, two\.tsv\); name the one"):
         read_ratings(tmp_path)
     (tmp_path / "Ratings.csv.gz").write_bytes(gzip.compress(CSV))
-    assert read_ratings(tmp_path).decision.startswith(f"{tmp_path.name}/Ratings.csv.gz: comma")
+    assert str(read_ratings(tmp_path).source).startswith(f"{tmp_path.name}/Ratings.csv.gz: comma")
 
 
 def test_the_only_table_is_taken_whatever_its_name(tmp_path: Path) -> None:
@@ -180,7 +181,7 @@ def test_the_only_table_is_taken_whatever_its_name(tmp_path: Path) -> None:
     for name in ("links.csv", "movies.csv", "users.csv"):
         (tmp_path / name).write_text("movieId,imdbId\n")
     (tmp_path / "plays.csv").write_bytes(CSV)
-    assert read_ratings(tmp_path).decision.startswith(f"{tmp_path.name}/plays.csv: ")
+    assert str(read_ratings(tmp_path).source).startswith(f"{tmp_path.name}/plays.csv: ")
 
 
 def test_unreadable_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

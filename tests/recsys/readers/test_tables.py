@@ -13,18 +13,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.readers import Loaded, read_ratings
+from recsys.readers import read_ratings
 from recsys.readers.layout import Request, choose_columns, detect
 from recsys.readers.sources import open_data
 from recsys.readers.table import read_carefully, read_delimited
 
-Read = Callable[..., Loaded]
+Read = Callable[..., Ratings]
 ROWS = [(1, 10, 4.0, 100), (1, 20, 3.5, 300), (2, 10, 5.0, 200)]
 
 
-def rows(loaded: Loaded) -> list[tuple[object, ...]]:
-    return loaded.ratings.to_frame().rows()
+def rows(loaded: Ratings) -> list[tuple[object, ...]]:
+    return loaded.to_frame().rows()
 
 
 def text(separator: str, header: str = "user,item,rating,timestamp") -> str:
@@ -51,16 +52,16 @@ def text(separator: str, header: str = "user,item,rating,timestamp") -> str:
 def test_separators_are_found(read: Read, separator: str, word: str, header: str) -> None:
     loaded = read(text(separator, header))
     assert rows(loaded) == ROWS
-    assert f"{word}-separated" in loaded.decision
-    assert ("no header" in loaded.decision) == (not header)
+    assert f"{word}-separated" in str(loaded.source)
+    assert ("no header" in str(loaded.source)) == (not header)
 
 
 def test_the_decision_line(read: Read) -> None:
-    assert read(text(",", "userId,movieId,rating,timestamp")).decision == (
+    assert str(read(text(",", "userId,movieId,rating,timestamp")).source) == (
         "ratings.csv: comma-separated, user = userId, item = movieId, rating = rating, "
-        "time = timestamp; no duplicates"
+        "timestamp = timestamp; no duplicates"
     )
-    assert read("user_id,asin\nx,y\nx,y\nx,z\n").decision == (
+    assert str(read("user_id,asin\nx,y\nx,y\nx,z\n").source) == (
         "ratings.csv: comma-separated, user = user_id, item = asin, no rating: implicit feedback; "
         "1 duplicate (last kept)"
     )
@@ -70,7 +71,7 @@ def test_separators_can_be_given(read: Read) -> None:
     assert rows(read(text("^"), sep="^")) == ROWS
     assert rows(read(text("\t"), sep="tab")) == ROWS
     assert rows(read(text("\t"), sep=r"\t")) == ROWS
-    assert rows(read("user,x item\n1,5 2\n", sep=" ", user_col="user,x")) == [("1,5", 2)]
+    assert rows(read("user,x item\n1,5 2\n", sep=" ", user="user,x")) == [("1,5", 2)]
 
 
 def test_book_crossing_style(read: Read) -> None:
@@ -78,7 +79,7 @@ def test_book_crossing_style(read: Read) -> None:
     loaded = read(content.encode("latin-1"), encoding="latin-1")
     assert rows(loaded) == [(7, 'é;"', 5.0), (276725, "034545104X", 0.0)]
     said = "semicolon-separated, user = User-ID, item = ISBN, rating = Book-Rating"
-    assert said in loaded.decision
+    assert said in str(loaded.source)
 
 
 @pytest.mark.parametrize(
@@ -112,32 +113,32 @@ def test_files_without_header_and_with_fewer_columns(
 def test_no_header_but_string_ids(read: Read) -> None:
     loaded = read("A3AF8,0000000078,5.0,1092182400\nB2,11,1.0,1092182401\n")
     assert rows(loaded)[0] == ("A3AF8", "0000000078", 5.0, 1092182400)
-    assert "no header" in loaded.decision
+    assert "no header" in str(loaded.source)
 
 
 def test_columns_by_number_where_there_is_no_header(read: Read) -> None:
-    numbers = {"user_col": "2", "item_col": "1", "rating_col": "4", "time_col": "3"}
+    numbers = {"user": "2", "item": "1", "rating": "4", "timestamp": "3"}
     loaded = read("10,1,100,4\n20,1,300,3\n", **numbers)
     assert rows(loaded) == [(1, 10, 4.0, 100), (1, 20, 3.0, 300)]
-    wide = read("9,9,1,10,4\n9,9,1,20,3\n", user_col="3", item_col="4", rating_col="5")
+    wide = read("9,9,1,10,4\n9,9,1,20,3\n", user="3", item="4", rating="5")
     assert rows(wide) == [(1, 10, 4.0), (1, 20, 3.0)]
 
 
 def test_columns_by_number_may_be_numbers(read: Read) -> None:
-    assert rows(read("10,1,100,4\n", user_col=2, item_col=1, rating_col=4)) == [(1, 10, 4.0)]
+    assert rows(read("10,1,100,4\n", user=2, item=1, rating=4)) == [(1, 10, 4.0)]
 
 
 def test_columns_by_number_where_the_first_row_has_no_number(read: Read) -> None:
-    loaded = read("ann\ttea\nbob\trye\n", user_col="1", item_col="2")
+    loaded = read("ann\ttea\nbob\trye\n", user="1", item="2")
     assert rows(loaded) == [("ann", "tea"), ("bob", "rye")]
-    assert "no header" in loaded.decision
+    assert "no header" in str(loaded.source)
 
 
 def test_a_column_that_is_skipped_is_called_by_its_number(read: Read) -> None:
-    loaded = read("u1,x,Bach,7\nu2,y,Monk,3.5\n", user_col="1", item_col="3", rating_col="4")
+    loaded = read("u1,x,Bach,7\nu2,y,Monk,3.5\n", user="1", item="3", rating="4")
     assert rows(loaded) == [("u1", "Bach", 7.0), ("u2", "Monk", 3.5)]
-    assert "user = 1, item = 3, rating = 4, not used: 2;" in loaded.decision
-    assert "item = item, rating = 4" in read("1,2,3,4\n", item_col="item", rating_col="4").decision
+    assert "user = 1, item = 3, rating = 4, not used: 2;" in str(loaded.source)
+    assert "item = item, rating = 4" in str(read("1,2,3,4\n", item="item", rating="4").source)
 
 
 @pytest.mark.parametrize("note", ["x", '"y\nz"'], ids=["fast", "carefully"])
@@ -162,7 +163,7 @@ def test_what_begins_with_a_number_sign_may_be_a_header_or_an_id(read: Read) -> 
 
 def test_a_column_without_a_name_is_no_news(read: Read) -> None:
     loaded = read(",user,item,rating,x\n0,1,10,4,a\n")
-    assert "rating = rating, not used: x;" in loaded.decision
+    assert "rating = rating, not used: x;" in str(loaded.source)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +209,7 @@ def test_text_is_integer_only_where_every_value_is(
 ) -> None:
     padding = ["5"] * 500 if far_down else []
     content = "user,item\n" + "".join(f"{u},1\n" for u in [*padding, *ids])
-    users = read(content).ratings.users.values.to_list()
+    users = read(content).users.values.to_list()
     if far_down:
         plain = 5 if isinstance(expected[0], int) else "5"
         users.remove(plain)
@@ -234,7 +235,7 @@ def test_a_foreign_date_that_nobody_asked_for_is_left_alone(read: Read) -> None:
     content = 'user,item,date\n1,10,"09 13, 2009"\n'
     loaded = read(content)
     assert rows(loaded) == [(1, 10)]
-    assert "date not used ('09 13, 2009' is no time that can be read)" in loaded.decision
+    assert "date not used ('09 13, 2009' is no time that can be read)" in str(loaded.source)
 
 
 def test_the_last_in_time_is_kept(read: Read) -> None:
@@ -243,13 +244,13 @@ def test_the_last_in_time_is_kept(read: Read) -> None:
     assert rows(read(content, duplicates="first")) == [(1, 10, 1.0, 100)]
     loaded = read(content, duplicates="mean")
     assert rows(loaded) == [(1, 10, 3.0, 300)]
-    assert "1 duplicate (averaged)" in loaded.decision
+    assert "1 duplicate (averaged)" in str(loaded.source)
 
 
 def test_a_rating_column_can_be_left_out(read: Read) -> None:
     loaded = read(text(","), implicit=True)
-    assert loaded.ratings.implicit
-    assert "no rating: implicit feedback" in loaded.decision
+    assert loaded.implicit
+    assert "no rating: implicit feedback" in str(loaded.source)
 
 
 # JSON lines and Parquet
@@ -269,9 +270,9 @@ def test_json_lines(read: Read) -> None:
         "reviews.json",
     )
     assert rows(loaded) == [("A", "B1", 5.0, 100), ("A", "B2", 2.5, 200)]
-    assert loaded.decision == (
+    assert str(loaded.source) == (
         "reviews.json: JSON lines, user = reviewerID, item = asin, rating = overall, "
-        "time = unixReviewTime; no duplicates"
+        "timestamp = unixReviewTime; no duplicates"
     )
 
 
@@ -302,8 +303,8 @@ def test_parquet(tmp_path: Path, changed: dict[str, pl.Expr]) -> None:
     frame.with_columns(**changed).write_parquet(tmp_path / "r.parquet")
     loaded = read_ratings(tmp_path / "r.parquet")
     assert rows(loaded) == ROWS
-    said = "r.parquet: Parquet, user = user_id, item = movie_id, rating = stars, time = ts"
-    assert loaded.decision.startswith(said)
+    said = "r.parquet: Parquet, user = user_id, item = movie_id, rating = stars, timestamp = ts"
+    assert str(loaded.source).startswith(said)
 
 
 def test_parquet_strings_stay_strings(tmp_path: Path) -> None:

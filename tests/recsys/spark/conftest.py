@@ -30,7 +30,7 @@ class Case:
 def real_ratings():
     datasets = os.environ.get("RECSYS_DATASETS")
     path = Path(datasets) / "ml-latest-small" if datasets else sample_path()
-    return read_ratings(path).ratings
+    return read_ratings(path)
 
 
 @pytest.fixture(scope="session")
@@ -44,7 +44,7 @@ def case(spark, tmp_path_factory):
     split.test.to_frame().write_csv(files[1])
     fit(str(files[0]), str(folder / "model"), factors=FACTORS)
     # What Spark knows are the users and items of the training part alone.
-    train = read_ratings(files[0]).ratings
+    train = read_ratings(files[0])
     return Case(folder / "model", *files, train, split.test)
 
 

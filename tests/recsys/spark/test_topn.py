@@ -82,7 +82,7 @@ def test_it_measures_as_one_machine_does(spark, case, relevant_from):
 
     found = evaluate(str(case.path), str(case.test_file), 10, relevant_from=relevant_from)
     opened = Recommender.load(case.path)
-    split = split_from_pair(opened.ratings, read_ratings(case.test_file).ratings)
+    split = split_from_pair(opened.ratings, read_ratings(case.test_file))
     known = split.without_new().test
     pairs = known.user_index_of_nonzeros(), known.indices
     predicted = clip_to_range(opened.model.predict(*pairs), opened.training)
