@@ -70,7 +70,7 @@ def measure_ours(train: Ratings, test: Ratings, figures: dict[str, Figures]) -> 
 
 
 def measure_peers(python: str, train: Ratings, test: Ratings, figures: dict[str, Figures]) -> None:
-    inner = random_split(train, 0.1, seed=0)
+    inner = random_split(train, 0.1, random_state=0)
     script = Path(__file__).with_name("rating_peers.py")
     with tempfile.TemporaryDirectory() as folder:
         paths = [str(Path(folder) / f"{n}.npz") for n in range(4)]

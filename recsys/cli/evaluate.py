@@ -189,7 +189,7 @@ def run(question: Question, *, at_least: int = 1) -> tuple[dict[str, Model | str
             asked.n if asked.report is None else lengths(asked.n),
             candidates=asked.candidates,
             new="keep" if asked.new == "keep" else "drop",
-            seed=seed,
+            random_state=seed,
             on_step=each,
         )
     _say(found)
@@ -224,7 +224,7 @@ def document(command: str, models: dict[str, Model | str], found: Evaluation) ->
     return {
         "command": command,
         "version": __version__,
-        "seed": found.settings.seed,
+        "seed": found.settings.random_state,
         "n": list(found.settings.ns),
         "ranking": ranking(found),
         "data": {"fingerprint": found.fingerprint, **found.counts},
@@ -263,7 +263,6 @@ def _result(row: dict[str, Any], model: Model | str, found: Evaluation) -> dict[
         "metrics": metrics,
         "fit_seconds": row["fit_seconds"],
         "recommend_seconds": row["recommend_seconds"],
-        "peak_memory_bytes": row["peak_memory"],
     }
 
 
@@ -340,7 +339,6 @@ def _models(
 _GAP = 3  # between columns
 _DECIMALS = (4, 3)  # of intervals: the most that fit
 _MARK = "*"
-_MEGABYTE = 2**20
 
 
 def tables(found: Evaluation) -> list[pl.DataFrame]:
@@ -430,17 +428,15 @@ def _columns(found: Evaluation, decimals: int | None) -> dict[str, list[str]]:
         (row["model"], row["metric"]): _cell(row, decimals) for row in found.metrics.to_dicts()
     }
     columns = {"metric": [named(name, found) for name, _ in names]}
-    columns["metric"] += ["fit, seconds", "recommend, seconds", "memory, MB"]
+    columns["metric"] += ["fit, seconds", "recommend, seconds"]
     for row in found.table.to_dicts():
         label = row["model"]
         columns[label] = [
             cells.get((label, name), "-") + _MARK * ((label, name) in worse) for name, _ in names
         ]
-        memory = row["peak_memory"]
         columns[label] += [
             f"{row['fit_seconds']:.4f}",
             f"{row['recommend_seconds']:.4f}",
-            "-" if memory is None else f"{memory / _MEGABYTE:.1f}",
         ]
     return columns
 

@@ -105,7 +105,7 @@ def _run(recommender: Recommender, data: Ratings, holdout: float | None, seed: i
         return
     from recsys.evaluation.splits import random_split
 
-    split = random_split(data, test_fraction=holdout, seed=seed)
+    split = random_split(data, test_fraction=holdout, random_state=seed)
     fit_recommender(recommender, split.train, split.test, on_step=_print_step)
 
 

@@ -127,7 +127,7 @@ def make_splits(ratings: Ratings, splitting: SplitOptions, seed: int) -> Split |
     if method == "k-fold":
         return evaluation.k_fold(ratings, splitting.folds or _FOLDS, seed)
     if method == "users":
-        return evaluation.held_out_users(ratings, fraction, seed=seed)
+        return evaluation.held_out_users(ratings, fraction, random_state=seed)
     return evaluation.random_split(ratings, fraction, seed)
 
 

@@ -43,7 +43,7 @@ class Settings:
         Bootstrap samples.
     confidence : float
         Of the intervals; 1 minus the level of the tests.
-    seed : int
+    random_state : int
         Of what is random in the evaluation: candidates, bootstrap and tests.
     """
 
@@ -53,7 +53,7 @@ class Settings:
     new: New
     resamples: int
     confidence: float
-    seed: int
+    random_state: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +67,8 @@ class Evaluation:
     ----------
     table : polars DataFrame
         One row per model: model, rmse, mae, the other metrics, fit_seconds, recommend_seconds
-        (means over folds), peak_memory (bytes by which the process grew while the model was fitted
-        and asked; null where the system does not tell), users (over whom ranking metrics are
-        means). A metric is null where it does not apply, as rmse and mae of a model that only
-        ranks, or on implicit feedback.
+        (means over folds), users (over whom ranking metrics are means). A metric is null where it
+        does not apply, as rmse and mae of a model that only ranks, or on implicit feedback.
     metrics : polars DataFrame
         One row per model and metric that applies: model, metric, kind, n (null for rmse and mae),
         value, low, high (the confidence interval), users (how many have a value).
@@ -123,8 +121,8 @@ class Evaluation:
         if folds == 1:
             return first.description
         if first.method == "k-fold":
-            seed = first.parameters["seed"]
-            return f"each of {folds} folds of the ratings in turn, at random (seed {seed})"
+            random_state = first.parameters["random_state"]
+            return f"each of {folds} folds of the ratings in turn, at random (seed {random_state})"
         return f"each of {folds} splits in turn, the first one {first.description}"
 
 
@@ -159,7 +157,7 @@ def evaluate(
     metrics: Sequence[str] | None = None,
     resamples: int = RESAMPLES,
     confidence: float = CONFIDENCE,
-    seed: int = 0,
+    random_state: int = 0,
     on_step: Callable[[str, Step], None] | None = None,
 ) -> Evaluation:
     """Fit each model to the training part and measure it on the test part.
@@ -192,7 +190,7 @@ def evaluate(
         Bootstrap samples; with 0, there are no intervals and no tests.
     confidence : float
         Of the intervals.
-    seed : int
+    random_state : int
         Of the candidates, the bootstrap and the tests.
     on_step : callable, optional
         Called with the label of the model and a `Step` after each sweep.
@@ -208,7 +206,7 @@ def evaluate(
     --------
     >>> import recsys
     >>> ratings = recsys.read_ratings(recsys.sample_path())
-    >>> split = recsys.random_split(ratings, seed=1)
+    >>> split = recsys.random_split(ratings, random_state=1)
     >>> found = evaluate(["popular", "random"], split, n=[5, 10], metrics=["ndcg"])
     >>> found.table.columns[:3]
     ['model', 'ndcg@5', 'ndcg@10']
@@ -216,7 +214,7 @@ def evaluate(
     True
     """
     labelled = _labelled(models)
-    settings = Settings(_ns(n), relevant_from, candidates, new, resamples, confidence, seed)
+    settings = Settings(_ns(n), relevant_from, candidates, new, resamples, confidence, random_state)
     asked = Asked(settings.ns, _kinds(metrics))
     _check(settings, labelled)
     runs: dict[str, list[Run]] = {label: [] for label in labelled}
@@ -252,7 +250,7 @@ def _prepared(split: Split, settings: Settings, asked: Asked) -> tuple[Stage, Sp
     if split.test.n_ratings and not used.test.n_ratings:
         raise DataError(NOTHING_KNOWN)
     task = Task.of(
-        used, settings.ns[-1], settings.relevant_from, settings.candidates, settings.seed
+        used, settings.ns[-1], settings.relevant_from, settings.candidates, settings.random_state
     )
     counts = {
         "train_ratings": used.train.n_ratings,

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.evaluation import metrics
-from recsys.evaluation.memory import PeakMemory
 from recsys.evaluation.metrics import DEFINITIONS, Doubles, Lists
 from recsys.evaluation.ranking import Task
 from recsys.evaluation.splits import Split
@@ -133,8 +132,6 @@ class Run:
         low, high, count: the histogram of predicted minus actual ratings.
     steps : tuple of Step
     fit_seconds, recommend_seconds : float
-    peak_memory : int or None
-        Bytes by which the process grew at most.
     """
 
     values: pl.DataFrame
@@ -143,7 +140,6 @@ class Run:
     steps: tuple[Step, ...]
     fit_seconds: float
     recommend_seconds: float
-    peak_memory: int | None
 
 
 def run(
@@ -165,14 +161,13 @@ def run(
         if on_step is not None:
             on_step(step)
 
-    with PeakMemory() as memory:
-        start = time.perf_counter()
-        recommender.fit(stage.split.train, on_step=each)
-        fitted = time.perf_counter()
-        served = with_history(recommender.model, stage.split.history)
-        lists = stage.task.recommend(served) if asked.ranks else None
-        recommended = time.perf_counter()
-        predicted = _predictions(served, recommender.training, stage)
+    start = time.perf_counter()
+    recommender.fit(stage.split.train, on_step=each)
+    fitted = time.perf_counter()
+    served = with_history(recommender.model, stage.split.history)
+    lists = stage.task.recommend(served) if asked.ranks else None
+    recommended = time.perf_counter()
+    predicted = _predictions(served, recommender.training, stage)
     values, overall = _values(lists, predicted, stage, asked)
     return Run(
         values,
@@ -181,7 +176,6 @@ def run(
         tuple(steps),
         fitted - start,
         recommended - fitted,
-        memory.extra,
     )
 
 

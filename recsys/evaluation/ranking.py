@@ -63,7 +63,7 @@ class Task:
         n: int,
         relevant_from: float | None = None,
         candidates: int | None = None,
-        seed: int = 0,
+        random_state: int = 0,
     ) -> Task:
         """Make the task of a split.
 
@@ -75,7 +75,7 @@ class Task:
             Test items rated at least this are relevant; all are, if not given.
         candidates : int, optional
             Choose among so many items, drawn at random, and the user's relevant ones.
-        seed : int
+        random_state : int
             Of the draw.
 
         Raises
@@ -93,7 +93,7 @@ class Task:
             raise DataError(f"No test rating is {relevant_from} or more, so no item is relevant.")
         drawn = None
         if candidates is not None:
-            drawn = sample_candidates(split, relevant, candidates, seed)
+            drawn = sample_candidates(split, relevant, candidates, random_state)
         return cls(users, relevant, split.seen, n, drawn)
 
     @property
@@ -112,7 +112,7 @@ class Task:
         return lists
 
 
-def sample_candidates(split: Split, relevant: Ratings, n: int, seed: int = 0) -> Candidates:
+def sample_candidates(split: Split, relevant: Ratings, n: int, random_state: int = 0) -> Candidates:
     """Draw candidates: each user's relevant items, and n others that the user has not rated.
 
     Metrics over samples are not those over all items, and may order models differently: they say
@@ -124,7 +124,7 @@ def sample_candidates(split: Split, relevant: Ratings, n: int, seed: int = 0) ->
     relevant : Ratings
     n : int
         Drawn without repetition; all, where fewer are unrated.
-    seed : int
+    random_state : int
         Each user has a generator of its own, seeded by this and the user's index.
 
     Raises
@@ -145,7 +145,7 @@ def sample_candidates(split: Split, relevant: Ratings, n: int, seed: int = 0) ->
             rows.append(relevant.indices[:0])
             continue
         rated = np.concatenate([_row(split.seen, user), _row(split.test, user)])
-        drawn = _draw(np.random.default_rng([seed, user]), relevant.n_items, n, rated)
+        drawn = _draw(np.random.default_rng([random_state, user]), relevant.n_items, n, rated)
         rows.append(np.concatenate([_row(relevant, user), drawn]))
     indptr = np.zeros(relevant.n_users + 1, dtype=np.int64)
     np.cumsum([len(row) for row in rows], out=indptr[1:])

@@ -78,7 +78,6 @@ def joined(runs: Sequence[Run]) -> Run:
         .sort("user")
         .select(first.values.columns)
     )
-    memory = [each.peak_memory for each in runs if each.peak_memory is not None]
     return Run(
         values,
         {name: _mean([each.overall[name] for each in runs]) for name in first.overall},
@@ -86,7 +85,6 @@ def joined(runs: Sequence[Run]) -> Run:
         first.steps,
         _mean([each.fit_seconds for each in runs]),
         _mean([each.recommend_seconds for each in runs]),
-        max(memory, default=None),
     )
 
 
@@ -151,7 +149,7 @@ def _ratios(values: pl.DataFrame, asked: Asked) -> dict[str, Ratio]:
 def _sampled(ratios: Mapping[Key, Ratio], settings: Settings) -> _Sampled | None:
     if not settings.resamples or not ratios or len(next(iter(ratios.values())).above) < 2:
         return None
-    replicates = bootstrap(list(ratios.values()), settings.resamples, settings.seed)
+    replicates = bootstrap(list(ratios.values()), settings.resamples, settings.random_state)
     return _Sampled(replicates, {key: place for place, key in enumerate(ratios)})
 
 
@@ -201,7 +199,7 @@ def _comparisons(
     if not tests:
         return pl.DataFrame(schema=_COMPARED)
     differences = [_paired(ratios[one, m], ratios[other, m]) for _, _, m, one, other in tests]
-    p_values = sign_flip(np.column_stack(differences), seed=settings.seed)
+    p_values = sign_flip(np.column_stack(differences), random_state=settings.random_state)
     tail = (1 - settings.confidence) / 2
     rows = []
     for (kind, n, metric, one, other), p_value in zip(tests, p_values, strict=True):
@@ -230,7 +228,6 @@ def _table(runs: Mapping[str, Run], metrics: pl.DataFrame, asked: Asked) -> pl.D
         times = {
             "fit_seconds": run.fit_seconds,
             "recommend_seconds": run.recommend_seconds,
-            "peak_memory": run.peak_memory,
             "users": int((run.values["relevant"] > 0).sum()),
         }
         rows.append({"model": label, **values, **times})
@@ -238,7 +235,6 @@ def _table(runs: Mapping[str, Run], metrics: pl.DataFrame, asked: Asked) -> pl.D
     schema: dict[str, Any] = {
         "model": pl.String,
         **dict.fromkeys([*names, "fit_seconds", "recommend_seconds"], pl.Float64),
-        "peak_memory": pl.Int64,
         "users": pl.Int64,
     }
     return pl.DataFrame(rows, schema=schema)

@@ -65,7 +65,7 @@ class Split:
         How the split was made: "random", "per-user", "leave-last", "time", "k-fold", "users", or
         "given" for parts that came from elsewhere.
     parameters : dict
-        Of the method, as JSON can hold them: the seed, the fraction, and for "time" the `cut`, in
+        Of the method, as JSON can hold them: the random state, the fraction, and for "time" the `cut`, in
         seconds since 1970: training ratings are older, test ratings are not.
 
     Raises
@@ -157,11 +157,11 @@ class Split:
         return replace(self, train=train, test=test, history=None if self.history is None else seen)
 
 
-def random_split(ratings: Ratings, test_fraction: float = FRACTION, seed: int = 0) -> Split:
+def random_split(ratings: Ratings, test_fraction: float = FRACTION, random_state: int = 0) -> Split:
     """Hold out a random part of the ratings.
 
     The test part is the first ``round(n * test_fraction)`` entries of
-    ``numpy.random.default_rng(seed).permutation(n)``, as positions among the n ratings in CSR
+    ``numpy.random.default_rng(random_state).permutation(n)``, as positions among the n ratings in CSR
     order (by user, then item). Both parts keep all users and items, those too that are left
     without ratings.
 
@@ -175,11 +175,15 @@ def random_split(ratings: Ratings, test_fraction: float = FRACTION, seed: int = 
     n_test = round(n * test_fraction) if 0 < test_fraction < 1 else 0
     _check_parts(n, n_test, test_fraction)
     held_out = np.zeros(n, dtype=np.bool_)
-    held_out[np.random.default_rng(seed).permutation(n)[:n_test]] = True
-    return parted(ratings, held_out, "random", test_fraction=test_fraction, seed=seed)
+    held_out[np.random.default_rng(random_state).permutation(n)[:n_test]] = True
+    return parted(
+        ratings, held_out, "random", test_fraction=test_fraction, random_state=random_state
+    )
 
 
-def per_user_split(ratings: Ratings, test_fraction: float = FRACTION, seed: int = 0) -> Split:
+def per_user_split(
+    ratings: Ratings, test_fraction: float = FRACTION, random_state: int = 0
+) -> Split:
     """Hold out a random part of each user's ratings.
 
     Of a user with n ratings ``floor(n * test_fraction + 1/2)`` are held out, but never all.
@@ -190,9 +194,11 @@ def per_user_split(ratings: Ratings, test_fraction: float = FRACTION, seed: int 
         If either part would be empty.
     """
     check_ratings(ratings)
-    held_out = _random_part_of_each(ratings, test_fraction, seed)
+    held_out = _random_part_of_each(ratings, test_fraction, random_state)
     _check_parts(len(held_out), np.count_nonzero(held_out), test_fraction)
-    return parted(ratings, held_out, "per-user", test_fraction=test_fraction, seed=seed)
+    return parted(
+        ratings, held_out, "per-user", test_fraction=test_fraction, random_state=random_state
+    )
 
 
 def leave_last_split(ratings: Ratings, k: int = 1) -> Split:
@@ -276,17 +282,22 @@ def time_split(
     return parted(ratings, held_out, "time", test_fraction=test_fraction, cut=cut)
 
 
-def default_split(ratings: Ratings, test_fraction: float = FRACTION, seed: int = 0) -> Split:
+def default_split(
+    ratings: Ratings, test_fraction: float = FRACTION, random_state: int = 0
+) -> Split:
     """Hold out the newest ratings where they have different times, else a random part."""
     check_ratings(ratings)
     times = ratings.timestamps
     if times is None or not len(times) or times.min() == times.max():
-        return random_split(ratings, test_fraction, seed)
+        return random_split(ratings, test_fraction, random_state)
     return time_split(ratings, test_fraction)
 
 
 def held_out_users(
-    ratings: Ratings, user_fraction: float = FRACTION, test_fraction: float = 0.2, seed: int = 0
+    ratings: Ratings,
+    user_fraction: float = FRACTION,
+    test_fraction: float = 0.2,
+    random_state: int = 0,
 ) -> Split:
     """Hold out users: a model learns from the others, and folds these in from their histories.
 
@@ -298,7 +309,7 @@ def held_out_users(
     test_fraction : float
         Share of each such user's ratings that is tested, at least one of them; the rest is the
         history.
-    seed : int
+    random_state : int
 
     Raises
     ------
@@ -329,18 +340,22 @@ def held_out_users(
         )
     if not 0 < test_fraction < 1:
         raise DataError(f"test_fraction must lie between 0 and 1; got {test_fraction}.")
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(random_state)
     held = np.zeros(ratings.n_users, dtype=np.bool_)
     held[rng.permutation(eligible)[:n_held]] = True
     every = np.ones(ratings.n_items, dtype=np.bool_)
     theirs = restricted(ratings, held, every)
-    tested = _random_part_of_each(theirs, test_fraction, seed, at_least=1)
+    tested = _random_part_of_each(theirs, test_fraction, random_state, at_least=1)
     return Split(
         restricted(ratings, ~held, every),
         theirs.take(tested),
         theirs.take(~tested),
         "users",
-        {"user_fraction": user_fraction, "test_fraction": test_fraction, "seed": seed},
+        {
+            "user_fraction": user_fraction,
+            "test_fraction": test_fraction,
+            "random_state": random_state,
+        },
     )
 
 
@@ -360,13 +375,13 @@ def _check_parts(n: int, n_test: int | np.integer[Any], fraction: float) -> None
 
 
 def _random_part_of_each(
-    ratings: Ratings, fraction: float, seed: int, *, at_least: int = 0
+    ratings: Ratings, fraction: float, random_state: int, *, at_least: int = 0
 ) -> Mask:
     """Choose that share of each user's ratings, rounded, but never all."""
     share = fraction if 0 < fraction < 1 else 0.0
     counts = np.diff(ratings.indptr)
     wanted = np.maximum(np.floor(counts * share + 0.5).astype(np.int64), at_least)
-    keys = np.random.default_rng(seed).random(ratings.n_ratings)
+    keys = np.random.default_rng(random_state).random(ratings.n_ratings)
     place = _place_in_row(ratings, np.lexsort((keys, ratings.user_index_of_nonzeros())))
     return place < np.repeat(np.minimum(wanted, counts - 1), counts)
 
@@ -388,18 +403,20 @@ def _moment(seconds: int) -> str:
 
 
 _WORDS: dict[str, Callable[[dict[str, Any]], str]] = {
-    "random": lambda p: f"{p['test_fraction']:.0%} of the ratings, at random (seed {p['seed']})",
+    "random": lambda p: (
+        f"{p['test_fraction']:.0%} of the ratings, at random (seed {p['random_state']})"
+    ),
     "per-user": lambda p: (
-        f"{p['test_fraction']:.0%} of each user's ratings, at random (seed {p['seed']})"
+        f"{p['test_fraction']:.0%} of each user's ratings, at random (seed {p['random_state']})"
     ),
     "leave-last": lambda p: f"the last {p['k']} of each user's ratings",
     "time": lambda p: f"the ratings since {_moment(p['cut'])}",
     "k-fold": lambda p: (
-        f"fold {p['fold']} of {p['folds']} of the ratings, at random (seed {p['seed']})"
+        f"fold {p['fold']} of {p['folds']} of the ratings, at random (seed {p['random_state']})"
     ),
     "users": lambda p: (
         f"{p['test_fraction']:.0%} of the ratings of {p['user_fraction']:.0%} of the users, who "
-        f"are folded in from their others (seed {p['seed']})"
+        f"are folded in from their others (seed {p['random_state']})"
     ),
 }
 
@@ -410,10 +427,10 @@ FOLDS = 5
 class Folds(Sequence[Split]):
     """The splits of `k_fold`, each made when it is asked for."""
 
-    def __init__(self, ratings: Ratings, parts: list[NDArray[np.int64]], seed: int) -> None:
+    def __init__(self, ratings: Ratings, parts: list[NDArray[np.int64]], random_state: int) -> None:
         self._ratings = ratings
         self._parts = parts
-        self._seed = seed
+        self._random_state = random_state
 
     def __len__(self) -> int:
         return len(self._parts)
@@ -430,14 +447,14 @@ class Folds(Sequence[Split]):
         held_out = np.zeros(self._ratings.n_ratings, dtype=np.bool_)
         held_out[self._parts[place]] = True
         number = range(1, len(self) + 1)[place]
-        parameters = {"fold": number, "folds": len(self), "seed": self._seed}
+        parameters = {"fold": number, "folds": len(self), "random_state": self._random_state}
         return parted(self._ratings, held_out, "k-fold", **parameters)
 
 
-def k_fold(ratings: Ratings, folds: int = FOLDS, seed: int = 0) -> Folds:
+def k_fold(ratings: Ratings, folds: int = FOLDS, random_state: int = 0) -> Folds:
     """Part the ratings at random into folds, each of which is the test part of one split.
 
-    The folds are consecutive parts of ``numpy.random.default_rng(seed).permutation(n)``, the first
+    The folds are consecutive parts of ``numpy.random.default_rng(random_state).permutation(n)``, the first
     n modulo `folds` of them one rating longer.
 
     Returns
@@ -461,8 +478,8 @@ def k_fold(ratings: Ratings, folds: int = FOLDS, seed: int = 0) -> Folds:
     n = ratings.n_ratings
     if not 2 <= folds <= n:
         raise DataError(f"folds must be between 2 and the number of ratings, {n:,}; got {folds}.")
-    order = np.random.default_rng(seed).permutation(n)
-    return Folds(ratings, np.array_split(order, folds), seed)
+    order = np.random.default_rng(random_state).permutation(n)
+    return Folds(ratings, np.array_split(order, folds), random_state)
 
 
 def split_from_pair(

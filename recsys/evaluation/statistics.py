@@ -62,7 +62,7 @@ class Ratio:
         return ratios if self.transform is None else self.transform(ratios)
 
 
-def bootstrap(ratios: list[Ratio], resamples: int, seed: int = 0) -> Doubles:
+def bootstrap(ratios: list[Ratio], resamples: int, random_state: int = 0) -> Doubles:
     """Resample users; what each metric would have been.
 
     Parameters
@@ -70,7 +70,7 @@ def bootstrap(ratios: list[Ratio], resamples: int, seed: int = 0) -> Doubles:
     ratios : list of Ratio
         Of the same users.
     resamples : int
-    seed : int
+    random_state : int
 
     Returns
     -------
@@ -80,7 +80,7 @@ def bootstrap(ratios: list[Ratio], resamples: int, seed: int = 0) -> Doubles:
     n_users = len(ratios[0].above)
     above = np.column_stack([ratio.above for ratio in ratios])
     below, place = _distinct([ratio.below for ratio in ratios])
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(random_state)
     found = np.empty((resamples, len(ratios)))
     step = max(1, _BLOCK // n_users)
     for start in range(0, resamples, step):
@@ -202,7 +202,7 @@ _SURE = 9.0  # standard deviations that no sum of random signs reaches (below 6e
 _ROUNDING = 1e-5  # of a sum in single precision
 
 
-def sign_flip(differences: Doubles, flips: int = FLIPS, seed: int = 0) -> Doubles:
+def sign_flip(differences: Doubles, flips: int = FLIPS, random_state: int = 0) -> Doubles:
     """Return the two-sided p value of each column of differences between two models.
 
     ``(1 + number of flips with |sum +-d| >= |sum d|) / (1 + flips)``.
@@ -213,7 +213,7 @@ def sign_flip(differences: Doubles, flips: int = FLIPS, seed: int = 0) -> Double
         Paired: user by user, the same signs are flipped in all columns. 0 for a user to be left
         out.
     flips : int
-    seed : int
+    random_state : int
 
     Returns
     -------
@@ -237,7 +237,7 @@ def sign_flip(differences: Doubles, flips: int = FLIPS, seed: int = 0) -> Double
     if len(open_ones):
         units = (differences[:, open_ones] / scale[open_ones]).astype(np.float32)
         limit = observed[open_ones] / scale[open_ones] - _ROUNDING
-        reached = _count_flips(units, limit, flips, seed)
+        reached = _count_flips(units, limit, flips, random_state)
         p_values[open_ones] = (1 + reached) / (1 + flips)
     return p_values
 
@@ -265,12 +265,12 @@ def holm(p_values: ArrayLike) -> Doubles:
 
 
 def _count_flips(
-    units: NDArray[np.float32], limit: Doubles, flips: int, seed: int
+    units: NDArray[np.float32], limit: Doubles, flips: int, random_state: int
 ) -> NDArray[np.int64]:
     """Count the random signs under which a column's sum reaches its limit."""
     n_users = len(units)
     whole = units.sum(axis=0)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(random_state)
     reached = np.zeros(units.shape[1], dtype=np.int64)
     row = 4 * math.ceil(n_users / 32)  # bytes are drawn in fours
     step = max(1, _BLOCK // n_users)

@@ -38,12 +38,12 @@ FORMAT_VERSION = 1
 _PARTS = ("train", "test", "history")
 _OURS = re.compile(r"(train|test|history)\.(csv|parquet)|fold-[0-9]{1,9}")
 _NUMBERS = {  # that the description of a split is made of
-    "random": ("test_fraction", "seed"),
-    "per-user": ("test_fraction", "seed"),
+    "random": ("test_fraction", "random_state"),
+    "per-user": ("test_fraction", "random_state"),
     "leave-last": ("k",),
     "time": ("cut",),
-    "k-fold": ("fold", "folds", "seed"),
-    "users": ("test_fraction", "user_fraction", "seed"),
+    "k-fold": ("fold", "folds", "random_state"),
+    "users": ("test_fraction", "user_fraction", "random_state"),
 }
 _LARGEST = 2**128  # number that there is any use for: a seed
 _SUFFIXES = ("csv", "tsv", "txt", "dat", "jsonl", "parquet")

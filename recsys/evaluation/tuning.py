@@ -127,7 +127,7 @@ def tune(
     sampler: Literal["tpe", "random", "grid"] = "tpe",
     ranges: Mapping[str, Range] | None = None,
     fixed: Mapping[str, Any] | None = None,
-    validation_fraction: float = 0.1,
+    test_fraction: float = 0.1,
     validation: Splitter | None = None,
     study: str | Path | None = None,
     random_state: int = 0,
@@ -172,7 +172,7 @@ def tune(
         Ranges in place of the model's own, or of further parameters.
     fixed : mapping, optional
         Values of parameters that are not tuned.
-    validation_fraction : float
+    test_fraction : float
         Share of the ratings that is held out: the newest ones if they have times, else random
         ones.
     validation : callable, optional
@@ -223,7 +223,7 @@ def tune(
         metric,
         ranges or {},
         fixed or {},
-        validation or (lambda data: default_split(data, validation_fraction, random_state)),
+        validation or (lambda data: default_split(data, test_fraction, random_state)),
         random_state,
         threads,
     )
@@ -363,7 +363,9 @@ class Objective:
     def identity(self, seed: int) -> dict[str, Any]:
         """Return what makes trials comparable, as the study keeps it."""
         # A seed or a cut of the split follows from the other keys.
-        held_out = {k: v for k, v in self.split.parameters.items() if k not in ("seed", "cut")}
+        held_out = {
+            k: v for k, v in self.split.parameters.items() if k not in ("random_state", "cut")
+        }
         return {
             "fingerprint": self.fingerprint,
             "model": self.model,

@@ -209,7 +209,7 @@ def test_refusals(run, args, code, message):
 
 def test_a_folder_with_a_split_of_an_unknown_kind(run, ratings):
     """How it was made is not known, so the validation part is what it is by default."""
-    parts = random_split(read_ratings(ratings), 0.2, seed=1)
+    parts = random_split(read_ratings(ratings), 0.2, random_state=1)
     save_split(split_from_pair(parts.train, parts.test), "parts")
     tuning = [*QUICK, "--model", "bias", "--json"]
     found = document(run("tune", "parts", *tuning))

@@ -149,7 +149,7 @@ def test_the_objective_never_rises(kind):
 
 @pytest.mark.parametrize("kind", ["als", "als-linked", "bayes"])
 def test_a_validation_that_gets_worse_stops_the_fit_at_its_best_sweep(kind):
-    train, validation = random_split(make_ratings(noise=1.5), 0.3, seed=1)
+    train, validation = random_split(make_ratings(noise=1.5), 0.3, random_state=1)
     steps = []
     own = {"regularization": 0.01} if "als" in kind else {"link_penalty": 0.1}
     model = make(kind, tol=0.0, iterations=200, **own)
@@ -163,7 +163,7 @@ def test_a_validation_that_gets_worse_stops_the_fit_at_its_best_sweep(kind):
 
 @pytest.mark.parametrize("kind", ["bayes", "bayes-plain", "gibbs"])
 def test_intervals_hold_about_what_they_say(kind):
-    train, test = random_split(make_ratings(n=200, m=100), 0.2, seed=0)
+    train, test = random_split(make_ratings(n=200, m=100), 0.2, random_state=0)
     model = make(kind, samples=16, temperature=1.0).fit(train)
     pairs = test.user_index_of_nonzeros(), test.indices
     std = model.predict_std(*pairs)
@@ -186,7 +186,7 @@ def test_links_help_where_the_choice_of_items_tells():
     a, c = rng.normal(size=(300, 1)), rng.normal(size=(80, 1))
     seen = rng.random((300, 80)) < 1 / (1 + np.exp(2.5 - 2 * a @ c.T))
     table = np.where(seen, 3 + a @ c.T + 0.5 * rng.normal(size=seen.shape), np.nan)
-    train, test = random_split(Ratings.from_matrix(table.astype(np.float32)), 0.3, seed=0)
+    train, test = random_split(Ratings.from_matrix(table.astype(np.float32)), 0.3, random_state=0)
     pairs = test.user_index_of_nonzeros(), test.indices
     errors = {}
     for kind in KINDS:
@@ -217,7 +217,7 @@ def test_gibbs_samples_lie_side_by_side():
 
 
 def test_a_regularisation_path_goes_from_the_largest_penalty_down():
-    train, validation = random_split(make_ratings(), 0.3, seed=0)
+    train, validation = random_split(make_ratings(), 0.3, random_state=0)
     path = regularization_path(train, [0.1, 3.0, 1.0], validation, factors=4)
     assert [point.model.regularization for point in path] == [3.0, 1.0, 0.1]
     for point in path:

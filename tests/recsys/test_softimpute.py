@@ -63,7 +63,7 @@ def test_it_is_the_biases_and_soft_impute_of_the_rest(ratings):
 
 
 def test_it_beats_the_biases_on_what_it_has_not_seen(ratings):
-    train, test = random_split(ratings, 0.2, seed=0)
+    train, test = random_split(ratings, 0.2, random_state=0)
     error = rmse(SoftImpute().fit(train), test)
     assert error < 0.6 * rmse(make_model("bias").fit(train), test)
     far_off = [SoftImpute(regularization=x).fit(train) for x in (0.05, 12.0)]
@@ -171,7 +171,7 @@ def test_the_same_bits_on_any_number_of_threads(ratings):
 
 
 def test_steps_are_those_on_the_way_to_the_penalty(ratings):
-    train, test = random_split(ratings, 0.2, seed=0)
+    train, test = random_split(ratings, 0.2, random_state=0)
     steps = []
     model = SoftImpute().fit(train, on_step=steps.append, validation=test)
     assert [step.step for step in steps] == [1, 2, 3, 4, 5]
@@ -201,5 +201,5 @@ def test_movielens():
     from recsys.readers import read_ratings
 
     folder = Path(os.environ["RECSYS_DATASETS"]) / "ml-latest-small"
-    train, test = random_split(read_ratings(folder), 0.1, seed=0)
+    train, test = random_split(read_ratings(folder), 0.1, random_state=0)
     assert rmse(SoftImpute(max_rank=30).fit(train), test) < 0.85

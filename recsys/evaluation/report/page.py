@@ -180,7 +180,7 @@ def _repetition(
     settings = found.settings
     yield facts_table(
         {
-            "seed": str(settings.seed),
+            "seed": str(settings.random_state),
             "lengths of the recommendations": ", ".join(map(str, settings.ns)),
             "intervals": f"{settings.confidence:.0%}, {INTERVALS}; {settings.resamples:,} resamples"
             if settings.resamples

@@ -79,10 +79,6 @@ def metric_table(found: Evaluation, metrics: Sequence[str], worse: set[tuple[str
         ("recommend, seconds", "recommend_seconds"),
     ):
         rows.append([name, *(f"{value:.3f}" for value in found.table[column])])
-    memory = found.table["peak_memory"]
-    if memory.count():
-        shown = (f"{value / 2**20:.1f}" if value is not None else "–" for value in memory)
-        rows.append(["memory, MB", *shown])
     return table(["", *map(escape, labels)], rows, len(labels))
 
 

@@ -15,13 +15,11 @@ from recsys.evaluation import (
     evaluate,
     held_out_users,
     k_fold,
-    memory,
     random_split,
     ranking,
     sample_candidates,
     split_from_pair,
 )
-from recsys.evaluation.memory import PeakMemory
 from recsys.evaluation.statistics import holm, sign_flip
 from recsys.models.als import ALS
 from recsys.models.baselines import Bias, Popular, Random
@@ -34,7 +32,7 @@ def split():
     matrix = sp.random_array(
         (40, 25), density=0.3, rng=rng, data_sampler=lambda size: rng.integers(1, 6, size)
     )
-    return random_split(Ratings.from_matrix(matrix), 0.25, seed=1)
+    return random_split(Ratings.from_matrix(matrix), 0.25, random_state=1)
 
 
 @pytest.fixture
@@ -79,7 +77,7 @@ def test_the_table_has_a_row_for_each_model(split):
     ranked = [f"{kind}@{n}" for kind in ACCURACY + BEYOND for n in (2, 5)]
     assert result.table.columns == [
         *["model", "rmse", "mae", *ranked],
-        *["fit_seconds", "recommend_seconds", "peak_memory", "users"],
+        *["fit_seconds", "recommend_seconds", "users"],
     ]
     assert result.table["model"].to_list() == ["bias", "popular", "random"]
     assert result.settings.ns == (2, 5)
@@ -258,7 +256,7 @@ def test_metrics_have_their_intervals(split):
     assert found.metrics.select(inside.all()).item()
     again = evaluate(["bias", "random"], split, n=[3, 9])
     assert again.metrics.equals(found.metrics)
-    assert not evaluate(["bias", "random"], split, n=3, seed=1).metrics.equals(
+    assert not evaluate(["bias", "random"], split, n=3, random_state=1).metrics.equals(
         evaluate(["bias", "random"], split, n=3).metrics
     )
 
@@ -316,7 +314,7 @@ def test_one_user_has_no_interval():
 def test_folds_are_averaged_by_user(split):
     ratings = split_from_pair(split.train, split.test)
     whole = Ratings.from_frame(pl.concat([ratings.train.to_frame(), ratings.test.to_frame()]))
-    folds = list(k_fold(whole, 3, seed=1))
+    folds = list(k_fold(whole, 3, random_state=1))
     together = evaluate(["bias"], folds, n=5, metrics=["rmse", "ndcg", "coverage"])
     single = [evaluate(["bias"], f, n=5, metrics=["rmse", "ndcg", "coverage"]) for f in folds]
     parts = pl.concat([each.per_user for each in single])
@@ -337,7 +335,7 @@ def test_folds_are_averaged_by_user(split):
 
 
 def test_held_out_users_are_folded_in(split):
-    held = held_out_users(split.train, 0.3, seed=1)
+    held = held_out_users(split.train, 0.3, random_state=1)
     model = ALS(factors=3)
     found = evaluate([model], held, n=5)
     assert model.n_users == held.train.n_users
@@ -365,9 +363,9 @@ class Rigid(Random):
 
 @pytest.mark.parametrize("model", ["bias", "popular"])
 def test_sampled_candidates_are_ranked_among_themselves(split, model):
-    found = evaluate([model], split, n=4, candidates=6, seed=5)
+    found = evaluate([model], split, n=4, candidates=6, random_state=5)
     relevant = split.test
-    drawn = sample_candidates(split, relevant, 6, seed=5)
+    drawn = sample_candidates(split, relevant, 6, random_state=5)
     seen = split.train.to_frame()
     full = Recommender(model).fit(split.train).recommend(n=25)
     for user in found.per_user["user"]:
@@ -392,28 +390,6 @@ def test_candidates_of_many_items_are_drawn_by_trial():
     assert abs(drawn.mean() - 10_500) < 1000
 
 
-def test_memory_is_measured_where_the_system_tells():
-    with PeakMemory() as memory:
-        np.ones(2**23)
-    assert memory.extra is None or 60e6 < memory.extra < 80e6
-
-
-def test_memory_is_unknown_where_the_system_does_not_tell(monkeypatch, tmp_path):
-    monkeypatch.setattr(memory, "_PROCESS", tmp_path / "none")
-    with PeakMemory() as measured:
-        pass
-    assert measured.extra is None
-    (tmp_path / "status").write_text("Name: x\nVmHWM: 10 kB\n")
-    monkeypatch.setattr(memory, "_PROCESS", tmp_path)
-    with PeakMemory() as measured:
-        pass
-    assert measured.extra is None
-    (tmp_path / "status").write_text("VmRSS: 4 kB\nVmHWM: 10 kB\n")
-    with PeakMemory() as measured:
-        pass
-    assert measured.extra == 6 * 1024
-
-
 @pytest.mark.parametrize("n", [0, -1])
 def test_candidates_are_at_least_one(split, n):
     with pytest.raises(DataError, match=f"candidates must be at least 1; got {n}."):
@@ -426,7 +402,7 @@ def test_several_splits_that_are_no_folds_are_described_by_the_first(split):
 
 
 def test_folds_that_are_only_ranked_have_no_residuals(implicit_split):
-    folds = list(k_fold(implicit_split.train, 2, seed=0))
+    folds = list(k_fold(implicit_split.train, 2, random_state=0))
     found = evaluate(["popular", "random"], folds, n=3, metrics=["recall"])
     assert found.residuals.is_empty()
     assert found.residuals.columns == ["model", "low", "high", "count"]

@@ -26,7 +26,7 @@ def test_rmse_is_over_ratings_and_not_over_users():
 def test_resamples_are_means_over_drawn_users():
     values = np.array([0.0, 1.0, np.nan, 5.0])
     errors, counts = np.array([1.0, 4.0, 9.0, 2.0]), np.array([1.0, 2.0, 3.0, 1.0])
-    found = bootstrap([Ratio.mean(values), Ratio(errors, counts, np.sqrt)], 50, seed=3)
+    found = bootstrap([Ratio.mean(values), Ratio(errors, counts, np.sqrt)], 50, random_state=3)
     drawn = np.random.default_rng(3).integers(0, 4, (50, 4))
     for row, users in zip(found, drawn, strict=True):
         assert row[0] == pytest.approx(np.nanmean(values[users]), nan_ok=True)
@@ -37,10 +37,10 @@ def test_blocks_change_nothing(monkeypatch):
     rng = np.random.default_rng(0)
     ratios = [Ratio.mean(rng.random(30)), Ratio.mean(rng.random(30))]
     differences = rng.normal([0, 0.2, 0.4], size=(24, 3))
-    whole = bootstrap(ratios, 40, seed=1), sign_flip(differences, 500, seed=1)
+    whole = bootstrap(ratios, 40, random_state=1), sign_flip(differences, 500, random_state=1)
     monkeypatch.setattr(intervals, "_BLOCK", 90)
     monkeypatch.setattr(significance, "_BLOCK", 240)
-    parts = bootstrap(ratios, 40, seed=1), sign_flip(differences, 500, seed=1)
+    parts = bootstrap(ratios, 40, random_state=1), sign_flip(differences, 500, random_state=1)
     np.testing.assert_allclose(parts[0], whole[0], rtol=1e-12)
     np.testing.assert_array_equal(parts[1], whole[1])
 
@@ -55,7 +55,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say():
     held = 0
     for trial in range(200):
         ratio = Ratio.mean(rng.exponential(size=80))
-        low, high = percentiles(bootstrap([ratio], 300, seed=trial), 0.9)
+        low, high = percentiles(bootstrap([ratio], 300, random_state=trial), 0.9)
         held += low[0] <= 1 <= high[0]
     assert 165 <= held <= 195
 
@@ -91,7 +91,7 @@ def test_a_certain_difference_has_the_least_p_value():
 
 def test_alike_models_are_told_apart_as_seldom_as_the_level_says():
     rng = np.random.default_rng(5)
-    p_values = sign_flip(rng.normal(size=(40, 2000)), 999, seed=1)
+    p_values = sign_flip(rng.normal(size=(40, 2000)), 999, random_state=1)
     assert np.mean(p_values < 0.05) == pytest.approx(0.05, abs=0.02)
 
 

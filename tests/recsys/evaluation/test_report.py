@@ -244,7 +244,7 @@ def test_a_model_keeps_its_colour(ratings):
 def test_digits_of_seeds_and_times_are_not_grouped(ratings):
     timed = replace(ratings, timestamps=np.arange(ratings.n_ratings) + 1_600_000_000)
     split = time_split(timed, 0.2)
-    found = evaluate(["popular"], split, 3, metrics=["recall"], resamples=10, seed=12345)
+    found = evaluate(["popular"], split, 3, metrics=["recall"], resamples=10, random_state=12345)
     text = html_report(found)
     assert f"<td>{split.parameters['cut']}</td>" in text
     assert "<td>12345</td>" in text

@@ -75,7 +75,7 @@ def test_random_split_parts_the_ratings(fraction, seed):
 
 
 def test_random_split_is_the_documented_permutation(ratings):
-    split = random_split(ratings, test_fraction=0.2, seed=7)
+    split = random_split(ratings, test_fraction=0.2, random_state=7)
     n = ratings.n_ratings
     chosen = np.sort(np.random.default_rng(7).permutation(n)[: round(n * 0.2)])
     np.testing.assert_array_equal(split.test.values, ratings.values[chosen])
@@ -83,7 +83,7 @@ def test_random_split_is_the_documented_permutation(ratings):
 
 
 def test_random_split_depends_on_the_seed_alone(ratings):
-    first, again, other = (random_split(ratings, seed=seed) for seed in (1, 1, 2))
+    first, again, other = (random_split(ratings, random_state=seed) for seed in (1, 1, 2))
     assert pairs(first.test) == pairs(again.test) != pairs(other.test)
 
 
@@ -295,17 +295,17 @@ def test_bad_requests_by_time_are_refused(timed):
 
 @pytest.mark.parametrize("folds", [2, 7])
 def test_each_rating_is_tested_in_one_fold(ratings, folds):
-    splits = list(k_fold(ratings, folds, seed=3))
+    splits = list(k_fold(ratings, folds, random_state=3))
     assert [split.parameters["fold"] for split in splits] == list(range(1, folds + 1))
     for split in splits:
         assert_parted(ratings, split)
     tested = [pair for split in splits for pair in pairs(split.test)]
     assert len(tested) == len(set(tested)) == ratings.n_ratings
     assert len({split.test.n_ratings for split in splits}) <= 2
-    assert [each.parameters for each in k_fold(ratings, folds, seed=3)[-2:]] == [
+    assert [each.parameters for each in k_fold(ratings, folds, random_state=3)[-2:]] == [
         split.parameters for split in splits[-2:]
     ]
-    assert pairs(k_fold(ratings, folds, seed=3)[0].test) == pairs(splits[0].test)
+    assert pairs(k_fold(ratings, folds, random_state=3)[0].test) == pairs(splits[0].test)
 
 
 @pytest.mark.parametrize("folds", [1, 181])
@@ -320,7 +320,7 @@ def test_too_few_or_too_many_folds(ratings, folds):
 
 
 def test_held_out_users_are_not_learnt_from(ratings):
-    split = held_out_users(ratings, 0.3, 0.25, seed=2)
+    split = held_out_users(ratings, 0.3, 0.25, random_state=2)
     learnt, tested, history = (set(part.to_frame()["user"]) for part in split.parts)
     assert not learnt & tested
     assert tested == history
@@ -336,7 +336,7 @@ def test_held_out_users_are_not_learnt_from(ratings):
 
 
 def test_held_out_users_with_training_ratings_are_caught(ratings):
-    split = held_out_users(ratings, 0.3, seed=2)
+    split = held_out_users(ratings, 0.3, random_state=2)
     with pytest.raises(DataError, match="9 of the held-out users have training ratings"):
         replace(split, train=ratings).check()
 

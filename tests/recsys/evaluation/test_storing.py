@@ -37,7 +37,7 @@ def same(one, other):
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 def test_what_is_saved_is_read(ratings, tmp_path, form):
-    split = random_split(ratings, seed=3)
+    split = random_split(ratings, random_state=3)
     save_split(split, tmp_path / "s", form=form)
     found = read_split(tmp_path / "s")
     assert same(split, found)
@@ -69,9 +69,11 @@ def test_a_failure_leaves_what_was_there(ratings, tmp_path, monkeypatch):
 
     monkeypatch.setattr(pl.DataFrame, "write_parquet", fail)
     with pytest.raises(DataError, match=r"cannot be saved in .*: No space left on device"):
-        save_split(random_split(ratings, seed=1), tmp_path / "s", form="parquet", overwrite=True)
+        save_split(
+            random_split(ratings, random_state=1), tmp_path / "s", form="parquet", overwrite=True
+        )
     with pytest.raises(DataError, match="No space left"):
-        save_split(random_split(ratings, seed=1), tmp_path / "new", form="parquet")
+        save_split(random_split(ratings, random_state=1), tmp_path / "new", form="parquet")
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
     assert (tmp_path / "s" / "train.csv").read_bytes() == before
 
@@ -134,10 +136,10 @@ def test_a_foreign_split_json_says_nothing(ratings, tmp_path):
         {"method": {}},
         {"parameters": None},
         {"parameters": "seed"},
-        {"parameters": {"seed": 0}},
-        {"parameters": {"seed": 0, "test_fraction": "half"}},
-        {"parameters": {"seed": 0, "test_fraction": float("nan")}},
-        {"parameters": {"seed": 10**400, "test_fraction": 0.1}},
+        {"parameters": {"random_state": 0}},
+        {"parameters": {"random_state": 0, "test_fraction": "half"}},
+        {"parameters": {"random_state": 0, "test_fraction": float("nan")}},
+        {"parameters": {"random_state": 10**400, "test_fraction": 0.1}},
         {"method": "time", "parameters": {"cut": 10**400}},
         {"method": "given", "parameters": {"cut": [1]}},
     ],

@@ -294,7 +294,7 @@ def test_a_study_of_tpe_goes_on_as_if_nothing_had_happened(ratings, tmp_path):
         ({"random_state": 1}, "The study .* is of another seed; choose another directory"),
         ({"metric": "mae"}, "is of another metric;"),
         ({"fixed": {"user_damping": 1.0}}, "is of other ranges and other fixed parameters;"),
-        ({"validation_fraction": 0.2}, "is of another validation part;"),
+        ({"test_fraction": 0.2}, "is of another validation part;"),
         ({"model": "als"}, "is of another model and other ranges;"),
     ],
 )

@@ -38,7 +38,7 @@ def case(spark, tmp_path_factory):
     from recsys.spark import fit
 
     folder = tmp_path_factory.mktemp("spark")
-    split = random_split(real_ratings(), 0.1, seed=0)
+    split = random_split(real_ratings(), 0.1, random_state=0)
     files = [folder / "train.parquet", folder / "test.csv"]
     split.train.to_frame().write_parquet(files[0])
     split.test.to_frame().write_csv(files[1])
