@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "INTERVALS",
-    "Summary",
     "TESTS",
+    "Summary",
     "best_model",
     "joined",
     "named",
