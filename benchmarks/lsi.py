@@ -141,8 +141,8 @@ def gensim_same_weights(lsi: LSI, queries: Any, k: int) -> np.ndarray:
     corpus = Sparse2Corpus(lsi.documents_.rows.tocsr(), documents_columns=False)
     words = {place: str(place) for place in range(len(lsi.terms_))}
     model = LsiModel(corpus, id2word=words, num_topics=k, random_seed=0)
-    asked = Sparse2Corpus(queries.tocsr(), documents_columns=False)
-    return cosines(gensim_vectors(model, asked), gensim_vectors(model, corpus))
+    query_corpus = Sparse2Corpus(queries.tocsr(), documents_columns=False)
+    return cosines(gensim_vectors(model, query_corpus), gensim_vectors(model, corpus))
 
 
 def bm25(data: Collected) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What every benchmark here shares: interleaved timing, memory, the machine, tables."""
+"""Interleaved timing, memory, the machine and tables, for every benchmark."""
 
 from __future__ import annotations
 

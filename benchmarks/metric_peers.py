@@ -5,7 +5,7 @@ Usage: PYTHON metric_peers.py GIVEN.npz ANSWER.npz
 GIVEN has "lists" (users x N, the recommended items), "users" (whose they are), and the relevant
 pairs as "test_users" and "test_items". ANSWER gets, for every peer whose library is there, the
 seconds and the values of each user, in the order of "users". Where a peer defines a metric
-otherwise, its values are scaled to our definition, as said beside.
+otherwise, its values are scaled to our definition, as the comment next to it says.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def of_ranx(given, n_relevant):
         for user, row in zip(users, lists, strict=True)
     }
     names = ["precision", "recall", "hit_rate", "map", "mrr", "ndcg"]
-    asked = [f"{name}@{n}" for name in names]
+    labels = [f"{name}@{n}" for name in names]
     qrels, run = Qrels(relevant), Run(listed)
-    evaluate(qrels, run, asked)  # compiles
-    seconds, _ = fastest(lambda: evaluate(qrels, run, asked, return_mean=False))
-    by_user = {name: run.scores[label] for name, label in zip(names, asked, strict=True)}
+    evaluate(qrels, run, labels)  # compiles
+    seconds, _ = fastest(lambda: evaluate(qrels, run, labels, return_mean=False))
+    by_user = {name: run.scores[label] for name, label in zip(names, labels, strict=True)}
     found = {
         name: np.array([values[str(user)] for user in users]) for name, values in by_user.items()
     }

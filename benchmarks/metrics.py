@@ -1,7 +1,7 @@
-"""Ranking metrics of all Gowalla users: what they cost beside the top-N, and against peers.
+"""Ranking metrics of all Gowalla users: their cost next to the top-N, and against peers.
 
 The lists are the top 20 of a factor model (the truncated SVD of the training matrix) for each of
-the 29,858 users, the test part is the published one. First the time of the metrics beside that of
+the 29,858 users, the test part is the published one. First the time of the metrics next to that of
 the top-N itself, in turns; then the same lists measured by peers: the largest difference of any
 user's value, and the time ratio. Times are from lists in memory to a value per user and metric;
 what peers need to build their own structures first is listed, and not counted.

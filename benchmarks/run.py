@@ -66,24 +66,24 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="all benchmarks, in their full size")
     parser.add_argument("--only", action="append", metavar="SCRIPT", help="such as svd.py")
     parser.add_argument("--out", type=Path, metavar="FILE", help="also write a Markdown file")
-    asked = parser.parse_args()
-    chosen = FULL if asked.full else SMALL
+    options = parser.parse_args()
+    chosen = FULL if options.full else SMALL
     names = {script for script, *_ in chosen}
-    unknown = set(asked.only or ()) - names
+    unknown = set(options.only or ()) - names
     if unknown:
         parser.error(f"there is no {', '.join(sorted(unknown))} in this set: {sorted(names)}")
-    if asked.out:
-        asked.out.parent.mkdir(parents=True, exist_ok=True)
-        asked.out.write_text("", encoding="utf-8")
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text("", encoding="utf-8")
 
     def say(text: str) -> None:
         print(text, flush=True)
-        if asked.out:
-            with asked.out.open("a", encoding="utf-8") as file:
+        if options.out:
+            with options.out.open("a", encoding="utf-8") as file:
                 file.write(f"{text}\n")
 
     say(head())
-    failed = [each for each in chosen if asked.only is None or each[0] in asked.only]
+    failed = [each for each in chosen if options.only is None or each[0] in options.only]
     failed = [" ".join(each) for each in failed if not run(each, say)]
     if failed:
         sys.exit(f"These benchmarks failed: {'; '.join(failed)}.")

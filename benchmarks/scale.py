@@ -1,6 +1,6 @@
 """The main job from 1 to 100 million generated ratings: seconds and peak memory of each stage.
 
-Ratings lie in Parquet, in MovieLens-25M's shape scaled in both directions. Stages are those of
+Ratings are in Parquet, in MovieLens-25M's shape scaled in both directions. Stages are those of
 `recsys fit` and `recsys recommend`: read, fit `als`, save, load, and the top 20 of 10,000 users.
 The peak is that of the whole process (Linux only).
 
@@ -75,13 +75,13 @@ def main() -> None:
     parser.add_argument("--generate", type=int, metavar="N", help=argparse.SUPPRESS)
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--path", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.generate:
-        generate(asked.generate, asked.path)
-    elif asked.measure:
-        measure(asked.factors, asked.path)
+    options = parser.parse_args()
+    if options.generate:
+        generate(options.generate, options.path)
+    elif options.measure:
+        measure(options.factors, options.path)
     else:
-        compare([n for n in SIZES if n <= asked.largest], asked.factors)
+        compare([n for n in SIZES if n <= options.largest], options.factors)
 
 
 def compare(sizes: list[int], factors: int) -> None:

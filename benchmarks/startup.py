@@ -1,4 +1,4 @@
-"""How long the command takes to start, beside a bare Click program and `import numpy`.
+"""Start-up time of the command, next to a bare Click program and `import numpy`.
 
 `recsys --help`, `--version` and completion import no numerical library: their time is given over
 that of a Click program with two verbs. `recsys recommend` from a saved model is given over that of
@@ -66,12 +66,16 @@ def main() -> None:
         Recommender("als").fit(ratings).save(model)
         user = str(ratings.users.values[0])
         recsys, python = recsys_command(), [sys.executable]
-        asked = {"COMP_WORDS": "recsys re", "COMP_CWORD": "1", "_RECSYS_COMPLETE": "bash_complete"}
+        completing = {
+            "COMP_WORDS": "recsys re",
+            "COMP_CWORD": "1",
+            "_RECSYS_COMPLETE": "bash_complete",
+        }
         candidates = {
             CLICK: runner([*python, str(bare), "--help"]),
             "recsys --help": runner([*recsys, "--help"]),
             "recsys --version": runner([*recsys, "--version"]),
-            "recsys re<TAB>": runner(recsys, **asked),
+            "recsys re<TAB>": runner(recsys, **completing),
             NUMPY: runner([*python, "-c", "import numpy"]),
             "import numpy, polars": runner([*python, "-c", "import numpy, polars"]),
             "recsys recommend MODEL": runner([*recsys, "recommend", str(model), "--user", user]),

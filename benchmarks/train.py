@@ -1,4 +1,4 @@
-"""Seconds of one full ALS sweep (users, then items) at 25 million ratings, beside the peers'.
+"""Seconds of one full ALS sweep (users, then items) at 25 million ratings, next to the peers'.
 
 Ours is an exact solve with biases. `implicit` minimises another objective, over all cells, by
 three conjugate gradient steps (its default) or by Cholesky; both update users and items once per

@@ -3,7 +3,7 @@
 The films of ``items.csv`` are real; the users, their tastes and their ratings are drawn at random
 here, and the same seed gives the same file to the byte. ``README.md`` gives the model in formulas.
 
-    python data/make_sample.py                       # writes ratings.csv beside this script
+    python data/make_sample.py                       # writes ratings.csv next to this script
     python data/make_sample.py --output ratings.csv --seed 1
 """
 

@@ -1,4 +1,4 @@
-"""What MkDocs does besides: notebooks run and shown, public names, results, formulas as MathML."""
+"""Hooks of MkDocs: run and show notebooks, list public names, insert results and formulas."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import html
 import importlib
 import json
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,9 +35,12 @@ def on_files(files: Any, config: Any) -> Any:
     made: dict[str, bytes | str] = {"results.md": _results_page()}
     for picture in (ROOT / "benchmarks").glob("*.png"):
         made[picture.name] = picture.read_bytes()
-    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+    notebooks = sorted((ROOT / "notebooks").glob("*.ipynb"))
+    for number, path in enumerate(notebooks, start=1):
+        print(f"notebook {number}/{len(notebooks)}: {path.stem}", file=sys.stderr, flush=True)
         made |= {f"notebooks/{name}": content for name, content in _notebook_files(path).items()}
     for package, modules in REFERENCE.items():
+        print(f"reference of {package}", file=sys.stderr, flush=True)
         made[f"reference/{package}.md"] = _reference_page(package, modules)
     for name, content in made.items():
         files.append(File.generated(config, name, content=content))
@@ -120,10 +124,13 @@ def _notebook_files(path: Path) -> dict[str, bytes | str]:
 
 def _executed(path: Path) -> str:
     import nbformat
+    from jupyter_client.manager import AsyncKernelManager
     from nbclient import NotebookClient
 
     notebook = nbformat.read(path, as_version=4)
-    NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
+    # Through a socket file: a kernel on TCP ports warns that its messages are not encrypted.
+    kernel = AsyncKernelManager(kernel_name="python3", transport="ipc")
+    NotebookClient(notebook, km=kernel, timeout=300).execute()
     written: str = nbformat.writes(notebook)
     return written
 

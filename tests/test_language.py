@@ -25,14 +25,13 @@ WORDS = {
     r"refus(e|es|ed|ing|al)": "raise, reject",
     r"mend(s|ed|ing)?": "fix",
     r"beside": "next to",
-    r"l(ie|ies|ay|ying) in": "is in",
+    r"lies in": "is in",
     r"asked": "requested",
     r"(?<!there )(is|are|was|were) no (?!longer|more|less)": "is not a",
     r"that there (is|are) not": "missing",
     r"belongs? into": "belongs in",
     r"it is said|and said|and says so|and is said": "reported",
     r"numbers? that (is|are) none": "not finite",
-    r"he|his|him": "they",
 }
 PATTERN = re.compile(
     "|".join(rf"(?P<w{place}>\b(?:{word})\b)" for place, word in enumerate(WORDS)), re.IGNORECASE
