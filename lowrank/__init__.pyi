@@ -17,9 +17,6 @@ from .errors import LowRankError as LowRankError
 from .pca import PCA as PCA
 from .pca import MeanAlignmentWarning as MeanAlignmentWarning
 from .probabilistic import ProbabilisticPCA as ProbabilisticPCA
-from .projection import GaussianProjection as GaussianProjection
-from .projection import SparseProjection as SparseProjection
-from .projection import johnson_lindenstrauss_dim as johnson_lindenstrauss_dim
 from .rank import bi_cross_validation as bi_cross_validation
 from .rank import choose_rank as choose_rank
 from .rank import cumulative_energy as cumulative_energy

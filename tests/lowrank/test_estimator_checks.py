@@ -5,7 +5,6 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from lowrank.pca import PCA
 from lowrank.probabilistic import ProbabilisticPCA
-from lowrank.projection import GaussianProjection, SparseProjection
 from lowrank.whitening import Whitening
 
 ESTIMATORS = [
@@ -14,9 +13,6 @@ ESTIMATORS = [
     PCA(1, center="exact", whiten=True, center_samples=True),
     PCA(0.9, center=False),
     ProbabilisticPCA(1),
-    GaussianProjection(2),
-    GaussianProjection(2, scaling="unit"),
-    SparseProjection(2),
     Whitening(),
     Whitening("zca"),
     Whitening("zca-cor", epsilon=0.0),
