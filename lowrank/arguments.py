@@ -14,7 +14,14 @@ from lowrank.operators import CentredDenseOperator, DenseOperator, ProductOperat
 from lowrank.solvers import SOLVERS, choose_method
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+    from scipy.sparse import sparray, spmatrix
+
     from lowrank.operators import MatrixOperator
+
+    SparseLike = sparray | spmatrix
+    MatrixLike = ArrayLike | SparseLike
+    RandomStateLike = int | np.integer[Any] | np.random.Generator | np.random.RandomState | None
 
 __all__ = ["Problem", "as_operator", "checked_generator", "checked_rank", "validated"]
 
