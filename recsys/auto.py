@@ -81,7 +81,7 @@ def choose_model(ratings: Ratings) -> Choice:
             f"the ratings look like counts or amounts, from {low:g} to {high:g}: implicit feedback"
         )
         return _for_contacts(as_contacts(ratings), reason)
-    factors = min(model_class(_FOR_RATINGS)().params()["factors"], *ratings.shape)
+    factors = min(model_class(_FOR_RATINGS)().get_params()["factors"], *ratings.shape)
     reason = f"the ratings lie between {low:g} and {high:g}"
     return Choice(_FOR_RATINGS, ratings, reason, {"factors": factors})
 

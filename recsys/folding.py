@@ -222,7 +222,7 @@ def spread(model: Any, users: Indices, items: Indices, shape: tuple[int, int]) -
                 target[(slice(None),) * axis + (places[along],)] = array
                 array = target
         moved[name] = np.asarray(sizes[name]) if name in sizes else array
-    return type(model).from_arrays(model.params(), moved)
+    return type(model).from_arrays(model.get_params(), moved)
 
 
 def _alike(frame: pl.DataFrame, old: Ratings) -> pl.DataFrame:

@@ -123,7 +123,7 @@ class Learner(Fitted):
 
         check_ratings(ratings)
         whole = merged(self.ratings, ratings)
-        model = type(self.model)(**self.model.params())
+        model = type(self.model)(**self.model.get_params())
         updated = type(self)(model)
         if not takes_start(model):
             return updated._fit(whole, on_step)

@@ -602,7 +602,7 @@ def _write(saved: Saved, writer: Writer) -> None:
         writer.array(f"ratings/{name}.npy", getattr(saved.ratings, name))
     for kind, frame in _tables(saved.ratings).items():
         writer.table(f"{kind}s.parquet", frame)
-    writer.manifest(saved.model.name, saved.model.params(), saved.training)
+    writer.manifest(saved.model.name, saved.model.get_params(), saved.training)
 
 
 def _tables(ratings: Ratings) -> dict[str, pl.DataFrame]:

@@ -259,7 +259,7 @@ def _result(row: dict[str, Any], model: Model | str, found: Evaluation) -> dict[
             metrics[each["metric"]]["ratings"] = found.counts["test_ratings"]
     return {
         "model": row["model"],
-        "parameters": {} if isinstance(model, str) else model.params(),
+        "parameters": {} if isinstance(model, str) else model.get_params(),
         "metrics": metrics,
         "fit_seconds": row["fit_seconds"],
         "recommend_seconds": row["recommend_seconds"],
@@ -493,7 +493,7 @@ def write_report(found: Evaluation, models: dict[str, Model | str], path: str) -
     page = html_report(
         found,
         parameters={
-            label: {} if isinstance(model, str) else model.params()
+            label: {} if isinstance(model, str) else model.get_params()
             for label, model in models.items()
         },
         command=shlex.join(["recsys", *state.words]),

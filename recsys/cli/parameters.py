@@ -253,7 +253,7 @@ def applying(model: str, asked: Mapping[str, Any], **everywhere: Any) -> dict[st
     """Return what was asked for and `model` has; `everywhere` are values of `ELSEWHERE`."""
     from recsys.models.registry import model_class
 
-    known = set(model_class(model)().params())
+    known = set(model_class(model)().get_params())
     return {name: value for name, value in {**everywhere, **asked}.items() if name in known}
 
 

@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
     from recsys.evaluation import Split
     from recsys.evaluation.tuning import Trial, Tuning
-    from recsys.models.base import Step
-    from recsys.models.ranges import Range
+    from recsys.models.base import Range, Step
 
 __all__ = ["commands_with", "tune"]
 
@@ -182,7 +181,7 @@ def tune(
 
 def _range(text: str) -> tuple[str, Range]:
     """Read NAME=LOW:HIGH[:log]; integers stay integers."""
-    from recsys.models.ranges import Range
+    from recsys.models.base import Range
 
     name, _, ends = text.partition("=")
     low, _, rest = ends.partition(":")

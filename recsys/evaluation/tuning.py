@@ -28,8 +28,7 @@ from recsys.evaluation.splits import Split, default_split, fingerprint, has_rati
 from recsys.fitted import check_ratings
 from recsys.folding import takes_start
 from recsys.messages import counted
-from recsys.models.base import Model, Step
-from recsys.models.ranges import Range
+from recsys.models.base import Model, Range, Step
 from recsys.models.registry import make_model, model_class
 
 if TYPE_CHECKING:
@@ -238,7 +237,7 @@ def tune(
         task.metric,
         task.ranges,
         task.fixed,
-        make_model(model).params(),
+        make_model(model).get_params(),
         tuple(kept.trials),
         task.from_scratch(kept.trials) if task.warm else task.best(kept.trials),
         task.warm,
@@ -330,10 +329,11 @@ class Objective:
         cls_ = model_class(model)
         metric = _default_metric(model, ratings) if metric is None else metric
         _check_metric(metric, cls_, ratings)
-        known = make_model(model, **fixed).params()
+        known = make_model(model, **fixed).get_params()
         seeds = {"random_state": random_state, "threads": threads}
         tunable = {name: value for name, value in known.items() if name not in seeds}
-        searched = _searched(model, cls_.ranges, ranges, tunable, fixed)
+        own = {p.name: p.range for p in cls_.parameters() if p.range is not None}
+        searched = _searched(model, own, ranges, tunable, fixed)
         for end in ("low", "high"):
             make_model(model, **fixed, **{name: getattr(r, end) for name, r in searched.items()})
         split = _inner(validation, ratings)
@@ -357,7 +357,7 @@ class Objective:
     @property
     def defaults(self) -> Point:
         """The parameters that are tuned, as they are if nobody sets them."""
-        known = make_model(self.model, **self.fixed).params()
+        known = make_model(self.model, **self.fixed).get_params()
         return {name: known[name] for name in self.ranges}
 
     def identity(self, seed: int) -> dict[str, Any]:

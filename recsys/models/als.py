@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from recsys.errors import DataError
 from recsys.models.base import (
     Explanation,
     FactorModel,
     Floats,
     Histories,
-    Range,
     Step,
-    axes,
     check_indices,
+    fitted,
+    model,
+    parameter,
+    random_state_parameter,
+    threads_parameter,
 )
 from recsys.models.early_stopping import ValidationWatch, breakdown, validation_rmse
 
@@ -33,35 +34,12 @@ if TYPE_CHECKING:
 __all__ = ["ALS", "PathPoint", "regularization_path"]
 
 
-@dataclass(kw_only=True, eq=False)
+@model
 class ALS(FactorModel):
     """Predict a rating as ``mu + b_u + c_i + a_u . m_i``, fitted by alternating least squares.
 
     The ridge penalty of a user or item with n ratings is ``regularization * n**count_power``, in
     units in which the ratings have standard deviation 1.
-
-    Parameters
-    ----------
-    factors : int
-        Length k of the vectors a_u and m_i.
-    regularization : float
-        Ridge penalty lambda.
-    count_power : float
-        Exponent g of the rating count: 0 is plain ridge, 1 grows with the count (Zhou et al.
-        2008). One half did best on validation data.
-    linked : bool
-        Whether the penalties pull towards a linear function of which items a user rated, and of
-        which users rated an item, instead of towards zero. More accurate, and slower.
-    link_penalty : float
-        Ridge penalty of that function, in units of the other penalties.
-    iterations : int
-        The most sweeps (users, then items).
-    tol : float
-        Stop when a sweep lowers the objective by less than this fraction of it.
-    random_state : int
-        Seed of the starting point. The same seed gives the same result on any number of threads.
-    threads : int, optional
-        All available cores by default.
 
     References
     ----------
@@ -71,40 +49,45 @@ class ALS(FactorModel):
     """
 
     name: ClassVar[str] = "als"
-    ranges: ClassVar[Mapping[str, Range]] = {
-        "factors": Range(4, 128, log=True),
-        "regularization": Range(0.1, 10.0, log=True),
-        "count_power": Range(0.0, 1.0),
-    }
+    summary: ClassVar[str] = (
+        "Ratings of many users and items: accurate, fast, any number of threads."
+    )
     scores_between_sweeps: ClassVar[bool] = True
 
-    factors: int = 32
-    regularization: float = 1.3
-    count_power: float = 0.5
-    linked: bool = False
-    link_penalty: float = 10.0
-    iterations: int = 20
-    tol: float = 1e-4
-    random_state: int = 0
-    threads: int | None = None
+    factors: int = parameter(32, "Number of latent factors.", low=4, high=128, log=True)
+    regularization: float = parameter(
+        1.3,
+        "Ridge penalty of the factors, for ratings of standard deviation 1.",
+        low=0.1,
+        high=10.0,
+        log=True,
+    )
+    count_power: float = parameter(
+        0.5,
+        "Exponent of the number of ratings that the penalty grows with: 0 is plain ridge.",
+        low=0.0,
+        high=1.0,
+        minimum=0,
+    )
+    linked: bool = parameter(
+        False,
+        "Learn also from which items a user rated, whatever the ratings: slower, more accurate.",
+    )
+    link_penalty: float = parameter(
+        10.0, "Ridge penalty on the implicit-feedback (who rated what) term."
+    )
+    iterations: int = parameter(20, "Maximum number of sweeps (users, then items).")
+    tol: float = parameter(
+        1e-4, "Stop when a sweep lowers the objective by less than this fraction of it.", minimum=0
+    )
+    random_state: int = random_state_parameter()
+    threads: int | None = threads_parameter()
 
-    rating_std: float = field(init=False, repr=False, metadata=axes())
-    user_prior_mean: Floats = field(init=False, repr=False, metadata=axes("d"))
-    item_prior_mean: Floats = field(init=False, repr=False, metadata=axes("d"))
-    user_link: Floats = field(init=False, repr=False, metadata=axes("linked_items", "d"))
-    item_link: Floats = field(init=False, repr=False, metadata=axes("linked_users", "d"))
-
-    def __post_init__(self) -> None:
-        if self.factors < 1:
-            raise DataError(f"factors must be at least 1; got {self.factors}.")
-        if not 0 < self.regularization < math.inf:
-            raise DataError(f"regularization must be positive; got {self.regularization}.")
-        if not 0 < self.link_penalty < math.inf:
-            raise DataError(f"link_penalty must be positive; got {self.link_penalty}.")
-        if self.iterations < 1:
-            raise DataError(f"iterations must be at least 1; got {self.iterations}.")
-        if self.tol < 0:
-            raise DataError(f"tol must not be negative; got {self.tol}.")
+    rating_std: float = fitted()
+    user_prior_mean: Floats = fitted("d")
+    item_prior_mean: Floats = fitted("d")
+    user_link: Floats = fitted("linked_items", "d")
+    item_link: Floats = fitted("linked_users", "d")
 
     @property
     def keeps_best_sweep(self) -> bool:

@@ -4,16 +4,16 @@ A model is a dataclass. Its init fields are its parameters; what `fit` learns ar
 ``init=False`` and the names of their axes as metadata. Saving, loading, shape checks and "not
 fitted yet" follow from those declarations, so a new model writes none of them::
 
-    @dataclass(kw_only=True, eq=False)
+    @model
     class Constant(BaseModel):
         name = "constant"
-        value: float = 3.0
-        n_users: int = field(init=False, repr=False, metadata=axes())
-        n_items: int = field(init=False, repr=False, metadata=axes())
+        summary = "Testing."
+        value: float = parameter(3.0, "Rating that is predicted.", low=1.0, high=5.0)
+        n_users: int = fitted()
+        n_items: int = fitted()
 
-A model that is worth tuning says where: ``ranges`` maps names of parameters to a `Range` that holds
-the default; `recsys tune` looks nowhere else. One that can already be asked when it calls
-``on_step``, as it stands, sets ``scores_between_sweeps``, so that hopeless trials are given up.
+`recsys tune` searches the parameters with a range (`low`, `high`). A model that can already score
+when it calls ``on_step`` sets ``scores_between_sweeps``, so that hopeless trials are pruned.
 
 Models know integer indices only. `recsys.Recommender` translates ids.
 
@@ -38,9 +38,13 @@ Some models can do more than score, by having a method for it (`recsys.models.pr
 
 from __future__ import annotations
 
+import inspect
+import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, dataclass_transform
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -56,7 +60,6 @@ from recsys.models.protocols import (
     Model,
     Step,
 )
-from recsys.models.ranges import Range
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
@@ -71,17 +74,206 @@ __all__ = [
     "Histories",
     "Indices",
     "Model",
+    "Parameter",
     "Range",
     "Step",
-    "axes",
     "check_indices",
+    "fitted",
+    "model",
     "pair_dots",
+    "parameter",
+    "random_state_parameter",
+    "threads_parameter",
 ]
 
 
-def axes(*names: str) -> dict[str, tuple[str, ...]]:
-    """Metadata of a fitted field: the names of its axes; none for a scalar."""
-    return {"axes": names}
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The values of one numeric parameter from `low` to `high`, both included.
+
+    Attributes
+    ----------
+    low, high : int or float
+        If both are integers, so are the values.
+    log : bool
+        Equal ratios, not equal differences, count as equally far.
+
+    Raises
+    ------
+    DataError
+        If `low` is not below `high`, an end is not finite, or a logarithmic range begins at 0 or
+        below.
+
+    Examples
+    --------
+    >>> Range(4, 64, log=True).at(0.5), Range(0.0, 1.0).grid(3)
+    (16, (0.0, 0.5, 1.0))
+    >>> 3 in Range(4, 64)
+    False
+    """
+
+    low: float
+    high: float
+    log: bool = False
+
+    def __post_init__(self) -> None:
+        if not -math.inf < self.low < self.high < math.inf:
+            raise DataError(f"A range goes from low to high; got {self.low} to {self.high}.")
+        if self.log and self.low <= 0:
+            raise DataError(f"A logarithmic range must begin above 0; got {self.low}.")
+
+    @property
+    def integer(self) -> bool:
+        """Whether the values are integers."""
+        return isinstance(self.low, int) and isinstance(self.high, int)
+
+    def __contains__(self, value: float | None) -> bool:
+        return value is not None and self.low <= value <= self.high
+
+    def at(self, share: float) -> float:
+        """Return the value at a share between 0 and 1 of the way from `low` to `high`."""
+        if self.log:
+            return self.rounded(self.low * (self.high / self.low) ** share)
+        return self.rounded(self.low + (self.high - self.low) * share)
+
+    def rounded(self, value: float) -> float:
+        """Return the nearest value that is short to write, within the range."""
+        short = round(value) if self.integer else float(f"{value:.4g}")
+        return min(max(short, self.low), self.high)
+
+    def grid(self, n: int) -> tuple[float, ...]:
+        """Return about n values from `low` to `high`: equally far, fewer where integers run out."""
+        return tuple(dict.fromkeys(self.at(i / max(1, n - 1)) for i in range(n)))
+
+
+M = TypeVar("M", bound="BaseModel")
+
+_TYPES: dict[type, tuple[Any, str]] = {
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+    bool: (bool | np.bool_, "True or False"),
+    str: (str, "text"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a model, as its class declares it.
+
+    Attributes
+    ----------
+    name : str
+    type : type
+        int, float, bool or str.
+    default : object
+        None means that the value is chosen from the data (of ``threads``: all cores).
+    description : str
+        One or two sentences.
+    low, high : int or float, optional
+        The range in which tuning looks for a better value; None if it leaves the parameter alone.
+    log : bool
+        Whether that range is logarithmic.
+    choices : tuple of str
+        The only values of a text; empty if it may be any.
+    minimum : int or float, optional
+        The smallest valid number; None if it must be positive.
+    """
+
+    name: str
+    type: type
+    default: Any
+    description: str = ""
+    low: float | None = None
+    high: float | None = None
+    log: bool = False
+    choices: tuple[str, ...] = ()
+    minimum: float | None = None
+
+    @property
+    def range(self) -> Range | None:
+        """The range in which tuning looks for a better value, if it does."""
+        if self.low is None or self.high is None:
+            return None
+        return Range(self.low, self.high, log=self.log)
+
+    def check(self, value: Any) -> None:
+        """Check a value of the parameter.
+
+        Raises
+        ------
+        DataError
+            If the value is of another type or out of range.
+        """
+        if (value is None and self.default is None) or not self.description:
+            return
+        accepted, expected = _TYPES[self.type]
+        valid = isinstance(value, accepted) and (
+            self.type is bool or not isinstance(value, bool | np.bool_)
+        )
+        if valid and self.choices:
+            valid, expected = value in self.choices, f"one of {', '.join(self.choices)}"
+        elif valid and self.type in (int, float):
+            least = 1 if self.type is int and self.minimum is None else self.minimum
+            expected = "positive" if least is None else f"at least {least}"
+            valid = (value > 0 if least is None else least <= value) and value < math.inf
+        if not valid:
+            raise DataError(f"{self.name} must be {expected}; got {value!r}.")
+
+
+def parameter(
+    default: Any,
+    description: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    log: bool = False,
+    choices: tuple[str, ...] = (),
+    minimum: float | None = None,
+) -> Any:
+    """Declare a parameter of a model; for the arguments see `Parameter`."""
+    metadata = {
+        "description": description,
+        "low": low,
+        "high": high,
+        "log": log,
+        "choices": choices,
+        "minimum": minimum,
+    }
+    return field(default=default, metadata=metadata)
+
+
+def random_state_parameter() -> Any:
+    """Declare the seed of a model."""
+    return parameter(0, "Seed: the same seed gives the same result.", minimum=0)
+
+
+def threads_parameter() -> Any:
+    """Declare the number of threads, which does not change the result."""
+    return parameter(None, "Number of threads; all available cores by default.")
+
+
+def fitted(*axes: str) -> Any:
+    """Declare an array that `fit` sets, by the names of its axes; none for a scalar."""
+    return field(init=False, repr=False, metadata={"axes": axes})
+
+
+@dataclass_transform(kw_only_default=True, eq_default=False)
+def model(cls: type[M]) -> type[M]:
+    """Make a class of declared parameters and fitted arrays a model.
+
+    The class becomes a dataclass with keyword-only parameters; its docstring lists them.
+    """
+    cls = dataclass(kw_only=True, eq=False)(cls)
+    if cls.__doc__ and (declared := cls.parameters()):
+        section = "\n\nParameters\n----------"
+        for p in declared:
+            default = f"default {p.default!r}" if p.default is not None else "optional"
+            kind = "{" + ", ".join(map(repr, p.choices)) + "}" if p.choices else p.type.__name__
+            section += f"\n{p.name} : {kind}, {default}\n    {p.description}"
+        text = inspect.cleandoc(cls.__doc__)
+        head = re.split(r"(?=\n\n(?:Attributes|Notes|References|Examples)\n---)", text, maxsplit=1)
+        cls.__doc__ = head[0] + section + "".join(head[1:])
+    return cls
 
 
 def check_indices(indices: ArrayLike, size: int, what: str) -> Indices:
@@ -108,7 +300,7 @@ def check_indices(indices: ArrayLike, size: int, what: str) -> Indices:
     return array.astype(np.int64, copy=False)
 
 
-_TYPES = {
+_DTYPES = {
     "Floats": "float32",
     "NDArray[np.float64]": "float64",
     "NDArray[np.int32]": "int32",
@@ -120,13 +312,13 @@ _KINDS = {"bool": "b", "int": "iu", "float": "fiu"}  # of scalars
 def _check_type(declared: Field[Any], array: NDArray[Any]) -> None:
     """Refuse an array that is not of the declared type, as the kernels would later."""
     name = str(declared.type)
-    if name in _TYPES:
-        fits = array.dtype == np.dtype(_TYPES[name])  # equal only in native byte order
+    if name in _DTYPES:
+        fits = array.dtype == np.dtype(_DTYPES[name])  # equal only in native byte order
     else:
         fits = array.dtype.kind in _KINDS.get(name, array.dtype.kind)
     if not fits:
         raise DataError(
-            f"The array {declared.name!r} must be of type {_TYPES.get(name, name)}; "
+            f"The array {declared.name!r} must be of type {_DTYPES.get(name, name)}; "
             f"got {array.dtype.str}."
         )
 
@@ -138,7 +330,7 @@ class BaseModel:
     name: ClassVar[str]
     needs_values: ClassVar[bool] = False
     predicts_ratings: ClassVar[bool] = True
-    ranges: ClassVar[Mapping[str, Range]] = {}
+    summary: ClassVar[str] = ""
     scores_between_sweeps: ClassVar[bool] = False
 
     if not TYPE_CHECKING:
@@ -162,9 +354,40 @@ class BaseModel:
         """Return None: the scores are not products of factors."""
         return None
 
-    def params(self) -> dict[str, Any]:
-        """Return the parameters by name."""
+    def __post_init__(self) -> None:
+        for declared in self.parameters():
+            declared.check(getattr(self, declared.name))
+
+    @classmethod
+    def parameters(cls) -> tuple[Parameter, ...]:
+        """Return the parameters that the model declares, in their order."""
+        types = {"int": int, "float": float, "bool": bool, "str": str}
+        return tuple(
+            Parameter(f.name, types.get(str(f.type).split(" ")[0], object), f.default, **f.metadata)
+            for f in fields(cls)
+            if f.init
+        )
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the values of the parameters by name; `deep` is scikit-learn's and unused."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.init}
+
+    def set_params(self, **params: Any) -> Self:
+        """Set some of the parameters, for the next `fit`.
+
+        Raises
+        ------
+        DataError
+            If there is no such parameter, or a value is of another type or out of range.
+        """
+        known = {declared.name: declared for declared in self.parameters()}
+        for name, value in params.items():
+            if name not in known:
+                raise DataError(self._no_parameter(name))
+            known[name].check(value)
+        for name, value in params.items():
+            setattr(self, name, value)
+        return self
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return what was fitted, by name, without a copy; scalars have shape ().
@@ -214,7 +437,12 @@ class BaseModel:
             If the shapes of the arrays no longer agree.
         """
         arrays = self.arrays() | {name: np.asarray(value) for name, value in changed.items()}
-        return type(self).from_arrays(self.params(), arrays)
+        return type(self).from_arrays(self.get_params(), arrays)
+
+    @classmethod
+    def _no_parameter(cls, name: str) -> str:
+        listed = ", ".join(declared.name for declared in cls.parameters()) or "none"
+        return f"The {cls.name} model has no parameter {name!r}; it has {listed}."
 
     def require_values(self, ratings: Ratings) -> None:
         """Refuse implicit feedback; for models with ``needs_values``, at the start of `fit`.
@@ -239,7 +467,7 @@ def _fitted(cls: type[BaseModel]) -> Iterator[Field[Any]]:
     return (f for f in fields(cls) if not f.init)
 
 
-@dataclass(kw_only=True, eq=False)
+@model
 class BiasedModel(BaseModel):
     """A model with ``global_mean``, ``user_bias`` and ``item_bias``.
 
@@ -252,9 +480,9 @@ class BiasedModel(BaseModel):
 
     needs_values: ClassVar[bool] = True
 
-    global_mean: float = field(init=False, repr=False, metadata=axes())
-    user_bias: Floats = field(init=False, repr=False, metadata=axes("n_users"))
-    item_bias: Floats = field(init=False, repr=False, metadata=axes("n_items"))
+    global_mean: float = fitted()
+    user_bias: Floats = fitted("n_users")
+    item_bias: Floats = fitted("n_items")
 
     @property
     def n_users(self) -> int:
@@ -290,7 +518,7 @@ class BiasedModel(BaseModel):
         return user_bias + self.global_mean + item_bias
 
 
-@dataclass(kw_only=True, eq=False)
+@model
 class FactorModel(BiasedModel):
     """A model whose prediction is ``mu + b_u + c_i + a_u . m_i``.
 
@@ -300,8 +528,8 @@ class FactorModel(BiasedModel):
     item_factors : float32 ndarray of shape (n_items, k)
     """
 
-    user_factors: Floats = field(init=False, repr=False, metadata=axes("n_users", "k"))
-    item_factors: Floats = field(init=False, repr=False, metadata=axes("n_items", "k"))
+    user_factors: Floats = fitted("n_users", "k")
+    item_factors: Floats = fitted("n_items", "k")
 
     def item_vectors(self) -> Floats:
         """Return the vectors whose cosine says how alike two items are, shape (n_items, k)."""

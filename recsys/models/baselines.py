@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recsys.errors import DataError
 from recsys.models.base import (
     BaseModel,
     BiasedModel,
     Explanation,
     Floats,
     Histories,
-    Range,
     Step,
-    axes,
     check_indices,
+    fitted,
+    model,
+    parameter,
+    random_state_parameter,
 )
 from recsys.models.early_stopping import validation_rmse
 
@@ -34,7 +35,7 @@ Doubles = NDArray[np.float64]
 _BLOCK = 2**20  # ratings summed at a time: what is gathered stays at a few tens of megabytes
 
 
-@dataclass(kw_only=True, eq=False)
+@model
 class Bias(BiasedModel):
     """Predict a rating as ``mu + b_u + c_i``: global mean, user bias and item bias.
 
@@ -44,15 +45,6 @@ class Bias(BiasedModel):
 
     by alternating exact solutions, so a user with few ratings stays close to the mean.
 
-    Parameters
-    ----------
-    user_damping, item_damping : float
-        Ridge penalties, in ratings: with as many ratings as this, half of the deviation counts.
-    iterations : int
-        The most sweeps (items, then users).
-    tol : float
-        Stop when no bias moves by more than this fraction of the ratings' standard deviation.
-
     References
     ----------
     Koren (2010), "Factor in the neighbors: scalable and accurate collaborative filtering",
@@ -60,21 +52,30 @@ class Bias(BiasedModel):
     """
 
     name: ClassVar[str] = "bias"
-    ranges: ClassVar[Mapping[str, Range]] = {
-        "user_damping": Range(0.1, 100.0, log=True),
-        "item_damping": Range(0.1, 100.0, log=True),
-    }
+    summary: ClassVar[str] = "The baseline of rating prediction."
 
-    user_damping: float = 5.0
-    item_damping: float = 5.0
-    iterations: int = 50
-    tol: float = 1e-4
-
-    def __post_init__(self) -> None:
-        _require_not_negative(user_damping=self.user_damping, item_damping=self.item_damping)
-        _require_not_negative(tol=self.tol)
-        if self.iterations < 1:
-            raise DataError(f"iterations must be at least 1; got {self.iterations}.")
+    user_damping: float = parameter(
+        5.0,
+        "Ridge penalty of the user biases, in ratings.",
+        low=0.1,
+        high=100.0,
+        log=True,
+        minimum=0,
+    )
+    item_damping: float = parameter(
+        5.0,
+        "Ridge penalty of the item biases, in ratings.",
+        low=0.1,
+        high=100.0,
+        log=True,
+        minimum=0,
+    )
+    iterations: int = parameter(50, "Maximum number of sweeps (items, then users).")
+    tol: float = parameter(
+        1e-4,
+        "Stop when no bias changes by more than this fraction of the ratings' standard deviation.",
+        minimum=0,
+    )
 
     def fit(
         self,
@@ -136,32 +137,33 @@ class Bias(BiasedModel):
         return _single(_Side(histories.rows, histories.counts, damping).shrink(sums.astype(float)))
 
 
-@dataclass(kw_only=True, eq=False)
+@model
 class Popular(BaseModel):
     """Rank items by their number of ratings, the same for everyone.
 
     A predicted rating is the item's mean, drawn towards the global mean:
     ``(sum of ratings + damping * mu) / (number of ratings + damping)``. On implicit feedback,
     where there is no rating to predict, it is the number of ratings again.
-
-    Parameters
-    ----------
-    damping : float
-        How many ratings at the global mean are added to each item's mean.
     """
 
     name: ClassVar[str] = "popular"
-    ranges: ClassVar[Mapping[str, Range]] = {"damping": Range(0.1, 1000.0, log=True)}
+    summary: ClassVar[str] = (
+        "The baseline of top-N recommendation, and the fallback for unknown users."
+    )
 
-    damping: float = 10.0
-    n_users: int = field(init=False, repr=False, metadata=axes())
-    counts_only: bool = field(init=False, repr=False, metadata=axes())
-    global_mean: float = field(init=False, repr=False, metadata=axes())
-    item_counts: Floats = field(init=False, repr=False, metadata=axes("n_items"))
-    item_means: Floats = field(init=False, repr=False, metadata=axes("n_items"))
-
-    def __post_init__(self) -> None:
-        _require_not_negative(damping=self.damping)
+    damping: float = parameter(
+        10.0,
+        "Number of ratings at the global mean that are added to each item.",
+        low=0.1,
+        high=1000.0,
+        log=True,
+        minimum=0,
+    )
+    n_users: int = fitted()
+    counts_only: bool = fitted()
+    global_mean: float = fitted()
+    item_counts: Floats = fitted("n_items")
+    item_means: Floats = fitted("n_items")
 
     @property
     def n_items(self) -> int:
@@ -217,16 +219,11 @@ class Popular(BaseModel):
         return np.tile(self.item_counts, (len(check_indices(users, self.n_users, "user")), 1))
 
 
-@dataclass(kw_only=True, eq=False)
+@model
 class Random(BaseModel):
     """Score each pair by chance, evenly over the range of the training ratings.
 
     A score depends on the seed, the user and the item only, in whatever block it is asked for.
-
-    Parameters
-    ----------
-    random_state : int
-        Seed.
 
     References
     ----------
@@ -234,16 +231,14 @@ class Random(BaseModel):
     """
 
     name: ClassVar[str] = "random"
+    summary: ClassVar[str] = "The lower bound that any model should exceed."
     predicts_ratings: ClassVar[bool] = False
 
-    random_state: int = 0
-    n_users: int = field(init=False, repr=False, metadata=axes())
-    n_items: int = field(init=False, repr=False, metadata=axes())
-    low: float = field(init=False, repr=False, metadata=axes())
-    high: float = field(init=False, repr=False, metadata=axes())
-
-    def __post_init__(self) -> None:
-        _require_not_negative(random_state=self.random_state)
+    random_state: int = random_state_parameter()
+    n_users: int = fitted()
+    n_items: int = fitted()
+    low: float = fitted()
+    high: float = fitted()
 
     def fit(
         self,
@@ -363,9 +358,3 @@ def _largest_change(before: tuple[Doubles, ...], after: tuple[Doubles, ...]) -> 
 
 def _single(values: NDArray[Any]) -> Floats:
     return values.astype(np.float32)
-
-
-def _require_not_negative(**values: float) -> None:
-    for name, value in values.items():
-        if not 0 <= value < math.inf:
-            raise DataError(f"{name} must not be negative or infinite; got {value}.")

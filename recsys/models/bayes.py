@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recsys.errors import DataError
 from recsys.models.base import (
     Explanation,
     FactorModel,
     Floats,
     Histories,
     Indices,
-    Range,
     Step,
-    axes,
     check_indices,
+    fitted,
+    model,
+    parameter,
+    random_state_parameter,
+    threads_parameter,
 )
 from recsys.models.early_stopping import ValidationWatch, breakdown, validation_rmse
 
@@ -37,7 +38,7 @@ __all__ = ["Bayes", "PosteriorModel"]
 _PAIRS = 2**13  # pairs whose covariances are unpacked at a time
 
 
-@dataclass(kw_only=True, eq=False)
+@model
 class PosteriorModel(FactorModel):
     """A factor model whose vectors have posteriors: Gaussians, or S samples.
 
@@ -61,18 +62,18 @@ class PosteriorModel(FactorModel):
         random_state: int
         threads: int | None
 
-    user_biases: Floats = field(init=False, repr=False, metadata=axes("n_users", "S"))
-    item_biases: Floats = field(init=False, repr=False, metadata=axes("n_items", "S"))
-    user_covariance: Floats = field(init=False, repr=False, metadata=axes("n_users", "p"))
-    item_covariance: Floats = field(init=False, repr=False, metadata=axes("n_items", "p"))
-    user_draws: Floats = field(init=False, repr=False, metadata=axes("n_users", "drawn"))
-    noise_variances: NDArray[np.float64] = field(init=False, repr=False, metadata=axes("S"))
-    user_prior_mean: Floats = field(init=False, repr=False, metadata=axes("S", "d"))
-    item_prior_mean: Floats = field(init=False, repr=False, metadata=axes("S", "d"))
-    user_prior_precision: Floats = field(init=False, repr=False, metadata=axes("S", "d", "d"))
-    item_prior_precision: Floats = field(init=False, repr=False, metadata=axes("S", "d", "d"))
-    user_link: Floats = field(init=False, repr=False, metadata=axes("S", "linked_items", "d"))
-    item_link: Floats = field(init=False, repr=False, metadata=axes("S", "linked_users", "d"))
+    user_biases: Floats = fitted("n_users", "S")
+    item_biases: Floats = fitted("n_items", "S")
+    user_covariance: Floats = fitted("n_users", "p")
+    item_covariance: Floats = fitted("n_items", "p")
+    user_draws: Floats = fitted("n_users", "drawn")
+    noise_variances: NDArray[np.float64] = fitted("S")
+    user_prior_mean: Floats = fitted("S", "d")
+    item_prior_mean: Floats = fitted("S", "d")
+    user_prior_precision: Floats = fitted("S", "d", "d")
+    item_prior_precision: Floats = fitted("S", "d", "d")
+    user_link: Floats = fitted("S", "linked_items", "d")
+    item_link: Floats = fitted("S", "linked_users", "d")
 
     def with_users(self, histories: Histories) -> Self:
         """Return the model with other users, folded in from their ratings; the items stay.
@@ -251,43 +252,13 @@ def _no_link(link: Floats, n: int) -> Floats:
     return np.zeros((len(link), n if link.shape[1] else 0, link.shape[2]), link.dtype)
 
 
-@dataclass(kw_only=True, eq=False)
+@model
 class Bayes(PosteriorModel):
     """Predict a rating as ``mu + b_u + c_i + a_u . m_i`` with learned priors.
 
     The vectors (a_u, b_u) and (m_i, c_i) have Gaussian posteriors under Gaussian priors with full
     covariances. With links, the prior mean of a user is moreover a linear function of which items
     he rated, and that of an item of which users rated it, whatever the ratings were.
-
-    Parameters
-    ----------
-    factors : int
-        Length k of the vectors a_u and m_i.
-    inference : {"variational", "gibbs"}
-        Variational Bayes is deterministic, and costs little more than least squares. Gibbs
-        sampling makes no assumption of independence; it takes many sweeps and its model is
-        `samples` times as large.
-    linked : bool
-        Whether the priors depend on who rated what.
-    link_penalty : float
-        Ridge penalty of the links, in units of the prior precision.
-    temperature : float
-        A rating counts as ``1 / temperature`` of one, at least 1. Above 1 the posterior is less
-        sure of itself, which guards against what the model does not know about real ratings.
-    count_power : float
-        Exponent of the rating count in the prior precision of a user or item.
-    iterations : int
-        The most sweeps (users, then items) of variational inference. Gibbs sampling starts from
-        its result.
-    tol : float
-        Stop when a sweep raises the free energy by less than this much per rating.
-    samples, thinning, burn_in : int
-        Gibbs sampling keeps every `thinning`-th sweep after the first `burn_in`, `samples` in all.
-    random_state : int
-        Seed of the starting point and of the draws. The same seed gives the same result on any
-        number of threads.
-    threads : int, optional
-        All available cores by default.
 
     References
     ----------
@@ -299,41 +270,50 @@ class Bayes(PosteriorModel):
     """
 
     name: ClassVar[str] = "bayes"
-    ranges: ClassVar[Mapping[str, Range]] = {
-        "factors": Range(4, 128, log=True),
-        "link_penalty": Range(0.2, 20.0, log=True),
-        "temperature": Range(1.0, 3.0),
-        "count_power": Range(0.0, 1.0),
-    }
+    summary: ClassVar[str] = "The most accurate ratings, with standard deviations; slower than als."
     scores_between_sweeps: ClassVar[bool] = True
 
-    factors: int = 32
-    inference: str = "variational"
-    linked: bool = True
-    link_penalty: float = 2.0
-    temperature: float = 1.3
-    count_power: float = 0.3
-    iterations: int = 30
-    tol: float = 3e-4
-    samples: int = 16
-    thinning: int = 4
-    burn_in: int = 20
-    random_state: int = 0
-    threads: int | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("factors", "iterations", "samples", "thinning"):
-            if getattr(self, name) < 1:
-                raise DataError(f"{name} must be at least 1; got {getattr(self, name)}.")
-        for name in ("tol", "burn_in"):
-            if getattr(self, name) < 0:
-                raise DataError(f"{name} must not be negative; got {getattr(self, name)}.")
-        if self.inference not in ("variational", "gibbs"):
-            raise DataError(f"inference must be variational or gibbs; got {self.inference!r}.")
-        if not 0 < self.link_penalty < math.inf:
-            raise DataError(f"link_penalty must be positive; got {self.link_penalty}.")
-        if not 1 <= self.temperature < math.inf:
-            raise DataError(f"temperature must be at least 1; got {self.temperature}.")
+    factors: int = parameter(32, "Number of latent factors.", low=4, high=128, log=True)
+    inference: str = parameter(
+        "variational",
+        "How the posterior is computed: variational is fast, gibbs samples it.",
+        choices=("variational", "gibbs"),
+    )
+    linked: bool = parameter(
+        True, "Learn also from which items a user rated, whatever the ratings."
+    )
+    link_penalty: float = parameter(
+        2.0,
+        "Ridge penalty on the implicit-feedback (who rated what) term.",
+        low=0.2,
+        high=20.0,
+        log=True,
+    )
+    temperature: float = parameter(
+        1.3,
+        "Likelihood temperature; values above 1 widen the posterior.",
+        low=1.0,
+        high=3.0,
+        minimum=1,
+    )
+    count_power: float = parameter(
+        0.3,
+        "Exponent of the number of ratings that the prior precision grows with.",
+        low=0.0,
+        high=1.0,
+        minimum=0,
+    )
+    iterations: int = parameter(
+        30, "Maximum number of sweeps of variational inference, from which Gibbs sampling starts."
+    )
+    tol: float = parameter(
+        3e-4, "Stop when a sweep raises the free energy by less than this per rating.", minimum=0
+    )
+    samples: int = parameter(16, "Number of samples that Gibbs sampling keeps.")
+    thinning: int = parameter(4, "Number of Gibbs sweeps per kept sample.")
+    burn_in: int = parameter(20, "Number of initial Gibbs sweeps to discard.", minimum=0)
+    random_state: int = random_state_parameter()
+    threads: int | None = threads_parameter()
 
     @property
     def keeps_best_sweep(self) -> bool:

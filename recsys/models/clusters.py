@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lowrank import kernels
-from recsys.errors import DataError
 from recsys.models.base import (
     Explanation,
     FactorModel,
@@ -21,10 +18,12 @@ from recsys.models.base import (
     Indices,
     Step,
     check_indices,
+    model,
+    parameter,
+    random_state_parameter,
 )
 from recsys.models.baselines import Bias
 from recsys.models.early_stopping import validation_rmse
-from recsys.models.ranges import Range
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
@@ -34,23 +33,13 @@ __all__ = ["Clusters"]
 _RANK = 16  # singular vectors that items are grouped by
 
 
-@dataclass(kw_only=True, eq=False)
+@model
 class Clusters(FactorModel):
     """Predict a rating as ``mu + b_u + c_i + d_u,g(i)``: biases, and the user's taste for a group.
 
     The biases are those of the model bias. Items are grouped by k-means of their vectors in the
     truncated singular value decomposition of what the biases leave over. ``d_ug`` is the mean of
     what they leave of the user's ratings in group g, drawn towards 0.
-
-    Parameters
-    ----------
-    clusters : int
-        Number of groups; fewer where there are fewer different items.
-    damping : float
-        How many ratings without deviation are added to each mean.
-    random_state : int
-        Seed of the decomposition and of the first centres. The same seed gives the same result on
-        any number of threads.
 
     References
     ----------
@@ -59,20 +48,18 @@ class Clusters(FactorModel):
     """
 
     name: ClassVar[str] = "clusters"
-    ranges: ClassVar[Mapping[str, Range]] = {
-        "clusters": Range(5, 200, log=True),
-        "damping": Range(1.0, 100.0, log=True),
-    }
+    summary: ClassVar[str] = "A baseline between biases and latent factors."
 
-    clusters: int = 40
-    damping: float = 15.0
-    random_state: int = 0
-
-    def __post_init__(self) -> None:
-        if self.clusters < 1:
-            raise DataError(f"clusters must be at least 1; got {self.clusters}.")
-        if not 0 <= self.damping < math.inf:
-            raise DataError(f"damping must not be negative or infinite; got {self.damping}.")
+    clusters: int = parameter(40, "Number of clusters of items.", low=5, high=200, log=True)
+    damping: float = parameter(
+        15.0,
+        "Number of ratings without deviation that are added to each mean of a user and a cluster.",
+        low=1.0,
+        high=100.0,
+        log=True,
+        minimum=0,
+    )
+    random_state: int = random_state_parameter()
 
     def fit(
         self,

@@ -11,7 +11,9 @@ from recsys.errors import DataError
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
-    from recsys.models.base import Model
+    from recsys.models.base import (
+        Model,
+    )
 
 __all__ = ["ValidationWatch", "breakdown", "validation_rmse"]
 

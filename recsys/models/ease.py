@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, NoReturn, Self
 
 import numpy as np
@@ -13,7 +11,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from lowrank import kernels
 from recsys.errors import DataError
-from recsys.models.base import Floats, Histories, Indices, Step, axes, check_indices
+from recsys.models.base import (
+    Floats,
+    Histories,
+    Indices,
+    Step,
+    check_indices,
+    fitted,
+    model,
+    parameter,
+)
 from recsys.models.item_item import HistoryModel, weighted_matrix, weights_of
 
 if TYPE_CHECKING:
@@ -27,7 +34,7 @@ _PENALTY = 30.0
 _BLOCK = 2**22  # entries of the Gram matrix that are worked on at a time
 
 
-@dataclass(kw_only=True, eq=False)
+@model
 class EASE(HistoryModel):
     """Score an item by the sum of its weights with the items the user has.
 
@@ -39,13 +46,6 @@ class EASE(HistoryModel):
     The matrix of items x items is held in memory once, in single precision: the penalty keeps it
     so well conditioned that the rounding does not show in the scores, and catalogues of 1.4 times
     the size fit, in half the time. The last bits depend on the number of BLAS threads.
-
-    Parameters
-    ----------
-    regularization : float, optional
-        The penalty lambda, in users. By default ``30 m^(1/3)``, where m is how many users have an
-        item, averaged over all that users have: near the best on small and large validation data,
-        where the accuracy hardly depends on it.
 
     Attributes
     ----------
@@ -60,15 +60,14 @@ class EASE(HistoryModel):
     """
 
     name: ClassVar[str] = "ease"
+    summary: ClassVar[str] = "Implicit feedback on up to some 30,000 items; one parameter."
 
-    regularization: float | None = None
+    regularization: float | None = parameter(
+        None, "Ridge penalty of the weights, in users; by default it follows from the data."
+    )
 
-    penalty: float = field(init=False, repr=False, metadata=axes())
-    weights: Floats = field(init=False, repr=False, metadata=axes("n_items", "n_items"))
-
-    def __post_init__(self) -> None:
-        if self.regularization is not None and not 0 < self.regularization < math.inf:
-            raise DataError(f"regularization must be positive; got {self.regularization}.")
+    penalty: float = fitted()
+    weights: Floats = fitted("n_items", "n_items")
 
     @property
     def n_items(self) -> int:
@@ -190,7 +189,7 @@ Doubles = NDArray[np.float64]
 def fold_in_items(model: EASE, contacts: Histories) -> FoldedItems:
     """Return `model` with the items of `contacts`, a row of users for each, in place of its own."""
     check_indices(contacts.indices, model.n_users, "user")
-    folded = FoldedItems(**model.params())
+    folded = FoldedItems(**model.get_params())
     vars(folded).update(vars(model))
     folded.source = model
     folded.weights = np.empty((model.n_items, contacts.n_rows), np.float32)

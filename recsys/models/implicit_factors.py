@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -25,11 +24,14 @@ from recsys.models.base import (
     Floats,
     Histories,
     Step,
-    axes,
     check_indices,
+    fitted,
+    model,
+    parameter,
+    random_state_parameter,
+    threads_parameter,
 )
 from recsys.models.item_item import rows_of, weight_unit, weighted_matrix, weights_of
-from recsys.models.ranges import Range
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -76,7 +78,7 @@ def library_matrix(matrix: Any) -> csr_matrix[np.float32]:
     return csr_matrix(matrix, copy=True)
 
 
-@dataclass(kw_only=True, eq=False)
+@model
 class _LibraryFactors(FactorModel):
     """What the three have in common."""
 
@@ -137,31 +139,13 @@ class _LibraryFactors(FactorModel):
         """Do what is left to do after the last iteration: nothing."""
 
 
-@dataclass(kw_only=True, eq=False)
+@model
 class ImplicitALS(_LibraryFactors):
     """Alternating least squares for implicit feedback, by the library `implicit`.
 
     Scores are to be 1 for what a user has and 0 for the rest. The squared error of the former
     counts alpha times, that of the latter once; where there are ratings, alpha times the rating's
     share of the highest one, and where there are counts, alpha times the count over the mean.
-
-    Parameters
-    ----------
-    factors : int
-        Length k of the vectors.
-    regularization : float, optional
-        Ridge penalty of the vectors. By default ``0.3 alpha (n_u^(1/2) + n_i^(1/2))``, where n_u
-        and n_i are the mean numbers of contacts of users and of items: in units of the singular
-        values that chance alone gives the matrix of contacts.
-    alpha : float, optional
-        Weight of a contact. By default ``1.5 d^(-1/2)``, where d is the share of all pairs of user
-        and item that are known: the rarer a contact, the more it says.
-    iterations : int
-        Number of sweeps. The users are solved for once more at the end.
-    random_state : int
-        Seed of the starting point. The same seed gives the same result on any number of threads.
-    threads : int, optional
-        All available cores by default.
 
     Attributes
     ----------
@@ -178,25 +162,22 @@ class ImplicitALS(_LibraryFactors):
     """
 
     name: ClassVar[str] = "implicit-als"
-    ranges: ClassVar[Mapping[str, Range]] = {
-        "factors": Range(8, 256, log=True),
-    }
+    summary: ClassVar[str] = "Implicit feedback as latent factors: small models, similar users."
 
-    factors: int = 64
-    regularization: float | None = None
-    alpha: float | None = None
-    iterations: int = 15
-    random_state: int = 0
-    threads: int | None = None
+    factors: int = parameter(64, "Number of latent factors.", low=8, high=256, log=True)
+    regularization: float | None = parameter(
+        None, "Ridge penalty of the factors; by default it follows from the data."
+    )
+    alpha: float | None = parameter(
+        None, "Weight of an interaction; by default it follows from the density of the data."
+    )
+    iterations: int = parameter(15, "Number of sweeps.")
+    random_state: int = random_state_parameter()
+    threads: int | None = threads_parameter()
 
-    contact_weight: float = field(init=False, repr=False, metadata=axes())
-    penalty: float = field(init=False, repr=False, metadata=axes())
-    unit: float = field(init=False, repr=False, metadata=axes())
-
-    def __post_init__(self) -> None:
-        _require_counts(factors=self.factors, iterations=self.iterations)
-        given = {"regularization": self.regularization, "alpha": self.alpha}
-        _require_positive(**{name: value for name, value in given.items() if value is not None})
+    contact_weight: float = fitted()
+    penalty: float = fitted()
+    unit: float = fitted()
 
     def with_users(self, histories: Histories) -> Self:
         """Return the model whose users are these, each solved for exactly, the items fixed."""
@@ -263,26 +244,13 @@ class ImplicitALS(_LibraryFactors):
         return solved
 
 
-@dataclass(kw_only=True, eq=False)
+@model
 class ImplicitBPR(_LibraryFactors):
     """Bayesian personalised ranking by the library `implicit`.
 
     Learns, by stochastic gradient steps, to score what a user has above what others have. Every
     rating is a contact, whatever its value. One thread: with more, the library's threads race and
     no two fits agree.
-
-    Parameters
-    ----------
-    factors : int
-        Length k of the vectors.
-    learning_rate : float
-        Length of a step.
-    regularization : float
-        Ridge penalty of the vectors.
-    iterations : int
-        Number of passes over the contacts.
-    random_state : int
-        Seed of the starting point and of the samples.
 
     References
     ----------
@@ -291,21 +259,17 @@ class ImplicitBPR(_LibraryFactors):
     """
 
     name: ClassVar[str] = "implicit-bpr"
-    ranges: ClassVar[Mapping[str, Range]] = {
-        "factors": Range(8, 256, log=True),
-        "learning_rate": Range(0.001, 0.1, log=True),
-        "regularization": Range(0.0001, 0.1, log=True),
-    }
+    summary: ClassVar[str] = "Implicit feedback, by pairwise ranking; for comparison."
 
-    factors: int = 64
-    learning_rate: float = 0.01
-    regularization: float = 0.01
-    iterations: int = 100
-    random_state: int = 0
-
-    def __post_init__(self) -> None:
-        _require_counts(factors=self.factors, iterations=self.iterations)
-        _require_positive(regularization=self.regularization, learning_rate=self.learning_rate)
+    factors: int = parameter(64, "Number of latent factors.", low=8, high=256, log=True)
+    learning_rate: float = parameter(
+        0.01, "Step size of the gradient descent.", low=0.001, high=0.1, log=True
+    )
+    regularization: float = parameter(
+        0.01, "Ridge penalty of the factors.", low=0.0001, high=0.1, log=True
+    )
+    iterations: int = parameter(100, "Number of passes over the interactions.")
+    random_state: int = random_state_parameter()
 
     def _show(self, users: Floats, items: Floats) -> None:
         # The last column of the items is their bias, that of the users 1.
@@ -325,7 +289,7 @@ class ImplicitBPR(_LibraryFactors):
         )
 
 
-@dataclass(kw_only=True, eq=False)
+@model
 class ImplicitLMF(_LibraryFactors):
     """Logistic matrix factorisation by the library `implicit`.
 
@@ -333,43 +297,28 @@ class ImplicitLMF(_LibraryFactors):
     in proportion to the highest one, a count to the mean. One thread: with more, the
     library draws other samples.
 
-    Parameters
-    ----------
-    factors : int
-        Length k of the vectors.
-    learning_rate : float
-        Length of the first step; later ones shrink (AdaGrad).
-    regularization : float
-        Ridge penalty of the vectors.
-    iterations : int
-        Number of passes over users and items.
-    negatives : int
-        Items drawn for each that a user has, to stand for those it has not.
-    random_state : int
-        Seed of the starting point and of the samples.
-
     References
     ----------
     Johnson (2014), "Logistic matrix factorization for implicit feedback data".
     """
 
     name: ClassVar[str] = "implicit-lmf"
-    ranges: ClassVar[Mapping[str, Range]] = {
-        "factors": Range(4, 64, log=True),
-        "learning_rate": Range(0.1, 3.0, log=True),
-        "regularization": Range(0.1, 20.0, log=True),
-    }
+    summary: ClassVar[str] = "Implicit feedback, by logistic regression; for comparison."
 
-    factors: int = 16
-    learning_rate: float = 1.0
-    regularization: float = 6.0
-    iterations: int = 30
-    negatives: int = 30
-    random_state: int = 0
-
-    def __post_init__(self) -> None:
-        _require_counts(factors=self.factors, iterations=self.iterations, negatives=self.negatives)
-        _require_positive(regularization=self.regularization, learning_rate=self.learning_rate)
+    factors: int = parameter(16, "Number of latent factors.", low=4, high=64, log=True)
+    learning_rate: float = parameter(
+        1.0,
+        "Step size of the first gradient step; later ones shrink (AdaGrad).",
+        low=0.1,
+        high=3.0,
+        log=True,
+    )
+    regularization: float = parameter(
+        6.0, "Ridge penalty of the factors.", low=0.1, high=20.0, log=True
+    )
+    iterations: int = parameter(30, "Number of passes over users and items.")
+    negatives: int = parameter(30, "Number of negative items sampled per interaction.")
+    random_state: int = random_state_parameter()
 
     def _show(self, users: Floats, items: Floats) -> None:
         # Of the last two columns, the items' first and the users' second are biases, the others 1.
@@ -392,15 +341,3 @@ class ImplicitLMF(_LibraryFactors):
 
 def _columns(factors: Floats, n_biases: int) -> Floats:
     return np.ascontiguousarray(factors[:, :-n_biases])
-
-
-def _require_counts(**values: int) -> None:
-    for name, value in values.items():
-        if value < 1:
-            raise DataError(f"{name} must be at least 1; got {value}.")
-
-
-def _require_positive(**values: float) -> None:
-    for name, value in values.items():
-        if not 0 < value < math.inf:
-            raise DataError(f"{name} must be positive; got {value}.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 import numpy as np
@@ -12,36 +11,34 @@ from scipy.sparse import csr_array
 
 from lowrank import kernels
 from recsys.errors import DataError
-from recsys.models.base import Floats, Histories, Indices, Step, axes, check_indices
+from recsys.models.base import (
+    Floats,
+    Histories,
+    Indices,
+    Step,
+    check_indices,
+    fitted,
+    model,
+    parameter,
+    threads_parameter,
+)
 from recsys.models.implicit_factors import library, library_matrix, silence
 from recsys.models.item_item import HistoryModel, check_rows, rows_of, weighted_matrix
-from recsys.models.ranges import Range
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
 
 __all__ = ["FoldedItems", "ImplicitKNN", "Neighbors", "fold_in_items"]
 
-WEIGHTINGS = ("cosine", "tfidf", "bm25")
 BM25_K1, BM25_B = 1.2, 0.75
 
 
-@dataclass(kw_only=True, eq=False)
+@model
 class ImplicitKNN(HistoryModel):
     """Score an item by its likeness to the items the user has, by the library `implicit`.
 
     Two items are alike if the same users have them. Of each item only the most similar ones count.
     A rating counts in proportion to the highest one, a count to the mean.
-
-    Parameters
-    ----------
-    weighting : {"cosine", "tfidf", "bm25"}
-        How likeness is measured: by the cosine of two items' columns; by that of columns in which
-        users who have much weigh less; or by the product of columns weighted by BM25.
-    neighbors : int
-        How many similar items of each item count.
-    threads : int, optional
-        All available cores by default.
 
     Attributes
     ----------
@@ -56,27 +53,21 @@ class ImplicitKNN(HistoryModel):
     """
 
     name: ClassVar[str] = "implicit-knn"
-    ranges: ClassVar[Mapping[str, Range]] = {
-        "neighbors": Range(10, 1000, log=True),
-    }
+    summary: ClassVar[str] = "Implicit feedback, by similar items: easy to explain."
 
-    weighting: str = "tfidf"
-    neighbors: int = 300
-    threads: int | None = None
-
-    neighbor_indptr: NDArray[np.int64] = field(
-        init=False, repr=False, metadata=axes("n_items_and_1")
+    weighting: str = parameter(
+        "tfidf",
+        "Similarity of items: cosine, cosine of TF-IDF, or product of BM25 weights.",
+        choices=("cosine", "tfidf", "bm25"),
     )
-    neighbor_items: NDArray[np.int32] = field(init=False, repr=False, metadata=axes("n_neighbors"))
-    neighbor_weights: Floats = field(init=False, repr=False, metadata=axes("n_neighbors"))
+    neighbors: int = parameter(
+        300, "Number of most similar items kept of each item.", low=10, high=1000, log=True
+    )
+    threads: int | None = threads_parameter()
 
-    def __post_init__(self) -> None:
-        if self.weighting not in WEIGHTINGS:
-            raise DataError(
-                f"weighting must be one of {', '.join(WEIGHTINGS)}; got {self.weighting!r}."
-            )
-        if self.neighbors < 1:
-            raise DataError(f"neighbors must be at least 1; got {self.neighbors}.")
+    neighbor_indptr: NDArray[np.int64] = fitted("n_items_and_1")
+    neighbor_items: NDArray[np.int32] = fitted("n_neighbors")
+    neighbor_weights: Floats = fitted("n_neighbors")
 
     @property
     def n_items(self) -> int:
@@ -228,7 +219,7 @@ def fold_in_items(model: ImplicitKNN, contacts: Histories) -> FoldedItems:
     alike.data[alike.data < least] = 0
     alike.eliminate_zeros()
     alike.sort_indices()
-    folded = FoldedItems(**model.params())
+    folded = FoldedItems(**model.get_params())
     vars(folded).update(vars(model))
     folded.source, folded.n_new = model, contacts.n_rows
     folded.neighbor_indptr = alike.indptr.astype(np.int64)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -21,8 +20,9 @@ from recsys.models.base import (
     Floats,
     Histories,
     Indices,
-    axes,
     check_indices,
+    fitted,
+    model,
 )
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ __all__ = ["HistoryModel", "check_rows", "rows_of", "weight_unit", "weighted_mat
 _BLOCK_SCORES = 2**22  # scores of the users of pairs that are computed at a time: 16 MB
 
 
-@dataclass(kw_only=True, eq=False)
+@model
 class HistoryModel(BaseModel):
     """A model whose scores are ``sum over j in history(u) of w_uj S_ji``.
 
@@ -54,12 +54,10 @@ class HistoryModel(BaseModel):
 
     predicts_ratings: ClassVar[bool] = False
 
-    unit: float = field(init=False, repr=False, metadata=axes())
-    history_indptr: NDArray[np.int64] = field(
-        init=False, repr=False, metadata=axes("n_users_and_1")
-    )
-    history_items: NDArray[np.int32] = field(init=False, repr=False, metadata=axes("n_contacts"))
-    history_weights: Floats = field(init=False, repr=False, metadata=axes("n_contacts"))
+    unit: float = fitted()
+    history_indptr: NDArray[np.int64] = fitted("n_users_and_1")
+    history_items: NDArray[np.int32] = fitted("n_contacts")
+    history_weights: Floats = fitted("n_contacts")
 
     @property
     def n_users(self) -> int:

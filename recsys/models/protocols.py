@@ -26,10 +26,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, run
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recsys.models.ranges import Range
-
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
+    from recsys.models.base import Parameter
     from recsys.topn import Scorer
 
 __all__ = [
@@ -168,8 +167,8 @@ class Model(Protocol):
         Whether implicit feedback (no rating column) is refused by `fit`.
     predicts_ratings : bool
         Whether `predict` estimates the rating itself, so that RMSE and MAE mean something.
-    ranges : mapping of str to Range
-        Where tuning looks for better values of some parameters.
+    summary : str
+        When to use the model, in one line.
     keeps_best_sweep : bool
         Whether `fit` with validation ratings ends with the sweep that predicts them best, as if
         the parameter ``iterations`` had been the number of that sweep.
@@ -180,7 +179,7 @@ class Model(Protocol):
     name: ClassVar[str]
     needs_values: ClassVar[bool]
     predicts_ratings: ClassVar[bool]
-    ranges: ClassVar[Mapping[str, Range]]
+    summary: ClassVar[str]
     scores_between_sweeps: ClassVar[bool]
 
     @property
@@ -228,8 +227,17 @@ class Model(Protocol):
         """Return the factors whose products are the scores, if that is what they are."""
         ...
 
-    def params(self) -> dict[str, Any]:
-        """Return the parameters, as JSON can hold them."""
+    @classmethod
+    def parameters(cls) -> tuple[Parameter, ...]:
+        """Return the parameters that the model declares."""
+        ...
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the values of the parameters, as JSON can hold them."""
+        ...
+
+    def set_params(self, **params: Any) -> Self:
+        """Set some of the parameters, for the next `fit`."""
         ...
 
     def arrays(self) -> dict[str, NDArray[Any]]:

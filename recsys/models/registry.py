@@ -1,29 +1,20 @@
-"""The models, by name.
+"""Names of the models, and the classes behind them.
 
-`MODELS` names where each class lives, so that only the model in use is imported.
+`MODELS` names where each class lives, so that only the model in use is imported, with NumPy.
 """
 
 from __future__ import annotations
 
-from dataclasses import fields
-from numbers import Integral, Real
-from typing import Any
-
-import numpy as np
+from difflib import get_close_matches
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from recsys.errors import DataError
-from recsys.models.base import BaseModel, BiasedModel, FactorModel, Model, Step
 
-__all__ = [
-    "MODELS",
-    "BaseModel",
-    "BiasedModel",
-    "FactorModel",
-    "Model",
-    "Step",
-    "make_model",
-    "model_class",
-]
+if TYPE_CHECKING:
+    from recsys.models.base import Model, Parameter
+
+__all__ = ["MODELS", "make_model", "model_class", "parameters"]
 
 MODELS: dict[str, str] = {
     "als": "recsys.models.als:ALS",
@@ -41,21 +32,14 @@ MODELS: dict[str, str] = {
     "spectral": "recsys.models.spectral:Spectral",
 }
 
-_TYPES: dict[str, tuple[Any, str]] = {
-    "int": (Integral, "a whole number"),
-    "float": (Real, "a number"),
-    "bool": (bool | np.bool_, "True or False"),
-    "str": (str, "text"),
-}
-
 
 def model_class(name: str) -> type[Model]:
-    """Return the class of the model called `name`.
+    """Return the class of a model.
 
     Raises
     ------
     DataError
-        If there is no such model; the message gives the nearest name.
+        If there is no such model; the message names the closest one.
 
     Examples
     --------
@@ -63,16 +47,39 @@ def model_class(name: str) -> type[Model]:
     'Popular'
     """
     if name not in MODELS:
-        raise DataError(_unknown(name))
-    from importlib import import_module
-
+        close = get_close_matches(str(name), MODELS, n=1)
+        hint = f"did you mean {close[0]!r}? The" if close else "the"
+        raise DataError(f"There is no model {name!r}; {hint} models are {', '.join(MODELS)}.")
     module, _, attribute = MODELS[name].partition(":")
     found: type[Model] = getattr(import_module(module), attribute)
     return found
 
 
+def parameters(name: str) -> tuple[Parameter, ...]:
+    """Return the parameters of a model, in their order.
+
+    Raises
+    ------
+    DataError
+        If there is no such model.
+
+    Examples
+    --------
+    >>> [(p.name, p.default, p.description) for p in parameters("popular")]
+    [('damping', 10.0, 'Number of ratings at the global mean that are added to each item.')]
+    """
+    return model_class(name).parameters()
+
+
 def make_model(name: str, **params: Any) -> Model:
-    """Make the model called `name` with some of its parameters set.
+    """Return an unfitted model.
+
+    Parameters
+    ----------
+    name : str
+        A name in `MODELS`.
+    **params
+        Values of its parameters; defaults for the others.
 
     Raises
     ------
@@ -85,31 +92,4 @@ def make_model(name: str, **params: Any) -> Model:
     >>> make_model("popular", damping=5)
     Popular(damping=5)
     """
-    cls = model_class(name)
-    known = cls().params()
-    for param in params:
-        if param not in known:
-            listed = ", ".join(known) or "none"
-            raise DataError(f"The {name} model has no parameter {param!r}; it has {listed}.")
-    _check_types(cls, params)
-    return cls(**params)
-
-
-def _check_types(cls: Any, params: dict[str, Any]) -> None:
-    """Refuse a value of another type than is declared; the model itself knows its range."""
-    for each in fields(cls):
-        kind, *optional = str(each.type).split(" | ")
-        value = params.get(each.name)
-        if kind not in _TYPES or each.name not in params or (optional and value is None):
-            continue
-        accepted, noun = _TYPES[kind]
-        if not isinstance(value, accepted) or (isinstance(value, bool) and kind != "bool"):
-            raise DataError(f"{each.name} must be {noun}; got {value!r}.")
-
-
-def _unknown(name: str) -> str:
-    from difflib import get_close_matches
-
-    near = get_close_matches(str(name), MODELS, n=1)
-    hint = f"did you mean {near[0]!r}? The" if near else "the"
-    return f"There is no model {name!r}; {hint} models are {', '.join(sorted(MODELS))}."
+    return model_class(name)().set_params(**params)

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recsys.errors import DataError
 from recsys.models.base import (
     Explanation,
     FactorModel,
     Floats,
     Histories,
-    Range,
     Step,
-    axes,
     check_indices,
+    fitted,
+    model,
+    parameter,
+    random_state_parameter,
+    threads_parameter,
 )
 from recsys.models.baselines import Bias
 
@@ -35,29 +37,13 @@ _HELD_OUT = 0.1  # of the ratings, to choose the regularization
 _FEWEST = 20  # ratings below which none are held out
 
 
-@dataclass(kw_only=True, eq=False)
+@model
 class SoftImpute(FactorModel):
     """Predict a rating as ``mu + b_u + c_i + a_u . m_i``, the last term by soft-impute.
 
     The biases are those of the model bias. What they leave over is completed by the matrix Z that
     minimises ``sum (r_ui - z_ui)^2 / 2 + regularization * (sum of the singular values of Z)``: a
     convex problem whose solution has a rank of its own.
-
-    Parameters
-    ----------
-    regularization : float, optional
-        The penalty lambda. By default it is chosen: of the ratings to fit, a tenth is held out, and
-        the value that predicts them best is taken for all.
-    max_rank : int
-        Most factors.
-    user_damping, item_damping : float
-        Ridge penalties of the biases, in ratings.
-    tol : float
-        Relative duality gap at which the solution is good enough.
-    random_state : int
-        Seed of what is held out and of the starting points of the SVDs.
-    threads : int, optional
-        All available cores by default.
 
     Attributes
     ----------
@@ -72,30 +58,37 @@ class SoftImpute(FactorModel):
     """
 
     name: ClassVar[str] = "softimpute"
-    ranges: ClassVar[Mapping[str, Range]] = {
-        "user_damping": Range(0.1, 100.0, log=True),
-        "item_damping": Range(0.1, 100.0, log=True),
-    }
+    summary: ClassVar[str] = (
+        "Ratings of small or medium data, with a rank that follows from one penalty."
+    )
     scores_between_sweeps: ClassVar[bool] = True
 
-    regularization: float | None = None
-    max_rank: int = 100
-    user_damping: float = 5.0
-    item_damping: float = 5.0
-    tol: float = 0.01
-    random_state: int = 0
-    threads: int | None = None
+    regularization: float | None = parameter(
+        None,
+        "Nuclear-norm penalty; by default the best of a path on a tenth of the ratings, held out.",
+    )
+    max_rank: int = parameter(100, "Maximum number of latent factors.")
+    user_damping: float = parameter(
+        5.0,
+        "Ridge penalty of the user biases, in ratings.",
+        low=0.1,
+        high=100.0,
+        log=True,
+        minimum=0,
+    )
+    item_damping: float = parameter(
+        5.0,
+        "Ridge penalty of the item biases, in ratings.",
+        low=0.1,
+        high=100.0,
+        log=True,
+        minimum=0,
+    )
+    tol: float = parameter(0.01, "Relative duality gap at which to stop.")
+    random_state: int = random_state_parameter()
+    threads: int | None = threads_parameter()
 
-    penalty: float = field(init=False, repr=False, metadata=axes())
-
-    def __post_init__(self) -> None:
-        if self.regularization is not None and not 0 < self.regularization < math.inf:
-            raise DataError(f"regularization must be positive; got {self.regularization}.")
-        if self.max_rank < 1:
-            raise DataError(f"max_rank must be at least 1; got {self.max_rank}.")
-        if not 0 < self.tol < math.inf:
-            raise DataError(f"tol must be positive; got {self.tol}.")
-        self._bias_model()  # which checks the dampings
+    penalty: float = fitted()
 
     def fit(
         self,

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -20,11 +18,14 @@ from recsys.models.base import (
     Floats,
     Histories,
     Indices,
-    Range,
     Step,
-    axes,
     check_indices,
+    fitted,
+    model,
     pair_dots,
+    parameter,
+    random_state_parameter,
+    threads_parameter,
 )
 from recsys.models.item_item import check_rows
 
@@ -49,7 +50,7 @@ def default_factors(n_users: int, n_items: int) -> int:
     return min(1024, max(1, min(n_users, n_items) // 16))
 
 
-@dataclass(kw_only=True, eq=False)
+@model
 class Spectral(BaseModel):
     r"""Rank items by a filter of the user's history; whatever the values, a rating is a contact.
 
@@ -63,25 +64,6 @@ class Spectral(BaseModel):
     like contacts took), a low pass that lifts the k leading directions by the median c of their
     eigenvalues, and a sharpening that takes back what the very first ones, those of popular items,
     have too much. The linear filter is exact; the rest takes a truncated SVD.
-
-    Parameters
-    ----------
-    factors : int, optional
-        The number k of singular vectors; by default a sixteenth of the users or items, at most
-        1,024.
-    user_power, item_power : float
-        The exponents p and q.
-    popularity : float
-        The exponent y: more of it recommends popular items.
-    sharpening : float
-        The weight t.
-    linear : bool
-        False keeps h only where :math:`\lambda \ge \lambda_k`: less accurate, but scores become
-        products of factors, which are fast to rank.
-    random_state : int
-        Seed of the starting point of the SVD.
-    threads : int, optional
-        All available cores by default; the result is the same on any number.
 
     Attributes
     ----------
@@ -106,43 +88,56 @@ class Spectral(BaseModel):
     """
 
     name: ClassVar[str] = "spectral"
+    summary: ClassVar[str] = (
+        "Implicit feedback: the most accurate top-N recommendations, at any size."
+    )
     predicts_ratings: ClassVar[bool] = False
-    ranges: ClassVar[Mapping[str, Range]] = {
-        "user_power": Range(0.0, 1.0),
-        "item_power": Range(0.0, 1.0),
-        "popularity": Range(0.0, 1.0),
-        "sharpening": Range(0.0, 2.0),
-    }
 
-    factors: int | None = None
-    user_power: float = 0.3
-    item_power: float = 0.35
-    popularity: float = 0.25
-    sharpening: float = 0.8
-    linear: bool = True
-    random_state: int = 0
-    threads: int | None = None
+    factors: int | None = parameter(
+        None,
+        "Number of singular vectors; by default a sixteenth of the users or items, at most 1,024.",
+    )
+    user_power: float = parameter(
+        0.3,
+        "Exponent of the number of items by which users are weighted down.",
+        low=0.0,
+        high=1.0,
+        minimum=0,
+    )
+    item_power: float = parameter(
+        0.35,
+        "Exponent of the number of users by which items are weighted down.",
+        low=0.0,
+        high=1.0,
+        minimum=0,
+    )
+    popularity: float = parameter(
+        0.25,
+        "Exponent of the number of users by which recommended items are weighted up.",
+        low=0.0,
+        high=1.0,
+        minimum=0,
+    )
+    sharpening: float = parameter(
+        0.8, "Strength of the correction for popular items.", low=0.0, high=2.0, minimum=0
+    )
+    linear: bool = parameter(
+        True, "Add the exact linear filter; without it ranking is faster and less accurate."
+    )
+    random_state: int = random_state_parameter()
+    threads: int | None = threads_parameter()
 
-    history_indptr: NDArray[np.int64] = field(init=False, repr=False, metadata=axes("n_users + 1"))
-    history_indices: NDArray[np.int32] = field(init=False, repr=False, metadata=axes("contacts"))
-    trained_indptr: NDArray[np.int64] = field(init=False, repr=False, metadata=axes("n + 1"))
-    trained_indices: NDArray[np.int32] = field(init=False, repr=False, metadata=axes("trained_on"))
-    item_indptr: NDArray[np.int64] = field(init=False, repr=False, metadata=axes("n_items + 1"))
-    item_indices: NDArray[np.int32] = field(init=False, repr=False, metadata=axes("trained_on"))
-    user_weight: Floats = field(init=False, repr=False, metadata=axes("n"))
-    item_weight: Floats = field(init=False, repr=False, metadata=axes("n_items"))
-    item_output: Floats = field(init=False, repr=False, metadata=axes("n_items"))
-    singular_values: Floats = field(init=False, repr=False, metadata=axes("k"))
-    item_factors: Floats = field(init=False, repr=False, metadata=axes("n_items", "k"))
-
-    def __post_init__(self) -> None:
-        if self.factors is not None and self.factors < 1:
-            raise DataError(f"factors must be at least 1; got {self.factors}.")
-        for name in ("user_power", "item_power", "popularity", "sharpening"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise DataError(
-                    f"{name} must not be negative or infinite; got {getattr(self, name)}."
-                )
+    history_indptr: NDArray[np.int64] = fitted("n_users + 1")
+    history_indices: NDArray[np.int32] = fitted("contacts")
+    trained_indptr: NDArray[np.int64] = fitted("n + 1")
+    trained_indices: NDArray[np.int32] = fitted("trained_on")
+    item_indptr: NDArray[np.int64] = fitted("n_items + 1")
+    item_indices: NDArray[np.int32] = fitted("trained_on")
+    user_weight: Floats = fitted("n")
+    item_weight: Floats = fitted("n_items")
+    item_output: Floats = fitted("n_items")
+    singular_values: Floats = fitted("k")
+    item_factors: Floats = fitted("n_items", "k")
 
     @property
     def n_users(self) -> int:
@@ -382,7 +377,7 @@ def fold_in_items(model: Spectral, contacts: Histories) -> FoldedItems:
     history = model.history_indptr, model.history_indices
     source.trained_indptr, source.trained_indices = history
     source.item_indptr, source.item_indices = _turned(*history, model.n_items)
-    folded = FoldedItems(**model.params())
+    folded = FoldedItems(**model.get_params())
     vars(folded).update(vars(source))
     folded.source = source
     users = _turned(contacts.indptr, contacts.indices, model.n_users)
@@ -405,7 +400,7 @@ class FoldedItems(Spectral):
 
     def with_users(self, histories: Histories) -> Spectral:
         """Return the model whose users are these: their contacts are with the items folded in."""
-        model = Spectral(**self.params())
+        model = Spectral(**self.get_params())
         vars(model).update({name: getattr(self, name) for name in self.arrays()})
         return model.with_users(histories)
 

@@ -53,12 +53,12 @@ if TYPE_CHECKING:
     from recsys.spark.reading import Place
 
 __all__ = [
+    "OWN_SWEEPS",
+    "SOLVED",
     "Biases",
     "FitJob",
     "ImplicitALS",
     "MLlibSettings",
-    "OWN_SWEEPS",
-    "SOLVED",
     "Solver",
     "Summary",
     "blocks_for",
@@ -260,13 +260,13 @@ def _chosen_model(model: str | None, table: RatingsTable) -> str:
 def _parameters(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return all parameters of a model, checked by its own class."""
     cls = model_class(name)
-    known = cls().params()
+    known = cls().get_params()
     for each in given:
         if each not in known:
             raise DataError(
                 f"The {name} model has no parameter {each!r}; it has {', '.join(known)}."
             )
-    settings: dict[str, Any] = cls(**({"iterations": _ITERATIONS} | dict(given))).params()
+    settings: dict[str, Any] = cls(**({"iterations": _ITERATIONS} | dict(given))).get_params()
     if settings.get("linked"):
         raise DataError("The als model is not linked on Spark; leave linked out.")
     return settings

@@ -301,7 +301,7 @@ def test_update_writes_another_model(run, model, loaded):
     updated = Recommender.load("m2")
     rows = updated.ratings.to_frame().filter(pl.col("user") == 77).rows()
     assert rows == [(77, 101, 4.0), (77, 500, 1.0)]
-    assert updated.model.params() == loaded.model.params()
+    assert updated.model.get_params() == loaded.model.get_params()
     assert Recommender.load(model).ratings.n_users == 40
     found = table(run("recommend", "m2", "--user", 77, "-n", 3))
     assert found["item"].to_list() == updated.recommend(77, n=3)["item"].to_list()
@@ -396,7 +396,7 @@ def test_fit_says_what_it_chose(run, ratings):
     assert "chose als, 30 factors: the ratings lie between 1 and 5" in said
     said = run("fit", ratings, "--out", "m", "--force", "--factors", 2).stderr
     assert "chose als, 2 factors: " in said
-    assert Recommender.load("m").model.params()["factors"] == 2
+    assert Recommender.load("m").model.get_params()["factors"] == 2
     assert "chose" not in run("fit", ratings, "--out", "m", "--force", "--model", "bias").stderr
 
 

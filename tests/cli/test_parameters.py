@@ -21,7 +21,7 @@ DEFAULTS = [
 
 @pytest.mark.parametrize("model", MODELS)
 def test_every_parameter_of_a_model_is_an_option_with_its_default(model):
-    own = {k: v for k, v in model_class(model)().params().items() if k not in ELSEWHERE}
+    own = {k: v for k, v in model_class(model)().get_params().items() if k not in ELSEWHERE}
     assert {name: default for owner, name, default in DEFAULTS if owner == model} == own
 
 
@@ -44,10 +44,10 @@ def test_defaults_stand_in_the_help(run):
 
 def test_parameters_reach_the_model(run, ratings):
     run("fit", ratings, "--out", "m", "--model", "als", "--count-power", "0.25", "--tol", "0.01")
-    params = Recommender.load("m").model.params()
+    params = Recommender.load("m").model.get_params()
     assert (params["count_power"], params["tol"]) == (0.25, 0.01)
     run("fit", ratings, "--out", "b", "--model", "bias", "--user-damping", "0")
-    assert Recommender.load("b").model.params()["user_damping"] == 0
+    assert Recommender.load("b").model.get_params()["user_damping"] == 0
 
 
 def test_a_parameter_of_another_model_is_refused_with_its_owners(run, ratings):

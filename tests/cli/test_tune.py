@@ -64,7 +64,7 @@ def test_the_fit_line_works_as_it_is(run, ratings):
     assert program == "recsys"
     assert "--linked" in words
     run(*words)
-    fitted = Recommender.load("als-tuned").model.params()
+    fitted = Recommender.load("als-tuned").model.get_params()
     found = document(run("tune", *args, "--rating-col", "rating", "--json"))
     assert fitted["random_state"] == 3
     assert {name: fitted[name] for name in found["parameters"]} == found["parameters"]

@@ -42,7 +42,7 @@ def test_fit_saves_a_model_and_says_so(run, ratings):
     assert "films/ratings.csv" in result.stderr
     assert "fitted als to 40 users x 30 items, 480 ratings, 40% filled in " in result.stderr
     assert "saved in m" in result.stderr
-    params = Recommender.load("m").model.params()
+    params = Recommender.load("m").model.get_params()
     assert (params["factors"], params["random_state"], params["threads"]) == (3, 5, 1)
 
 

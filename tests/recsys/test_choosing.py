@@ -17,7 +17,7 @@ def test_ratings_get_als_with_its_defaults():
     choice = choose_model(ratings)
     assert choice.model == "als"
     assert choice.ratings is ratings
-    assert make_model(choice.model, **choice.params).params() == make_model("als").params()
+    assert make_model(choice.model, **choice.params).get_params() == make_model("als").get_params()
     assert choice.reason == "the ratings lie between 1 and 5"
 
 

@@ -85,7 +85,7 @@ def test_a_folded_in_model_is_whole(kind):
         Histories(np.array([0, 1, 1]), np.zeros(1, np.int32), np.full(1, 5, np.float32))
     )
     assert (model.n_users, model.n_items) == (1, 2)
-    again = type(model).from_arrays(model.params(), model.arrays())
+    again = type(model).from_arrays(model.get_params(), model.arrays())
     np.testing.assert_array_equal(again.scores([0]), model.scores([0]))
     assert np.isfinite(model.scores([0])).all()
     again = again.with_users(Histories(np.array([0, 1]), np.ones(1, np.int32), np.ones(1, "f4")))
@@ -247,10 +247,10 @@ def test_many_factors_are_solved_exactly(factors):
     [
         ({"factors": 0}, "factors must be at least 1; got 0"),
         ({"samples": 0}, "samples must be at least 1; got 0"),
-        ({"burn_in": -1}, "burn_in must not be negative; got -1"),
+        ({"burn_in": -1}, "burn_in must be at least 0; got -1"),
         ({"temperature": 0.9}, r"temperature must be at least 1; got 0\.9"),
         ({"link_penalty": 0.0}, r"link_penalty must be positive; got 0\.0"),
-        ({"inference": "exact"}, "inference must be variational or gibbs; got 'exact'"),
+        ({"inference": "exact"}, "inference must be one of variational, gibbs; got 'exact'"),
     ],
 )
 def test_parameters_of_bayes_out_of_range_are_refused(params, message):
@@ -268,7 +268,7 @@ def test_a_link_penalty_of_als_must_be_positive():
     [
         ({"factors": 0}, "factors must be at least 1; got 0"),
         ({"iterations": 0}, "iterations must be at least 1; got 0"),
-        ({"tol": -0.5}, r"tol must not be negative; got -0\.5"),
+        ({"tol": -0.5}, r"tol must be at least 0; got -0\.5"),
         ({"regularization": 0.0}, r"regularization must be positive; got 0\.0"),
     ],
 )

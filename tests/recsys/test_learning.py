@@ -222,7 +222,7 @@ def test_an_update_of_als_starts_from_what_it_knows(ratings):
     difference = updated.model.scores(np.arange(31)) - fresh.model.scores(np.arange(31))
     assert np.abs(difference).mean() < 0.02
     np.testing.assert_array_equal(before.model.scores(np.arange(30)), scores)
-    assert updated.model.params() == before.model.params()
+    assert updated.model.get_params() == before.model.get_params()
     assert updated.training["ratings"] == updated.ratings.n_ratings
 
 

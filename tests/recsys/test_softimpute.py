@@ -188,7 +188,7 @@ def test_steps_are_those_on_the_way_to_the_penalty(ratings):
         ({"regularization": float("nan")}, "regularization must be positive; got nan"),
         ({"max_rank": 0}, "max_rank must be at least 1; got 0"),
         ({"tol": 0.0}, r"tol must be positive; got 0\.0"),
-        ({"user_damping": -1.0}, r"user_damping must not be negative or infinite; got -1\.0"),
+        ({"user_damping": -1.0}, r"user_damping must be at least 0; got -1\.0"),
     ],
 )
 def test_bad_parameters_are_refused(params, message):

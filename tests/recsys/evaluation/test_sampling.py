@@ -9,7 +9,7 @@ import pytest
 
 from recsys.errors import DataError
 from recsys.evaluation.tuning import Trial, make_strategy
-from recsys.models.ranges import Range
+from recsys.models.base import Range
 
 RANGES = {"k": Range(1, 64, log=True), "x": Range(0.01, 100.0, log=True)}
 

@@ -24,7 +24,7 @@ from recsys.evaluation import (
 )
 from recsys.evaluation.metrics import rmse
 from recsys.evaluation.tuning import MANIFEST, TRIALS, Objective, Trial, is_hopeless, tune
-from recsys.models.ranges import Range
+from recsys.models.base import Range
 from recsys.models.registry import make_model
 
 
@@ -94,7 +94,7 @@ def test_what_does_not_hold_from_scratch_is_not_chosen(ratings, monkeypatch):
 
 
 def threads(model):
-    return {"threads": 1} if "threads" in make_model(model).params() else {}
+    return {"threads": 1} if "threads" in make_model(model).get_params() else {}
 
 
 def test_the_first_trial_has_the_defaults_and_the_best_is_the_smallest(ratings):

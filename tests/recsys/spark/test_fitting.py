@@ -78,7 +78,7 @@ def test_blocks_give_what_whole_vectors_give_and_what_als_folds_in(spark, toy, t
         (u, ratings.indices[p].tolist(), ratings.values[p].tolist()) for u, p in enumerate(parts)
     ]
     frame = spark.createDataFrame(rows, "index int, others array<int>, values array<float>")
-    solver = Solver(model.params(), model.global_mean, model.rating_std)
+    solver = Solver(model.get_params(), model.global_mean, model.rating_std)
     for name, others in (("whole", vectors), ("blocked", spark.createDataFrame(table, SOLVED))):
         place = Place(spark, str(tmp_path / name))
         solved = half_sweep(spark, frame, others, solver, 3, place)
@@ -146,7 +146,7 @@ def test_a_fit_that_breaks_down_is_refused(spark):
     from recsys.spark.fitting import _mean_residual
 
     solved = spark.createDataFrame([(0, 3, float("nan"))], "index int, count int, bias float")
-    parameters = make_model("als", regularization=1e-9).params()
+    parameters = make_model("als", regularization=1e-9).get_params()
     job = SimpleNamespace(parameters=parameters, summary=SimpleNamespace(ratings=3))
     with pytest.raises(DataError, match="single precision with regularization 1e-09 and count_pow"):
         _mean_residual(job, solved)

@@ -7,30 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recsys.errors import DataError
-from recsys.models.ranges import Range
-from recsys.models.registry import MODELS, make_model, model_class
-
-DECLARED = [(model, name) for model in MODELS for name in model_class(model).ranges]
-
-
-@pytest.mark.parametrize(("model", "name"), DECLARED)
-def test_a_declared_range_is_of_a_parameter_and_holds_its_default(model, name):
-    default, found = model_class(model)().params()[name], model_class(model).ranges[name]
-    assert default in found
-    assert type(default) is (int if found.integer else float)
-    for value in (found.low, found.high):
-        make_model(model, **{name: value})
-
-
-def test_what_is_worth_tuning_is_declared():
-    assert {model for model, _ in DECLARED} >= {
-        "als",
-        "bayes",
-        "bias",
-        "popular",
-        "softimpute",
-        "spectral",
-    }
+from recsys.models.base import Range
 
 
 @given(st.floats(1e-3, 1e3), st.floats(1.01, 1e4), st.booleans(), st.floats(0, 1))

@@ -10,7 +10,6 @@ from hypothesis.extra import numpy as hnp
 
 import recsys.models.baselines
 from recsys.data.ratings import Ratings
-from recsys.errors import DataError
 from recsys.models.baselines import Bias, Popular, Random
 
 NAN = np.nan
@@ -154,22 +153,3 @@ def test_random_scores_depend_on_the_seed(ratings):
     scores = [Random(random_state=seed).fit(ratings).scores([0]) for seed in (0, 1)]
     assert not np.array_equal(*scores)
     assert np.array_equal(scores[0], Random(random_state=0).fit(ratings).scores([0]))
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Bias(user_damping=-1), "user_damping must not be negative or infinite; got -1"),
-        (lambda: Bias(item_damping=NAN), "item_damping must not be negative or infinite; got nan"),
-        (lambda: Bias(tol=-0.1), "tol must not be negative"),
-        (lambda: Bias(iterations=0), "iterations must be at least 1; got 0"),
-        (
-            lambda: Popular(damping=float("inf")),
-            "damping must not be negative or infinite; got inf",
-        ),
-        (lambda: Random(random_state=-5), "random_state must not be negative"),
-    ],
-)
-def test_bad_parameters_are_refused(make, message):
-    with pytest.raises(DataError, match=message):
-        make()

@@ -2,15 +2,18 @@
 
 import copy
 import json
+import subprocess
+import sys
 
 import numpy as np
 import polars as pl
 import pytest
+from sklearn.base import clone
 
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, NotFittedError, UnknownIdError
-from recsys.models.base import BaseModel, FactorModel, Step, axes, check_indices
-from recsys.models.registry import MODELS, make_model, model_class
+from recsys.models.base import Step, check_indices
+from recsys.models.registry import MODELS, make_model, model_class, parameters
 from recsys.recommender import Recommender
 
 N_USERS, N_ITEMS = 40, 30
@@ -43,15 +46,62 @@ def test_name_and_documentation(name):
     cls = model_class(name)
     assert cls.name == name
     assert cls.__doc__
-    for parameter in make_model(name).params():
-        assert parameter in cls.__doc__, f"{parameter} is not documented"
+    assert cls.summary.endswith(".")
+    for declared in parameters(name):
+        assert f"\n{declared.name} : " in cls.__doc__
+        assert declared.description.endswith(".")
+        assert declared.type in (int, float, bool, str)
+
+
+@every_model
+def test_parameters_are_read_and_set_as_scikit_learn_does(name):
+    model = make_model(name)
+    assert list(model.get_params()) == [declared.name for declared in parameters(name)]
+    for declared in parameters(name):
+        if declared.type is int:
+            assert model.set_params(**{declared.name: 7}) is model
+            assert getattr(model, declared.name) == 7
+    copied = clone(model)
+    assert copied is not model
+    assert repr(copied) == repr(model)
+    with pytest.raises(DataError, match=f"The {name} model has no parameter 'nonsense'"):
+        model.set_params(nonsense=1)
+
+
+@every_model
+def test_values_of_the_wrong_type_or_size_are_rejected_with_what_is_right(name):
+    for declared in parameters(name):
+        with pytest.raises(DataError, match=f"{declared.name} must be .*; got "):
+            make_model(name, **{declared.name: "nonsense" if declared.type is not str else 3})
+        if declared.type in (int, float):
+            for bad in (-1, float("nan"), float("inf")):
+                with pytest.raises(DataError, match=rf"{declared.name} must be .*; got {bad}\."):
+                    model_class(name)(**{declared.name: bad})
+        if declared.choices:
+            with pytest.raises(DataError, match=f"must be one of {declared.choices[0]}, "):
+                make_model(name, **{declared.name: "nonsense"})
+
+
+@every_model
+def test_ranges_for_tuning_hold_the_default(name):
+    for declared in parameters(name):
+        if (found := declared.range) is not None:
+            assert declared.default in found
+            assert declared.type is (int if found.integer else float)
+            for value in (found.low, found.high):
+                make_model(name, **{declared.name: value})
+
+
+def test_the_names_are_known_without_numpy():
+    code = "import sys, recsys.models.registry; assert 'numpy' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @every_model
 def test_parameters_survive_json(name):
     model = make_model(name)
-    again = type(model)(**json.loads(json.dumps(model.params())))
-    assert again.params() == model.params()
+    again = type(model)(**json.loads(json.dumps(model.get_params())))
+    assert again.get_params() == model.get_params()
     assert repr(again) == repr(model)
 
 
@@ -165,7 +215,7 @@ def test_the_same_seed_gives_the_same_model(name):
 def test_arrays_rebuild_the_model(name):
     model = fitted(name)
     arrays = {key: value.copy() for key, value in model.arrays().items()}
-    again = type(model).from_arrays(model.params(), arrays)
+    again = type(model).from_arrays(model.get_params(), arrays)
     assert (again.n_users, again.n_items) == (N_USERS, N_ITEMS)
     np.testing.assert_array_equal(again.scores([0, 7]), model.scores([0, 7]))
     np.testing.assert_array_equal(again.predict([1], [2]), model.predict([1], [2]))
@@ -178,9 +228,9 @@ def test_arrays_that_are_missing_or_disagree_are_refused(name):
     for key, value in model.arrays().items():
         rest = {other: array for other, array in model.arrays().items() if other != key}
         with pytest.raises(DataError, match=f"needs an array '{key}'"):
-            type(model).from_arrays(model.params(), rest)
+            type(model).from_arrays(model.get_params(), rest)
         with pytest.raises(DataError, match=f"The array '{key}' must have shape"):
-            type(model).from_arrays(model.params(), rest | {key: value[None]})
+            type(model).from_arrays(model.get_params(), rest | {key: value[None]})
 
 
 @every_model
@@ -280,11 +330,6 @@ def test_indices_must_be_integers_in_one_dimension():
         check_indices([[0]], 3, "user")
 
 
-def test_axes_names_the_axes():
-    assert axes("n_users", "k") == {"axes": ("n_users", "k")}
-    assert issubclass(FactorModel, BaseModel)
-
-
 # The same through the facade, on what breaks recommenders
 
 
@@ -359,7 +404,7 @@ def test_allow_and_block_go_together(name):
 
 @every_model
 def test_the_number_of_threads_changes_nothing(name):
-    if "threads" not in make_model(name).params():
+    if "threads" not in make_model(name).get_params():
         pytest.skip("one thread")
     one, three = fitted(name, threads=1), fitted(name, threads=3)
     for array, value in one.arrays().items():

@@ -229,7 +229,7 @@ def test_an_ability_that_a_model_lacks_is_refused_with_the_models_that_have_it(a
 
 
 def test_the_table_of_abilities_in_the_guide_is_true():
-    guide = Path(__file__).parents[2] / "docs" / "howto" / "models.md"
+    guide = Path(__file__).parents[3] / "docs" / "howto" / "models.md"
     table = guide.read_text(encoding="utf-8").split("## What each can do")[1].split("\n\n")[1]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
     alike = (HasItemVectors, HasItemLikeness)

@@ -253,25 +253,3 @@ def test_the_library_runs_with_one_blas_thread():
 def test_other_failures_of_the_library_are_not_disguised():
     with pytest.raises(ValueError, match="mistake"), library("implicit-als"):
         raise ValueError("mistake")
-
-
-@pytest.mark.parametrize(
-    ("name", "params", "message"),
-    [
-        ("implicit-als", {"factors": 0}, "factors must be at least 1; got 0"),
-        ("implicit-als", {"alpha": 0}, "alpha must be positive; got 0"),
-        ("implicit-als", {"regularization": -1}, "regularization must be positive; got -1"),
-        ("implicit-bpr", {"learning_rate": np.nan}, "learning_rate must be positive; got nan"),
-        ("implicit-bpr", {"iterations": 0}, "iterations must be at least 1; got 0"),
-        ("implicit-lmf", {"negatives": 0}, "negatives must be at least 1; got 0"),
-        ("implicit-knn", {"neighbors": 0}, "neighbors must be at least 1; got 0"),
-        (
-            "implicit-knn",
-            {"weighting": "pearson"},
-            "weighting must be one of cosine, tfidf, bm25; got 'pearson'",
-        ),
-    ],
-)
-def test_parameters_out_of_range_are_refused(name, params, message):
-    with pytest.raises(DataError, match=message):
-        make_model(name, **params)

@@ -204,19 +204,6 @@ def test_small_data_get_few_factors_and_none_more_than_there_are():
 
 
 @pytest.mark.parametrize(
-    ("params", "message"),
-    [
-        ({"factors": 0}, "factors must be at least 1; got 0"),
-        ({"sharpening": -1.0}, "sharpening must not be negative or infinite; got -1.0"),
-        ({"user_power": np.inf}, "user_power must not be negative or infinite; got inf"),
-    ],
-)
-def test_bad_parameters_are_refused(params, message):
-    with pytest.raises(DataError, match=message):
-        make_model("spectral", **params)
-
-
-@pytest.mark.parametrize(
     ("name", "spoil", "message"),
     [
         ("history_indices", lambda a: a + 40, "indices of the history must be between 0 and 35"),

@@ -3,7 +3,6 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from recsys.data.ratings import Ratings
-from recsys.errors import DataError
 from recsys.evaluation.splits import random_split
 from recsys.models.base import Histories
 from recsys.models.baselines import Bias
@@ -71,19 +70,6 @@ def test_steps_carry_the_errors():
     steps = []
     model = Clusters().fit(train, on_step=steps.append, validation=test)
     assert [step.validation_rmse for step in steps] == [validation_rmse(model, test)]
-
-
-@pytest.mark.parametrize(
-    ("params", "message"),
-    [
-        ({"clusters": 0}, "clusters must be at least 1; got 0"),
-        ({"damping": -1}, "damping must not be negative or infinite; got -1"),
-        ({"damping": np.inf}, "damping must not be negative or infinite; got inf"),
-    ],
-)
-def test_parameters_out_of_range_are_refused(params, message):
-    with pytest.raises(DataError, match=message):
-        Clusters(**params)
 
 
 def test_new_items_join_the_group_that_fits_them_best():

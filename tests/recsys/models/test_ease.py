@@ -15,7 +15,6 @@ from recsys.models import ease
 from recsys.models.base import Histories
 from recsys.models.ease import EASE
 from recsys.models.item_item import check_rows, weight_unit
-from recsys.models.registry import make_model
 from recsys.readers import read_ratings
 from recsys.recommender import Recommender
 
@@ -178,12 +177,6 @@ def test_a_singular_matrix_is_refused():
     ratings = Ratings.from_matrix(np.full((3000, 2), 1.0), implicit=True)
     with pytest.raises(DataError, match="singular in single precision; a larger regularization"):
         EASE(regularization=1e-9).fit(ratings)
-
-
-@pytest.mark.parametrize("value", [0, -1, np.inf, np.nan])
-def test_the_penalty_must_be_positive(value):
-    with pytest.raises(DataError, match="regularization must be positive; got"):
-        make_model("ease", regularization=value)
 
 
 @pytest.mark.parametrize(
