@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     MatrixLike = ArrayLike | SparseLike
     RandomStateLike = int | np.integer[Any] | np.random.Generator | np.random.RandomState | None
 
-__all__ = ["Problem", "as_operator", "checked_generator", "checked_rank", "validated"]
+__all__ = ["Problem", "as_operator", "checked_generator", "checked_rank", "safe_exponent", "validated"]
 
 _DEFAULT_TOL = {"float32": 1e-4, "float64": 1e-8}
 _FINEST_TOL = 500  # in units of the machine epsilon: what tol=0 asks for, and rounding allows
@@ -68,7 +68,9 @@ def validated(A: Any, k: Any, method: Any, tol: Any, center: Any, random_state: 
     rng = checked_generator(random_state)
     row = _checked_center(center, matrix.shape[1])
     peak = _probed_peak(matrix) if isinstance(matrix, ProductOperator) else matrix.peak
-    exponent = _exponent_out_of_range(matrix.dtype, peak, row)
+    if isinstance(row, np.ndarray):
+        peak = max(peak, float(np.abs(row).max(initial=0.0)))
+    exponent = safe_exponent(peak, matrix.dtype)
     matrix = _conditioned(matrix, exponent, row)
     method = _checked_method(method, matrix, k)
     if k > 0 and _wants_dense_copy(matrix, method):
@@ -256,10 +258,22 @@ def _probed_peak(matrix: ProductOperator) -> float:
     return float(np.abs(product).max(initial=0.0))
 
 
-def _exponent_out_of_range(dtype: np.dtype[Any], peak: float, row: Any) -> int:
-    """Return the binary exponent of the largest entry if its square is out of range, else 0."""
-    if isinstance(row, np.ndarray):
-        peak = max(peak, float(np.abs(row).max(initial=0.0)))
+def safe_exponent(peak: float, dtype: np.dtype[Any]) -> int:
+    """Return x such that fourth powers of ``A * 2**-x`` neither overflow nor vanish in a dtype.
+
+    Parameters
+    ----------
+    peak : float
+        The largest absolute entry of A.
+    dtype : dtype
+        float32 or float64: the dtype of the work.
+
+    Returns
+    -------
+    int
+        0 unless the entries are extreme: below 2**-16 or above 2**16 in float32, 2**-160 or
+        2**160 in float64. Multiplication by ``2.0**-x`` is exact.
+    """
     exponent = math.frexp(peak)[1]
     if peak == 0.0 or abs(exponent) <= _SAFE_EXPONENT[str(dtype)]:
         return 0

@@ -69,17 +69,17 @@ def cumulative_energy(s: ArrayLike, total: float | None = None) -> NDArray[np.fl
     return np.minimum(energy / whole, 1.0) if whole > 0 else np.ones_like(energy)
 
 
-def rank_for_energy(s: ArrayLike, total: float | None, fraction: float) -> int:
+def rank_for_energy(s: ArrayLike, fraction: float, total: float | None = None) -> int:
     """Return the smallest k whose singular values carry a given fraction of the energy.
 
     Parameters
     ----------
     s : array-like of shape (k,)
         The largest singular values, descending.
-    total : float or None
-        Energy of the whole matrix, ||A||_F^2 (``svd.frobenius_norm ** 2``). None for sum s^2.
     fraction : float
         From 0 to 1.
+    total : float, optional
+        Energy of the whole matrix, ||A||_F^2 (``svd.frobenius_norm ** 2``). By default sum s^2.
 
     Returns
     -------
@@ -93,7 +93,7 @@ def rank_for_energy(s: ArrayLike, total: float | None, fraction: float) -> int:
 
     Examples
     --------
-    >>> rank_for_energy([3.0, 2.0, 1.0], None, 0.9)
+    >>> rank_for_energy([3.0, 2.0, 1.0], 0.9)
     2
     """
     if not 0.0 <= fraction <= 1.0:
@@ -328,7 +328,7 @@ def choose_rank(
         return elbow(leading) if rule == "elbow" else profile_likelihood(leading)
     s = whole_spectrum(A, bool(center))
     if rule == "energy":
-        return rank_for_energy(s, None, fraction)
+        return rank_for_energy(s, fraction)
     rows, columns = as_operator(A).shape
     if rule == "mle":
         if rows < columns:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lowrank.arguments import validated
+from lowrank.errors import LowRankError
 from lowrank.kernels import one_blas_thread
 from lowrank.solvers import COMPILED, HALF_ACCURATE, SOLVERS
 
@@ -246,6 +247,11 @@ def _decomposed(problem: Problem, method: str) -> tuple[Triplets, Certificate]:
     with one_blas_thread() if method in COMPILED else nullcontext():
         if problem.k:
             triplets = with_signs(*SOLVERS[method](matrix, problem.k, tol=problem.tol, rng=rng))
+            if triplets[1].size != problem.k:
+                raise LowRankError(
+                    f"method {method!r} must return {problem.k} triplets; got {triplets[1].size}: "
+                    "use method='dense'."
+                )
         else:
             triplets = _empty_triplets(matrix)
         return triplets, certify(matrix, *triplets, rng)

@@ -1,4 +1,4 @@
-"""How many threads to use, and keeping BLAS out of their way."""
+"""The number of threads, and a limit on those of BLAS."""
 
 from __future__ import annotations
 
@@ -6,12 +6,22 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from threading import Lock
+from typing import Any
+
+from threadpoolctl import OpenBLASController, threadpool_limits
 
 __all__ = ["at_most", "available_cores", "one_blas_thread", "resolve_threads"]
 
 _MOST = 1024  # more than any machine makes use of; a wish for a billion is not one for a crash
 
 _limit: ContextVar[int | None] = ContextVar("lowrank_threads", default=None)
+
+_lock = Lock()
+_users = 0  # threads inside `one_blas_thread`
+_limits: Any = None  # restores the setting from before the first of them
+# From threadpoolctl 3.8 on, the setting belongs to the thread that made it, unless it is released.
+_release = getattr(OpenBLASController, "clear_controlling_thread", lambda force: None)
 
 
 def available_cores() -> int:
@@ -50,9 +60,20 @@ def at_most(threads: int | None) -> Iterator[None]:
 def one_blas_thread() -> Iterator[None]:
     """Keep BLAS to one thread inside the block, for work that runs in threads of its own.
 
-    The previous setting returns at the end of the block.
+    The setting holds for the whole process and returns when the last thread leaves such a block.
     """
-    from threadpoolctl import threadpool_limits
-
-    with threadpool_limits(limits=1, user_api="blas"):
+    global _users, _limits
+    with _lock:
+        if _users == 0:
+            _release(force=True)
+            _limits = threadpool_limits(limits=1, user_api="blas")
+        _users += 1
+    try:
         yield
+    finally:
+        with _lock:
+            _users -= 1
+            if _users == 0:
+                _release(force=True)
+                _limits.restore_original_limits()
+                _release(force=True)

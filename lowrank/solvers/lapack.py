@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -159,7 +160,13 @@ def _by_lapack(gram: FloatArray, k: int) -> FloatArray:
     from scipy import linalg
 
     size = len(gram)
-    few = {"driver": "evr", "subset_by_index": (size - k, size - 1)}
-    wanted = few if 3 * k < size else {"driver": "evd"}
-    _, vectors = linalg.eigh(gram, lower=False, check_finite=False, **wanted)
+    vectors = gram[:, :0]
+    if 3 * k < size:
+        few = (size - k, size - 1)
+        with suppress(linalg.LinAlgError):
+            _, vectors = linalg.eigh(
+                gram, lower=False, check_finite=False, driver="evr", subset_by_index=few
+            )
+    if vectors.shape[1] < k:  # all are wanted, or evr has lost some of a cluster of eigenvalues
+        _, vectors = linalg.eigh(gram, lower=False, check_finite=False, driver="evd")
     return np.array(vectors[:, : -k - 1 : -1], order="C")  # strides too, where k is 1

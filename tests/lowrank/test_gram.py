@@ -7,7 +7,8 @@ import pytest
 from scipy import sparse
 from scipy.sparse.linalg import aslinearoperator
 
-from lowrank import ConvergenceWarning, truncated_svd
+from lowrank import PCA, ConvergenceWarning, LowRankError, truncated_svd
+from lowrank.solvers import SOLVERS
 
 
 def graded(shape, power, dtype=np.float64):
@@ -120,3 +121,26 @@ def test_sparse_centred_and_an_operator_agree_with_dense():
         result = truncated_svd(given, 10, method="gram", center=True)
         expected = np.linalg.svd(dense, compute_uv=False)[:10]
         np.testing.assert_allclose(result.s, expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("seed", [7, 10])
+def test_there_are_k_triplets_where_all_singular_values_coincide(seed):
+    """LAPACK's `evr` finds fewer: for k = 9 in float64, and for k = 20 in float32 at least."""
+    matrix = np.linalg.qr(np.random.default_rng(seed).standard_normal((2000, 300)))[0]
+    for dtype, k in [(np.float64, 9), (np.float32, 20)]:
+        result = truncated_svd(matrix.astype(dtype), k, random_state=0)
+        assert (result.method, result.k, result.U.shape[1]) == ("gram", k, k)
+        np.testing.assert_allclose(result.s, 1, rtol=1e-5)
+
+
+def test_pca_of_white_data_has_all_its_components():
+    matrix = np.linalg.qr(np.random.default_rng(9).standard_normal((2000, 300)))[0]
+    pca = PCA(9, random_state=0).fit(matrix.astype(np.float32))
+    assert pca.components_.shape == (9, 300)
+
+
+def test_a_solver_that_returns_fewer_triplets_is_an_error(monkeypatch):
+    solve = SOLVERS["dense"]
+    monkeypatch.setitem(SOLVERS, "dense", lambda A, k, **options: solve(A, k - 1, **options))
+    with pytest.raises(LowRankError, match="method 'dense' must return 3 triplets; got 2"):
+        truncated_svd(np.eye(4), 3)

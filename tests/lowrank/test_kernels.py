@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_info
 
 from lowrank import kernels
 
@@ -262,14 +264,11 @@ def test_a_limit_of_threads_holds_inside_its_block():
     assert kernels.resolve_threads(2**31) == kernels.resolve_threads(10**30) == 1024
 
 
+def blas_threads():
+    return [info["num_threads"] for info in threadpool_info() if info["user_api"] == "blas"]
+
+
 def test_blas_threads_are_restored():
-    threadpoolctl = pytest.importorskip("threadpoolctl")
-
-    def blas_threads():
-        return [
-            x["num_threads"] for x in threadpoolctl.threadpool_info() if x["user_api"] == "blas"
-        ]
-
     before = blas_threads()
     with pytest.raises(RuntimeError), kernels.one_blas_thread():  # noqa: PT012
         assert set(blas_threads()) <= {1}
@@ -291,3 +290,23 @@ def test_cores_where_the_system_knows_no_affinity(monkeypatch):
     assert kernels.available_cores() == 3
     monkeypatch.setattr("os.cpu_count", lambda: None)
     assert kernels.available_cores() == 1
+
+
+def test_blas_threads_return_when_the_last_of_several_blocks_ends():
+    before = blas_threads()
+    inside, leave = threading.Barrier(3), threading.Barrier(2)
+
+    def work(barriers):
+        with kernels.one_blas_thread():
+            for barrier in barriers:
+                barrier.wait(10)
+
+    first = threading.Thread(target=work, args=([inside],))
+    second = threading.Thread(target=work, args=([inside, leave],))
+    first.start(), second.start()
+    inside.wait(10)
+    first.join()
+    assert set(blas_threads()) <= {1}  # the second one is still in its block
+    leave.wait(10)
+    second.join()
+    assert blas_threads() == before

@@ -47,7 +47,7 @@ def test_cumulative_energy_of_nothing():
 
 @given(spectra, st.floats(0, 1))
 def test_rank_for_energy_is_the_smallest(s, fraction):
-    k = rank_for_energy(s, None, fraction)
+    k = rank_for_energy(s, fraction)
     shares = np.concatenate([[0.0], cumulative_energy(s)])
     if s:
         assert shares[k] >= fraction - 1e-12
@@ -58,19 +58,19 @@ def test_rank_for_energy_is_the_smallest(s, fraction):
     ("fraction", "k"), [(0.0, 0), (0.5, 1), (0.64, 1), (0.65, 2), (0.96, 3), (1.0, 4)]
 )
 def test_rank_for_energy_by_hand(fraction, k):
-    assert rank_for_energy([8.0, 5.0, 3.0, np.sqrt(2.0)], 100.0, fraction) == k
+    assert rank_for_energy([8.0, 5.0, 3.0, np.sqrt(2.0)], fraction, 100.0) == k
 
 
 def test_rank_for_energy_needs_enough_values():
     message = r"fraction must be at most 0\.5000, what these 2 singular values carry; got 0\.9"
     with pytest.raises(ValueError, match=message):
-        rank_for_energy([1.0, 1.0], 4.0, 0.9)
+        rank_for_energy([1.0, 1.0], 0.9, 4.0)
 
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.1, np.nan])
 def test_rank_for_energy_bad_fraction(fraction):
     with pytest.raises(ValueError, match=r"fraction must be between 0 and 1; got"):
-        rank_for_energy([1.0], None, fraction)
+        rank_for_energy([1.0], fraction)
 
 
 @pytest.mark.parametrize(
