@@ -23,7 +23,14 @@ if TYPE_CHECKING:
     MatrixLike = ArrayLike | SparseLike
     RandomStateLike = int | np.integer[Any] | np.random.Generator | np.random.RandomState | None
 
-__all__ = ["Problem", "as_operator", "checked_generator", "checked_rank", "safe_exponent", "validated"]
+__all__ = [
+    "Problem",
+    "as_operator",
+    "checked_generator",
+    "checked_rank",
+    "safe_exponent",
+    "validated",
+]
 
 _DEFAULT_TOL = {"float32": 1e-4, "float64": 1e-8}
 _FINEST_TOL = 500  # in units of the machine epsilon: what tol=0 asks for, and rounding allows

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from lowrank.operators import FloatArray, MatrixOperator
 
-__all__ = ["Certificate", "ConvergenceWarning", "SVD", "certify", "truncated_svd"]
+__all__ = ["SVD", "Certificate", "ConvergenceWarning", "certify", "truncated_svd"]
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
