@@ -11,32 +11,31 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from lowrank.errors import ArgumentError
+from lowrank.rank import RULES, choose_rank
 from lowrank.samples import (
-    NormalModel,
+    FLOAT_DTYPES,
+    GaussianDensityMixin,
     checked_scores,
     column_scale,
     negligible_value,
     require_samples,
     samples_of,
 )
-from lowrank.svd import SVD, truncated_svd
+from lowrank.svd import truncated_svd
 
 if TYPE_CHECKING:
-    from lowrank.operators import FloatArray
-    from lowrank.samples import Float64Array, Samples
+    from numpy.typing import ArrayLike
 
-__all__ = [
-    "Directions",
-    "MeanAlignmentWarning",
-    "PCA",
-    "Search",
-    "directions_for_fraction",
-    "principal_directions",
-]
+    from lowrank.arguments import MatrixLike, RandomStateLike
+    from lowrank.operators import Float64Array, FloatArray
+    from lowrank.samples import Samples
 
-_RULES = ("elbow", "gavish-donoho", "parallel", "cv", "mle")
+__all__ = ["PCA", "Directions", "MeanAlignmentWarning"]
+
 _LEAST_ALIGNMENT = 0.9
-_DTYPES = [np.float64, np.float32]
+_FULL_SPECTRUM = 1000  # smaller side of dense data, up to which all singular values are computed
+_FIRST_GUESS = 32  # directions that the search for a fraction of the variance starts with
 
 
 class MeanAlignmentWarning(UserWarning):
@@ -44,7 +43,7 @@ class MeanAlignmentWarning(UserWarning):
 
 
 class PCA(
-    NormalModel,
+    GaussianDensityMixin,
     ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
     TransformerMixin,  # type: ignore[misc]
     BaseEstimator,  # type: ignore[misc]
@@ -53,21 +52,21 @@ class PCA(
 
     The data are Y = (X - 1 mean_') / scale_, where ``scale_`` is 1 unless `standardize` is set.
     Their best k-dimensional approximation is Z V', with orthonormal directions V' in
-    ``components_`` and scores Z = Y V. What is subtracted depends on `center`; what else is said
-    about the fit holds for each way.
+    ``components_`` and scores Z = Y V. `center` selects the
+    row that is subtracted; the attributes have the same meaning for each choice.
 
     Parameters
     ----------
     n_components : int, float or str, optional
         Number of components k, from 0 to min(n_samples, n_features); the fraction (between 0 and 1)
-        of the total variance that they must carry at least; or a rule of `lowrank.rank`: "elbow",
-        "gavish-donoho", "parallel", "cv" or "mle". None keeps min(n_samples, n_features).
+        of the total variance that they must carry at least; or a rule of `lowrank.choose_rank`,
+        such as "elbow" or "parallel". None keeps min(n_samples, n_features).
     center : {"auto", "exact", False}, default "auto"
         "exact" subtracts the column means, from sparse data as a correction of rank one that
         leaves them sparse. "auto" is the same on dense data. On sparse data it takes the
-        k + 1 first directions of X as it is and drops the first, which is taken to carry the mean:
-        ``mean_`` is then the part of the column mean along the dropped direction, so that scores
-        are plain products ``X V``. How far the assumption holds is ``mean_alignment_``. If all
+        first k + 1 directions of X as it is and drops the first, which is assumed to carry the
+        mean: ``mean_`` is then the projection of the column mean on the dropped direction, so that
+        scores are plain products ``X V``. ``mean_alignment_`` measures the assumption. If all
         min(n_samples, n_features) components are kept, the dropped direction is the last.
         False subtracts nothing (``mean_`` is 0): a truncated SVD.
     standardize : bool, default False
@@ -79,7 +78,7 @@ class PCA(
         "parallel" then permutes the entries of sparse data before their rows are centred, and
         brings the columns of the result to the length that they have in the data.
     ddof : int, default 1
-        Variances have the divisor n_samples - ddof.
+        Delta degrees of freedom: variances have the divisor n_samples - ddof.
     whiten : bool, default False
         Scale the scores to variance 1. Scores along directions without variance become 0.
     tol : float, optional
@@ -96,23 +95,28 @@ class PCA(
     explained_variance_ : ndarray of shape (n_components_,)
         Variance of each column of the scores, about its own mean.
     explained_variance_ratio_ : ndarray of shape (n_components_,)
-        The same as shares of the total variance of the columns of X / scale_.
+        Fraction of the total variance of the columns of X / scale_ along each component.
     singular_values_ : ndarray of shape (n_components_,)
         Norms of the columns of the (unwhitened) scores.
     distortion_ : float
         ||Y - Z V'||_F^2, the squared reconstruction error of the training data.
     mean_ : ndarray of shape (n_features,)
-        What is subtracted from each row.
+        Row subtracted from each sample: the column means for "exact", their projection on the
+        dropped direction for "auto" on sparse data, 0 for False.
     mean_alignment_ : float or None
         |cosine| between the dropped direction and the column mean; None if none was dropped.
     scale_ : ndarray of shape (n_features,) or None
-        Standard deviations of the columns; None without `standardize`.
+        Standard deviations of the columns, 1 for constant ones; None without `standardize`.
     noise_variance_ : float
         Mean variance of the min(n_samples, n_features) - k discarded directions; 0 within rounding.
-    n_components_, n_samples_, n_features_in_ : int
-        Number of components, and shape of the training data.
+    n_components_ : int
+        Number of components.
+    n_samples_ : int
+        Number of samples in the training data.
+    n_features_in_ : int
+        Number of features seen during `fit`.
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Only if X has column names.
+        Names of the features seen during `fit`. Defined only if X has string column names.
 
     See Also
     --------
@@ -152,7 +156,7 @@ class PCA(
         ddof: int = 1,
         whiten: bool = False,
         tol: float | None = None,
-        random_state: int | np.random.Generator | np.random.RandomState | None = None,
+        random_state: RandomStateLike = None,
     ) -> None:
         self.n_components = n_components
         self.center = center
@@ -163,7 +167,7 @@ class PCA(
         self.tol = tol
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: MatrixLike, y: Any = None) -> Self:
         """Find the components.
 
         Parameters
@@ -179,7 +183,7 @@ class PCA(
 
         Raises
         ------
-        TypeError, ValueError
+        ArgumentTypeError, ArgumentError, ValueError
             If X is not finite or has too few samples, or a parameter is out of its range.
 
         Warns
@@ -190,7 +194,7 @@ class PCA(
         self._fit(X)
         return self
 
-    def fit_transform(self, X: Any, y: Any = None) -> FloatArray:
+    def fit_transform(self, X: MatrixLike, y: Any = None) -> FloatArray:
         """Find the components and return the scores of X, the same as `transform` does.
 
         Parameters
@@ -204,7 +208,7 @@ class PCA(
         """
         return self._scores(self._fit(X))
 
-    def transform(self, X: Any) -> FloatArray:
+    def transform(self, X: MatrixLike) -> FloatArray:
         """Return the scores of samples.
 
         Parameters
@@ -217,7 +221,7 @@ class PCA(
         """
         return self._scores(self._prepared(X))
 
-    def score_samples(self, X: Any) -> FloatArray:
+    def score_samples(self, X: MatrixLike) -> FloatArray:
         """Return the log-likelihood of each sample under the probabilistic model.
 
         The model is a normal distribution about the column mean of the training data (for each
@@ -234,7 +238,7 @@ class PCA(
         """
         return self._log_likelihoods(self._prepared(X))
 
-    def inverse_transform(self, X: Any) -> FloatArray:
+    def inverse_transform(self, X: ArrayLike) -> FloatArray:
         """Return the samples that have given scores: ``mean_ + X V' * scale_``, whitening undone.
 
         Parameters
@@ -248,8 +252,8 @@ class PCA(
 
         Raises
         ------
-        ValueError
-            If X has not n_components_ columns.
+        ArgumentError
+            If X does not have n_components_ columns.
         """
         check_is_fitted(self)
         scores = checked_scores(X, self.n_components_)
@@ -261,18 +265,23 @@ class PCA(
         samples += self.mean_
         return samples
 
-    def _fit(self, X: Any) -> Samples:
+    def _fit(self, X: MatrixLike) -> Samples:
         """Set the fitted attributes; return the samples as they were analysed."""
-        X = validate_data(self, X, dtype=_DTYPES, accept_sparse="csr")
-        search = self._search(X)
+        X = validate_data(self, X, dtype=FLOAT_DTYPES, accept_sparse="csr")
+        center: Any = self.center
+        is_false = isinstance(center, (bool, np.bool_)) and not center
+        if not is_false and not (isinstance(center, str) and center in ("auto", "exact")):
+            raise ArgumentError(f"center must be 'auto', 'exact' or False; got {center!r}.")
         samples = samples_of(X, self.center_samples)
         require_samples(samples.shape[0], self.ddof)
-        scale = None
-        if self.standardize:
-            scale = column_scale(samples, self.ddof)
-            samples = samples.divided(scale)
-        found = self._directions(samples, search)
-        self._keep(samples, scale, found)
+        scale = column_scale(samples, self.ddof) if self.standardize else None
+        samples = samples.scaled(scale)
+        wanted = self._wanted(samples)
+        if isinstance(wanted, int):
+            found = self._directions(samples, wanted)
+        else:
+            found = self._directions_for_fraction(samples, wanted)
+        self._keep(found, scale)
         if found.alignment is not None and found.alignment < _LEAST_ALIGNMENT:
             warnings.warn(
                 f"mean_alignment_ is {found.alignment:.3f}, below {_LEAST_ALIGNMENT}: the dropped "
@@ -282,108 +291,126 @@ class PCA(
             )
         return samples
 
-    def _search(self, X: Any) -> Search:
-        """Check `center` and return how the directions are computed."""
-        if isinstance(self.center, (bool, np.bool_)) and not self.center:
-            route = "uncentred"
-        elif isinstance(self.center, str) and self.center in ("auto", "exact"):
-            dropping = self.center == "auto" and not isinstance(X, np.ndarray)
-            route = "drop-first" if dropping else "centred"
-        else:
-            raise ValueError(f"center must be 'auto', 'exact' or False; got {self.center!r}.")
-        return Search(route, self.ddof, self.tol, self.random_state)
-
-    def _directions(self, samples: Samples, search: Search) -> Directions:
+    def _wanted(self, samples: Samples) -> int | float:
+        """Return the number of components, or the fraction of the variance that they carry."""
         wanted, largest = self.n_components, min(samples.shape)
         if wanted is None:
-            return principal_directions(samples, largest, search)
-        if isinstance(wanted, str) and wanted in _RULES:
-            return principal_directions(samples, self._chosen_rank(samples, search), search)
-        if isinstance(wanted, numbers.Integral) and not isinstance(wanted, bool):
-            if not 0 <= wanted <= largest:
-                raise ValueError(
-                    f"n_components must be between 0 and {largest} (min(X.shape)); got {wanted}."
+            return largest
+        if isinstance(wanted, str) and wanted in RULES:
+            center, seed = bool(self.center) or None, self.random_state
+            k = choose_rank(samples.matrix, wanted, center=center, random_state=seed)
+            return min(k, largest)
+        if isinstance(wanted, numbers.Real) and not isinstance(wanted, bool):
+            if isinstance(wanted, numbers.Integral) and 0 <= wanted <= largest:
+                return int(wanted)
+            if 0 < wanted < 1:
+                return float(wanted)
+        raise ArgumentError(
+            f"n_components must be an integer between 0 and {largest} (min(X.shape)), a fraction "
+            f"between 0 and 1, None or one of {', '.join(map(repr, RULES))}; got {wanted!r}."
+        )
+
+    def _directions(self, samples: Samples, k: int) -> Directions:
+        """Return k principal directions, 0 <= k <= min(samples.shape)."""
+        means, largest, divisor = samples.means, min(samples.shape), samples.shape[0] - self.ddof
+        drop_first = samples.is_sparse and bool(self.center) and self.center == "auto"
+        centred = bool(self.center) and not drop_first
+        row = means if centred else np.zeros(samples.shape[1])
+        svd = truncated_svd(
+            samples.matrix,
+            min(k + drop_first, largest),
+            tol=self.tol,
+            center=row if row.any() else None,
+            random_state=self.random_state,
+        )
+        components, values, alignment = svd.Vt, svd.s, None
+        negligible = negligible_value(svd, row)
+        if centred:
+            variances = values**2 / values.dtype.type(divisor)
+        else:  # about the mean of the scores
+            left = svd.U - svd.U.mean(axis=0, dtype=np.float64)
+            squares = values**2 * np.einsum("ij,ij->j", left, left)
+            variances = np.asarray(squares / divisor, values.dtype)
+        if drop_first:
+            first, length = components[0].astype(np.float64), float(np.linalg.norm(means))
+            along = float(means @ first)
+            row, alignment = along * first, min(1.0, abs(along) / length) if length > 0 else 0.0
+            order = np.arange(1, k + 1)
+            if k == largest:  # there is no direction k + 1: the first, less the mean, is the last
+                order[-1:] = 0
+                values = values.copy()
+                values[:1] = (variances[:1] * divisor) ** 0.5
+            components, values, variances = components[order], values[order], variances[order]
+        norm = None if drop_first else svd.frobenius_norm
+        distance = float(samples.column_squares(row).sum()) if norm is None else norm**2
+        total = distance if centred else float(samples.column_squares(means).sum())
+        return Directions(
+            components, values, variances, row, alignment, negligible, distance, total, means,
+            samples.shape[0],
+        )  # fmt: skip
+
+    def _directions_for_fraction(self, samples: Samples, fraction: float) -> Directions:
+        """Return the fewest principal directions that carry a fraction of the total variance.
+
+        Their number is doubled until they suffice. All min(n, m) are returned if no fewer do.
+        """
+        largest = min(samples.shape)
+        whole = not samples.is_sparse and largest <= _FULL_SPECTRUM
+        k = largest if whole else min(_FIRST_GUESS, largest)
+        rounding = 4 * float(np.finfo(samples.dtype).eps)
+        while True:
+            found = self._directions(samples, k)
+            total = found.total / (samples.shape[0] - self.ddof)
+            carried = np.cumsum(found.variances, dtype=np.float64)
+            needed = 1 + int(np.count_nonzero(carried < (fraction - rounding * k) * total))
+            if needed <= k or k == largest:
+                return replace(
+                    found,
+                    components=found.components[:needed].copy(),
+                    singular_values=found.singular_values[:needed].copy(),
+                    variances=found.variances[:needed].copy(),
                 )
-            return principal_directions(samples, int(wanted), search)
-        if isinstance(wanted, numbers.Real) and not isinstance(wanted, bool) and 0 < wanted < 1:
-            return directions_for_fraction(samples, float(wanted), search)
-        rules = ", ".join(repr(rule) for rule in _RULES)
-        raise ValueError(
-            f"n_components must be an integer between 0 and {largest}, a fraction between 0 and 1, "
-            f"None or one of {rules}; got {wanted!r}."
-        )
+            k = min(2 * k, largest)
 
-    def _chosen_rank(self, samples: Samples, search: Search) -> int:
-        from lowrank.rank import choose_rank
-
-        center = None if search.route == "uncentred" else True
-        k = choose_rank(
-            samples.matrix, str(self.n_components), center=center, random_state=self.random_state
-        )
-        return min(k, *samples.shape)
-
-    def _keep(self, samples: Samples, scale: Float64Array | None, found: Directions) -> None:
-        (count, features), dtype = samples.shape, samples.dtype
-        k, total = found.singular_values.size, found.total / (count - self.ddof)
-        row = found.row if scale is None else found.row * scale
+    def _keep(self, found: Directions, scale: Float64Array | None = None) -> None:
+        """Set the fitted attributes."""
+        (k, features), dtype = found.components.shape, found.components.dtype
+        divisor = found.n_samples - self.ddof
+        total, discarded = found.total / divisor, min(found.n_samples, features) - k
         self.components_ = found.components
         self.singular_values_ = found.singular_values
         self.explained_variance_ = found.variances
         self.explained_variance_ratio_ = found.variances / dtype.type(total or 1.0)
-        self.mean_ = row.astype(dtype)
+        self.mean_ = (found.row if scale is None else found.row * scale).astype(dtype)
         self.mean_alignment_ = found.alignment
         self.scale_ = None if scale is None else scale.astype(dtype)
-        self.n_components_, self.n_samples_ = k, count
-        self._location = samples.means
-        self._negligible_variance = found.negligible**2 / (count - self.ddof)
-        self.noise_variance_ = _mean_left(total, found.variances, min(count, features) - k)
-        self.distortion_ = _left(found.squares, found.singular_values**2)
+        self.n_components_, self.n_samples_ = k, found.n_samples
+        self._location = found.means
+        self._negligible_variance = found.negligible**2 / divisor
+        left = _rest(total, found.variances)
+        self.noise_variance_ = left / discarded if discarded else 0.0
+        self.distortion_ = _rest(found.squares, found.singular_values**2)
 
-    def _prepared(self, X: Any) -> Samples:
+    def _prepared(self, X: MatrixLike) -> Samples:
         """Check new rows, and prepare them as those of the training data were."""
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=_DTYPES, accept_sparse="csr", reset=False)
+        X = validate_data(self, X, dtype=FLOAT_DTYPES, accept_sparse="csr", reset=False)
         scale = None if self.scale_ is None else self.scale_.astype(np.float64)
-        return samples_of(X, self.center_samples).divided(scale)
+        return samples_of(X, self.center_samples).scaled(scale)
 
     def _scores(self, samples: Samples) -> FloatArray:
         row = self.mean_ if self.scale_ is None else self.mean_ / self.scale_
-        scores = samples.projected(row.astype(np.float64), self.components_)
+        scores = samples.project(row.astype(np.float64), self.components_)
         if self.whiten:
             variances = self.explained_variance_
             kept = variances > self._negligible_variance
             scores *= np.where(kept, 1 / np.sqrt(np.where(kept, variances, 1)), 0)
         return scores
 
-    @property
-    def _n_features_out(self) -> int:
-        return int(self.components_.shape[0])
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
-        tags.input_tags.sparse = True
-        return tags
-
-
-def _left(total: float, parts: FloatArray) -> float:
-    """Return total - sum(parts), and 0 for what is only rounding."""
-    rest = total - float(parts.sum(dtype=np.float64))
-    rounding = 4 * float(np.finfo(parts.dtype).eps) * total * max(1.0, parts.size**0.5)
-    return rest if rest > rounding else 0.0
-
-
-def _mean_left(total: float, variances: FloatArray, count: int) -> float:
-    return _left(total, variances) / count if count else 0.0
-
-
-_FULL_SPECTRUM = 1000  # smaller side of dense data, up to which all singular values are computed
-_FIRST_GUESS = 32  # directions that the search for a fraction of the variance starts with
-
 
 @dataclass(frozen=True, eq=False)
 class Directions:
-    """Orthonormal directions in an m-dimensional space, with what n samples do along them.
+    """Orthonormal directions in an m-dimensional space, and the variance of n samples along them.
 
     Attributes
     ----------
@@ -393,7 +420,7 @@ class Directions:
     variances : ndarray of shape (k,)
         Variance of the samples along each direction, about their own mean.
     row : ndarray of shape (m,), float64
-        What is subtracted from each sample.
+        Subtracted from each sample.
     alignment : float or None
         |cosine| between the direction that was dropped and the column mean; None if none was.
     negligible : float
@@ -402,6 +429,9 @@ class Directions:
         ||Y - 1 row'||_F^2.
     total : float
         Sum of squares of Y about its column means: total variance times the divisor.
+    means : ndarray of shape (m,), float64
+        Column means of Y.
+    n_samples : int
     """
 
     components: FloatArray
@@ -412,141 +442,12 @@ class Directions:
     negligible: float
     squares: float
     total: float
-
-    def first(self, k: int) -> Directions:
-        """Return the first k directions."""
-        return replace(
-            self,
-            components=self.components[:k].copy(),
-            singular_values=self.singular_values[:k].copy(),
-            variances=self.variances[:k].copy(),
-        )
+    means: Float64Array
+    n_samples: int
 
 
-@dataclass(frozen=True)
-class Search:
-    """How directions are computed.
-
-    Attributes
-    ----------
-    route : {"centred", "drop-first", "uncentred"}
-        Subtract the column means; drop the first direction of the matrix as it is; or keep it.
-    ddof : int
-        The divisor of the variances is n - ddof.
-    tol, random_state
-        As `truncated_svd` takes them.
-    """
-
-    route: str
-    ddof: int
-    tol: float | None
-    random_state: Any
-
-
-def principal_directions(samples: Samples, k: int, search: Search) -> Directions:
-    """Compute k principal directions.
-
-    Parameters
-    ----------
-    samples : Samples of shape (n, m)
-    k : int
-        0 <= k <= min(n, m).
-    search : Search
-
-    Returns
-    -------
-    Directions
-    """
-    if search.route == "drop-first":
-        return _without_first(samples, k, search)
-    centred = search.route == "centred"
-    row = samples.means if centred else np.zeros(samples.shape[1])
-    svd = _svd(samples, k, search, row)
-    divisor = samples.shape[0] - search.ddof
-    variances = svd.s**2 / svd.s.dtype.type(divisor) if centred else _variances(svd, divisor)
-    norm = svd.frobenius_norm
-    squares = float(samples.column_squares(row).sum()) if norm is None else norm**2
-    total = squares if centred else _total(samples)
-    negligible = negligible_value(svd, row)
-    return Directions(svd.Vt, svd.s, variances, row, None, negligible, squares, total)
-
-
-def directions_for_fraction(samples: Samples, fraction: float, search: Search) -> Directions:
-    """Compute the fewest principal directions that carry a fraction of the total variance.
-
-    The number of directions is doubled until they suffice. All min(n, m) are returned if no fewer
-    do.
-
-    Parameters
-    ----------
-    samples : Samples of shape (n, m)
-    fraction : float
-        Between 0 and 1.
-    search : Search
-
-    Returns
-    -------
-    Directions
-    """
-    largest = min(samples.shape)
-    whole = not samples.is_sparse and largest <= _FULL_SPECTRUM
-    k = largest if whole else min(_FIRST_GUESS, largest)
-    rounding = 4 * float(np.finfo(samples.dtype).eps)
-    while True:
-        found = principal_directions(samples, k, search)
-        total = found.total / (samples.shape[0] - search.ddof)
-        carried = np.cumsum(found.variances, dtype=np.float64)
-        needed = 1 + int(np.count_nonzero(carried < (fraction - rounding * k) * total))
-        if needed <= k or k == largest:
-            return found.first(needed)
-        k = min(2 * k, largest)
-
-
-def _svd(samples: Samples, k: int, search: Search, row: Float64Array) -> SVD:
-    center = row if row.any() else None
-    return truncated_svd(
-        samples.matrix, k, tol=search.tol, center=center, random_state=search.random_state
-    )
-
-
-def _total(samples: Samples) -> float:
-    return float(samples.column_squares(samples.means).sum())
-
-
-def _variances(svd: SVD, divisor: int) -> FloatArray:
-    """Return the variance of the samples along each right vector, about their own mean."""
-    left = svd.U - svd.U.mean(axis=0, dtype=np.float64)
-    variances = svd.s**2 * np.einsum("ij,ij->j", left, left) / divisor
-    return np.asarray(variances, svd.s.dtype)
-
-
-def _without_first(samples: Samples, k: int, search: Search) -> Directions:
-    """Take the top k + 1 directions of the samples as they are, and drop the first.
-
-    The mean is taken to lie along that direction. When all min(n, m) are wanted there is no k + 1;
-    the dropped direction is then the last of them, with the samples' variance about their mean.
-    """
-    largest = min(samples.shape)
-    nothing = np.zeros(samples.shape[1])
-    svd = _svd(samples, min(k + 1, largest), search, nothing)
-    means = samples.means
-    dropped = svd.Vt[0].astype(np.float64)
-    along = float(means @ dropped)
-    row = along * dropped
-    length = float(np.linalg.norm(means))
-    variances, values = _variances(svd, samples.shape[0] - search.ddof), svd.s
-    order = np.arange(1, k + 1)
-    if k == largest:
-        order = np.append(order[:-1], 0)
-        values = values.copy()
-        values[0] = (variances[0] * (samples.shape[0] - search.ddof)) ** 0.5
-    return Directions(
-        components=svd.Vt[order],
-        singular_values=values[order],
-        variances=variances[order],
-        row=row,
-        alignment=min(1.0, abs(along) / length) if length > 0 else 0.0,
-        negligible=negligible_value(svd, nothing),
-        squares=float(samples.column_squares(row).sum()),
-        total=_total(samples),
-    )
+def _rest(total: float, terms: FloatArray) -> float:
+    """Return total - sum(terms), and 0 for what is only rounding."""
+    rest = total - float(terms.sum(dtype=np.float64))
+    rounding = 4 * float(np.finfo(terms.dtype).eps) * total * max(1.0, terms.size**0.5)
+    return rest if rest > rounding else 0.0

@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from lowrank.pca import PCA
-from lowrank.samples import NormalModel, checked_scores, samples_of
+from lowrank.samples import GaussianDensityMixin, checked_scores, samples_of
 from lowrank.svd import ConvergenceWarning, truncated_svd
 
 if TYPE_CHECKING:
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from lowrank.operators import FloatArray
-    from lowrank.samples import Float64Array
+    from lowrank.operators import Float64Array, FloatArray
 
 __all__ = [
     "FactorModel",
@@ -38,7 +37,7 @@ _NO_NOISE = 1e-10  # of the largest variance: what stands for a noise variance o
 
 
 class ProbabilisticPCA(
-    NormalModel,
+    GaussianDensityMixin,
     ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
     TransformerMixin,  # type: ignore[misc]
     BaseEstimator,  # type: ignore[misc]
@@ -112,7 +111,7 @@ class ProbabilisticPCA(
     True
     """
 
-    scale_ = None  # of NormalModel: columns are not divided by anything
+    scale_ = None  # of GaussianDensityMixin: columns are not divided by anything
 
     def __init__(
         self,
@@ -177,7 +176,7 @@ class ProbabilisticPCA(
         X = self._checked(X)
         if _has_missing(X):
             return self._posterior_means(IncompleteRows(X, self._location)).astype(X.dtype)
-        scores = samples_of(X, False).projected(self._location, self.components_)
+        scores = samples_of(X).project(self._location, self.components_)
         variances, noise = self._density_variances()
         lengths = np.sqrt(variances - noise)
         factors = np.divide(lengths, variances, out=np.zeros_like(lengths), where=lengths > 0)
@@ -249,7 +248,7 @@ class ProbabilisticPCA(
     def _log_densities(self, X: Any) -> FloatArray:
         """Return the log-density of the known entries of each row of checked data."""
         if not _has_missing(X) or self._is_degenerate():
-            return self._log_likelihoods(samples_of(X, False))
+            return self._log_likelihoods(samples_of(X))
         likelihood = np.empty(X.shape[0])
         for posterior in posteriors(IncompleteRows(X, self._location), self._model()):
             likelihood[posterior.block.rows] = posterior.log_likelihood

@@ -9,7 +9,6 @@ import numpy as np
 from scipy.special import gammaln
 
 from lowrank.arguments import as_operator, checked_generator
-from lowrank.operators import RowCentred
 from lowrank.samples import SparseSamples
 from lowrank.svd import truncated_svd
 
@@ -496,7 +495,7 @@ def _permuted(A: Any, rng: np.random.Generator, center: bool | None) -> Any:
     """Return a matrix with the entries of each column of A at random rows."""
     from scipy import sparse
 
-    if isinstance(A, RowCentred):  # the permuted rows have other means
+    if isinstance(A, SparseSamples):  # the permuted rows have other means
         return A.with_entries(_permuted(A.csr, rng, center).tocsr(), bool(center))
     _require_entries(A)
     if not sparse.issparse(A):
@@ -529,7 +528,7 @@ def whole_spectrum(A: Any, center: bool) -> Float64Array:
     """Return all singular values, descending; of a sparse matrix by its smaller Gram matrix."""
     from scipy import sparse
 
-    known = isinstance(A, RowCentred)
+    known = isinstance(A, SparseSamples)
     if not known:
         _require_entries(A)
     A, exponent = _moderate(A)
@@ -572,7 +571,7 @@ def _smaller_gram(A: Any, center: bool) -> Float64Array:
 
 def _corrected(A: Any, center: bool) -> tuple[Any, Float64Array, Float64Array]:
     """Return the entries of A, and what is subtracted from them as two factors."""
-    known = isinstance(A, RowCentred)
+    known = isinstance(A, SparseSamples)
     csr = _as_csr(A.csr if known else A).astype(np.float64)
     left, right = np.zeros((2, csr.shape[0])), np.zeros((2, csr.shape[1]))
     left[0], right[0] = 1.0, as_operator(csr).column_means() * center
@@ -648,7 +647,7 @@ def _indexable(A: Any, center: bool | None) -> tuple[Any, Float64Array]:
     from scipy import sparse
     from scipy.sparse.linalg import LinearOperator
 
-    known = isinstance(A, RowCentred)
+    known = isinstance(A, SparseSamples)
     if isinstance(A, LinearOperator) and not known:
         raise TypeError("A must be an array or a sparse matrix; got a LinearOperator.")
     operator = as_operator(A)
@@ -693,6 +692,6 @@ class _Blocks:
 
 def _squares(A: Any, row: Float64Array) -> float:
     """Return ||A - 1 row'||_F^2."""
-    if isinstance(A, RowCentred):
-        return float(SparseSamples(A.csr, A.offsets, A.weights).column_squares(row).sum())
+    if isinstance(A, SparseSamples):
+        return float(A.column_squares(row).sum())
     return (as_operator(A).distance_to_row(row) or 0.0) ** 2

@@ -1,23 +1,35 @@
-"""Samples and their statistics, as the estimators use them."""
+"""Rows of data and their statistics, and the Gaussian density that the PCA estimators share."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
+from scipy import sparse
+from scipy.sparse.linalg import LinearOperator
+from sklearn.utils.validation import check_array, check_is_fitted
 
-from lowrank.arguments import as_operator, checked_generator
+from lowrank.arguments import checked_generator
+from lowrank.errors import ArgumentError, ArgumentTypeError
+from lowrank.operators import SparseOperator
 
 if TYPE_CHECKING:
-    from lowrank.operators import FloatArray
+    from collections.abc import Iterator
+
+    from numpy.typing import ArrayLike, NDArray
+
+    from lowrank.arguments import MatrixLike, RandomStateLike
+    from lowrank.operators import Float64Array, FloatArray
+    from lowrank.svd import SVD
+
+    Samples = "DenseSamples | SparseSamples"
 
 __all__ = [
+    "FLOAT_DTYPES",
     "DenseSamples",
-    "NormalModel",
-    "Samples",
+    "GaussianDensityMixin",
     "SparseSamples",
     "checked_scores",
     "column_scale",
@@ -26,58 +38,13 @@ __all__ = [
     "samples_of",
 ]
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from lowrank.operators import FloatArray
-    from lowrank.svd import SVD
-
-    Float64Array = NDArray[np.float64]
-
-
+FLOAT_DTYPES = [np.float64, np.float32]  # as validate_data takes them: others become float64
 _CHUNK = 1 << 20  # entries that are widened to float64 at a time
 _EPS = float(np.finfo(np.float64).eps)
 
 
-class Samples(ABC):
-    """Rows of data, as they are analysed: an n x m matrix Y with statistics in float64."""
-
-    shape: tuple[int, int]
-    dtype: np.dtype[Any]
-    is_sparse: bool
-
-    @property
-    @abstractmethod
-    def matrix(self) -> Any:
-        """Y as `truncated_svd` takes it."""
-
-    @cached_property
-    def means(self) -> Float64Array:
-        """The mean of each column, shape (m,)."""
-        return self._column_means()
-
-    @abstractmethod
-    def _column_means(self) -> Float64Array: ...
-
-    @abstractmethod
-    def column_squares(self, row: Float64Array) -> Float64Array:
-        """Return the sum of squares of each column of Y - 1 row', shape (m,)."""
-
-    @abstractmethod
-    def row_squares(self, row: Float64Array) -> Float64Array:
-        """Return the sum of squares of each row of Y - 1 row', shape (n,)."""
-
-    @abstractmethod
-    def projected(self, row: Float64Array, components: FloatArray) -> FloatArray:
-        """Return (Y - 1 row') components', shape (n, k)."""
-
-    @abstractmethod
-    def divided(self, scale: Float64Array | None) -> Samples:
-        """Return Y with each column divided by its entry of `scale`; None divides by 1."""
-
-
-class DenseSamples(Samples):
-    """Dense rows.
+class DenseSamples:
+    """A dense n x m matrix Y of samples, with statistics in float64.
 
     Parameters
     ----------
@@ -90,166 +57,184 @@ class DenseSamples(Samples):
     def __init__(self, array: FloatArray) -> None:
         self.shape = (array.shape[0], array.shape[1])
         self.dtype = array.dtype
-        self._array = array
+        self.matrix = array
 
-    @property
-    def matrix(self) -> FloatArray:
-        """Y."""
-        return self._array
-
-    def _column_means(self) -> Float64Array:
-        means: Float64Array = self._array.mean(axis=0, dtype=np.float64)
+    @cached_property
+    def means(self) -> Float64Array:
+        """The mean of each column, shape (m,)."""
+        means: Float64Array = self.matrix.mean(axis=0, dtype=np.float64)
         return means
 
     def column_squares(self, row: Float64Array) -> Float64Array:
-        """Return the sum of squares of each column of Y - 1 row'."""
+        """Return the sum of squares of each column of Y - 1 row', shape (m,)."""
         sums = np.zeros(self.shape[1])
-        step = max(1, _CHUNK // max(1, self.shape[1]))
-        for start in range(0, self.shape[0], step):
-            difference = self._array[start : start + step] - row
+        for _, difference in self._differences(row):
             sums += np.einsum("ij,ij->j", difference, difference)
         return sums
 
     def row_squares(self, row: Float64Array) -> Float64Array:
-        """Return the sum of squares of each row of Y - 1 row'."""
+        """Return the sum of squares of each row of Y - 1 row', shape (n,)."""
         squares = np.empty(self.shape[0])
-        step = max(1, _CHUNK // max(1, self.shape[1]))
-        for start in range(0, self.shape[0], step):
-            difference = self._array[start : start + step] - row
-            squares[start : start + step] = np.einsum("ij,ij->i", difference, difference)
+        for block, difference in self._differences(row):
+            squares[block] = np.einsum("ij,ij->i", difference, difference)
         return squares
 
-    def projected(self, row: Float64Array, components: FloatArray) -> FloatArray:
-        """Return (Y - 1 row') components', subtracted before the product: no cancellation."""
+    def project(self, row: Float64Array, components: FloatArray) -> FloatArray:
+        """Return (Y - 1 row') components', shape (n, k).
+
+        The row is subtracted before the product, so that nothing cancels.
+        """
         scores = np.empty((self.shape[0], components.shape[0]), self.dtype)
-        subtracted = row.astype(self.dtype)
-        step = max(256, _CHUNK // max(1, self.shape[1]))
-        for start in range(0, self.shape[0], step):
-            part = slice(start, start + step)
-            np.matmul(self._array[part] - subtracted, components.T, out=scores[part])
+        for block, difference in self._differences(row.astype(self.dtype), least=256):
+            np.matmul(difference, components.T, out=scores[block])
         return scores
 
-    def divided(self, scale: Float64Array | None) -> DenseSamples:
-        """Return Y with its columns divided by `scale`."""
-        return self if scale is None else DenseSamples(self._array / scale.astype(self.dtype))
+    def scaled(self, scale: Float64Array | None) -> DenseSamples:
+        """Return Y with each column divided by its entry of `scale`; None divides by 1."""
+        return self if scale is None else DenseSamples(self.matrix / scale.astype(self.dtype))
+
+    def _differences(self, row: FloatArray, least: int = 1) -> Iterator[tuple[slice, FloatArray]]:
+        """Yield Y - 1 row' by blocks of at least some rows."""
+        step = max(least, _CHUNK // max(1, self.shape[1]))
+        for start in range(0, self.shape[0], step):
+            block = slice(start, start + step)
+            yield block, self.matrix[block] - row
 
 
-class SparseSamples(Samples):
-    """Sparse rows less a matrix of rank one: ``csr - offsets weights'``.
+class SparseSamples(LinearOperator):
+    """Sparse rows less a matrix of rank one, ``csr - offsets weights'``.
+
+    As a LinearOperator it has products; other than of most operators, its entries are known.
 
     Parameters
     ----------
     csr : scipy.sparse.csr_array of shape (n, m)
         float32 or float64, canonical; neither copied nor written to.
-    offsets : ndarray of shape (n,), float64, or None
-        What is subtracted from each row, if anything.
-    weights : ndarray of shape (m,), float64
-        Its factor for each column.
+    offsets : ndarray of shape (n,), float64, optional
+        Subtracted from the entries of each row. By default 0.
+    weights : ndarray of shape (m,), float64, optional
+        Factors of the offsets, one per column. By default 1.
     """
 
     is_sparse = True
+    shape: tuple[int, int]
 
-    def __init__(self, csr: Any, offsets: Float64Array | None, weights: Float64Array) -> None:
-        self.shape = (csr.shape[0], csr.shape[1])
-        self.dtype = csr.dtype
-        self._csr = csr
-        self._offsets = offsets
-        self._weights = weights
-        self._operator = as_operator(csr)
+    def __init__(
+        self, csr: Any, offsets: Float64Array | None = None, weights: Float64Array | None = None
+    ) -> None:
+        super().__init__(csr.dtype, csr.shape)  # type: ignore[call-arg]
+        self.csr = csr
+        self.offsets = np.zeros(csr.shape[0]) if offsets is None else offsets
+        self.weights = np.ones(csr.shape[1]) if weights is None else weights
+        self._sparse = SparseOperator(csr)
+        self._plain = not self.offsets.any()
 
     @property
     def matrix(self) -> Any:
-        """Y: the sparse matrix, or a LinearOperator if something is subtracted from the rows."""
-        from lowrank.operators import RowCentred
+        """The samples as `truncated_svd` takes them: CSR if nothing is subtracted."""
+        return self.csr if self._plain else self
 
-        if self._offsets is None:
-            return self._csr
-        return RowCentred(self._csr, self._offsets, self._weights)
-
-    def _column_means(self) -> Float64Array:
-        means = self._operator.column_means()
-        if self._offsets is not None:
-            means = means - self._weights * self._offsets.mean()
-        return means
+    @cached_property
+    def means(self) -> Float64Array:
+        """The mean of each column, shape (m,)."""
+        return self._sparse.column_means() - self.weights * self.offsets.mean()
 
     def column_squares(self, row: Float64Array) -> Float64Array:
         """Return the sum of squares of each column of Y - 1 row', stored entries and zeros apart.
 
         Summed like this, nothing of the size of the entries cancels against the entries.
         """
-        columns, entries, subtracted = self._stored(row)
-        length = self.shape[1]
-        stored = _sums(columns, (entries - subtracted) ** 2, length)
-        if self._offsets is None:
-            count = self.shape[0] - np.bincount(columns, minlength=length)
-            return stored + count * row**2
-        spread, centre = self._offset_spread()
-        everywhere = self._weights**2 * spread + self.shape[0] * (self._weights * centre + row) ** 2
-        zeros = everywhere - _sums(columns, subtracted**2, length)
-        return stored + np.maximum(zeros, 0.0)
+        columns, (count, length) = self.csr.indices, self.shape
+        subtracted = self._subtracted(row)
+        stored = _sums(columns, (self.csr.data.astype(np.float64) - subtracted) ** 2, length)
+        if self._plain:
+            return stored + (count - np.bincount(columns, minlength=length)) * row**2
+        centre = float(self.offsets.mean())
+        spread = float(((self.offsets - centre) ** 2).sum())
+        everywhere = self.weights**2 * spread + count * (self.weights * centre + row) ** 2
+        return stored + np.maximum(everywhere - _sums(columns, subtracted**2, length), 0.0)
 
     def row_squares(self, row: Float64Array) -> Float64Array:
-        """Return the sum of squares of each row of Y - 1 row'."""
-        _, entries, subtracted = self._stored(row)
-        rows, length = self._row_indices(), self.shape[0]
-        stored = _sums(rows, (entries - subtracted) ** 2, length)
-        offsets = np.zeros(length) if self._offsets is None else self._offsets
-        weights = self._weights
+        """Return the sum of squares of each row of Y - 1 row', shape (n,)."""
+        rows, subtracted, count = self._row_indices, self._subtracted(row), self.shape[0]
+        stored = _sums(rows, (self.csr.data.astype(np.float64) - subtracted) ** 2, count)
+        offsets, weights = self.offsets, self.weights
         everywhere = offsets**2 * (weights @ weights) + 2 * offsets * (weights @ row) + row @ row
-        zeros = everywhere - _sums(rows, subtracted**2, length)
-        return stored + np.maximum(zeros, 0.0)
+        return stored + np.maximum(everywhere - _sums(rows, subtracted**2, count), 0.0)
 
-    def projected(self, row: Float64Array, components: FloatArray) -> FloatArray:
+    def project(self, row: Float64Array, components: FloatArray) -> FloatArray:
         """Return (Y - 1 row') components', the subtraction as a correction of rank one."""
-        matrix = self._operator if self._offsets is None else self.matrix
+        matrix = self._sparse if self._plain else self
         scores: FloatArray = matrix.matmat(np.ascontiguousarray(components.T, self.dtype))
         scores -= (components @ row).astype(self.dtype)
         return scores
 
-    def divided(self, scale: Float64Array | None) -> SparseSamples:
-        """Return Y with its columns divided by `scale`; it stays sparse."""
+    def scaled(self, scale: Float64Array | None) -> SparseSamples:
+        """Return Y with each column divided by its entry of `scale`; it stays sparse."""
         if scale is None:
             return self
-        csr = self._csr.copy()
+        csr = self.csr.copy()
         csr.data /= scale[csr.indices].astype(self.dtype)
-        return SparseSamples(csr, self._offsets, self._weights / scale)
+        return SparseSamples(csr, self.offsets, self.weights / scale)
 
+    def __getitem__(self, key: Any) -> SparseSamples:
+        rows, columns = key if isinstance(key, tuple) else (key, slice(None))
+        csr = self.csr[rows][:, columns]
+        return SparseSamples(csr, self.offsets[rows], self.weights[columns])
+
+    def with_entries(self, csr: Any, center: bool) -> SparseSamples:
+        """Return another sparse matrix less the means of its rows, with columns as long as these.
+
+        They are scaled to the length they have here, about their mean if `center` is set.
+        """
+        other = SparseSamples(csr, csr @ (1 / self.weights) / csr.shape[1], self.weights)
+        old, new = (it.column_squares(it.means * center) for it in (self, other))
+        scale = np.sqrt(np.divide(new, old, out=np.zeros_like(old), where=old > 0))
+        scale[scale == 0] = np.inf  # columns without entries on either side become empty
+        return other.scaled(scale)
+
+    @cached_property
     def _row_indices(self) -> NDArray[np.integer[Any]]:
-        return np.repeat(np.arange(self.shape[0]), np.diff(self._csr.indptr))
+        return np.repeat(np.arange(self.shape[0]), np.diff(self.csr.indptr))
 
-    def _stored(
-        self, row: Float64Array
-    ) -> tuple[NDArray[np.integer[Any]], Float64Array, Float64Array]:
-        """Return the column, the value and what is subtracted of each stored entry."""
-        columns = self._csr.indices
-        subtracted = row[columns]
-        if self._offsets is not None:
-            subtracted = subtracted + self._offsets[self._row_indices()] * self._weights[columns]
-        return columns, self._csr.data.astype(np.float64), subtracted
+    def _subtracted(self, row: Float64Array) -> Float64Array:
+        """Return what Y - 1 row' subtracts from each stored entry."""
+        columns = self.csr.indices
+        if self._plain:
+            return row[columns]
+        return row[columns] + self.offsets[self._row_indices] * self.weights[columns]
 
-    def _offset_spread(self) -> tuple[float, float]:
-        """Return the sum of squares of the offsets about their mean, and that mean."""
-        offsets = np.zeros(1) if self._offsets is None else self._offsets
-        centre = float(offsets.mean())
-        return float(((offsets - centre) ** 2).sum()), centre
+    def _matmat(self, X: FloatArray) -> FloatArray:
+        product = self._sparse.matmat(np.ascontiguousarray(X, self.dtype))
+        product -= np.outer(self.offsets, self.weights @ X).astype(self.dtype)
+        return product
+
+    def _rmatmat(self, Y: FloatArray) -> FloatArray:
+        product = self._sparse.rmatmat(np.ascontiguousarray(Y, self.dtype))
+        product -= np.outer(self.weights, self.offsets @ Y).astype(self.dtype)
+        return product
+
+    def _matvec(self, x: FloatArray) -> FloatArray:
+        return self._matmat(x.reshape(-1, 1))[:, 0]
+
+    def _rmatvec(self, y: FloatArray) -> FloatArray:
+        return self._rmatmat(y.reshape(-1, 1))[:, 0]
 
 
-def samples_of(X: Any, center_samples: bool) -> Samples:
-    """Wrap checked data.
+def samples_of(X: Any, center_samples: bool = False) -> Samples:
+    """Wrap validated data.
 
     Parameters
     ----------
     X : ndarray or scipy.sparse matrix or array of shape (n, m)
         float32 or float64, finite.
     center_samples : bool
-        Whether each row's own mean is subtracted from it.
+        Whether to subtract from each row its own mean.
 
     Returns
     -------
-    Samples
+    DenseSamples or SparseSamples
     """
-    from scipy import sparse
-
     if not sparse.issparse(X):
         rows = X - X.mean(axis=1, keepdims=True, dtype=np.float64) if center_samples else X
         return DenseSamples(rows.astype(X.dtype, copy=False))
@@ -259,11 +244,10 @@ def samples_of(X: Any, center_samples: bool) -> Samples:
         csr = csr.copy()
         csr.sum_duplicates()
         csr.eliminate_zeros()  # block formats store some: they would regroup the sums of products
-    offsets = None
-    if center_samples:
-        rows = np.repeat(np.arange(csr.shape[0]), np.diff(csr.indptr))
-        offsets = _sums(rows, csr.data, csr.shape[0]) / csr.shape[1]
-    return SparseSamples(csr, offsets, np.ones(csr.shape[1]))
+    if not center_samples:
+        return SparseSamples(csr)
+    rows = np.repeat(np.arange(csr.shape[0]), np.diff(csr.indptr))
+    return SparseSamples(csr, _sums(rows, csr.data, csr.shape[0]) / csr.shape[1])
 
 
 def column_scale(samples: Samples, ddof: int) -> Float64Array:
@@ -273,7 +257,7 @@ def column_scale(samples: Samples, ddof: int) -> Float64Array:
 
     Parameters
     ----------
-    samples : Samples of shape (n, m)
+    samples : DenseSamples or SparseSamples of shape (n, m)
     ddof : int
         The divisor is n - ddof.
 
@@ -291,8 +275,8 @@ def column_scale(samples: Samples, ddof: int) -> Float64Array:
 def negligible_value(svd: SVD, means: Float64Array) -> float:
     """Return the size below which a singular value of centred data cannot be told from 0.
 
-    It is what rounding leaves of an exact zero, in the data and in the means subtracted from them,
-    or the largest residual of the decomposition if that is larger.
+    An exact zero comes out as the rounding errors of the data and of the means subtracted from
+    them, or as the largest residual of the decomposition if that is larger.
 
     Parameters
     ----------
@@ -311,20 +295,17 @@ def negligible_value(svd: SVD, means: Float64Array) -> float:
     return max(rounding, float(svd.residuals.max(initial=0.0)))
 
 
-def checked_scores(X: Any, columns: int, what: str = "n_components_") -> FloatArray:
-    """Check what an inverse transform is given, and return it as float32 or float64.
+def checked_scores(X: ArrayLike, columns: int, expected: str = "n_components_") -> FloatArray:
+    """Check the argument of an inverse transform, and return it as float32 or float64.
 
     Raises
     ------
     ValueError
         If X is not finite, or has another number of columns.
     """
-    from sklearn.utils.validation import check_array
-
-    dtypes = [np.float64, np.float32]
-    scores: FloatArray = check_array(X, input_name="X", dtype=dtypes, ensure_min_features=0)
+    scores: FloatArray = check_array(X, input_name="X", dtype=FLOAT_DTYPES, ensure_min_features=0)
     if scores.shape[1] != columns:
-        raise ValueError(f"X must have {columns} columns ({what}); got {scores.shape[1]}.")
+        raise ArgumentError(f"X must have {columns} columns ({expected}); got {scores.shape[1]}.")
     return scores
 
 
@@ -333,17 +314,17 @@ def require_samples(count: int, ddof: int) -> None:
 
     Raises
     ------
-    TypeError
+    ArgumentTypeError
         If `ddof` is not an integer.
-    ValueError
+    ArgumentError
         If `ddof` is negative, or there are no more samples than `ddof`.
     """
     if isinstance(ddof, (bool, np.bool_)) or not isinstance(ddof, (int, np.integer)):
-        raise TypeError(f"ddof must be a non-negative integer; got {ddof!r}.")
+        raise ArgumentTypeError(f"ddof must be a non-negative integer; got {ddof!r}.")
     if ddof < 0:
-        raise ValueError(f"ddof must be a non-negative integer; got {ddof!r}.")
+        raise ArgumentError(f"ddof must be a non-negative integer; got {ddof!r}.")
     if count <= ddof:
-        raise ValueError(
+        raise ArgumentError(
             f"X must have more than {ddof} samples, as ddof={ddof}; got n_samples={count}."
         )
 
@@ -354,8 +335,8 @@ def _sums(places: NDArray[np.integer[Any]], values: FloatArray, length: int) -> 
     return np.asarray(sums, np.float64)
 
 
-class NormalModel:
-    """What follows from components, variances along them, and one variance everywhere else.
+class GaussianDensityMixin:
+    """Gaussian density with given variances along components and one variance everywhere else.
 
     References
     ----------
@@ -374,8 +355,22 @@ class NormalModel:
     _negligible_variance: float
 
     @abstractmethod
-    def score_samples(self, X: Any) -> FloatArray:
+    def score_samples(self, X: MatrixLike) -> FloatArray:
         """Return the log-likelihood of each sample under the probabilistic model."""
+
+    def score(self, X: MatrixLike, y: Any = None) -> float:
+        """Return the mean log-likelihood of samples; see `score_samples`.
+
+        Parameters
+        ----------
+        X : array-like or scipy.sparse matrix or array of shape (n_samples, n_features)
+        y : ignored
+
+        Returns
+        -------
+        float
+        """
+        return float(np.mean(self.score_samples(X), dtype=np.float64))
 
     def get_covariance(self) -> FloatArray:
         """Return the covariance of the probabilistic model, in the units of X.
@@ -405,12 +400,12 @@ class NormalModel:
 
         Raises
         ------
-        ValueError
+        ArgumentError
             If the covariance is singular.
         """
         check_is_fitted(self)
         if self._is_degenerate():
-            raise ValueError(
+            raise ArgumentError(
                 "The covariance must have full rank to be inverted; got one with directions "
                 "without variance: use fewer components, so that noise_variance_ is positive."
             )
@@ -422,39 +417,7 @@ class NormalModel:
             precision /= np.outer(self.scale_, self.scale_)
         return precision
 
-    def _log_likelihoods(self, samples: Samples) -> FloatArray:
-        """Return the log-likelihood of each of the prepared samples."""
-        if self._is_degenerate():
-            return np.full(samples.shape[0], -np.inf, samples.dtype)
-        variances, noise = self._density_variances()
-        squares = samples.projected(self._location, self.components_).astype(np.float64) ** 2
-        distance = (squares / variances).sum(axis=1)
-        log_determinant = float(np.log(variances).sum())
-        if noise > 0:
-            outside = samples.row_squares(self._location) - squares.sum(axis=1)
-            distance += np.maximum(outside, 0.0) / noise
-            log_determinant += (self.n_features_in_ - self.n_components_) * float(np.log(noise))
-        if self.scale_ is not None:
-            log_determinant += 2 * float(np.log(self.scale_, dtype=np.float64).sum())
-        constant = self.n_features_in_ * float(np.log(2 * np.pi))
-        likelihood = -0.5 * (constant + log_determinant + distance)
-        return np.asarray(likelihood, samples.dtype)
-
-    def score(self, X: Any, y: Any = None) -> float:
-        """Return the mean log-likelihood of samples; see `score_samples`.
-
-        Parameters
-        ----------
-        X : array-like or scipy.sparse matrix or array of shape (n_samples, n_features)
-        y : ignored
-
-        Returns
-        -------
-        float
-        """
-        return float(np.mean(self.score_samples(X), dtype=np.float64))
-
-    def sample(self, n_samples: int = 1, *, random_state: Any = None) -> FloatArray:
+    def sample(self, n_samples: int = 1, *, random_state: RandomStateLike = None) -> FloatArray:
         """Draw samples from the probabilistic model.
 
         Parameters
@@ -477,6 +440,24 @@ class NormalModel:
             drawn = drawn * self.scale_
         return np.asarray(drawn, self.components_.dtype)
 
+    def _log_likelihoods(self, samples: Samples) -> FloatArray:
+        """Return the log-likelihood of each of the prepared samples."""
+        if self._is_degenerate():
+            return np.full(samples.shape[0], -np.inf, samples.dtype)
+        variances, noise = self._density_variances()
+        squares = samples.project(self._location, self.components_).astype(np.float64) ** 2
+        distance = (squares / variances).sum(axis=1)
+        log_determinant = float(np.log(variances).sum())
+        if noise > 0:
+            outside = samples.row_squares(self._location) - squares.sum(axis=1)
+            distance += np.maximum(outside, 0.0) / noise
+            log_determinant += (self.n_features_in_ - self.n_components_) * float(np.log(noise))
+        if self.scale_ is not None:
+            log_determinant += 2 * float(np.log(self.scale_, dtype=np.float64).sum())
+        constant = self.n_features_in_ * float(np.log(2 * np.pi))
+        likelihood = -0.5 * (constant + log_determinant + distance)
+        return np.asarray(likelihood, samples.dtype)
+
     def _density_variances(self) -> tuple[Float64Array, float]:
         """Return the variances of the model along the components, and elsewhere."""
         noise = float(self.noise_variance_)
@@ -487,3 +468,13 @@ class NormalModel:
         variances, noise = self._density_variances()
         everywhere = noise > 0 or self.n_components_ == self.n_features_in_
         return not everywhere or bool(np.any(variances <= self._negligible_variance))
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.n_components_
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()  # type: ignore[misc]
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        tags.input_tags.sparse = True
+        return tags

@@ -34,8 +34,7 @@ __all__ = [
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from lowrank.operators import FloatArray
-    from lowrank.samples import Float64Array
+    from lowrank.operators import Float64Array, FloatArray
     from lowrank.svd import SVD
 
     Indices = NDArray[np.int64]
@@ -403,7 +402,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from lowrank.samples import Float64Array
+    from lowrank.operators import Float64Array
 
     Indices = NDArray[np.int64]
 

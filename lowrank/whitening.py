@@ -136,10 +136,10 @@ class Whitening(
         X = validate_data(self, X, dtype=_DTYPES)
         self._check_parameters(min(X.shape))
         require_samples(X.shape[0], self.ddof)
-        samples = samples_of(X, False)
+        samples = samples_of(X)
         means = samples.means
         scale = column_scale(samples, self.ddof) if self.method == "zca-cor" else None
-        scaled = samples.divided(scale)
+        scaled = samples.scaled(scale)
         row = means if scale is None else means / scale
         svd = truncated_svd(scaled.matrix, min(X.shape), method="dense", center=row)
         rank = int(np.count_nonzero(svd.s > negligible_value(svd, row)))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -12,9 +11,6 @@ from lowrank.pca import Directions
 from lowrank.samples import negligible_value, require_samples
 from lowrank.spark.decomposition import decomposed
 from lowrank.spark.rows import open_rows
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 __all__ = ["PCA"]
 
@@ -123,17 +119,9 @@ class PCA(pca.PCA):
             negligible=negligible_value(svd, found.row),
             squares=norm**2,
             total=found.total,
+            means=found.means,
+            n_samples=n,
         )
         self.n_features_in_ = matrix.shape[1]
-        sampled: Any = _Sampled(matrix.shape, dtype, found.means)
-        self._keep(sampled, None, directions)
+        self._keep(directions)
         return self
-
-
-@dataclass(frozen=True, eq=False)
-class _Sampled:
-    """What a fitted estimator keeps of its samples."""
-
-    shape: tuple[int, int]
-    dtype: np.dtype[Any]
-    means: NDArray[np.float64]

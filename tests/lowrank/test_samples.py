@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from lowrank.operators import RowCentred
 from lowrank.rank import bi_cross_validation, whole_spectrum
+from lowrank.samples import SparseSamples
 
 
 def centred(rows, columns, seed=0):
@@ -16,7 +16,7 @@ def centred(rows, columns, seed=0):
     csr = (X @ sparse.diags_array(weights)).tocsr()
     csr.sum_duplicates()
     offsets = X.sum(axis=1) / columns
-    return RowCentred(csr, offsets, weights), csr.toarray() - np.outer(offsets, weights)
+    return SparseSamples(csr, offsets, weights), csr.toarray() - np.outer(offsets, weights)
 
 
 @pytest.mark.parametrize("shape", [(40, 12), (12, 40)])
