@@ -54,7 +54,7 @@ def spectral(train, k: int) -> Spectral:
         "user_factors": np.ascontiguousarray(svd.U * svd.s, np.float32),
         "item_factors": np.ascontiguousarray(svd.Vt.T, np.float32),
     }
-    return Spectral.from_arrays({}, arrays)
+    return Spectral._from_arrays({}, arrays)
 
 
 def cost(model: Spectral, task: Task, stage: Stage, repeats: int) -> np.ndarray:

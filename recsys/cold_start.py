@@ -51,19 +51,19 @@ class WithNewUser:
         block[~known] = self._counts
         return block
 
-    def score_error(self, users: Indices) -> Floats | None:
+    def _score_error(self, users: Indices) -> Floats | None:
         """Bound on the rounding of the model's scores; counts have none."""
         known = users < self._new
-        of_known = self._model.score_error(users[known])
+        of_known = self._model._score_error(users[known])
         if of_known is None:
             return None
         error = np.zeros(len(users), dtype=np.float32)
         error[known] = of_known
         return error
 
-    def factor_form(self, users: Indices) -> FactorForm | None:
+    def _factor_form(self, users: Indices) -> FactorForm | None:
         """Return the factors of the model, where all these users are its own."""
-        return self._model.factor_form(users) if (users < self._new).all() else None
+        return self._model._factor_form(users) if (users < self._new).all() else None
 
 
 def predict_cold(model: Model, popular: Popular | None, users: Indices, items: Indices) -> Floats:
@@ -87,7 +87,7 @@ def predict_cold(model: Model, popular: Popular | None, users: Indices, items: I
         means = popular.item_means[items]
         predicted: Floats = np.where(items >= 0, means, np.float32(popular.global_mean))
     elif isinstance(model, BiasedModel):
-        predicted = model.predict_partly_known(users, items)
+        predicted = model._predict_partly_known(users, items)
     else:
         raise DataError(f"The {model.name} model has no biases; use cold_start='popular' instead.")
     known = (users >= 0) & (items >= 0)

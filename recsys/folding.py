@@ -24,7 +24,7 @@ from recsys.data.frames import (
 from recsys.data.ids import Ids, Kind, as_id_series
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.models.protocols import Histories
+from recsys.models.base import Histories
 
 if TYPE_CHECKING:
     from recsys.models.base import Indices, Model
@@ -202,7 +202,7 @@ def spread(model: Any, users: Indices, items: Indices, shape: tuple[int, int]) -
 
     Parameters
     ----------
-    model : BaseModel
+    model : Model
         Fitted.
     users, items : int64 ndarrays
         The new index of each user and item.
@@ -213,7 +213,7 @@ def spread(model: Any, users: Indices, items: Indices, shape: tuple[int, int]) -
     sizes = dict(zip(_AXES, shape, strict=True))
     axes_of = {field.name: field.metadata["axes"] for field in fields(model) if not field.init}
     moved = {}
-    for name, array in model.arrays().items():
+    for name, array in model._arrays().items():
         for axis, along in enumerate(axes_of[name]):
             if along in places:
                 wider = list(array.shape)
@@ -222,7 +222,7 @@ def spread(model: Any, users: Indices, items: Indices, shape: tuple[int, int]) -
                 target[(slice(None),) * axis + (places[along],)] = array
                 array = target
         moved[name] = np.asarray(sizes[name]) if name in sizes else array
-    return type(model).from_arrays(model.get_params(), moved)
+    return type(model)._from_arrays(model.get_params(), moved)
 
 
 def _alike(frame: pl.DataFrame, old: Ratings) -> pl.DataFrame:

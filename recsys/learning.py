@@ -12,8 +12,8 @@ from recsys.data.frames import known_rows
 from recsys.errors import DataError
 from recsys.fitted import Fitted, check_ratings
 from recsys.folding import new_items, new_users
+from recsys.models.abilities import FoldsInItems, FoldsInUsers
 from recsys.models.base import Histories, Step
-from recsys.models.protocols import FoldsInItems, FoldsInUsers
 from recsys.models.registry import MODELS, model_class
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Learner(Fitted):
         ratings = self.ratings
         if not isinstance(self.model, FoldsInUsers):
             raise inability(self.model, FoldsInUsers, "fold in new users")
-        new = new_users(histories, ratings, needs_values=self.model.needs_values)
+        new = new_users(histories, ratings, needs_values=self.model._needs_values)
         model = self.model.with_users(Histories.of(new))
         return self._folded(model, new, {"item": self._counts_from.get("item", ratings)})
 
@@ -91,7 +91,7 @@ class Learner(Fitted):
         ratings = self.ratings
         if not isinstance(self.model, FoldsInItems):
             raise inability(self.model, FoldsInItems, "fold in new items")
-        new, rows = new_items(histories, ratings, needs_values=self.model.needs_values)
+        new, rows = new_items(histories, ratings, needs_values=self.model._needs_values)
         if item_info is not None:
             new = replace(new, item_info=known_rows(item_info, new.items))
         model = self.model.with_items(rows)

@@ -13,8 +13,8 @@ from recsys.cold_start import predict_cold
 from recsys.data.frames import column, listed, to_polars
 from recsys.errors import DataError
 from recsys.learning import Learner, inability
+from recsys.models.abilities import Explains, HasUncertainty
 from recsys.models.base import Floats, Histories, Indices
-from recsys.models.protocols import Explains, HasUncertainty
 from recsys.topn import check_n, csr_exclusion
 from recsys.training import clip_to_range
 

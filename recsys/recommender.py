@@ -19,7 +19,7 @@ from recsys.cold_start import WithNewUser, labels_of
 from recsys.data.frames import listed
 from recsys.data.ids import Ids
 from recsys.errors import DataError
-from recsys.models.protocols import HasItemLikeness, HasItemVectors, HasUserVectors
+from recsys.models.abilities import HasItemSimilarity, HasItemVectors, HasUserVectors
 from recsys.predicting import ColdPair, Predictor, check_choice
 from recsys.topn import Cosine, Scorer, TopN, csr_exclusion, top_n
 
@@ -251,8 +251,8 @@ class Recommender(Predictor):
 
     @cached_property
     def _item_likeness(self) -> Scorer:
-        if isinstance(self.model, HasItemLikeness):
-            return self.model.item_likeness(_confidence(self._counts("item")))
+        if isinstance(self.model, HasItemSimilarity):
+            return self.model.item_similarity(_confidence(self._counts("item")))
         if not isinstance(self.model, HasItemVectors):
             raise DataError(
                 f"The {self.model.name} model has no item vectors to compare; "

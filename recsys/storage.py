@@ -596,7 +596,7 @@ def load_model(path: str | Path, *, verify: bool = False) -> Saved:
 
 def _write(saved: Saved, writer: Writer) -> None:
     """Write the files, model.json last."""
-    for name, array in saved.model.arrays().items():
+    for name, array in saved.model._arrays().items():
         writer.array(f"arrays/{name}.npy", array)
     for name in _RATINGS_ARRAYS:
         writer.array(f"ratings/{name}.npy", getattr(saved.ratings, name))
@@ -633,7 +633,7 @@ def _read(directory: Path, manifest: Manifest, verify: bool) -> Saved:
         if name.startswith("arrays/")
     }
     try:
-        model = model_class(manifest.model).from_arrays(manifest.parameters, arrays)
+        model = model_class(manifest.model)._from_arrays(manifest.parameters, arrays)
     except (DataError, TypeError, ValueError) as error:
         raise DamageError(f"{error}".rstrip(".")) from None
     if (model.n_users, model.n_items) != ratings.shape:

@@ -3,11 +3,11 @@
 The same user gets the same items, order and bits alone or among millions. Ties go to the lower
 item index, at the cut as well. There are two ways, which give the same result:
 
-Where scores are products of factors (`Scorer.factor_form`), a compiled kernel scores and selects
+Where scores are products of factors (`Scorer._factor_form`), a compiled kernel scores and selects
 at once and stores no scores; see `lowrank.kernels.top_k`.
 
 Otherwise a block of scores is one matrix product, say, whose last bits depend on who else is in
-the block. So the cut is widened by a bound on that rounding (`Scorer.score_error`), and what is
+the block. So the cut is widened by a bound on that rounding (`Scorer._score_error`), and what is
 left is scored again, pair by pair.
 """
 
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from lowrank import kernels
 from recsys.errors import DataError
-from recsys.models.base import FactorForm, Floats, Indices, pair_dots
+from recsys.models.base import FactorForm, Floats, Indices
 
 __all__ = [
     "Cosine",
@@ -59,11 +59,11 @@ class Scorer(Protocol):
         """Scores of all items, shape (n_block, n_items), in memory the caller may change."""
         ...
 
-    def score_error(self, users: Indices) -> Floats | None:
+    def _score_error(self, users: Indices) -> Floats | None:
         """Bound on ``|scores - predict|`` for each user, or None to take `scores` as they are."""
         ...
 
-    def factor_form(self, users: Indices) -> FactorForm | None:
+    def _factor_form(self, users: Indices) -> FactorForm | None:
         """Return the factors whose products are the scores of `predict`, None if there are none."""
         ...
 
@@ -237,7 +237,7 @@ class Cosine:
 
     def predict(self, users: Indices, items: Indices) -> Floats:
         """Cosines of pairs of items, shape (n_pairs,); NaN beside a vector of zeros."""
-        dots = pair_dots(self._vectors, self._vectors, users, items)
+        dots = kernels.pair_dots(self._vectors, self._vectors, users, items)
         dots *= self._inverse[users] * self._inverse[items]
         np.clip(dots, -1, 1, out=dots)
         return dots * self._confidence[items]
@@ -249,12 +249,12 @@ class Cosine:
         block *= self._inverse * self._confidence
         return block
 
-    def score_error(self, users: Indices) -> Floats:
-        """Bound on the rounding of a cosine (as `FactorModel.score_error`)."""
+    def _score_error(self, users: Indices) -> Floats:
+        """Bound on the rounding of a cosine (as `FactorModel._score_error`)."""
         terms = self._vectors.shape[1] + 3
         return np.full(len(users), 2 * terms * np.finfo(np.float32).eps, dtype=np.float32)
 
-    def factor_form(self, users: Indices) -> FactorForm | None:
+    def _factor_form(self, users: Indices) -> FactorForm | None:
         """Return the vectors, with what makes cosines of their products."""
         vectors, inverse = self._vectors, self._inverse
         return FactorForm(vectors[users], inverse[users], vectors, inverse, self._confidence)
@@ -279,26 +279,26 @@ class _Search:
         results = _BLOCK_RESULTS // max(1, min(self.n, self.scorer.n_items))
         return max(1, min(limit // max(1, width), results))
 
-    def factor_form(self, users: Indices) -> FactorForm | None:
+    def _factor_form(self, users: Indices) -> FactorForm | None:
         """Return the factors for the kernel, None where NumPy has to do."""
-        return self.scorer.factor_form(users) if kernels.backend().name == "compiled" else None
+        return self.scorer._factor_form(users) if kernels.backend().name == "compiled" else None
 
 
 def _blocks(search: _Search, users: Indices) -> Iterator[TopN]:
     """Answer all users: large blocks by the kernel, small ones where not all have factors."""
     small = large = search.block_size(search.scorer.n_items, _BLOCK_SCORES)
-    if len(users) > small and (form := search.factor_form(users[:0])) is not None:
+    if len(users) > small and (form := search._factor_form(users[:0])) is not None:
         large = max(small, search.block_size(form.users.shape[1], _BLOCK_FACTORS))
     for start in range(0, len(users), large):
         part = users[start : start + large]
-        size = small if large > small and search.factor_form(part) is None else large
+        size = small if large > small and search._factor_form(part) is None else large
         for at in range(0, len(part), size):
             yield _block(search, part[at : at + size], start + at)
 
 
 def _block(search: _Search, users: Indices, start: int) -> TopN:
     """Answer one block of users, whose first has position `start` in the query."""
-    form = search.factor_form(users)
+    form = search._factor_form(users)
     top = _by_scores(search, users) if form is None else _by_factors(search, users, form)
     return TopN(top.rows + start, top.items, top.ranks, top.scores)
 
@@ -337,7 +337,7 @@ def _by_scores(search: _Search, users: Indices) -> TopN:
         scores[search.exclude(users)] = -np.inf
     if search.allowed is not None:
         scores[:, ~search.allowed] = -np.inf
-    error = search.scorer.score_error(users)
+    error = search.scorer._score_error(users)
     exact = None
     if error is not None:
 

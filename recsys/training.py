@@ -52,7 +52,7 @@ def require_finite(model: Model) -> None:
     DataError
         Naming what is not finite.
     """
-    for name, array in model.arrays().items():
+    for name, array in model._arrays().items():
         if array.dtype.kind != "f":
             continue
         with np.errstate(invalid="ignore"):  # of infinities of either sign

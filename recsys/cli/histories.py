@@ -87,7 +87,7 @@ def load_history(path: str, reader: ReaderOptions, recommender: Recommender) -> 
     repeated = len(frame) - _n_pairs(frame)
     if repeated:
         note(f"{path}: {repeated:,} duplicate{'s' if repeated > 1 else ''} (last kept)")
-    if "rating" not in frame.columns and recommender.model.needs_values:
+    if "rating" not in frame.columns and recommender.model._needs_values:
         best = _best_rating(recommender)
         note(f"{path} has no ratings: its items count as liked, with a rating of {best:g}")
         frame = frame.with_columns(pl.lit(best, pl.Float32).alias("rating"))

@@ -18,8 +18,8 @@ from recsys.evaluation.metrics import DEFINITIONS, Doubles, Lists
 from recsys.evaluation.ranking import Task
 from recsys.evaluation.splits import Split
 from recsys.evaluation.statistics import coverage_without, gini_without
-from recsys.models.base import Model, Step
-from recsys.models.protocols import FoldsInUsers, Histories
+from recsys.models.abilities import FoldsInUsers
+from recsys.models.base import Histories, Model, Step
 from recsys.recommender import Recommender
 from recsys.training import clip_to_range
 

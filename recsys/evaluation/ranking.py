@@ -197,10 +197,10 @@ class _Among:
         scores[chosen] = everything[chosen]
         return scores
 
-    def score_error(self, users: Indices) -> Floats | None:
+    def _score_error(self, users: Indices) -> Floats | None:
         """Bound on ``|scores - predict|`` for each user."""
-        return self._model.score_error(users)
+        return self._model._score_error(users)
 
-    def factor_form(self, users: Indices) -> FactorForm | None:
+    def _factor_form(self, users: Indices) -> FactorForm | None:
         """Return None: the compiled search looks at all items."""
         return None

@@ -409,7 +409,7 @@ class Objective:
             reported = step.validation_rmse
             if reported is not None:
                 curve.append(reported)
-            elif model.scores_between_sweeps and is_due(step):
+            elif model._scores_between_sweeps and is_due(step):
                 curve.append(self.watch(model))
             if time.monotonic() > deadline:
                 raise _OutOfTimeError
@@ -434,7 +434,7 @@ class Objective:
             _refuse_first(self, before)
             value = None
         seconds = round(time.perf_counter() - start, 3)
-        stops = curve and self._reports and model.keeps_best_sweep
+        stops = curve and self._reports and model._keeps_best_sweep
         sweeps = int(np.argmin(curve)) + 1 if stops else None
         state: Literal["complete", "pruned"] = "pruned" if value is None else "complete"
         return Trial(len(before), point, state, value, sweeps, tuple(curve), seconds)

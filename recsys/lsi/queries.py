@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lowrank import kernels
 from recsys.errors import DataError
 from recsys.lsi.vectorizer import row_norms
-from recsys.models.base import FactorForm, pair_dots
+from recsys.models.base import FactorForm
 
 __all__ = [
     "Matches",
@@ -150,7 +151,7 @@ class Matches:
 
     def predict(self, users: Indices, items: Indices) -> Floats:
         """Cosines of pairs, shape (n_pairs,); NaN beside a vector of zeros."""
-        dots = pair_dots(self._queries, self._vectors, users, items)
+        dots = kernels.pair_dots(self._queries, self._vectors, users, items)
         dots *= self._inverse[items]
         return dots
 
@@ -164,12 +165,12 @@ class Matches:
         scores: Floats = block
         return scores
 
-    def score_error(self, users: Indices) -> Floats:
-        """Bound on the rounding of a cosine (as `FactorModel.score_error`)."""
+    def _score_error(self, users: Indices) -> Floats:
+        """Bound on the rounding of a cosine (as `FactorModel._score_error`)."""
         terms = self._vectors.shape[1] + 3
         return np.full(len(users), 2 * terms * np.finfo(np.float32).eps, dtype=np.float32)
 
-    def factor_form(self, users: Indices) -> FactorForm | None:
+    def _factor_form(self, users: Indices) -> FactorForm | None:
         """Return queries and vectors, with what makes cosines of their products.
 
         None for a single query: a product with one vector is faster than the kernel, which is made

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from recsys.errors import DataError
 
 __all__ = [
-    "Added",
     "DEFAULT_RANK",
     "RULES",
+    "Added",
     "Space",
     "decompose",
     "default_rank",

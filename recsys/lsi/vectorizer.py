@@ -20,15 +20,15 @@ from recsys.errors import DataError
 from recsys.lsi.labels import Labels
 
 __all__ = [
+    "TOKEN_PATTERN",
+    "WEIGHTINGS",
     "Analyzer",
     "Counted",
     "Encoded",
     "NamedEncoder",
-    "TOKEN_PATTERN",
     "TermEncoder",
     "VectorizerEncoder",
     "Vocabulary",
-    "WEIGHTINGS",
     "Weighting",
     "canonical_csr",
     "checked_text",

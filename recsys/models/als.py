@@ -52,7 +52,7 @@ class ALS(FactorModel):
     summary: ClassVar[str] = (
         "Ratings of many users and items: accurate, fast, any number of threads."
     )
-    scores_between_sweeps: ClassVar[bool] = True
+    _scores_between_sweeps: ClassVar[bool] = True
 
     factors: int = parameter(32, "Number of latent factors.", low=4, high=128, log=True)
     regularization: float = parameter(
@@ -90,7 +90,7 @@ class ALS(FactorModel):
     item_link: Floats = fitted("linked_users", "d")
 
     @property
-    def keeps_best_sweep(self) -> bool:
+    def _keeps_best_sweep(self) -> bool:
         """True: validation ratings choose the number of sweeps."""
         return True
 
@@ -122,7 +122,7 @@ class ALS(FactorModel):
             If `ratings` are implicit, or the fit breaks down in single precision with these
             parameters.
         """
-        self.require_values(ratings)
+        self._require_values(ratings)
         # Only the items and the mean are kept of the best sweep: the users follow from them.
         self.rating_std = float(ratings.values.std(dtype=np.float64)) or 1.0
         previous, watch = math.inf, ValidationWatch()

@@ -1,71 +1,54 @@
-"""What every model is: parameters, fitted arrays, and scores from indices.
+"""Base classes of the models: declared parameters, fitted arrays, and scores from indices.
 
-A model is a dataclass. Its init fields are its parameters; what `fit` learns are fields with
-``init=False`` and the names of their axes as metadata. Saving, loading, shape checks and "not
-fitted yet" follow from those declarations, so a new model writes none of them::
+A model is a class of parameters and of arrays that `fit` sets. Saving, loading, checks of values
+and shapes, and "not fitted yet" follow from the declarations, so a new model writes none of them::
 
     @model
-    class Constant(BaseModel):
+    class Constant(Model):
         name = "constant"
-        summary = "Testing."
-        value: float = parameter(3.0, "Rating that is predicted.", low=1.0, high=5.0)
+        summary = "The same rating for every pair."
+        value: float = parameter(3.0, "Predicted rating.", low=1.0, high=5.0)
         n_users: int = fitted()
         n_items: int = fitted()
 
-`recsys tune` searches the parameters with a range (`low`, `high`). A model that can already score
-when it calls ``on_step`` sets ``scores_between_sweeps``, so that hopeless trials are pruned.
-
-Models know integer indices only. `recsys.Recommender` translates ids.
-
-Some models can do more than score, by having a method for it (`recsys.models.protocols`):
-
-``with_users(histories)``
-    The same items, but the users are these n ones (index 0..n-1), folded in with the items fixed.
-    Every other method then works on them. A training user folded in gets its fitted factors, so
-    an alternating fit ends with its users.
-``with_items(histories)``
-    The same users, but the items are these n new ones, given by rows of users and values.
-``contributions(history, items)``
-    The scores of `items` for the one user of `history`, as an `Explanation`: base plus one term
-    per rating of the history, which add up to the score (before clipping) to rounding.
-``item_vectors()``, ``user_vectors()``
-    Vectors whose cosine says how alike two items or two users are.
-``item_likeness(confidence)``
-    A `recsys.topn.Scorer` of items for items, of a model that has no such vectors.
-``predict_std(users, items)``
-    The standard deviation of each prediction.
+`recsys tune` searches the parameters with a range (`low`, `high`). Models know integer indices
+only; `recsys.Recommender` translates ids. What some models can do besides scoring, such as folding
+in new users, is in `recsys.models.abilities`.
 """
 
 from __future__ import annotations
 
 import inspect
-import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields
-from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, dataclass_transform
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    NamedTuple,
+    Self,
+    TypeVar,
+    dataclass_transform,
+)
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lowrank import kernels
 from recsys.errors import DataError, NotFittedError
-from recsys.models.protocols import (
-    Explanation,
-    FactorForm,
-    Floats,
-    Histories,
-    Indices,
-    Model,
-    Step,
+from recsys.models.parameters import (
+    Parameter,
+    Range,
+    parameter,
+    random_state_parameter,
+    threads_parameter,
 )
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
 
 __all__ = [
-    "BaseModel",
     "BiasedModel",
     "Explanation",
     "FactorForm",
@@ -80,181 +63,125 @@ __all__ = [
     "check_indices",
     "fitted",
     "model",
-    "pair_dots",
     "parameter",
     "random_state_parameter",
     "threads_parameter",
 ]
 
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """The values of one numeric parameter from `low` to `high`, both included.
-
-    Attributes
-    ----------
-    low, high : int or float
-        If both are integers, so are the values.
-    log : bool
-        Equal ratios, not equal differences, count as equally far.
-
-    Raises
-    ------
-    DataError
-        If `low` is not below `high`, an end is not finite, or a logarithmic range begins at 0 or
-        below.
-
-    Examples
-    --------
-    >>> Range(4, 64, log=True).at(0.5), Range(0.0, 1.0).grid(3)
-    (16, (0.0, 0.5, 1.0))
-    >>> 3 in Range(4, 64)
-    False
-    """
-
-    low: float
-    high: float
-    log: bool = False
-
-    def __post_init__(self) -> None:
-        if not -math.inf < self.low < self.high < math.inf:
-            raise DataError(f"A range goes from low to high; got {self.low} to {self.high}.")
-        if self.log and self.low <= 0:
-            raise DataError(f"A logarithmic range must begin above 0; got {self.low}.")
-
-    @property
-    def integer(self) -> bool:
-        """Whether the values are integers."""
-        return isinstance(self.low, int) and isinstance(self.high, int)
-
-    def __contains__(self, value: float | None) -> bool:
-        return value is not None and self.low <= value <= self.high
-
-    def at(self, share: float) -> float:
-        """Return the value at a share between 0 and 1 of the way from `low` to `high`."""
-        if self.log:
-            return self.rounded(self.low * (self.high / self.low) ** share)
-        return self.rounded(self.low + (self.high - self.low) * share)
-
-    def rounded(self, value: float) -> float:
-        """Return the nearest value that is short to write, within the range."""
-        short = round(value) if self.integer else float(f"{value:.4g}")
-        return min(max(short, self.low), self.high)
-
-    def grid(self, n: int) -> tuple[float, ...]:
-        """Return about n values from `low` to `high`: equally far, fewer where integers run out."""
-        return tuple(dict.fromkeys(self.at(i / max(1, n - 1)) for i in range(n)))
+Floats = NDArray[np.float32]
+Indices = NDArray[np.int64]
 
 
-M = TypeVar("M", bound="BaseModel")
-
-_TYPES: dict[type, tuple[Any, str]] = {
-    int: (Integral, "a whole number"),
-    float: (Real, "a number"),
-    bool: (bool | np.bool_, "True or False"),
-    str: (str, "text"),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """A parameter of a model, as its class declares it.
+class Histories(NamedTuple):
+    """Ratings of some users (or of some items), as the rows of a CSR matrix.
 
     Attributes
     ----------
-    name : str
-    type : type
-        int, float, bool or str.
-    default : object
-        None means that the value is chosen from the data (of ``threads``: all cores).
-    description : str
-        One or two sentences.
-    low, high : int or float, optional
-        The range in which tuning looks for a better value; None if it leaves the parameter alone.
-    log : bool
-        Whether that range is logarithmic.
-    choices : tuple of str
-        The only values of a text; empty if it may be any.
-    minimum : int or float, optional
-        The smallest valid number; None if it must be positive.
+    indptr : int64 ndarray of shape (n + 1,)
+        The ratings of row r are at positions indptr[r]:indptr[r + 1].
+    indices : int32 ndarray of shape (nnz,)
+        Item indices (user indices, in the histories of items), increasing within a row.
+    values : float32 ndarray of shape (nnz,)
+        Ratings; ones for implicit feedback.
     """
 
-    name: str
-    type: type
-    default: Any
-    description: str = ""
-    low: float | None = None
-    high: float | None = None
-    log: bool = False
-    choices: tuple[str, ...] = ()
-    minimum: float | None = None
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.int32]
+    values: Floats
+
+    @classmethod
+    def of(cls, ratings: Ratings) -> Self:
+        """Return the histories of the users of `ratings`, without a copy."""
+        return cls(ratings.indptr, ratings.indices, ratings.values)
 
     @property
-    def range(self) -> Range | None:
-        """The range in which tuning looks for a better value, if it does."""
-        if self.low is None or self.high is None:
-            return None
-        return Range(self.low, self.high, log=self.log)
+    def n_rows(self) -> int:
+        """Number of users (or items)."""
+        return len(self.indptr) - 1
 
-    def check(self, value: Any) -> None:
-        """Check a value of the parameter.
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """Number of ratings of each row."""
+        return np.diff(self.indptr)
 
-        Raises
-        ------
-        DataError
-            If the value is of another type or out of range.
-        """
-        if (value is None and self.default is None) or not self.description:
-            return
-        accepted, expected = _TYPES[self.type]
-        valid = isinstance(value, accepted) and (
-            self.type is bool or not isinstance(value, bool | np.bool_)
-        )
-        if valid and self.choices:
-            valid, expected = value in self.choices, f"one of {', '.join(self.choices)}"
-        elif valid and self.type in (int, float):
-            least = 1 if self.type is int and self.minimum is None else self.minimum
-            expected = "positive" if least is None else f"at least {least}"
-            valid = (value > 0 if least is None else least <= value) and value < math.inf
-        if not valid:
-            raise DataError(f"{self.name} must be {expected}; got {value!r}.")
+    @property
+    def rows(self) -> Indices:
+        """Row of each rating."""
+        return np.repeat(np.arange(self.n_rows), self.counts)
+
+    def take(self, rows: Indices) -> Histories:
+        """Return some of the rows, in the given order."""
+        starts = self.indptr[rows]
+        counts = self.indptr[rows + 1] - starts
+        indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        at = np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], counts)
+        return Histories(indptr, self.indices[at], self.values[at])
 
 
-def parameter(
-    default: Any,
-    description: str,
-    *,
-    low: float | None = None,
-    high: float | None = None,
-    log: bool = False,
-    choices: tuple[str, ...] = (),
-    minimum: float | None = None,
-) -> Any:
-    """Declare a parameter of a model; for the arguments see `Parameter`."""
-    metadata = {
-        "description": description,
-        "low": low,
-        "high": high,
-        "log": log,
-        "choices": choices,
-        "minimum": minimum,
-    }
-    return field(default=default, metadata=metadata)
+class Explanation(NamedTuple):
+    """Scores of one user as sums: ``base + terms.sum(axis=1)``, to rounding.
+
+    Attributes
+    ----------
+    base : float32 ndarray of shape (n_items,)
+        The score without any history.
+    terms : float32 ndarray of shape (n_items, n_ratings)
+        What each rating of the user's history adds.
+    """
+
+    base: Floats
+    terms: Floats
 
 
-def random_state_parameter() -> Any:
-    """Declare the seed of a model."""
-    return parameter(0, "Seed: the same seed gives the same result.", minimum=0)
+class FactorForm(NamedTuple):
+    """Scores of some users as ``(offset_u + bias_i) + x_u . y_i``, for the compiled top-N search.
+
+    Attributes
+    ----------
+    users : float32 ndarray of shape (n_block, k)
+        The vectors x_u.
+    offset : float32 ndarray of shape (n_block,)
+    items : float32 ndarray of shape (n_items, k)
+        The vectors y_i.
+    bias : float32 ndarray of shape (n_items,)
+    weight : float32 ndarray of shape (n_items,), optional
+        Makes the scores ``weight_i clip((offset_u bias_i) (x_u . y_i), -1, 1)``: cosines.
+    """
+
+    users: Floats
+    offset: Floats
+    items: Floats
+    bias: Floats
+    weight: Floats | None = None
 
 
-def threads_parameter() -> Any:
-    """Declare the number of threads, which does not change the result."""
-    return parameter(None, "Number of threads; all available cores by default.")
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Progress of an iterative fit, given to ``on_step`` after each iteration.
+
+    Attributes
+    ----------
+    step, total : int
+        Iterations done (from 1) and the most there will be.
+    objective : float or None
+        The penalised sum of squares that is minimised.
+    train_rmse, validation_rmse : float or None
+        Root mean squared error on the training and on the validation ratings.
+    """
+
+    step: int
+    total: int
+    objective: float | None = None
+    train_rmse: float | None = None
+    validation_rmse: float | None = None
 
 
 def fitted(*axes: str) -> Any:
     """Declare an array that `fit` sets, by the names of its axes; none for a scalar."""
     return field(init=False, repr=False, metadata={"axes": axes})
+
+
+M = TypeVar("M", bound="Model")
 
 
 @dataclass_transform(kw_only_default=True, eq_default=False)
@@ -267,20 +194,22 @@ def model(cls: type[M]) -> type[M]:
     if cls.__doc__ and (declared := cls.parameters()):
         section = "\n\nParameters\n----------"
         for p in declared:
-            default = f"default {p.default!r}" if p.default is not None else "optional"
             kind = "{" + ", ".join(map(repr, p.choices)) + "}" if p.choices else p.type.__name__
+            default = "optional" if p.default is None else f"default {p.default!r}"
             section += f"\n{p.name} : {kind}, {default}\n    {p.description}"
         text = inspect.cleandoc(cls.__doc__)
-        head = re.split(r"(?=\n\n(?:Attributes|Notes|References|Examples)\n---)", text, maxsplit=1)
-        cls.__doc__ = head[0] + section + "".join(head[1:])
+        first, *rest = re.split(r"(?=\n\n(?:Attributes|Notes|References)\n---)", text, maxsplit=1)
+        cls.__doc__ = first + section + "".join(rest)
     return cls
 
 
 def check_indices(indices: ArrayLike, size: int, what: str) -> Indices:
-    """Return `indices` as a one-dimensional int64 array, or say which one is out of range.
+    """Return `indices` as a one-dimensional int64 array.
 
     Raises
     ------
+    TypeError
+        If they are not integers in one dimension.
     IndexError
         If an index is negative (nothing wraps around here) or not below `size`.
     """
@@ -310,7 +239,7 @@ _KINDS = {"bool": "b", "int": "iu", "float": "fiu"}  # of scalars
 
 
 def _check_type(declared: Field[Any], array: NDArray[Any]) -> None:
-    """Refuse an array that is not of the declared type, as the kernels would later."""
+    """Check that an array is of the declared type, before a kernel reads it."""
     name = str(declared.type)
     if name in _DTYPES:
         fits = array.dtype == np.dtype(_DTYPES[name])  # equal only in native byte order
@@ -324,35 +253,42 @@ def _check_type(declared: Field[Any], array: NDArray[Any]) -> None:
 
 
 @dataclass(kw_only=True, eq=False)
-class BaseModel:
-    """Saving, loading and "not fitted yet" for models declared as dataclasses."""
+class Model:
+    """A model of ratings or of implicit feedback.
+
+    Attributes
+    ----------
+    name : str
+        The name in `recsys.models.registry.MODELS`.
+    summary : str
+        When to use the model, in one line.
+    predicts_ratings : bool
+        Whether `predict` estimates the rating itself, so that RMSE and MAE apply.
+    """
 
     name: ClassVar[str]
-    needs_values: ClassVar[bool] = False
-    predicts_ratings: ClassVar[bool] = True
     summary: ClassVar[str] = ""
-    scores_between_sweeps: ClassVar[bool] = False
+    predicts_ratings: ClassVar[bool] = True
+    _needs_values: ClassVar[bool] = False  # whether `fit` rejects implicit feedback
+    _scores_between_sweeps: ClassVar[bool] = False  # whether the model can score in ``on_step``
 
-    if not TYPE_CHECKING:
+    if TYPE_CHECKING:
+
+        @property
+        def n_users(self) -> int:
+            """Number of users of the training ratings."""
+
+        @property
+        def n_items(self) -> int:
+            """Number of items of the training ratings."""
+
+    else:
 
         def __getattr__(self, name: str) -> Any:
-            """Explain a fitted field that is not there yet; anything else is missing as usual."""
-            if any(name == f.name for f in _fitted(type(self))):
+            """Explain a fitted field that is not set yet; anything else is missing as usual."""
+            if any(name == f.name for f in fields(self) if not f.init):
                 raise NotFittedError(f"The {self.name} model is not fitted yet; call fit first.")
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-    @property
-    def keeps_best_sweep(self) -> bool:
-        """False: `fit` ends with the last sweep also where validation ratings are given."""
-        return False
-
-    def score_error(self, users: ArrayLike) -> Floats | None:
-        """Return None: the scores of a user are the same bits in any block."""
-        return None
-
-    def factor_form(self, users: ArrayLike) -> FactorForm | None:
-        """Return None: the scores are not products of factors."""
-        return None
 
     def __post_init__(self) -> None:
         for declared in self.parameters():
@@ -383,39 +319,94 @@ class BaseModel:
         known = {declared.name: declared for declared in self.parameters()}
         for name, value in params.items():
             if name not in known:
-                raise DataError(self._no_parameter(name))
+                listed = ", ".join(known) or "none"
+                raise DataError(
+                    f"The {self.name} model has no parameter {name!r}; it has {listed}."
+                )
             known[name].check(value)
         for name, value in params.items():
             setattr(self, name, value)
         return self
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return what was fitted, by name, without a copy; scalars have shape ().
+    def fit(
+        self,
+        ratings: Ratings,
+        *,
+        on_step: Callable[[Step], None] | None = None,
+        validation: Ratings | None = None,
+    ) -> Self:
+        """Fit to `ratings`.
 
-        Raises
-        ------
-        NotFittedError
-            Before `fit`.
-        """
-        return {f.name: np.asarray(getattr(self, f.name)) for f in _fitted(type(self))}
-
-    @classmethod
-    def from_arrays(cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """Rebuild a fitted model, sharing memory with `arrays`.
+        Parameters
+        ----------
+        ratings : Ratings
+        on_step : callable, optional
+            Called with a `Step` after each iteration.
+        validation : Ratings, optional
+            Held-out ratings of the same users and items, for the RMSE in each `Step`.
 
         Raises
         ------
         DataError
-            If an array is missing, of another type than is declared, or its shape does not agree
-            with the others.
+            If the model needs ratings with values, and `ratings` are implicit.
         """
-        model = cls(**params)
+        raise NotImplementedError
+
+    def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
+        """Return predicted ratings of pairs, shape (n_pairs,)."""
+        raise NotImplementedError
+
+    def scores(self, users: ArrayLike) -> Floats:
+        """Return ranking scores of all items, (n_block, n_items), which the caller may change."""
+        raise NotImplementedError
+
+    @property
+    def _keeps_best_sweep(self) -> bool:
+        """Whether `fit` with validation ratings ends with the iteration that predicts them best."""
+        return False
+
+    def _score_error(self, users: ArrayLike) -> Floats | None:
+        """Return a bound on ``|scores - predict|`` by rounding, per user.
+
+        None says that the scores of a user are the same bits in any block; otherwise the top-N
+        search widens its cut by the bound and takes the final scores from `predict`.
+        """
+        return None
+
+    def _factor_form(self, users: ArrayLike) -> FactorForm | None:
+        """Return the factors whose products are the scores; None if they are not products."""
+        return None
+
+    def _require_values(self, ratings: Ratings) -> None:
+        """Raise an error for implicit feedback; the first line of `fit` where it is not allowed."""
+        if ratings.implicit:
+            raise DataError(
+                f"The {self.name} model needs ratings with values, but these have no rating column "
+                "(implicit feedback); use a model of implicit feedback such as spectral, ease or "
+                "popular."
+            )
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the fitted arrays by name, without a copy; scalars have shape ()."""
+        return {f.name: np.asarray(getattr(self, f.name)) for f in fields(self) if not f.init}
+
+    @classmethod
+    def _from_arrays(cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
+        """Return a fitted model that shares memory with `arrays`, once they are checked.
+
+        An array that is missing, of another type, or of a shape that disagrees with the others is a
+        `DataError`.
+        """
+        result = cls(**params)
         sizes: dict[str, int] = {}
-        for f in _fitted(cls):
+        for f in fields(cls):
+            if f.init:
+                continue
             if f.name not in arrays:
-                raise DataError(f"The {cls.name} model needs an array {f.name!r}; there is none.")
-            array = arrays[f.name]
-            names: tuple[str, ...] = f.metadata["axes"]
+                raise DataError(
+                    f"The {cls.name} model needs an array {f.name!r}, which is missing."
+                )
+            array, names = arrays[f.name], f.metadata["axes"]
             expected = tuple(
                 sizes.setdefault(a, n) for a, n in zip(names, array.shape, strict=False)
             )
@@ -425,50 +416,17 @@ class BaseModel:
                     f"with the other arrays; got {array.shape}."
                 )
             _check_type(f, array)
-            setattr(model, f.name, array if names else array.item())
-        return model
+            setattr(result, f.name, array if names else array.item())
+        return result
 
-    def with_arrays(self, **changed: Any) -> Self:
-        """Return a model like this one in which some fitted arrays are others.
-
-        Raises
-        ------
-        DataError
-            If the shapes of the arrays no longer agree.
-        """
-        arrays = self.arrays() | {name: np.asarray(value) for name, value in changed.items()}
-        return type(self).from_arrays(self.get_params(), arrays)
-
-    @classmethod
-    def _no_parameter(cls, name: str) -> str:
-        listed = ", ".join(declared.name for declared in cls.parameters()) or "none"
-        return f"The {cls.name} model has no parameter {name!r}; it has {listed}."
-
-    def require_values(self, ratings: Ratings) -> None:
-        """Refuse implicit feedback; for models with ``needs_values``, at the start of `fit`.
-
-        Raises
-        ------
-        DataError
-            If `ratings` are implicit; the message names the models that take them.
-        """
-        if not ratings.implicit:
-            return
-        from recsys.models.registry import MODELS, model_class
-
-        others = ", ".join(sorted(m for m in MODELS if not model_class(m).needs_values))
-        raise DataError(
-            f"The {self.name} model needs ratings with values, but these have no rating column "
-            f"(implicit feedback); use one of these models: {others}."
-        )
-
-
-def _fitted(cls: type[BaseModel]) -> Iterator[Field[Any]]:
-    return (f for f in fields(cls) if not f.init)
+    def _with_arrays(self, **changed: Any) -> Self:
+        """Return a copy of the model in which some fitted arrays are replaced."""
+        arrays = self._arrays() | {name: np.asarray(value) for name, value in changed.items()}
+        return type(self)._from_arrays(self.get_params(), arrays)
 
 
 @model
-class BiasedModel(BaseModel):
+class BiasedModel(Model):
     """A model with ``global_mean``, ``user_bias`` and ``item_bias``.
 
     Attributes
@@ -478,7 +436,7 @@ class BiasedModel(BaseModel):
     item_bias : float32 ndarray of shape (n_items,)
     """
 
-    needs_values: ClassVar[bool] = True
+    _needs_values: ClassVar[bool] = True
 
     global_mean: float = fitted()
     user_bias: Floats = fitted("n_users")
@@ -505,14 +463,8 @@ class BiasedModel(BaseModel):
         u = check_indices(users, self.n_users, "user")
         return (self.user_bias[u] + self.global_mean)[:, None] + self.item_bias
 
-    def predict_partly_known(self, users: Indices, items: Indices) -> Floats:
-        """Predict from the biases alone, where -1 stands for an unknown user or item.
-
-        Returns
-        -------
-        float32 ndarray of shape (n_pairs,)
-            ``global_mean`` plus the bias of each side that is known.
-        """
+    def _predict_partly_known(self, users: Indices, items: Indices) -> Floats:
+        """Predict from the biases of the known sides; -1 stands for an unknown user or item."""
         user_bias: Floats = np.where(users >= 0, self.user_bias[users], np.float32(0))
         item_bias: Floats = np.where(items >= 0, self.item_bias[items], np.float32(0))
         return user_bias + self.global_mean + item_bias
@@ -532,25 +484,25 @@ class FactorModel(BiasedModel):
     item_factors: Floats = fitted("n_items", "k")
 
     def item_vectors(self) -> Floats:
-        """Return the vectors whose cosine says how alike two items are, shape (n_items, k)."""
+        """Return vectors whose cosine is the similarity of two items, shape (n_items, k)."""
         return self.item_factors
 
     def user_vectors(self) -> Floats:
-        """Return the vectors whose cosine says how alike two users are, shape (n_users, k)."""
+        """Return vectors whose cosine is the similarity of two users, shape (n_users, k)."""
         return self.user_factors
 
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
-        """Predicted ratings of pairs, shape (n_pairs,); the same bits for a pair in any company."""
+        """Predicted ratings of pairs, shape (n_pairs,); the same bits for a pair in any call."""
         u = check_indices(users, self.n_users, "user")
         i = check_indices(items, self.n_items, "item")
         predicted = super().predict(u, i)
-        predicted += pair_dots(self.user_factors, self.item_factors, u, i)
+        predicted += kernels.pair_dots(self.user_factors, self.item_factors, u, i)
         return predicted
 
     def scores(self, users: ArrayLike) -> Floats:
         """Predicted ratings of all items for each user, shape (n_block, n_items).
 
-        One matrix product. Its last bits depend on the other users in the block; `score_error`
+        One matrix product. Its last bits depend on the other users in the block; `_score_error`
         bounds the difference.
         """
         u = check_indices(users, self.n_users, "user")
@@ -559,7 +511,7 @@ class FactorModel(BiasedModel):
         block += (self.user_bias[u] + self.global_mean)[:, None]
         return block
 
-    def score_error(self, users: ArrayLike) -> Floats:
+    def _score_error(self, users: ArrayLike) -> Floats:
         """Bound on ``|scores - predict|`` for each user, shape (n_block,).
 
         Two sums of k + 3 terms, in any order, each differ from the exact one by at most
@@ -567,13 +519,17 @@ class FactorModel(BiasedModel):
         which Cauchy and Schwarz bound.
         """
         u = check_indices(users, self.n_users, "user")
-        size = _lengths(self.user_factors[u]) * _largest(_lengths(self.item_factors))
+        of_users, of_items = (
+            np.sqrt(np.einsum("ij,ij->i", factors, factors))
+            for factors in (self.user_factors[u], self.item_factors)
+        )
+        size: Floats = of_users * of_items.max(initial=0)
         size += np.abs(self.user_bias[u]) + abs(self.global_mean)
-        size += _largest(np.abs(self.item_bias))
+        size += np.abs(self.item_bias).max(initial=0)
         terms = self.item_factors.shape[1] + 3
         return size * np.float32(2 * terms * np.finfo(np.float32).eps)
 
-    def factor_form(self, users: ArrayLike) -> FactorForm | None:
+    def _factor_form(self, users: ArrayLike) -> FactorForm | None:
         """Return what top-N needs to rank without `scores`; its scores are those of `predict`.
 
         A model that changes `predict` must change this too, or return None.
@@ -581,20 +537,3 @@ class FactorModel(BiasedModel):
         u = check_indices(users, self.n_users, "user")
         offset = self.user_bias[u] + self.global_mean
         return FactorForm(self.user_factors[u], offset, self.item_factors, self.item_bias)
-
-
-def pair_dots(left: Floats, right: Floats, rows: Indices, others: Indices) -> Floats:
-    """Dot products of ``left[rows]`` with ``right[others]``, shape (n_pairs,).
-
-    Each is summed in the same order whatever else is asked for, unlike in a matrix product.
-    """
-    return kernels.pair_dots(left, right, rows, others)
-
-
-def _lengths(rows: Floats) -> Floats:
-    lengths: Floats = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-    return lengths
-
-
-def _largest(values: Floats) -> float:
-    return float(values.max(initial=0))

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recsys.models.base import (
-    BaseModel,
     BiasedModel,
     Explanation,
     Floats,
     Histories,
+    Model,
     Step,
     check_indices,
     fitted,
@@ -91,7 +91,7 @@ class Bias(BiasedModel):
         DataError
             If `ratings` are implicit.
         """
-        self.require_values(ratings)
+        self._require_values(ratings)
         squares = _PenalisedSquares(ratings, self.user_damping, self.item_damping)
         user_bias, item_bias = np.zeros(ratings.n_users), np.zeros(ratings.n_items)
         for step in range(1, self.iterations + 1):
@@ -111,12 +111,16 @@ class Bias(BiasedModel):
     def with_users(self, histories: Histories) -> Self:
         """Return the model whose users are these; their biases, with those of the items fixed."""
         check_indices(histories.indices, self.n_items, "item")
-        return self.with_arrays(user_bias=self._solve(histories, self.item_bias, self.user_damping))
+        return self._with_arrays(
+            user_bias=self._solve(histories, self.item_bias, self.user_damping)
+        )
 
     def with_items(self, histories: Histories) -> Self:
         """Return the model whose items are these; their biases, with those of the users fixed."""
         check_indices(histories.indices, self.n_users, "user")
-        return self.with_arrays(item_bias=self._solve(histories, self.user_bias, self.item_damping))
+        return self._with_arrays(
+            item_bias=self._solve(histories, self.user_bias, self.item_damping)
+        )
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
         """Take the scores of `items` apart: each rating moves the user's bias, for all items alike.
@@ -138,7 +142,7 @@ class Bias(BiasedModel):
 
 
 @model
-class Popular(BaseModel):
+class Popular(Model):
     """Rank items by their number of ratings, the same for everyone.
 
     A predicted rating is the item's mean, drawn towards the global mean:
@@ -189,13 +193,13 @@ class Popular(BaseModel):
 
     def with_users(self, histories: Histories) -> Self:
         """Return the model of as many other users, to whom the same is recommended."""
-        return self.with_arrays(n_users=histories.n_rows)
+        return self._with_arrays(n_users=histories.n_rows)
 
     def with_items(self, histories: Histories) -> Self:
         """Return the model whose items are these: counted, and averaged with the known mean."""
         items = _Side(histories.rows, histories.counts, self.damping)
         means = self._means(items, histories.values)
-        return self.with_arrays(item_counts=_single(items.counts), item_means=means)
+        return self._with_arrays(item_counts=_single(items.counts), item_means=means)
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
         """Return the number of ratings of each item as base: the history adds nothing."""
@@ -220,7 +224,7 @@ class Popular(BaseModel):
 
 
 @model
-class Random(BaseModel):
+class Random(Model):
     """Score each pair by chance, evenly over the range of the training ratings.
 
     A score depends on the seed, the user and the item only, in whatever block it is asked for.

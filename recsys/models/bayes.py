@@ -271,7 +271,7 @@ class Bayes(PosteriorModel):
 
     name: ClassVar[str] = "bayes"
     summary: ClassVar[str] = "The most accurate ratings, with standard deviations; slower than als."
-    scores_between_sweeps: ClassVar[bool] = True
+    _scores_between_sweeps: ClassVar[bool] = True
 
     factors: int = parameter(32, "Number of latent factors.", low=4, high=128, log=True)
     inference: str = parameter(
@@ -316,7 +316,7 @@ class Bayes(PosteriorModel):
     threads: int | None = threads_parameter()
 
     @property
-    def keeps_best_sweep(self) -> bool:
+    def _keeps_best_sweep(self) -> bool:
         """Whether validation ratings choose the number of sweeps: not those of Gibbs sampling."""
         return self.inference == "variational"
 
@@ -345,7 +345,7 @@ class Bayes(PosteriorModel):
             If `ratings` are implicit, or the fit breaks down in single precision with these
             parameters.
         """
-        self.require_values(ratings)
+        self._require_values(ratings)
         history = Histories(ratings.indptr, ratings.indices, ratings.values)
         kept, steps = self._variational(ratings, on_step, validation)
         self._take([kept])

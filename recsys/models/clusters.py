@@ -75,7 +75,7 @@ class Clusters(FactorModel):
         DataError
             If `ratings` are implicit.
         """
-        self.require_values(ratings)
+        self._require_values(ratings)
         bias = Bias().fit(ratings)
         self.global_mean, self.item_bias = bias.global_mean, bias.item_bias
         groups = self._groups(ratings, bias)
@@ -90,7 +90,7 @@ class Clusters(FactorModel):
     def with_users(self, histories: Histories) -> Self:
         """Return the model whose users are these: their biases and means, the items fixed."""
         bias, factors = self._users(histories, self._bias_model())
-        return self.with_arrays(user_bias=bias, user_factors=factors)
+        return self._with_arrays(user_bias=bias, user_factors=factors)
 
     def with_items(self, histories: Histories) -> Self:
         """Return the model whose items are these: their biases, and the groups that fit best.
@@ -107,7 +107,7 @@ class Clusters(FactorModel):
         gain -= kernels.csr_matmat(*ones, self.user_factors**2)
         groups = np.eye(gain.shape[1], dtype=np.float32)[gain.argmax(axis=1)]
         groups[histories.counts == 0] = 0
-        return self.with_arrays(item_bias=bias.item_bias, item_factors=groups)
+        return self._with_arrays(item_bias=bias.item_bias, item_factors=groups)
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
         """Take the scores of `items` for the one user of `history` apart, a term per rating.
@@ -155,7 +155,7 @@ class Clusters(FactorModel):
 
     def _bias_model(self) -> Bias:
         names = ("global_mean", "user_bias", "item_bias")
-        return Bias.from_arrays({}, {name: np.asarray(getattr(self, name)) for name in names})
+        return Bias._from_arrays({}, {name: np.asarray(getattr(self, name)) for name in names})
 
 
 def _k_means(

@@ -82,9 +82,9 @@ def library_matrix(matrix: Any) -> csr_matrix[np.float32]:
 class _LibraryFactors(FactorModel):
     """What the three have in common."""
 
-    needs_values: ClassVar[bool] = False
+    _needs_values: ClassVar[bool] = False
     predicts_ratings: ClassVar[bool] = False
-    scores_between_sweeps: ClassVar[bool] = True
+    _scores_between_sweeps: ClassVar[bool] = True
 
     iterations: int
 
@@ -184,14 +184,14 @@ class ImplicitALS(_LibraryFactors):
         check_indices(histories.indices, self.n_items, "item")
         factors = self._solved(histories, self.item_factors)
         bias = np.zeros(len(factors), dtype=np.float32)
-        return self.with_arrays(user_factors=factors, user_bias=bias)
+        return self._with_arrays(user_factors=factors, user_bias=bias)
 
     def with_items(self, histories: Histories) -> Self:
         """Return the model whose items are these, each solved for exactly, the users fixed."""
         check_indices(histories.indices, self.n_users, "user")
         factors = self._solved(histories, self.user_factors)
         bias = np.zeros(len(factors), dtype=np.float32)
-        return self.with_arrays(item_factors=factors, item_bias=bias)
+        return self._with_arrays(item_factors=factors, item_bias=bias)
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
         """Take the scores of `items` for the one user of `history` apart; the base is 0."""

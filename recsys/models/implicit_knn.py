@@ -97,7 +97,7 @@ class ImplicitKNN(HistoryModel):
         return self
 
     @classmethod
-    def from_arrays(cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
+    def _from_arrays(cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
         """Rebuild a fitted model, sharing memory with `arrays`.
 
         Raises
@@ -106,7 +106,7 @@ class ImplicitKNN(HistoryModel):
             If an array is missing, its shape does not agree with the others, or histories or
             neighbours name items that there are not.
         """
-        model = super().from_arrays(params, arrays)
+        model = super()._from_arrays(params, arrays)
         check_rows(model.neighbor_indptr, model.neighbor_items, model.n_items, "neighbours")
         return model
 
@@ -114,7 +114,7 @@ class ImplicitKNN(HistoryModel):
         """Return the model whose items are these: neighbours of the old ones they are most like."""
         return fold_in_items(self, histories)
 
-    def item_likeness(self, confidence: Floats) -> Neighbors:
+    def item_similarity(self, confidence: Floats) -> Neighbors:
         """Return what finds the neighbours of items; see `recsys.topn.top_n`."""
         return Neighbors(self, confidence)
 
@@ -194,10 +194,10 @@ class Neighbors:
         block[of, found] = self._model.neighbor_weights[at] * self._confidence[found]
         return block
 
-    def score_error(self, users: Indices) -> None:
+    def _score_error(self, users: Indices) -> None:
         """Return None: scores are the same bits in any block."""
 
-    def factor_form(self, users: Indices) -> None:
+    def _factor_form(self, users: Indices) -> None:
         """Return None: scores are not products of factors."""
 
 
@@ -251,7 +251,7 @@ class FoldedItems(ImplicitKNN):
         """Refuse: the new items are no neighbours of one another."""
         raise _no_neighbours()
 
-    def item_likeness(self, confidence: Floats) -> Neighbors:
+    def item_similarity(self, confidence: Floats) -> Neighbors:
         """Refuse: the new items are no neighbours of one another."""
         raise _no_neighbours()
 

@@ -15,11 +15,11 @@ from numpy.typing import ArrayLike, NDArray
 from recsys.auto import are_counts
 from recsys.errors import DataError
 from recsys.models.base import (
-    BaseModel,
     Explanation,
     Floats,
     Histories,
     Indices,
+    Model,
     check_indices,
     fitted,
     model,
@@ -36,7 +36,7 @@ _BLOCK_SCORES = 2**22  # scores of the users of pairs that are computed at a tim
 
 
 @model
-class HistoryModel(BaseModel):
+class HistoryModel(Model):
     """A model whose scores are ``sum over j in history(u) of w_uj S_ji``.
 
     A subclass has the matrix S, and says what the scores of some histories are (`_products`) and
@@ -82,7 +82,7 @@ class HistoryModel(BaseModel):
         """Return the entries of S at all `rows` and `columns`, shape (n_rows, n_columns)."""
 
     @classmethod
-    def from_arrays(cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
+    def _from_arrays(cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
         """Rebuild a fitted model, sharing memory with `arrays`.
 
         Raises
@@ -91,13 +91,13 @@ class HistoryModel(BaseModel):
             If an array is missing, its shape does not agree with the others, or the histories
             name items that there are not.
         """
-        model = super().from_arrays(params, arrays)
+        model = super()._from_arrays(params, arrays)
         check_rows(model.history_indptr, model.history_items, model.n_items, "history")
         return model
 
     def with_users(self, histories: Histories) -> Self:
         """Return the model whose users are these; scores depend on nothing else of a user."""
-        return self.with_arrays(
+        return self._with_arrays(
             history_indptr=histories.indptr,
             history_items=histories.indices,
             history_weights=weights_of(histories.values, self.unit),

@@ -61,7 +61,7 @@ class SoftImpute(FactorModel):
     summary: ClassVar[str] = (
         "Ratings of small or medium data, with a rank that follows from one penalty."
     )
-    scores_between_sweeps: ClassVar[bool] = True
+    _scores_between_sweeps: ClassVar[bool] = True
 
     regularization: float | None = parameter(
         None,
@@ -116,7 +116,7 @@ class SoftImpute(FactorModel):
         from lowrank import kernels
         from lowrank.completion.nuclear_norm import penalties_to, soft_impute_path
 
-        self.require_values(ratings)
+        self._require_values(ratings)
         with kernels.at_most(self.threads):
             bias = self._bias_model().fit(ratings)
             self.global_mean = bias.global_mean
@@ -140,7 +140,7 @@ class SoftImpute(FactorModel):
         """
         check_indices(histories.indices, self.n_items, "item")
         bias, factors = self._users(histories)
-        return self.with_arrays(user_bias=bias, user_factors=factors)
+        return self._with_arrays(user_bias=bias, user_factors=factors)
 
     def with_items(self, histories: Histories) -> Self:
         """Return the model whose items are these: a bias and a ridge solve, the users fixed."""
@@ -148,7 +148,7 @@ class SoftImpute(FactorModel):
         bias, factors = self._solved(
             histories, self.user_bias, self.user_factors, self.item_damping
         )
-        return self.with_arrays(item_bias=bias, item_factors=factors)
+        return self._with_arrays(item_bias=bias, item_factors=factors)
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
         """Take the scores of `items` for the one user of `history` apart, a term per rating.

@@ -12,17 +12,16 @@ from numpy.typing import ArrayLike, NDArray
 from lowrank import kernels
 from recsys.errors import DataError
 from recsys.models.base import (
-    BaseModel,
     Explanation,
     FactorForm,
     Floats,
     Histories,
     Indices,
+    Model,
     Step,
     check_indices,
     fitted,
     model,
-    pair_dots,
     parameter,
     random_state_parameter,
     threads_parameter,
@@ -51,7 +50,7 @@ def default_factors(n_users: int, n_items: int) -> int:
 
 
 @model
-class Spectral(BaseModel):
+class Spectral(Model):
     r"""Rank items by a filter of the user's history; whatever the values, a rating is a contact.
 
     With R the 0/1 matrix of contacts, D_u and D_i its row and column sums, and
@@ -179,7 +178,7 @@ class Spectral(BaseModel):
         return self
 
     @classmethod
-    def from_arrays(cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
+    def _from_arrays(cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
         """Rebuild a fitted model, sharing memory with `arrays`.
 
         Raises
@@ -188,7 +187,7 @@ class Spectral(BaseModel):
             If an array is missing, its shape does not agree with the others, or contacts name
             users or items that there are not.
         """
-        model = super().from_arrays(params, arrays)
+        model = super()._from_arrays(params, arrays)
         n_trained = len(model.user_weight)
         check_rows(model.history_indptr, model.history_indices, model.n_items, "history")
         check_rows(model.trained_indptr, model.trained_indices, model.n_items, "training users")
@@ -219,7 +218,7 @@ class Spectral(BaseModel):
         u = check_indices(users, self.n_users, "user")
         i = check_indices(items, self.n_items, "item")
         distinct, rows = np.unique(u, return_inverse=True)
-        found = pair_dots(self._filtered(distinct), self.item_factors, rows, i)
+        found = kernels.pair_dots(self._filtered(distinct), self.item_factors, rows, i)
         for part in self._parts(len(distinct)):
             here = np.flatnonzero((rows >= part.start) & (rows < part.stop))
             shared = self._shared(distinct[part])
@@ -236,10 +235,10 @@ class Spectral(BaseModel):
         block *= self.item_output
         return block
 
-    def score_error(self, users: ArrayLike) -> Floats:
+    def _score_error(self, users: ArrayLike) -> Floats:
         """Bound on ``|scores - predict|`` for each user, shape (n_block,).
 
-        For the products of factors as in `FactorModel.score_error`. The linear filter is the same
+        For the products of factors as in `FactorModel._score_error`. The linear filter is the same
         bits in both; where it is added, both round once more.
         """
         u = check_indices(users, self.n_users, "user")
@@ -251,7 +250,7 @@ class Spectral(BaseModel):
         error: Floats = size * self.item_output.max(initial=0)
         return error * np.float32(2 * np.finfo(np.float32).eps)
 
-    def factor_form(self, users: ArrayLike) -> FactorForm | None:
+    def _factor_form(self, users: ArrayLike) -> FactorForm | None:
         """Return the factors where scores are products of them: without the linear filter."""
         if self.linear:
             return None
@@ -401,7 +400,7 @@ class FoldedItems(Spectral):
     def with_users(self, histories: Histories) -> Spectral:
         """Return the model whose users are these: their contacts are with the items folded in."""
         model = Spectral(**self.get_params())
-        vars(model).update({name: getattr(self, name) for name in self.arrays()})
+        vars(model).update({name: getattr(self, name) for name in self._arrays()})
         return model.with_users(histories)
 
     def _history(self, users: Indices) -> Histories:

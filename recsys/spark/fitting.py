@@ -534,7 +534,7 @@ class ImplicitALS(FactorModel):
     """
 
     name: ClassVar[str] = "spark-implicit-als"
-    needs_values: ClassVar[bool] = False
+    _needs_values: ClassVar[bool] = False
     predicts_ratings: ClassVar[bool] = False
 
     factors: int = 32

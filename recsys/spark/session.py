@@ -342,7 +342,7 @@ def _model(result: SparkModel, users: pl.DataFrame, items: pl.DataFrame) -> Mode
         from recsys.spark.fitting import no_links
 
         arrays |= no_links(k)
-    model: Model = model_class(result.model).from_arrays(result.parameters, arrays)
+    model: Model = model_class(result.model)._from_arrays(result.parameters, arrays)
     return model
 
 

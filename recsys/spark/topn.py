@@ -208,7 +208,7 @@ class _Ranking:
         places = (seen - candidates.first).astype(np.int32)
         with at_most(1):  # Spark runs a task on each core
             tops = top_n(
-                FactorModel.from_arrays({}, arrays),
+                FactorModel._from_arrays({}, arrays),
                 np.arange(len(indptr) - 1),
                 self.n,
                 exclude=csr_exclusion(indptr, places),

@@ -69,10 +69,10 @@ def test_a_training_user_folded_in_gets_the_very_same_vector(kind):
 def test_folding_in_leaves_the_model_as_it_was(kind):
     ratings = make_ratings()
     model = make(kind).fit(ratings)
-    before = {name: array.copy() for name, array in model.arrays().items()}
+    before = {name: array.copy() for name, array in model._arrays().items()}
     model.with_users(history_of(ratings, 7))
     model.with_items(Histories(np.array([0, 1]), np.zeros(1, np.int32), np.ones(1, np.float32)))
-    for name, array in model.arrays().items():
+    for name, array in model._arrays().items():
         np.testing.assert_array_equal(array, before[name], err_msg=name)
 
 
@@ -85,7 +85,7 @@ def test_a_folded_in_model_is_whole(kind):
         Histories(np.array([0, 1, 1]), np.zeros(1, np.int32), np.full(1, 5, np.float32))
     )
     assert (model.n_users, model.n_items) == (1, 2)
-    again = type(model).from_arrays(model.get_params(), model.arrays())
+    again = type(model)._from_arrays(model.get_params(), model._arrays())
     np.testing.assert_array_equal(again.scores([0]), model.scores([0]))
     assert np.isfinite(model.scores([0])).all()
     again = again.with_users(Histories(np.array([0, 1]), np.ones(1, np.int32), np.ones(1, "f4")))
@@ -124,8 +124,8 @@ def test_contributions_add_up_to_the_score(kind, user):
 def test_the_same_seed_gives_the_same_bits_on_any_number_of_threads(kind):
     ratings = make_ratings(n=300, m=100)
     one, three = (make(kind, threads=threads).fit(ratings) for threads in (1, 3))
-    for name, array in one.arrays().items():
-        np.testing.assert_array_equal(array, three.arrays()[name], err_msg=name)
+    for name, array in one._arrays().items():
+        np.testing.assert_array_equal(array, three._arrays()[name], err_msg=name)
 
 
 @every_kind
@@ -203,8 +203,8 @@ def test_saving_and_loading_changes_nothing(kind, tmp_path):
     recommender = Recommender(name, **params).fit(make_ratings())
     recommender.save(tmp_path / "model")
     loaded = Recommender.load(tmp_path / "model")
-    for array, value in recommender.model.arrays().items():
-        np.testing.assert_array_equal(loaded.model.arrays()[array], value, err_msg=array)
+    for array, value in recommender.model._arrays().items():
+        np.testing.assert_array_equal(loaded.model._arrays()[array], value, err_msg=array)
     assert loaded.recommend(n=5).equals(recommender.recommend(n=5))
 
 

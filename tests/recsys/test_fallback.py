@@ -34,7 +34,7 @@ def factors():
         "user_factors": rng.normal(size=(N_USERS, 33)).astype(np.float32),
         "item_factors": items.astype(np.float32),
     }
-    return FactorModel.from_arrays({}, arrays)
+    return FactorModel._from_arrays({}, arrays)
 
 
 def items_of(scorer, users):
@@ -62,11 +62,11 @@ def test_the_new_user_gets_the_most_rated(factors, popular):
 
 def test_the_error_is_that_of_the_model_and_none_for_counts(factors, popular, ratings):
     both = WithNewUser(factors, popular)
-    error = both.score_error(np.array([2, N_USERS]))
-    assert error[0] == factors.score_error([2])[0] > 0
+    error = both._score_error(np.array([2, N_USERS]))
+    assert error[0] == factors._score_error([2])[0] > 0
     assert error[1] == 0
     exact = WithNewUser(Bias().fit(ratings), popular)
-    assert exact.score_error(np.array([2, N_USERS])) is None
+    assert exact._score_error(np.array([2, N_USERS])) is None
     np.testing.assert_array_equal(exact.scores(np.array([N_USERS]))[0], popular.item_counts)
 
 

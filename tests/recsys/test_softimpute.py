@@ -122,10 +122,10 @@ def test_items_folded_in_are_nearly_what_they_were(ratings):
 
 
 def test_folding_in_leaves_the_model_alone(ratings, model):
-    before = {name: array.copy() for name, array in model.arrays().items()}
+    before = {name: array.copy() for name, array in model._arrays().items()}
     model.with_users(history_of(ratings, 3))
     model.with_items(item_rows(ratings))
-    for name, array in model.arrays().items():
+    for name, array in model._arrays().items():
         np.testing.assert_array_equal(array, before[name])
 
 

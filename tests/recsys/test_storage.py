@@ -142,8 +142,8 @@ def test_everything_comes_back(recommender, saved):
     assert after.item_info.filter(pl.col("item") == 50).rows() == [(50, "Dune", 1984, ["a"])]
     assert after.user_info.drop_nulls().rows() == [("bob", 33)]
     assert loaded.training == recommender.training
-    for name, array in recommender.model.arrays().items():
-        np.testing.assert_array_equal(loaded.model.arrays()[name], array)
+    for name, array in recommender.model._arrays().items():
+        np.testing.assert_array_equal(loaded.model._arrays()[name], array)
     assert type(loaded.model.global_mean) is float
     assert loaded.recommend().equals(recommender.recommend())
     assert loaded.similar_items(10).equals(recommender.similar_items(10))

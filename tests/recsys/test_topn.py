@@ -46,7 +46,7 @@ def collect(tops):
 def factor_model(user_factors, item_factors, *, item_bias=None):
     users, items = np.float32(user_factors), np.float32(item_factors)
     bias = np.zeros(len(items), np.float32) if item_bias is None else np.float32(item_bias)
-    return FactorModel.from_arrays(
+    return FactorModel._from_arrays(
         {},
         {
             "global_mean": np.array(0.25),
@@ -72,12 +72,12 @@ def random_model():
 class ByScores(FactorModel):
     """The same model, searched without the kernel."""
 
-    def factor_form(self, users):
+    def _factor_form(self, users):
         return None
 
 
 def by_scores(model):
-    return ByScores.from_arrays({}, model.arrays())
+    return ByScores._from_arrays({}, model._arrays())
 
 
 @given(BLOCKS, st.integers(1, 15))
@@ -236,7 +236,7 @@ def test_the_error_bound_holds_and_is_not_idle():
     rng = np.random.default_rng(2)
     model = factor_model(rng.normal(size=(64, 50)), 30 * rng.normal(size=(300, 50)))
     off = np.abs(model.scores(np.arange(64)) - exact_scores(model)).max(axis=1)
-    assert (off <= model.score_error(np.arange(64))).all()
+    assert (off <= model._score_error(np.arange(64))).all()
     assert off.max() > 0
 
 
@@ -273,7 +273,7 @@ def test_both_ways_give_the_same_cosines(monkeypatch):
     vectors[[3, 60]], vectors[100:110] = 0, 3 * vectors[1]
     cosine = Cosine(vectors, rng.random(150).astype(np.float32))
     found = collect(top_n(cosine, np.arange(150), 12, exclude=Cosine.exclude_itself))
-    monkeypatch.setattr(Cosine, "factor_form", lambda self, users: None)
+    monkeypatch.setattr(Cosine, "_factor_form", lambda self, users: None)
     assert found == collect(top_n(cosine, np.arange(150), 12, exclude=Cosine.exclude_itself))
     assert len(found) == 148 * 12
 

@@ -8,16 +8,16 @@ import pytest
 
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.models.base import Histories
-from recsys.models.protocols import (
+from recsys.models.abilities import (
     Explains,
     FoldsInItems,
     FoldsInUsers,
-    HasItemLikeness,
+    HasItemSimilarity,
     HasItemVectors,
     HasUncertainty,
     HasUserVectors,
 )
+from recsys.models.base import Histories
 from recsys.models.registry import MODELS, make_model, model_class
 from recsys.recommender import Recommender
 
@@ -69,11 +69,11 @@ def assert_same_scores(found, expected):
 @those_with(FoldsInUsers)
 def test_training_users_folded_in_get_what_the_fit_gave_them(name, ratings, fitted):
     model = fitted(name)
-    before = {key: value.copy() for key, value in model.arrays().items()}
+    before = {key: value.copy() for key, value in model._arrays().items()}
     folded = model.with_users(Histories.of(ratings))
     users = np.arange(N_USERS)
     assert_same_scores(folded.scores(users), model.scores(users))
-    for key, value in model.arrays().items():
+    for key, value in model._arrays().items():
         np.testing.assert_array_equal(value, before[key], err_msg=key)
 
 
@@ -232,7 +232,7 @@ def test_the_table_of_abilities_in_the_guide_is_true():
     guide = Path(__file__).parents[3] / "docs" / "howto" / "models.md"
     table = guide.read_text(encoding="utf-8").split("## What each can do")[1].split("\n\n")[1]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
-    alike = (HasItemVectors, HasItemLikeness)
+    alike = (HasItemVectors, HasItemSimilarity)
     abilities = [FoldsInUsers, FoldsInItems, alike, HasUserVectors, Explains, HasUncertainty]
     for name, *said in rows:
         able = [issubclass(model_class(name), ability) for ability in abilities]

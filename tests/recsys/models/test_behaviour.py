@@ -117,7 +117,7 @@ def test_an_unknown_parameter_is_refused_with_the_known_ones(name):
     [
         lambda model: model.predict([0], [0]),
         lambda model: model.scores([0]),
-        lambda model: model.arrays(),
+        lambda model: model._arrays(),
         lambda model: model.n_items,
     ],
 )
@@ -181,7 +181,7 @@ def test_predictions_of_a_pair_are_the_same_bits_in_any_company(name):
 def test_scores_of_a_user_are_within_the_stated_error_in_any_company(name):
     model = fitted(name)
     users = np.arange(N_USERS)
-    whole, error = model.scores(users), model.score_error(users)
+    whole, error = model.scores(users), model._score_error(users)
     alone = np.concatenate([model.scores([user]) for user in users])
     if error is None:
         np.testing.assert_array_equal(alone, whole)
@@ -207,15 +207,15 @@ def test_an_index_out_of_range_never_wraps(name, bad):
 def test_the_same_seed_gives_the_same_model(name):
     first, second = fitted(name), fitted(name)
     second.fit(make_ratings())  # fitting again starts afresh
-    for array, value in first.arrays().items():
-        np.testing.assert_array_equal(value, second.arrays()[array], err_msg=array)
+    for array, value in first._arrays().items():
+        np.testing.assert_array_equal(value, second._arrays()[array], err_msg=array)
 
 
 @every_model
 def test_arrays_rebuild_the_model(name):
     model = fitted(name)
-    arrays = {key: value.copy() for key, value in model.arrays().items()}
-    again = type(model).from_arrays(model.get_params(), arrays)
+    arrays = {key: value.copy() for key, value in model._arrays().items()}
+    again = type(model)._from_arrays(model.get_params(), arrays)
     assert (again.n_users, again.n_items) == (N_USERS, N_ITEMS)
     np.testing.assert_array_equal(again.scores([0, 7]), model.scores([0, 7]))
     np.testing.assert_array_equal(again.predict([1], [2]), model.predict([1], [2]))
@@ -225,12 +225,12 @@ def test_arrays_rebuild_the_model(name):
 @every_model
 def test_arrays_that_are_missing_or_disagree_are_refused(name):
     model = fitted(name)
-    for key, value in model.arrays().items():
-        rest = {other: array for other, array in model.arrays().items() if other != key}
+    for key, value in model._arrays().items():
+        rest = {other: array for other, array in model._arrays().items() if other != key}
         with pytest.raises(DataError, match=f"needs an array '{key}'"):
-            type(model).from_arrays(model.get_params(), rest)
+            type(model)._from_arrays(model.get_params(), rest)
         with pytest.raises(DataError, match=f"The array '{key}' must have shape"):
-            type(model).from_arrays(model.get_params(), rest | {key: value[None]})
+            type(model)._from_arrays(model.get_params(), rest | {key: value[None]})
 
 
 @every_model
@@ -244,7 +244,7 @@ def test_sweeps_are_counted_and_validated(name):
         assert all(step.validation_rmse > 0 for step in steps)
 
 
-ASKED_BETWEEN = sorted(name for name in MODELS if model_class(name).scores_between_sweeps)
+ASKED_BETWEEN = sorted(name for name in MODELS if model_class(name)._scores_between_sweeps)
 
 
 @pytest.mark.parametrize("name", ASKED_BETWEEN)
@@ -262,7 +262,7 @@ def test_models_that_are_asked_between_sweeps_know_all_but_the_last_touch(name):
 @every_model
 def test_implicit_feedback_is_taken_or_refused_with_an_alternative(name):
     ratings, model = make_ratings(implicit=True), make_model(name)
-    if not model.needs_values:
+    if not model._needs_values:
         assert np.isfinite(model.fit(ratings).scores([0])).all()
         return
     with pytest.raises(DataError, match=rf"The {name} model needs ratings with values.* popular"):
@@ -407,8 +407,8 @@ def test_the_number_of_threads_changes_nothing(name):
     if "threads" not in make_model(name).get_params():
         pytest.skip("one thread")
     one, three = fitted(name, threads=1), fitted(name, threads=3)
-    for array, value in one.arrays().items():
-        np.testing.assert_array_equal(value, three.arrays()[array], err_msg=array)
+    for array, value in one._arrays().items():
+        np.testing.assert_array_equal(value, three._arrays()[array], err_msg=array)
 
 
 @every_model

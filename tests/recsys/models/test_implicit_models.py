@@ -116,7 +116,7 @@ def test_items_folded_into_knn_are_no_neighbours_of_one_another(ratings):
     for ask in (
         lambda: folded.with_users(Histories.of(ratings)),
         lambda: folded.contributions(Histories.of(ratings), [0]),
-        lambda: folded.item_likeness(np.ones(25, np.float32)),
+        lambda: folded.item_similarity(np.ones(25, np.float32)),
     ):
         with pytest.raises(DataError, match="are no neighbours of one another; fold in new users"):
             ask()
@@ -159,7 +159,7 @@ def test_similar_items_of_knn_are_its_neighbours(ratings):
     cosine = X[:, 0] @ X[:, 1] / np.sqrt(X[:, 0].sum() * X[:, 1].sum())
     support = X[:, 1].sum() / (X[:, 1].sum() + 10)
     assert frame["score"][0] == pytest.approx(cosine * support, rel=1e-5)
-    likeness = recommender.model.item_likeness(np.ones(25, np.float32))
+    likeness = recommender.model.item_similarity(np.ones(25, np.float32))
     assert likeness.predict(np.array([3]), np.array([3]))[0] == pytest.approx(1)
 
 
@@ -213,7 +213,7 @@ def test_als_folds_new_ratings_in_on_the_scale_of_the_old(ratings):
     stars = Ratings.from_matrix(matrix)
     model = make_model("implicit-als").fit(stars)
     folded = model.with_users(Histories.of(stars.take(stars.values < 3)))
-    again = model.with_arrays(contact_weight=model.contact_weight / 2)
+    again = model._with_arrays(contact_weight=model.contact_weight / 2)
     ones = Histories.of(stars.take(stars.values < 3))
     expected = again.with_users(ones._replace(values=np.full(len(ones.values), 4, np.float32)))
     np.testing.assert_allclose(folded.user_factors, expected.user_factors, rtol=1e-5, atol=1e-6)

@@ -54,7 +54,7 @@ def test_scores_are_those_of_the_formula(data, linear):
     found = model.scores(np.arange(N_USERS))
     np.testing.assert_allclose(found, expected, atol=2e-2 * np.abs(expected).max())
     pairs = np.divmod(np.arange(N_USERS * N_ITEMS), N_ITEMS)
-    within = model.score_error(np.arange(N_USERS))[:, None]
+    within = model._score_error(np.arange(N_USERS))[:, None]
     assert (np.abs(found - model.predict(*pairs).reshape(found.shape)) <= within).all()
 
 
@@ -99,7 +99,7 @@ def test_training_items_folded_in_get_their_own_vectors_and_scores(data, linear,
     np.testing.assert_allclose(folded.scores(users), scores, atol=1e-4 * scores.max())
     pairs = np.divmod(np.arange(N_USERS * N_ITEMS), N_ITEMS)
     found = folded.predict(*pairs).reshape(scores.shape)
-    assert (np.abs(found - folded.scores(users)) <= folded.score_error(users)[:, None]).all()
+    assert (np.abs(found - folded.scores(users)) <= folded._score_error(users)[:, None]).all()
     again = folded.with_items(item_rows(R[:, :5]))
     np.testing.assert_array_equal(again.item_factors, folded.item_factors[:5])
 
@@ -192,8 +192,8 @@ def test_pairs_of_popular_items_need_no_memory_for_their_users():
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_same_bits_on_any_number_of_threads(data, threads):
     model, usual = fitted(data[0], threads=threads), fitted(data[0])
-    for name, array in usual.arrays().items():
-        np.testing.assert_array_equal(model.arrays()[name], array)
+    for name, array in usual._arrays().items():
+        np.testing.assert_array_equal(model._arrays()[name], array)
 
 
 def test_small_data_get_few_factors_and_none_more_than_there_are():
@@ -215,4 +215,4 @@ def test_small_data_get_few_factors_and_none_more_than_there_are():
 def test_arrays_that_name_nobody_are_refused(data, name, spoil, message):
     model = fitted(data[0])
     with pytest.raises(DataError, match=message):
-        model.with_arrays(**{name: spoil(model.arrays()[name])})
+        model._with_arrays(**{name: spoil(model._arrays()[name])})

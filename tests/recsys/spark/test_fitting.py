@@ -185,7 +185,7 @@ def test_items_are_folded_into_implicit_als_as_users_are():
         for n in (8, 5)
     ]
     model, turned = (
-        ImplicitALS.from_arrays(
+        ImplicitALS._from_arrays(
             {"factors": 3},
             {"global_mean": np.zeros((), np.float32)}
             | {f"user_{name}": array for name, array in users.items()}

@@ -1,0 +1,108 @@
+"""Abilities that only some models have, beyond fitting and scoring.
+
+A model has an ability by having its method: ``isinstance(model, FoldsInUsers)``.
+
+====================  ====================  ======================================================
+ability               method                used for
+====================  ====================  ======================================================
+`FoldsInUsers`        ``with_users``        recommending to users that were not in the fit
+`FoldsInItems`        ``with_items``        recommending items that were not in the fit
+`Explains`            ``contributions``     explaining a score, with one term per rated item
+`HasItemVectors`      ``item_vectors``      similar items
+`HasItemSimilarity`   ``item_similarity``   similar items, of a model without vectors
+`HasUserVectors`      ``user_vectors``      similar users
+`HasUncertainty`      ``predict_std``       standard deviations of predictions
+====================  ====================  ======================================================
+
+A model of which ``fit`` takes ``start=`` can moreover be refitted from an earlier fit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from numpy.typing import ArrayLike
+
+from recsys.models.base import Explanation, Floats, Histories, Model
+
+if TYPE_CHECKING:
+    from recsys.topn import Scorer
+
+__all__ = [
+    "Explains",
+    "FoldsInItems",
+    "FoldsInUsers",
+    "HasItemSimilarity",
+    "HasItemVectors",
+    "HasUncertainty",
+    "HasUserVectors",
+]
+
+
+@runtime_checkable
+class FoldsInUsers(Protocol):
+    """A model that can represent new users, with the items as fitted."""
+
+    def with_users(self, histories: Histories) -> Model:
+        """Return the model of the same items whose users are these, of index 0..n-1.
+
+        A training user with its own history gets the scores of the fit, to rounding.
+        """
+        ...
+
+
+@runtime_checkable
+class FoldsInItems(Protocol):
+    """A model that can represent new items, with the users as fitted."""
+
+    def with_items(self, histories: Histories) -> Model:
+        """Return the model of the same users whose items are these, of index 0..n-1.
+
+        Each row of `histories` is an item; its indices are users.
+        """
+        ...
+
+
+@runtime_checkable
+class Explains(Protocol):
+    """A model whose scores are sums over the items of the user's history."""
+
+    def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
+        """Return the scores of `items` for the one user of `history` as sums, before clipping."""
+        ...
+
+
+@runtime_checkable
+class HasItemVectors(Protocol):
+    """A model that represents items by vectors."""
+
+    def item_vectors(self) -> Floats:
+        """Return vectors whose cosine is the similarity of two items, shape (n_items, k)."""
+        ...
+
+
+@runtime_checkable
+class HasItemSimilarity(Protocol):
+    """A model that holds similarities of items."""
+
+    def item_similarity(self, confidence: Floats) -> Scorer:
+        """Return a scorer of items for items: similarity times the confidence of the found item."""
+        ...
+
+
+@runtime_checkable
+class HasUserVectors(Protocol):
+    """A model that represents users by vectors."""
+
+    def user_vectors(self) -> Floats:
+        """Return vectors whose cosine is the similarity of two users, shape (n_users, k)."""
+        ...
+
+
+@runtime_checkable
+class HasUncertainty(Protocol):
+    """A model that knows the uncertainty of its predictions."""
+
+    def predict_std(self, users: ArrayLike, items: ArrayLike) -> Floats:
+        """Return the standard deviation of each prediction, shape (n_pairs,)."""
+        ...

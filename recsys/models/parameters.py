@@ -1,0 +1,170 @@
+"""Parameters of models: declaration, valid values and ranges for tuning."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+
+from recsys.errors import DataError
+
+__all__ = ["Parameter", "Range", "parameter", "random_state_parameter", "threads_parameter"]
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The values of one numeric parameter from `low` to `high`, both included.
+
+    Attributes
+    ----------
+    low, high : int or float
+        If both are integers, so are the values.
+    log : bool
+        Whether values are spaced by equal ratios instead of equal differences.
+
+    Raises
+    ------
+    DataError
+        If `low` is not below `high`, an end is not finite, or a logarithmic range starts at 0 or
+        below.
+
+    Examples
+    --------
+    >>> Range(4, 64, log=True).at(0.5), Range(0.0, 1.0).grid(3)
+    (16, (0.0, 0.5, 1.0))
+    >>> 3 in Range(4, 64)
+    False
+    """
+
+    low: float
+    high: float
+    log: bool = False
+
+    def __post_init__(self) -> None:
+        if not -math.inf < self.low < self.high < math.inf:
+            raise DataError(f"low must be below high, both finite; got {self.low} to {self.high}.")
+        if self.log and self.low <= 0:
+            raise DataError(f"low must be above 0 in a logarithmic range; got {self.low}.")
+
+    @property
+    def integer(self) -> bool:
+        """Whether the values are integers."""
+        return isinstance(self.low, int) and isinstance(self.high, int)
+
+    def __contains__(self, value: float | None) -> bool:
+        return value is not None and self.low <= value <= self.high
+
+    def at(self, share: float) -> float:
+        """Return the value at a share between 0 and 1 of the way from `low` to `high`."""
+        if self.log:
+            return self.rounded(self.low * (self.high / self.low) ** share)
+        return self.rounded(self.low + (self.high - self.low) * share)
+
+    def rounded(self, value: float) -> float:
+        """Return the nearest value of the range with 4 significant digits."""
+        short = round(value) if self.integer else float(f"{value:.4g}")
+        return min(max(short, self.low), self.high)
+
+    def grid(self, n: int) -> tuple[float, ...]:
+        """Return n equally spaced values from `low` to `high`, fewer where integers coincide."""
+        return tuple(dict.fromkeys(self.at(i / max(1, n - 1)) for i in range(n)))
+
+
+_TYPES: dict[type, tuple[Any, str]] = {
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+    bool: (bool | np.bool_, "True or False"),
+    str: (str, "text"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a model, as its class declares it.
+
+    Attributes
+    ----------
+    name : str
+    type : type
+        int, float, bool or str.
+    default : object
+        None: the value is chosen from the data (of ``threads``: all cores).
+    description : str
+        One sentence.
+    low, high : int or float, optional
+        The range that tuning searches; None if it leaves the parameter alone.
+    log : bool
+        Whether that range is logarithmic.
+    choices : tuple of str
+        The valid texts.
+    minimum : int or float, optional
+        The smallest valid number; None if it must be positive.
+    """
+
+    name: str
+    type: type
+    default: Any
+    description: str = ""
+    low: float | None = None
+    high: float | None = None
+    log: bool = False
+    choices: tuple[str, ...] = ()
+    minimum: float | None = None
+
+    @property
+    def range(self) -> Range | None:
+        """The range that tuning searches, if any."""
+        if self.low is None or self.high is None:
+            return None
+        return Range(self.low, self.high, log=self.log)
+
+    def check(self, value: object) -> None:
+        """Check a value of the parameter.
+
+        Raises
+        ------
+        DataError
+            If the value is of another type or out of range.
+        """
+        if (value is None and self.default is None) or not self.description:
+            return
+        accepted, expected = _TYPES[self.type]
+        is_bool = isinstance(value, bool | np.bool_)
+        valid = isinstance(value, accepted) and is_bool == (self.type is bool)
+        if valid and self.choices:
+            valid, expected = value in self.choices, f"one of {', '.join(self.choices)}"
+        elif valid and self.type in (int, float):
+            number: Any = value
+            least = 1 if self.type is int and self.minimum is None else self.minimum
+            expected = "positive" if least is None else f"at least {least}"
+            valid = (number > 0 if least is None else least <= number) and number < math.inf
+        if not valid:
+            raise DataError(f"{self.name} must be {expected}; got {value!r}.")
+
+
+def parameter(
+    default: object,
+    description: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    log: bool = False,
+    choices: tuple[str, ...] = (),
+    minimum: float | None = None,
+) -> Any:
+    """Declare a parameter of a model; for the arguments see `Parameter`."""
+    metadata = {"description": description, "low": low, "high": high, "log": log}
+    return field(default=default, metadata=metadata | {"choices": choices, "minimum": minimum})
+
+
+def random_state_parameter() -> Any:
+    """Declare the seed of a model."""
+    return parameter(0, "Seed: the same seed gives the same result.", minimum=0)
+
+
+def threads_parameter() -> Any:
+    """Declare the number of threads, which does not change the result."""
+    return parameter(None, "Number of threads; all available cores by default.")
