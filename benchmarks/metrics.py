@@ -27,9 +27,8 @@ from measuring import datasets, extra_memory, interleaved, machine, median, spre
 
 from lowrank import truncated_svd
 from recsys.evaluation import read_split
-from recsys.evaluation.measuring import Asked, Stage, ranking_values
-from recsys.evaluation.metrics import Catalogue
-from recsys.evaluation.ranking import Task
+from recsys.evaluation.experiment import RankingTask, measure_lists
+from recsys.evaluation.metrics import METRICS, Catalogue
 from recsys.evaluation.statistics import Ratio, bootstrap, sign_flip
 from recsys.models.base import FactorModel
 from recsys.topn import csr_exclusion, top_n
@@ -57,17 +56,17 @@ def spectral(train, k: int) -> Spectral:
     return Spectral._from_arrays({}, arrays)
 
 
-def cost(model: Spectral, task: Task, stage: Stage, repeats: int) -> np.ndarray:
+def cost(model: Spectral, task: RankingTask, repeats: int) -> np.ndarray:
     """Print what the parts of an evaluation cost; return the lists."""
     lists = task.recommend(model)
-    exclude = csr_exclusion(task.seen.indptr, task.seen.indices)
+    exclude = csr_exclusion(task.split.seen.indptr, task.split.seen.indices)
 
     def top():
         for _ in top_n(model, task.users, N, exclude=exclude):
             pass
 
     def measured(kinds, ns):
-        return lambda: ranking_values(lists, stage, Asked(ns, kinds))
+        return lambda: measure_lists(lists, task, ns, [METRICS[kind] for kind in kinds])
 
     values, _ = measured(ACCURACY, (N,))()
     ratios = [Ratio.mean(each) for each in values.values()]
@@ -78,7 +77,7 @@ def cost(model: Spectral, task: Task, stage: Stage, repeats: int) -> np.ndarray:
         f"accuracy at {N}": measured(ACCURACY, (N,)),
         f"all metrics at {N}": measured(EVERYTHING, (N,)),
         f"all metrics at 5, 10, {N}": measured(EVERYTHING, (5, 10, N)),
-        "once per split: the items": lambda: Catalogue.of(stage.split.train),
+        "once per split: the items": lambda: Catalogue.of(task.split.train),
         "1,000 bootstrap samples": lambda: bootstrap(ratios, 1000),
         "9,999 sign flips": lambda: sign_flip(half),
     }
@@ -97,18 +96,18 @@ def cost(model: Spectral, task: Task, stage: Stage, repeats: int) -> np.ndarray:
     return lists
 
 
-def against_peers(lists: np.ndarray, task: Task, stage: Stage, repeats: int) -> None:
+def against_peers(lists: np.ndarray, task: RankingTask, repeats: int) -> None:
     """Print the largest differences from the values of peers, and the time ratios."""
     pythons = [p for p in os.environ.get("PEERS_PYTHON", "").split(os.pathsep) if p]
     if not pythons:
         print("No peers: PEERS_PYTHON names no Python that has them.", file=sys.stderr)
         return
-    asked = Asked((N,), ACCURACY)
-    ours, _ = ranking_values(lists, stage, asked)
+    metrics = [METRICS[kind] for kind in ACCURACY]
+    ours, _ = measure_lists(lists, task, (N,), metrics)
     seconds = []
     for _ in range(repeats):
         start = time.perf_counter()
-        ranking_values(lists, stage, asked)
+        measure_lists(lists, task, (N,), metrics)
         seconds.append(time.perf_counter() - start)
     rows = []
     for python in pythons:
@@ -117,7 +116,9 @@ def against_peers(lists: np.ndarray, task: Task, stage: Stage, repeats: int) -> 
     print("\n" + table(["peer", "seconds", "time ratio", "metric", "largest difference"], rows))
 
 
-def measured_by(python: str, lists: np.ndarray, task: Task) -> dict[str, dict[str, np.ndarray]]:
+def measured_by(
+    python: str, lists: np.ndarray, task: RankingTask
+) -> dict[str, dict[str, np.ndarray]]:
     script = Path(__file__).with_name("metric_peers.py")
     with tempfile.TemporaryDirectory() as folder:
         given, answer = Path(folder) / "given.npz", Path(folder) / "answer.npz"
@@ -152,12 +153,11 @@ def main() -> None:
     parser.add_argument("--factors", type=int, default=64)
     arguments = parser.parse_args()
     split = read_split(datasets() / "gowalla")
-    task = Task.of(split, N)
-    stage = Stage.of(split, task, Asked((N,), EVERYTHING))
+    task = RankingTask.of(split, N, catalogue=True)
     model = spectral(split.train, arguments.factors)
     print(f"{machine()}\nGowalla, {len(task.users):,} users, {arguments.factors} factors\n")
-    lists = cost(model, task, stage, arguments.repeats)
-    against_peers(lists, task, stage, arguments.repeats)
+    lists = cost(model, task, arguments.repeats)
+    against_peers(lists, task, arguments.repeats)
 
 
 if __name__ == "__main__":

@@ -216,7 +216,6 @@ def without_empty(frame: Any) -> Any:
 def document(command: str, models: dict[str, Model | str], found: Evaluation) -> dict[str, Any]:
     """Return everything that was found, as JSON can hold it."""
     from recsys import __version__
-    from recsys.evaluation import DEFINITIONS
     from recsys.evaluation.results import INTERVALS, TESTS, ranking
 
     kinds = set(found.metrics["kind"])
@@ -238,7 +237,7 @@ def document(command: str, models: dict[str, Model | str], found: Evaluation) ->
         "settings": asdict(found.settings),
         "intervals": INTERVALS,
         "tests": TESTS,
-        "definitions": {kind: text for kind, text in DEFINITIONS.items() if kind in kinds},
+        "definitions": {kind: m.definition for kind, m in found.measured.items() if kind in kinds},
         "models": [_result(row, models[row["model"]], found) for row in found.table.to_dicts()],
         "comparisons": found.comparisons.to_dicts(),
     }

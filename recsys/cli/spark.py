@@ -136,7 +136,7 @@ def evaluate_on_spark(
 
 def _document(model: str, found: SparkEvaluation) -> dict[str, Any]:
     from recsys import __version__
-    from recsys.evaluation import DEFINITIONS
+    from recsys.evaluation import METRICS
 
     def plain(name: str, metric: Metric) -> dict[str, Any]:
         if name in ("rmse", "mae"):
@@ -151,7 +151,7 @@ def _document(model: str, found: SparkEvaluation) -> dict[str, Any]:
         "engine": "spark",
         "n": found.n,
         "data": found.counts,
-        "definitions": DEFINITIONS,
+        "definitions": {name: metric.definition for name, metric in METRICS.items()},
         "models": [{"model": model, "metrics": metrics}],
     }
 

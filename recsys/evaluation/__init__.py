@@ -1,9 +1,9 @@
 """Offline evaluation: splits, metrics, and models compared on held-out ratings."""
 
-from recsys.evaluation.experiment import Evaluation, Settings, SplitInfo, evaluate
+from recsys.evaluation.experiment import evaluate, sample_candidates
 from recsys.evaluation.metrics import (
-    DEFINITIONS,
-    DIRECTIONS,
+    METRICS,
+    Metric,
     average_precision,
     hit_matrix,
     hit_rate,
@@ -14,8 +14,8 @@ from recsys.evaluation.metrics import (
     reciprocal_rank,
     rmse,
 )
-from recsys.evaluation.ranking import sample_candidates
 from recsys.evaluation.report import html_report
+from recsys.evaluation.results import Evaluation, Settings, SplitInfo
 from recsys.evaluation.splits import (
     Split,
     fingerprint,
@@ -31,9 +31,9 @@ from recsys.evaluation.storing import read_split, save_split
 from recsys.evaluation.tuning import Trial, Tuning, tune
 
 __all__ = [
-    "DEFINITIONS",
-    "DIRECTIONS",
+    "METRICS",
     "Evaluation",
+    "Metric",
     "Settings",
     "Split",
     "SplitInfo",

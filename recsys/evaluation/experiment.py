@@ -1,149 +1,50 @@
-"""Models compared on the same held-out ratings."""
+"""Models fitted to the training part of a split and measured on its test part."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
+from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.evaluation.measuring import Asked, Run, Stage, run
-from recsys.evaluation.metrics import DEFINITIONS
-from recsys.evaluation.ranking import Task
-from recsys.evaluation.results import Summary, joined
+from recsys.evaluation.metrics import (
+    Catalogue,
+    Doubles,
+    Lists,
+    Metric,
+    MetricLike,
+    hit_matrix,
+    recommended_counts,
+    resolve_metrics,
+)
+from recsys.evaluation.results import Evaluation, Measurement, Settings, SplitInfo, summarize
 from recsys.evaluation.splits import NOTHING_KNOWN, Split, fingerprint
-from recsys.messages import counted
-from recsys.models.base import Model, Step
-from recsys.topn import check_n
+from recsys.models.abilities import FoldsInUsers
+from recsys.models.base import FactorForm, Floats, Histories, Indices, Model, Step
+from recsys.models.registry import MODELS, model_class
+from recsys.recommender import Recommender
+from recsys.topn import Scorer, check_n, csr_exclusion, top_n
+from recsys.training import clip_to_range
 
-__all__ = ["Evaluation", "New", "Settings", "evaluate"]
+__all__ = [
+    "Candidates",
+    "RankingTask",
+    "check_folding",
+    "evaluate",
+    "measure_lists",
+    "sample_candidates",
+    "with_history",
+]
 
-New = Literal["drop", "keep"]
-RESAMPLES = 1000
-CONFIDENCE = 0.95
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How was measured: what besides models and data a repetition needs.
-
-    Attributes
-    ----------
-    ns : tuple of int
-        Lengths of the recommendations, increasing.
-    relevant_from : float or None
-        The least rating of a relevant test item; None: all test items are relevant.
-    candidates : int or None
-        Random items that each user's relevant ones are ranked among; None: all unseen items.
-    new : {"drop", "keep"}
-        What was done with test ratings of users and items without training ratings.
-    resamples : int
-        Bootstrap samples.
-    confidence : float
-        Of the intervals; 1 minus the level of the tests.
-    random_state : int
-        Of what is random in the evaluation: candidates, bootstrap and tests.
-    """
-
-    ns: tuple[int, ...]
-    relevant_from: float | None
-    candidates: int | None
-    new: New
-    resamples: int
-    confidence: float
-    random_state: int
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """What `evaluate` found.
-
-    A metric is called by its kind, as in `DEFINITIONS`, and for recommendations the N: "rmse",
-    "ndcg@10".
-
-    Attributes
-    ----------
-    table : polars DataFrame
-        One row per model: model, rmse, mae, the other metrics, fit_seconds, recommend_seconds
-        (means over folds), users (over whom ranking metrics are means). A metric is null where it
-        does not apply, as rmse and mae of a model that only ranks, or on implicit feedback.
-    metrics : polars DataFrame
-        One row per model and metric that applies: model, metric, kind, n (null for rmse and mae),
-        value, low, high (the confidence interval), users (how many have a value).
-    comparisons : polars DataFrame
-        One row per pair of models and metric that is a ratio of sums over users: metric, kind, n,
-        model, other, difference (model minus other), low, high, p_value, adjusted (by Holm's
-        method, over the pairs of models of the metric).
-    per_user : polars DataFrame
-        One row per model and user with test ratings: model, user, relevant (number of relevant
-        test items), ratings (number of test ratings), squared_error and absolute_error (sums over
-        the latter), and the metrics, null where the user has no value. On several folds, numbers
-        and sums are over all, metrics are the user's means.
-    residuals : polars DataFrame
-        model, low, high, count: the histogram of predicted minus actual ratings.
-    steps : dict of str to tuple of Step
-        The sweeps of each model, on the first fold.
-    settings : Settings
-    splits : tuple of Split
-        Without the ratings themselves: see `SplitInfo`.
-    counts : dict of str to int
-        Summed over folds: train_ratings, test_ratings; users_evaluated and
-        users_without_test_items (who are left out of the ranking metrics); new_users, new_items,
-        new_ratings (test ratings of users or items without training ratings).
-    fingerprint : str
-        SHA-256 of the data and of how the first split parts them.
-    """
-
-    table: pl.DataFrame
-    metrics: pl.DataFrame
-    comparisons: pl.DataFrame
-    per_user: pl.DataFrame
-    residuals: pl.DataFrame
-    steps: dict[str, tuple[Step, ...]]
-    settings: Settings
-    splits: tuple[SplitInfo, ...]
-    counts: dict[str, int]
-    fingerprint: str
-
-    def __repr__(self) -> str:
-        return (
-            f"<Evaluation: {', '.join(self.table['model'])}; held out: {self.held_out}; "
-            f"{counted(self.counts['test_ratings'], 'test rating')}, "
-            f"{counted(self.counts['users_evaluated'], 'user')}>"
-        )
-
-    @property
-    def held_out(self) -> str:
-        """What was held out, in words."""
-        first, folds = self.splits[0], len(self.splits)
-        if folds == 1:
-            return first.description
-        if first.method == "k-fold":
-            random_state = first.parameters["random_state"]
-            return f"each of {folds} folds of the ratings in turn, at random (seed {random_state})"
-        return f"each of {folds} splits in turn, the first one {first.description}"
-
-
-@dataclass(frozen=True, slots=True)
-class SplitInfo:
-    """A split without its ratings.
-
-    Attributes
-    ----------
-    method, parameters
-        As in `Split`.
-    description : str
-        The same in words.
-    counts : dict of str to int
-        As in `Evaluation`.
-    """
-
-    method: str
-    parameters: dict[str, Any]
-    description: str
-    counts: dict[str, int]
+_BLOCK = 2**20  # recommendations measured together
+_BINS = 40  # of the histogram of residuals
+_SUMS = ("relevant", "ratings", "squared_error", "absolute_error")
 
 
 def evaluate(
@@ -153,10 +54,10 @@ def evaluate(
     *,
     relevant_from: float | None = None,
     candidates: int | None = None,
-    new: New = "drop",
-    metrics: Sequence[str] | None = None,
-    resamples: int = RESAMPLES,
-    confidence: float = CONFIDENCE,
+    new: Literal["drop", "keep"] = "drop",
+    metrics: Sequence[MetricLike] | None = None,
+    resamples: int = 1000,
+    confidence: float = 0.95,
     random_state: int = 0,
     on_step: Callable[[str, Step], None] | None = None,
 ) -> Evaluation:
@@ -180,77 +81,306 @@ def evaluate(
         their rating.
     candidates : int, optional
         Rank each user's relevant items among so many random ones instead of all. Such metrics are
-        not those over all items (see `recsys.evaluation.ranking.sample_candidates`).
+        not those over all items (see `sample_candidates`).
     new : {"drop", "keep"}
-        Leave out test ratings of users and items without training ratings, or keep them: a model
-        knows of these no more than that they are there.
-    metrics : sequence of str, optional
-        Names in `DEFINITIONS`; all, if not given.
+        Leave out test ratings of users and items without training ratings, or keep them, although
+        models cannot know anything about them.
+    metrics : sequence of str, Metric or function, optional
+        Names in `METRICS`, all by default, and own metrics: a function such as ``lambda hits:
+        hits[:, 0]`` that takes arrays by the names of its parameters (among others ``lists``,
+        ``hits``, ``n_relevant``, see `Metric`) and returns one value per user, NaN where a user has
+        none. It is named after the function and more is better; a `Metric` says otherwise.
     resamples : int
         Bootstrap samples; with 0, there are no intervals and no tests.
     confidence : float
         Of the intervals.
     random_state : int
-        Of the candidates, the bootstrap and the tests.
+        Seed of the candidates, the bootstrap and the tests.
     on_step : callable, optional
-        Called with the label of the model and a `Step` after each sweep.
+        Called with the label of the model and a `Step` after each iteration.
 
     Raises
     ------
     DataError
-        If n is below 1, two models have the same label, training and test ratings overlap or are
-        on the wrong side of the split's cut, no test item is relevant, or a model cannot use the
-        ratings.
+        If an argument is outside its range, two models have the same label, training and test
+        ratings overlap or are on the wrong side of the split's cut, no test item is relevant, or a
+        model cannot use the ratings.
 
     Examples
     --------
     >>> import recsys
     >>> ratings = recsys.read_ratings(recsys.sample_path())
     >>> split = recsys.random_split(ratings, random_state=1)
-    >>> found = evaluate(["popular", "random"], split, n=[5, 10], metrics=["ndcg"])
-    >>> found.table.columns[:3]
-    ['model', 'ndcg@5', 'ndcg@10']
-    >>> found.comparisons["adjusted"].to_list() == [0.0001, 0.0001]
-    True
+    >>> def first_hit(hits):
+    ...     return hits[:, 0]
+    >>> found = evaluate(["popular", "random"], split, n=[5, 10], metrics=["ndcg", first_hit])
+    >>> found.table.columns[:5]
+    ['model', 'ndcg@5', 'ndcg@10', 'first_hit@5', 'first_hit@10']
+    >>> found.comparisons["adjusted"].to_list()[:2]
+    [0.0001, 0.0001]
     """
     labelled = _labelled(models)
-    settings = Settings(_ns(n), relevant_from, candidates, new, resamples, confidence, random_state)
-    asked = Asked(settings.ns, _kinds(metrics))
-    _check(settings, labelled)
-    runs: dict[str, list[Run]] = {label: [] for label in labelled}
+    measured = resolve_metrics(metrics)
+    ns = [n] if isinstance(n, str) or not isinstance(n, Iterable) else list(n)
+    for each_n in ns:
+        check_n(each_n)
+    settings = Settings(
+        tuple(sorted({int(each_n) for each_n in ns})),
+        relevant_from,
+        candidates,
+        new,
+        resamples,
+        confidence,
+        random_state,
+    )
+    _check(settings)
+    runs: dict[str, list[Measurement]] = {label: [] for label in labelled}
     splits: list[SplitInfo] = []
     mark = ""
-    for each in [split] if isinstance(split, Split) else _several(split):
-        stage, info = _prepared(each, settings, asked)
+    for each in [split] if isinstance(split, Split) or not isinstance(split, Iterable) else split:
+        if not isinstance(each, Split):
+            raise DataError(
+                f"split must be a Split or several; got {type(each).__name__}. random_split and "
+                "others make one of Ratings, split_from_pair of training and test ratings."
+            )
+        task, info = _prepare(each, settings, measured)
         splits.append(info)
         mark = mark or fingerprint(*each.parts)
         for label, model in labelled.items():
-            runs[label].append(run(model, stage, asked, _reporting(label, on_step)))
+            runs[label].append(_measure(label, model, task, settings, measured, on_step))
     if not splits:
-        raise DataError("There are no splits to evaluate on.")
-    summary = Summary.of({label: joined(mine) for label, mine in runs.items()}, asked, settings)
+        raise DataError("split must hold at least one Split; got none.")
     return Evaluation(
-        summary.table,
-        summary.metrics,
-        summary.comparisons,
-        summary.per_user,
-        summary.residuals,
-        {label: mine[0].steps for label, mine in runs.items()},
-        settings,
-        tuple(splits),
-        {key: sum(info.counts[key] for info in splits) for key in splits[0].counts},
-        mark,
+        **summarize({label: _join(mine) for label, mine in runs.items()}, measured, settings),
+        steps={label: mine[0].steps for label, mine in runs.items()},
+        measured={metric.name: metric for metric in measured},
+        settings=settings,
+        splits=tuple(splits),
+        counts={key: sum(info.counts[key] for info in splits) for key in splits[0].counts},
+        fingerprint=mark,
     )
 
 
-def _prepared(split: Split, settings: Settings, asked: Asked) -> tuple[Stage, SplitInfo]:
-    """Check the split, apply the policy on what is new, and count."""
+def _labelled(
+    models: Mapping[str, Model | str] | Iterable[Model | str] | str,
+) -> dict[str, Model | str]:
+    if isinstance(models, Mapping):
+        labelled = dict(models)
+    else:
+        labelled = {}
+        for model in [models] if isinstance(models, str) else models:
+            if not isinstance(model, str) and (
+                isinstance(model, type) or not hasattr(model, "name")
+            ):
+                raise DataError(f"A model is a name or a model object; got {model!r}.")
+            label = model if isinstance(model, str) else model.name
+            if label in labelled:
+                raise DataError(
+                    f"Two models are called {label!r}; give a mapping with a label for each."
+                )
+            labelled[label] = model
+    if not labelled:
+        raise DataError("models must hold at least one model; got none.")
+    return labelled
+
+
+def _check(settings: Settings) -> None:
+    if not settings.ns:
+        raise DataError("n must be a number or several; got none.")
+    if settings.new not in ("drop", "keep"):
+        raise DataError(f"new must be 'drop' or 'keep'; got {settings.new!r}.")
+    if settings.resamples < 0:
+        raise DataError(f"resamples must not be negative; got {settings.resamples}.")
+    if not 0 < settings.confidence < 1:
+        raise DataError(f"confidence must be between 0 and 1; got {settings.confidence}.")
+
+
+class Candidates(NamedTuple):
+    """The items that recommendations to each user are chosen from, as the rows of a CSR matrix.
+
+    Attributes
+    ----------
+    indptr : int64 ndarray of shape (n_users + 1,)
+    indices : int32 ndarray
+    """
+
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class RankingTask:
+    """A split made ready: N items are recommended to each user with relevant test items.
+
+    Attributes
+    ----------
+    split : Split
+    relevant : Ratings
+        The relevant test ratings.
+    users : int64 ndarray of shape (n_ranked,)
+        Users with relevant test ratings.
+    n : int
+    candidates : Candidates or None
+        None: all items that the user has not rated in the training part.
+    catalogue : Catalogue or None
+        None where no metric needs it.
+    """
+
+    split: Split
+    relevant: Ratings
+    users: Indices
+    n: int
+    candidates: Candidates | None = None
+    catalogue: Catalogue | None = None
+
+    @classmethod
+    def of(
+        cls,
+        split: Split,
+        n: int,
+        relevant_from: float | None = None,
+        candidates: int | None = None,
+        random_state: int = 0,
+        *,
+        catalogue: bool = False,
+    ) -> RankingTask:
+        """Make the task of a split; arguments as in `evaluate`.
+
+        Raises
+        ------
+        DataError
+            If there are no test ratings, or none is relevant.
+        """
+        relevant = split.test
+        if not relevant.n_ratings:
+            raise DataError("There are no test ratings to measure the models on.")
+        if relevant_from is not None:
+            relevant = relevant.take(relevant.values >= relevant_from)
+        users = np.flatnonzero(np.diff(relevant.indptr))
+        if not len(users):
+            raise DataError(f"No test rating is {relevant_from} or more, so no item is relevant.")
+        drawn = None
+        if candidates is not None:
+            drawn = sample_candidates(split, relevant, candidates, random_state)
+        return cls(
+            split, relevant, users, n, drawn, Catalogue.of(split.train) if catalogue else None
+        )
+
+    @property
+    def n_relevant(self) -> NDArray[np.int64]:
+        """Number of relevant items of each of the users, shape (n_ranked,)."""
+        counts: NDArray[np.int64] = np.diff(self.relevant.indptr)[self.users]
+        return counts
+
+    def recommend(self, model: Scorer) -> Lists:
+        """Return each user's n best items, -1 where fewer are left, shape (n_ranked, n)."""
+        lists = np.full((len(self.users), self.n), -1, dtype=np.int32)
+        scorer = model if self.candidates is None else _CandidateScorer(model, self.candidates)
+        exclude = csr_exclusion(self.split.seen.indptr, self.split.seen.indices)
+        for top in top_n(scorer, self.users, self.n, exclude=exclude):
+            lists[top.rows, top.ranks - 1] = top.items
+        return lists
+
+
+def sample_candidates(split: Split, relevant: Ratings, n: int, random_state: int = 0) -> Candidates:
+    """Draw candidates: each user's relevant items, and n others that the user has not rated.
+
+    Metrics over samples are not those over all items, and may order models differently: they
+    measure how well a model separates relevant items from random ones.
+
+    Parameters
+    ----------
+    split : Split
+    relevant : Ratings
+    n : int
+        Drawn without repetition; all, where fewer are unrated.
+    random_state : int
+        Each user has a generator of its own, seeded by this and the user's index.
+
+    Raises
+    ------
+    DataError
+        If n is below 1.
+
+    References
+    ----------
+    Krichene and Rendle (2020), "On sampled metrics for item recommendation".
+    """
+    if n < 1:
+        raise DataError(f"candidates must be at least 1; got {n}.")
+
+    def row(ratings: Ratings, user: int) -> NDArray[np.int32]:
+        items: NDArray[np.int32] = ratings.indices[ratings.indptr[user] : ratings.indptr[user + 1]]
+        return items
+
+    counts = np.diff(relevant.indptr)
+    rows: list[NDArray[np.int32]] = []
+    for user in range(relevant.n_users):
+        if not counts[user]:
+            rows.append(relevant.indices[:0])
+            continue
+        rated = np.concatenate([row(split.seen, user), row(split.test, user)])
+        drawn = draw_items(np.random.default_rng([random_state, user]), relevant.n_items, n, rated)
+        rows.append(np.concatenate([row(relevant, user), drawn]))
+    indptr = np.zeros(relevant.n_users + 1, dtype=np.int64)
+    np.cumsum([len(each) for each in rows], out=indptr[1:])
+    return Candidates(indptr, np.concatenate(rows))
+
+
+def draw_items(
+    rng: np.random.Generator, n_items: int, n: int, rated: NDArray[np.int32]
+) -> NDArray[np.int32]:
+    """Draw n different items that are not rated; few of many by trial, else from a permutation."""
+    tries = 2 * n + len(rated)
+    if 4 * tries < n_items:
+        drawn = rng.integers(0, n_items, tries, dtype=np.int32)
+        _, first = np.unique(drawn, return_index=True)
+        drawn = drawn[np.sort(first)]
+        drawn = drawn[~np.isin(drawn, rated)]
+        if len(drawn) >= n:
+            return drawn[:n]
+    everything = rng.permutation(n_items).astype(np.int32)
+    return everything[~np.isin(everything, rated)][:n]
+
+
+class _CandidateScorer:
+    """A `Scorer` for whose users only their candidates have scores."""
+
+    def __init__(self, model: Scorer, candidates: Candidates) -> None:
+        self._model = model
+        self._pick = csr_exclusion(*candidates)
+        self.n_items = model.n_items
+        self.predict = model.predict
+        self._score_error = model._score_error
+
+    def scores(self, users: Indices) -> Floats:
+        """Return the scores of candidates, minus infinity elsewhere, shape (n_block, n_items)."""
+        everything = self._model.scores(users)
+        scores = np.full_like(everything, -np.inf)
+        chosen = self._pick(users)
+        scores[chosen] = everything[chosen]
+        return scores
+
+    def _factor_form(self, users: Indices) -> FactorForm | None:
+        """Return None, since the compiled search looks at all items."""
+        return None
+
+
+def _prepare(
+    split: Split, settings: Settings, metrics: Sequence[Metric]
+) -> tuple[RankingTask, SplitInfo]:
+    """Check the split, apply the policy on new users and items, and count."""
     split.check()
     used = split.without_new() if settings.new == "drop" else split
     if split.test.n_ratings and not used.test.n_ratings:
         raise DataError(NOTHING_KNOWN)
-    task = Task.of(
-        used, settings.ns[-1], settings.relevant_from, settings.candidates, settings.random_state
+    task = RankingTask.of(
+        used,
+        settings.ns[-1],
+        settings.relevant_from,
+        settings.candidates,
+        settings.random_state,
+        catalogue=any(metric.uses_catalogue for metric in metrics),
     )
     counts = {
         "train_ratings": used.train.n_ratings,
@@ -261,69 +391,206 @@ def _prepared(split: Split, settings: Settings, asked: Asked) -> tuple[Stage, Sp
         "new_items": split.new_items,
         "new_ratings": split.new_ratings,
     }
-    info = SplitInfo(split.method, split.parameters, split.description, counts)
-    return Stage.of(used, task, asked), info
+    return task, SplitInfo(split.method, split.parameters, split.description, counts)
 
 
-def _reporting(
-    label: str, on_step: Callable[[str, Step], None] | None
-) -> Callable[[Step], None] | None:
-    return None if on_step is None else lambda step: on_step(label, step)
+def check_folding(model: Model, split: Split) -> None:
+    """Raise, before the fit, if a model cannot fold in the users of a split's history.
+
+    Raises
+    ------
+    DataError
+        Naming the models that can.
+    """
+    if split.history is None or isinstance(model, FoldsInUsers):
+        return
+    able = ", ".join(sorted(m for m in MODELS if hasattr(model_class(m), "with_users")))
+    raise DataError(
+        f"The {model.name} model cannot fold in new users, as a split by users requires; these "
+        f"models can: {able}."
+    )
 
 
-def _ns(n: int | Sequence[int]) -> tuple[int, ...]:
-    several = list(n) if isinstance(n, Iterable) and not isinstance(n, str) else [n]
-    if not several:
-        raise DataError("n must be a number or several; got none.")
-    for each in several:
-        check_n(each)
-    return tuple(sorted({int(each) for each in several}))
+def with_history(model: Model, history: Ratings | None) -> Model:
+    """Return the model that knows the test users, from their histories if they have any."""
+    if history is None or not isinstance(model, FoldsInUsers):
+        return model
+    return model.with_users(Histories.of(history))
 
 
-def _kinds(asked: Sequence[str] | None) -> tuple[str, ...]:
-    if asked is None:
-        return tuple(DEFINITIONS)
-    for kind in asked:
-        if kind not in DEFINITIONS:
-            raise DataError(f"There is no metric {kind!r}; there are {', '.join(DEFINITIONS)}.")
-    return tuple(kind for kind in DEFINITIONS if kind in asked)
+def _measure(
+    label: str,
+    model: Model | str,
+    task: RankingTask,
+    settings: Settings,
+    metrics: Sequence[Metric],
+    on_step: Callable[[str, Step], None] | None,
+) -> Measurement:
+    """Fit a model to the training part and measure it on the test part."""
+    split, test = task.split, task.split.test
+    recommender = Recommender(model)
+    check_folding(recommender.model, split)
+    steps: list[Step] = []
+
+    def each(step: Step) -> None:
+        steps.append(step)
+        if on_step is not None:
+            on_step(label, step)
+
+    start = time.perf_counter()
+    recommender.fit(split.train, on_step=each)
+    fitted = time.perf_counter()
+    served = with_history(recommender.model, split.history)
+    ranked = any(metric.scope != "ratings" for metric in metrics)
+    lists = task.recommend(served) if ranked else None
+    recommended = time.perf_counter()
+
+    users = np.flatnonzero(np.diff(test.indptr))
+    n_relevant = np.diff(task.relevant.indptr)[users]
+    nothing = pl.Series([None] * len(users), dtype=pl.Float64)
+    columns: dict[str, Any] = {
+        "user": test.users.take(users),
+        "relevant": n_relevant,
+        "ratings": np.diff(test.indptr)[users],
+        "squared_error": nothing,
+        "absolute_error": nothing,
+    }
+    residuals = None
+    training = recommender.training
+    if not training["implicit"] and not test.implicit and served.predicts_ratings:
+        rows = test.user_index_of_nonzeros()
+        predicted = clip_to_range(served.predict(rows, test.indices), training)
+        errors = np.subtract(predicted, test.values, dtype=np.float64)
+        for name, values in (("squared_error", errors**2), ("absolute_error", np.abs(errors))):
+            columns[name] = np.bincount(rows, values, minlength=test.n_users)[users]
+        residuals = _histogram(errors, training["rating_max"] - training["rating_min"] or 1.0)
+    overall: dict[str, float] = {}
+    if lists is not None:
+        by_user, overall = measure_lists(lists, task, settings.ns, metrics)
+        for name, values in by_user.items():
+            everyone = np.full(len(users), np.nan)
+            everyone[n_relevant > 0] = values
+            columns[name] = pl.Series(everyone, nan_to_null=True)
+    return Measurement(
+        pl.DataFrame(columns),
+        overall,
+        residuals,
+        tuple(steps),
+        fitted - start,
+        recommended - fitted,
+    )
 
 
-def _check(settings: Settings, labelled: Mapping[str, Model | str]) -> None:
-    if not labelled:
-        raise DataError("There are no models to evaluate.")
-    if settings.new not in ("drop", "keep"):
-        raise DataError(f"new must be 'drop' or 'keep'; got {settings.new!r}.")
-    if settings.resamples < 0:
-        raise DataError(f"resamples must not be negative; got {settings.resamples}.")
-    if not 0 < settings.confidence < 1:
-        raise DataError(f"confidence must lie between 0 and 1; got {settings.confidence}.")
+def _histogram(errors: Doubles, width: float) -> pl.DataFrame:
+    """Count residuals in bins as wide as a twentieth of the range of the ratings."""
+    edges = np.linspace(-width, width, _BINS + 1)
+    counts, _ = np.histogram(np.clip(errors, -width, width), edges)
+    return pl.DataFrame({"low": edges[:-1], "high": edges[1:], "count": counts})
 
 
-def _several(splits: Iterable[Split]) -> Iterator[Split]:
-    """Yield splits, each of which must be one."""
-    for each in splits if isinstance(splits, Iterable) else [splits]:
-        if not isinstance(each, Split):
-            raise DataError(
-                f"split must be a Split or several; got {type(each).__name__}. random_split and "
-                "others make one of Ratings, split_from_pair of a training and a test part."
-            )
-        yield each
+def measure_lists(
+    lists: Lists, task: RankingTask, ns: Sequence[int], metrics: Sequence[Metric]
+) -> tuple[dict[str, Doubles], dict[str, float]]:
+    """Return the metrics of each list, and those of all lists together.
+
+    Users are measured in blocks, so that temporary arrays stay small.
+
+    Parameters
+    ----------
+    lists : int32 ndarray of shape (n_ranked, N)
+        Recommendations to the users of the task.
+    task : RankingTask
+    ns : sequence of int
+        Lengths, at most N.
+    metrics : sequence of Metric
+
+    Returns
+    -------
+    by_user : dict of str to float64 ndarray of shape (n_ranked,)
+        The metrics that are means over users, and for those of all lists together, the change
+        without each user.
+    overall : dict of str to float
+
+    Raises
+    ------
+    DataError
+        If an own metric does not return one value per user.
+    """
+    split, known = task.split, task.catalogue
+    counts = {n: recommended_counts(lists[:, :n], split.train.n_items) for n in ns}
+    user_metrics = [metric for metric in metrics if metric.scope == "user"]
+    joint_metrics = [metric for metric in metrics if metric.scope == "catalogue"]
+    blocks: dict[str, list[Doubles]] = {
+        f"{metric.name}@{n}": [] for metric in (*user_metrics, *joint_metrics) for n in ns
+    }
+    whole: dict[str, Any] = {}
+    profile: Doubles | None = None
+    if known is not None:
+        whole = {name: getattr(known, name) for name in known.__slots__}
+        profile = known.profile(split.seen, task.users)
+    step = max(1, _BLOCK // lists.shape[1])
+    for start in range(0, len(lists), step):
+        rows = slice(start, start + step)
+        users, n_relevant = task.users[rows], task.n_relevant[rows]
+        hits = hit_matrix(lists[rows], users, task.relevant)
+        for n in ns:
+            top = lists[rows, :n]
+            arrays = whole | {
+                "lists": top,
+                "hits": hits[:, :n],
+                "n_relevant": n_relevant,
+                "profile": None if profile is None else profile[rows],
+            }
+            for metric in user_metrics:
+                values = np.asarray(
+                    metric.function(*(arrays[name] for name in metric.needs)), dtype=np.float64
+                )
+                if values.shape != users.shape:
+                    raise DataError(
+                        f"The metric {metric.name} must return one value per user, shape "
+                        f"{users.shape}; got {values.shape}."
+                    )
+                blocks[f"{metric.name}@{n}"].append(values)
+            for metric in joint_metrics:
+                if metric.influence is not None:
+                    blocks[f"{metric.name}@{n}"].append(metric.influence(top, counts[n]))
+    overall = {f"{m.name}@{n}": float(m.function(counts[n])) for m in joint_metrics for n in ns}
+    return {name: np.concatenate(each) for name, each in blocks.items()}, overall
 
 
-def _labelled(
-    models: Mapping[str, Model | str] | Iterable[Model | str] | str,
-) -> dict[str, Model | str]:
-    if isinstance(models, Mapping):
-        return dict(models)
-    labelled: dict[str, Model | str] = {}
-    for model in [models] if isinstance(models, str) else models:
-        if not isinstance(model, str) and (isinstance(model, type) or not hasattr(model, "name")):
-            raise DataError(f"A model is a name or a model with its parameters; got {model!r}.")
-        label = model if isinstance(model, str) else model.name
-        if label in labelled:
-            raise DataError(
-                f"Two models are called {label!r}; give a mapping with a label for each."
-            )
-        labelled[label] = model
-    return labelled
+def _join(runs: Sequence[Measurement]) -> Measurement:
+    """Join the measurements on several folds, of which a user may be in several.
+
+    Numbers and sums of errors are summed, metrics are means over the user's folds. The influence on
+    a metric of all recommendations is the mean over all folds, as the metric is.
+    """
+    first = runs[0]
+    if len(runs) == 1:
+        return first
+    sums = [pl.when(pl.col(s).count() > 0).then(pl.col(s).sum()).alias(s) for s in _SUMS]
+    influences = list(first.overall)
+    values = (
+        pl.concat([run.values for run in runs])
+        .group_by("user")
+        .agg(
+            *sums,
+            pl.exclude("user", *_SUMS, *influences).mean(),
+            pl.col(influences).sum() / len(runs),
+        )
+        .sort("user")
+        .select(first.values.columns)
+    )
+    # Folds may have different ranges of ratings, and so different bins.
+    histograms = [run.residuals for run in runs if run.residuals is not None]
+    residuals = None
+    if histograms:
+        bins = pl.concat(histograms).group_by("low", "high").agg(pl.col("count").sum())
+        residuals = bins.sort("low", "high")
+    return Measurement(
+        values,
+        {name: sum(run.overall[name] for run in runs) / len(runs) for name in first.overall},
+        residuals,
+        first.steps,
+        sum(run.fit_seconds for run in runs) / len(runs),
+        sum(run.recommend_seconds for run in runs) / len(runs),
+    )

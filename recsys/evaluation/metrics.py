@@ -1,29 +1,33 @@
-"""Metrics of predictions and of lists."""
+"""Metrics of predicted ratings and of recommendations, and the registry of them.
+
+Recommendations are ranked without ties: of equal scores the lower item index has the better rank.
+Users without relevant test items have no ranking metrics, and no mean counts them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from inspect import signature
+from typing import Any, Literal, TypeVar
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from lowrank import truncated_svd
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.evaluation.splits import has_ratings, pair_keys
 
 __all__ = [
+    "METRICS",
     "Catalogue",
-    "DEFINITIONS",
-    "DIRECTIONS",
-    "Hits",
-    "Lists",
-    "RANK",
+    "Metric",
     "average_precision",
     "coverage",
     "diversity",
     "gini",
-    "gini_of_counts",
     "hit_matrix",
     "hit_rate",
     "item_directions",
@@ -35,6 +39,7 @@ __all__ = [
     "recall",
     "reciprocal_rank",
     "recommended_counts",
+    "resolve_metrics",
     "rmse",
 ]
 
@@ -45,61 +50,159 @@ Counts = NDArray[np.integer[Any]]
 Lists = NDArray[np.int32]
 """Recommended items, shape (n_users, N), best first; -1 where a list is shorter than N."""
 
-DEFINITIONS = {
-    "rmse": "square root of the mean squared difference of predicted and actual rating",
-    "mae": "mean absolute difference of predicted and actual rating",
-    "precision": "relevant items among the N recommended, divided by N",
-    "recall": "relevant items among the N recommended, divided by the user's relevant items",
-    "hit_rate": "1 if any of the N recommended items is relevant, else 0",
-    "map": "sum of the precision at the rank of each relevant recommended item, divided by "
-    "min(N, number of the user's relevant items)",
-    "mrr": "1 / rank of the first relevant item among the N recommended, 0 if there is none",
-    "ndcg": "sum of 1 / log2(rank + 1) over relevant recommended items, divided by that sum over "
-    "the ranks 1 to min(N, number of the user's relevant items)",
-    "coverage": "share of the items with training ratings that are recommended to anyone",
-    "novelty": "mean over the recommended items of -log2(share of the users who have rated the "
-    "item in the training part)",
-    "diversity": "mean over the pairs of recommended items of 1 - cosine of who has rated them, "
-    "in the best approximation of rank 32 of the training matrix of ones",
-    "gini": "Gini index of how often each item is recommended: 0 if all are equally often, near 1 "
-    "if a few are always",
-    "popularity_bias": "mean share of users who have rated the recommended items, minus the same "
-    "mean over the items that the user has rated in the training part",
-}
-"""Each metric in words. Values are means over users, but for rmse, mae, coverage and gini."""
+RANK = 32
+"""Rank of the approximation of who rated what, in which the similarity of items is measured."""
 
-DIRECTIONS = {
-    **dict.fromkeys(["rmse", "mae"], -1),
-    **dict.fromkeys(["precision", "recall", "hit_rate", "map", "mrr", "ndcg"], 1),
-    **dict.fromkeys(["coverage", "novelty", "diversity", "gini", "popularity_bias"], 0),
-}
-"""1 where more is better, -1 where less is, 0 where it depends on what is wanted."""
+_TOL = 1e-3  # residual of its singular vectors: no printed digit of a mean depends on it
 
 
-def rmse(predicted: Floats, actual: Floats) -> float:
-    """Root mean squared error, ``sqrt(mean((p - x)^2))``, over ratings and not over users.
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A metric: its function, its definition in words, and whether more is better.
 
-    There are no ranks and so no ties; a user without test ratings adds nothing.
+    Attributes
+    ----------
+    name : str
+    function : callable
+        Returns one value per user, shape (n_users,), NaN for a user without a value. The names of
+        its parameters say what it needs:
+
+        - ``lists``, int32 ndarray of shape (n_users, N): indices of the recommended items, best
+          first, -1 where a list is shorter,
+        - ``hits``, bool ndarray of the same shape: which of them are relevant,
+        - ``n_relevant``, int ndarray of shape (n_users,): number of relevant items,
+        - ``profile``, float64 ndarray of shape (n_users,): see `Catalogue.profile`,
+        - ``popularity``, ``information`` and ``directions`` of the items: see `Catalogue`.
+
+        Of the registry, rmse and mae take predicted and actual ratings and return a number; so do
+        coverage and gini, which take the counts of all recommendations together.
+    definition : str
+    direction : {1, -1, 0}
+        1 where more is better, -1 where less is, 0 where it depends on the application.
+    influence : callable, optional
+        Where the function takes counts: of lists and counts, the change of the metric without each
+        user, shape (n_users,), from which the jackknife makes its interval.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    definition: str
+    direction: int = 1
+    influence: Callable[[Lists, Counts], Doubles] | None = None
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Names of the parameters of the function that have no default."""
+        found = signature(self.function).parameters.values()
+        return tuple(each.name for each in found if each.default is each.empty)
+
+    @property
+    def scope(self) -> Literal["ratings", "catalogue", "user"]:
+        """Whether the value is of ratings, of all recommendations, or a mean over users."""
+        if "predicted" in self.needs:
+            return "ratings"
+        return "user" if self.influence is None else "catalogue"
+
+    @property
+    def uses_catalogue(self) -> bool:
+        """Whether the metric needs a `Catalogue` of the training ratings."""
+        return not _OF_CATALOGUE.isdisjoint(self.needs)
+
+
+_OF_CATALOGUE = {"profile", "popularity", "information", "directions"}
+_OF_LISTS = {"lists", "hits", "n_relevant"}
+METRICS: dict[str, Metric] = {}
+"""All metrics by name."""
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _metric(
+    name: str,
+    definition: str,
+    direction: int = 1,
+    influence: Callable[[Lists, Counts], Doubles] | None = None,
+) -> Callable[[_F], _F]:
+    """Enter a function in `METRICS`."""
+
+    def register(function: _F) -> _F:
+        METRICS[name] = Metric(name, function, definition, direction, influence)
+        return function
+
+    return register
+
+
+MetricLike = str | Metric | Callable[..., Doubles]
+"""A name in `METRICS`, a `Metric`, or a function as `Metric` describes it: more is better."""
+
+
+def resolve_metrics(metrics: Sequence[MetricLike] | None) -> tuple[Metric, ...]:
+    """Return the metrics in the order of the registry, own ones last; None: the registry.
 
     Raises
     ------
     DataError
-        If there is nothing to compare, or the shapes differ.
+        If there is no metric of that name, an own one has the name of another, or needs something
+        else than `Metric` says.
+    """
+    if metrics is None:
+        return tuple(METRICS.values())
+    names, own = set(), {}
+    for each in [metrics] if isinstance(metrics, str | Metric) else metrics:
+        if isinstance(each, str):
+            if each not in METRICS:
+                raise DataError(f"metric must be one of {', '.join(METRICS)}; got {each!r}.")
+            names.add(each)
+            continue
+        if not isinstance(each, Metric):
+            if not callable(each):
+                raise DataError(f"A metric must be a name, a function or a Metric; got {each!r}.")
+            name = getattr(each, "__name__", type(each).__name__)
+            lines = (getattr(each, "__doc__", None) or "").strip().splitlines() or ["own function"]
+            each = Metric(name, each, lines[0])
+        if each.name in METRICS or each.name in own or not each.name.isidentifier():
+            raise DataError(f"An own metric needs a name that is not taken; got {each.name!r}.")
+        unknown = set(each.needs) - _OF_LISTS - _OF_CATALOGUE
+        if unknown:
+            raise DataError(
+                f"The parameters of the metric {each.name} must be among "
+                f"{', '.join(sorted(_OF_LISTS | _OF_CATALOGUE))}; got {', '.join(sorted(unknown))}."
+            )
+        own[each.name] = each
+    return (*(metric for name, metric in METRICS.items() if name in names), *own.values())
+
+
+@_metric("rmse", "square root of the mean squared difference of predicted and actual rating", -1)
+def rmse(predicted: Floats, actual: Floats) -> float:
+    """Return the root mean squared error, ``sqrt(mean((p - x)^2))``, over ratings, not users.
+
+    Raises
+    ------
+    DataError
+        If the arrays are empty, or their shapes differ.
     """
     return float(np.sqrt(np.mean(np.square(_errors(predicted, actual)))))
 
 
+@_metric("mae", "mean absolute difference of predicted and actual rating", -1)
 def mae(predicted: Floats, actual: Floats) -> float:
-    """Mean absolute error, ``mean(|p - x|)``, over ratings and not over users.
-
-    There are no ranks and so no ties; a user without test ratings adds nothing.
+    """Return the mean absolute error, ``mean(|p - x|)``, over ratings, not users.
 
     Raises
     ------
     DataError
-        If there is nothing to compare, or the shapes differ.
+        If the arrays are empty, or their shapes differ.
     """
     return float(np.mean(np.abs(_errors(predicted, actual))))
+
+
+def _errors(predicted: Floats, actual: Floats) -> Doubles:
+    if predicted.shape != actual.shape or not predicted.size:
+        raise DataError(
+            "predicted and actual must have the same, non-zero length; "
+            f"got shapes {predicted.shape} and {actual.shape}."
+        )
+    return np.subtract(predicted, actual, dtype=np.float64)
 
 
 def hit_matrix(lists: Lists, users: Counts, relevant: Ratings) -> Hits:
@@ -108,9 +211,9 @@ def hit_matrix(lists: Lists, users: Counts, relevant: Ratings) -> Hits:
     Parameters
     ----------
     lists : int32 ndarray of shape (n_users, N)
-        Recommended items, -1 where there is none.
+        Recommended items, -1 where a list is shorter.
     users : int ndarray of shape (n_users,)
-        Whose they are.
+        The user of each list.
     relevant : Ratings
         Its pairs are the relevant ones.
 
@@ -128,17 +231,15 @@ def hit_matrix(lists: Lists, users: Counts, relevant: Ratings) -> Hits:
     known = pair_keys(relevant)
     if not len(known):
         return np.zeros(lists.shape, dtype=np.bool_)
-    asked = users[:, None] * np.int64(relevant.n_items) + lists
-    places = np.minimum(np.searchsorted(known, asked), len(known) - 1)
-    hits: Hits = (known[places] == asked) & (lists >= 0)
+    keys = users[:, None] * np.int64(relevant.n_items) + lists
+    places = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+    hits: Hits = (known[places] == keys) & (lists >= 0)
     return hits
 
 
+@_metric("precision", "relevant items among the N recommended, divided by N")
 def precision(hits: Hits) -> Doubles:
-    """Precision at N, ``hits / N``: always divided by N, whatever was recommended or is relevant.
-
-    Ties: of equal scores the lower item index has the better rank, so no rank is shared. Users
-    without relevant items have no value: they are not asked for, and no mean counts them.
+    """Return the precision at N, ``hits / N``, however few items are recommended or relevant.
 
     Parameters
     ----------
@@ -153,11 +254,9 @@ def precision(hits: Hits) -> Doubles:
     return shares
 
 
+@_metric("recall", "relevant items among the N recommended, divided by the user's relevant items")
 def recall(hits: Hits, n_relevant: Counts) -> Doubles:
-    """Recall at N, ``hits / n_relevant``; it cannot reach 1 where more than N are relevant.
-
-    Ties: of equal scores the lower item index has the better rank, so no rank is shared. Users
-    without relevant items have no value: they are not asked for, and no mean counts them.
+    """Return the recall at N, ``hits / n_relevant``; below 1 where more than N are relevant.
 
     Parameters
     ----------
@@ -174,15 +273,9 @@ def recall(hits: Hits, n_relevant: Counts) -> Doubles:
     return shares
 
 
+@_metric("hit_rate", "1 if any of the N recommended items is relevant, else 0")
 def hit_rate(hits: Hits) -> Doubles:
-    """Hit rate at N: 1 for a user with a hit, 0 for a user without.
-
-    Ties: of equal scores the lower item index has the better rank, so no rank is shared. Users
-    without relevant items have no value: they are not asked for, and no mean counts them.
-
-    Parameters
-    ----------
-    hits : bool ndarray of shape (n_users, N)
+    """Return the hit rate at N: 1 for a user with a hit, 0 for a user without.
 
     Examples
     --------
@@ -193,15 +286,17 @@ def hit_rate(hits: Hits) -> Doubles:
     return found
 
 
+@_metric(
+    "map",
+    "sum of the precision at the rank of each relevant recommended item, divided by "
+    "min(N, number of the user's relevant items)",
+)
 def average_precision(hits: Hits, n_relevant: Counts) -> Doubles:
-    """Average precision at N, whose mean over users is MAP.
+    """Return the average precision at N, whose mean over users is MAP.
 
-    ``sum over hits of precision at the hit's rank / min(N, n_relevant)``. So a list with as many
-    hits in front as there can be has 1. (trec_eval and ranx divide by n_relevant also where that
-    is more than N.)
-
-    Ties: of equal scores the lower item index has the better rank, so no rank is shared. Users
-    without relevant items have no value: they are not asked for, and no mean counts them.
+    ``sum over hits of precision at the hit's rank / min(N, n_relevant)``, which is 1 for a list
+    with as many hits in front as possible. (trec_eval and ranx divide by n_relevant also where
+    that is more than N.)
 
     Parameters
     ----------
@@ -216,20 +311,13 @@ def average_precision(hits: Hits, n_relevant: Counts) -> Doubles:
     """
     n = hits.shape[1]
     precisions = np.cumsum(hits, axis=1) / np.arange(1, n + 1)
-    sums = np.where(hits, precisions, 0.0).sum(axis=1)
-    average: Doubles = sums / np.minimum(n, n_relevant)
+    average: Doubles = np.where(hits, precisions, 0.0).sum(axis=1) / np.minimum(n, n_relevant)
     return average
 
 
+@_metric("mrr", "1 / rank of the first relevant item among the N recommended, 0 if there is none")
 def reciprocal_rank(hits: Hits) -> Doubles:
-    """Reciprocal rank at N, whose mean over users is MRR: ``1 / rank of the first hit``, or 0.
-
-    Ties: of equal scores the lower item index has the better rank, so no rank is shared. Users
-    without relevant items have no value: they are not asked for, and no mean counts them.
-
-    Parameters
-    ----------
-    hits : bool ndarray of shape (n_users, N)
+    """Return the reciprocal rank at N, whose mean over users is MRR: ``1 / rank``, or 0.
 
     Examples
     --------
@@ -240,14 +328,16 @@ def reciprocal_rank(hits: Hits) -> Doubles:
     return ranks
 
 
+@_metric(
+    "ndcg",
+    "sum of 1 / log2(rank + 1) over relevant recommended items, divided by that sum over "
+    "the ranks 1 to min(N, number of the user's relevant items)",
+)
 def ndcg(hits: Hits, n_relevant: Counts) -> Doubles:
-    """Normalised discounted cumulative gain at N with gains of 0 and 1.
+    """Return the normalised discounted cumulative gain at N with gains of 0 and 1.
 
     ``DCG = sum over hits of 1 / log2(rank + 1)``, divided by the DCG of the best possible list,
     which has min(N, n_relevant) hits in front.
-
-    Ties: of equal scores the lower item index has the better rank, so no rank is shared. Users
-    without relevant items have no value: they are not asked for, and no mean counts them.
 
     Parameters
     ----------
@@ -271,24 +361,9 @@ def ndcg(hits: Hits, n_relevant: Counts) -> Doubles:
     return gains
 
 
-def _errors(predicted: Floats, actual: Floats) -> Doubles:
-    if predicted.shape != actual.shape or not predicted.size:
-        raise DataError(
-            "Predicted and actual ratings must be as many, and some; "
-            f"got shapes {predicted.shape} and {actual.shape}."
-        )
-    return np.subtract(predicted, actual, dtype=np.float64)
-
-
-RANK = 32
-"""Rank of the approximation of who rated what, in which likeness of items is measured."""
-
-_TOL = 1e-3  # residual of its singular vectors: no digit of a mean that is shown depends on it
-
-
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """What is known of the items from the training part.
+    """Statistics of the items in the training ratings.
 
     Attributes
     ----------
@@ -297,7 +372,7 @@ class Catalogue:
     information : float64 ndarray of shape (n_items,)
         ``-log2(popularity)``; an item that nobody has rated counts as rated by one.
     directions : float64 ndarray of shape (n_items, k)
-        As `item_directions` makes them.
+        See `item_directions`.
     """
 
     popularity: Doubles
@@ -313,7 +388,7 @@ class Catalogue:
         return cls(counts / n_users, information, item_directions(train))
 
     def profile(self, seen: Ratings, users: Counts) -> Doubles:
-        """Return the mean popularity of what users have rated, shape (n_users,).
+        """Return the mean popularity of the items that users have rated, shape (n_users,).
 
         For a user who has rated nothing, it is the mean over all ratings.
         """
@@ -327,150 +402,22 @@ class Catalogue:
         return of_users
 
 
-def coverage(lists: Lists, n_items: int) -> float:
-    """Catalogue coverage: the share of the n_items that is recommended to anyone.
-
-    Ties matter only at the cut, where of equal scores the lower item index gets in; users without
-    relevant test items are not asked for.
-
-    Examples
-    --------
-    >>> coverage(np.array([[0, 1], [0, -1]], dtype=np.int32), 4)
-    0.5
-    """
-    return float(np.count_nonzero(recommended_counts(lists, n_items)) / n_items)
-
-
-def gini(lists: Lists, n_items: int) -> float:
-    """Gini index of the numbers of times that items are recommended.
-
-    With c_1 <= ... <= c_m, the times that each of the m items is, those never included::
-
-        sum_j (2 j - m - 1) c_j / (m sum_j c_j)
-
-    0 if all items are recommended equally often, ``1 - 1 / m`` if one alone is.
-
-    Ties matter only at the cut, where of equal scores the lower item index gets in; users without
-    relevant test items are not asked for.
-
-    Examples
-    --------
-    >>> gini(np.array([[0], [0]], dtype=np.int32), 4)
-    0.75
-    """
-    return gini_of_counts(recommended_counts(lists, n_items))
-
-
-def gini_of_counts(counts: Counts) -> float:
-    """Gini index of counts; 0 where all are 0."""
-    m, total = len(counts), int(counts.sum())
-    if not total:
-        return 0.0
-    weights = 2 * np.arange(1, m + 1, dtype=np.int64) - m - 1
-    return float(np.dot(weights, np.sort(counts)) / (m * total))
-
-
-def novelty(lists: Lists, information: Doubles) -> Doubles:
-    """Mean self-information of each user's recommendations, ``mean(-log2 p_i)``.
-
-    ``p_i`` is the share of users who have rated item i in the training part. NaN for a user
-    without recommendations.
-
-    Ties matter only at the cut, where of equal scores the lower item index gets in; users without
-    relevant test items are not asked for.
-
-    Parameters
-    ----------
-    lists : int32 ndarray of shape (n_users, N)
-    information : float64 ndarray of shape (n_items,)
-
-    References
-    ----------
-    Zhou et al. (2010), "Solving the apparent diversity-accuracy dilemma of recommender systems".
-    """
-    return _list_means(lists, information)
-
-
-def popularity_bias(lists: Lists, popularity: Doubles, profile: Doubles) -> Doubles:
-    """How much more popular each user's recommendations are than what the user has rated.
-
-    ``mean over recommended items of p_i - mean over the user's training items of p_i``, where
-    ``p_i`` is the share of users who have rated item i in the training part: 0 is no bias, 0.1
-    that a recommended item has been rated by a tenth of all users more. NaN for a user without
-    recommendations.
-
-    Ties matter only at the cut, where of equal scores the lower item index gets in; users without
-    relevant test items are not asked for.
-
-    Parameters
-    ----------
-    lists : int32 ndarray of shape (n_users, N)
-    popularity : float64 ndarray of shape (n_items,)
-    profile : float64 ndarray of shape (n_users,)
-        The second mean; see `Catalogue.profile`.
-
-    References
-    ----------
-    Abdollahpouri et al. (2019), "The unfairness of popularity bias in recommendation", section 3,
-    who divide by the second mean where this subtracts it, so that few-rated tastes do not dominate.
-    """
-    return _list_means(lists, popularity) - profile
-
-
-def diversity(lists: Lists, directions: Doubles) -> Doubles:
-    """Intra-list diversity: the mean of ``1 - cosine`` over the pairs of recommended items.
-
-    NaN for a user with fewer than two recommendations. In a formula, over the items i and j of a
-    list of length m, ``sum over i != j of (1 - cos(v_i, v_j)) / (m (m - 1))``.
-
-    Ties matter only at the cut, where of equal scores the lower item index gets in; users without
-    relevant test items are not asked for.
-
-    Parameters
-    ----------
-    lists : int32 ndarray of shape (n_users, N)
-    directions : float64 ndarray of shape (n_items, k)
-        Unit vectors of the items, or zeros, whose cosine with anything is 0.
-
-    Notes
-    -----
-    The sum over the ordered pairs of different items is ``|sum v|^2 - sum |v|^2``, so no pair is
-    looked at.
-
-    References
-    ----------
-    Ziegler et al. (2005), "Improving recommendation lists through topic diversification".
-    """
-    lengths = np.count_nonzero(lists >= 0, axis=1)
-    sizes = np.einsum("ij,ij->i", directions, directions)
-    sums = _list_sums(lists, directions)
-    likeness = np.einsum("ij,ij->i", sums, sums) - _list_sums(lists, sizes[:, None])[:, 0]
-    pairs = lengths * (lengths - 1)
-    nothing = np.full(len(lists), np.nan)
-    means: Doubles = 1 - np.divide(likeness, pairs, out=nothing, where=pairs > 0)
-    return means
-
-
 def item_directions(train: Ratings, k: int = RANK) -> Doubles:
-    """Return unit vectors of the items whose cosines say who is rated by the same users.
+    """Return unit vectors of items whose cosine is high where the same users rated both.
 
     The cosine of the columns of the matrix that is 1 where a user has rated an item, in its best
-    approximation of rank k, which leaves out chance meetings. Where k is the rank or more, it is
-    the plain cosine of co-occurrence, ``|U_i & U_j| / sqrt(|U_i| |U_j|)``.
+    approximation of rank k, which leaves chance co-occurrences out. Where k is the rank or more, it
+    is the plain cosine of co-occurrence, ``|U_i & U_j| / sqrt(|U_i| |U_j|)``.
 
     Returns
     -------
     float64 ndarray of shape (n_items, min(k, n_users, n_items))
         A row of zeros for an item that nobody has rated.
     """
-    import scipy.sparse as sp
-
-    from lowrank import truncated_svd
-
     ones = np.ones(train.n_ratings, dtype=np.float32)
-    who = sp.csr_array((ones, train.indices, train.indptr), shape=train.shape)
-    found = truncated_svd(who, min(k, *train.shape), tol=_TOL, random_state=0)
-    vectors = found.Vt.T.astype(np.float64) * found.s
+    rated_by = sp.csr_array((ones, train.indices, train.indptr), shape=train.shape)
+    svd = truncated_svd(rated_by, min(k, *train.shape), tol=_TOL, random_state=0)
+    vectors = svd.Vt.T.astype(np.float64) * svd.s
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     rated = np.bincount(train.indices, minlength=train.n_items) > 0
     directions: Doubles = np.divide(
@@ -484,18 +431,100 @@ def recommended_counts(lists: Lists, n_items: int) -> NDArray[np.int64]:
     return np.bincount(lists[lists >= 0], minlength=n_items)
 
 
-def _list_means(lists: Lists, values: Doubles) -> Doubles:
+def coverage_influence(lists: Lists, counts: Counts) -> Doubles:
+    """Return minus the share of items that only this user is recommended, shape (n_users,)."""
+    alone = (counts == 1)[lists] & (lists >= 0)
+    changes: Doubles = -np.count_nonzero(alone, axis=1) / len(counts)
+    return changes
+
+
+@_metric(
+    "coverage",
+    "share of the items with training ratings that are recommended to anyone",
+    0,
+    coverage_influence,
+)
+def coverage(counts: Counts) -> float:
+    """Return the catalogue coverage: the share of the items that is recommended to anyone.
+
+    Parameters
+    ----------
+    counts : int ndarray of shape (n_items,)
+        How often each item is recommended, see `recommended_counts`.
+
+    Examples
+    --------
+    >>> coverage(recommended_counts(np.array([[0, 1], [0, -1]], dtype=np.int32), 4))
+    0.5
+    """
+    return float(np.count_nonzero(counts) / len(counts))
+
+
+@_metric(
+    "novelty",
+    "mean over the recommended items of -log2(share of the users who have rated the item in "
+    "the training part)",
+    0,
+)
+def novelty(lists: Lists, information: Doubles) -> Doubles:
+    """Return the mean self-information of each user's recommendations, ``mean(-log2 p_i)``.
+
+    ``p_i`` is the share of users who have rated item i in the training part. NaN for a user
+    without recommendations.
+
+    Parameters
+    ----------
+    lists : int32 ndarray of shape (n_users, N)
+    information : float64 ndarray of shape (n_items,)
+
+    References
+    ----------
+    Zhou et al. (2010), "Solving the apparent diversity-accuracy dilemma of recommender systems".
+    """
     lengths = np.count_nonzero(lists >= 0, axis=1)
-    sums = _list_sums(lists, values[:, None])[:, 0]
-    nothing = np.full(len(lists), np.nan)
-    means: Doubles = np.divide(sums, lengths, out=nothing, where=lengths > 0)
+    sums = _list_sums(lists, information[:, None])[:, 0]
+    return np.divide(sums, lengths, out=np.full(len(lists), np.nan), where=lengths > 0)
+
+
+@_metric(
+    "diversity",
+    "mean over the pairs of recommended items of 1 - cosine of who has rated them, in the "
+    f"best approximation of rank {RANK} of the training matrix of ones",
+    0,
+)
+def diversity(lists: Lists, directions: Doubles) -> Doubles:
+    """Return the intra-list diversity: the mean of ``1 - cosine`` over pairs of recommended items.
+
+    Over the items i and j of a list of length m, ``sum over i != j of (1 - cos(v_i, v_j)) /
+    (m (m - 1))``. NaN for a user with fewer than two recommendations.
+
+    Parameters
+    ----------
+    lists : int32 ndarray of shape (n_users, N)
+    directions : float64 ndarray of shape (n_items, k)
+        Unit vectors of the items, or zeros, whose cosine with anything is 0.
+
+    Notes
+    -----
+    The sum over the ordered pairs of different items is ``|sum v|^2 - sum |v|^2``, so no pair is
+    visited.
+
+    References
+    ----------
+    Ziegler et al. (2005), "Improving recommendation lists through topic diversification".
+    """
+    lengths = np.count_nonzero(lists >= 0, axis=1)
+    sizes = np.einsum("ij,ij->i", directions, directions)
+    sums = _list_sums(lists, directions)
+    similarity = np.einsum("ij,ij->i", sums, sums) - _list_sums(lists, sizes[:, None])[:, 0]
+    pairs = lengths * (lengths - 1)
+    out = np.full(len(lists), np.nan)
+    means: Doubles = 1 - np.divide(similarity, pairs, out=out, where=pairs > 0)
     return means
 
 
 def _list_sums(lists: Lists, values: Doubles) -> Doubles:
     """Sum the rows of `values` over each list, shape (n_users, k)."""
-    import scipy.sparse as sp
-
     given = lists >= 0
     indptr = np.zeros(len(lists) + 1, dtype=np.int64)
     np.cumsum(np.count_nonzero(given, axis=1), out=indptr[1:])
@@ -505,3 +534,90 @@ def _list_sums(lists: Lists, values: Doubles) -> Doubles:
     )
     sums: Doubles = chosen @ values
     return sums
+
+
+def gini_influence(lists: Lists, counts: Counts) -> Doubles:
+    """Return the change of the Gini index without each user, shape (n_users,).
+
+    Without a user, each count of the user's items is one less. Sorted, a count that falls below
+    its equals becomes the first of them: of the t items of a list with the same count, which begins
+    at rank a, the weighted sum loses ``a + (a + 1) + ... + (a + t - 1)``.
+    """
+    n_items = len(counts)
+    ascending = np.sort(counts)
+    weighted = float(np.dot(np.arange(1, n_items + 1, dtype=np.float64), ascending))
+    given = lists >= 0
+    rank_of = (np.searchsorted(ascending, counts) + 1).astype(np.int32)
+    first = np.where(given, rank_of[lists], np.int32(0))
+    first.sort(axis=1)
+    is_first = np.ones(first.shape, dtype=np.bool_)
+    is_first[:, 1:] = first[:, 1:] != first[:, :-1]
+    columns = np.arange(first.shape[1], dtype=np.int32)
+    place_among_equals = columns - np.maximum.accumulate(np.where(is_first, columns, 0), axis=1)
+    lost = (first + place_among_equals) * (first > 0)
+    total = ascending.sum() - np.count_nonzero(given, axis=1)
+    rest = 2 * (weighted - lost.sum(axis=1)) - (n_items + 1) * total
+    after = np.divide(rest, n_items * total, out=np.zeros(len(lists)), where=total > 0)
+    changes: Doubles = after - gini(counts)
+    return changes
+
+
+@_metric(
+    "gini",
+    "Gini index of how often each item is recommended: 0 if all are equally often, near 1 if "
+    "a few are always",
+    0,
+    gini_influence,
+)
+def gini(counts: Counts) -> float:
+    """Return the Gini index of how often each item is recommended.
+
+    With the counts sorted, c_1 <= ... <= c_m, zeros included::
+
+        sum_j (2 j - m - 1) c_j / (m sum_j c_j)
+
+    0 if all items are recommended equally often, or none is; ``1 - 1 / m`` if only one is.
+
+    Parameters
+    ----------
+    counts : int ndarray of shape (n_items,)
+
+    Examples
+    --------
+    >>> gini(np.array([2, 0, 0, 0]))
+    0.75
+    """
+    m, total = len(counts), int(counts.sum())
+    if not total:
+        return 0.0
+    weights = 2 * np.arange(1, m + 1, dtype=np.int64) - m - 1
+    return float(np.dot(weights, np.sort(counts)) / (m * total))
+
+
+@_metric(
+    "popularity_bias",
+    "mean share of users who have rated the recommended items, minus the same mean over the "
+    "items that the user has rated in the training part",
+    0,
+)
+def popularity_bias(lists: Lists, popularity: Doubles, profile: Doubles) -> Doubles:
+    """Return how much more popular recommendations are than the items that the user has rated.
+
+    ``mean over recommended items of p_i - mean over the user's training items of p_i``, where
+    ``p_i`` is the share of users who have rated item i in the training part: 0 is no bias; at 0.1,
+    a tenth of all users more have rated a recommended item. NaN for a user without
+    recommendations.
+
+    Parameters
+    ----------
+    lists : int32 ndarray of shape (n_users, N)
+    popularity : float64 ndarray of shape (n_items,)
+    profile : float64 ndarray of shape (n_users,)
+        The second mean; see `Catalogue.profile`.
+
+    References
+    ----------
+    Abdollahpouri et al. (2019), "The unfairness of popularity bias in recommendation", section 3,
+    who divide by the second mean where this subtracts it, so that few-rated tastes do not dominate.
+    """
+    return novelty(lists, popularity) - profile

@@ -1,286 +1,35 @@
-"""Results of an evaluation."""
+"""Results of an evaluation: values with intervals, tests between models, values of each user."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
 
-from recsys.evaluation.measuring import CATALOGUE, MEANS, RATING, Asked, Run
-from recsys.evaluation.metrics import DIRECTIONS, Doubles
+from recsys.evaluation.metrics import Metric
 from recsys.evaluation.statistics import Ratio, bootstrap, holm, jackknife, percentiles, sign_flip
-
-if TYPE_CHECKING:
-    from recsys.evaluation.experiment import Evaluation, Settings
+from recsys.messages import counted
+from recsys.models.base import Step
 
 __all__ = [
     "INTERVALS",
     "TESTS",
-    "Summary",
+    "Evaluation",
+    "Measurement",
+    "Settings",
+    "SplitInfo",
     "best_model",
-    "joined",
     "named",
     "only",
     "ranking",
     "significantly_worse",
+    "summarize",
 ]
-
-_ERRORS = {"rmse": "squared_error", "mae": "absolute_error"}
-_SUMS = ("relevant", "ratings", *_ERRORS.values())
-_COMPARED = {
-    "metric": pl.String,
-    "kind": pl.String,
-    "n": pl.Int64,
-    "model": pl.String,
-    "other": pl.String,
-    "difference": pl.Float64,
-    "low": pl.Float64,
-    "high": pl.Float64,
-    "p_value": pl.Float64,
-    "adjusted": pl.Float64,
-}
-_MEASURED = {
-    "model": pl.String,
-    "metric": pl.String,
-    "kind": pl.String,
-    "n": pl.Int64,
-    "value": pl.Float64,
-    "low": pl.Float64,
-    "high": pl.Float64,
-    "users": pl.Int64,
-}
-
-
-def joined(runs: Sequence[Run]) -> Run:
-    """Make one run of those on several folds, which a user may be in several times.
-
-    Numbers and sums of errors are summed, metrics are means over the user's folds. What a metric
-    over all recommendations changes by is the mean over all folds, as the metric is.
-    """
-    first = runs[0]
-    if len(runs) == 1:
-        return first
-    changes = [name for name in first.values.columns if name.split("@")[0] in CATALOGUE]
-    rest = [
-        name
-        for name in first.values.columns
-        if name not in ("user", *_SUMS) and name not in changes
-    ]
-    sums = [pl.when(pl.col(s).count() > 0).then(pl.col(s).sum()).alias(s) for s in _SUMS]
-    values = (
-        pl.concat([each.values for each in runs])
-        .group_by("user")
-        .agg(*sums, pl.col(rest).mean(), pl.col(changes).sum() / len(runs))
-        .sort("user")
-        .select(first.values.columns)
-    )
-    return Run(
-        values,
-        {name: _mean([each.overall[name] for each in runs]) for name in first.overall},
-        _joined_residuals([each.residuals for each in runs]),
-        first.steps,
-        _mean([each.fit_seconds for each in runs]),
-        _mean([each.recommend_seconds for each in runs]),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """The frames of an `Evaluation`."""
-
-    table: pl.DataFrame
-    metrics: pl.DataFrame
-    comparisons: pl.DataFrame
-    per_user: pl.DataFrame
-    residuals: pl.DataFrame
-
-    @classmethod
-    def of(cls, runs: Mapping[str, Run], asked: Asked, settings: Settings) -> Summary:
-        """Summarise one run per model."""
-        ratios = {
-            (label, metric): ratio
-            for label, run in runs.items()
-            for metric, ratio in _ratios(run.values, asked).items()
-        }
-        sampled = _sampled(ratios, settings)
-        metrics = _metrics(runs, ratios, sampled, asked, settings)
-        return cls(
-            _table(runs, metrics, asked),
-            metrics,
-            _comparisons(list(runs), ratios, sampled, asked, settings),
-            _per_user(runs),
-            _residuals(runs),
-        )
-
-
-Key = tuple[str, str]  # model, metric
-
-
-@dataclass(frozen=True, slots=True)
-class _Sampled:
-    """Bootstrap replicates of all metrics of all models."""
-
-    replicates: Doubles
-    place: dict[Key, int]
-
-    def of(self, key: Key) -> Doubles:
-        found: Doubles = self.replicates[:, self.place[key]]
-        return found
-
-
-def _ratios(values: pl.DataFrame, asked: Asked) -> dict[str, Ratio]:
-    """Return the metrics that are ratios of sums over users, but for those nobody has."""
-    ratios = {}
-    for kind in RATING:
-        if kind in asked.kinds and values[_ERRORS[kind]].count():
-            above = values[_ERRORS[kind]].to_numpy().astype(np.float64)
-            below = values["ratings"].to_numpy().astype(np.float64)
-            ratios[kind] = Ratio(above, below, np.sqrt if kind == "rmse" else None)
-    for metric in asked.labels(MEANS):
-        if values[metric].count():
-            ratios[metric] = Ratio.mean(values[metric].to_numpy().astype(np.float64))
-    return ratios
-
-
-def _sampled(ratios: Mapping[Key, Ratio], settings: Settings) -> _Sampled | None:
-    if not settings.resamples or not ratios or len(next(iter(ratios.values())).above) < 2:
-        return None
-    replicates = bootstrap(list(ratios.values()), settings.resamples, settings.random_state)
-    return _Sampled(replicates, {key: place for place, key in enumerate(ratios)})
-
-
-def _metrics(
-    runs: Mapping[str, Run],
-    ratios: Mapping[Key, Ratio],
-    sampled: _Sampled | None,
-    asked: Asked,
-    settings: Settings,
-) -> pl.DataFrame:
-    rows = []
-    bounds = None if sampled is None else percentiles(sampled.replicates, settings.confidence)
-    for label, run in runs.items():
-        for kind, n, metric in _named(asked):
-            users = run.values[metric].count() if n else run.values.height
-            row: dict[str, Any] = {"model": label, "metric": metric, "kind": kind, "n": n}
-            if metric in run.overall:
-                value, low, high = run.overall[metric], None, None
-                if settings.resamples and users > 1:
-                    without = run.values[metric].drop_nulls().to_numpy()
-                    low, high = np.clip(jackknife(value, without, settings.confidence), 0, 1)
-            elif (label, metric) in ratios:
-                value, low, high = ratios[label, metric].value, None, None
-                if sampled is not None and bounds is not None:
-                    low, high = (float(x) for x in bounds[:, sampled.place[label, metric]])
-            else:
-                continue
-            rows.append({**row, "value": value, "low": low, "high": high, "users": users})
-    return pl.DataFrame(rows, schema=_MEASURED)
-
-
-def _comparisons(
-    labels: list[str],
-    ratios: Mapping[Key, Ratio],
-    sampled: _Sampled | None,
-    asked: Asked,
-    settings: Settings,
-) -> pl.DataFrame:
-    if sampled is None:
-        return pl.DataFrame(schema=_COMPARED)
-    tests = [
-        (kind, n, metric, one, other)
-        for kind, n, metric in _named(asked)
-        for one, other in combinations(labels, 2)
-        if (one, metric) in ratios and (other, metric) in ratios
-    ]
-    if not tests:
-        return pl.DataFrame(schema=_COMPARED)
-    differences = [_paired(ratios[one, m], ratios[other, m]) for _, _, m, one, other in tests]
-    p_values = sign_flip(np.column_stack(differences), random_state=settings.random_state)
-    tail = (1 - settings.confidence) / 2
-    rows = []
-    for (kind, n, metric, one, other), p_value in zip(tests, p_values, strict=True):
-        replicates = sampled.of((one, metric)) - sampled.of((other, metric))
-        low, high = np.nanquantile(replicates, [tail, 1 - tail])
-        difference = ratios[one, metric].value - ratios[other, metric].value
-        rows.append((metric, kind, n, one, other, difference, low, high, p_value, None))
-    frame = pl.DataFrame(rows, schema=_COMPARED, orient="row")
-    parts = frame.partition_by("metric", maintain_order=True)
-    return pl.concat(
-        part.with_columns(pl.Series("adjusted", holm(part["p_value"].to_numpy()))) for part in parts
-    )
-
-
-def _paired(one: Ratio, other: Ratio) -> Doubles:
-    """Return the difference of each user; 0 for users whom either metric leaves out."""
-    both = (one.below > 0) & (other.below > 0)
-    return np.where(both, one.above - other.above, 0.0)
-
-
-def _table(runs: Mapping[str, Run], metrics: pl.DataFrame, asked: Asked) -> pl.DataFrame:
-    rows = []
-    for label, run in runs.items():
-        mine = metrics.filter(pl.col("model") == label)
-        values = dict(zip(mine["metric"], mine["value"], strict=True))
-        times = {
-            "fit_seconds": run.fit_seconds,
-            "recommend_seconds": run.recommend_seconds,
-            "users": int((run.values["relevant"] > 0).sum()),
-        }
-        rows.append({"model": label, **values, **times})
-    names = [metric for _, _, metric in _named(asked)]
-    schema: dict[str, Any] = {
-        "model": pl.String,
-        **dict.fromkeys([*names, "fit_seconds", "recommend_seconds"], pl.Float64),
-        "users": pl.Int64,
-    }
-    return pl.DataFrame(rows, schema=schema)
-
-
-def _per_user(runs: Mapping[str, Run]) -> pl.DataFrame:
-    return pl.concat(
-        run.values.select(
-            pl.lit(label).alias("model"),
-            *(name for name in run.values.columns if name.split("@")[0] not in CATALOGUE),
-        )
-        for label, run in runs.items()
-    )
-
-
-def _residuals(runs: Mapping[str, Run]) -> pl.DataFrame:
-    schema = {"model": pl.String, "low": pl.Float64, "high": pl.Float64, "count": pl.Int64}
-    found = [
-        run.residuals.select(pl.lit(label).alias("model"), pl.all())
-        for label, run in runs.items()
-        if run.residuals is not None
-    ]
-    return pl.concat(found) if found else pl.DataFrame(schema=schema)
-
-
-def _joined_residuals(parts: Sequence[pl.DataFrame | None]) -> pl.DataFrame | None:
-    """Add up the counts of the same bins; folds may have different ranges of ratings."""
-    known = [part for part in parts if part is not None]
-    if not known:
-        return None
-    together = pl.concat(known).group_by("low", "high").agg(pl.col("count").sum())
-    return together.sort("low", "high")
-
-
-def _named(asked: Asked) -> list[tuple[str, int | None, str]]:
-    """Return kind, N and name of everything that is asked for."""
-    rating = [(kind, None, kind) for kind in asked.kinds if kind in RATING]
-    ranked = [
-        (kind, n, f"{kind}@{n}") for kind in asked.kinds if kind not in RATING for n in asked.ns
-    ]
-    return [*rating, *ranked]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
 
 INTERVALS = (
     "percentile bootstrap over users; coverage and gini: jackknife over users, normal quantiles"
@@ -289,10 +38,291 @@ TESTS = (
     "paired sign-flip test over users, two-sided; adjusted by Holm's method over the pairs of "
     "models of each metric"
 )
+ERRORS = {"rmse": "squared_error", "mae": "absolute_error"}
+_KEY = {"metric": pl.String, "kind": pl.String, "n": pl.Int64}
+_BOUNDS = {"low": pl.Float64, "high": pl.Float64}
+_MEASURED = {"model": pl.String} | _KEY | {"value": pl.Float64} | _BOUNDS | {"users": pl.Int64}
+_COMPARED = (
+    _KEY
+    | {"model": pl.String, "other": pl.String, "difference": pl.Float64}
+    | _BOUNDS
+    | {"p_value": pl.Float64, "adjusted": pl.Float64}
+)
+_RESIDUALS = {"model": pl.String} | _BOUNDS | {"count": pl.Int64}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Settings of an evaluation: what besides models, metrics and data a repetition needs.
+
+    Attributes
+    ----------
+    ns : tuple of int
+        Lengths of the recommendations, increasing.
+    relevant_from : float or None
+        The least rating of a relevant test item; None: all test items are relevant.
+    candidates : int or None
+        Random items that each user's relevant ones are ranked among; None: all unseen items.
+    new : {"drop", "keep"}
+        Treatment of test ratings of users and items without training ratings.
+    resamples : int
+        Bootstrap samples.
+    confidence : float
+        Of the intervals; 1 minus the level of the tests.
+    random_state : int
+        Seed of the candidates, the bootstrap and the tests.
+    """
+
+    ns: tuple[int, ...]
+    relevant_from: float | None
+    candidates: int | None
+    new: Literal["drop", "keep"]
+    resamples: int
+    confidence: float
+    random_state: int
+
+
+@dataclass(frozen=True, slots=True)
+class SplitInfo:
+    """A split without its ratings: method and parameters as in `Split`, description, counts."""
+
+    method: str
+    parameters: dict[str, Any]
+    description: str
+    counts: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """Measurements of one model, on one split or on all folds together.
+
+    Attributes
+    ----------
+    values : polars DataFrame
+        One row per user with test ratings: user, relevant, ratings, squared_error,
+        absolute_error, then the metrics; for those of all recommendations together, the change
+        without the user.
+    overall : dict of str to float
+        The metrics of all recommendations together.
+    residuals : polars DataFrame or None
+        low, high, count: the histogram of predicted minus actual ratings.
+    steps : tuple of Step
+    fit_seconds, recommend_seconds : float
+    """
+
+    values: pl.DataFrame
+    overall: dict[str, float]
+    residuals: pl.DataFrame | None
+    steps: tuple[Step, ...]
+    fit_seconds: float
+    recommend_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Result of `evaluate`.
+
+    A metric is named by its kind, as in `METRICS`, and for recommendations the N: "rmse",
+    "ndcg@10".
+
+    Attributes
+    ----------
+    table : polars DataFrame
+        One row per model: model, rmse, mae, the other metrics, fit_seconds, recommend_seconds
+        (means over folds), users (over whom ranking metrics are means). A metric is null where it
+        does not apply, as rmse and mae of a model that only ranks, or on implicit feedback.
+    metrics : polars DataFrame
+        One row per model and metric that applies: model, metric, kind, n (null for rmse and mae),
+        value, low, high (the confidence interval), users (how many have a value).
+    comparisons : polars DataFrame
+        One row per pair of models and metric that is a ratio of sums over users: metric, kind, n,
+        model, other, difference (model minus other), low, high, p_value, adjusted (by Holm's
+        method, over the pairs of models of the metric).
+    per_user : polars DataFrame
+        One row per model and user with test ratings: model, user, relevant (number of relevant
+        test items), ratings (number of test ratings), squared_error and absolute_error (sums over
+        the latter), and the metrics, null where the user has no value. On several folds, numbers
+        and sums are over all, metrics are the user's means.
+    residuals : polars DataFrame
+        model, low, high, count: the histogram of predicted minus actual ratings.
+    steps : dict of str to tuple of Step
+        The iterations of each model, on the first fold.
+    measured : dict of str to Metric
+        The metrics by kind, own ones included.
+    settings : Settings
+    splits : tuple of SplitInfo
+    counts : dict of str to int
+        Summed over folds: train_ratings, test_ratings; users_evaluated and
+        users_without_test_items (who are left out of the ranking metrics); new_users, new_items,
+        new_ratings (test ratings of users or items without training ratings).
+    fingerprint : str
+        SHA-256 of the training and test ratings of the first split.
+    """
+
+    table: pl.DataFrame
+    metrics: pl.DataFrame
+    comparisons: pl.DataFrame
+    per_user: pl.DataFrame
+    residuals: pl.DataFrame
+    steps: dict[str, tuple[Step, ...]]
+    measured: dict[str, Metric]
+    settings: Settings
+    splits: tuple[SplitInfo, ...]
+    counts: dict[str, int]
+    fingerprint: str
+
+    def __repr__(self) -> str:
+        return (
+            f"<Evaluation: {', '.join(self.table['model'])}; held out: {self.held_out}; "
+            f"{counted(self.counts['test_ratings'], 'test rating')}, "
+            f"{counted(self.counts['users_evaluated'], 'user')}>"
+        )
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(repr(self)[1:-1])}</p>{self.table._repr_html_()}"
+
+    @property
+    def held_out(self) -> str:
+        """The test part in words."""
+        first, folds = self.splits[0], len(self.splits)
+        if folds == 1:
+            return first.description
+        if first.method == "k-fold":
+            seed = first.parameters["random_state"]
+            return f"each of {folds} folds of the ratings in turn, at random (seed {seed})"
+        return f"each of {folds} splits in turn, the first one {first.description}"
+
+
+def value_names(
+    metrics: Sequence[Metric], ns: Sequence[int]
+) -> list[tuple[Metric, int | None, str]]:
+    """Return metric, N and name of each value: of ratings first, then by metric and N."""
+    ratings = [(m, None, m.name) for m in metrics if m.scope == "ratings"]
+    return ratings + [(m, n, f"{m.name}@{n}") for m in metrics if m.scope != "ratings" for n in ns]
+
+
+def summarize(
+    runs: Mapping[str, Measurement], metrics: Sequence[Metric], settings: Settings
+) -> dict[str, pl.DataFrame]:
+    """Return the frames of an `Evaluation` by name, from one measurement per model."""
+    named_values = value_names(metrics, settings.ns)
+    ratios = {
+        (model, name): ratio
+        for model, run in runs.items()
+        for metric, _, name in named_values
+        if (ratio := _ratio(run.values, metric, name)) is not None
+    }
+    replicates: dict[tuple[str, str], Any] = {}
+    if settings.resamples and ratios and len(next(iter(ratios.values())).above) > 1:
+        sampled = bootstrap(list(ratios.values()), settings.resamples, settings.random_state)
+        replicates = dict(zip(ratios, sampled.T, strict=True))
+
+    measured = []
+    for model, run in runs.items():
+        for metric, n, name in named_values:
+            low = high = None
+            users = run.values[name].count() if n else run.values.height
+            if name in run.overall:
+                value = run.overall[name]
+                if settings.resamples and users > 1:
+                    influence = run.values[name].drop_nulls().to_numpy()
+                    low, high = np.clip(jackknife(value, influence, settings.confidence), 0, 1)
+            elif (model, name) in ratios:
+                value = ratios[model, name].value
+                if replicates:
+                    low, high = percentiles(replicates[model, name], settings.confidence)
+            else:
+                continue
+            measured.append((model, name, metric.name, n, value, low, high, users))
+    values = pl.DataFrame(measured, schema=_MEASURED, orient="row")
+
+    rows = []
+    for model, run in runs.items():
+        mine = values.filter(pl.col("model") == model)
+        rows.append(
+            {"model": model}
+            | dict(zip(mine["metric"], mine["value"], strict=True))
+            | {"fit_seconds": run.fit_seconds, "recommend_seconds": run.recommend_seconds}
+            | {"users": int((run.values["relevant"] > 0).sum())}
+        )
+    columns = [*(name for _, _, name in named_values), "fit_seconds", "recommend_seconds"]
+    schema = {"model": pl.String, **dict.fromkeys(columns, pl.Float64), "users": pl.Int64}
+    together = {m.name for m in metrics if m.scope == "catalogue"}
+    return {
+        "table": pl.DataFrame(rows, schema=schema),
+        "metrics": values,
+        "comparisons": _comparisons(list(runs), named_values, ratios, replicates, settings),
+        "per_user": pl.concat(
+            run.values.select(
+                pl.lit(model).alias("model"),
+                *(name for name in run.values.columns if name.split("@")[0] not in together),
+            )
+            for model, run in runs.items()
+        ),
+        "residuals": pl.concat(
+            [
+                pl.DataFrame(schema=_RESIDUALS),
+                *(
+                    run.residuals.select(pl.lit(model).alias("model"), pl.all())
+                    for model, run in runs.items()
+                    if run.residuals is not None
+                ),
+            ]
+        ),
+    }
+
+
+def _ratio(values: pl.DataFrame, metric: Metric, name: str) -> Ratio | None:
+    """Return the metric as a ratio of sums over users; None if it is not one or nobody has it."""
+    column = ERRORS.get(name, name)
+    if metric.scope == "catalogue" or column not in values.columns or not values[column].count():
+        return None
+    above = values[column].to_numpy().astype(np.float64)
+    if metric.scope == "user":
+        return Ratio.mean(above)
+    below = values["ratings"].to_numpy().astype(np.float64)
+    return Ratio(above, below, np.sqrt if name == "rmse" else None)
+
+
+def _comparisons(
+    models: list[str],
+    named_values: list[tuple[Metric, int | None, str]],
+    ratios: Mapping[tuple[str, str], Ratio],
+    replicates: Mapping[tuple[str, str], Any],
+    settings: Settings,
+) -> pl.DataFrame:
+    """Test each metric on each pair of models that have it."""
+    tests = [
+        (metric, n, name, one, other)
+        for metric, n, name in named_values
+        for one, other in combinations(models, 2)
+        if (one, name) in replicates and (other, name) in replicates
+    ]
+    if not tests:
+        return pl.DataFrame(schema=_COMPARED)
+    differences = []
+    for *_, name, one, other in tests:
+        first, second = ratios[one, name], ratios[other, name]
+        both = (first.below > 0) & (second.below > 0)
+        differences.append(np.where(both, first.above - second.above, 0.0))
+    p_values = sign_flip(np.column_stack(differences), random_state=settings.random_state)
+    rows = []
+    for (metric, n, name, one, other), p_value in zip(tests, p_values, strict=True):
+        difference = ratios[one, name].value - ratios[other, name].value
+        low, high = percentiles(
+            replicates[one, name] - replicates[other, name], settings.confidence
+        )
+        rows.append((name, metric.name, n, one, other, difference, low, high, p_value, None))
+    parts = pl.DataFrame(rows, schema=_COMPARED, orient="row").partition_by(
+        "metric", maintain_order=True
+    )
+    return pl.concat(
+        part.with_columns(pl.Series("adjusted", holm(part["p_value"].to_numpy()))) for part in parts
+    )
 
 
 def ranking(found: Evaluation) -> str:
-    """Say what recommendations are chosen from."""
+    """Return in words what recommendations are chosen from."""
     if found.settings.candidates is None:
         return "all items that the user has not rated in the training part"
     return (
@@ -303,13 +333,13 @@ def ranking(found: Evaluation) -> str:
 
 def named(metric: str, found: Evaluation) -> str:
     """Return the name of a metric, marked if it is over sampled candidates."""
-    is_sampled = found.settings.candidates is not None and metric not in ("rmse", "mae")
+    is_sampled = found.settings.candidates is not None and metric not in ERRORS
     return f"{metric} (sampled)" if is_sampled else metric
 
 
 def best_model(found: Evaluation, metric: str) -> str | None:
     """Return the model with the best value; None if neither more nor less is better."""
-    direction = DIRECTIONS[metric.partition("@")[0]]
+    direction = found.measured[metric.partition("@")[0]].direction
     values = found.metrics.filter(pl.col("metric") == metric)
     place = (values["value"] * direction).arg_max() if direction else None
     return None if place is None else str(values["model"][place])
@@ -317,8 +347,7 @@ def best_model(found: Evaluation, metric: str) -> str | None:
 
 def significantly_worse(found: Evaluation) -> set[tuple[str, str]]:
     """Return the (model, metric) pairs that differ significantly from the metric's best model."""
-    level = 1 - found.settings.confidence
-    worse = set()
+    level, worse = 1 - found.settings.confidence, set()
     for row in found.comparisons.filter(pl.col("adjusted") < level).to_dicts():
         best = best_model(found, row["metric"])
         if best in (row["model"], row["other"]):

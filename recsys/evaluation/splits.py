@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.evaluation import splits as leaks
 from recsys.fitted import check_ratings
 
 __all__ = [
@@ -134,11 +133,11 @@ class Split:
             If a pair of user and item is both in the test part and in what a model learns from, a
             user with a history has training ratings, or ratings are on the wrong side of the cut.
         """
-        leaks.refuse_overlap(self.seen, self.test)
+        refuse_overlap(self.seen, self.test)
         if self.history is not None:
-            leaks.refuse_known_users(self.train, self.test)
+            refuse_known_users(self.train, self.test)
         if "cut" in self.parameters:
-            leaks.refuse_future(self.train, self.test, self.parameters["cut"])
+            refuse_future(self.train, self.test, self.parameters["cut"])
 
     def without_new(self) -> Split:
         """Return the split without the users and items that a model cannot know.
@@ -335,11 +334,11 @@ def held_out_users(
     n_held = round(len(eligible) * user_fraction) if 0 < user_fraction < 1 else 0
     if not 0 < n_held < np.count_nonzero(counts):
         raise DataError(
-            "user_fraction must lie between 0 and 1 and leave users for both parts; "
+            "user_fraction must be between 0 and 1 and leave users for both parts; "
             f"got {user_fraction} of {len(eligible):,} users with two ratings or more."
         )
     if not 0 < test_fraction < 1:
-        raise DataError(f"test_fraction must lie between 0 and 1; got {test_fraction}.")
+        raise DataError(f"test_fraction must be between 0 and 1; got {test_fraction}.")
     rng = np.random.default_rng(random_state)
     held = np.zeros(ratings.n_users, dtype=np.bool_)
     held[rng.permutation(eligible)[:n_held]] = True
@@ -369,7 +368,7 @@ def parted(ratings: Ratings, held_out: Mask, method: str, **parameters: Any) -> 
 def _check_parts(n: int, n_test: int | np.integer[Any], fraction: float) -> None:
     if not 0 < n_test < n:
         raise DataError(
-            "test_fraction must lie between 0 and 1 and leave ratings for both parts; "
+            "test_fraction must be between 0 and 1 and leave ratings for both parts; "
             f"got {fraction} of {n:,} ratings."
         )
 

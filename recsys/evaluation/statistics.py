@@ -1,4 +1,4 @@
-"""Confidence intervals and paired tests."""
+"""Confidence intervals and paired tests over users."""
 
 from __future__ import annotations
 
@@ -10,21 +10,16 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recsys.evaluation.metrics import Counts, Doubles, Lists, gini_of_counts
+__all__ = ["FLIPS", "Ratio", "bootstrap", "holm", "jackknife", "percentiles", "sign_flip"]
 
-__all__ = [
-    "FLIPS",
-    "Ratio",
-    "bootstrap",
-    "coverage_without",
-    "gini_without",
-    "holm",
-    "jackknife",
-    "percentiles",
-    "sign_flip",
-]
+Doubles = NDArray[np.float64]
 
-_BLOCK = 2**20  # weights of users at a time: 8 MB
+FLIPS = 9999
+"""Random choices of signs; the least p value is one in 10,000."""
+
+_BLOCK = 2**20  # weights or signs of users at a time: 8 MB
+_SURE = 9.0  # standard deviations that no sum of random signs reaches (below 6e-18)
+_ROUNDING = 1e-5  # of a sum in single precision
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,12 +28,10 @@ class Ratio:
 
     Attributes
     ----------
-    above : float64 ndarray of shape (n_users,)
+    above, below : float64 ndarray of shape (n_users,)
         0 for a user whom the metric leaves out.
-    below : float64 ndarray of shape (n_users,)
-        As well.
     transform : callable, optional
-        Of an array; increasing.
+        An increasing function of an array.
     """
 
     above: Doubles
@@ -63,7 +56,7 @@ class Ratio:
 
 
 def bootstrap(ratios: list[Ratio], resamples: int, random_state: int = 0) -> Doubles:
-    """Resample users; what each metric would have been.
+    """Return metrics of users drawn with replacement; all metrics of the same draws.
 
     Parameters
     ----------
@@ -79,17 +72,18 @@ def bootstrap(ratios: list[Ratio], resamples: int, random_state: int = 0) -> Dou
     """
     n_users = len(ratios[0].above)
     above = np.column_stack([ratio.above for ratio in ratios])
-    below, place = _distinct([ratio.below for ratio in ratios])
+    below, place = np.unique([ratio.below for ratio in ratios], axis=0, return_inverse=True)
     rng = np.random.default_rng(random_state)
     found = np.empty((resamples, len(ratios)))
     step = max(1, _BLOCK // n_users)
     for start in range(0, resamples, step):
-        weights = _weights(rng, min(step, resamples - start), n_users)
-        totals = (weights @ below)[:, place]
+        n = min(step, resamples - start)
+        drawn = rng.integers(0, n_users, (n, n_users)) + np.arange(n)[:, None] * n_users
+        counts = np.bincount(drawn.ravel(), minlength=n * n_users)
+        weights = counts.reshape(n, n_users).astype(np.float64)
+        totals = (weights @ below.T)[:, place.ravel()]
         nothing = np.full(totals.shape, np.nan)
-        found[start : start + step] = np.divide(
-            weights @ above, totals, out=nothing, where=totals > 0
-        )
+        found[start : start + n] = np.divide(weights @ above, totals, out=nothing, where=totals > 0)
     return np.column_stack([ratio.of(found[:, j]) for j, ratio in enumerate(ratios)])
 
 
@@ -100,118 +94,37 @@ def percentiles(replicates: Doubles, confidence: float) -> Doubles:
     return bounds
 
 
-def jackknife(value: float, without: Doubles, confidence: float) -> tuple[float, float]:
-    """Return the interval of a metric from what it changes by without each user in turn.
+def jackknife(value: float, influence: Doubles, confidence: float) -> tuple[float, float]:
+    """Return the interval of a metric from its change when each user is left out.
 
     ``value -+ z se``, with ``se^2 = (n - 1) / n sum (d_u - mean d)^2``.
 
     Parameters
     ----------
     value : float
-    without : float64 ndarray of shape (n_users,)
+    influence : float64 ndarray of shape (n_users,)
         d_u, the metric without the user minus the metric.
     confidence : float
     """
-    n = len(without)
+    n = len(influence)
     if n < 2:
         return float("nan"), float("nan")
-    error = float(np.sqrt((n - 1) * np.var(without)))
+    error = float(np.sqrt((n - 1) * np.var(influence)))
     half = NormalDist().inv_cdf((1 + confidence) / 2) * error
     return value - half, value + half
-
-
-def coverage_without(lists: Lists, counts: Counts) -> Doubles:
-    """How coverage changes without each user: minus the items that nobody else is recommended.
-
-    Parameters
-    ----------
-    lists : int32 ndarray of shape (n_users, N)
-        Of some or all users.
-    counts : int ndarray of shape (n_items,)
-        How often each item is recommended, to all users.
-    """
-    alone = (counts == 1)[lists] & (lists >= 0)
-    changes: Doubles = -np.count_nonzero(alone, axis=1) / len(counts)
-    return changes
-
-
-def gini_without(lists: Lists, counts: Counts) -> Doubles:
-    """How the Gini index changes without each user.
-
-    Without a user, each count of the user's items is one less. Sorted, a count that falls below
-    its equals becomes the first of them: of the t items of a list with the same count, which begins
-    at rank a, the weighted sum loses ``a + (a + 1) + ... + (a + t - 1)``.
-
-    Parameters
-    ----------
-    lists, counts
-        As in `coverage_without`.
-    """
-    n_items = len(counts)
-    before = gini_of_counts(counts)
-    ascending = np.sort(counts)
-    weighted = float(np.dot(np.arange(1, n_items + 1, dtype=np.float64), ascending))
-    given = lists >= 0
-    rank_of = (np.searchsorted(ascending, counts) + 1).astype(np.int32)
-    first = np.where(given, rank_of[lists], np.int32(0))
-    first.sort(axis=1)
-    lost = (first + _place_among_equals(first)) * (first > 0)
-    total = ascending.sum() - np.count_nonzero(given, axis=1)
-    rest = 2 * (weighted - lost.sum(axis=1)) - (n_items + 1) * total
-    after: NDArray[np.float64] = np.divide(
-        rest, n_items * total, out=np.zeros(len(lists)), where=total > 0
-    )
-    return after - before
-
-
-def _place_among_equals(rows: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return the place of each number among its equals, in rows that are sorted."""
-    columns = np.arange(rows.shape[1], dtype=np.int32)
-    is_first = np.ones(rows.shape, dtype=np.bool_)
-    is_first[:, 1:] = rows[:, 1:] != rows[:, :-1]
-    starts = np.maximum.accumulate(np.where(is_first, columns, 0), axis=1)
-    return columns - starts
-
-
-def _weights(rng: np.random.Generator, n_samples: int, n_users: int) -> Doubles:
-    """Return how often each user is drawn in each sample, shape (n_samples, n_users)."""
-    drawn = rng.integers(0, n_users, (n_samples, n_users))
-    drawn += np.arange(n_samples)[:, None] * n_users
-    counts = np.bincount(drawn.ravel(), minlength=n_samples * n_users)
-    return counts.reshape(n_samples, n_users).astype(np.float64)
-
-
-def _distinct(columns: list[Doubles]) -> tuple[Doubles, list[int]]:
-    """Return the different columns, and for each column which of them it is."""
-    kept: list[Doubles] = []
-    places = []
-    for column in columns:
-        same = (i for i, other in enumerate(kept) if np.array_equal(other, column))
-        place = next(same, len(kept))
-        if place == len(kept):
-            kept.append(column)
-        places.append(place)
-    return np.column_stack(kept), places
-
-
-FLIPS = 9999
-"""Random choices of signs; the least p value is one in 10,000."""
-
-_BLOCK = 2**20  # signs at a time
-_SURE = 9.0  # standard deviations that no sum of random signs reaches (below 6e-18)
-_ROUNDING = 1e-5  # of a sum in single precision
 
 
 def sign_flip(differences: Doubles, flips: int = FLIPS, random_state: int = 0) -> Doubles:
     """Return the two-sided p value of each column of differences between two models.
 
-    ``(1 + number of flips with |sum +-d| >= |sum d|) / (1 + flips)``.
+    ``(1 + number of flips with |sum +-d| >= |sum d|) / (1 + flips)``: the paired permutation test,
+    as ``scipy.stats.permutation_test(permutation_type="samples")``, but for all columns with the
+    same signs, as products of matrices.
 
     Parameters
     ----------
     differences : float64 ndarray of shape (n_users, n_tests)
-        Paired: user by user, the same signs are flipped in all columns. 0 for a user to be left
-        out.
+        Paired by user; 0 for a user to be left out.
     flips : int
     random_state : int
 
@@ -233,12 +146,23 @@ def sign_flip(differences: Doubles, flips: int = FLIPS, random_state: int = 0) -
     scale = np.sqrt(np.square(differences).sum(axis=0))
     p_values = np.full(differences.shape[1], 1 / (flips + 1))
     p_values[scale == 0] = 1.0
-    open_ones = np.flatnonzero((scale > 0) & (observed < _SURE * scale))
-    if len(open_ones):
-        units = (differences[:, open_ones] / scale[open_ones]).astype(np.float32)
-        limit = observed[open_ones] / scale[open_ones] - _ROUNDING
-        reached = _count_flips(units, limit, flips, random_state)
-        p_values[open_ones] = (1 + reached) / (1 + flips)
+    undecided = np.flatnonzero((scale > 0) & (observed < _SURE * scale))
+    if not len(undecided):
+        return p_values
+    units = (differences[:, undecided] / scale[undecided]).astype(np.float32)
+    limit = observed[undecided] / scale[undecided] - _ROUNDING
+    n_users, whole = len(units), units.sum(axis=0)
+    rng = np.random.default_rng(random_state)
+    reached = np.zeros(len(undecided), dtype=np.int64)
+    row = 4 * math.ceil(n_users / 32)  # bytes are drawn in fours
+    step = max(1, _BLOCK // n_users)
+    for start in range(0, flips, step):
+        n = min(step, flips - start)
+        bits = np.frombuffer(rng.bytes(n * row), dtype=np.uint8).reshape(n, row)
+        positive = np.unpackbits(bits, axis=1, count=n_users).astype(np.float32)
+        sums = 2 * (positive @ units) - whole
+        reached += np.count_nonzero(np.abs(sums) >= limit, axis=0)
+    p_values[undecided] = (1 + reached) / (1 + flips)
     return p_values
 
 
@@ -262,22 +186,3 @@ def holm(p_values: ArrayLike) -> Doubles:
     adjusted = np.empty_like(p)
     adjusted[order] = np.maximum.accumulate(steps)
     return adjusted
-
-
-def _count_flips(
-    units: NDArray[np.float32], limit: Doubles, flips: int, random_state: int
-) -> NDArray[np.int64]:
-    """Count the random signs under which a column's sum reaches its limit."""
-    n_users = len(units)
-    whole = units.sum(axis=0)
-    rng = np.random.default_rng(random_state)
-    reached = np.zeros(units.shape[1], dtype=np.int64)
-    row = 4 * math.ceil(n_users / 32)  # bytes are drawn in fours
-    step = max(1, _BLOCK // n_users)
-    for start in range(0, flips, step):
-        n = min(step, flips - start)
-        bits = np.frombuffer(rng.bytes(n * row), dtype=np.uint8).reshape(n, row)
-        kept = np.unpackbits(bits, axis=1, count=n_users).astype(np.float32)
-        sums = 2 * (kept @ units) - whole
-        reached += np.count_nonzero(np.abs(sums) >= limit, axis=0)
-    return reached

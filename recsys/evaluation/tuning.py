@@ -20,10 +20,14 @@ import numpy as np
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.evaluation import metrics
-from recsys.evaluation.experiment import evaluate
-from recsys.evaluation.measuring import check_folding, with_history
-from recsys.evaluation.metrics import DIRECTIONS, Counts, Doubles, Hits, mae, rmse
-from recsys.evaluation.ranking import Task
+from recsys.evaluation.experiment import (
+    RankingTask,
+    check_folding,
+    evaluate,
+    measure_lists,
+    with_history,
+)
+from recsys.evaluation.metrics import METRICS, mae, rmse
 from recsys.evaluation.splits import Split, default_split, fingerprint, has_ratings, restricted
 from recsys.fitted import check_ratings
 from recsys.folding import takes_start
@@ -277,7 +281,7 @@ def _search(
 
 
 RATING_METRICS = ("rmse", "mae")
-RANKING_METRICS = tuple(kind for kind, direction in DIRECTIONS.items() if direction > 0)
+RANKING_METRICS = tuple(m.name for m in METRICS.values() if m.direction > 0)
 
 Splitter = Callable[[Ratings], Split]
 """Holds out a validation part of training ratings, as `recsys.time_split` does."""
@@ -907,15 +911,6 @@ MOST_USERS = 500
 _COMPARED_WITH = 5  # complete trials before any is pruned
 _FIRST = 2  # the first sweep after which is looked
 
-_RANKING: Mapping[str, Callable[[Hits, Counts], Doubles]] = {
-    "precision": lambda hits, _: metrics.precision(hits),
-    "recall": metrics.recall,
-    "hit_rate": lambda hits, _: metrics.hit_rate(hits),
-    "map": metrics.average_precision,
-    "mrr": lambda hits, _: metrics.reciprocal_rank(hits),
-    "ndcg": metrics.ndcg,
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Watch:
@@ -953,9 +948,10 @@ class Watch:
         if not n:
             error = metrics.rmse if kind == "rmse" else metrics.mae
             return error(served.predict(test.user_index_of_nonzeros(), test.indices), test.values)
-        task = Task.of(self.split, int(n))
-        hits = metrics.hit_matrix(task.recommend(served), task.users, test)
-        return float(np.mean(_RANKING[kind](hits, task.n_relevant)))
+        task = RankingTask.of(self.split, int(n))
+        lists = task.recommend(served)
+        values, _ = measure_lists(lists, task, [int(n)], [METRICS[kind]])
+        return float(np.mean(values[self.metric]))
 
 
 def is_due(step: Step) -> bool:

@@ -303,7 +303,7 @@ def test_held_out_users_of_implicit_data_are_folded_into_what_can(run, implicit)
         "popular",
     ]
     args = ["evaluate", implicit, "--method", "users", "--model", "random"]
-    assert "cannot take in users that it was not fitted to" in run(*args, code=1).stderr
+    assert "cannot fold in new users" in run(*args, code=1).stderr
 
 
 # compare

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from recsys.evaluation.metrics import DEFINITIONS
 from recsys.evaluation.report import pictures
 from recsys.evaluation.report.pictures import shown_metrics
 from recsys.evaluation.report.tables import (
@@ -32,7 +31,7 @@ from recsys.evaluation.results import (
 from recsys.messages import counted
 
 if TYPE_CHECKING:
-    from recsys.evaluation.experiment import Evaluation
+    from recsys.evaluation.results import Evaluation
 
 __all__ = ["html_report"]
 
@@ -196,7 +195,7 @@ def _repetition(
     if rows:
         yield table(["model", "parameters"], rows)
     kinds = list(dict.fromkeys(found.metrics["kind"]))
-    words = [[escape(kind), escape(DEFINITIONS[kind])] for kind in kinds]
+    words = [[escape(kind), escape(found.measured[kind].definition)] for kind in kinds]
     yield "<details open><summary>Definitions of the metrics</summary>"
     yield f"{table(['metric', 'definition'], words)}</details>"
 

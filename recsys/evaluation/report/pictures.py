@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from recsys.evaluation.measuring import RATING
-from recsys.evaluation.metrics import DEFINITIONS, DIRECTIONS
 from recsys.evaluation.report.charts import (
     Interval,
     Point,
@@ -19,10 +17,10 @@ from recsys.evaluation.report.charts import (
     line_chart,
     scatter_chart,
 )
-from recsys.evaluation.results import named
+from recsys.evaluation.results import ERRORS, named
 
 if TYPE_CHECKING:
-    from recsys.evaluation.experiment import Evaluation
+    from recsys.evaluation.results import Evaluation
 
 __all__ = [
     "activity",
@@ -50,7 +48,7 @@ def intervals(found: Evaluation) -> Iterator[str]:
         rows = [
             Interval(r["model"], places[r["model"]], r["value"], r["low"], r["high"]) for r in mine
         ]
-        charts.append(interval_chart(f"{named(metric, found)}{_hint(metric)}", rows))
+        charts.append(interval_chart(f"{named(metric, found)}{_hint(found, metric)}", rows))
     yield from _section("Intervals", charts)
 
 
@@ -66,8 +64,10 @@ def lengths(found: Evaluation) -> Iterator[str]:
                 found, found.metrics.filter(pl.col("kind") == kind).sort("n", maintain_order=True)
             ).items()
         }
-        title = f"{named(kind.replace('_', ' '), found)}{_hint(kind)}"
-        charts.append(line_chart(title, series, "N", from_zero=DIRECTIONS[kind] > 0, log=True))
+        title = f"{named(kind.replace('_', ' '), found)}{_hint(found, kind)}"
+        charts.append(
+            line_chart(title, series, "N", from_zero=found.measured[kind].direction > 0, log=True)
+        )
     yield from _section("By length of the recommendations", charts, found)
 
 
@@ -154,7 +154,7 @@ def shown_metrics(found: Evaluation) -> list[str]:
     """Return the metrics of ratings, and those of the longest recommendations."""
     n = found.settings.ns[-1]
     known = set(found.metrics["metric"])
-    names = [*RATING, *(f"{kind}@{n}" for kind in DEFINITIONS if kind not in RATING)]
+    names = [*ERRORS, *(f"{kind}@{n}" for kind in found.measured if kind not in ERRORS)]
     return [name for name in names if name in known]
 
 
@@ -189,7 +189,7 @@ def _legend(places: Mapping[str, int]) -> str:
 
 def _ranked_kinds(found: Evaluation) -> list[str]:
     known = set(found.metrics["kind"])
-    return [kind for kind in DEFINITIONS if kind in known and kind not in RATING]
+    return [kind for kind in found.measured if kind in known and kind not in ERRORS]
 
 
 def _places(found: Evaluation) -> dict[str, int]:
@@ -205,5 +205,5 @@ def _rows_by_model(found: Evaluation, frame: pl.DataFrame) -> dict[str, list[dic
     return rows
 
 
-def _hint(metric: str) -> str:
-    return {1: " ↑", -1: " ↓", 0: ""}[DIRECTIONS[metric.partition("@")[0]]]
+def _hint(found: Evaluation, metric: str) -> str:
+    return {1: " ↑", -1: " ↓", 0: ""}[found.measured[metric.partition("@")[0]].direction]

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from recsys.evaluation.metrics import DIRECTIONS
 from recsys.evaluation.results import named
 
 if TYPE_CHECKING:
-    from recsys.evaluation.experiment import Evaluation
+    from recsys.evaluation.results import Evaluation
 
 __all__ = ["comparison_table", "facts_table", "metric_table", "plain", "table", "values_table"]
 
@@ -61,7 +60,7 @@ def metric_table(found: Evaluation, metrics: Sequence[str], worse: set[tuple[str
     cells = {(row["model"], row["metric"]): row for row in found.metrics.to_dicts()}
     rows = []
     for metric in metrics:
-        direction = DIRECTIONS[metric.partition("@")[0]]
+        direction = found.measured[metric.partition("@")[0]].direction
         mine = {label: cells[label, metric] for label in labels if (label, metric) in cells}
         best = max((row["value"] * direction for row in mine.values()), default=0.0)
         row = [f'{escape(named(metric, found))} <span class="arrow">{_ARROWS[direction]}</span>']

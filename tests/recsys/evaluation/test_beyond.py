@@ -11,14 +11,15 @@ from recsys.data.ratings import Ratings
 from recsys.evaluation.metrics import (
     Catalogue,
     coverage,
+    coverage_influence,
     diversity,
     gini,
+    gini_influence,
     item_directions,
     novelty,
     popularity_bias,
     recommended_counts,
 )
-from recsys.evaluation.statistics import coverage_without, gini_without
 
 NAN = np.nan
 
@@ -65,17 +66,17 @@ def test_a_user_without_ratings_is_compared_with_all_ratings():
 
 def test_coverage_and_gini_by_hand():
     lists = np.array([[0, 1], [0, 2], [0, -1]], dtype=np.int32)
-    assert coverage(lists, 5) == 3 / 5
+    assert coverage(recommended_counts(lists, 5)) == 3 / 5
     # sorted counts 0, 0, 1, 1, 3 with weights -4, -2, 0, 2, 4
-    assert gini(lists, 5) == (2 * 1 + 4 * 3) / (5 * 5)
-    assert gini(np.array([[0], [1]], dtype=np.int32), 2) == 0
-    assert gini(np.array([[-1]], dtype=np.int32), 2) == 0
+    assert gini(recommended_counts(lists, 5)) == (2 * 1 + 4 * 3) / (5 * 5)
+    assert gini(recommended_counts(np.array([[0], [1]], dtype=np.int32), 2)) == 0
+    assert gini(recommended_counts(np.array([[-1]], dtype=np.int32), 2)) == 0
 
 
 def test_gini_is_the_mean_difference_of_all_pairs(lists):
     counts = np.bincount(lists[lists >= 0], minlength=20)
     differences = np.abs(counts[:, None] - counts).mean()
-    assert gini(lists, 20) == pytest.approx(differences / (2 * counts.mean()))
+    assert gini(recommended_counts(lists, 20)) == pytest.approx(differences / (2 * counts.mean()))
 
 
 def cooccurrence(ratings, i, j):
@@ -95,9 +96,9 @@ def test_diversity_is_the_mean_over_pairs_where_the_rank_is_full(ratings, lists)
     kept = ratings.take(ratings.indices != 3)  # an item that nobody has rated
     found = diversity(lists, item_directions(kept))
     for row, value in zip(lists, found, strict=True):
-        likeness = [cooccurrence(kept, i, j) for i, j in combinations(row[row >= 0], 2)]
-        if likeness:
-            assert value == pytest.approx(1 - np.mean(likeness), abs=1e-5)
+        similarity = [cooccurrence(kept, i, j) for i, j in combinations(row[row >= 0], 2)]
+        if similarity:
+            assert value == pytest.approx(1 - np.mean(similarity), abs=1e-5)
         else:
             assert np.isnan(value)
 
@@ -112,9 +113,13 @@ def test_directions_are_those_of_the_best_approximation(ratings):
 
 
 @pytest.mark.parametrize(
-    ("metric", "without"), [(coverage, coverage_without), (gini, gini_without)]
+    ("metric", "influence"), [(coverage, coverage_influence), (gini, gini_influence)]
 )
-def test_what_is_lost_without_each_user(lists, metric, without):
-    rest = np.array([metric(np.delete(lists, user, axis=0), 20) for user in range(30)])
-    found = without(lists, recommended_counts(lists, 20))
-    np.testing.assert_allclose(found, rest - metric(lists, 20), atol=1e-12)
+def test_the_influence_is_the_change_without_each_user(lists, metric, influence):
+    counts = recommended_counts(lists, 20)
+    rest = [
+        metric(recommended_counts(np.delete(lists, user, axis=0), 20)) for user in range(len(lists))
+    ]
+    np.testing.assert_allclose(
+        influence(lists, counts), rest - np.float64(metric(counts)), atol=1e-12
+    )

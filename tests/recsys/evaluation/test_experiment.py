@@ -10,16 +10,17 @@ import recsys.topn
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.evaluation import (
-    DEFINITIONS,
+    METRICS,
+    Metric,
     Split,
     evaluate,
     held_out_users,
     k_fold,
     random_split,
-    ranking,
     sample_candidates,
     split_from_pair,
 )
+from recsys.evaluation.experiment import draw_items
 from recsys.evaluation.statistics import holm, sign_flip
 from recsys.models.als import ALS
 from recsys.models.baselines import Bias, Popular, Random
@@ -228,15 +229,15 @@ def test_bad_questions_are_refused(split):
         evaluate(["popular"], Split(split.train, nothing))
     with pytest.raises(DataError, match="There is no model 'populer'; did you mean 'popular'"):
         evaluate(["populer"], split)
-    with pytest.raises(DataError, match="There is no metric 'auc'; there are rmse, mae"):
+    with pytest.raises(DataError, match="metric must be one of rmse, mae"):
         evaluate(["popular"], split, metrics=["auc"])
     with pytest.raises(DataError, match="new must be 'drop' or 'keep'; got 'ask'"):
         evaluate(["popular"], split, new="ask")
-    with pytest.raises(DataError, match="confidence must lie between 0 and 1; got 95"):
+    with pytest.raises(DataError, match="confidence must be between 0 and 1; got 95"):
         evaluate(["popular"], split, confidence=95)
     with pytest.raises(DataError, match="resamples must not be negative; got -1"):
         evaluate(["popular"], split, resamples=-1)
-    with pytest.raises(DataError, match="There are no models to evaluate"):
+    with pytest.raises(DataError, match="models must hold at least one model"):
         evaluate([], split)
     with pytest.raises(DataError, match="There are no splits to evaluate on"):
         evaluate(["popular"], [])
@@ -272,7 +273,7 @@ def test_errors_of_users_make_up_the_error(split):
 def test_pairs_of_models_are_compared(split):
     found = evaluate(["bias", "popular", "random"], split, n=5)
     compared = found.comparisons
-    assert set(compared["kind"]) == set(DEFINITIONS) - {"coverage", "gini"}
+    assert set(compared["kind"]) == set(METRICS) - {"coverage", "gini"}
     assert compared.filter(kind="ndcg").select("model", "other").rows() == [
         ("bias", "popular"),
         ("bias", "random"),
@@ -352,7 +353,7 @@ def test_held_out_users_are_folded_in(split):
 
 
 def test_models_that_cannot_fold_users_in_are_refused(split):
-    with pytest.raises(DataError, match=r"The rigid model cannot take in users .*: als, .*bias"):
+    with pytest.raises(DataError, match=r"The rigid model cannot fold in .*: als, .*bias"):
         evaluate([Rigid()], held_out_users(split.train, 0.3))
 
 
@@ -384,7 +385,7 @@ def test_sampled_candidates_are_ranked_among_themselves(split, model):
 
 def test_candidates_of_many_items_are_drawn_by_trial():
     rated = np.arange(0, 2000, 2, dtype=np.int32)
-    drawn = ranking._draw(np.random.default_rng(0), 20_000, 500, rated)
+    drawn = draw_items(np.random.default_rng(0), 20_000, 500, rated)
     assert len(set(drawn.tolist())) == 500
     assert not set(drawn.tolist()) & set(rated.tolist())
     assert abs(drawn.mean() - 10_500) < 1000
@@ -422,5 +423,50 @@ def test_what_is_no_split_is_refused(given):
 
 @pytest.mark.parametrize("model", [Recommender("popular"), Popular, 5])
 def test_what_is_no_model_is_refused(split, model):
-    with pytest.raises(DataError, match="A model is a name or a model with its parameters; got"):
+    with pytest.raises(DataError, match="A model is a name or a model object; got"):
         evaluate([model], split)
+
+
+def test_own_metrics_are_measured_as_those_of_the_registry(split):
+    def first(hits):
+        """Whether the first recommendation is relevant."""
+        return hits[:, 0]
+
+    def share(lists, n_relevant, cutoff=3):
+        return np.where(n_relevant > 1, (lists < cutoff).mean(axis=1), np.nan)
+
+    share_metric = Metric("share", share, "share of three items", direction=0)
+    found = evaluate(
+        ["popular", "bias"], split, n=[1, 3], metrics=[first, "precision", share_metric]
+    )
+    assert found.table.columns[1:7] == [
+        f"{name}@{n}" for name in ("precision", "first", "share") for n in (1, 3)
+    ]
+    assert found.table["first@3"].to_list() == found.table["precision@1"].to_list()
+    assert found.measured["first"].definition == "Whether the first recommendation is relevant."
+    assert {"first@1", "share@3"} <= set(found.comparisons["metric"])
+    known = found.per_user.filter(pl.col("relevant") == 1)
+    assert known["share@3"].is_null().all()
+    assert known.height
+
+
+@pytest.mark.parametrize(
+    ("metric", "message"),
+    [
+        ("nothing", "metric must be one of rmse, mae, precision"),
+        (5, "A metric must be a name, a function or a Metric; got 5"),
+        (lambda hits: hits[:, 0], "An own metric needs a name that is not taken; got '<lambda>'"),
+        (METRICS["recall"], "An own metric needs a name that is not taken; got 'recall'"),
+        (Metric("x", lambda lists, titles: lists, ""), "The parameters of the metric x must be"),
+        (Metric("x", lambda hits: hits, ""), "The metric x must return one value per user"),
+    ],
+)
+def test_metrics_that_cannot_be_measured(split, metric, message):
+    with pytest.raises(DataError, match=message):
+        evaluate(["popular"], split, n=3, metrics=[metric])
+
+
+def test_an_evaluation_is_a_table_in_a_notebook(split):
+    page = evaluate({"a<b": "popular"}, split, n=2, metrics=["ndcg"], resamples=0)._repr_html_()
+    assert "<table" in page
+    assert "a<b" not in page

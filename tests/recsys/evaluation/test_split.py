@@ -281,7 +281,7 @@ def test_times_are_needed(ratings, method):
 def test_bad_requests_by_time_are_refused(timed):
     with pytest.raises(DataError, match="k must be at least 1; got 0"):
         leave_last_split(timed, 0)
-    with pytest.raises(DataError, match="test_fraction must lie between 0 and 1"):
+    with pytest.raises(DataError, match="test_fraction must be between 0 and 1"):
         time_split(timed, 1.5)
     with pytest.raises(DataError, match="A cut at 0 leaves one part empty: the times"):
         time_split(timed, cut=0)
@@ -344,7 +344,7 @@ def test_held_out_users_with_training_ratings_are_caught(ratings):
 @pytest.mark.parametrize(("users", "tested"), [(0, 0.2), (1, 0.2), (0.2, 0), (0.2, 1)])
 def test_bad_shares_of_users_are_refused(ratings, users, tested):
     name = "user_fraction" if users in (0, 1) else "test_fraction"
-    with pytest.raises(DataError, match=f"{name} must lie between 0 and 1"):
+    with pytest.raises(DataError, match=f"{name} must be between 0 and 1"):
         held_out_users(ratings, users, tested)
 
 

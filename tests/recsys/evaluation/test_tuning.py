@@ -202,7 +202,7 @@ def test_held_out_users_validate(ratings, metric):
     model = make_model("als", **found.parameters, threads=1)
     table = evaluate([model], by_users(ratings), 5, new="drop").table
     assert table[metric][0] == pytest.approx(found.best.value, rel=1e-12)
-    with pytest.raises(DataError, match="The implicit-bpr model cannot take in users"):
+    with pytest.raises(DataError, match="The implicit-bpr model cannot fold in new users"):
         quick("implicit-bpr", ratings, metric="ndcg@5", validation=by_users)
 
 
