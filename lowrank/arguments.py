@@ -10,14 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lowrank.operators import CentredDenseOperator, DenseOperator, ProductOperator, SparseOperator
+from lowrank.operators import (
+    CentredDenseOperator,
+    DenseOperator,
+    MatrixOperator,
+    ProductOperator,
+    SparseOperator,
+)
 from lowrank.solvers import SOLVERS, choose_method
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
     from scipy.sparse import sparray, spmatrix
-
-    from lowrank.operators import MatrixOperator
 
     SparseLike = sparray | spmatrix
     MatrixLike = ArrayLike | SparseLike
@@ -70,6 +74,7 @@ def validated(A: Any, k: Any, method: Any, tol: Any, center: Any, random_state: 
         One sentence each: what must be, and what it is.
     """
     matrix = as_operator(A)
+    matrix.passes = 0
     k = checked_rank(k, min(matrix.shape))
     tol = _checked_tol(tol, matrix.dtype)
     rng = checked_generator(random_state)
@@ -117,6 +122,8 @@ def as_operator(A: Any) -> MatrixOperator:
     from scipy import sparse
     from scipy.sparse.linalg import LinearOperator
 
+    if isinstance(A, MatrixOperator):
+        return A
     if isinstance(A, LinearOperator):
         return ProductOperator(A, _working_dtype(A.dtype))
     if sparse.issparse(A):

@@ -188,7 +188,7 @@ class DenseOperator(MatrixOperator):
 
     def __init__(self, array: FloatArray) -> None:
         super().__init__((array.shape[0], array.shape[1]), array.dtype, _peak(array))
-        self._array = array
+        self.array = array
 
     def centred(self, row: FloatArray) -> CentredDenseOperator:
         """Return the operator of A - 1 row', for a row vector of shape (n_columns,)."""
@@ -197,7 +197,7 @@ class DenseOperator(MatrixOperator):
     def distance_to_row(self, row: FloatArray) -> float:
         """Return ||A - 1 row'||_F."""
         wide = row.astype(np.float64)
-        blocks = ((self._array[part] - wide).ravel() for part in self._blocks())
+        blocks = ((self.array[part] - wide).ravel() for part in self._blocks())
         return float(np.sqrt(sum((_squares(block) for block in blocks), start=0.0)))
 
     def _blocks(self) -> Iterator[slice]:
@@ -207,21 +207,21 @@ class DenseOperator(MatrixOperator):
 
     def column_means(self) -> NDArray[np.float64]:
         """Return the mean of each column."""
-        sums: NDArray[np.float64] = self._array.sum(axis=0, dtype=np.float64)
+        sums: NDArray[np.float64] = self.array.sum(axis=0, dtype=np.float64)
         return sums / max(1, self.shape[0])
 
     def scaled(self, factor: float) -> DenseOperator:
         """Return the operator of factor * A."""
-        return DenseOperator(self._array * self.dtype.type(factor))
+        return DenseOperator(self.array * self.dtype.type(factor))
 
     def _matmat(self, X: FloatArray) -> FloatArray:
-        return self._array @ X
+        return self.array @ X
 
     def _rmatmat(self, Y: FloatArray) -> FloatArray:
-        return self._array.T @ Y
+        return self.array.T @ Y
 
     def _toarray(self) -> FloatArray:
-        return self._array
+        return self.array
 
 
 class SparseOperator(MatrixOperator):
@@ -239,18 +239,18 @@ class SparseOperator(MatrixOperator):
 
     def __init__(self, csr: Any) -> None:
         super().__init__((csr.shape[0], csr.shape[1]), csr.dtype, _peak(csr.data))
-        self._csr = csr
+        self.csr = csr
 
     def frobenius_norm(self) -> float:
         """Return the Frobenius norm, accumulated in float64."""
-        data = self._csr.data
+        data = self.csr.data
         parts = (data[i : i + _CHUNK].astype(np.float64) for i in range(0, data.size, _CHUNK))
         return math.sqrt(sum((_squares(part) for part in parts), start=0.0))
 
     def distance_to_row(self, row: FloatArray) -> float:
         """Return ||A - 1 row'||_F as a sum of squares, stored entries and zeros apart."""
         offset = row.astype(np.float64)
-        data, columns = self._csr.data, self._csr.indices
+        data, columns = self.csr.data, self.csr.indices
         stored = 0.0
         for start in range(0, data.size, _CHUNK):
             part = slice(start, start + _CHUNK)
@@ -261,13 +261,13 @@ class SparseOperator(MatrixOperator):
 
     def column_means(self) -> NDArray[np.float64]:
         """Return the mean of each column, zeros counted."""
-        columns = self._csr.indices
-        sums = np.bincount(columns, weights=self._csr.data, minlength=self.shape[1])
+        columns = self.csr.indices
+        sums = np.bincount(columns, weights=self.csr.data, minlength=self.shape[1])
         return sums / max(1, self.shape[0])
 
     def scaled(self, factor: float) -> SparseOperator:
         """Return the operator of factor * A."""
-        return SparseOperator(self._csr * self.dtype.type(factor))
+        return SparseOperator(self.csr * self.dtype.type(factor))
 
     def _matmat(self, X: FloatArray) -> FloatArray:
         return kernels.csr_matmat(*self._rows, X)
@@ -277,15 +277,15 @@ class SparseOperator(MatrixOperator):
 
     @cached_property
     def _rows(self) -> kernels.CsrArrays:
-        return kernels.csr_arrays(self._csr)
+        return kernels.csr_arrays(self.csr)
 
     @cached_property
     def _columns(self) -> kernels.CsrArrays:
         """The transpose in CSR form: a copy of the entries, but products that only gather."""
-        return kernels.csr_arrays(self._csr.T.tocsr())
+        return kernels.csr_arrays(self.csr.T.tocsr())
 
     def _toarray(self) -> FloatArray:
-        array: FloatArray = self._csr.toarray()
+        array: FloatArray = self.csr.toarray()
         return array
 
 
@@ -309,7 +309,7 @@ class ProductOperator(MatrixOperator):
 
     def __init__(self, linear_operator: Any, dtype: np.dtype[Any]) -> None:
         super().__init__((linear_operator.shape[0], linear_operator.shape[1]), dtype)
-        self._operator = linear_operator
+        self.operator = linear_operator
 
     def distance_to_row(self, row: FloatArray) -> None:
         """Return None: the entries are not known."""
@@ -322,14 +322,14 @@ class ProductOperator(MatrixOperator):
 
     def scaled(self, factor: float) -> ProductOperator:
         """Return the operator of factor * A."""
-        return ProductOperator(factor * self._operator, self.dtype)
+        return ProductOperator(factor * self.operator, self.dtype)
 
     def _matmat(self, X: FloatArray) -> FloatArray:
-        return self._checked(self._operator.matmat(X), "A @ X")
+        return self._checked(self.operator.matmat(X), "A @ X")
 
     def _rmatmat(self, Y: FloatArray) -> FloatArray:
         try:
-            product = self._operator.rmatmat(Y)
+            product = self.operator.rmatmat(Y)
         except (NotImplementedError, TypeError) as error:  # what SciPy raises without an adjoint
             message = f"A is a LinearOperator that needs rmatvec or rmatmat, and has none: {error}"
             raise TypeError(message) from error

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from scipy import sparse
 from scipy.special import gammaln
 
-from lowrank.arguments import as_operator, checked_generator
+from lowrank.arguments import as_operator, checked_generator, safe_exponent
+from lowrank.errors import ArgumentError, ArgumentTypeError
+from lowrank.operators import DenseOperator, ProductOperator, SparseOperator
 from lowrank.samples import SparseSamples
 from lowrank.svd import truncated_svd
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import ArrayLike, NDArray
+
+    from lowrank.arguments import MatrixLike, RandomStateLike
+    from lowrank.operators import Float64Array, MatrixOperator
 
 __all__ = [
     "RULES",
+    "Rule",
     "bi_cross_validation",
     "choose_rank",
     "cumulative_energy",
@@ -31,8 +40,14 @@ __all__ = [
     "whole_spectrum",
 ]
 
+_LARGEST_GRAM = 5000  # smaller side up to which a sparse matrix's whole spectrum is computed
+_MOST_RANKS = 50  # ranks that "parallel", "cv", "elbow" and "profile" look at
+_PERMUTATIONS = 20
+_QUANTILE = 0.95  # of the permuted singular values, which a real one must exceed
+_FOLDS = 3  # into which rows and columns are split: 9 held-out blocks
 
-def cumulative_energy(s: ArrayLike, total: float | None = None) -> NDArray[np.float64]:
+
+def cumulative_energy(s: ArrayLike, total: float | None = None) -> Float64Array:
     """Return the share of the energy in the first 1, 2, ... singular values.
 
     Parameters
@@ -64,7 +79,12 @@ def cumulative_energy(s: ArrayLike, total: float | None = None) -> NDArray[np.fl
     spectrum = _checked_spectrum(s)
     scale = float(spectrum.max(initial=0.0)) or 1.0
     energy = np.cumsum((spectrum / scale) ** 2)
-    whole = _checked_total(total, scale, energy)
+    known = float(energy[-1]) if energy.size else 0.0
+    whole = known if total is None else float(total) / scale / scale
+    if not known * (1 - 1e-5) <= whole < np.inf:  # float32 spectra are rounded
+        raise ArgumentError(
+            f"total must be at least sum s^2 = {known * scale * scale:.6g}; got {total}."
+        )
     return np.minimum(energy / whole, 1.0) if whole > 0 else np.ones_like(energy)
 
 
@@ -96,15 +116,15 @@ def rank_for_energy(s: ArrayLike, fraction: float, total: float | None = None) -
     2
     """
     if not 0.0 <= fraction <= 1.0:
-        raise ValueError(f"fraction must be between 0 and 1; got {fraction}.")
+        raise ArgumentError(f"fraction must be between 0 and 1; got {fraction}.")
     shares = cumulative_energy(s, total)
     if fraction == 0.0 or shares.size == 0:
         return 0
     wanted = fraction - 4 * np.finfo(np.float64).eps * shares.size  # sums are rounded
     if shares[-1] < wanted:
-        raise ValueError(
-            f"fraction must be at most {shares[-1]:.4f}, what these {shares.size} singular values "
-            f"carry; got {fraction}: compute more of them."
+        raise ArgumentError(
+            f"fraction must be at most {shares[-1]:.4f}, the share of these {shares.size} singular "
+            f"values; got {fraction}: compute more of them."
         )
     return int(np.argmax(shares >= wanted)) + 1
 
@@ -112,8 +132,8 @@ def rank_for_energy(s: ArrayLike, fraction: float, total: float | None = None) -
 def elbow(s: ArrayLike) -> int:
     """Return the number of singular values before the elbow of the scree curve.
 
-    The elbow is the point that lies furthest below the straight line from the first to the last
-    point (the chord); k is the number of values before it. A curve that nowhere sags below its
+    The elbow is the point furthest below the straight line from the first to the last point (the
+    chord); k is the number of values before it. A curve that nowhere sags below its
     chord has no elbow, and k is its length.
 
     Parameters
@@ -179,7 +199,7 @@ def noise_threshold(s: ArrayLike, level: float) -> int:
     2
     """
     if not level >= 0.0:
-        raise ValueError(f"level must not be negative; got {level}.")
+        raise ArgumentError(f"level must not be negative; got {level}.")
     return int(np.sum(_checked_spectrum(s) > level))
 
 
@@ -223,75 +243,66 @@ def profile_likelihood(s: ArrayLike) -> int:
     return int(np.argmin(pooled)) + 1
 
 
-def _spread(values: NDArray[np.float64]) -> float:
+def _spread(values: Float64Array) -> float:
     return float(np.sum((values - values.mean()) ** 2))
 
 
-def _checked_spectrum(s: ArrayLike) -> NDArray[np.float64]:
+def _checked_spectrum(s: ArrayLike) -> Float64Array:
     spectrum = np.asarray(s, dtype=np.float64)
     if spectrum.ndim != 1:
-        raise ValueError(f"s must be one-dimensional; got shape {spectrum.shape}.")
+        raise ArgumentError(f"s must be one-dimensional; got shape {spectrum.shape}.")
     bad = np.flatnonzero(~(np.isfinite(spectrum) & (spectrum >= 0)))
     if bad.size:
-        raise ValueError(
+        raise ArgumentError(
             f"s must be finite and not negative; got {spectrum[bad[0]]} at position {bad[0]}."
         )
     rising = np.flatnonzero(np.diff(spectrum) > 0)
     if rising.size:
-        raise ValueError(f"s must be descending; it rises after position {rising[0]}.")
+        raise ArgumentError(f"s must be descending; it rises after position {rising[0]}.")
     return spectrum
 
 
-def _checked_total(total: Any, scale: float, energy: NDArray[np.float64]) -> float:
-    """Return the total in units of scale^2."""
-    known = float(energy[-1]) if energy.size else 0.0
-    if total is None:
-        return known
-    whole = float(total) / scale / scale
-    if not known * (1 - 1e-5) <= whole < np.inf:  # float32 spectra are rounded
-        raise ValueError(
-            f"total must be at least sum s^2 = {known * scale * scale:.6g}; got {total}."
-        )
-    return whole
+class Rule(NamedTuple):
+    """A rule for the rank of a matrix.
 
+    Attributes
+    ----------
+    needs : {"leading", "spectrum", "entries"}
+        What it looks at: the 50 largest singular values, all of them, or the entries.
+    choose : callable
+        Returns the rank, from ``(s, shape, fraction)``, or from ``(A, center, random_state)`` if it
+        needs the entries.
+    """
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Float64Array = NDArray[np.float64]
-
-
-_LARGEST_GRAM = 5000  # smaller side up to which a sparse matrix's whole spectrum is computed
-_MOST_RANKS = 50  # ranks that parallel analysis and the elbow look at
-_PERMUTATIONS = 20
-_SAFE_EXPONENT = 30  # of the largest entry: beyond, float32 leaves no room for its fourth power
-_QUANTILE = 0.95  # of the permuted singular values, which a real one must exceed
+    needs: str
+    choose: Callable[..., int]
 
 
 def choose_rank(
-    A: Any,
+    A: MatrixLike | MatrixOperator,
     rule: str = "gavish-donoho",
     *,
     fraction: float = 0.9,
     center: bool | None = None,
-    random_state: Any = 0,
+    random_state: RandomStateLike = None,
 ) -> int:
     """Choose the rank of a matrix by a named rule.
 
     Parameters
     ----------
     A : array-like or scipy.sparse matrix or array, of shape (n, m)
-        Rows are samples. Sparse input is never made dense.
+        Rows are samples. Sparse input is never made dense. The rules "elbow" and "profile" take a
+        LinearOperator as well.
     rule : {"elbow", "profile", "energy", "gavish-donoho", "parallel", "cv", "mle"}
-        See `lowrank.elbow`, `lowrank.profile_likelihood` (of the 50 largest singular
-        values), `lowrank.rank_for_energy`, `gavish_donoho`, `parallel_analysis`,
-        `bi_cross_validation` and `minka`. "parallel" and "cv" look at ranks up to 50.
+        See `elbow` and `profile_likelihood` (of the 50 largest singular values),
+        `rank_for_energy`, `gavish_donoho`, `parallel_analysis`, `bi_cross_validation` and `minka`.
+        "parallel" and "cv" look at ranks up to 50.
     fraction : float
         Of the energy, for the rule "energy".
     center : bool, optional
         Whether the column means are subtracted first.
     random_state : int, Generator, RandomState or None
-        Seed of what is random.
+        Seed of start vectors, permutations and folds.
 
     Returns
     -------
@@ -300,48 +311,32 @@ def choose_rank(
 
     Raises
     ------
+    TypeError
+        If A is a LinearOperator and the rule needs its entries or its whole spectrum.
     ValueError
-        If there is no such rule, "mle" is given fewer rows than columns, or the rule needs the
+        If the rule is unknown, "mle" is given fewer rows than columns, or the rule needs the
         whole spectrum of a sparse matrix whose smaller side is above 5,000.
 
     Examples
     --------
     >>> rng = np.random.default_rng(0)
     >>> A = 10 * rng.normal(size=(100, 2)) @ rng.normal(size=(2, 30)) + rng.normal(size=(100, 30))
-    >>> choose_rank(A), choose_rank(A, "parallel", center=True)
+    >>> choose_rank(A), choose_rank(A, "parallel", center=True, random_state=0)
     (2, 2)
     """
     if rule not in RULES:
         names = ", ".join(repr(name) for name in RULES)
-        raise ValueError(f"rule must be one of {names}; got {rule!r}.")
-    if rule == "parallel":
-        return parallel_analysis(A, center=center, random_state=random_state)
-    if rule == "cv":
-        A, _ = _moderate(A)
-        errors = bi_cross_validation(A, _MOST_RANKS, center=center, random_state=random_state)
-        rounding = 1e3 * float(np.finfo(as_operator(A).dtype).eps) * errors[0]
-        return int(np.argmax(errors <= errors.min() + rounding))
-    if rule in ("elbow", "profile"):
-        k = min(_MOST_RANKS, *as_operator(A).shape)
-        leading = truncated_svd(A, k, center=center, random_state=random_state).s
-        return elbow(leading) if rule == "elbow" else profile_likelihood(leading)
-    s = whole_spectrum(A, bool(center))
-    if rule == "energy":
-        return rank_for_energy(s, fraction)
-    rows, columns = as_operator(A).shape
-    if rule == "mle":
-        if rows < columns:
-            raise ValueError(
-                f"rule 'mle' needs at least as many samples as features; got {rows} and {columns}."
-            )
-        eigenvalues = np.zeros(columns)
-        unit = math.ldexp(1.0, -math.frexp(s.max(initial=0.0))[1])  # squares must not overflow
-        eigenvalues[: s.size] = (s * unit) ** 2 / max(rows - 1, 1)
-        return minka(eigenvalues, rows)
-    return gavish_donoho(s, (rows, columns))
-
-
-RULES = ("elbow", "profile", "energy", "gavish-donoho", "parallel", "cv", "mle")
+        raise ArgumentError(f"rule must be one of {names}; got {rule!r}.")
+    needs, choose = RULES[rule]
+    matrix = as_operator(A)
+    if needs == "entries":
+        return choose(matrix, center, random_state)
+    if needs == "spectrum":
+        s = whole_spectrum(matrix, bool(center))
+    else:
+        k = min(_MOST_RANKS, *matrix.shape)
+        s = truncated_svd(matrix, k, center=center, random_state=random_state).s
+    return choose(s, matrix.shape, fraction)
 
 
 def gavish_donoho(s: Any, shape: tuple[int, int], noise: float | None = None) -> int:
@@ -405,7 +400,7 @@ def marchenko_pastur_median(beta: float) -> float:
 def minka(eigenvalues: Any, n_samples: int) -> int:
     """Choose the rank with the largest evidence under probabilistic PCA (Laplace's approximation).
 
-    Data that lie in a subspace exactly, up to rounding, have its dimension: without noise the
+    For data in a subspace, exactly up to rounding, the rank is its dimension: without noise the
     evidence is infinite.
 
     Parameters
@@ -451,7 +446,12 @@ def _log_evidence(spectrum: Float64Array, k: int, n: int) -> float:
     return subspace + fit + prior - volume / 2 - k / 2 * math.log(n)
 
 
-def parallel_analysis(A: Any, *, center: bool | None = None, random_state: Any = 0) -> int:
+def parallel_analysis(
+    A: MatrixLike | MatrixOperator,
+    *,
+    center: bool | None = None,
+    random_state: RandomStateLike = None,
+) -> int:
     """Count the leading singular values that exceed those of matrices without any structure.
 
     These have the entries of each column of A in random order (sparse ones stay sparse). A
@@ -481,87 +481,94 @@ def parallel_analysis(A: Any, *, center: bool | None = None, random_state: Any =
     Eyuboglu (1992), "Remarks on parallel analysis", for the permutations.
     """
     rng = checked_generator(random_state)
-    k = min(_MOST_RANKS, *as_operator(A).shape)
-    real = truncated_svd(A, k, center=center, random_state=0).s
-    chance = [
-        truncated_svd(_permuted(A, rng, center), k, center=center, tol=1e-3, random_state=0).s
-        for _ in range(_PERMUTATIONS)
-    ]
+    matrix = as_operator(A)
+    entries = _entries(matrix)
+    k = min(_MOST_RANKS, *matrix.shape)
+    real = truncated_svd(matrix, k, center=center, random_state=0).s
+    chance = []
+    for _ in range(_PERMUTATIONS):
+        permuted = _wrapped(_permuted(entries, rng, bool(center)))
+        chance.append(truncated_svd(permuted, k, center=center, tol=1e-3, random_state=0).s)
     above = real > np.quantile(chance, _QUANTILE, axis=0)
     return int(np.argmin(np.append(above, False)))
 
 
-def _permuted(A: Any, rng: np.random.Generator, center: bool | None) -> Any:
-    """Return a matrix with the entries of each column of A at random rows."""
-    from scipy import sparse
+def _entries(matrix: MatrixOperator) -> Any:
+    """Return the dense array, the CSR array or the samples that an operator stands for."""
+    if isinstance(matrix, DenseOperator):
+        return matrix.array
+    if isinstance(matrix, SparseOperator):
+        return matrix.csr
+    if isinstance(matrix, ProductOperator) and isinstance(matrix.operator, SparseSamples):
+        return matrix.operator
+    raise ArgumentTypeError(
+        "A must be an array or a sparse matrix, whose entries this rule needs; "
+        "got a LinearOperator: choose the rule 'elbow'."
+    )
 
-    if isinstance(A, SparseSamples):  # the permuted rows have other means
-        return A.with_entries(_permuted(A.csr, rng, center).tocsr(), bool(center))
-    _require_entries(A)
-    if not sparse.issparse(A):
-        return rng.permuted(np.asarray(A), axis=0)
-    csc = _as_csr(A).tocsc()  # a copy, which may be changed
-    csc.sum_duplicates()
-    counts = np.diff(csc.indptr)
-    rows = [rng.choice(csc.shape[0], size=count, replace=False) for count in counts]
+
+def _wrapped(entries: Any) -> MatrixOperator:
+    """Return the operator of entries that have been checked."""
+    if isinstance(entries, SparseSamples):
+        return ProductOperator(entries, entries.dtype)
+    if isinstance(entries, np.ndarray):
+        return DenseOperator(entries)
+    entries.sort_indices()
+    return SparseOperator(entries)
+
+
+def _permuted(entries: Any, rng: np.random.Generator, center: bool) -> Any:
+    """Return the entries of each column at random rows."""
+    if isinstance(entries, SparseSamples):  # the permuted rows have other means
+        return entries.with_entries(_permuted(entries.csr, rng, center), center)
+    if isinstance(entries, np.ndarray):
+        return rng.permuted(entries, axis=0)
+    csc = entries.tocsc()
+    rows = [rng.choice(csc.shape[0], size=n, replace=False) for n in np.diff(csc.indptr)]
     indices = np.concatenate(rows) if rows else csc.indices
-    return sparse.csc_array((csc.data, indices, csc.indptr), shape=csc.shape)
+    return sparse.csc_array((csc.data, indices, csc.indptr), shape=csc.shape).tocsr()
 
 
-def _require_entries(A: Any) -> None:
-    from scipy.sparse.linalg import LinearOperator
+def whole_spectrum(A: MatrixLike | MatrixOperator, center: bool) -> Float64Array:
+    """Return all singular values, descending; of a sparse matrix by its smaller Gram matrix.
 
-    if isinstance(A, LinearOperator):
-        raise TypeError(
-            "A must be an array or a sparse matrix, whose entries this rule needs; "
-            "got a LinearOperator: choose the rule 'elbow'."
+    Raises
+    ------
+    TypeError
+        If A is a LinearOperator: its entries are not known.
+    ValueError
+        If A is sparse and its smaller side is above 5,000.
+    """
+    matrix = as_operator(A)
+    _entries(matrix)
+    matrix, exponent = _rescaled(matrix)
+    if isinstance(matrix, DenseOperator):
+        centred = matrix.array.astype(np.float64) - matrix.column_means() * center
+        return np.ldexp(np.linalg.svd(centred, compute_uv=False), exponent)
+    if min(matrix.shape) == 0:
+        return np.zeros(0)
+    if min(matrix.shape) > _LARGEST_GRAM:
+        raise ArgumentError(
+            f"A is sparse of shape {matrix.shape}, and this rule needs its whole spectrum, which "
+            f"takes a smaller side of at most {_LARGEST_GRAM}; use 'elbow' or 'parallel'."
         )
-
-
-def _as_csr(A: Any) -> Any:
-    from scipy import sparse
-
-    return sparse.csr_array(A)
-
-
-def whole_spectrum(A: Any, center: bool) -> Float64Array:
-    """Return all singular values, descending; of a sparse matrix by its smaller Gram matrix."""
-    from scipy import sparse
-
-    known = isinstance(A, SparseSamples)
-    if not known:
-        _require_entries(A)
-    A, exponent = _moderate(A)
-    if not (known or sparse.issparse(A)):
-        mean = as_operator(A).column_means() * center
-        dense = np.asarray(A, dtype=np.float64)
-        spectrum: Float64Array = np.linalg.svd(dense - mean, compute_uv=False).astype(np.float64)
-        return np.ldexp(spectrum, exponent)
-    shape = as_operator(A).shape
-    if min(shape) > _LARGEST_GRAM:
-        raise ValueError(
-            f"A is sparse of shape {shape}, and this rule needs its whole spectrum, which takes "
-            f"a smaller side of at most {_LARGEST_GRAM}; use 'elbow' or 'parallel'."
-        )
-    eigenvalues = np.asarray(np.linalg.eigvalsh(_smaller_gram(A, center))[::-1], np.float64)
-    rounding = eigenvalues.max(initial=0.0) * max(shape) * np.finfo(np.float64).eps
+    eigenvalues = np.linalg.eigvalsh(_smaller_gram(_entries(matrix), center))[::-1]
+    rounding = eigenvalues.max(initial=0.0) * max(matrix.shape) * np.finfo(np.float64).eps
     return np.ldexp(np.sqrt(np.where(eigenvalues > rounding, eigenvalues, 0.0)), exponent)
 
 
-def _moderate(A: Any) -> tuple[Any, int]:
-    """Return A * 2**-x and x: not 0 if squares of its entries might overflow or vanish."""
-    from scipy import sparse
-
-    exponent = math.frexp(as_operator(A).peak)[1]
-    if abs(exponent) <= _SAFE_EXPONENT:
-        return A, 0
-    exponent = max(-1000, min(1000, exponent))
-    return (_as_csr(A) if sparse.issparse(A) else np.asarray(A)) * 2.0**-exponent, exponent
+def _rescaled(matrix: MatrixOperator) -> tuple[MatrixOperator, int]:
+    """Return A * 2**-x and x: not 0 if powers of its entries might overflow or vanish."""
+    exponent = safe_exponent(matrix.peak, matrix.dtype)
+    return (matrix.scaled(2.0**-exponent) if exponent else matrix), exponent
 
 
-def _smaller_gram(A: Any, center: bool) -> Float64Array:
+def _smaller_gram(entries: Any, center: bool) -> Float64Array:
     """Return Y'Y or Y Y', whichever is smaller, of Y = S - L R' with a sparse S."""
-    S, L, R = _corrected(A, center)
+    samples = entries if isinstance(entries, SparseSamples) else SparseSamples(entries)
+    S = samples.csr.astype(np.float64)
+    L = np.column_stack([np.ones(S.shape[0]), samples.offsets])
+    R = np.column_stack([samples.means * center, samples.weights])
     if S.shape[1] > S.shape[0]:
         S, L, R = S.T.tocsr(), R, L
     cross = (S.T @ L) @ R.T
@@ -569,34 +576,17 @@ def _smaller_gram(A: Any, center: bool) -> Float64Array:
     return gram
 
 
-def _corrected(A: Any, center: bool) -> tuple[Any, Float64Array, Float64Array]:
-    """Return the entries of A, and what is subtracted from them as two factors."""
-    known = isinstance(A, SparseSamples)
-    csr = _as_csr(A.csr if known else A).astype(np.float64)
-    left, right = np.zeros((2, csr.shape[0])), np.zeros((2, csr.shape[1]))
-    left[0], right[0] = 1.0, as_operator(csr).column_means() * center
-    if known:
-        left[1], right[1] = A.offsets, A.weights
-        right[0] -= A.offsets.mean() * A.weights * center
-    return csr, left.T, right.T
-
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Float64Array = NDArray[np.float64]
-
-
-_FOLDS = 3  # parts that the rows and the columns are cut into: 9 held-out blocks
-
-
 def bi_cross_validation(
-    A: Any, max_rank: int = 50, *, center: bool | None = None, random_state: Any = 0
+    A: MatrixLike | MatrixOperator,
+    max_rank: int = 50,
+    *,
+    center: bool | None = None,
+    random_state: RandomStateLike = None,
 ) -> Float64Array:
-    """Mean squared error of held-out blocks, predicted from the others at each rank.
+    """Return the mean squared error of held-out blocks, predicted from the others at each rank.
 
-    Rows and columns are cut into three random parts each. A block A11 of one part of both is
-    predicted by ``A12 (A22)_k^+ A21``, from the blocks beside, diagonal to and below it, where
+    Rows and columns are split into three random folds each. A block A11 of one fold of both is
+    predicted by ``A12 (A22)_k^+ A21``, from the blocks next to, diagonal to and below it, where
     ``(A22)_k`` is the rank-k approximation. Unlike the training error, this one rises again when k
     is too large. Sparse blocks and their predictions are never made dense.
 
@@ -604,11 +594,11 @@ def bi_cross_validation(
     ----------
     A : array-like or scipy.sparse matrix or array, of shape (n, m)
     max_rank : int
-        The largest rank that is tried.
+        Largest rank that is tried.
     center : bool, optional
         Whether the column means (of all rows) are subtracted first.
     random_state : int, Generator, RandomState or None
-        Seed of the parts.
+        Seed of the folds.
 
     Returns
     -------
@@ -628,70 +618,81 @@ def bi_cross_validation(
     Owen & Perry (2009), "Bi-cross-validation of the SVD and the nonnegative matrix factorization",
     section 3.
     """
-    matrix, mean = _indexable(A, center)
-    rng = checked_generator(random_state)
-    rows, columns = (np.array_split(rng.permutation(size), _FOLDS) for size in matrix.shape)
-    kept = [
-        size - max(len(part) for part in parts)
-        for size, parts in zip(matrix.shape, (rows, columns), strict=True)
-    ]
-    k = min(max_rank, *kept)
-    blocks = [_Blocks(matrix, mean, row, column) for row in rows for column in columns]
-    errors = np.sum([block.squared_errors(k) for block in blocks], axis=0)
-    result: Float64Array = errors / (matrix.shape[0] * matrix.shape[1])
-    return result
-
-
-def _indexable(A: Any, center: bool | None) -> tuple[Any, Float64Array]:
-    """Return A as an array or CSR, checked, and the row vector to subtract from it."""
-    from scipy import sparse
-    from scipy.sparse.linalg import LinearOperator
-
-    known = isinstance(A, SparseSamples)
-    if isinstance(A, LinearOperator) and not known:
-        raise TypeError("A must be an array or a sparse matrix; got a LinearOperator.")
-    operator = as_operator(A)
-    if min(operator.shape) < _FOLDS:
-        raise ValueError(
-            f"A must have at least {_FOLDS} rows and columns to hold some out; "
-            f"got shape {operator.shape}."
+    matrix = as_operator(A)
+    entries, shape = _entries(matrix), matrix.shape
+    if min(shape) < _FOLDS:
+        raise ArgumentError(
+            f"A must have at least {_FOLDS} rows and columns to hold some out; got shape {shape}."
         )
-    mean = operator.column_means() if center else np.zeros(operator.shape[1])
-    matrix: Any = A  # of unknown type: scipy's stubs know no union of its formats
-    if not known:
-        matrix = sparse.csr_array(matrix) if sparse.issparse(A) else np.asarray(A)
-    return matrix, mean
+    mean = matrix.column_means() if center else np.zeros(shape[1])
+    rng = checked_generator(random_state)
+    rows, columns = (np.array_split(rng.permutation(size), _FOLDS) for size in shape)
+    k = min(max_rank, shape[0] - len(rows[0]), shape[1] - len(columns[0]))
+    errors = np.zeros(k + 1)
+    for row in rows:
+        for column in columns:
+            errors += _block_errors(entries, mean, row, column, k)
+    return errors / (shape[0] * shape[1])
 
 
-class _Blocks:
-    """The four blocks of A - 1 mean' that one part of the rows and one of the columns cut out."""
+def _block_errors(
+    A: Any, mean: Float64Array, rows: NDArray[np.intp], columns: NDArray[np.intp], k: int
+) -> Float64Array:
+    """Return ||A11 - A12 (A22)_j^+ A21||_F^2 for j = 0 ... k, from factors of rank k.
 
-    def __init__(
-        self, A: Any, mean: Float64Array, rows: NDArray[np.intp], columns: NDArray[np.intp]
-    ) -> None:
-        other_rows = np.setdiff1d(np.arange(A.shape[0]), rows)
-        other_columns = np.setdiff1d(np.arange(A.shape[1]), columns)
-        upper, lower = A[rows], A[other_rows]
-        self.held_out, self.beside = upper[:, columns], upper[:, other_columns]
-        self.below, self.diagonal = lower[:, columns], lower[:, other_columns]
-        self.mean, self.other_mean = mean[columns], mean[other_columns]
+    The four blocks are those that the rows and columns cut out of A, less the column means.
+    """
+    other_rows = np.setdiff1d(np.arange(A.shape[0]), rows)
+    other_columns = np.setdiff1d(np.arange(A.shape[1]), columns)
+    upper, lower = A[rows], A[other_rows]
+    held_out, right_of_it = upper[:, columns], upper[:, other_columns]
+    below, diagonal = lower[:, columns], lower[:, other_columns]
+    mean, other_mean = mean[columns], mean[other_columns]
+    U, s, Vt = truncated_svd(_wrapped(diagonal), k, center=other_mean, random_state=0)
+    inverse = np.divide(1, s, out=np.zeros_like(s), where=s > s.max(initial=0) * 1e-6)
+    left = (right_of_it @ Vt.T - other_mean @ Vt.T) * inverse
+    right = below.T @ U - np.outer(mean, U.sum(axis=0))
+    overlap = np.einsum("ij,ij->j", left, held_out @ right - mean @ right)
+    gram = (left.T @ left) * (right.T @ right)
+    squares = np.array([gram[:j, :j].sum() for j in range(k + 1)])
+    if isinstance(held_out, SparseSamples):
+        total = float(held_out.column_squares(mean).sum())
+    else:
+        total = (_wrapped(held_out).distance_to_row(mean) or 0.0) ** 2
+    errors: Float64Array = total - 2 * np.append(0, np.cumsum(overlap)) + squares
+    return errors
 
-    def squared_errors(self, k: int) -> Float64Array:
-        """Return ||A11 - A12 (A22)_j^+ A21||_F^2 for j = 0 ... k, from factors of rank k."""
-        U, s, Vt = truncated_svd(self.diagonal, k, center=self.other_mean, random_state=0)
-        inverse = np.divide(1, s, out=np.zeros_like(s), where=s > s.max(initial=0) * 1e-6)
-        left = (self.beside @ Vt.T - self.other_mean @ Vt.T) * inverse
-        right = self.below.T @ U - np.outer(self.mean, U.sum(axis=0))
-        overlap = np.einsum("ij,ij->j", left, self.held_out @ right - self.mean @ right)
-        gram = (left.T @ left) * (right.T @ right)
-        squares = np.array([gram[:j, :j].sum() for j in range(k + 1)])
-        total = _squares(self.held_out, self.mean)
-        errors: Float64Array = total - 2 * np.append(0, np.cumsum(overlap)) + squares
-        return errors
+
+def _by_evidence(s: Float64Array, shape: tuple[int, int], fraction: float) -> int:
+    rows, columns = shape
+    if rows < columns:
+        raise ArgumentError(
+            f"rule 'mle' needs at least as many samples as features; got {rows} and {columns}."
+        )
+    eigenvalues = np.zeros(columns)
+    unit = math.ldexp(1.0, -math.frexp(s.max(initial=0.0))[1])  # squares must not overflow
+    eigenvalues[: s.size] = (s * unit) ** 2 / max(rows - 1, 1)
+    return minka(eigenvalues, rows)
 
 
-def _squares(A: Any, row: Float64Array) -> float:
-    """Return ||A - 1 row'||_F^2."""
-    if isinstance(A, SparseSamples):
-        return float(A.column_squares(row).sum())
-    return (as_operator(A).distance_to_row(row) or 0.0) ** 2
+def _by_cross_validation(
+    matrix: MatrixOperator, center: bool | None, random_state: RandomStateLike
+) -> int:
+    moderate, _ = _rescaled(matrix)
+    errors = bi_cross_validation(moderate, _MOST_RANKS, center=center, random_state=random_state)
+    rounding = 1e3 * float(np.finfo(matrix.dtype).eps) * errors[0]
+    return int(np.argmax(errors <= errors.min() + rounding))
+
+
+RULES = {
+    "elbow": Rule("leading", lambda s, shape, fraction: elbow(s)),
+    "profile": Rule("leading", lambda s, shape, fraction: profile_likelihood(s)),
+    "energy": Rule("spectrum", lambda s, shape, fraction: rank_for_energy(s, fraction)),
+    "gavish-donoho": Rule("spectrum", lambda s, shape, fraction: gavish_donoho(s, shape)),
+    "parallel": Rule(
+        "entries",
+        lambda A, center, seed: parallel_analysis(A, center=center, random_state=seed),
+    ),
+    "cv": Rule("entries", _by_cross_validation),
+    "mle": Rule("spectrum", _by_evidence),
+}

@@ -62,7 +62,7 @@ def test_rank_for_energy_by_hand(fraction, k):
 
 
 def test_rank_for_energy_needs_enough_values():
-    message = r"fraction must be at most 0\.5000, what these 2 singular values carry; got 0\.9"
+    message = r"fraction must be at most 0\.5000, the share of these 2 singular values; got 0\.9"
     with pytest.raises(ValueError, match=message):
         rank_for_energy([1.0, 1.0], 0.9, 4.0)
 
