@@ -15,14 +15,23 @@ from lowrank import kernels
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-    from lowrank.operators import FloatArray
-
-__all__ = ["AlsSweep", "BiasedFactors", "Biases", "als_sweeps", "rough_start"]
+__all__ = [
+    "AlsSweep",
+    "BiasedFactors",
+    "Biases",
+    "als_sweeps",
+    "biased_start",
+    "solve_row_terms",
+    "solve_rows",
+]
 
 Floats = NDArray[np.floating[Any]]
 
-_BIAS_ROUNDS = 5  # of alternating bias fits before the first sweep; each costs two passes
-_START_TOL = 0.5  # accuracy of the SVD that the factors start from: sweeps do the rest
+_BIAS_DAMPING = 5.0  # entries: with as many in a row, half of its mean deviation is its bias
+_BIAS_ROUNDS = 20
+_START_ROUNDS = 2  # of alternating bias fits before the first sweep
+_START_STEPS = 3  # of subspace iteration, for the factors to start from: the sweeps do the rest
+_START_COLUMNS = 8  # of the subspace, beyond the factors
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,47 +73,64 @@ class AlsSweep:
     rmse: float
 
 
+class Biases(NamedTuple):
+    """The matrix ``mean + row_bias[:, None] + column_bias``."""
+
+    mean: float
+    row_bias: Floats
+    column_bias: Floats
+
+    @classmethod
+    def of(cls, X: csr_array, wanted: bool, rounds: int = _BIAS_ROUNDS) -> Biases:
+        """Fit a mean and damped biases by alternating exact solutions; zeros if not wanted."""
+        n, m = X.shape
+        if not wanted:
+            return cls(0.0, np.zeros(n, X.dtype), np.zeros(m, X.dtype))
+        mean = float(X.data.mean(dtype=np.float64))
+        known = kernels.csr_arrays(X)._replace(data=np.ones_like(X.data))
+        deviations = known._replace(data=X.data - X.dtype.type(mean))
+        one_per_row, one_per_column = np.ones((n, 1), X.dtype), np.ones((m, 1), X.dtype)
+        row_sums = kernels.csr_matmat(*deviations, one_per_column)
+        column_sums = kernels.csr_rmatmat(*deviations, one_per_row, m)
+        row_weight = kernels.csr_matmat(*known, one_per_column) + _BIAS_DAMPING
+        column_weight = kernels.csr_rmatmat(*known, one_per_row, m) + _BIAS_DAMPING
+        row_bias = np.zeros_like(row_sums)
+        for _ in range(rounds):
+            column_bias = column_sums - kernels.csr_rmatmat(*known, row_bias, m)
+            column_bias /= column_weight
+            row_bias = row_sums - kernels.csr_matmat(*known, column_bias)
+            row_bias /= row_weight
+        return cls(mean, row_bias[:, 0], column_bias[:, 0])
+
+    def at(self, rows: NDArray[Any], columns: NDArray[Any]) -> Floats:
+        """Return the entries at pairs of positions."""
+        mean = self.row_bias.dtype.type(self.mean)
+        entries: Floats = self.row_bias[rows] + self.column_bias[columns] + mean
+        return entries
+
+    def subtracted(self, X: csr_array) -> csr_array:
+        """Return X minus this matrix at the known entries."""
+        from scipy import sparse
+
+        rows = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
+        residual = X.data - self.at(rows, X.indices)
+        return sparse.csr_array((residual, X.indices, X.indptr), shape=X.shape)
+
+
 @dataclass(eq=False)
 class _Side:
     """The unknowns of the rows (or, transposed, of the columns) and the entries they must fit."""
 
-    indptr: NDArray[np.int64]
-    indices: NDArray[np.int32]
-    data: Floats
+    entries: kernels.CsrArrays
     factors: Floats
     bias: Floats
     penalty: Floats
     bias_penalty: Floats | None
 
-    @classmethod
-    def of(
-        cls,
-        X: csr_array,
-        k: int,
-        regularization: float,
-        count_power: float,
-        scale: float,
-        biases: bool,
-    ) -> _Side:
-        indptr = X.indptr.astype(np.int64, copy=False)
-        # Rows without entries have no penalty to speak of, and none that is zero.
-        weight = np.maximum(np.diff(indptr), 1).astype(X.dtype) ** X.dtype.type(count_power)
-        return cls(
-            indptr=indptr,
-            indices=X.indices.astype(np.int32, copy=False),
-            data=X.data,
-            factors=kernels.aligned_zeros((X.shape[0], k), X.dtype),
-            bias=np.zeros(X.shape[0], X.dtype),
-            penalty=X.dtype.type(regularization * scale) * weight,
-            bias_penalty=X.dtype.type(regularization) * weight if biases else None,
-        )
-
     def solve(self, other: _Side, mean: float, threads: int | None) -> float:
         """Minimise over this side; return the minimum without the other side's penalties."""
         objective = kernels.als_half_sweep(
-            self.indptr,
-            self.indices,
-            self.data,
+            *self.entries,
             other.factors,
             other_bias=other.bias,
             shift=mean,
@@ -115,17 +141,6 @@ class _Side:
             threads=threads,
         )
         return math.fsum(objective)
-
-    def solve_biases(self, other: _Side, mean: float) -> None:
-        """Minimise over this side's biases, with all factors taken as zero."""
-        if self.bias_penalty is None:
-            return
-        residual = np.add.reduceat(
-            np.append(self.data - self.data.dtype.type(mean) - other.bias[self.indices], 0),
-            self.indptr[:-1],
-        )
-        counts = np.diff(self.indptr)
-        self.bias[:] = np.where(counts > 0, residual, 0) / (counts + self.bias_penalty)
 
     def penalties(self) -> float:
         """Return the penalty terms of this side's factors and biases."""
@@ -138,11 +153,26 @@ class _Side:
     def mean_residual(self) -> float:
         """Return the mean residual right after `solve`: each bias then has sum e = penalty * b.
 
-        It is what the mean is off by; without biases the mean stays 0.
+        It is the error of the mean; without biases the mean stays 0.
         """
         if self.bias_penalty is None:
             return 0.0
-        return float(self.bias_penalty.astype(np.float64) @ self.bias) / len(self.data)
+        return float(self.bias_penalty.astype(np.float64) @ self.bias) / len(self.entries.data)
+
+
+def _side(
+    entries: kernels.CsrArrays, k: int, regularization: float, scale: float, power: float
+) -> _Side:
+    counts, dtype = np.diff(entries.indptr), entries.data.dtype
+    # Rows without entries have no penalty to speak of, and none that is zero.
+    weight = np.maximum(counts, 1).astype(dtype) ** dtype.type(power)
+    return _Side(
+        entries=entries,
+        factors=kernels.aligned_zeros((len(counts), k), dtype),
+        bias=np.zeros(len(counts), dtype),
+        penalty=dtype.type(regularization * scale) * weight,
+        bias_penalty=dtype.type(regularization) * weight,
+    )
 
 
 def als_sweeps(
@@ -168,9 +198,6 @@ def als_sweeps(
     the standard deviation of the entries: with it the solution scales with the data, so that one
     :math:`\lambda` serves any rating scale. The objective never rises.
 
-    The factors start from a rough truncated SVD of what the biases leave over, which saves about
-    half of the sweeps that a random start takes.
-
     Parameters
     ----------
     X : csr_array of shape (n, m), float32 or float64
@@ -184,9 +211,10 @@ def als_sweeps(
     biases : bool
         False leaves the mean and the biases at zero, and takes for s the root mean square.
     start : BiasedFactors, optional
-        Where to begin instead: only its mean and the columns' factors and biases matter.
+        Where to begin instead of `biased_start`: only its mean and the columns' factors and biases
+        matter.
     random_state : int, optional
-        Seed of the starting SVD.
+        Seed of the starting factors.
     threads : int, optional
         All available cores by default; the result is the same on any number.
 
@@ -207,142 +235,176 @@ def als_sweeps(
     the Netflix prize", section 3. Koren, Bell and Volinsky (2009), "Matrix factorization
     techniques for recommender systems".
     """
-    _check(X, k, regularization)
-    mean = float(X.data.mean(dtype=np.float64)) if biases else 0.0
-    scale = _spread(X.data, biases) or 1.0
-    rows = _Side.of(X, k, regularization, count_power, scale, biases)
-    columns = _Side.of(X.T.tocsr(), k, regularization, count_power, scale, biases)
+    if k < 1:
+        raise ValueError(f"k must be at least 1; got {k}.")
+    if not 0 < regularization < math.inf:
+        raise ValueError(f"regularization must be positive and finite; got {regularization}.")
+    if X.nnz == 0:
+        raise ValueError("X must have at least one stored entry; got none.")
     if start is None:
         with kernels.at_most(threads):
-            _start_from_svd(rows, columns, mean, random_state)
+            start = biased_start(X, k, biases=biases, random_state=random_state)
+    elif start.column_factors.shape != (X.shape[1], k):
+        raise ValueError(
+            f"start must have column factors of shape {(X.shape[1], k)}; "
+            f"got {start.column_factors.shape}."
+        )
+    centre = X.data.mean(dtype=np.float64) if biases else 0.0
+    scale = math.sqrt(np.mean((X.data - centre) ** 2)) or 1.0
+    rows, columns = (
+        _side(kernels.csr_arrays(each), k, regularization, scale, count_power)
+        for each in (X, X.T.tocsr())
+    )
+    columns.factors[:], mean = start.column_factors, 0.0
+    if biases:
+        columns.bias[:], mean = start.column_bias, start.mean
     else:
-        mean = _start_from(start, columns)
-    n_entries = len(X.data)
+        rows.bias_penalty = columns.bias_penalty = None
     while True:
         half = rows.solve(columns, mean, threads) + columns.penalties()
-        half -= n_entries * (shift := rows.mean_residual()) ** 2
+        half -= X.nnz * (shift := rows.mean_residual()) ** 2
         mean += shift
         fitted = columns.solve(rows, mean, threads)
-        fitted -= n_entries * (shift := columns.mean_residual()) ** 2
+        fitted -= X.nnz * (shift := columns.mean_residual()) ** 2
         mean += shift
         squares = fitted - columns.penalties()
         yield AlsSweep(
             BiasedFactors(mean, rows.bias, columns.bias, rows.factors, columns.factors),
             half_objective=half,
             objective=fitted + rows.penalties(),
-            rmse=math.sqrt(max(squares, 0.0) / n_entries),
+            rmse=math.sqrt(max(squares, 0.0) / X.nnz),
         )
 
 
-def rough_start(X: csr_array, k: int, *, random_state: int | None = 0) -> BiasedFactors:
-    """Fit biases, and then column factors to what they leave over by a rough truncated SVD.
+def biased_start(
+    X: csr_array, k: int, *, biases: bool = True, random_state: int | None = 0
+) -> BiasedFactors:
+    """Return biases, and column factors near ``V sqrt(s)`` of the SVD of their residual R.
 
-    Where alternating fits begin: the row factors are zero.
+    Alternating fits begin here, with about half of the sweeps that random factors take. The row
+    factors are zero. The SVD is that of R in the range of ``(R'R)^3 Q`` for random Q, whose basis
+    is orthonormalised through its Gram matrix.
+
+    Parameters
+    ----------
+    X : csr_array of shape (n, m), float32 or float64
+    k : int
+    biases : bool
+        False leaves the mean and the biases at zero.
+    random_state : int, optional
+        Seed of Q.
+
+    References
+    ----------
+    Halko, Martinsson and Tropp (2011), "Finding structure with randomness: probabilistic algorithms
+    for constructing approximate matrix decompositions", algorithm 4.4.
     """
-    rows, columns = (_Side.of(each, k, 1.0, 0.5, 1.0, biases=True) for each in (X, X.T.tocsr()))
-    mean = float(X.data.mean(dtype=np.float64))
-    _start_from_svd(rows, columns, mean, random_state)
-    return BiasedFactors(mean, rows.bias, columns.bias, rows.factors, columns.factors)
+    (n, m), dtype = X.shape, X.dtype
+    mean, row_bias, column_bias = fitted = Biases.of(X, biases, _START_ROUNDS)
+    factors = np.zeros((m, k), dtype)
+    start = BiasedFactors(mean, row_bias, column_bias, np.zeros((n, k), dtype), factors)
+    R = kernels.csr_arrays(fitted.subtracted(X))
+    size = np.abs(R.data).max()
+    if size == 0:
+        return start
+    R = R._replace(data=R.data / size)  # so that its fourth powers do not overflow
+    Q = np.random.default_rng(random_state).standard_normal(
+        (m, min(k + _START_COLUMNS, n, m)), dtype
+    )
+    for _ in range(_START_STEPS):
+        Q = kernels.csr_rmatmat(*R, kernels.csr_matmat(*R, Q), m)
+        squares, turn = np.linalg.eigh(kernels.coefficients(Q, Q).astype(np.float64))
+        kept = squares > np.finfo(dtype).eps * squares[-1]
+        Q = kernels.multiply(Q, turn[:, kept] / np.sqrt(squares[kept]))
+    image = kernels.csr_matmat(*R, Q)
+    squares, turn = np.linalg.eigh(kernels.coefficients(image, image).astype(np.float64))
+    best = slice(None, -k - 1, -1)
+    lengths = np.sqrt(size) * np.maximum(squares[best], 0) ** 0.25
+    factors[:, : len(lengths)] = kernels.multiply(Q, turn[:, best] * lengths)
+    return start
 
 
-def _check(X: csr_array, k: int, regularization: float) -> None:
-    if k < 1:
-        raise ValueError(f"k must be at least 1; got {k}.")
-    _check_regularization(regularization)
-    if X.nnz == 0:
-        raise ValueError("X must have at least one stored entry; got none.")
+def solve_rows(
+    entries: kernels.CsrArrays,
+    column_factors: Floats,
+    column_bias: Floats,
+    *,
+    mean: float,
+    regularization: float,
+    scale: float,
+    count_power: float,
+    threads: int | None = None,
+) -> tuple[Floats, Floats]:
+    r"""Solve the ridge regression of each row against fixed columns: a half-sweep, or a fold-in.
+
+    A row with n entries gets the minimiser of
+
+    .. math:: \sum_i (x_i - \mu - c_i - b - a \cdot m_i)^2 + \lambda n^g (s |a|^2 + b^2)
+
+    to the same bits whichever rows are solved with it, on any number of threads.
+
+    Parameters
+    ----------
+    entries : CsrArrays
+        The rows, in CSR form.
+    column_factors, column_bias : ndarrays of shape (m, k) and (m,)
+    mean : float
+        The mean mu.
+    regularization, count_power : float
+        As in `als_sweeps`.
+    scale : float
+        Standard deviation s of the entries that the columns were fitted to.
+    threads : int, optional
+        All available cores by default.
+
+    Returns
+    -------
+    factors : ndarray of shape (n, k)
+    bias : ndarray of shape (n,)
+    """
+    rows = _side(entries, column_factors.shape[1], regularization, scale, count_power)
+    kernels.als_half_sweep(
+        *entries,
+        np.ascontiguousarray(column_factors),
+        other_bias=np.ascontiguousarray(column_bias),
+        shift=mean,
+        penalty=rows.penalty,
+        bias_penalty=rows.bias_penalty,
+        factors=rows.factors,
+        bias=rows.bias,
+        threads=threads,
+    )
+    return rows.factors, rows.bias
 
 
-def _spread(values: Floats, centred: bool) -> float:
-    if centred:
-        return float(values.std(dtype=np.float64))
-    return math.sqrt(float(np.mean(np.square(values, dtype=np.float64))))
+def solve_row_terms(
+    entries: kernels.CsrArrays,
+    column_factors: Floats,
+    column_bias: Floats,
+    *,
+    mean: float,
+    regularization: float,
+    scale: float,
+    count_power: float,
+) -> NDArray[np.float64]:
+    """Return the solution of one row as a sum over its entries, its bias last.
 
+    Parameters
+    ----------
+    entries : CsrArrays
+        One row; the other parameters are those of `solve_rows`.
 
-def _check_regularization(regularization: float) -> None:
-    if not 0 < regularization < math.inf:
-        raise ValueError(f"regularization must be positive and finite; got {regularization}.")
-
-
-def _start_from(start: BiasedFactors, columns: _Side) -> float:
-    if start.column_factors.shape != columns.factors.shape:
-        raise ValueError(
-            f"start must have column factors of shape {columns.factors.shape}; "
-            f"got {start.column_factors.shape}."
-        )
-    columns.factors[:] = start.column_factors
-    if columns.bias_penalty is None:
-        return 0.0
-    columns.bias[:] = start.column_bias
-    return start.mean
-
-
-def _start_from_svd(rows: _Side, columns: _Side, mean: float, random_state: int | None) -> None:
-    """Fit the biases alone, then set the column factors to V sqrt(s) of what they leave over."""
-    import warnings
-
-    from scipy.sparse import csr_array
-
-    from lowrank.svd import ConvergenceWarning, truncated_svd
-
-    for _ in range(_BIAS_ROUNDS):
-        rows.solve_biases(columns, mean)
-        columns.solve_biases(rows, mean)
-    residual = rows.data - rows.data.dtype.type(mean) - columns.bias[rows.indices]
-    residual -= np.repeat(rows.bias, np.diff(rows.indptr))
-    shape = (len(rows.factors), len(columns.factors))
-    left_over = csr_array((residual, rows.indices, rows.indptr), shape=shape)
-    rank = min(columns.factors.shape[1], *shape)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        svd = truncated_svd(
-            left_over, rank, method="lanczos", tol=_START_TOL, random_state=random_state
-        )
-    columns.factors[:, :rank] = svd.Vt.T * np.sqrt(svd.s)
-
-
-_DAMPING = 5.0  # entries: with as many in a row, half of its mean deviation is its bias
-_ROUNDS = 20
-
-
-class Biases(NamedTuple):
-    """The matrix ``mean + row_bias[:, None] + column_bias``."""
-
-    mean: float
-    row_bias: FloatArray
-    column_bias: FloatArray
-
-    @classmethod
-    def of(cls, X: csr_array, wanted: bool) -> Biases:
-        """Fit a mean and damped biases by alternating exact solutions; zeros if not wanted."""
-        n, m = X.shape
-        if not wanted:
-            return cls(0.0, np.zeros(n, X.dtype), np.zeros(m, X.dtype))
-        mean = float(X.data.mean(dtype=np.float64))
-        deviations = X.data.astype(np.float64) - mean
-        rows, columns = _row_of_each(X), X.indices
-        row_weight = np.bincount(rows, minlength=n) + _DAMPING
-        column_weight = np.bincount(columns, minlength=m) + _DAMPING
-        row_bias = np.zeros(n)
-        for _ in range(_ROUNDS):
-            column_bias = np.bincount(columns, deviations - row_bias[rows], m) / column_weight
-            row_bias = np.bincount(rows, deviations - column_bias[columns], n) / row_weight
-        return cls(mean, row_bias.astype(X.dtype), column_bias.astype(X.dtype))
-
-    def at(self, rows: NDArray[Any], columns: NDArray[Any]) -> FloatArray:
-        """Return the entries at pairs of positions."""
-        mean = self.row_bias.dtype.type(self.mean)
-        entries: FloatArray = self.row_bias[rows] + self.column_bias[columns] + mean
-        return entries
-
-    def subtracted(self, X: csr_array) -> csr_array:
-        """Return X minus this matrix at the known entries."""
-        from scipy import sparse
-
-        left_over = X.data - self.at(_row_of_each(X), X.indices)
-        return sparse.csr_array((left_over, X.indices, X.indptr), shape=X.shape)
-
-
-def _row_of_each(X: csr_array) -> NDArray[np.intp]:
-    """Return the row of each stored entry."""
-    return np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
+    Returns
+    -------
+    ndarray of shape (n_entries, k + 1)
+        The sum of its rows is the solution of `solve_rows`, to rounding.
+    """
+    indices = entries.indices
+    design = np.ones((len(indices), column_factors.shape[1] + 1))
+    design[:, :-1] = column_factors[indices]
+    ridge = np.full(design.shape[1], regularization * scale)
+    ridge[-1] = regularization
+    system = design.T @ design + np.diag(ridge * max(len(indices), 1) ** count_power)
+    target = entries.data.astype(np.float64) - mean - column_bias[indices]
+    terms: NDArray[np.float64] = target[:, None] * np.linalg.solve(system, design.T).T
+    return terms

@@ -1,35 +1,64 @@
-"""Variational Bayes for the model of `lowrank.completion.posterior`."""
+"""Variational Bayes for a matrix with missing entries, with the model of `lowrank.completion.links`.
+
+The full precision matrices and the means of the priors are learned, and so is the noise variance.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lowrank import kernels
-from lowrank.completion.als import rough_start
-from lowrank.completion.links import Link, ridge_fit
-from lowrank.completion.posterior import Posterior, RowPrior, half_sweep, shrinkage_target, unpack
+from lowrank.completion.als import biased_start
+from lowrank.completion.links import Posterior, RowPrior, Side, unpack
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = ["VariationalSweep", "variational_sweeps"]
+__all__ = ["VariationalSweep", "predictive_variance", "shrinkage_target", "variational_sweeps"]
 
 Floats = NDArray[np.floating[Any]]
 
-_LINK_STEPS = 2  # conjugate gradient steps per sweep: they start from the sweep before
-_START_WIDTH = 2.0  # variances of the first prior, in units of what later ones are shrunk to
+_SHRINK_TO = 0.05  # prior variance of factors and biases, for entries of variance 1
+_START_WIDTH = 2.0  # variances of the first prior, in units of those that later ones shrink to
 _START_NOISE = 0.75  # share of the entries' variance
+
+
+def shrinkage_target(d: int, variance: float) -> NDArray[np.float64]:
+    """Return the prior variances of vectors that fit entries of a given variance, shape (d,).
+
+    The learned prior covariances are shrunk to them, with the weight of d rows. The bias comes
+    last; it scales with the entries, a factor with their square root.
+    """
+    target = np.full(d, _SHRINK_TO * math.sqrt(variance))
+    target[-1] = _SHRINK_TO * variance
+    return target
+
+
+def predictive_variance(rows: Posterior, columns: Posterior) -> Floats:
+    r"""Return the variance of :math:`b + c + a \cdot m`, row by row of the two, without noise.
+
+    With independent vectors, :math:`\operatorname{var}` is :math:`z'V_w z + w'V_z w +
+    \operatorname{tr} V_{aa} V_{mm}` for :math:`z = (m, 1)`, :math:`w = (a, 1)`.
+    """
+    d = rows.mean.shape[1]
+    row_cov, column_cov = unpack(rows.covariance, d), unpack(columns.covariance, d)
+    w, z = rows.mean.copy(), columns.mean.copy()
+    w[:, -1] = z[:, -1] = 1
+    variance: Floats = np.einsum("ni,nij,nj->n", z, row_cov, z)
+    variance += np.einsum("ni,nij,nj->n", w, column_cov, w)
+    variance += np.einsum("nij,nij->n", row_cov[:, :-1, :-1], column_cov[:, :-1, :-1])
+    return variance
 
 
 @dataclass(frozen=True, eq=False)
 class VariationalSweep:
-    """The state after one sweep: rows solved, then columns, and what is learned about each.
+    """The state after one sweep: rows solved, then columns, and the priors learned from each.
 
     Attributes
     ----------
@@ -90,7 +119,7 @@ def variational_sweeps(
     temperature : float
         At least 1.
     random_state : int, optional
-        Seed of the starting SVD.
+        Seed of the starting factors.
     threads : int, optional
         All available cores by default; the result is the same on any number.
 
@@ -111,40 +140,6 @@ def variational_sweeps(
     information using MCMC", section 3. Gruenwald and van Ommen (2017), "Inconsistency of Bayesian
     inference for misspecified linear models, and a proposal for repairing it", section 4.
     """
-    _check(X, k, link_penalty, temperature)
-    with kernels.at_most(threads):
-        start = rough_start(X, k, random_state=random_state)
-        variance = float(X.data.var(dtype=np.float64)) or 1.0
-        usual = shrinkage_target(k + 1, variance)
-        rows = _Side.of(X, usual, count_power, link_penalty)
-        columns = _Side.of(X.T.tocsr(), usual, count_power, link_penalty)
-        rows.link = rows.link.with_turned(columns.link)
-        columns.link = columns.link.with_turned(rows.link)
-        columns.posterior.mean[:, :k] = start.column_factors
-        columns.posterior.mean[:, k] = start.column_bias
-    noise, n_entries, mean = _START_NOISE * variance, X.nnz, start.mean
-    while True:
-        with kernels.at_most(threads):
-            rows.solve(columns, mean, temperature * noise)
-            rows.learn_prior()
-            squares = columns.solve(rows, mean, temperature * noise)
-            columns.learn_prior()
-        # One entry's worth of prior, so that constant entries leave a positive variance.
-        total, count = squares / temperature + variance, n_entries / temperature + 1
-        noise = total / count
-        yield VariationalSweep(
-            mean,
-            rows.posterior,
-            columns.posterior,
-            rows.prior,
-            columns.prior,
-            noise_variance=noise,
-            free_energy=rows.free_energy() + columns.free_energy() - 0.5 * count * math.log(noise),
-            rmse=math.sqrt(max(squares, 0.0) / n_entries),
-        )
-
-
-def _check(X: csr_array, k: int, link_penalty: float, temperature: float) -> None:
     if k < 1:
         raise ValueError(f"k must be at least 1; got {k}.")
     if not 0 <= link_penalty < math.inf:
@@ -153,113 +148,94 @@ def _check(X: csr_array, k: int, link_penalty: float, temperature: float) -> Non
         raise ValueError(f"temperature must be at least 1; got {temperature}.")
     if X.nnz == 0:
         raise ValueError("X must have at least one stored entry; got none.")
+    variance = float(X.data.var(dtype=np.float64)) or 1.0
+    with kernels.at_most(threads):
+        start = biased_start(X, k, random_state=random_state)
+        rows, columns = _first_sides(X, k, variance, count_power, link_penalty)
+    columns.vectors.mean[:] = np.column_stack([start.column_factors, start.column_bias])
+    noise, n_entries, mean = _START_NOISE * variance, X.nnz, start.mean
+    while True:
+        with kernels.at_most(threads):
+            rows.fit_vectors(columns, mean, temperature * noise)
+            rows.fit_prior()
+            squares = columns.fit_vectors(rows, mean, temperature * noise)
+            columns.fit_prior()
+        # One entry's worth of prior, so that constant entries leave a positive variance.
+        total, count = squares / temperature + variance, n_entries / temperature + 1
+        noise = total / count
+        yield VariationalSweep(
+            mean,
+            rows.vectors,
+            columns.vectors,
+            rows.prior,
+            columns.prior,
+            noise_variance=noise,
+            free_energy=rows.free_energy() + columns.free_energy() - 0.5 * count * math.log(noise),
+            rmse=math.sqrt(max(squares, 0.0) / n_entries),
+        )
+
+
+def _first_sides(
+    X: csr_array, k: int, variance: float, count_power: float, link_penalty: float
+) -> tuple[_VariationalSide, _VariationalSide]:
+    """Return rows and columns with wide priors and covariances of zero."""
+    d, dtype = k + 1, X.dtype
+    target = shrinkage_target(d, variance)
+    precision = np.diag(1 / (_START_WIDTH * target)).astype(dtype)
+    prior = RowPrior(np.zeros(d, dtype), precision, np.zeros((0, d), dtype), count_power)
+    sides = _VariationalSide.pair(X, prior, prior, link_penalty)
+    for side in sides:
+        side.target = target * side.typical
+        side.prior = replace(side.prior, precision=precision / dtype.type(side.typical))
+        cells = np.zeros((len(side.weight), d * (d + 1) // 2), dtype)
+        side.vectors = replace(side.vectors, covariance=cells)
+    return sides
 
 
 @dataclass(eq=False)
-class _Side:
-    """The rows (or, transposed, the columns): their posterior, their prior, and its upkeep."""
+class _VariationalSide(Side):
+    """A side with Gaussian posteriors and a prior that is learned."""
 
-    data: Floats
-    link: Link
-    seen: NDArray[np.bool_]
-    weight: Floats
-    posterior: Posterior
-    prior: RowPrior
-    prior_means: Floats
-    penalty: float  # of the link matrix B, in units of the prior precision; 0: no link
-    usual: Floats  # variances that the learned prior covariance is shrunk to, shape (d,)
-    log_dets: float = 0.0
+    target: Floats = field(init=False)  # variances that the prior covariance is shrunk to
+    log_dets: float = field(init=False, default=0.0)
 
-    @classmethod
-    def of(cls, X: csr_array, usual: Floats, count_power: float, penalty: float) -> _Side:
-        entries = kernels.csr_arrays(X)
-        dtype, d = X.dtype, len(usual)
-        seen = np.diff(entries.indptr) > 0
-        prior = RowPrior(
-            mean=np.zeros(d, dtype),
-            precision=np.diag(1 / (_START_WIDTH * usual)).astype(dtype),
-            link=np.zeros((X.shape[1] if penalty else 0, d), dtype),
-            count_power=count_power,
-        )
-        weight = np.where(seen, prior.weights(np.diff(entries.indptr)), 0).astype(dtype)
-        typical = float(weight.sum(dtype=np.float64)) / np.count_nonzero(seen)
-        prior.precision[:] /= dtype.type(typical)
-        cells = np.zeros((X.shape[0], d * (d + 1) // 2), dtype)
-        return cls(
-            data=entries.data,
-            link=Link.of(entries, X.shape[1]),
-            seen=seen,
-            weight=weight,
-            posterior=Posterior(kernels.aligned_zeros((X.shape[0], d), dtype), cells),
-            prior=prior,
-            prior_means=np.zeros((X.shape[0], d), dtype),
-            penalty=penalty * typical,
-            usual=usual * typical,
-        )
-
-    def solve(self, other: _Side, mean: float, noise: float) -> float:
+    def fit_vectors(self, other: Side, mean: float, noise: float) -> float:
         """Update the posterior; return the expected sum of squared errors."""
-        self.posterior, result = half_sweep(
-            self.link, self.data, other.posterior, self.prior, self.prior_means, mean, noise
-        )
+        result = self.solve(other, mean, noise)
         n_seen, d = np.count_nonzero(self.seen), len(self.prior.mean)
         self.log_dets = n_seen * d * math.log(noise) - float(result.log_det[self.seen].sum())
-        vectors = self.posterior.mean
-        pull = kernels.multiply(vectors - 2 * self.prior_means, self.prior.precision)
-        squares = np.einsum("ij,ij->i", vectors, pull, dtype=np.float64)
-        from_prior = float(np.einsum("i,i->", squares, self.weight.astype(np.float64)))
+        vectors = self.vectors.mean
+        from_prior = self.weighted_dots(vectors, vectors - 2 * self.prior_means)
         precision = self.prior.precision.astype(np.float64)
-        from_prior += float(np.sum(precision * self._summed_covariance()))
+        from_prior += float(np.sum(precision * self.summed_covariance()))
         objective = float(result.objective[self.seen].sum())
         return objective + noise * (d * n_seen - from_prior)
 
-    def learn_prior(self) -> None:
+    def fit_prior(self) -> None:
         """Maximise the free energy over this side's prior, in turn over B, mean and precision."""
-        linked = self._fit_link()
-        off = self.posterior.mean - linked
-        weight = self.weight.astype(np.float64)
-        mean = (np.einsum("i,ij->j", weight, off) / weight.sum()).astype(self.data.dtype)
+        linked = self.fit_link()
+        off = self.vectors.mean - linked
+        mean = self.weighted_mean(off).astype(self.data.dtype)
         self.prior_means = linked + mean
         off -= mean
-        scatter = _gram(off * np.sqrt(self.weight)[:, None]) + self._summed_covariance()
+        off *= np.sqrt(self.weight)[:, None]
+        scatter = kernels.coefficients(off, off) + self.summed_covariance()
         if self.penalty:
-            scatter += self.penalty * _gram(self.prior.link)
+            link = np.ascontiguousarray(self.prior.link)
+            scatter += self.penalty * kernels.coefficients(link, link)
         d, n_seen = len(mean), np.count_nonzero(self.seen)
-        scatter += d * np.diag(self.usual)
+        scatter += d * np.diag(self.target)
         precision = np.linalg.inv(scatter / (n_seen + d)).astype(self.data.dtype)
         self.prior = replace(self.prior, mean=mean, precision=(precision + precision.T) / 2)
 
-    def _fit_link(self) -> Floats:
-        """Improve B; return its part of the prior means."""
-        if not self.penalty:
-            return np.zeros_like(self.posterior.mean)
-        link = ridge_fit(
-            self.link,
-            self.posterior.mean - self.prior.mean,
-            ridge=self.penalty,
-            weight=self.weight,
-            start=self.prior.link,
-            steps=_LINK_STEPS,
-        )
-        self.prior = replace(self.prior, link=link)
-        return self.link.forward(link)
-
-    def _summed_covariance(self) -> NDArray[np.float64]:
+    def summed_covariance(self) -> NDArray[np.float64]:
         """Return the weighted sum of the covariances of the rows that have entries."""
-        d = len(self.prior.mean)
-        packed = kernels.coefficients(self.posterior.covariance, self.weight[:, None])
-        summed: NDArray[np.float64] = unpack(packed.T.astype(np.float64), d)[0]
+        packed = kernels.coefficients(self.vectors.covariance, self.weight[:, None])
+        summed: NDArray[np.float64] = unpack(packed.T.astype(np.float64), len(self.prior.mean))[0]
         return summed
 
     def free_energy(self) -> float:
-        """Return this side's part of the free energy, right after `learn_prior`."""
+        """Return this side's share of the free energy, right after `fit_prior`."""
         d, n_seen = len(self.prior.mean), np.count_nonzero(self.seen)
         log_det = float(np.linalg.slogdet(self.prior.precision.astype(np.float64))[1])
         return 0.5 * ((n_seen + d) * log_det + self.log_dets)
-
-
-def _gram(X: Floats) -> NDArray[np.float64]:
-    X = np.ascontiguousarray(X)
-    gram = np.empty((X.shape[1], X.shape[1]))
-    gram[:] = kernels.coefficients(X, X)
-    return gram

@@ -16,14 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowrank import kernels
-from lowrank.completion.links import Link, ridge_fit
-from lowrank.completion.posterior import (
-    Posterior,
-    RowPrior,
-    half_sweep,
-    normal_draws,
-    shrinkage_target,
-)
+from lowrank.completion.bayes import shrinkage_target
+from lowrank.completion.links import Posterior, RowPrior, Side, normal_draws, ridge_fit
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -34,7 +28,7 @@ __all__ = ["GibbsSweep", "gibbs_sweeps"]
 
 Floats = NDArray[np.floating[Any]]
 
-_LINK_STEPS = 8  # conjugate gradient steps for each draw of the links
+_DRAWN_LINK_STEPS = 8  # conjugate gradient steps for each draw of the links
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,24 +92,21 @@ def gibbs_sweeps(
     high-dimensional side information using MCMC", section 3, for the draw of the links.
     """
     variance = float(X.data.var(dtype=np.float64)) or 1.0
-    rows = _Chain.of(X, start.rows, start.row_prior, link_penalty, variance, (random_state, 0))
-    columns = _Chain.of(
-        X.T.tocsr(), start.columns, start.column_prior, link_penalty, variance, (random_state, 1)
-    )
-    rows.link = rows.link.with_turned(columns.link)
-    columns.link = columns.link.with_turned(rows.link)
-    noise, squares = start.noise_variance, start.rmse**2 * X.nnz
+    rows, columns = Chain.pair(X, start.row_prior, start.column_prior, link_penalty)
+    for number, (side, vectors) in enumerate(((rows, start.rows), (columns, start.columns))):
+        side.vectors = Posterior.exactly(vectors.mean)
+        side.target = shrinkage_target(vectors.mean.shape[1], variance) * side.typical
+        side.seed = (random_state, number)
+    squares = start.rmse**2 * X.nnz
     shape = (X.nnz / temperature + 1) / 2
     for number in count():
-        rng = np.random.Generator(
-            np.random.Philox(np.random.SeedSequence((random_state, 2, number)))
-        )
-        noise = (squares / temperature + variance) / 2 / rng.gamma(shape)
+        noise = (squares / temperature + variance) / 2
+        noise /= _stream((random_state, 2, number)).gamma(shape)
         priors = rows.prior, columns.prior
         with kernels.at_most(threads):
-            rows.draw(columns.vectors, start.mean, temperature * noise, number)
-            columns.draw(rows.vectors, start.mean, temperature * noise, number)
-            squares = columns.squared_error(rows.vectors, start.mean)
+            rows.draw_vectors(columns, start.mean, temperature * noise, number)
+            columns.draw_vectors(rows, start.mean, temperature * noise, number)
+            squares = columns.squared_error(rows.vectors.mean, start.mean)
             rows.draw_prior(number)
             columns.draw_prior(number)
         yield GibbsSweep(
@@ -128,62 +119,29 @@ def gibbs_sweeps(
         )
 
 
+def _stream(seed: tuple[int, ...]) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed)))
+
+
 @dataclass(eq=False)
-class _Chain:
-    """The rows (or, transposed, the columns): their vectors and prior, both drawn."""
+class Chain(Side):
+    """A side whose vectors and prior are drawn."""
 
-    data: Floats
-    link: Link
-    vectors: Posterior
-    prior: RowPrior
-    weight: Floats
-    penalty: float
-    target: Floats  # variances of the Wishart distribution's centre, shape (d,)
-    seed: tuple[int, ...]
-    prior_means: Floats = field(init=False)
+    target: Floats = field(init=False)  # variances of the Wishart distribution's centre
+    seed: tuple[int, ...] = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.prior_means = self.prior.means(self.link)
-
-    @classmethod
-    def of(
-        cls,
-        X: csr_array,
-        start: Posterior,
-        prior: RowPrior,
-        penalty: float,
-        variance: float,
-        seed: tuple[int, ...],
-    ) -> _Chain:
-        entries = kernels.csr_arrays(X)
-        counts = np.diff(entries.indptr)
-        weight = np.where(counts > 0, prior.weights(counts), 0).astype(X.dtype)
-        usual = float(weight.sum(dtype=np.float64)) / np.count_nonzero(counts)
-        return cls(
-            data=entries.data,
-            link=Link.of(entries, X.shape[1]),
-            vectors=_exactly(start.mean),
-            prior=prior,
-            weight=weight,
-            penalty=penalty * usual,
-            target=shrinkage_target(start.mean.shape[1], variance) * usual,
-            seed=seed,
-        )
-
-    def draw(self, other: Posterior, mean: float, noise: float, number: int) -> None:
-        """Draw all vectors."""
+    def draw_vectors(self, other: Side, mean: float, noise: float, number: int) -> None:
+        """Draw all vectors in sweep `number`."""
         draws = normal_draws((*self.seed, number, 0), self.prior_means.shape, self.data.dtype)
-        self.vectors, _ = half_sweep(
-            self.link, self.data, other, self.prior, self.prior_means, mean, noise, draws
-        )
+        self.solve(other, mean, noise, draws)
 
-    def squared_error(self, other: Posterior, mean: float) -> float:
+    def squared_error(self, others: Floats, mean: float) -> float:
         """Return the sum of squared errors over the known entries."""
-        rows = np.repeat(np.arange(len(self.vectors.mean)), np.diff(self.link.pattern.indptr))
+        rows = np.repeat(np.arange(len(self.weight)), np.diff(self.link.pattern.indptr))
         total = 0.0
         for start in range(0, len(rows), 2**18):
             part = slice(start, start + 2**18)
-            w, z = self.vectors.mean[rows[part]], other.mean[self.link.pattern.indices[part]]
+            w, z = self.vectors.mean[rows[part]], others[self.link.pattern.indices[part]]
             predicted = np.einsum("ij,ij->i", w[:, :-1], z[:, :-1]) + w[:, -1] + z[:, -1]
             error = (self.data[part] - predicted).astype(np.float64) - mean
             total += float(np.einsum("i,i->", error, error))
@@ -191,70 +149,52 @@ class _Chain:
 
     def draw_prior(self, number: int) -> None:
         """Draw links, then precision and mean given them."""
-        seed = np.random.SeedSequence((*self.seed, number, 1))
-        rng = np.random.Generator(np.random.Philox(seed))
-        linked = self._draw_link(rng)
+        rng = _stream((*self.seed, number, 1))
+        linked = self.draw_link(rng)
         off = (self.vectors.mean - linked).astype(np.float64)
         weight = self.weight.astype(np.float64)
-        d, n_seen, total = off.shape[1], np.count_nonzero(weight), weight.sum()
-        middle = np.einsum("i,ij->j", weight, off) / total
-        scaled = ((off - middle) * np.sqrt(weight)[:, None]).astype(self.data.dtype)
+        centre, d = self.weighted_mean(off), off.shape[1]
+        scaled = ((off - centre) * np.sqrt(weight)[:, None]).astype(self.data.dtype)
         scatter = kernels.coefficients(scaled, scaled).astype(np.float64)
         scatter += d * np.diag(self.target)
-        freedom = float(n_seen + d - 1)
+        freedom = float(np.count_nonzero(weight) + d - 1)
         if self.penalty:
             link = np.ascontiguousarray(self.prior.link)
             scatter += self.penalty * kernels.coefficients(link, link)
             freedom += len(link)
-        precision = _wishart(np.linalg.inv(scatter), freedom, rng)
+        # The Wishart distribution by Bartlett's decomposition.
+        A = np.tril(rng.standard_normal((d, d)), -1)
+        A[np.diag_indices(d)] = np.sqrt(rng.chisquare(freedom - np.arange(d)))
+        L = np.linalg.cholesky(np.linalg.inv(scatter)) @ A
+        precision = L @ L.T
         root = np.linalg.cholesky(np.linalg.inv(precision))
-        mean = middle + root @ rng.standard_normal(d) / math.sqrt(total)
+        mean = centre + root @ rng.standard_normal(d) / math.sqrt(weight.sum())
         dtype = self.data.dtype
         self.prior = replace(self.prior, mean=mean.astype(dtype), precision=precision.astype(dtype))
         self.prior_means = linked + self.prior.mean
 
-    def _draw_link(self, rng: np.random.Generator) -> Floats:
+    def draw_link(self, rng: np.random.Generator) -> Floats:
         """Draw B by solving its ridge regression with noise on the targets and on its prior."""
         if not self.penalty:
             return np.zeros_like(self.vectors.mean)
         dtype = self.data.dtype
         root = np.linalg.cholesky(np.linalg.inv(self.prior.precision.astype(np.float64))).T
-        off = self.vectors.mean - self.prior.mean
         # With E ~ N(0, I), the solution of (S'WS + p) B = S'W (T + W^-1/2 E R) + p^1/2 E R is a
         # draw. The second term is the ridge's pull towards a B0 = p^-1/2 E R.
-        noise = kernels.multiply(_normal(rng, off.shape, dtype), root.astype(dtype))
-        inverse = np.divide(
-            1, np.sqrt(self.weight), out=np.zeros_like(self.weight), where=self.weight > 0
+        noise, centre = (
+            kernels.multiply(rng.standard_normal(shape, dtype=dtype), root.astype(dtype))
+            for shape in (self.vectors.mean.shape, self.prior.link.shape)
         )
-        target = off + inverse[:, None] * noise
-        centre = kernels.multiply(_normal(rng, self.prior.link.shape, dtype), root.astype(dtype))
         centre /= dtype.type(math.sqrt(self.penalty))
+        inverse = np.divide(1, np.sqrt(self.weight), out=np.zeros_like(noise[:, 0]), where=self.seen)
+        target = self.vectors.mean - self.prior.mean + inverse[:, None] * noise
         link = centre + ridge_fit(
             self.link,
             target - self.link.forward(centre),
             ridge=self.penalty,
             weight=self.weight,
             start=self.prior.link - centre,
-            steps=_LINK_STEPS,
+            steps=_DRAWN_LINK_STEPS,
         )
         self.prior = replace(self.prior, link=link)
         return self.link.forward(link)
-
-
-def _normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Floats:
-    return rng.standard_normal(shape, dtype=np.float32 if dtype == np.float32 else np.float64)
-
-
-def _exactly(vectors: Floats) -> Posterior:
-    return Posterior(vectors, np.empty((len(vectors), 0), vectors.dtype))
-
-
-def _wishart(
-    scale: NDArray[np.floating[Any]], freedom: float, rng: np.random.Generator
-) -> NDArray[np.floating[Any]]:
-    """Draw from the Wishart distribution by Bartlett's decomposition."""
-    d = len(scale)
-    A = np.tril(rng.standard_normal((d, d)), -1)
-    A[np.diag_indices(d)] = np.sqrt(rng.chisquare(freedom - np.arange(d)))
-    L = np.linalg.cholesky(scale) @ A
-    return L @ L.T

@@ -1,23 +1,47 @@
-"""Which columns a row has, as a linear predictor of the row's vector.
+r"""Linear predictors of the vectors of rows from which columns they have, and fits that use them.
 
-The link of a sparse matrix is its 0/1 pattern S with each row divided by the square root of its
-number of entries, so that every row has length 1. ``S @ B`` is then what the pattern says about
-each row; B is fitted by ridge regression with conjugate gradients, and S is never multiplied out.
+An entry is :math:`\mu + b_u + c_i + a_u \cdot m_i` plus Gaussian noise. The link of a sparse matrix
+is its 0/1 pattern S with each row divided by the square root of its number of entries, so that
+every row has length 1. The prior of a row's vector :math:`(a_u, b_u)` has the mean
+:math:`\mu_0 + B's_u`; B is fitted by ridge regression with conjugate gradients, and S is never
+multiplied out. Least squares use such priors here, Bayesian fits in `lowrank.completion.bayes` and
+`lowrank.completion.gibbs`.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from lowrank import kernels
+from lowrank.completion.als import AlsSweep, BiasedFactors, biased_start
 
-__all__ = ["Link", "ridge_fit"]
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+__all__ = [
+    "Link",
+    "LinkedSweep",
+    "Posterior",
+    "RowPrior",
+    "Side",
+    "linked_als_sweeps",
+    "normal_draws",
+    "posterior_rows",
+    "posterior_terms",
+    "ridge_fit",
+    "ridge_precision",
+    "unpack",
+]
 
 Floats = NDArray[np.floating[Any]]
+
+LINK_STEPS = 2  # conjugate gradient steps per sweep: they start from the sweep before
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +57,7 @@ class Link:
     n_cols : int
     turned : CsrArrays or None
         The transposed pattern, through which products are faster where rows are fewer than
-        columns: what is gathered from, or scattered to, is then the smaller array.
+        columns: the array that is gathered from, or scattered to, is then the smaller one.
     """
 
     pattern: kernels.CsrArrays
@@ -104,36 +128,454 @@ def ridge_fit(
     Simm et al. (2017), "Macau: scalable Bayesian factorization with high-dimensional side
     information using MCMC", section 3.
     """
-    w = weight[:, None]
-    diagonal = link.backward(w * link.scale[:, None])
-    diagonal += diagonal.dtype.type(ridge)
 
-    def normal(B: Floats) -> Floats:
-        product = link.backward(w * link.forward(B))
-        product += B.dtype.type(ridge) * B
-        return product
+    def dots(X: Floats, Y: Floats) -> NDArray[np.float64]:
+        columns: NDArray[np.float64] = np.einsum("ij,ij->j", X, Y, dtype=np.float64)
+        return columns
 
+    def ratio(a: NDArray[np.float64], b: NDArray[np.float64]) -> Floats:
+        return np.divide(a, b, out=np.zeros_like(a), where=b > 0).astype(start.dtype)
+
+    w, rho = weight[:, None], start.dtype.type(ridge)
+    diagonal = link.backward(w * link.scale[:, None]) + rho
     B = start
-    residual = link.backward(w * (target - link.forward(B)))
-    residual -= B.dtype.type(ridge) * B
-    scaled = residual / diagonal
-    direction = scaled
-    size = _dots(residual, scaled)
+    residual = link.backward(w * (target - link.forward(B))) - rho * B
+    direction = scaled = residual / diagonal
+    size = dots(residual, scaled)
     for _ in range(steps):
-        image = normal(direction)
-        step = _ratio(size, _dots(direction, image)).astype(B.dtype)
+        image = link.backward(w * link.forward(direction)) + rho * direction
+        step = ratio(size, dots(direction, image))
         B = B + step * direction
         residual = residual - step * image
         scaled = residual / diagonal
-        before, size = size, _dots(residual, scaled)
-        direction = scaled + _ratio(size, before).astype(B.dtype) * direction
+        before, size = size, dots(residual, scaled)
+        direction = scaled + ratio(size, before) * direction
     return B
 
 
-def _dots(X: Floats, Y: Floats) -> NDArray[np.float64]:
-    dots: NDArray[np.float64] = np.einsum("ij,ij->j", X, Y, dtype=np.float64)
-    return dots
+@dataclass(frozen=True, eq=False)
+class RowPrior:
+    r"""The prior of rows: mean :math:`\mu_0 + B's_u`, precision :math:`n_u^g \Lambda`.
+
+    Attributes
+    ----------
+    mean : ndarray of shape (d,)
+    precision : ndarray of shape (d, d)
+    link : ndarray of shape (n_cols, d)
+        The matrix B, with no rows where there is no link.
+    count_power : float
+        The exponent g of the number of entries n_u.
+    """
+
+    mean: Floats
+    precision: Floats
+    link: Floats
+    count_power: float
+
+    def weights(self, counts: NDArray[np.int64]) -> Floats:
+        """Return n_u^g; rows without entries count as rows with one."""
+        dtype = self.mean.dtype
+        weights: Floats = np.maximum(counts, 1).astype(dtype) ** dtype.type(self.count_power)
+        return weights
+
+    def means(self, link: Link) -> Floats:
+        """Return the prior mean of each row of `link`, shape (n_rows, d)."""
+        if not len(self.link):
+            return np.tile(self.mean, (len(link.scale), 1))
+        means = link.forward(self.link)
+        means += self.mean
+        return means
 
 
-def _ratio(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.divide(a, b, out=np.zeros_like(a), where=b > 0)
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """Independent Gaussians: one for the vector of each row, its bias last.
+
+    Attributes
+    ----------
+    mean : ndarray of shape (n, d)
+    covariance : ndarray of shape (n, d (d + 1) / 2), or (n, 0)
+        Upper triangles by rows; see `unpack`. Without columns, the vectors are known exactly.
+    """
+
+    mean: Floats
+    covariance: Floats
+
+    @classmethod
+    def exactly(cls, vectors: Floats) -> Self:
+        """Return vectors that are known exactly."""
+        return cls(vectors, np.empty((len(vectors), 0), vectors.dtype))
+
+
+def unpack(packed: Floats, d: int) -> Floats:
+    """Return symmetric matrices of shape (n, d, d) from upper triangles by rows.
+
+    Examples
+    --------
+    >>> unpack(np.array([[1.0, 2.0, 3.0]]), 2)[0]
+    array([[1., 2.],
+           [2., 3.]])
+    """
+    full = np.empty((len(packed), d, d), packed.dtype)
+    i, j = np.triu_indices(d)
+    full[:, i, j] = packed
+    full[:, j, i] = packed
+    return full
+
+
+def ridge_precision(k: int, regularization: float, scale: float, dtype: DTypeLike) -> Floats:
+    """Return the penalties of `als_sweeps` as the precision of a prior, for noise of variance 1.
+
+    Parameters
+    ----------
+    k : int
+        Number of factors.
+    regularization : float
+        As in `als_sweeps`: the penalty of a bias.
+    scale : float
+        Standard deviation of the entries, by which the penalty of the factors is multiplied.
+    dtype : dtype
+
+    Returns
+    -------
+    ndarray of shape (k + 1, k + 1)
+    """
+    return np.diag(np.append(np.full(k, regularization * scale), regularization)).astype(dtype)
+
+
+def normal_draws(seed: tuple[int, ...], shape: tuple[int, ...], dtype: DTypeLike) -> Floats:
+    """Return standard normal numbers that depend on `seed` alone, from a counter-based stream."""
+    stream = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed)))
+    kind = np.float32 if np.dtype(dtype) == np.float32 else np.float64
+    return stream.standard_normal(shape, dtype=kind)
+
+
+def posterior_rows(
+    entries: kernels.CsrArrays,
+    columns: Posterior,
+    prior: RowPrior,
+    *,
+    mean: float,
+    noise: float = 1.0,
+    draw_seed: tuple[int, ...] | None = None,
+) -> Posterior:
+    """Return the posterior of rows given their entries and the posterior of the columns.
+
+    The rows of the fit itself get the very same bits as in its last sweep.
+
+    Parameters
+    ----------
+    entries : CsrArrays
+        The rows, in CSR form.
+    columns : Posterior
+        Of the columns.
+    prior : RowPrior
+        Of the rows.
+    mean : float
+        The mean mu.
+    noise : float
+        The noise variance, multiplied by the temperature; 1 for penalised least squares.
+    draw_seed : tuple of int, optional
+        Return draws from the posteriors instead of their means.
+    """
+    link = Link.of(entries, len(columns.mean))
+    means = prior.means(link)
+    draws = None if draw_seed is None else normal_draws(draw_seed, means.shape, means.dtype)
+    return _half_sweep(link, entries.data, columns, prior, means, mean, noise, draws)[0]
+
+
+def posterior_terms(
+    entries: kernels.CsrArrays,
+    columns: Posterior,
+    prior: RowPrior,
+    *,
+    mean: float,
+    noise: float = 1.0,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the posterior mean of one row as a sum, with one term for each entry.
+
+    Parameters
+    ----------
+    entries : CsrArrays
+        One row; the other parameters are those of `posterior_rows`.
+
+    Returns
+    -------
+    base : ndarray of shape (d,)
+        The term of the prior mean.
+    terms : ndarray of shape (n_entries, d)
+        Those of the entries, by their values and, with a link, by being there.
+    """
+    indices = entries.indices
+    n, d = len(indices), columns.mean.shape[1]
+    design = columns.mean[indices].astype(np.float64)
+    target = entries.data.astype(np.float64) - mean - design[:, -1]
+    design[:, -1] = 1
+    right = design * target[:, None]
+    system = design.T @ design
+    if columns.covariance.shape[1]:
+        covariance = unpack(columns.covariance[indices].astype(np.float64), d)
+        right[:, :-1] -= covariance[:, :-1, -1]
+        system[:-1, :-1] += covariance[:, :-1, :-1].sum(axis=0)
+    weight = float(prior.weights(np.array([n]))[0])
+    pull = weight * noise * prior.precision.astype(np.float64)
+    if len(prior.link):
+        right += prior.link[indices].astype(np.float64) @ pull / math.sqrt(max(n, 1))
+    inverse = np.linalg.inv(system + pull)
+    return inverse @ pull @ prior.mean.astype(np.float64), right @ inverse
+
+
+def _half_sweep(
+    link: Link,
+    data: Floats,
+    columns: Posterior,
+    prior: RowPrior,
+    prior_means: Floats,
+    mean: float,
+    noise: float,
+    draws: Floats | None = None,
+) -> tuple[Posterior, kernels.RowPosteriors]:
+    """Solve all rows, whose pattern `link` carries; with normal `draws`, draw them instead."""
+    weight = prior.weights(np.diff(link.pattern.indptr))
+    scaled = (prior.precision.astype(np.float64) * noise).astype(data.dtype)
+    prior_right = kernels.multiply(prior_means, scaled)
+    prior_right *= weight[:, None]
+    found = Posterior.exactly(kernels.aligned_zeros(prior_means.shape, data.dtype))
+    uncertain = columns.covariance.shape[1] > 0
+    if uncertain:
+        summed = kernels.csr_matmat(*link.pattern, columns.covariance)
+        found = replace(found, covariance=summed)
+    result = kernels.posterior_half_sweep(
+        link.pattern.indptr,
+        link.pattern.indices,
+        data,
+        columns.mean,
+        prior=scaled,
+        weight=weight,
+        prior_right=prior_right,
+        vectors=found.mean,
+        shift=mean,
+        noise_variance=noise,
+        covariance=found.covariance if uncertain else None,
+        draws=None if draws is None else draws * draws.dtype.type(math.sqrt(noise)),
+    )
+    return found, result
+
+
+@dataclass(eq=False)
+class Side:
+    """The rows (or, transposed, the columns) of a fit: entries, vectors and their prior.
+
+    Attributes
+    ----------
+    data : ndarray of shape (nnz,)
+    link : Link
+        Carries the positions of the entries.
+    vectors : Posterior
+    prior : RowPrior
+    prior_means : ndarray of shape (n, d)
+    weight : ndarray of shape (n,)
+        n_u^g; 0 for rows without entries, which have no say in the prior.
+    typical : float
+        Mean weight of the rows with entries, in units of which penalties count.
+    penalty : float
+        Ridge penalty of B, in units of the prior precision; 0 without a link.
+    """
+
+    data: Floats
+    link: Link
+    vectors: Posterior
+    prior: RowPrior
+    prior_means: Floats
+    weight: Floats
+    typical: float
+    penalty: float
+
+    @classmethod
+    def pair(
+        cls, X: csr_array, row_prior: RowPrior, column_prior: RowPrior, link_penalty: float
+    ) -> tuple[Self, Self]:
+        """Return the rows and the columns of X, all vectors zero.
+
+        A prior without the matrix B that a positive `link_penalty` calls for begins with zeros.
+        """
+        sides = []
+        for matrix, prior in ((X, row_prior), (X.T.tocsr(), column_prior)):
+            (n, m), d = matrix.shape, len(prior.mean)
+            entries = kernels.csr_arrays(matrix)
+            counts = np.diff(entries.indptr)
+            weight = np.where(counts > 0, prior.weights(counts), 0).astype(X.dtype)
+            typical = float(weight.sum(dtype=np.float64)) / np.count_nonzero(counts)
+            if link_penalty and not len(prior.link):
+                prior = replace(prior, link=np.zeros((m, d), X.dtype))
+            link = Link.of(entries, m)
+            sides.append(
+                cls(
+                    data=entries.data,
+                    link=link,
+                    vectors=Posterior.exactly(kernels.aligned_zeros((n, d), X.dtype)),
+                    prior=prior,
+                    prior_means=prior.means(link),
+                    weight=weight,
+                    typical=typical,
+                    penalty=link_penalty * typical,
+                )
+            )
+        rows, columns = sides
+        rows.link = rows.link.with_turned(columns.link)
+        columns.link = columns.link.with_turned(rows.link)
+        return rows, columns
+
+    @property
+    def seen(self) -> NDArray[np.bool_]:
+        """Which rows have entries, shape (n,)."""
+        return self.weight > 0
+
+    def solve(
+        self, other: Side, mean: float, noise: float = 1.0, draws: Floats | None = None
+    ) -> kernels.RowPosteriors:
+        """Set the vectors to their posterior given the other side's, or draw them from it."""
+        self.vectors, result = _half_sweep(
+            self.link, self.data, other.vectors, self.prior, self.prior_means, mean, noise, draws
+        )
+        return result
+
+    def fit_link(self) -> Floats:
+        """Improve B; return its share of the prior means."""
+        if not self.penalty:
+            return np.zeros_like(self.vectors.mean)
+        link = ridge_fit(
+            self.link,
+            self.vectors.mean - self.prior.mean,
+            ridge=self.penalty,
+            weight=self.weight,
+            start=self.prior.link,
+            steps=LINK_STEPS,
+        )
+        self.prior = replace(self.prior, link=link)
+        return self.link.forward(link)
+
+    def weighted_mean(self, vectors: Floats) -> NDArray[np.float64]:
+        """Return the mean of the vectors of rows by weight, shape (d,)."""
+        weight = self.weight.astype(np.float64)
+        mean: NDArray[np.float64] = np.einsum("i,ij->j", weight, vectors) / weight.sum()
+        return mean
+
+    def weighted_dots(self, left: Floats, right: Floats) -> float:
+        r"""Return :math:`\sum_u w_u x_u' \Lambda y_u`."""
+        pull = kernels.multiply(right, self.prior.precision)
+        dots = np.einsum("ij,ij->i", left, pull, dtype=np.float64)
+        return float(np.einsum("i,i->", dots, self.weight.astype(np.float64)))
+
+
+@dataclass(frozen=True, eq=False)
+class LinkedSweep(AlsSweep):
+    """An `AlsSweep` with the priors that the vectors of rows and columns are pulled towards."""
+
+    row_prior: RowPrior
+    column_prior: RowPrior
+
+
+def linked_als_sweeps(
+    X: csr_array,
+    k: int,
+    *,
+    regularization: float,
+    link_penalty: float,
+    count_power: float = 0.5,
+    start: BiasedFactors | None = None,
+    random_state: int | None = 0,
+    threads: int | None = None,
+) -> Iterator[LinkedSweep]:
+    r"""Fit biased factors as `als_sweeps` does, pulled towards linked means instead of zero.
+
+    In its objective a penalty :math:`n_u^g |a_u|^2` becomes :math:`n_u^g |a_u - a_0 - B's_u|^2`,
+    where :math:`s_u` is row u of the link, and likewise for biases and columns; B has the ridge
+    penalty `link_penalty` in the same units, and the means :math:`a_0` none. The mean :math:`\mu`
+    is that of the entries. The objective never rises.
+
+    Parameters
+    ----------
+    X, k, regularization, count_power, start, random_state, threads
+        As in `als_sweeps`.
+    link_penalty : float
+        Positive ridge penalty of B.
+
+    Yields
+    ------
+    LinkedSweep
+        After each sweep, without end.
+
+    Raises
+    ------
+    ValueError
+        If a penalty is not positive, `k` is below 1, or `X` has no entries.
+
+    References
+    ----------
+    Koren (2008), "Factorization meets the neighborhood", section 4. Simm et al. (2017), "Macau:
+    scalable Bayesian factorization with high-dimensional side information using MCMC".
+    """
+    for name, value in (("regularization", regularization), ("link_penalty", link_penalty)):
+        if not 0 < value < math.inf:
+            raise ValueError(f"{name} must be positive and finite; got {value}.")
+    if k < 1:
+        raise ValueError(f"k must be at least 1; got {k}.")
+    if X.nnz == 0:
+        raise ValueError("X must have at least one stored entry; got none.")
+    with kernels.at_most(threads):
+        first = start or biased_start(X, k, random_state=random_state)
+    scale = float(X.data.std(dtype=np.float64)) or 1.0
+    precision = ridge_precision(k, regularization, scale, X.dtype)
+    none = np.zeros((0, k + 1), X.dtype)
+    prior = RowPrior(np.zeros(k + 1, X.dtype), precision, none, count_power)
+    rows, columns = _LinkedSide.pair(X, prior, prior, link_penalty)
+    columns.vectors.mean[:] = np.column_stack([first.column_factors, first.column_bias])
+    while True:
+        with kernels.at_most(threads):
+            half = rows.fit_vectors(columns, first.mean) + rows.link_penalties()
+            half += columns.penalties()
+            rows.fit_prior()
+            fitted = columns.fit_vectors(rows, first.mean)
+            squares = fitted - columns.vector_penalties()
+            columns.fit_prior()
+            penalties = rows.penalties() + columns.penalties()
+        (a, b), (m, c) = (np.split(s.vectors.mean, [k], axis=1) for s in (rows, columns))
+        yield LinkedSweep(
+            BiasedFactors(first.mean, b[:, 0], c[:, 0], a, m),
+            half_objective=half,
+            objective=squares + penalties,
+            rmse=math.sqrt(max(squares, 0.0) / X.nnz),
+            row_prior=rows.prior,
+            column_prior=columns.prior,
+        )
+
+
+class _LinkedSide(Side):
+    """A side of penalised least squares."""
+
+    def fit_vectors(self, other: Side, mean: float) -> float:
+        """Minimise over this side's vectors; return the errors and their own penalties."""
+        objective = self.solve(other, mean).objective
+        # The kernel leaves out the constant term of the prior.
+        constant = self.weighted_dots(self.prior_means, self.prior_means)
+        return float(objective[self.seen].sum()) + constant
+
+    def fit_prior(self) -> None:
+        """Improve B, then set the mean to its best value."""
+        linked = self.fit_link()
+        mean = self.weighted_mean(self.vectors.mean - linked).astype(self.data.dtype)
+        self.prior = replace(self.prior, mean=mean)
+        self.prior_means = linked + mean
+
+    def vector_penalties(self) -> float:
+        off = self.vectors.mean - self.prior_means
+        return self.weighted_dots(off, off)
+
+    def link_penalties(self) -> float:
+        link = self.prior.link
+        weighted = kernels.multiply(link, self.prior.precision)
+        return self.penalty * float(np.einsum("ij,ij->", link, weighted, dtype=np.float64))
+
+    def penalties(self) -> float:
+        return self.vector_penalties() + self.link_penalties()

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowrank import kernels
-from lowrank.completion.gibbs import _Chain
-from lowrank.completion.linked import linked_als_sweeps
-from lowrank.completion.posterior import Posterior, RowPrior
+from lowrank.completion.gibbs import Chain
+from lowrank.completion.links import Posterior, RowPrior, linked_als_sweeps
 
 
 def random_ratings(n=40, m=25, density=0.4, seed=0):
@@ -77,14 +76,14 @@ def test_the_objective_falls_at_every_half_sweep(n, m, k, density, link_penalty,
 def test_draws_of_the_links_have_their_posterior_covariance():
     X, d = random_ratings(30, 3, 0.6), 2
     precision = np.array([[2.0, 0.5], [0.5, 1.0]])
-    prior = RowPrior(np.zeros(d), precision, np.zeros((3, d)), 0.0)
+    prior = RowPrior(np.zeros(d), precision, np.zeros((0, d)), 0.0)
     vectors = np.random.default_rng(1).normal(size=(30, d))
-    none = np.empty((30, 0))
-    chain = _Chain.of(X, Posterior(vectors, none), prior, 2.0, 1.0, (0,))
+    chain, _ = Chain.pair(X, prior, prior, 2.0)
+    chain.vectors = Posterior.exactly(vectors)
     rng, drawn = np.random.default_rng(2), []
     with kernels.at_most(1):
         for _ in range(4000):
-            chain._draw_link(rng)
+            chain.draw_link(rng)
             drawn.append(chain.prior.link.ravel())
     S, _ = scaled_pattern(X)
     rows = np.linalg.inv(S.T @ S + 2.0 * np.eye(3))

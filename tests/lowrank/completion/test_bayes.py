@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowrank import kernels
-from lowrank.completion.bayes import variational_sweeps
+from lowrank.completion.bayes import predictive_variance, variational_sweeps
 from lowrank.completion.gibbs import gibbs_sweeps
-from lowrank.completion.links import Link, ridge_fit
-from lowrank.completion.posterior import (
+from lowrank.completion.links import (
+    Link,
     Posterior,
     normal_draws,
-    predictive_variance,
-    row_terms,
-    solve_rows,
+    posterior_rows,
+    posterior_terms,
+    ridge_fit,
     unpack,
 )
 
@@ -149,16 +149,12 @@ def test_a_row_is_a_sum_over_its_entries():
     X, *_ = observed()
     last = run(X, 3, 5, link_penalty=2.0, count_power=0.3)[-1]
     entries, noise = kernels.csr_arrays(X), 1.3 * last.noise_variance
-    rows = solve_rows(entries, last.columns, last.row_prior, mean=last.mean, noise=noise)
+    rows = posterior_rows(entries, last.columns, last.row_prior, mean=last.mean, noise=noise)
     for row in (0, 17):
         part = slice(X.indptr[row], X.indptr[row + 1])
-        base, terms = row_terms(
-            X.indices[part],
-            X.data[part],
-            last.columns,
-            last.row_prior,
-            mean=last.mean,
-            noise=noise,
+        one = kernels.CsrArrays(np.array([0, 0]), X.indices[part], X.data[part])
+        base, terms = posterior_terms(
+            one, last.columns, last.row_prior, mean=last.mean, noise=noise
         )
         np.testing.assert_allclose(base + terms.sum(axis=0), rows.mean[row], rtol=1e-9)
 
