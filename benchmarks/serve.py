@@ -66,12 +66,10 @@ def als_factors(ratings: Ratings, k: int) -> tuple[np.ndarray, np.ndarray]:
 
 def factor_model(X: np.ndarray, Y: np.ndarray) -> ALS:
     """Return a fitted model whose scores are the products of these factors."""
-    model, d = ALS(factors=X.shape[1]), X.shape[1] + 1
+    model = ALS(factors=X.shape[1])
     model.global_mean, model.user_factors, model.item_factors = 0.0, X, Y
     model.user_bias, model.item_bias = (np.zeros(len(side), np.float32) for side in (X, Y))
     model.rating_std = 1.0
-    model.user_prior_mean = model.item_prior_mean = np.zeros(d, np.float32)
-    model.user_link = model.item_link = np.zeros((0, d), np.float32)
     return model
 
 

@@ -5,8 +5,8 @@ from .approximation import hard_threshold as hard_threshold
 from .approximation import optimal_threshold as optimal_threshold
 from .approximation import rank_for_error as rank_for_error
 from .approximation import soft_threshold as soft_threshold
-from .completion import Completion as Completion
-from .completion import complete as complete
+from .completion.completion import Completion as Completion
+from .completion.completion import complete as complete
 from .completion.nuclear_norm import SoftImputation as SoftImputation
 from .completion.nuclear_norm import choose_regularization as choose_regularization
 from .completion.nuclear_norm import soft_impute as soft_impute

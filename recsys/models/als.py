@@ -1,4 +1,4 @@
-"""Explicit alternating least squares: a biased matrix factorisation of the observed ratings."""
+"""Explicit alternating least squares: a biased matrix factorization of the observed ratings."""
 
 from __future__ import annotations
 
@@ -11,6 +11,23 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
+from lowrank.completion.als import (
+    AlsSweep,
+    BiasedFactors,
+    als_sweeps,
+    solve_row_terms,
+    solve_rows,
+)
+from lowrank.completion.links import (
+    LinkedSweep,
+    Posterior,
+    RowPrior,
+    linked_als_sweeps,
+    posterior_rows,
+    posterior_terms,
+    ridge_precision,
+)
+from lowrank.kernels import CsrArrays, at_most
 from recsys.models.base import (
     Explanation,
     FactorModel,
@@ -27,8 +44,6 @@ from recsys.models.base import (
 from recsys.models.early_stopping import ValidationWatch, breakdown, validation_rmse
 
 if TYPE_CHECKING:
-    from lowrank.completion.als import AlsSweep, BiasedFactors
-    from lowrank.completion.posterior import Posterior, RowPrior
     from recsys.data.ratings import Ratings
 
 __all__ = ["ALS", "PathPoint", "regularization_path"]
@@ -84,10 +99,10 @@ class ALS(FactorModel):
     threads: int | None = threads_parameter()
 
     rating_std: float = fitted()
-    user_prior_mean: Floats = fitted("d")
-    item_prior_mean: Floats = fitted("d")
-    user_link: Floats = fitted("linked_items", "d")
-    item_link: Floats = fitted("linked_users", "d")
+    user_prior_mean: Floats = fitted("d", when="linked")
+    item_prior_mean: Floats = fitted("d", when="linked")
+    user_link: Floats = fitted("linked_items", "d", when="linked")
+    item_link: Floats = fitted("linked_users", "d", when="linked")
 
     @property
     def _keeps_best_sweep(self) -> bool:
@@ -123,25 +138,30 @@ class ALS(FactorModel):
             parameters.
         """
         self._require_values(ratings)
-        # Only the items and the mean are kept of the best sweep: the users follow from them.
         self.rating_std = float(ratings.values.std(dtype=np.float64)) or 1.0
+        # Only the items and the mean are kept of the best sweep: the users follow from them.
+        kept = ["global_mean", "item_bias", "item_factors"]
+        if self.linked:
+            kept += ["user_prior_mean", "item_prior_mean", "user_link", "item_link"]
         previous, watch = math.inf, ValidationWatch()
         for number, sweep in enumerate(islice(self._sweeps(ratings, start), self.iterations), 1):
             if not math.isfinite(sweep.objective):
                 raise breakdown(self, "regularization", "count_power")
             self._take(sweep)
-            step = self._step(number, sweep, validation)
+            reached = validation_rmse(self, validation)
             if on_step is not None:
-                on_step(step)
-            if watch.is_best(step.validation_rmse):
-                best = self._state(copy_arrays=validation is not None)
+                on_step(Step(number, self.iterations, sweep.objective, sweep.rmse, reached))
+            if watch.is_best(reached):
+                best = {name: getattr(self, name) for name in kept}
+                if validation is not None:  # the next sweep writes to the same arrays
+                    best = copy.deepcopy(best)
             if watch.over or previous - sweep.objective <= self.tol * sweep.objective:
                 break
             previous = sweep.objective
         for name, value in best.items():
             setattr(self, name, value)
         # The users once more, so that a user folded in later gets the very same vector.
-        self._set_users(Histories(ratings.indptr, ratings.indices, ratings.values))
+        self.user_factors, self.user_bias = self._solve(Histories.of(ratings), of_users=True)
         return self
 
     def with_users(self, histories: Histories) -> Self:
@@ -149,19 +169,20 @@ class ALS(FactorModel):
 
         A user of the training ratings with the same ratings gets the very same vector.
         """
+        check_indices(histories.indices, self.n_items, "item")
         model = copy.copy(self)
-        model._set_users(histories)
-        linked = model.n_users if len(self.item_link) else 0
-        model.item_link = np.zeros((linked, self.item_link.shape[1]), np.float32)
+        model.user_factors, model.user_bias = self._solve(histories, of_users=True)
+        if self.linked:
+            model.item_link = np.zeros((model.n_users, self.factors + 1), np.float32)
         return model
 
     def with_items(self, histories: Histories) -> Self:
         """Return the model with other items, folded in from their ratings; the users stay."""
+        check_indices(histories.indices, self.n_users, "user")
         model = copy.copy(self)
-        solved = self._solve(histories, of_users=False)
-        model.item_factors, model.item_bias = solved[:, :-1].copy(), solved[:, -1].copy()
-        linked = model.n_items if len(self.user_link) else 0
-        model.user_link = np.zeros((linked, self.user_link.shape[1]), np.float32)
+        model.item_factors, model.item_bias = self._solve(histories, of_users=False)
+        if self.linked:
+            model.user_link = np.zeros((model.n_items, self.factors + 1), np.float32)
         return model
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
@@ -169,110 +190,83 @@ class ALS(FactorModel):
 
         A rated item contributes through its rating and, with links, by having been rated.
         """
-        from lowrank.completion.posterior import row_terms
-
-        asked = check_indices(items, self.n_items, "item")
+        wanted = check_indices(items, self.n_items, "item")
         check_indices(history.indices, self.n_items, "item")
-        start, each = row_terms(
-            history.indices,
-            history.values,
-            self._vectors(of_users=False),
-            self._prior(of_users=True),
-            mean=self.global_mean,
-            noise=1.0,
-        )
-        design = np.ones((len(asked), len(start)))
-        design[:, :-1] = self.item_factors[asked]
-        base = self.global_mean + self.item_bias[asked] + design @ start
-        return Explanation(base.astype(np.float32), (design @ each.T).astype(np.float32))
+        entries, design = CsrArrays(*history), np.ones((len(wanted), self.factors + 1))
+        design[:, :-1] = self.item_factors[wanted]
+        base = self.global_mean + self.item_bias[wanted].astype(np.float64)
+        if self.linked:
+            known, prior = self._vectors(of_users=False), self._prior(of_users=True)
+            start, terms = posterior_terms(entries, known, prior, mean=self.global_mean)
+            base += design @ start
+        else:
+            terms = solve_row_terms(entries, self.item_factors, self.item_bias, **self._ridge())
+        return Explanation(base.astype(np.float32), (design @ terms.T).astype(np.float32))
 
     def _sweeps(self, ratings: Ratings, start: FactorModel | None) -> Iterator[AlsSweep]:
-        from lowrank.completion.als import als_sweeps
-        from lowrank.completion.linked import linked_als_sweeps
-
         options: dict[str, Any] = {
             "regularization": self.regularization,
             "count_power": self.count_power,
-            "start": None if start is None else _as_start(start),
             "random_state": self.random_state,
             "threads": self.threads,
         }
+        if start is not None:
+            options["start"] = BiasedFactors(
+                start.global_mean,
+                start.user_bias,
+                start.item_bias,
+                start.user_factors,
+                start.item_factors,
+            )
         if not self.linked:
             return als_sweeps(ratings.matrix, self.factors, **options)
         options["link_penalty"] = self.link_penalty
         return linked_als_sweeps(ratings.matrix, self.factors, **options)
 
     def _take(self, sweep: AlsSweep) -> None:
-        from lowrank.completion.linked import LinkedSweep
-
-        fitted, d = sweep.factors, self.factors + 1
+        fitted = sweep.factors
         self.global_mean = fitted.mean
         self.user_bias, self.item_bias = fitted.row_bias, fitted.column_bias
         self.user_factors, self.item_factors = fitted.row_factors, fitted.column_factors
-        self.user_prior_mean = self.item_prior_mean = np.zeros(d, np.float32)
-        self.user_link = self.item_link = np.zeros((0, d), np.float32)
         if isinstance(sweep, LinkedSweep):
             rows, columns = sweep.row_prior, sweep.column_prior
             self.user_prior_mean, self.item_prior_mean = rows.mean, columns.mean
             self.user_link, self.item_link = rows.link, columns.link
 
-    def _state(self, *, copy_arrays: bool) -> dict[str, Any]:
-        """Return what was fitted; the next sweep changes it unless `copy_arrays`."""
-        names = ("global_mean", "item_bias", "item_factors", "user_prior_mean", "item_prior_mean")
-        state = {name: getattr(self, name) for name in (*names, "user_link", "item_link")}
-        return copy.deepcopy(state) if copy_arrays else state
+    def _ridge(self) -> dict[str, float]:
+        """Return the mean and the penalties of a fold-in."""
+        return {
+            "mean": self.global_mean,
+            "regularization": self.regularization,
+            "scale": self.rating_std,
+            "count_power": self.count_power,
+        }
 
-    def _step(self, number: int, sweep: AlsSweep, validation: Ratings | None) -> Step:
-        return Step(
-            step=number,
-            total=self.iterations,
-            objective=sweep.objective,
-            train_rmse=sweep.rmse,
-            validation_rmse=validation_rmse(self, validation),
-        )
-
-    def _set_users(self, histories: Histories) -> None:
-        solved = self._solve(histories, of_users=True)
-        self.user_factors, self.user_bias = solved[:, :-1].copy(), solved[:, -1].copy()
-
-    def _solve(self, histories: Histories, *, of_users: bool) -> Floats:
-        """Return the vectors of users given the items (or the other way round)."""
-        from lowrank.completion.posterior import solve_rows
-        from lowrank.kernels import CsrArrays, at_most
-
-        n = len(self.item_bias) if of_users else len(self.user_bias)
-        check_indices(histories.indices, n, "item" if of_users else "user")
-        with at_most(self.threads):
-            solved: Floats = solve_rows(
-                CsrArrays(*histories),
-                self._vectors(of_users=not of_users),
-                self._prior(of_users=of_users),
-                mean=self.global_mean,
-                noise=1.0,
-            ).mean
-        return solved
+    def _solve(self, histories: Histories, *, of_users: bool) -> tuple[Floats, Floats]:
+        """Return factors and biases of users given the items (or the other way round)."""
+        entries = CsrArrays(*histories)
+        if self.linked:
+            with at_most(self.threads):
+                known, prior = self._vectors(of_users=not of_users), self._prior(of_users=of_users)
+                solved = posterior_rows(entries, known, prior, mean=self.global_mean).mean
+            return solved[:, :-1].copy(), solved[:, -1].copy()
+        factors = self.item_factors if of_users else self.user_factors
+        bias = self.item_bias if of_users else self.user_bias
+        return solve_rows(entries, factors, bias, threads=self.threads, **self._ridge())
 
     def _vectors(self, *, of_users: bool) -> Posterior:
-        from lowrank.completion.posterior import Posterior
-
         factors = self.user_factors if of_users else self.item_factors
-        vectors = np.column_stack([factors, self.user_bias if of_users else self.item_bias])
-        return Posterior(vectors, np.empty((len(vectors), 0), np.float32))
+        bias = self.user_bias if of_users else self.item_bias
+        return Posterior.exactly(np.column_stack([factors, bias]))
 
     def _prior(self, *, of_users: bool) -> RowPrior:
-        from dataclasses import replace
-
-        from lowrank.completion.linked import ridge_prior
-
-        ridge = ridge_prior(
-            self.factors + 1,
-            regularization=self.regularization,
-            scale=self.rating_std,
-            count_power=self.count_power,
-            dtype=np.dtype(np.float32),
+        scale, dtype = self.rating_std, np.float32
+        return RowPrior(
+            self.user_prior_mean if of_users else self.item_prior_mean,
+            ridge_precision(self.factors, self.regularization, scale, dtype),
+            self.user_link if of_users else self.item_link,
+            self.count_power,
         )
-        mean = self.user_prior_mean if of_users else self.item_prior_mean
-        return replace(ridge, mean=mean, link=self.user_link if of_users else self.item_link)
 
 
 class PathPoint(NamedTuple):
@@ -309,14 +303,3 @@ def regularization_path(
         path.append(PathPoint(model, math.nan if reached is None else reached))
     return path
 
-
-def _as_start(model: FactorModel) -> BiasedFactors:
-    from lowrank.completion.als import BiasedFactors
-
-    return BiasedFactors(
-        model.global_mean,
-        model.user_bias,
-        model.item_bias,
-        model.user_factors,
-        model.item_factors,
-    )

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import (
     TYPE_CHECKING,
@@ -176,9 +176,12 @@ class Step:
     validation_rmse: float | None = None
 
 
-def fitted(*axes: str) -> Any:
-    """Declare an array that `fit` sets, by the names of its axes; none for a scalar."""
-    return field(init=False, repr=False, metadata={"axes": axes})
+def fitted(*axes: str, when: str | None = None) -> Any:
+    """Declare an array that `fit` sets, by the names of its axes; none for a scalar.
+
+    With `when`, only models in which the attribute of that name is true have the array.
+    """
+    return field(init=False, repr=False, metadata={"axes": axes, "when": when})
 
 
 M = TypeVar("M", bound="Model")
@@ -388,7 +391,12 @@ class Model:
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         """Return the fitted arrays by name, without a copy; scalars have shape ()."""
-        return {f.name: np.asarray(getattr(self, f.name)) for f in fields(self) if not f.init}
+        return {f.name: np.asarray(getattr(self, f.name)) for f in self._declared_arrays()}
+
+    def _declared_arrays(self) -> Iterator[Field[Any]]:
+        for f in fields(self):
+            if not f.init and (f.metadata["when"] is None or getattr(self, f.metadata["when"])):
+                yield f
 
     @classmethod
     def _from_arrays(cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
@@ -399,9 +407,7 @@ class Model:
         """
         result = cls(**params)
         sizes: dict[str, int] = {}
-        for f in fields(cls):
-            if f.init:
-                continue
+        for f in result._declared_arrays():
             if f.name not in arrays:
                 raise DataError(
                     f"The {cls.name} model needs an array {f.name!r}, which is missing."

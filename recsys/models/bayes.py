@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from lowrank.completion.bayes import VariationalSweep, predictive_variance, variational_sweeps
+from lowrank.completion.gibbs import GibbsSweep, gibbs_sweeps
+from lowrank.completion.links import Posterior, RowPrior, posterior_rows, posterior_terms
+from lowrank.kernels import CsrArrays, at_most
 from recsys.models.base import (
     Explanation,
     FactorModel,
@@ -28,9 +32,6 @@ from recsys.models.base import (
 from recsys.models.early_stopping import ValidationWatch, breakdown, validation_rmse
 
 if TYPE_CHECKING:
-    from lowrank.completion.bayes import VariationalSweep
-    from lowrank.completion.gibbs import GibbsSweep
-    from lowrank.completion.posterior import Posterior, RowPrior
     from recsys.data.ratings import Ratings
 
 __all__ = ["Bayes", "PosteriorModel"]
@@ -101,17 +102,14 @@ class PosteriorModel(FactorModel):
 
         A rated item contributes through its rating and, with links, by having been rated.
         """
-        from lowrank.completion.posterior import row_terms
-
         asked = check_indices(items, self.n_items, "item")
         check_indices(history.indices, self.n_items, "item")
         base = np.full(len(asked), self.global_mean) + self.item_bias[asked]
         terms = np.zeros((len(asked), len(history.indices)))
         for s in range(self._n_samples):
             columns = self._vectors(s, of_users=False)
-            start, each = row_terms(
-                history.indices,
-                history.values,
+            start, each = posterior_terms(
+                CsrArrays(*history),
                 columns,
                 self._prior(s, of_users=True),
                 mean=self.global_mean,
@@ -188,13 +186,10 @@ class PosteriorModel(FactorModel):
         self, sample: int, histories: Histories, *, of_users: bool = True, draw: bool = False
     ) -> Posterior:
         """Return the posterior of users given the items (or the other way round)."""
-        from lowrank.completion.posterior import solve_rows
-        from lowrank.kernels import CsrArrays, at_most
-
         n = len(self.item_bias) if of_users else len(self.user_bias)
         check_indices(histories.indices, n, "item" if of_users else "user")
         with at_most(self.threads):
-            return solve_rows(
+            return posterior_rows(
                 CsrArrays(*histories),
                 self._vectors(sample, of_users=not of_users),
                 self._prior(sample, of_users=of_users),
@@ -204,8 +199,6 @@ class PosteriorModel(FactorModel):
             )
 
     def _vectors(self, sample: int, *, of_users: bool) -> Posterior:
-        from lowrank.completion.posterior import Posterior
-
         factors = self.user_factors if of_users else self.item_factors
         biases = self.user_biases if of_users else self.item_biases
         k = factors.shape[1] // self._n_samples
@@ -216,8 +209,6 @@ class PosteriorModel(FactorModel):
         return Posterior(np.column_stack([part, biases[:, sample]]), covariance)
 
     def _prior(self, sample: int, *, of_users: bool) -> RowPrior:
-        from lowrank.completion.posterior import RowPrior
-
         side = "user" if of_users else "item"
         mean, precision, link = (
             getattr(self, f"{side}_{what}")[sample]
@@ -227,8 +218,6 @@ class PosteriorModel(FactorModel):
 
     def _variance(self, users: Indices, items: Indices) -> Floats:
         """Variances of pairs under the posterior covariances."""
-        from lowrank.completion.posterior import Posterior, predictive_variance
-
         of_users = np.column_stack([self.user_factors[users], self.user_bias[users]])
         of_items = np.column_stack([self.item_factors[items], self.item_bias[items]])
         return predictive_variance(
@@ -361,8 +350,6 @@ class Bayes(PosteriorModel):
         on_step: Callable[[Step], None] | None,
         validation: Ratings | None,
     ) -> tuple[VariationalSweep, int]:
-        from lowrank.completion.bayes import variational_sweeps
-
         sweeps = variational_sweeps(
             ratings.matrix,
             self.factors,
@@ -405,8 +392,6 @@ class Bayes(PosteriorModel):
         on_step: Callable[[Step], None] | None,
         validation: Ratings | None,
     ) -> list[GibbsSweep]:
-        from lowrank.completion.gibbs import gibbs_sweeps
-
         sweeps = gibbs_sweeps(
             ratings.matrix,
             start,

@@ -70,7 +70,6 @@ __all__ = [
     "half_sweep",
     "mllib_factors",
     "mllib_penalty",
-    "no_links",
     "residuals",
 ]
 
@@ -675,34 +674,20 @@ class Solver:
         others : float32 ndarray of shape (n_others, k + 1)
             Vectors of the other side, their biases last.
         """
-        from lowrank.completion.linked import ridge_prior
-        from lowrank.completion.posterior import Posterior, solve_rows
-        from lowrank.kernels import CsrArrays, at_most
+        from lowrank.completion.als import solve_rows
+        from lowrank.kernels import CsrArrays
 
-        prior = ridge_prior(
-            others.shape[1],
+        factors, bias = solve_rows(
+            CsrArrays(*rows),
+            others[:, :-1],
+            others[:, -1],
+            mean=self.mean,
             regularization=self.parameters["regularization"],
             scale=self.rating_std,
             count_power=self.parameters["count_power"],
-            dtype=np.dtype(np.float32),
+            threads=1,
         )
-        known = Posterior(others, np.empty((len(others), 0), np.float32))
-        with at_most(1):
-            solved: Floats = solve_rows(
-                CsrArrays(*rows), known, prior, mean=self.mean, noise=1.0
-            ).mean
-        return solved
-
-
-def no_links(k: int) -> dict[str, Floats]:
-    """Return the arrays of an `ALS` model without links."""
-    d = k + 1
-    return {
-        "user_prior_mean": np.zeros(d, np.float32),
-        "item_prior_mean": np.zeros(d, np.float32),
-        "user_link": np.zeros((0, d), np.float32),
-        "item_link": np.zeros((0, d), np.float32),
-    }
+        return np.column_stack([factors, bias])
 
 
 def half_sweep(

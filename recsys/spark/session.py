@@ -338,10 +338,6 @@ def _model(result: SparkModel, users: pl.DataFrame, items: pl.DataFrame) -> Mode
     for side, table in (("user", users), ("item", items)):
         arrays[f"{side}_bias"] = table["bias"].cast(pl.Float32).to_numpy()
         arrays[f"{side}_factors"] = _flat(table["factors"], np.float32).reshape(len(table), k)
-    if result.model == "als":
-        from recsys.spark.fitting import no_links
-
-        arrays |= no_links(k)
     model: Model = model_class(result.model)._from_arrays(result.parameters, arrays)
     return model
 

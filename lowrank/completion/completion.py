@@ -1,0 +1,408 @@
+"""The front door of matrix completion: one function, whichever way the matrix is completed."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections import deque
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from lowrank.approximation import LowRank
+from lowrank.completion.als import BiasedFactors, Biases, als_sweeps
+from lowrank.completion.nuclear_norm import (
+    check_positive,
+    held_out_path,
+    penalties_to,
+    root_mean_square,
+    soft_impute_path,
+)
+from lowrank.completion.observed import Entries, hold_out, observed_entries
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from numpy.typing import ArrayLike
+    from scipy.sparse import csr_array
+
+    from lowrank.operators import FloatArray
+
+__all__ = ["METHODS", "Completion", "complete"]
+
+METHODS = ("als", "soft-impute")
+
+_SWEEPS = 100  # of alternating least squares, at most
+_STALLED = 1e-4  # a sweep that lowers the objective by less than this share of it is the last
+_RANKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+_PENALTIES = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.001)
+_PATIENCE = 2  # candidates with a clearly higher held-out error that end a search
+_CLEARLY = 1.001
+_HELD_OUT = 0.1
+_HOPELESS = float(np.finfo(np.float64).max)  # the error of a candidate that cannot be fitted
+# Entries outside 2**-x ... 2**x are rescaled: their squares must neither overflow nor vanish.
+_SAFE_EXPONENT = 30
+_LARGEST_EXPONENT = {"float32": 126, "float64": 1000}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Completion:
+    """A completed matrix ``mean + row_bias[:, None] + column_bias + factors``.
+
+    Attributes
+    ----------
+    mean : float
+    row_bias, column_bias : ndarrays of shape (n,) and (m,)
+        Zeros, as `mean` is, if no biases were asked for.
+    factors : LowRank
+        What is left over, in factored form.
+    method : str
+        "als" or "soft-impute".
+    regularization : float
+        The penalty lambda of the method.
+    rmse : float
+        Root mean squared error over the known entries.
+    held_out_rmse : float or None
+        The lowest such error over entries that were held out, if the rank or the penalty was
+        chosen by it. It is the minimum of several, so a little too low for an estimate.
+    """
+
+    mean: float
+    row_bias: FloatArray
+    column_bias: FloatArray
+    factors: LowRank
+    method: str
+    regularization: float
+    rmse: float
+    held_out_rmse: float | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"Completion(shape={self.shape}, method={self.method!r}, rank={self.rank}, "
+            f"regularization={self.regularization:.6g}, rmse={self.rmse:.6g})"
+        )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape (n, m)."""
+        return self.factors.shape
+
+    @property
+    def rank(self) -> int:
+        """Columns of the factors, biases not counted."""
+        return self.factors.rank
+
+    @property
+    def matrix(self) -> LowRank:
+        """The completed matrix in factored form; two more columns hold the mean and the biases."""
+        left, right = self.factors.left, self.factors.right
+        rows = (self.row_bias + left.dtype.type(self.mean))[:, None]
+        columns = self.column_bias[:, None]
+        return LowRank(
+            np.hstack([left, rows, np.ones_like(rows)]),
+            np.hstack([right, np.ones_like(columns), columns]),
+        )
+
+    def predict(self, rows: ArrayLike, columns: ArrayLike) -> FloatArray:
+        """Return the completed matrix at pairs of positions.
+
+        Parameters
+        ----------
+        rows, columns : array-like of int, of shape (p,)
+
+        Returns
+        -------
+        ndarray of shape (p,)
+
+        Raises
+        ------
+        ValueError
+            If the two are not one-dimensional of the same length.
+        IndexError
+            If a position is outside the matrix.
+        """
+        return self.matrix.entries(rows, columns)
+
+    def toarray(self) -> FloatArray:
+        """Return the completed matrix as a dense array of shape (n, m)."""
+        return self.matrix.toarray()
+
+    def fill(self, X: ArrayLike) -> FloatArray:
+        """Return a copy of a dense array with its NaN (and masked) entries filled in.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, m)
+            What is known in it stays as it is.
+
+        Returns
+        -------
+        ndarray of shape (n, m)
+
+        Raises
+        ------
+        TypeError
+            If X is sparse: filled, it would be dense.
+        ValueError
+            If X has another shape.
+        """
+        from scipy import sparse
+
+        if sparse.issparse(X):
+            raise TypeError("X must be a dense array, which has room for what is filled in.")
+        array, mask = np.asarray(X), np.ma.getmaskarray(np.ma.asarray(X))
+        if array.shape != self.shape:
+            raise ValueError(f"X must have shape {self.shape}; got {array.shape}.")
+        filled: FloatArray = array.astype(np.result_type(array, self.factors.dtype))
+        rows, columns = np.nonzero(np.isnan(filled) | mask)
+        filled[rows, columns] = self.predict(rows, columns)
+        return filled
+
+
+def complete(
+    X: Any,
+    method: str = "als",
+    *,
+    k: int | None = None,
+    regularization: float | None = None,
+    biases: bool = True,
+    random_state: Any = 0,
+) -> Completion:
+    r"""Complete a matrix of which some entries are known.
+
+    With `biases`, an entry is a mean plus one number for its row and one for its column plus an
+    entry of a low-rank matrix.
+
+    Parameters
+    ----------
+    X : scipy.sparse matrix or array, or array-like with NaN, of shape (n, m)
+        Of a sparse matrix the stored entries are known, stored zeros too; of a dense one those that
+        are not NaN. float32 is worked on in float32. Sparse input never becomes dense.
+    method : {"als", "soft-impute"}
+        "als": factors of k columns, their squares penalised, by alternating least squares.
+        "soft-impute": a penalty on the sum of the singular values, which chooses the rank; the
+        problem is convex. Biases are then fitted first and subtracted.
+    k : int, optional
+        Rank for "als"; by default chosen from 1 to 32 by held-out error. The largest rank allowed
+        for "soft-impute", by default 100.
+    regularization : float, optional
+        Positive penalty lambda, by default chosen by held-out error. For "als" it counts in units
+        of the standard deviation of the entries and is multiplied by the square root of the number
+        of entries of each row and column (`lowrank.completion.als.als_sweeps`); for "soft-impute" it is
+        what the singular values are lowered by (`lowrank.completion.nuclear_norm.soft_impute`).
+    biases : bool
+        Whether there are a mean and biases.
+    random_state : int, Generator, RandomState or None
+        Seed of what is held out (a tenth of the known entries) and of the starting SVDs.
+
+    Returns
+    -------
+    Completion
+
+    Raises
+    ------
+    TypeError
+        If X is not real, or k is not an integer.
+    ValueError
+        If X has no known entry, stores one twice, or has an infinity; if there is no such method,
+        or `k` or `regularization` is out of its range, or is to be chosen from a single entry.
+
+    References
+    ----------
+    Zhou, Wilkinson, Schreiber & Pan (2008), "Large-scale parallel collaborative filtering for the
+    Netflix prize", section 3. Mazumder, Hastie & Tibshirani (2010), "Spectral regularization
+    algorithms for learning large incomplete matrices".
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> Z = 3 + np.outer(rng.normal(size=40), rng.normal(size=30))
+    >>> X = np.where(rng.random(Z.shape) < 0.5, Z, np.nan)
+    >>> result = complete(X, k=1, regularization=0.001)
+    >>> bool(np.abs(result.fill(X) - Z).max() < 0.05)
+    True
+    """
+    if method not in METHODS:
+        names = ", ".join(repr(name) for name in METHODS)
+        raise ValueError(f"method must be one of {names}; got {method!r}.")
+    known = observed_entries(X)
+    rank = _checked_rank(k, min(known.shape))
+    if regularization is not None:
+        check_positive(regularization, "regularization")
+    run = _by_als if method == "als" else _by_soft_impute
+    exponent = math.frexp(float(np.abs(known.data).max()))[1]
+    if abs(exponent) <= _SAFE_EXPONENT:
+        return run(known, rank, regularization, biases, random_state)
+    limit = _LARGEST_EXPONENT[str(known.dtype)]
+    exponent = max(-limit, min(limit, exponent))
+    unit = 2.0**exponent
+    if regularization is not None and method == "soft-impute":
+        regularization /= unit
+    known = (known.astype(np.float64) * (1 / unit)).astype(known.dtype)
+    return _times(run(known, rank, regularization, biases, random_state), exponent)
+
+
+def _times(found: Completion, exponent: int) -> Completion:
+    """Return the completion of a matrix from that of the matrix divided by 2**exponent."""
+    unit = 2.0**exponent
+    size = found.factors.dtype.type(unit)
+    half = exponent // 2  # for each of the factors: one alone might overflow
+    left, right = found.factors.left, found.factors.right
+    relative = found.method == "als"  # whose penalty counts in units of the entries' deviation
+    error = found.held_out_rmse
+    return replace(
+        found,
+        mean=found.mean * unit,
+        row_bias=found.row_bias * size,
+        column_bias=found.column_bias * size,
+        factors=LowRank(np.ldexp(left, half), np.ldexp(right, exponent - half)),
+        regularization=found.regularization * (1.0 if relative else unit),
+        rmse=found.rmse * unit,
+        held_out_rmse=None if error is None else error * unit,
+    )
+
+
+def _checked_rank(k: Any, largest: int) -> int | None:
+    if k is None:
+        return None
+    try:
+        rank = operator.index(k)
+    except TypeError:
+        raise TypeError(f"k must be an integer or None; got {k!r}.") from None
+    if not 1 <= rank <= largest:
+        raise ValueError(f"k must be between 1 and {largest} (min(X.shape)); got {rank}.")
+    return rank
+
+
+def _by_als(
+    X: csr_array, k: int | None, regularization: float | None, biases: bool, random_state: Any
+) -> Completion:
+    found = None
+    if k is None or regularization is None:
+        ranks = [rank for rank in _RANKS if rank <= min(X.shape)] if k is None else [k]
+        penalties = _PENALTIES if regularization is None else (regularization,)
+        parts = hold_out(X, _HELD_OUT, random_state)
+        found = _best_of_ranks(*parts, ranks, penalties, biases, random_state)
+        k, regularization = found.k, found.regularization
+    fitted = _fitted_als(X, k, regularization, biases, random_state)
+    if fitted is None:
+        raise ValueError(
+            f"regularization must be larger than {regularization:g} for k={k} columns: with it the "
+            f"least squares of these entries are singular in {X.dtype}."
+        )
+    rows, columns = (axis.astype(np.intp, copy=False) for axis in X.tocoo().coords)
+    return Completion(
+        mean=fitted.mean,
+        row_bias=fitted.row_bias,
+        column_bias=fitted.column_bias,
+        factors=LowRank(fitted.row_factors, fitted.column_factors),
+        method="als",
+        regularization=regularization,
+        rmse=_error_at(fitted, Entries(rows, columns, X.data)),
+        held_out_rmse=found and found.error,
+    )
+
+
+def _fitted_als(
+    X: csr_array, k: int, regularization: float, biases: bool, random_state: Any
+) -> BiasedFactors | None:
+    """Return what sweeps converge to; None where the penalty is lost in rounding."""
+    previous = math.inf
+    sweeps = als_sweeps(
+        X, k, regularization=regularization, biases=biases, random_state=random_state
+    )
+    for sweep in islice(sweeps, _SWEEPS):
+        if not math.isfinite(sweep.objective):
+            return None
+        if previous - sweep.objective <= _STALLED * sweep.objective:
+            break
+        previous = sweep.objective
+    return sweep.factors
+
+
+class _Candidate(NamedTuple):
+    error: float
+    k: int
+    regularization: float
+
+
+def _best_of_ranks(
+    kept: csr_array,
+    others: Entries,
+    ranks: Sequence[int],
+    penalties: Sequence[float],
+    biases: bool,
+    random_state: Any,
+) -> _Candidate:
+    """Return the rank and the penalty with the lowest held-out error.
+
+    The first rank meets all penalties, each other one those next to its predecessor's best.
+    """
+
+    def candidate(k: int, penalty: float) -> _Candidate:
+        fitted = _fitted_als(kept, k, penalty, biases, random_state)
+        error = _HOPELESS if fitted is None else _error_at(fitted, others)
+        return _Candidate(error, k, penalty)
+
+    def best_of_each() -> Iterator[_Candidate]:
+        near = penalties
+        for k in ranks:
+            best = _lowest(candidate(k, penalty) for penalty in near)
+            yield best
+            place = penalties.index(best.regularization)
+            near = penalties[max(0, place - 1) : place + 2]
+
+    return _lowest(best_of_each())
+
+
+def _lowest(candidates: Iterable[_Candidate]) -> _Candidate:
+    """Return the first of the best, and look no further once two in all were clearly worse."""
+    best, worse = _Candidate(math.inf, 0, math.inf), 0
+    for found in candidates:
+        worse += found.error > _CLEARLY * best.error
+        if found.error < best.error:
+            best, worse = found, 0
+        if worse == _PATIENCE:
+            break
+    return best
+
+
+def _error_at(fitted: BiasedFactors, entries: Entries) -> float:
+    """Return the root mean squared error over some entries."""
+    rows, columns, values = entries
+    predicted = LowRank(fitted.row_factors, fitted.column_factors).entries(rows, columns)
+    predicted += fitted.row_bias[rows] + fitted.column_bias[columns]
+    return root_mean_square(values - predicted - fitted.mean)
+
+
+def _by_soft_impute(
+    X: csr_array, k: int | None, regularization: float | None, biases: bool, random_state: Any
+) -> Completion:
+    error = None
+    if regularization is None:
+        kept, others = hold_out(X, _HELD_OUT, random_state)
+        fitted = Biases.of(kept, biases)
+        path = held_out_path(
+            fitted.subtracted(kept),
+            others._replace(values=others.values - fitted.at(others.rows, others.columns)),
+            max_rank=k,
+            random_state=random_state,
+        )
+        regularization, error = path.best, float(path.held_out_rmses.min())
+    fitted = Biases.of(X, biases)
+    residual = fitted.subtracted(X)
+    grid = penalties_to(regularization, residual)
+    path_to_it = soft_impute_path(residual, grid, max_rank=k, random_state=random_state)
+    solution = deque(path_to_it, maxlen=1).pop()
+    return Completion(
+        mean=fitted.mean,
+        row_bias=fitted.row_bias,
+        column_bias=fitted.column_bias,
+        factors=solution.matrix,
+        method="soft-impute",
+        regularization=regularization,
+        rmse=solution.rmse,
+        held_out_rmse=error,
+    )
