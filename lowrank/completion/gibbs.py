@@ -186,7 +186,9 @@ class Chain(Side):
             for shape in (self.vectors.mean.shape, self.prior.link.shape)
         )
         centre /= dtype.type(math.sqrt(self.penalty))
-        inverse = np.divide(1, np.sqrt(self.weight), out=np.zeros_like(noise[:, 0]), where=self.seen)
+        inverse = np.divide(
+            1, np.sqrt(self.weight), out=np.zeros_like(noise[:, 0]), where=self.seen
+        )
         target = self.vectors.mean - self.prior.mean + inverse[:, None] * noise
         link = centre + ridge_fit(
             self.link,

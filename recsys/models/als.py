@@ -302,4 +302,3 @@ def regularization_path(
         reached = validation_rmse(model, validation)
         path.append(PathPoint(model, math.nan if reached is None else reached))
     return path
-
