@@ -267,12 +267,12 @@ class PCA(
 
     def _fit(self, X: MatrixLike) -> Samples:
         """Set the fitted attributes; return the samples as they were analysed."""
-        X = validate_data(self, X, dtype=FLOAT_DTYPES, accept_sparse="csr")
+        data = validate_data(self, X, dtype=FLOAT_DTYPES, accept_sparse="csr")
         center: Any = self.center
         is_false = isinstance(center, (bool, np.bool_)) and not center
         if not is_false and not (isinstance(center, str) and center in ("auto", "exact")):
             raise ArgumentError(f"center must be 'auto', 'exact' or False; got {center!r}.")
-        samples = samples_of(X, self.center_samples)
+        samples = samples_of(data, self.center_samples)
         require_samples(samples.shape[0], self.ddof)
         scale = column_scale(samples, self.ddof) if self.standardize else None
         samples = samples.scaled(scale)
@@ -394,9 +394,9 @@ class PCA(
     def _prepared(self, X: MatrixLike) -> Samples:
         """Check new rows, and prepare them as those of the training data were."""
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=FLOAT_DTYPES, accept_sparse="csr", reset=False)
+        data = validate_data(self, X, dtype=FLOAT_DTYPES, accept_sparse="csr", reset=False)
         scale = None if self.scale_ is None else self.scale_.astype(np.float64)
-        return samples_of(X, self.center_samples).scaled(scale)
+        return samples_of(data, self.center_samples).scaled(scale)
 
     def _scores(self, samples: Samples) -> FloatArray:
         row = self.mean_ if self.scale_ is None else self.mean_ / self.scale_

@@ -24,12 +24,11 @@ if TYPE_CHECKING:
     from lowrank.operators import Float64Array, FloatArray
     from lowrank.svd import SVD
 
-    Samples = "DenseSamples | SparseSamples"
-
 __all__ = [
     "FLOAT_DTYPES",
     "DenseSamples",
     "GaussianDensityMixin",
+    "Samples",
     "SparseSamples",
     "checked_scores",
     "column_scale",
@@ -117,7 +116,6 @@ class SparseSamples(LinearOperator):
     """
 
     is_sparse = True
-    shape: tuple[int, int]
 
     def __init__(
         self, csr: Any, offsets: Float64Array | None = None, weights: Float64Array | None = None
@@ -137,7 +135,8 @@ class SparseSamples(LinearOperator):
     @cached_property
     def means(self) -> Float64Array:
         """The mean of each column, shape (m,)."""
-        return self._sparse.column_means() - self.weights * self.offsets.mean()
+        means: Float64Array = self._sparse.column_means() - self.weights * self.offsets.mean()
+        return means
 
     def column_squares(self, row: Float64Array) -> Float64Array:
         """Return the sum of squares of each column of Y - 1 row', stored entries and zeros apart.
@@ -200,9 +199,10 @@ class SparseSamples(LinearOperator):
     def _subtracted(self, row: Float64Array) -> Float64Array:
         """Return what Y - 1 row' subtracts from each stored entry."""
         columns = self.csr.indices
-        if self._plain:
-            return row[columns]
-        return row[columns] + self.offsets[self._row_indices] * self.weights[columns]
+        subtracted: Float64Array = row[columns]
+        if not self._plain:
+            subtracted += self.offsets[self._row_indices] * self.weights[columns]
+        return subtracted
 
     def _matmat(self, X: FloatArray) -> FloatArray:
         product = self._sparse.matmat(np.ascontiguousarray(X, self.dtype))
@@ -219,6 +219,9 @@ class SparseSamples(LinearOperator):
 
     def _rmatvec(self, y: FloatArray) -> FloatArray:
         return self._rmatmat(y.reshape(-1, 1))[:, 0]
+
+
+Samples = DenseSamples | SparseSamples
 
 
 def samples_of(X: Any, center_samples: bool = False) -> Samples:

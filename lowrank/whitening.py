@@ -15,7 +15,9 @@ from sklearn.base import (
 )
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from lowrank.errors import ArgumentError
 from lowrank.samples import (
+    FLOAT_DTYPES,
     checked_scores,
     column_scale,
     negligible_value,
@@ -25,14 +27,13 @@ from lowrank.samples import (
 from lowrank.svd import truncated_svd
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
     from lowrank.operators import FloatArray
 
 __all__ = ["Whitening"]
 
 _METHODS = ("pca", "zca", "zca-cor")
-_DTYPES = [np.float64, np.float32]
 
 
 class Whitening(
@@ -44,8 +45,8 @@ class Whitening(
 
     With principal directions v_j of the centred data and variances lambda_j along them, a sample x
     has the whitened coordinates y_j = v_j . (x - mean_) / sqrt(lambda_j + epsilon). They are the
-    output of "pca"; "zca" and "zca-cor" turn them back to the axes of the features. Directions in
-    which the training data do not vary, to rounding, are left out: new samples have no output
+    output of "pca"; "zca" and "zca-cor" rotate them back to the axes of the features. Directions in
+    which the training data do not vary, up to rounding, are dropped: new samples have no output
     there, whatever `epsilon` is. On the others the covariance of the output, with divisor
     n_samples - ddof, is exactly the identity for ``epsilon=0``.
 
@@ -59,27 +60,27 @@ class Whitening(
     n_components : int, optional
         Largest number of directions kept, from 1 to min(n_samples, n_features); all by default.
     epsilon : float, default 1e-5
-        Added to each variance, so in squared units of X ("zca-cor": of standardised X). Directions
-        with a variance well above it come out with variance 1, those well below are damped.
+        Added to each variance, in squared units of X ("zca-cor": of standardised X). Directions
+        with a variance well above it get variance 1, those well below are damped.
     ddof : int, default 1
-        Variances have the divisor n_samples - ddof.
+        Delta degrees of freedom: variances have the divisor n_samples - ddof.
 
     Attributes
     ----------
     components_ : ndarray of shape (n_components_, n_features)
-        Directions kept, orthonormal rows with deterministic signs.
+        Directions kept: orthonormal rows with deterministic signs.
     explained_variance_ : ndarray of shape (n_components_,)
         Variances along them, without epsilon.
     mean_ : ndarray of shape (n_features,)
-        Column means.
+        Per-feature mean of the training data.
     scale_ : ndarray of shape (n_features,) or None
         Standard deviations ("zca-cor" only); 1 for constant columns.
     n_components_ : int
         Number of directions kept: at most the rank of the centred data.
     n_features_in_ : int
-        Number of features.
+        Number of features seen during `fit`.
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Only if X has column names.
+        Names of the features seen during `fit`. Defined only if X has string column names.
 
     See Also
     --------
@@ -112,7 +113,7 @@ class Whitening(
         self.epsilon = epsilon
         self.ddof = ddof
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: ArrayLike, y: Any = None) -> Self:
         """Find the directions and their variances.
 
         Parameters
@@ -129,29 +130,41 @@ class Whitening(
         Raises
         ------
         TypeError
-            If X is sparse: whitened data would be dense.
-        ValueError
+            If X is sparse (whitened data would be dense), or `ddof` is not an integer.
+        ArgumentError, ValueError
             If X is not finite or has too few samples, or a parameter is out of its range.
         """
-        X = validate_data(self, X, dtype=_DTYPES)
-        self._check_parameters(min(X.shape))
-        require_samples(X.shape[0], self.ddof)
-        samples = samples_of(X)
+        data: Any = validate_data(self, X, dtype=FLOAT_DTYPES)
+        if self.method not in _METHODS:
+            names = ", ".join(repr(name) for name in _METHODS)
+            raise ArgumentError(f"method must be one of {names}; got {self.method!r}.")
+        epsilon: Any = self.epsilon
+        if not isinstance(epsilon, numbers.Real) or not 0 <= float(epsilon) < math.inf:
+            raise ArgumentError(f"epsilon must be a finite number, 0 or larger; got {epsilon!r}.")
+        largest = min(data.shape)
+        k: Any = largest if self.n_components is None else self.n_components
+        is_integer = isinstance(k, numbers.Integral) and not isinstance(k, bool)
+        if not is_integer or not 1 <= k <= largest:
+            raise ArgumentError(
+                f"n_components must be None or an integer between 1 and {largest} (min(X.shape)); "
+                f"got {k!r}."
+            )
+        require_samples(data.shape[0], self.ddof)
+        samples = samples_of(data)
         means = samples.means
         scale = column_scale(samples, self.ddof) if self.method == "zca-cor" else None
         scaled = samples.scaled(scale)
         row = means if scale is None else means / scale
-        svd = truncated_svd(scaled.matrix, min(X.shape), method="dense", center=row)
-        rank = int(np.count_nonzero(svd.s > negligible_value(svd, row)))
-        k = rank if self.n_components is None else min(rank, int(self.n_components))
+        svd = truncated_svd(scaled.matrix, largest, method="dense", center=row)
+        k = min(int(k), int(np.count_nonzero(svd.s > negligible_value(svd, row))))
         self.components_ = svd.Vt[:k].copy()
-        self.explained_variance_ = svd.s[:k] ** 2 / svd.s.dtype.type(X.shape[0] - self.ddof)
-        self.mean_ = means.astype(X.dtype)
-        self.scale_ = None if scale is None else scale.astype(X.dtype)
+        self.explained_variance_ = svd.s[:k] ** 2 / svd.s.dtype.type(data.shape[0] - self.ddof)
+        self.mean_ = means.astype(data.dtype)
+        self.scale_ = None if scale is None else scale.astype(data.dtype)
         self.n_components_ = k
         return self
 
-    def transform(self, X: Any) -> FloatArray:
+    def transform(self, X: ArrayLike) -> FloatArray:
         """Whiten samples.
 
         Parameters
@@ -163,15 +176,15 @@ class Whitening(
         ndarray of shape (n_samples, n_components_) for "pca", else (n_samples, n_features)
         """
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=_DTYPES, reset=False)
-        centred = X - self.mean_
+        data: Any = validate_data(self, X, dtype=FLOAT_DTYPES, reset=False)
+        centred: FloatArray = data - self.mean_
         if self.scale_ is not None:
             centred /= self.scale_
         whitened: FloatArray = (centred @ self.components_.T) / self._deviations()
         return whitened if self.method == "pca" else whitened @ self.components_
 
-    def inverse_transform(self, X: Any) -> FloatArray:
-        """Undo the whitening; what lies outside of the directions kept is the mean's.
+    def inverse_transform(self, X: ArrayLike) -> FloatArray:
+        """Undo the whitening; outside of the directions kept, the result is the mean.
 
         Parameters
         ----------
@@ -184,7 +197,7 @@ class Whitening(
 
         Raises
         ------
-        ValueError
+        ArgumentError
             If X has another number of columns.
         """
         check_is_fitted(self)
@@ -197,8 +210,8 @@ class Whitening(
         samples += self.mean_
         return samples
 
-    def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
-        """Return the names of the outputs: of the features themselves unless method="pca".
+    def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[Any]:
+        """Return the names of the outputs: those of the features unless method="pca".
 
         Parameters
         ----------
@@ -213,22 +226,6 @@ class Whitening(
         mixin = ClassNamePrefixFeaturesOutMixin if self.method == "pca" else OneToOneFeatureMixin
         names: NDArray[Any] = mixin.get_feature_names_out(self, input_features)
         return names
-
-    def _check_parameters(self, largest: int) -> None:
-        if self.method not in _METHODS:
-            names = ", ".join(repr(name) for name in _METHODS)
-            raise ValueError(f"method must be one of {names}; got {self.method!r}.")
-        epsilon: Any = self.epsilon
-        if not isinstance(epsilon, numbers.Real) or not 0 <= float(epsilon) < math.inf:
-            raise ValueError(f"epsilon must be a finite number, 0 or larger; got {epsilon!r}.")
-        k: Any = self.n_components
-        if k is None:
-            return
-        if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or not 1 <= k <= largest:
-            raise ValueError(
-                f"n_components must be None or an integer between 1 and {largest} (min(X.shape)); "
-                f"got {k!r}."
-            )
 
     def _deviations(self) -> FloatArray:
         variances = self.explained_variance_
