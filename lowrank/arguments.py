@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     SparseLike = sparray | spmatrix
     MatrixLike = ArrayLike | SparseLike
-    RandomStateLike = int | np.integer[Any] | np.random.Generator | np.random.RandomState | None
+    RandomStateLike = int | np.random.Generator | np.random.RandomState | None
 
 __all__ = [
     "Problem",
