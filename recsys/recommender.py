@@ -258,7 +258,7 @@ class Recommender(Predictor):
                 f"The {self.model.name} model has no item vectors to compare; "
                 "fit a factor model such as 'als' to find similar items."
             )
-        return Cosine(self.model.item_vectors(), _confidence(self._counts("item")))
+        return Cosine(self.model.item_vectors(), confidence=_confidence(self._counts("item")))
 
     @cached_property
     def _user_likeness(self) -> Cosine:
@@ -267,7 +267,7 @@ class Recommender(Predictor):
                 f"The {self.model.name} model has no user vectors to compare; "
                 "fit a factor model such as 'als' to find similar users."
             )
-        return Cosine(self.model.user_vectors(), _confidence(self._counts("user")))
+        return Cosine(self.model.user_vectors(), confidence=_confidence(self._counts("user")))
 
     def _similar(self, ids: Ids, queries: Any, n: int, likeness: Scorer) -> pl.DataFrame:
         asked = ids.index(listed(queries))

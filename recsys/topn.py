@@ -27,6 +27,7 @@ from recsys.models.base import FactorForm, Floats, Indices
 
 __all__ = [
     "Cosine",
+    "inverse_lengths",
     "Exclude",
     "Scorer",
     "TopN",
@@ -212,23 +213,41 @@ def select(
     return TopN(rows[kept], items[kept], ranks[ranks <= n].astype(np.int32), found[kept])
 
 
-class Cosine:
-    """Scores of items for items: the cosine of their vectors, a `Scorer`.
+def inverse_lengths(vectors: Floats) -> Floats:
+    """Return 1 / length of each row, NaN for rows of zeros: they have no direction."""
+    lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
+    return np.divide(1, lengths, out=np.full_like(lengths, np.nan), where=lengths > 0)
 
-    A vector of zeros has no direction: it is like nothing, and nothing is like it.
+
+class Cosine:
+    """Scores of rows for queries: the cosine of their vectors, a `Scorer`.
+
+    A vector of zeros has no direction: it is similar to nothing.
 
     Parameters
     ----------
     vectors : float32 ndarray of shape (n_items, k)
+    queries : float32 ndarray of shape (n_queries, k), optional
+        By default the vectors themselves.
     confidence : float32 ndarray of shape (n_items,), optional
-        From 0 to 1: what the cosine with an item is multiplied by when that item is found.
+        From 0 to 1: factor of the cosine with an item when that item is found.
+    inverse : float32 ndarray of shape (n_items,), optional
+        `inverse_lengths` of the vectors, if they are known.
     """
 
-    def __init__(self, vectors: Floats, confidence: Floats | None = None) -> None:
+    def __init__(
+        self,
+        vectors: Floats,
+        queries: Floats | None = None,
+        *,
+        confidence: Floats | None = None,
+        inverse: Floats | None = None,
+    ) -> None:
         self._vectors = vectors
+        self._inverse = inverse_lengths(vectors) if inverse is None else inverse
+        self._queries = vectors if queries is None else queries
+        self._scale = self._inverse if queries is None else inverse_lengths(queries)
         self._confidence = np.ones(len(vectors), np.float32) if confidence is None else confidence
-        lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
-        self._inverse = np.divide(1, lengths, out=np.full_like(lengths, np.nan), where=lengths > 0)
 
     @property
     def n_items(self) -> int:
@@ -236,16 +255,19 @@ class Cosine:
         return len(self._vectors)
 
     def predict(self, users: Indices, items: Indices) -> Floats:
-        """Cosines of pairs of items, shape (n_pairs,); NaN beside a vector of zeros."""
-        dots = kernels.pair_dots(self._vectors, self._vectors, users, items)
-        dots *= self._inverse[users] * self._inverse[items]
+        """Cosines of pairs, shape (n_pairs,); NaN for a vector of zeros."""
+        dots = kernels.pair_dots(self._queries, self._vectors, users, items)
+        dots *= self._scale[users] * self._inverse[items]
         np.clip(dots, -1, 1, out=dots)
         return dots * self._confidence[items]
 
     def scores(self, users: Indices) -> Floats:
-        """Cosines of some items with all, shape (n_block, n_items)."""
-        block: Floats = self._vectors[users] @ self._vectors.T
-        block *= self._inverse[users, None]
+        """Cosines of some queries with all items, shape (n_block, n_items)."""
+        if len(users) == 1:  # BLAS has a faster product for one vector
+            block: Floats = (self._vectors @ self._queries[users[0]])[None, :]
+        else:
+            block = self._queries[users] @ self._vectors.T
+        block *= self._scale[users, None]
         block *= self._inverse * self._confidence
         return block
 
@@ -255,9 +277,15 @@ class Cosine:
         return np.full(len(users), 2 * terms * np.finfo(np.float32).eps, dtype=np.float32)
 
     def _factor_form(self, users: Indices) -> FactorForm | None:
-        """Return the vectors, with what makes cosines of their products."""
-        vectors, inverse = self._vectors, self._inverse
-        return FactorForm(vectors[users], inverse[users], vectors, inverse, self._confidence)
+        """Return queries, vectors and factors that turn their products into cosines.
+
+        None for a single query: a product with one vector is faster than the kernel for many.
+        """
+        if len(users) == 1:
+            return None
+        return FactorForm(
+            self._queries[users], self._scale[users], self._vectors, self._inverse, self._confidence
+        )
 
     @staticmethod
     def exclude_itself(users: Indices) -> tuple[Indices, Indices]:

@@ -1,28 +1,37 @@
-"""The documents of an index: their names, their weighted rows, their coordinates."""
+"""Documents of an index: batches of texts or matrices on the way in, a collection inside."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from itertools import chain
+from numbers import Number
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+from scipy import sparse
 
+from recsys.data.frames import is_pandas
+from recsys.errors import DataError
 from recsys.lsi.labels import Labels
-from recsys.lsi.queries import inverse_lengths
+from recsys.lsi.vectorizer import checked_text
+from recsys.readers.documents import Document, DocumentBatch, batches_of
+from recsys.topn import inverse_lengths
 
-__all__ = ["Collection", "snippet"]
+__all__ = ["Collection", "Names", "NamesCollector", "batches_or_none", "names_of_matrix"]
 
 _SNIPPET = 120  # characters
 
 
-def snippet(text: str) -> str:
-    """Return the beginning of a text on one line."""
-    words = " ".join(text[: 4 * _SNIPPET].split())
-    return words if len(words) <= _SNIPPET else words[: _SNIPPET - 1].rstrip() + "…"
+class Names(NamedTuple):
+    """Ids of documents, and the titles and snippets that are shown with them."""
+
+    ids: Labels
+    titles: pl.Series | None = None
+    snippets: pl.Series | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,9 +40,8 @@ class Collection:
 
     Attributes
     ----------
-    ids : Labels
+    ids : Ids
     titles, snippets : Series of String, or None
-        What is shown of each document beside its id.
     rows : csr_array of shape (n_documents, n_terms)
         Weights of their terms.
     embedding : ndarray of shape (n_documents, k)
@@ -51,7 +59,7 @@ class Collection:
 
     @cached_property
     def vectors(self) -> NDArray[np.float32]:
-        """The coordinates as float32, in which cosines are computed."""
+        """Coordinates as float32, in which cosines are computed."""
         return np.asarray(self.embedding, dtype=np.float32)
 
     @cached_property
@@ -60,24 +68,18 @@ class Collection:
         return inverse_lengths(self.vectors)
 
     def shown(self, places: NDArray[np.int64]) -> list[pl.Series]:
-        """Return the columns that tell what some documents are, as far as they are known."""
-        columns = []
-        if self.titles is not None:
-            columns.append(self.titles[places].alias("title"))
-        if self.snippets is not None:
-            columns.append(self.snippets[places].alias("snippet"))
-        return columns
+        """Return the columns title and snippet of some documents, as far as they are known."""
+        known = {"title": self.titles, "snippet": self.snippets}
+        return [column[places].alias(name) for name, column in known.items() if column is not None]
 
     def extended(self, more: Collection) -> Collection:
-        """Return these and further documents.
+        """Return a collection of these and further documents.
 
         Raises
         ------
         DataError
-            If an id is there already.
+            If an id is in both.
         """
-        from scipy import sparse
-
         sizes = (len(self), len(more))
         return Collection(
             ids=self.ids.extended(more.ids.values),
@@ -97,8 +99,166 @@ def _joined(
 ) -> pl.Series | None:
     if first is None and second is None:
         return None
-    parts = [
-        pl.Series(name, [None] * size, dtype=pl.String) if part is None else part
-        for part, size in zip((first, second), sizes, strict=True)
+    pieces = [
+        pl.Series(name, [None] * size, dtype=pl.String) if piece is None else piece
+        for piece, size in zip((first, second), sizes, strict=True)
     ]
-    return pl.concat(parts)
+    return pl.concat(pieces)
+
+
+class NamesCollector:
+    """Collects the names of documents from the batches that pass through it."""
+
+    def __init__(self) -> None:
+        self._ids: list[Any] = []
+        self._titles: list[str | None] = []
+        self._snippets: list[str] = []
+
+    def watch(self, batches: Iterable[DocumentBatch]) -> Iterator[list[str]]:
+        """Yield the texts of each batch, each with its title in front."""
+        for batch in batches:
+            titles = batch.titles or [None] * len(batch.ids)
+            if not len(batch.ids) == len(batch.texts) == len(titles):
+                raise DataError(
+                    "A batch must have as many ids (and titles) as texts; got "
+                    f"{len(batch.ids)} ids, {len(titles)} titles and {len(batch.texts)} texts."
+                )
+            first = len(self._ids)
+            texts = [checked_text(text, first + i) for i, text in enumerate(batch.texts)]
+            self._ids += batch.ids
+            self._titles += titles
+            self._snippets += map(_snippet, texts)
+            yield [
+                text if title is None or text.startswith(title) else f"{title}\n{text}"
+                for title, text in zip(titles, texts, strict=True)
+            ]
+
+    def names(self) -> Names:
+        """Return the names of all documents that have passed."""
+        titles = None
+        if any(title is not None for title in self._titles):
+            titles = pl.Series("title", self._titles, dtype=pl.String)
+        snippets = pl.Series("snippet", self._snippets, dtype=pl.String)
+        return Names(Labels(self._ids, "document"), titles, snippets)
+
+
+def _snippet(text: str) -> str:
+    """Return the beginning of a text on one line."""
+    words = " ".join(text[: 4 * _SNIPPET].split())
+    return words if len(words) <= _SNIPPET else words[: _SNIPPET - 1].rstrip() + "…"
+
+
+def names_of_matrix(
+    n: int, ids: Sequence[Any] | None, titles: Sequence[str | None] | None, first_id: int
+) -> Names:
+    """Return the names of the documents of a matrix.
+
+    Raises
+    ------
+    DataError
+        If there are not as many ids or titles as documents.
+    """
+    for name, given in (("ids", ids), ("titles", titles)):
+        if given is not None and len(given) != n:
+            raise DataError(
+                f"{name} must have one entry for each of {n} documents; got {len(given)}."
+            )
+    labels = range(first_id, first_id + n) if ids is None else ids
+    shown = None if titles is None else pl.Series("title", list(titles), dtype=pl.String)
+    return Names(Labels(labels, "document"), shown)
+
+
+def batches_or_none(
+    documents: Any,
+    ids: Sequence[Any] | None = None,
+    titles: Sequence[str | None] | None = None,
+    first_id: int = 0,
+) -> Iterator[DocumentBatch] | None:
+    """Return documents as batches of texts, or None if they are (or should be) a matrix.
+
+    Parameters
+    ----------
+    documents : iterable of str or of DocumentBatch, or anything else
+    ids, titles : sequence, optional
+        Of texts; batches have their own.
+    first_id : int
+        First of the ids that are numbered.
+
+    Raises
+    ------
+    DataError
+        If `documents` is a single text, a frame of texts, or empty, or there are not as many ids
+        or titles as texts.
+    """
+    problem = _problem(documents)
+    if problem:
+        raise DataError(f"Documents must be a list of texts or a matrix; got {problem}")
+    if _is_matrix(documents):
+        return None
+    stream = iter(documents)
+    first = next(stream, None)
+    if first is None:
+        raise DataError("There are no documents.")
+    stream = chain([first], stream)
+    if isinstance(first, DocumentBatch):
+        if ids is not None or titles is not None:
+            raise DataError("Batches of documents have ids and titles; do not give others.")
+        return stream
+    if isinstance(first, str):
+        # Lists: a pandas Series would look a number up among its labels.
+        ids = None if ids is None else list(ids)
+        titles = None if titles is None else list(titles)
+        return batches_of(_documents(stream, ids, titles, first_id))
+    if isinstance(documents, Sequence) and not isinstance(first, Number):
+        return None
+    raise DataError(
+        "Documents must be texts, DocumentBatch or a matrix; got items of type "
+        f"{type(first).__name__}."
+    )
+
+
+def _problem(documents: Any) -> str | None:
+    """Return why documents are neither texts nor a matrix, where their type shows it."""
+    if isinstance(documents, str | bytes):
+        return "one text."
+    if isinstance(documents, Mapping) and not hasattr(documents, "shape"):  # a dok_matrix is one
+        return "a mapping. Give its values, and its keys as ids."
+    is_table = isinstance(documents, pl.LazyFrame) or (
+        not all(dtype.is_numeric() for dtype in documents.dtypes)
+        if isinstance(documents, pl.DataFrame)
+        else is_pandas(documents)
+        and any(getattr(dtype, "kind", "O") not in "biuf" for dtype in documents.dtypes)
+    )
+    return "a frame with columns that are not numbers. Give its column of texts." * is_table or None
+
+
+def _is_matrix(documents: Any) -> bool:
+    shape = getattr(documents, "shape", None)
+    if shape is None or isinstance(documents, pl.Series):
+        return not isinstance(documents, Iterable)
+    return len(shape) != 1 or not isinstance(next(iter(documents), None), str)
+
+
+def _documents(
+    texts: Iterable[str],
+    ids: Sequence[Any] | None,
+    titles: Sequence[str | None] | None,
+    first_id: int,
+) -> Iterator[Document]:
+    count = 0
+    given = {"ids": ids, "titles": titles}
+    for place, text in enumerate(texts):
+        for name, values in given.items():
+            if values is not None and place >= len(values):
+                raise DataError(
+                    f"{name} must have one entry for each document; got {len(values)}, fewer than "
+                    "there are documents."
+                )
+        label = first_id + place if ids is None else ids[place]
+        yield Document(label, text, None if titles is None else titles[place])
+        count = place + 1
+    for name, values in given.items():
+        if values is not None and len(values) > count:
+            raise DataError(
+                f"{name} must have one entry for each of {count} documents; got {len(values)}."
+            )

@@ -1,4 +1,4 @@
-"""Eigenwords: words as vectors of a truncated SVD of the words that stand around them."""
+"""Eigenwords: word vectors from a truncated SVD of the words around each word."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any, Self
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+from scipy import sparse
 
 from recsys.errors import DataError, NotFittedError
-from recsys.lsi.asking import listed, similar_rows
+from recsys.lsi.collection import NamesCollector, batches_or_none
 from recsys.lsi.labels import Labels
-from recsys.lsi.reading import NamesCollector, batches_or_none
+from recsys.lsi.queries import listed, similar_rows
 from recsys.lsi.space import decompose
-from recsys.lsi.vectorizer import TOKEN_PATTERN, make_analyzer
+from recsys.lsi.vectorizer import TOKEN_PATTERN, StopWords, word_vectorizer
 from recsys.messages import counted
 
 __all__ = ["Eigenwords", "word_contexts"]
@@ -24,27 +25,27 @@ _SCALINGS = ("ppmi", "sqrt")
 
 
 class Eigenwords:
-    """Words as vectors: words that stand in the same places come close.
+    """Word vectors that are similar for words in similar contexts.
 
-    In documents, nurse is like hospital; here nurse is like doctor, because both stand between the
-    same words. Counted is how often each word has each other word at each place of a window around
-    it; the counts are scaled, and the word vectors are the rows of U_k S_k^(1/2).
+    In documents, nurse is similar to hospital; here nurse is similar to doctor, because both occur
+    between the same words. The number of times that each word occurs at each place of a window
+    around each other word is counted and scaled; the word vectors are the rows of U_k S_k^(1/2).
 
     Parameters
     ----------
     n_components : int or str, default 50
         Number of dimensions, at most (small vocabularies have fewer), or a rule as for `LSI`.
     window : int, default 2
-        Places before and after the word that are looked at.
+        Number of places before and after the word.
     sides : {"apart", "merged"}, default "apart"
-        Whether a context is a word at a certain place (two before, one before, one after, ...) or
-        just a word within the window.
+        Whether a context is a word at one place (two before, one before, one after, ...) or a
+        word anywhere in the window.
     scaling : {"sqrt", "ppmi"}, default "sqrt"
         "sqrt": sqrt(#(w, c)) / (#(w) #(c))^(1/4), as in canonical correlation of square roots.
         "ppmi": max(0, ln(#(w, c) # / (#(w) #(c)))), positive pointwise mutual information, which
         gives rare words more weight.
     min_count : int, default 1
-        Rarer words are passed over, as words and as contexts; they keep their places.
+        Minimum number of occurrences; rarer words are skipped, but keep their places.
     stop_words, token_pattern
         As for `LSI`.
     random_state : int, Generator, RandomState or None, default 0
@@ -78,12 +79,13 @@ class Eigenwords:
         sides: str = "apart",
         scaling: str = "sqrt",
         min_count: int = 1,
-        stop_words: Any = None,
+        stop_words: StopWords = None,
         token_pattern: str = TOKEN_PATTERN,
         random_state: Any = 0,
     ) -> None:
-        _check_choice("sides", sides, _SIDES)
-        _check_choice("scaling", scaling, _SCALINGS)
+        for name, choice, choices in (("sides", sides, _SIDES), ("scaling", scaling, _SCALINGS)):
+            if choice not in choices:
+                raise DataError(f"{name} must be one of {', '.join(choices)}; got {choice!r}.")
         for name, value in (("window", window), ("min_count", min_count)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise DataError(f"{name} must be a positive integer; got {value!r}.")
@@ -93,7 +95,7 @@ class Eigenwords:
         self.scaling = scaling
         self.min_count = min_count
         self.random_state = random_state
-        self._analyzer = make_analyzer(stop_words, token_pattern)
+        self._analyze = word_vectorizer(stop_words, token_pattern).build_analyzer()
         self._terms: Labels | None = None
 
     def __repr__(self) -> str:
@@ -103,21 +105,21 @@ class Eigenwords:
         return f"<Eigenwords: {n_words:,} words in {counted(k, 'dimension')}>"
 
     def fit(self, texts: Iterable[Any]) -> Self:
-        """Learn the words of texts; contexts don't reach from one text into another.
+        """Learn the words of texts; contexts do not cross from one text into another.
 
         Parameters
         ----------
         texts : iterable of str or DocumentBatch
-            Read once; what is kept is one number for each word of running text.
+            Read once; one number is kept for each word of running text.
 
         Raises
         ------
         DataError
             If there are no texts, or no word has a context.
         """
-        batches = batches_or_none(texts, None, None, 0)
+        batches = batches_or_none(texts)
         if batches is None:
-            raise DataError("Eigenwords are learnt from texts; got a matrix.")
+            raise DataError("Eigenwords are learned from texts; got a matrix.")
         words, ends, terms = self._words(NamesCollector().watch(batches))
         if not len(terms):
             raise DataError(f"No word occurs min_count={self.min_count} times or more.")
@@ -175,13 +177,13 @@ class Eigenwords:
     def _words(
         self, batches: Iterable[Sequence[str]]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], Labels]:
-        """Return running text as numbers (-1 for rare words), where texts end, and the words."""
+        """Return running text as numbers (-1 for rare words), the ends of texts, and the words."""
         places: dict[str, int] = {}
         numbers: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
         lengths: list[int] = []
         for texts in batches:
             for text in texts:
-                found = [places.setdefault(word, len(places)) for word in self._analyzer(text)]
+                found = [places.setdefault(word, len(places)) for word in self._analyze(text)]
                 numbers.append(np.array(found, dtype=np.int64))
                 lengths.append(len(found))
         running = np.concatenate(numbers)
@@ -203,9 +205,9 @@ def word_contexts(
     Parameters
     ----------
     words : ndarray of shape (n,)
-        Numbers of the words of running text; negative ones are passed over.
+        Numbers of the words of running text; negative ones are skipped.
     ends : ndarray of shape (n_texts,)
-        Where each text ends in it, ascending.
+        End of each text in it, ascending.
     n_words : int
     window : int
         Places on each side.
@@ -215,8 +217,6 @@ def word_contexts(
     -------
     csr_array of shape (n_words, n_words * 2 * window), or (n_words, n_words) if merged
     """
-    from scipy import sparse
-
     text = np.searchsorted(ends, np.arange(len(words)), side="right")
     places = [*range(-window, 0), *range(1, window + 1)]
     total: Any = None
@@ -257,16 +257,9 @@ def _totals(coo: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 
 def _with_data(coo: Any, data: Any) -> Any:
-    from scipy import sparse
-
     scaled = sparse.csr_array((data.astype(np.float32), (coo.row, coo.col)), shape=coo.shape)
     scaled.eliminate_zeros()
     return scaled
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise DataError(f"{name} must be one of {', '.join(choices)}; got {value!r}.")
 
 
 _SCALE = {"ppmi": _ppmi, "sqrt": _square_roots}

@@ -8,18 +8,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
+from scipy import sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from recsys.errors import DataError
-from recsys.lsi.asking import Asking
-from recsys.lsi.collection import Collection
-from recsys.lsi.reading import (
-    NamesCollector,
-    batches_or_none,
-    names_of_matrix,
-    terms_of_matrix,
+from recsys.lsi.collection import Collection, NamesCollector, batches_or_none, names_of_matrix
+from recsys.lsi.labels import Labels
+from recsys.lsi.queries import (
+    Queries,
+    best_rows,
+    check_directions,
+    check_words,
+    contributions,
+    has_texts,
+    listed,
+    similar_rows,
 )
 from recsys.lsi.space import (
     DEFAULT_RANK,
@@ -30,12 +36,18 @@ from recsys.lsi.space import (
     outside_share,
     updated,
 )
-from recsys.lsi.vectorizer import TOKEN_PATTERN, canonical_csr, make_encoder
+from recsys.lsi.vectorizer import (
+    TOKEN_PATTERN,
+    StopWords,
+    canonical_csr,
+    checked_text,
+    make_encoder,
+)
+from recsys.topn import Cosine
 
 if TYPE_CHECKING:
-    from recsys.lsi.labels import Labels
-    from recsys.lsi.reading import Names
-    from recsys.lsi.vectorizer import TermEncoder
+    from recsys.lsi.collection import Names
+    from recsys.lsi.vectorizer import VectorizerEncoder, WordEncoder
 
 __all__ = ["LSI"]
 
@@ -44,15 +56,14 @@ _METHODS = ("fold-in", "update")
 
 
 class LSI(
-    Asking,
     ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
     TransformerMixin,  # type: ignore[misc]
     BaseEstimator,  # type: ignore[misc]
 ):
-    """Latent semantic indexing: documents found by meaning rather than by their exact words.
+    """Latent semantic indexing: find documents by meaning rather than by their exact words.
 
     The weighted document-by-term matrix is A ~ V_k S_k U_k'. Documents are the rows of V_k S_k,
-    terms those of U_k S_k; a query or a new document q becomes q' U_k, and likeness is the cosine.
+    terms those of U_k S_k; a query or new document q becomes q' U_k, and similarity is the cosine.
 
     Parameters
     ----------
@@ -61,14 +72,14 @@ class LSI(
         third of the documents (or terms, if they are fewer), at most 200.
     weighting : {"tfidf", "log-entropy", "count"} or scikit-learn vectorizer, default "tfidf"
         See `recsys.lsi.vectorizer.Weighting`. The first two also scale documents to length 1;
-        "count" takes texts' counts, or the values of a matrix, as they are. A vectorizer gives
-        the weights of texts itself; all of them are then in memory at once.
+        "count" keeps the counts of texts, or the values of a matrix. A vectorizer weights texts
+        itself, and needs all of them in memory at once.
     min_df : int, default 1
-        Terms in fewer documents are left out, of texts.
+        Minimum number of documents that a word of texts must be in.
     stop_words : "english", sequence of str or None
-        Terms that are left out, of texts.
+        Words of texts to leave out.
     token_pattern : str
-        Regular expression of a term. By default terms are two or more letters or digits of any
+        Regular expression of a word. By default words are two or more letters or digits of any
         alphabet; in scripts without spaces between words, pairs of characters. See
         `recsys.lsi.vectorizer`.
     terms_in_rows : bool, default False
@@ -82,7 +93,7 @@ class LSI(
         Directions U_k', orthonormal rows.
     singular_values_ : ndarray of shape (n_components_,)
     n_components_, n_features_in_ : int
-        Number of dimensions (fewer than asked for if the matrix has a lower rank) and of terms.
+        Number of dimensions (fewer than requested if the matrix has a lower rank) and of terms.
     documents_ : Collection
         Ids, titles, snippets, weighted rows and coordinates of the documents.
     terms_ : Labels
@@ -99,7 +110,7 @@ class LSI(
     >>> texts = ["the nurse called the doctor", "the doctor left the hospital",
     ...          "a nurse works in a hospital", "batman drew in a notebook"]
     >>> lsi = LSI(2).fit(texts)
-    >>> sorted(lsi.query("doctor", n=3)["document"])  # the last one does not have the word
+    >>> sorted(lsi.query("doctor", n=3)["document"])  # document 2 does not contain the word
     [0, 1, 2]
     """
 
@@ -109,7 +120,7 @@ class LSI(
         weighting: Any = "tfidf",
         *,
         min_df: int = 1,
-        stop_words: Any = None,
+        stop_words: StopWords = None,
         token_pattern: str = TOKEN_PATTERN,
         terms_in_rows: bool = False,
         random_state: Any = 0,
@@ -122,7 +133,7 @@ class LSI(
         self.terms_in_rows = terms_in_rows
         self.random_state = random_state
 
-    # Fitting and transforming
+    # Fit and transform
 
     def fit(
         self,
@@ -152,16 +163,41 @@ class LSI(
         Raises
         ------
         DataError, TypeError, ValueError
-            If there are no documents or no words, a document is no text, ids are not distinct, a
-            parameter is out of its range, or a matrix is not finite or has negative counts.
+            If there are no documents or no words, a document is not a text, ids are not distinct,
+            a parameter is out of its range, or a matrix is not finite or has negative counts.
         """
         start = time.perf_counter()
-        names, counts, encoder = self._read(documents, vocabulary, ids, titles)
+        encoder = self._make_encoder()
+        batches = batches_or_none(documents, ids, titles)
+        if batches is None:
+            counts = self._matrix(documents, reset=True)
+            names = names_of_matrix(counts.shape[0], ids, titles, 0)
+            encoder.terms = _terms(vocabulary, counts.shape[1])
+        elif vocabulary is not None:
+            raise DataError("vocabulary is for matrices; the terms of texts are found in them.")
+        else:
+            collector = NamesCollector()
+            counts = encoder.read(collector.watch(batches))
+            names = collector.names()
+            self.n_features_in_ = counts.shape[1]
         rows = encoder.learn(counts)
         self._encoder = encoder
-        self._keep_space(decompose(rows, self.n_components, self.random_state))
+        self._set_space(decompose(rows, self.n_components, self.random_state))
         self.documents_ = self._collection(names, rows)
-        self.training_ = self._summary(rows, encoder.n_words, time.perf_counter() - start)
+        energy = float(np.sum(rows.data.astype(np.float64) ** 2))
+        kept = float(np.sum(self.singular_values_.astype(np.float64) ** 2))
+        self.training_ = {
+            "documents": rows.shape[0],
+            "empty_documents": _n_empty(rows),
+            "terms": rows.shape[1],
+            "words": encoder.n_words,
+            "dimensions": self.n_components_,
+            "dimensions_by": _rule_in_words(self.n_components),
+            "share_kept": min(1.0, kept / energy),
+            "added": 0,
+            "orthogonality_loss": 0.0,
+            "seconds": time.perf_counter() - start,
+        }
         return self
 
     def transform(self, documents: Any) -> Floats:
@@ -176,7 +212,7 @@ class LSI(
         ndarray of shape (n_documents, n_components_)
         """
         check_is_fitted(self)
-        batches = batches_or_none(documents, None, None, 0)
+        batches = batches_or_none(documents)
         if batches is None:
             return self._space.project(self._rows_of_matrix(documents))
         texts = NamesCollector().watch(batches)
@@ -201,14 +237,14 @@ class LSI(
         documents : as for `fit`
         ids, titles : as for `fit`
         method : {"update", "fold-in"}
-            "update" updates the singular value decomposition: close to a fresh one in less time,
-            see `recsys.lsi.space`. "fold-in" gives the documents coordinates and leaves
-            everything else alone: quicker still, but what is new in them has no place.
+            "update" updates the singular value decomposition: close to a new one in less time,
+            see `recsys.lsi.space`. "fold-in" only gives the documents coordinates: quicker still,
+            but their part outside the present dimensions is lost.
 
         Returns
         -------
         Added
-            Also with the loss of orthogonality, which tells when it is time to index afresh.
+            With the loss of orthogonality, which shows when to index again from scratch.
 
         Raises
         ------
@@ -224,28 +260,189 @@ class LSI(
         self.documents_ = self.documents_.extended(more)
         if method == "update":
             space, embedding = updated(self._space, self.documents_.rows, len(more))
-            self._keep_space(space)
+            self._set_space(space)
             self.documents_ = self.documents_.placed(embedding)
         loss = orthogonality_loss(self.documents_.embedding, self.singular_values_)
-        self._note_added(len(more), loss)
+        self.training_ = self.training_ | {
+            "documents": len(self.documents_),
+            "empty_documents": _n_empty(self.documents_.rows),
+            "added": self.training_["added"] + len(more),
+            "orthogonality_loss": loss,
+        }
         return Added(len(more), method, outside, loss, n_unknown)
 
-    # Saving
+    # Search
+
+    def query(
+        self, queries: Any, n: int = 10, *, labels: Sequence[Any] | None = None
+    ) -> pl.DataFrame:
+        """Find the n documents most similar to a query.
+
+        Parameters
+        ----------
+        queries : str, sequence of str, or vector or matrix of counts of the terms
+            One query, or several.
+        n : int
+        labels : sequence of int or str, optional
+            Values of the column query for several queries, instead of their texts.
+
+        Returns
+        -------
+        polars DataFrame
+            Columns query (the text, or the position of a vector; only for several queries),
+            document, rank (Int32, from 1), score (Float32, the cosine), and title and snippet where
+            they are known. Documents without words are never found.
+
+        Raises
+        ------
+        DataError
+            If no word of any query is known, or n is below 1.
+
+        Warns
+        -----
+        UnknownTermWarning
+            If a word is not known; it is left out.
+        """
+        check_is_fitted(self)
+        given = self._queries(queries)
+        check_words(given)
+        directions = check_directions(given, self._space.project(given.rows))
+        frame, rows = self._best_documents(directions, n, "document")
+        if given.single:
+            return frame
+        column = pl.Series("query", given.labels if labels is None else list(labels))
+        return frame.select(column.gather(rows), pl.all())
+
+    def similar_documents(self, documents: Any, n: int = 10) -> pl.DataFrame:
+        """Find the n documents most similar to each of some documents of the index.
+
+        Parameters
+        ----------
+        documents : id or sequence of ids
+        n : int
+
+        Returns
+        -------
+        polars DataFrame
+            Columns document, similar, rank, score, and title and snippet (of `similar`).
+
+        Raises
+        ------
+        UnknownIdError
+            If a document is not in the index.
+        """
+        check_is_fitted(self)
+        places = self.documents_.ids.index(listed(documents))
+        vectors = self.documents_.vectors[places]
+        frame, rows = self._best_documents(vectors, n, "similar", exclude=places)
+        labels = self.documents_.ids.values.gather(places[rows]).alias("document")
+        return frame.select(labels, pl.all())
+
+    def similar_terms(self, terms: Any, n: int = 10) -> pl.DataFrame:
+        """Find the n terms most similar to each of some terms: cosines of rows of U_k S_k.
+
+        Parameters
+        ----------
+        terms : term or sequence of terms
+        n : int
+
+        Returns
+        -------
+        polars DataFrame
+            Columns term, similar, rank, score.
+
+        Raises
+        ------
+        UnknownIdError
+            If a term is not in the index.
+        """
+        check_is_fitted(self)
+        vectors = np.asarray(self.term_vectors(), dtype=np.float32)
+        return similar_rows(self.terms_, vectors, listed(terms), n)
+
+    def document_vectors(self, documents: Any = None) -> Floats:
+        """Return the rows of V_k S_k of some documents (ids), by default of all.
+
+        Raises
+        ------
+        UnknownIdError
+            If a document is not in the index.
+        """
+        check_is_fitted(self)
+        if documents is None:
+            return self.documents_.embedding
+        return self.documents_.embedding[self.documents_.ids.index(listed(documents))]
+
+    def term_vectors(self, terms: Any = None) -> Floats:
+        """Return the rows of U_k S_k of some terms, by default of all.
+
+        Raises
+        ------
+        UnknownIdError
+            If a term is not in the index.
+        """
+        check_is_fitted(self)
+        chosen = slice(None) if terms is None else self.terms_.index(listed(terms))
+        return np.ascontiguousarray(
+            (self.components_[:, chosen] * self.singular_values_[:, None]).T
+        )
+
+    def explain(self, query: Any, document: Any) -> pl.DataFrame:
+        """Explain the similarity of a query and a document by the query's words.
+
+        Parameters
+        ----------
+        query : str, or vector of counts of the terms
+        document : id
+
+        Returns
+        -------
+        polars DataFrame
+            One row for each known term of the query, with columns term, contribution (Float64;
+            their sum is the cosine) and through: the term of the document that carries most of
+            the contribution, null where the document has no words.
+
+        Raises
+        ------
+        DataError
+            If no word of the query is known, or several queries were given.
+        UnknownIdError
+            If the document is not in the index.
+        """
+        check_is_fitted(self)
+        given = self._queries(query)
+        if not given.single:
+            raise DataError("explain takes one query, as a text or a vector.")
+        check_words(given)
+        place = int(self.documents_.ids.index([document])[0])
+        terms, weights = given.rows.indices, given.rows.data
+        shares, places = contributions(terms, weights, self.components_, self.documents_, place)
+        names = self.terms_.values
+        through = (
+            pl.Series([None] * len(terms), dtype=names.dtype)
+            if places is None
+            else names.gather(places)
+        )
+        frame = pl.DataFrame(
+            {"term": names.gather(terms), "contribution": shares, "through": through}
+        )
+        return frame.sort("contribution", descending=True, maintain_order=True)
+
+    # Save and load
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
-        """Save the index as a directory of JSON, ``.npy`` and Parquet files, without pickle.
+        """Save the index as a directory of JSON and ``.npy`` files, without pickle.
 
         Parameters
         ----------
         path : str or Path
         overwrite : bool
-            Replace a saved index at `path`; anything else there is refused all the same.
+            Replace a saved index at `path`, but nothing else.
 
         Raises
         ------
         ModelFileError
-            If something is in the way, or it cannot be written, or the weights are those of a
-            vectorizer.
+            If `path` exists, or cannot be written, or the weighting is a vectorizer.
         """
         from recsys.lsi.storing import save_index
 
@@ -260,8 +457,7 @@ class LSI(
         ----------
         path : str or Path
         verify : bool
-            Check the checksum of every file, also where they are larger than the 64 MB up to
-            which that is done anyway.
+            Verify the checksums of an index larger than 64 MB too.
 
         Raises
         ------
@@ -272,7 +468,7 @@ class LSI(
 
         return load_index(path, verify=verify)
 
-    # Parts
+    # Internals
 
     @property
     def terms_(self) -> Labels:
@@ -294,7 +490,7 @@ class LSI(
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
-    def _make_encoder(self) -> TermEncoder:
+    def _make_encoder(self) -> WordEncoder | VectorizerEncoder:
         return make_encoder(
             self.weighting,
             min_df=self.min_df,
@@ -302,93 +498,98 @@ class LSI(
             token_pattern=self.token_pattern,
         )
 
-    def _keep_space(self, space: Space) -> None:
+    def _set_space(self, space: Space) -> None:
         self.components_ = space.components
         self.singular_values_ = space.singular_values
         self.n_components_ = len(space.singular_values)
 
-    def _read(
-        self,
-        documents: Any,
-        vocabulary: Sequence[str] | None,
-        ids: Sequence[Any] | None,
-        titles: Sequence[str | None] | None,
-    ) -> tuple[Names, Any, TermEncoder]:
-        """Return the names and the counts of documents, and the encoder that knows their terms."""
-        encoder = self._make_encoder()
-        batches = batches_or_none(documents, ids, titles, 0)
-        if batches is None:
-            counts = self._matrix(documents, reset=True)
-            encoder.terms = terms_of_matrix(vocabulary, counts.shape[1])
-            return names_of_matrix(counts.shape[0], ids, titles, 0), counts, encoder
-        if vocabulary is not None:
-            raise DataError("vocabulary is for matrices; of texts the terms are found.")
-        collector = NamesCollector()
-        counts = encoder.read(collector.watch(batches))
-        self.n_features_in_ = counts.shape[1]
-        return collector.names(), counts, encoder
-
-    def _rows_to_add(
-        self, documents: Any, ids: Sequence[Any] | None, titles: Sequence[str | None] | None
-    ) -> tuple[Names, Any, int]:
-        """Return the names and weighted rows of further documents, and the words left out."""
-        from scipy import sparse
-
-        first = len(self.documents_)
-        batches = batches_or_none(documents, ids, titles, first)
-        if batches is None:
-            rows = self._rows_of_matrix(documents)
-            return names_of_matrix(rows.shape[0], ids, titles, first), rows, 0
-        collector = NamesCollector()
-        parts, n_unknown = [], 0
-        for texts in collector.watch(batches):
-            encoded = self._encoder.encode(texts)
-            parts.append(encoded.rows)
-            n_unknown += sum(map(len, encoded.unknown))
-        return collector.names(), sparse.vstack(parts, format="csr"), n_unknown
+    def _collection(self, names: Names, rows: Any) -> Collection:
+        return Collection(*names, rows=rows, embedding=self._space.project(rows))
 
     def _matrix(self, matrix: Any, *, reset: bool = False) -> Any:
         """Return a checked matrix as CSR, documents in rows."""
         turned = np.asarray(matrix) if isinstance(matrix, list | tuple) else matrix
-        given = turned.T if self.terms_in_rows else turned
         checked = validate_data(
-            self, given, accept_sparse="csr", dtype=[np.float64, np.float32], reset=reset
+            self,
+            turned.T if self.terms_in_rows else turned,
+            accept_sparse="csr",
+            dtype=[np.float64, np.float32],
+            reset=reset,
         )
         return canonical_csr(checked)
 
     def _rows_of_matrix(self, matrix: Any) -> Any:
         return self._encoder.weigh(self._matrix(matrix))
 
-    def _collection(self, names: Names, rows: Any) -> Collection:
-        embedding = self._space.project(rows)
-        return Collection(names.ids, names.titles, names.snippets, rows, embedding)
+    def _rows_to_add(
+        self, documents: Any, ids: Sequence[Any] | None, titles: Sequence[str | None] | None
+    ) -> tuple[Names, Any, int]:
+        """Return the names and weighted rows of further documents, and the count of words lost."""
+        first = len(self.documents_)
+        batches = batches_or_none(documents, ids, titles, first)
+        if batches is None:
+            rows = self._rows_of_matrix(documents)
+            return names_of_matrix(rows.shape[0], ids, titles, first), rows, 0
+        collector = NamesCollector()
+        blocks, n_unknown = [], 0
+        for texts in collector.watch(batches):
+            encoded = self._encoder.encode(texts)
+            blocks.append(encoded.rows)
+            n_unknown += sum(map(len, encoded.unknown))
+        return collector.names(), sparse.vstack(blocks, format="csr"), n_unknown
 
-    def _summary(self, rows: Any, n_words: int, seconds: float) -> dict[str, Any]:
-        energy = float(np.sum(rows.data.astype(np.float64) ** 2))
-        kept = float(np.sum(self.singular_values_.astype(np.float64) ** 2))
-        return {
-            "documents": rows.shape[0],
-            "empty_documents": int(np.sum(np.diff(rows.indptr) == 0)),
-            "terms": rows.shape[1],
-            "words": n_words,
-            "dimensions": self.n_components_,
-            "dimensions_by": _rule_in_words(self.n_components),
-            "share_kept": min(1.0, kept / energy),
-            "added": 0,
-            "orthogonality_loss": 0.0,
-            "seconds": seconds,
-        }
+    def _queries(self, given: Any) -> Queries:
+        """Return queries as weighted rows."""
+        texts = has_texts(given)
+        single = isinstance(given, str) or (np.ndim(given) == 1 and not texts)
+        if texts:
+            queries = [given] if isinstance(given, str) else list(given)
+            for number, text in enumerate(queries):
+                checked_text(text, number, "Query")
+            return Queries(queries, *self._encoder.encode(queries), single)
+        if np.ndim(given) == 0:
+            raise DataError(
+                "A query must be a text, several texts, or rows of counts; got "
+                f"{type(given).__name__}."
+            )
+        if single and not len(given):
+            raise DataError("There are no queries.")
+        matrix = np.asarray(given)[None, :] if single else given
+        rows = self._rows_of_matrix(matrix.T if single and self.terms_in_rows else matrix)
+        return Queries(list(range(rows.shape[0])), rows, [[]] * rows.shape[0], single)
 
-    def _note_added(self, n: int, loss: float) -> None:
-        self.training_ = self.training_ | {
-            "documents": len(self.documents_),
-            "empty_documents": int(np.sum(np.diff(self.documents_.rows.indptr) == 0)),
-            "added": self.training_["added"] + n,
-            "orthogonality_loss": loss,
-        }
+    def _best_documents(
+        self, directions: Any, n: int, name: str, exclude: NDArray[np.int64] | None = None
+    ) -> tuple[pl.DataFrame, NDArray[np.int64]]:
+        """Return the found documents as a frame, and the query that each row is for."""
+        documents = self.documents_
+        scorer = Cosine(documents.vectors, directions, inverse=documents.inverse)
+        top = best_rows(scorer, len(directions), n, exclude)
+        frame = pl.DataFrame(
+            [
+                documents.ids.values[top.items].alias(name),  # quicker than gather
+                pl.Series("rank", top.ranks),
+                pl.Series("score", top.scores),
+                *documents.shown(top.items),
+            ]
+        )
+        return frame, top.rows
+
+
+def _terms(vocabulary: Sequence[str] | None, n_terms: int) -> Labels:
+    """Return the terms of a matrix, numbers without a vocabulary."""
+    if vocabulary is not None and len(vocabulary) != n_terms:
+        raise DataError(
+            f"vocabulary must have one entry for each of {n_terms} terms; got {len(vocabulary)}."
+        )
+    return Labels(range(n_terms) if vocabulary is None else vocabulary, "term")
+
+
+def _n_empty(rows: Any) -> int:
+    return int(np.sum(np.diff(rows.indptr) == 0))
 
 
 def _rule_in_words(n_components: Any) -> str:
     if n_components is None:
         return f"default: a third of the documents or terms, at most {DEFAULT_RANK}"
-    return f"rule: {n_components}" if isinstance(n_components, str) else "as asked"
+    return f"rule: {n_components}" if isinstance(n_components, str) else "as given"

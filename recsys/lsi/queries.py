@@ -5,36 +5,46 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
-from lowrank import kernels
 from recsys.errors import DataError
 from recsys.lsi.vectorizer import row_norms
-from recsys.models.base import FactorForm
+from recsys.topn import Cosine, TopN, top_n
+
+if TYPE_CHECKING:
+    from recsys.lsi.collection import Collection
+    from recsys.lsi.labels import Labels
 
 __all__ = [
-    "Matches",
     "NothingToRankError",
     "Queries",
     "UnknownTermWarning",
+    "best_rows",
     "check_directions",
     "check_words",
-    "inverse_lengths",
+    "contributions",
+    "has_texts",
+    "listed",
+    "similar_rows",
 ]
 
-_NAMED = 5
-_NOTHING = 1e-5  # of the length of a query: what rounding leaves of a direction outside the space
+Floats = NDArray[np.floating[Any]]
+Indices = NDArray[np.int64]
+
+_NAMED = 5  # unknown words that a message lists
+_NOTHING = 1e-5  # of the length of a query: rounding leaves that of a direction outside the space
 
 
 class NothingToRankError(DataError):
-    """No query of those asked has anything to rank documents by."""
+    """No query has a known word, or a direction, to rank documents by."""
 
 
 class UnknownTermWarning(UserWarning):
-    """Words of a query that no document of the index has."""
+    """Words of a query are in no document of the index."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,9 +57,9 @@ class Queries:
         The texts, or the positions of vectors.
     rows : csr_array of shape (n_queries, n_terms)
     unknown : list of list of str
-        The words of each that are not known; empty lists for vectors.
+        The unknown words of each; empty lists for vectors.
     single : bool
-        Whether one query was asked, not a list.
+        Whether one query was given, not a list.
     """
 
     labels: list[Any]
@@ -59,125 +69,137 @@ class Queries:
 
 
 def check_words(queries: Queries) -> None:
-    """Say which words are not known.
+    """Check that queries have known words.
 
     Raises
     ------
-    DataError
+    NothingToRankError
         If no query has a known word.
 
     Warns
     -----
     UnknownTermWarning
-        If a query has words that are not known, or none that is.
+        If a query has unknown words.
     """
     lost = np.diff(queries.rows.indptr) == 0
-    if lost.all():
-        raise NothingToRankError(_nothing_known(queries))
     unknown = list(dict.fromkeys(word for words in queries.unknown for word in words))
+    listed_words = ", ".join(unknown[:_NAMED])
+    if len(unknown) > _NAMED:
+        listed_words += f" and {len(unknown) - _NAMED:,} more"
+    if lost.all():
+        raise NothingToRankError(
+            f"No word of the query is in the index: {listed_words}."
+            if unknown
+            else "The query has no words; by default a word has two letters or more."
+        )
     if unknown:
-        message = f"Not in the index: {_listed(unknown)}."
+        message = f"Not in the index: {listed_words}."
         if lost.any():
-            message += f" {_count(int(lost.sum()))} no known word, and so no results."
+            n = int(lost.sum())
+            subject = "One query has" if n == 1 else f"{n:,} queries have"
+            message += f" {subject} no known word, and so no results."
         warnings.warn(message, UnknownTermWarning, stacklevel=4)
 
 
-def check_directions(queries: Queries, directions: NDArray[Any]) -> NDArray[np.float32]:
-    """Return directions as float32, those that are but rounding set to zero.
+def check_directions(queries: Queries, directions: Floats) -> NDArray[np.float32]:
+    """Return directions as float32, with zeros for those that are only rounding errors.
 
     Raises
     ------
-    DataError
-        If none is left.
+    NothingToRankError
+        If none remains.
     """
     lengths = np.sqrt(np.einsum("ij,ij->i", directions, directions).astype(np.float64))
     none = lengths <= _NOTHING * row_norms(queries.rows)
     if none.all():
         raise NothingToRankError(
-            "The words of the query have no part in the dimensions that are kept, so nothing can "
+            "The words of the query have no weight in the dimensions of the index, so nothing can "
             "be ranked; use other words, or an index with more dimensions."
         )
     return np.where(none[:, None], 0, directions).astype(np.float32)
 
 
-def _nothing_known(queries: Queries) -> str:
-    words = list(dict.fromkeys(word for words in queries.unknown for word in words))
-    if not words:
-        return "The query has no words; a word has two letters or more by default."
-    return f"No word of the query is in the index: {_listed(words)}."
+def best_rows(scorer: Cosine, n_queries: int, n: int, exclude: Indices | None = None) -> TopN:
+    """Return the n rows with the largest cosine for each query, without row `exclude[q]`."""
+    without = None if exclude is None else lambda q: (np.arange(len(q)), exclude[q])
+    found = [TopN.empty(), *top_n(scorer, np.arange(n_queries), n, exclude=without)]
+    rows, items, ranks, scores = (
+        np.concatenate([getattr(block, name) for block in found])
+        for name in ("rows", "items", "ranks", "scores")
+    )
+    return TopN(rows, items, ranks, np.clip(scores, -1, 1))  # rounding may exceed 1
 
 
-def _listed(words: Sequence[str]) -> str:
-    more = f" and {len(words) - _NAMED:,} more" if len(words) > _NAMED else ""
-    return ", ".join(words[:_NAMED]) + more
+def similar_rows(
+    labels: Labels, vectors: NDArray[np.float32], wanted: Sequence[Any], n: int
+) -> pl.DataFrame:
+    """Return the rows most similar to some rows, as a frame: term, similar, rank, score.
+
+    Raises
+    ------
+    UnknownIdError
+        If a label is unknown.
+    """
+    places = labels.index(wanted)
+    top = best_rows(Cosine(vectors, vectors[places]), len(places), n, places)
+    return pl.DataFrame(
+        [
+            labels.values.gather(places[top.rows]).alias(labels.noun),
+            labels.values.gather(top.items).alias("similar"),
+            pl.Series("rank", top.ranks),
+            pl.Series("score", top.scores),
+        ]
+    )
 
 
-def _count(n: int) -> str:
-    return "One query has" if n == 1 else f"{n:,} queries have"
-
-
-Floats = NDArray[np.float32]
-Indices = NDArray[np.int64]
-
-
-def inverse_lengths(vectors: NDArray[Any]) -> Floats:
-    """Return 1 / length of each row, NaN for rows of zeros: they have no direction."""
-    lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors)).astype(np.float32)
-    nan: Floats = np.full(len(lengths), np.nan, dtype=np.float32)
-    np.divide(np.float32(1), lengths, out=nan, where=lengths > 0)
-    return nan
-
-
-class Matches:
-    """A `recsys.topn.Scorer`: rows of `queries` are its users, rows of `vectors` its items.
+def contributions(
+    terms: Indices, weights: Floats, components: Floats, documents: Collection, place: int
+) -> tuple[Floats, Indices | None]:
+    """Split the cosine of a query and a document into one term for each word of the query.
 
     Parameters
     ----------
-    queries : float32 ndarray of shape (n_queries, k)
-    vectors : float32 ndarray of shape (n_items, k)
-    inverse : float32 ndarray of shape (n_items,)
-        Their `inverse_lengths`.
+    terms, weights : ndarrays of shape (n_words,)
+        Places and weights of the query's words.
+    components : ndarray of shape (k, n_terms)
+        Directions U_k'.
+    documents : Collection
+    place : int
+        Of the document.
+
+    Returns
+    -------
+    ndarray of shape (n_words,)
+        The contributions; their sum is the cosine.
+    ndarray of shape (n_words,), or None
+        The term of the document that carries most of each contribution; None without words.
     """
+    weights = weights.astype(np.float64)
+    basis = components[:, terms].T.astype(np.float64)
+    target = documents.embedding[place].astype(np.float64)
+    scale = np.linalg.norm(weights @ basis) * np.linalg.norm(target)
+    shares = weights * (basis @ target) / scale if scale > 0 else np.zeros(len(terms))
+    rows = documents.rows
+    own = slice(rows.indptr[place], rows.indptr[place + 1])
+    if own.start == own.stop:
+        return shares, None
+    # The document is d'U_k', so each product splits once more, over the document's own terms.
+    document_basis = components[:, rows.indices[own]].astype(np.float64) * rows.data[own]
+    products = (weights[:, None] * basis) @ document_basis
+    signs = np.where(shares < 0, -1, 1)[:, None]
+    return shares, rows.indices[own][np.argmax(products * signs, axis=1)]
 
-    def __init__(self, queries: Floats, vectors: Floats, inverse: Floats) -> None:
-        self._queries = queries * inverse_lengths(queries)[:, None]
-        self._vectors = vectors
-        self._inverse = inverse
 
-    @property
-    def n_items(self) -> int:
-        """Number of items."""
-        return len(self._vectors)
+def listed(given: Any) -> Sequence[Any]:
+    """Return a single id as a list of one."""
+    if isinstance(given, str | int | np.integer):
+        return [given]
+    return given.to_list() if isinstance(given, pl.Series) else list(given)
 
-    def predict(self, users: Indices, items: Indices) -> Floats:
-        """Cosines of pairs, shape (n_pairs,); NaN beside a vector of zeros."""
-        dots = kernels.pair_dots(self._queries, self._vectors, users, items)
-        dots *= self._inverse[items]
-        return dots
 
-    def scores(self, users: Indices) -> Floats:
-        """Cosines of some queries with all items, shape (n_block, n_items)."""
-        if len(users) == 1:  # BLAS has a faster product for one vector
-            one: Floats = self._vectors @ self._queries[users[0]]
-            return np.multiply(one, self._inverse, out=one)[None, :]
-        block: Any = self._queries[users] @ self._vectors.T
-        block *= self._inverse
-        scores: Floats = block
-        return scores
-
-    def _score_error(self, users: Indices) -> Floats:
-        """Bound on the rounding of a cosine (as `FactorModel._score_error`)."""
-        terms = self._vectors.shape[1] + 3
-        return np.full(len(users), 2 * terms * np.finfo(np.float32).eps, dtype=np.float32)
-
-    def _factor_form(self, users: Indices) -> FactorForm | None:
-        """Return queries and vectors, with what makes cosines of their products.
-
-        None for a single query: a product with one vector is faster than the kernel, which is made
-        for many.
-        """
-        if len(users) == 1:
-            return None
-        ones = np.ones(max(len(users), self.n_items), dtype=np.float32)
-        offset, weight = ones[: len(users)], ones[: self.n_items]
-        return FactorForm(self._queries[users], offset, self._vectors, self._inverse, weight)
+def has_texts(given: Any) -> bool:
+    """Return whether queries are texts, not vectors."""
+    if isinstance(given, str):
+        return True
+    column = isinstance(given, Sequence | pl.Series) or hasattr(given, "tolist")  # pandas, NumPy
+    return column and np.ndim(given) == 1 and isinstance(next(iter(given), None), str)

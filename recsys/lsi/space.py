@@ -1,4 +1,4 @@
-"""The latent space of an index, and its update."""
+"""Latent space of an index, and its update."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lowrank import choose_rank, truncated_svd
+from lowrank.kernels import one_blas_thread
 from recsys.errors import DataError
 
 __all__ = [
@@ -58,10 +60,10 @@ class Space:
 
 
 def default_rank(shape: tuple[int, int]) -> int:
-    """Return the number of dimensions if none is asked for: 200, fewer for small collections.
+    """Return the default number of dimensions: 200, fewer for small collections.
 
-    Collections of some thousand documents are served about equally well by 150 to 300 dimensions;
-    random parts of Cranfield of 200 to 700 documents best by a fifth to a half of their number.
+    Collections of some thousand documents do about equally well with 150 to 300 dimensions; random
+    subsets of Cranfield of 200 to 700 documents do best with a fifth to a half of their number.
     """
     return max(1, min(DEFAULT_RANK, max(2, min(shape) // _SHARE), *shape))
 
@@ -79,15 +81,13 @@ def decompose(weighted: Any, n_components: int | str | None, random_state: Any) 
     Returns
     -------
     Space
-        Without directions whose singular value is zero within rounding.
+        Directions whose singular value is zero within rounding are left out.
 
     Raises
     ------
     DataError
-        If there is no such rule, or the number is out of its range, or no document has a weight.
+        If the rule is unknown, the number is out of its range, or no document has a weight.
     """
-    from lowrank import truncated_svd
-
     k = _rank(weighted, n_components, random_state)
     svd = truncated_svd(weighted, k, random_state=random_state)
     rounding = svd.s[0] * max(weighted.shape) * np.finfo(svd.s.dtype).eps if k else 0
@@ -113,8 +113,6 @@ def _rank(weighted: Any, n_components: int | str | None, random_state: Any) -> i
 
 
 def _rank_by_rule(weighted: Any, rule: str, random_state: Any) -> int:
-    from lowrank import choose_rank
-
     if rule not in RULES:
         raise DataError(
             f"n_components must be an integer, None, or one of {', '.join(RULES)}; got {rule!r}."
@@ -125,27 +123,27 @@ def _rank_by_rule(weighted: Any, rule: str, random_state: Any) -> int:
 
 Float64s = NDArray[np.float64]
 
-_NOTHING = 1e-10  # of the largest square: what rounding leaves of a direction that is not there
+_NOTHING = 1e-10  # of the largest square: rounding errors of a zero direction are below it
 _BLOCK = 512  # rows that are added at a time: bounds the size of the small matrix
 
 
 @dataclass(frozen=True)
 class Added:
-    """What has become of added documents.
+    """Result of adding documents.
 
     Attributes
     ----------
     n_documents : int
-        How many were added.
+        Number of added documents.
     method : {"fold-in", "update"}
     outside : float
-        Share of their squared weights that the space before did not contain, from 0 to 1. Folding
-        in ignores this part; an update takes up what it can of it.
+        Share of their squared weights outside the previous space, from 0 to 1. Folding in ignores
+        this share; an update includes as much of it as the rank allows.
     orthogonality_loss : float
         ||V'V - I||_2 of all document vectors over the singular values: 0 for an SVD, and the
         larger the more has been folded in.
     unknown_words : int
-        Occurrences of words that the index does not know, and that were left out.
+        Number of occurrences of unknown words, which were left out.
     """
 
     n_documents: int
@@ -176,18 +174,17 @@ def updated(space: Space, documents: Any, n_new: int) -> tuple[Space, NDArray[An
     Parameters
     ----------
     space : Space of rank k
-        As it was without them.
+        The space without the new documents.
     documents : csr_array of shape (n_documents, n_terms)
         All weighted rows.
     n_new : int
-        How many of them, the last ones, are new.
+        Number of new ones; they are the last rows.
 
     Returns
     -------
     Space
-        Of the same rank (fewer dimensions if one has no weight any more). It is the exact SVD if
-        the old matrix had rank k; else it differs from it by what the rank-k approximation had
-        left out before.
+        Of the same rank (less if a dimension has lost its weight). It is the exact SVD if the old
+        matrix had rank k; otherwise it lacks what the rank-k approximation had left out.
     ndarray of shape (n_documents, k)
         Coordinates of all documents.
 
@@ -196,20 +193,13 @@ def updated(space: Space, documents: Any, n_new: int) -> tuple[Space, NDArray[An
     Zha & Simon (1999), "On updating problems in latent semantic indexing", section 3.1; Brand
     (2006), "Fast low-rank modifications of the thin singular value decomposition", section 2.
     """
-    from lowrank.kernels import one_blas_thread
-
     with one_blas_thread():  # many small decompositions, in which more threads only wait
-        return _updated(space, documents, n_new)
-
-
-def _updated(space: Space, documents: Any, n_new: int) -> tuple[Space, NDArray[Any]]:
-    first = documents.shape[0] - n_new
-    components = space.components.astype(np.float64)
-    values = space.singular_values.astype(np.float64)
-    for start in range(first, documents.shape[0], _BLOCK):
-        block = documents[start : start + _BLOCK].astype(np.float64)
-        components, values = _with_rows(components, values, block)
-    return _rayleigh_ritz(components, documents, space.components.dtype)
+        components = space.components.astype(np.float64)
+        values = space.singular_values.astype(np.float64)
+        for start in range(documents.shape[0] - n_new, documents.shape[0], _BLOCK):
+            block = documents[start : start + _BLOCK].astype(np.float64)
+            components, values = _with_rows(components, values, block)
+        return _rayleigh_ritz(components, documents, space.components.dtype)
 
 
 def _with_rows(components: Float64s, s: Float64s, rows: Any) -> tuple[Float64s, Float64s]:
@@ -233,7 +223,7 @@ def _with_rows(components: Float64s, s: Float64s, rows: Any) -> tuple[Float64s, 
 
 
 def _rayleigh_ritz(components: Float64s, documents: Any, dtype: Any) -> tuple[Space, NDArray[Any]]:
-    """Turn the directions so that the coordinates of the documents are uncorrelated."""
+    """Rotate the directions so that the coordinates of the documents are uncorrelated."""
     # Cholesky QR: the rows are orthonormal but for rounding, so one round of it is enough.
     triangle = np.linalg.cholesky(components @ components.T)
     components = np.linalg.inv(triangle) @ components

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from recsys.errors import DataError, ModelFileError
 from recsys.lsi.collection import Collection
 from recsys.lsi.labels import Labels
-from recsys.lsi.vectorizer import NamedEncoder, Weighting
+from recsys.lsi.vectorizer import Weighting, WordEncoder
 from recsys.storage import (
     DamageError,
     Form,
@@ -79,7 +79,7 @@ def save_index(lsi: LSI, path: str | Path, *, overwrite: bool) -> None:
         As `LSI.save` says.
     """
     encoder = lsi._encoder
-    if not isinstance(encoder, NamedEncoder):
+    if not isinstance(encoder, WordEncoder):
         raise ModelFileError(
             "An index with a vectorizer of its own cannot be saved without pickle; save the "
             "vectorizer's matrix as you like and index that, or choose a weighting by name."
@@ -127,7 +127,7 @@ def _restored(directory: Path, manifest: Manifest, verify: bool) -> LSI:
 
     arrays = {name: read_array(directory, f"arrays/{name}.npy", manifest) for name in _ARRAYS}
     lsi = LSI(**manifest.parameters)
-    encoder = cast("NamedEncoder", lsi._make_encoder())  # JSON holds names, and no vectorizers
+    encoder = cast("WordEncoder", lsi._make_encoder())  # JSON holds names, and no vectorizers
     terms = read_parquet(directory, "terms.parquet", manifest)
     encoder.terms = Labels(terms["term"], "term")
     encoder.n_words = manifest.training["words"]

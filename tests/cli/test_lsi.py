@@ -219,4 +219,4 @@ def test_one_of_each_is_said_in_the_singular(run):
 
 def test_half_a_character_in_a_query_is_one_sentence(run, index):
     said = run("lsi", "query", index, "caf\udce9", code=1).stderr
-    assert said.startswith("Error: Query 0 (from 0) must be a text in Unicode")
+    assert said.startswith("Error: Query 0 (from 0) must be valid Unicode")

@@ -271,7 +271,7 @@ def test_both_ways_give_the_same_cosines(monkeypatch):
     rng = np.random.default_rng(9)
     vectors = rng.normal(size=(150, 7)).astype(np.float32)
     vectors[[3, 60]], vectors[100:110] = 0, 3 * vectors[1]
-    cosine = Cosine(vectors, rng.random(150).astype(np.float32))
+    cosine = Cosine(vectors, confidence=rng.random(150).astype(np.float32))
     found = collect(top_n(cosine, np.arange(150), 12, exclude=Cosine.exclude_itself))
     monkeypatch.setattr(Cosine, "_factor_form", lambda self, users: None)
     assert found == collect(top_n(cosine, np.arange(150), 12, exclude=Cosine.exclude_itself))

@@ -216,7 +216,7 @@ def test_a_directory_with_a_broken_text_names_it(tmp_path):
     refused(tmp_path, r"/b\.txt, line 1: byte 0xe9")
 
 
-def test_columns_of_what_has_none_are_refused(tmp_path):
+def test_columns_of_what_has_none_are_rejected(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("tea\n")
     refused(path, "one document per line: it has no columns", text_col="text")

@@ -57,8 +57,8 @@ def test_the_scaled_matrix_is_that_of_the_formula():
     np.testing.assert_allclose(words.singular_values_, expected[:2], rtol=1e-5)
 
 
-def test_what_cannot_be_learnt_is_refused():
-    with pytest.raises(DataError, match="learnt from texts; got a matrix"):
+def test_what_cannot_be_learnt_is_rejected():
+    with pytest.raises(DataError, match="learned from texts; got a matrix"):
         Eigenwords().fit(np.eye(3))
     with pytest.raises(DataError, match="No word occurs min_count=3 times"):
         Eigenwords(min_count=3).fit(["tea milk"])

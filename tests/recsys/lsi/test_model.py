@@ -12,7 +12,7 @@ from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer, 
 import recsys.lsi
 from recsys.errors import DataError, UnknownIdError
 from recsys.lsi import LSI, DocumentBatch, Eigenwords, UnknownTermWarning
-from recsys.lsi.queries import Matches, inverse_lengths
+from recsys.topn import Cosine
 
 
 def cosines(lsi, words):
@@ -22,9 +22,9 @@ def cosines(lsi, words):
 
 
 def test_words_of_one_topic_come_together_and_others_stay_apart(index):
-    likeness = cosines(index, ["hospital", "nurse", "doctor", "notebook", "batman"])
-    assert likeness[:3, :3].min() > 0.95
-    assert np.abs(likeness[:3, 3:]).max() < 0.2
+    similarity = cosines(index, ["hospital", "nurse", "doctor", "notebook", "batman"])
+    assert similarity[:3, :3].min() > 0.95
+    assert np.abs(similarity[:3, 3:]).max() < 0.2
 
 
 def test_documents_are_found_without_the_word(index, everyday):
@@ -118,7 +118,7 @@ def test_unknown_words_are_said_and_left_out(index):
     assert found.equals(index.query("nurse", n=2))
 
 
-def test_a_query_without_any_known_word_is_refused(index):
+def test_a_query_without_any_known_word_is_rejected(index):
     with pytest.raises(DataError, match=r"No word of the query is in the index: zebra, xylophone"):
         index.query("zebra xylophone")
     with pytest.raises(DataError, match="The query has no words"):
@@ -133,9 +133,9 @@ def test_among_several_queries_one_without_known_words_has_no_rows(index):
     assert found["query"].to_list() == ["nurse", "nurse"]
 
 
-def test_a_query_outside_the_kept_dimensions_is_refused():
+def test_a_query_outside_the_kept_dimensions_is_rejected():
     texts = ["apple pear"] * 5 + ["stone"]
-    with pytest.raises(DataError, match="no part in the dimensions that are kept"):
+    with pytest.raises(DataError, match="no weight in the dimensions of the index"):
         LSI(1).fit(texts).query("stone")
 
 
@@ -243,9 +243,9 @@ def test_emoji_alone_are_no_words():
         LSI().fit(["\U0001f389", "\U0001f388 \U0001f469\u200d\U0001f680"])
 
 
-def test_half_a_character_is_refused():
+def test_half_a_character_is_rejected():
     with pytest.raises(
-        DataError, match=r"Document 1 .* Unicode; '\\ud800', at character 4, is none"
+        DataError, match=r"Document 1 .* character 4 is the unpaired surrogate '\\ud800'"
     ):
         LSI(1).fit(["tea", "tea \ud800"])
     with pytest.raises(DataError, match=r"Query 0 .*'\\udce9', at character 3"):
@@ -284,7 +284,7 @@ def test_min_df_leaves_out_rare_words(everyday):
         ({}, "one text", "must be a list of texts or a matrix; got one text"),
         ({}, [], "There are no documents"),
         ({}, ["?", "!"], "There are no words in any of the 2 documents"),
-        ({"min_df": 3}, ["tea", "tea"], "No word is in 3 documents or more"),
+        ({"min_df": 3}, ["tea", "tea"], "No word is in min_df=3 documents or more"),
         ({"min_df": 0}, ["tea"], "min_df must be a positive integer; got 0"),
         ({}, ["tea", None], r"Document 1 \(from 0\) must be a text; got NoneType"),
         ({"n_components": 0}, ["tea", "milk"], "n_components must be an integer from 1 to 2"),
@@ -297,7 +297,7 @@ def test_min_df_leaves_out_rare_words(everyday):
         ({}, {"tea": 1}.items(), "must be texts, DocumentBatch or a matrix; got items of type tup"),
     ],
 )
-def test_what_cannot_be_indexed_is_refused(settings, documents, message):
+def test_what_cannot_be_indexed_is_rejected(settings, documents, message):
     with pytest.raises(DataError, match=message):
         LSI(**settings).fit(documents)
 
@@ -305,19 +305,19 @@ def test_what_cannot_be_indexed_is_refused(settings, documents, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"ids": [1]}, "ids has 1 entries, fewer than there are documents"),
-        ({"titles": ["a", "b", "c"]}, "titles has 3 entries for 2 documents"),
+        ({"ids": [1]}, "one entry for each document; got 1, fewer"),
+        ({"titles": ["a", "b", "c"]}, "each of 2 documents; got 3"),
         ({"ids": [1, 1]}, "Each document needs an id of its own; 1 occurs more than once"),
         ({"ids": [1, None]}, "The id of document 1 is missing"),
         ({"vocabulary": ["tea"]}, "vocabulary is for matrices"),
     ],
 )
-def test_names_that_do_not_fit_are_refused(arguments, message):
+def test_names_that_do_not_fit_are_rejected(arguments, message):
     with pytest.raises(DataError, match=message):
         LSI(1).fit(["tea", "milk"], **arguments)
 
 
-def test_a_vocabulary_of_another_length_is_refused():
+def test_a_vocabulary_of_another_length_is_rejected():
     with pytest.raises(DataError, match="one entry for each of 2 terms; got 1"):
         LSI(1).fit(np.eye(2), vocabulary=["tea"])
 
@@ -347,7 +347,7 @@ def test_columns_of_coordinates_have_names(index):
     assert list(index.get_feature_names_out()) == [f"lsi{i}" for i in range(5)]
 
 
-def test_what_is_no_part_of_the_package_is_refused():
+def test_what_is_no_part_of_the_package_is_rejected():
     assert {"LSI", "Documents", "__doc__"} <= set(dir(recsys.lsi))
     with pytest.raises(AttributeError, match=r"module 'recsys.lsi' has no attribute 'lsa'"):
         recsys.lsi.lsa  # noqa: B018
@@ -368,7 +368,7 @@ def test_a_document_without_words_explains_nothing(everyday):
 def test_batches_have_names_of_their_own(everyday):
     batch = DocumentBatch(["a", "b"], everyday[:2])
     for given in ({"ids": ["c", "d"]}, {"titles": ["c", "d"]}):
-        with pytest.raises(DataError, match="Batches of documents have their ids and titles"):
+        with pytest.raises(DataError, match="Batches of documents have ids and titles"):
             LSI(1).fit([batch], **given)
 
 
@@ -403,7 +403,7 @@ def test_cosines_by_block_and_by_pair_are_the_same():
     queries, vectors = rng.normal(size=(3, 4)), rng.normal(size=(5, 4))
     vectors[2] = 0
     queries, vectors = queries.astype(np.float32), vectors.astype(np.float32)
-    matches = Matches(queries, vectors, inverse_lengths(vectors))
+    matches = Cosine(vectors, queries)
     block = matches.scores(np.arange(3))
     users, items = np.divmod(np.arange(15), 5)
     np.testing.assert_allclose(block.ravel(), matches.predict(users, items), atol=1e-6)
@@ -446,14 +446,16 @@ def test_queries_in_any_column(queries):
 
 
 @pytest.mark.parametrize("nothing", [[], (), np.array([]), pl.Series([], dtype=pl.String)])
-def test_no_queries_are_refused(nothing):
+def test_no_queries_are_rejected(nothing):
     with pytest.raises(DataError, match=r"There are no queries\."):
         LSI(1).fit(["a ship", "some tea"]).query(nothing)
 
 
 @pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame, pl.LazyFrame])
-def test_a_frame_of_texts_is_refused(frame):
-    with pytest.raises(DataError, match=r"got a frame that is no matrix of numbers\. Give its col"):
+def test_a_frame_of_texts_is_rejected(frame):
+    with pytest.raises(
+        DataError, match=r"got a frame with columns that are not numbers\. Give its col"
+    ):
         LSI(1).fit(frame({"text": ["a ship", "some tea"]}))
 
 

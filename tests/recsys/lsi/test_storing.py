@@ -107,17 +107,17 @@ def edited(path, change):
     (path / "model.json").write_text(json.dumps(document))
 
 
-def test_a_manifest_with_foreign_entries_is_refused(saved):
+def test_a_manifest_with_foreign_entries_is_rejected(saved):
     edited(saved, lambda d: d["parameters"].update(nonsense=1))
     refused(saved, "is damaged: .*unexpected keyword argument 'nonsense'")
 
 
-def test_a_manifest_without_the_counts_is_refused(saved):
+def test_a_manifest_without_the_counts_is_rejected(saved):
     edited(saved, lambda d: d["training"].pop("words"))
     refused(saved, "is damaged: 'words' in model.json must be of type int")
 
 
-def test_arrays_that_do_not_fit_together_are_refused(index, tmp_path):
+def test_arrays_that_do_not_fit_together_are_rejected(index, tmp_path):
     index.singular_values_ = index.singular_values_[:-1]
     index.save(tmp_path / "i")
     refused(tmp_path / "i", r"is damaged: components must have shape \(4, \d+\), not \(5, \d+\)")

@@ -106,7 +106,7 @@ def test_matrices_can_be_added():
     np.testing.assert_allclose(lsi.document_vectors()[0], lsi.document_vectors()[30], atol=1e-9)
 
 
-def test_an_unknown_method_is_refused(index):
+def test_an_unknown_method_is_rejected(index):
     with pytest.raises(DataError, match="method must be one of fold-in, update; got 'magic'"):
         index.add_documents(["nurse"], method="magic")
 

@@ -48,7 +48,7 @@ def test_one_document_has_weights(name):
 
 
 @pytest.mark.parametrize("name", ["tfidf", "log-entropy"])
-def test_negative_counts_are_refused(name):
+def test_negative_counts_are_rejected(name):
     with pytest.raises(DataError, match=f"weighting '{name}' needs counts.*got -4"):
         weighted(name, -COUNTS)
 
