@@ -27,12 +27,12 @@ from recsys.models.base import FactorForm, Floats, Indices
 
 __all__ = [
     "Cosine",
-    "inverse_lengths",
     "Exclude",
     "Scorer",
     "TopN",
     "check_n",
     "csr_exclusion",
+    "inverse_lengths",
     "select",
     "top_n",
 ]

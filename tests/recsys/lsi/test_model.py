@@ -248,7 +248,9 @@ def test_half_a_character_is_rejected():
         DataError, match=r"Document 1 .* character 4 is the unpaired surrogate '\\ud800'"
     ):
         LSI(1).fit(["tea", "tea \ud800"])
-    with pytest.raises(DataError, match=r"Query 0 .* character 3 is the unpaired surrogate '\\udce9'"):
+    with pytest.raises(
+        DataError, match=r"Query 0 .* character 3 is the unpaired surrogate '\\udce9'"
+    ):
         LSI(1).fit(["tea", "milk"]).query("caf\udce9")
 
 
