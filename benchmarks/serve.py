@@ -35,7 +35,7 @@ from recsys.models.als import ALS
 from recsys.readers import read_ratings
 from recsys.storage import Saved, save_model
 from recsys.topn import csr_exclusion, top_n
-from recsys.training import summarise
+from recsys.recommender import training_summary
 
 N = 20
 SGEMM_BLOCKS = (128, 256, 512, 1024)  # users; the bare product takes the fastest of them
@@ -168,7 +168,7 @@ def application(ratings: Ratings, X: np.ndarray, Y: np.ndarray) -> list[list[Any
     ids = ratings.users.values.to_list()
     with tempfile.TemporaryDirectory() as folder:
         model, output = f"{folder}/model", f"{folder}/recommendations.parquet"
-        save_model(Saved(factor_model(X, Y), ratings, summarise(ratings, 0.0, None)), model)
+        save_model(Saved(factor_model(X, Y), ratings, training_summary(ratings, 0.0, None)), model)
         command = [sys.executable, "-m", "recsys", "recommend", model, "--all", "-n", str(N)]
         seconds, peak = peak_memory([*command, "--output", output])
         size = Path(output).stat().st_size

@@ -11,10 +11,10 @@ import numpy.typing as npt
 from recsys.data.ratings import Ratings
 from recsys.models.registry import model_class
 
-__all__ = ["Choice", "are_counts", "as_contacts", "choose_model"]
+__all__ = ["Choice", "are_counts", "as_implicit", "choose_model", "default_factors"]
 
 _FOR_RATINGS = "als"
-_FOR_CONTACTS = "spectral"
+_FOR_INTERACTIONS = "spectral"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,9 @@ class Choice:
     params : dict
         Parameters that the size of the data suggests; the model's defaults otherwise.
     ratings : Ratings
-        What to fit it to: the ratings, as implicit feedback where their values say nothing.
+        Training ratings, as implicit feedback where their values say nothing.
     reason : str
-        Why, as the end of a sentence.
+        Grounds of the choice, as the end of a sentence.
     """
 
     model: str
@@ -71,25 +71,34 @@ def choose_model(ratings: Ratings) -> Choice:
     ('spectral', 'all ratings are 1, which makes them implicit feedback', True)
     """
     if ratings.implicit:
-        return _for_contacts(ratings, "there are no ratings, only contacts")
+        return _for_interactions(ratings, "there are no ratings, only interactions")
     low, high = ratings.values.min(initial=np.inf), ratings.values.max(initial=-np.inf)
     if low == high and ratings.n_ratings > 1:
         reason = f"all ratings are {low:g}, which makes them implicit feedback"
-        return _for_contacts(as_contacts(ratings), reason)
+        return _for_interactions(as_implicit(ratings), reason)
     if are_counts(ratings.values):
         reason = (
             f"the ratings look like counts or amounts, from {low:g} to {high:g}: implicit feedback"
         )
-        return _for_contacts(as_contacts(ratings), reason)
+        return _for_interactions(as_implicit(ratings), reason)
     factors = min(model_class(_FOR_RATINGS)().get_params()["factors"], *ratings.shape)
-    reason = f"the ratings lie between {low:g} and {high:g}"
+    reason = f"the ratings are between {low:g} and {high:g}"
     return Choice(_FOR_RATINGS, ratings, reason, {"factors": factors})
 
 
-def _for_contacts(ratings: Ratings, reason: str) -> Choice:
-    from recsys.models.spectral import default_factors
+def _for_interactions(ratings: Ratings, reason: str) -> Choice:
+    return Choice(_FOR_INTERACTIONS, ratings, reason, {"factors": default_factors(*ratings.shape)})
 
-    return Choice(_FOR_CONTACTS, ratings, reason, {"factors": default_factors(*ratings.shape)})
+
+def default_factors(n_users: int, n_items: int) -> int:
+    """Return the number of singular vectors for data of this size: a sixteenth, at most 1,024.
+
+    Examples
+    --------
+    >>> default_factors(610, 9724), default_factors(29858, 40981)
+    (38, 1024)
+    """
+    return min(1024, max(1, min(n_users, n_items) // 16))
 
 
 _HIGHEST_GRADE = 10
@@ -119,6 +128,6 @@ def are_counts(values: npt.NDArray[np.floating]) -> bool:
     return bool(2 * np.count_nonzero(values <= highest / _TAIL) >= len(values))
 
 
-def as_contacts(ratings: Ratings) -> Ratings:
-    """Return the ratings as implicit feedback: there was contact, and nothing more is known."""
+def as_implicit(ratings: Ratings) -> Ratings:
+    """Return the ratings as implicit feedback, with ones as values."""
     return replace(ratings, implicit=True, values=np.ones_like(ratings.values))

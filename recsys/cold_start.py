@@ -1,4 +1,4 @@
-"""What users and items get that the model has never seen."""
+"""Scores and predictions for users and items that the model has never seen."""
 
 from __future__ import annotations
 
@@ -96,13 +96,13 @@ def predict_cold(model: Model, popular: Popular | None, users: Indices, items: I
 
 
 def labels_of(ids: Ids, queries: list[Any], found: Indices) -> pl.Series:
-    """Return the ids that were asked for, known or not, in the dtype of `ids`.
+    """Return the requested ids, known or not, in the dtype of `ids`.
 
     Parameters
     ----------
     ids : Ids
     queries : list
-        What was asked for.
+        The requested ids.
     found : int64 ndarray
         Their indices, -1 where unknown.
 

@@ -1,11 +1,11 @@
-"""New users and items folded in, and new ratings merged with old ones."""
+"""Ratings of new users and items, and the union of old and new ratings."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ import polars as pl
 
 from recsys.data.csr import CSR, to_csr
 from recsys.data.frames import (
+    FrameLike,
     column,
     column_names,
     encode,
@@ -29,22 +30,24 @@ from recsys.models.base import Histories
 if TYPE_CHECKING:
     from recsys.models.base import Indices, Model
 
-__all__ = ["NEW_USER", "merged", "new_items", "new_users", "spread", "takes_start"]
+__all__ = ["NEW_USER", "HistoryLike", "merged", "new_items", "new_users", "spread", "takes_start"]
+
+HistoryLike: TypeAlias = "FrameLike | Mapping[Any, float]"
 
 NEW_USER = "new"
-"""What the user of a history without user ids is called."""
+"""Name of the user of a history without user ids."""
 
 
-def new_users(source: Any, known: Ratings, *, needs_values: bool) -> Ratings:
+def new_users(source: HistoryLike, known: Ratings, *, needs_values: bool) -> Ratings:
     """Return ratings of the known items by the users of `source`.
 
     Parameters
     ----------
     source : frame with the columns user, item[, rating], or mapping of item id to rating
     known : Ratings
-        What the model was fitted to.
+        Training ratings of the model.
     needs_values : bool
-        Whether the model can do nothing with items that have no rating.
+        Whether the model needs ratings, and not only interactions.
 
     Raises
     ------
@@ -53,7 +56,16 @@ def new_users(source: Any, known: Ratings, *, needs_values: bool) -> Ratings:
     DataError
         If a column is missing, an id is null or a rating is not a finite number.
     """
-    frame = _frame_of(source) if isinstance(source, Mapping) else _as_frame(source)
+    if isinstance(source, Mapping):
+        frame = _frame_of(source)
+    else:
+        try:
+            frame = to_polars(source)
+        except DataError:
+            raise DataError(
+                "A history is a mapping of items to ratings, or a frame with the columns user, "
+                f"item and rating; got {type(source).__name__}."
+            ) from None
     users, user_codes = encode(as_id_series(column(frame, "user"), "user"), "user")
     if isinstance(source, Mapping):
         users = Ids([NEW_USER], "user")
@@ -63,7 +75,9 @@ def new_users(source: Any, known: Ratings, *, needs_values: bool) -> Ratings:
     return _ratings(known, users, known.items, csr)
 
 
-def new_items(source: Any, known: Ratings, *, needs_values: bool) -> tuple[Ratings, Histories]:
+def new_items(
+    source: FrameLike, known: Ratings, item_info: FrameLike | None = None, *, needs_values: bool
+) -> tuple[Ratings, Histories]:
     """Return ratings of the items of `source` by the known users, and the rows of its items.
 
     Raises
@@ -79,25 +93,17 @@ def new_items(source: Any, known: Ratings, *, needs_values: bool) -> tuple[Ratin
     values = _values(frame, known, needs_values)
     shape = len(known.users), len(items)
     rows = to_csr(item_codes, user_codes, values, None, shape[::-1], "last")
-    ratings = _ratings(
-        known, known.users, items, to_csr(user_codes, item_codes, values, None, shape, "last")
-    )
-    without_info = replace(ratings, item_info=None)
-    return without_info, Histories(rows.indptr, rows.indices, rows.values)
-
-
-def _as_frame(source: Any) -> Any:
-    try:
-        return to_polars(source)
-    except DataError:
-        raise DataError(
-            "A history is a mapping of items to ratings, or a frame with the columns user, item "
-            f"and rating; got {type(source).__name__}."
-        ) from None
+    csr = to_csr(user_codes, item_codes, values, None, shape, "last")
+    info = None if item_info is None else known_rows(item_info, items)
+    ratings = replace(_ratings(known, known.users, items, csr), item_info=info)
+    return ratings, Histories(rows.indptr, rows.indices, rows.values)
 
 
 def _frame_of(history: Mapping[Any, Any]) -> pl.DataFrame:
-    items = as_id_series(_plain(list(history)), "item")
+    ids: list[Any] = list(history)
+    if any(isinstance(each, str) for each in ids):  # they may be mixed
+        ids = [str(each) for each in ids]
+    items = as_id_series(ids, "item")
     values = list(history.values())
     ratings = pl.Series("rating", values, dtype=pl.Float64, strict=False)
     for item, value, rating in zip(history, values, ratings, strict=True):
@@ -106,11 +112,6 @@ def _frame_of(history: Mapping[Any, Any]) -> pl.DataFrame:
             raise DataError(f"Item {item!r}: {problem}")
     users = pl.Series("user", [NEW_USER] * len(items), dtype=pl.String)
     return pl.DataFrame([users, items, ratings])
-
-
-def _plain(ids: list[Any]) -> list[Any]:
-    """Return ids as text where they are mixed."""
-    return [str(each) for each in ids] if any(isinstance(each, str) for each in ids) else ids
 
 
 def _values(frame: Any, known: Ratings, needs_values: bool) -> npt.NDArray[np.float32] | None:
@@ -122,8 +123,7 @@ def _values(frame: Any, known: Ratings, needs_values: bool) -> npt.NDArray[np.fl
             )
         return None
     values = rating_values(column(frame, "rating"))
-    only_contacts = known.implicit and bool((known.values == 1).all())
-    return None if only_contacts else values
+    return None if known.implicit and bool((known.values == 1).all()) else values
 
 
 def _ratings(known: Ratings, users: Ids, items: Ids, csr: CSR) -> Ratings:
@@ -146,8 +146,8 @@ _AXES = ("n_users", "n_items")
 def merged(old: Ratings, new: Ratings) -> Ratings:
     """Return the ratings of both; of a pair that is in both, the new one.
 
-    Times are kept if both have them. Of metadata, the columns of both are kept, and the new row of
-    a user or item that is in both.
+    Timestamps are kept if both have them. Of metadata, the columns of both are kept, and the new
+    row of a user or item that is in both.
 
     Raises
     ------
@@ -159,9 +159,14 @@ def merged(old: Ratings, new: Ratings) -> Ratings:
         raise DataError(
             f"The new ratings must be {kinds[0]}, as those of the model are; got {kinds[1]} ones."
         )
-    before, after = old.to_frame(), _alike(new.to_frame(), old)
+    before, after = old.to_frame(), new.to_frame()
+    after = after.with_columns(_id_column(after[kind], old, kind) for kind in ("user", "item"))
     if old.implicit and "rating" in {*before.columns, *after.columns}:
-        before, after = (_with_counts(frame) for frame in (before, after))
+        one = pl.lit(1.0, pl.Float32).alias("rating")
+        before, after = (
+            frame if "rating" in frame.columns else frame.with_columns(one)
+            for frame in (before, after)
+        )
     users = _both(old, "user", new)
     items = _both(old, "item", new)
     old_keys, new_keys = (
@@ -193,12 +198,12 @@ def merged(old: Ratings, new: Ratings) -> Ratings:
 
 
 def takes_start(model: Model) -> bool:
-    """Whether `model.fit` can begin where another fit ended."""
+    """Return whether `model.fit` can begin where another fit ended."""
     return "start" in inspect.signature(model.fit).parameters
 
 
 def spread(model: Any, users: Indices, items: Indices, shape: tuple[int, int]) -> Any:
-    """Return `model` with its users and items at other indices, and zeros where nobody is.
+    """Return `model` with its users and items at other indices, and zeros elsewhere.
 
     Parameters
     ----------
@@ -225,13 +230,6 @@ def spread(model: Any, users: Indices, items: Indices, shape: tuple[int, int]) -
     return type(model)._from_arrays(model.get_params(), moved)
 
 
-def _alike(frame: pl.DataFrame, old: Ratings) -> pl.DataFrame:
-    """Return the frame with ids of the types of `old`."""
-    return frame.with_columns(
-        _id_column(frame["user"], old, "user"), _id_column(frame["item"], old, "item")
-    )
-
-
 def _both(old: Ratings, kind: Kind, new: Ratings) -> Ids:
     """Return the ids of both, those without ratings included."""
     mine, theirs = (each.users if kind == "user" else each.items for each in (old, new))
@@ -246,12 +244,6 @@ def _id_column(ids: pl.Series, old: Ratings, kind: Kind) -> pl.Series:
             f"The model has integer {kind} ids; {ids.filter(bad)[0]!r} cannot be among them."
         )
     return found
-
-
-def _with_counts(frame: pl.DataFrame) -> pl.DataFrame:
-    if "rating" in frame.columns:
-        return frame
-    return frame.with_columns(rating=pl.lit(1.0, pl.Float32))
 
 
 def _info(

@@ -1,42 +1,84 @@
-"""Recommender: ids in, data frames out, around a model that knows indices only.
-
-Its methods live in four classes, each on top of the one before, so that each file is about one
-thing: `recsys.fitted` (fit, save, load), `recsys.learning` (fold_in, fold_in_items, update),
-`recsys.predicting` (predict, impute, explain), and here what gives the best of all items.
-"""
+"""Recommender: ids in, data frames out, around a model that knows indices only."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import html
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self, TypeAlias, TypedDict, Unpack, overload
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from recsys.cold_start import WithNewUser, labels_of
-from recsys.data.frames import listed
+from recsys.cold_start import WithNewUser, labels_of, predict_cold
+from recsys.data.frames import FrameLike, column, listed, to_polars
 from recsys.data.ids import Ids
-from recsys.errors import DataError
-from recsys.models.abilities import HasItemSimilarity, HasItemVectors, HasUserVectors
-from recsys.predicting import ColdPair, Predictor, check_choice
-from recsys.topn import Cosine, Scorer, TopN, csr_exclusion, top_n
+from recsys.data.ratings import Ratings
+from recsys.errors import DataError, NotFittedError, RecsysError
+from recsys.filters import candidate_mask
+from recsys.folding import HistoryLike, merged, new_items, new_users, spread, takes_start
+from recsys.models.base import Histories, Indices, Model, Step
+from recsys.models.baselines import Popular
+from recsys.models.abilities import (
+    Explains,
+    FoldsInItems,
+    FoldsInUsers,
+    HasItemSimilarity,
+    HasItemVectors,
+    HasUncertainty,
+    HasUserVectors,
+)
+from recsys.models.registry import MODELS, make_model, model_class
+from recsys.predictions import (
+    clip_to_range,
+    explanation_frame,
+    imputed_batches,
+    standard_deviations,
+)
+from recsys.readers import as_ratings
+from recsys.storage import Saved, load_model, save_model
+from recsys.topn import Cosine, Scorer, TopN, check_n, csr_exclusion, top_n
 
-__all__ = ["ColdPair", "ColdUser", "Recommender"]
-
-_SUPPORT = 10  # ratings at which likeness to an item or user counts half
+__all__ = [
+    "ColdPair",
+    "ColdUser",
+    "IdLike",
+    "IdsLike",
+    "Recommender",
+    "Request",
+    "training_summary",
+]
 
 ColdUser = Literal["error", "popular"]
+ColdPair = Literal["error", "bias", "popular"]
+IdLike: TypeAlias = int | str
+IdsLike: TypeAlias = "IdLike | Iterable[IdLike] | pl.Series | NDArray[Any]"
+
+_SUPPORT = 10  # ratings at which a similarity counts half
 
 
-class Recommender(Predictor):
+class Request(TypedDict, total=False):
+    """Options of `Recommender.recommend`."""
+
+    history: HistoryLike | None
+    exclude_seen: bool
+    items: IdsLike | None
+    block: IdsLike | None
+    where: str | pl.Expr | None
+    cold_start: ColdUser
+
+
+class Recommender:
     """A model with the ratings it was fitted to: recommends, predicts, explains.
 
     Parameters
     ----------
     model : str or Model
-        A name in `recsys.models.registry.MODELS`, or a model with its parameters set.
+        A name in `recsys.MODELS`, or a model with its parameters set.
     **params
         Parameters of the model, if it is given by name.
 
@@ -53,13 +95,12 @@ class Recommender(Predictor):
 
     Examples
     --------
-    >>> from recsys.data.ratings import Ratings
     >>> pairs = {"user": ["ann", "ann", "bob", "cy"], "item": ["tea", "oat", "tea", "rye"]}
-    >>> recommender = Recommender("popular").fit(Ratings.from_frame(pl.DataFrame(pairs)))
+    >>> recommender = Recommender("popular").fit(pl.DataFrame(pairs))
     >>> recommender.recommend("bob", n=2).rows()
     [('bob', 'oat', 1, 1.0), ('bob', 'rye', 2, 1.0)]
 
-    New users are described by what they know, and scores taken apart:
+    New users are described by what they have rated, and scores are explained:
 
     >>> recommender.recommend(history={"tea": 1, "oat": 1}).rows()
     [('new', 'rye', 1, 1.0)]
@@ -67,16 +108,304 @@ class Recommender(Predictor):
     [('base', None, 1.0), ('item', 'tea', 0.0)]
     """
 
+    _polars_process: ClassVar[int | None] = None
+
+    def __init__(self, model: Model | str = "als", **params: Any) -> None:
+        if params and not isinstance(model, str):
+            raise DataError(f"A model object has its parameters already; got {', '.join(params)}.")
+        self._is_named = isinstance(model, str)
+        self.model: Model = make_model(model, **params) if isinstance(model, str) else model
+        if isinstance(self.model, type) or not hasattr(self.model, "fit"):
+            raise DataError(f"model must be a name or a model with its parameters; got {model!r}.")
+        self.training: dict[str, Any] = {}
+        self._ratings: Ratings | None = None
+        self._counts_from: dict[str, Ratings] = {}
+
+    def __repr__(self) -> str:
+        known = "not fitted" if self._ratings is None else f"{self._ratings}"
+        return f"<{type(self).__name__}: {self.model.name}, {known}>"
+
+    def _repr_html_(self) -> str:
+        facts = {"model": self.model.name, **self.model.get_params()}
+        facts |= {name: value for name, value in self.training.items() if value is not None}
+        rows = "".join(
+            f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>"
+            for name, value in facts.items()
+        )
+        return f"<table><caption>{html.escape(repr(self))}</caption>{rows}</table>"
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the model and its parameters, as scikit-learn's `clone` needs them."""
+        params = self.model.get_params()
+        if self._is_named:
+            return {"model": self.model.name, **params}
+        nested = {f"model__{name}": value for name, value in params.items()} if deep else {}
+        return {"model": self.model, **nested}
+
+    def set_params(self, **params: Any) -> Self:
+        """Set the model or some of its parameters; the recommender is not fitted afterwards.
+
+        Raises
+        ------
+        DataError
+            If there is no such model, parameter or value.
+        """
+        if self._is_named:
+            kept = (
+                self.get_params() if params.get("model", self.model.name) == self.model.name else {}
+            )
+            changed = type(self)(**kept | params)
+        else:
+            model = params.pop("model", self.model)
+            nested = {name.removeprefix("model__"): value for name, value in params.items()}
+            changed = type(self)(
+                make_model(model.name, **model.get_params() | nested) if nested else model
+            )
+            changed._is_named = False
+        vars(self).clear()
+        vars(self).update(vars(changed))
+        return self
+
+    @property
+    def ratings(self) -> Ratings:
+        """The ratings the model was fitted to; after folding in, those that were folded in.
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        RecsysError
+            In a process that was forked from one in which there was a recommender.
+        """
+        if self._ratings is None:
+            raise NotFittedError("The recommender is not fitted yet; call fit(ratings) first.")
+        _check_process()
+        return self._ratings
+
+    def fit(
+        self,
+        ratings: Ratings | FrameLike | str | os.PathLike[str],
+        *,
+        on_step: Callable[[Step], None] | None = None,
+        validation: Ratings | None = None,
+    ) -> Self:
+        """Fit the model and keep the ratings for ids and for what users have seen.
+
+        Parameters
+        ----------
+        ratings : Ratings, frame, or path
+            See `recsys.readers.as_ratings`.
+        on_step : callable, optional
+            Called with a `Step` after each iteration of an iterative model.
+        validation : Ratings, optional
+            Held-out ratings with the same users and items (as `random_split` makes them), for
+            the error in each `Step`.
+
+        Raises
+        ------
+        DataError
+            If there are no ratings, the model cannot use them (implicit feedback given to a model
+            of rating values), its parameters lead to numbers that are not finite, or `validation`
+            has other users or items.
+        """
+        data = as_ratings(ratings)
+        if validation is not None and not isinstance(validation, Ratings):
+            raise DataError(f"validation must be Ratings; got {type(validation).__name__}.")
+        if validation is not None and validation.shape != data.shape:
+            raise DataError(
+                f"validation must have the users and items of the ratings, {data.shape}; "
+                f"got {validation.shape}."
+            )
+        return self._fit(data, on_step, validation=validation)
+
+    def _fit(
+        self, ratings: Ratings, on_step: Callable[[Step], None] | None, **settings: Any
+    ) -> Self:
+        if not ratings.n_ratings:
+            raise DataError("There are no ratings to fit a model to.")
+        last: list[Step] = []
+
+        def each(step: Step) -> None:
+            last[:] = [step]
+            if on_step is not None:
+                on_step(step)
+
+        start = time.perf_counter()
+        self.model.fit(ratings, on_step=each, **settings)
+        seconds = time.perf_counter() - start
+        for name, array in self.model._arrays().items():
+            with np.errstate(invalid="ignore"):  # of infinities of either sign
+                # Unlike isfinite, a sum needs no memory.
+                broken = array.dtype.kind == "f" and not np.isfinite(array.sum(dtype=np.float64))
+            if broken:
+                raise DataError(
+                    f"The fit of {self.model.name} broke down, with numbers in {name} that are not "
+                    "finite; choose parameters nearer to their defaults."
+                )
+        return self._restored(
+            ratings, training_summary(ratings, seconds, last[0] if last else None)
+        )
+
+    def _restored(
+        self,
+        ratings: Ratings,
+        training: dict[str, Any],
+        counts_from: dict[str, Ratings] | None = None,
+    ) -> Self:
+        """Set the fitted state; `counts_from` has the ratings that folded-in ones are added to."""
+        _check_process()
+        self._ratings, self.training = ratings, training
+        self._counts_from = counts_from or {}
+        for name, value in vars(Recommender).items():
+            if isinstance(value, cached_property):
+                self.__dict__.pop(name, None)
+        return self
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Save model, ids, metadata and training ratings (without timestamps) in a new directory.
+
+        Parameters
+        ----------
+        path : str or Path
+        overwrite : bool
+            Replace a saved model there; never anything else.
+
+        Raises
+        ------
+        ModelFileError
+            If something is at `path` already, or it cannot be written.
+        DataError
+            If users or items were folded in: `update` adds them to the model for good.
+        """
+        if self._counts_from:
+            raise DataError(
+                "A recommender with folded-in users or items cannot be saved; "
+                "update(ratings) adds them to the model itself."
+            )
+        save_model(Saved(self.model, self.ratings, self.training), path, overwrite=overwrite)
+
+    @classmethod
+    def load(cls, path: str | Path, *, verify: bool = False) -> Self:
+        """Load a saved model; its arrays are memory-mapped.
+
+        Parameters
+        ----------
+        path : str or Path
+        verify : bool
+            Check the checksum of every file, also of models of more than 64 MB.
+
+        Raises
+        ------
+        ModelFileError
+            If there is no saved model at `path`, or it is damaged or too new.
+        """
+        saved = load_model(path, verify=verify)
+        recommender = cls(saved.model)
+        recommender._is_named = True
+        return recommender._restored(saved.ratings, saved.training)
+
+    # New users, items and ratings
+
+    def fold_in(self, histories: HistoryLike) -> Self:
+        """Return a recommender for new users, from what they have rated; nothing is refitted.
+
+        A user of the training ratings, folded in with the same ratings, gets the same
+        recommendations.
+
+        Parameters
+        ----------
+        histories : frame, or mapping of item id to rating
+            A frame has the columns user, item and, unless the model needs none, rating; of a
+            repeated pair the last rating counts. A mapping is the history of a single user, who is
+            called "new". Ratings count as interactions for a model of implicit feedback.
+
+        Raises
+        ------
+        UnknownIdError
+            If an item is unknown.
+        DataError
+            If the model cannot fold in users, or a rating is missing or not finite.
+        """
+        ratings = self.ratings
+        if not isinstance(self.model, FoldsInUsers):
+            raise _unsupported(self.model, FoldsInUsers, "fold in new users")
+        new = new_users(histories, ratings, needs_values=self.model._needs_values)
+        folded = type(self)(self.model.with_users(Histories.of(new)))
+        counts = {"item": self._counts_from.get("item", ratings)}
+        return folded._restored(new, self.training, counts)
+
+    def fold_in_items(self, histories: FrameLike, *, item_info: FrameLike | None = None) -> Self:
+        """Return a recommender of new items, from who has rated them; nothing is refitted.
+
+        It has the same users, and the new items alone: its scores can be compared with those of the
+        other items. `update` puts old and new items into one model.
+
+        Parameters
+        ----------
+        histories : frame
+            Columns user, item and, unless the model needs none, rating.
+        item_info : frame, optional
+            Column item, and what else is known of the items, such as title.
+
+        Raises
+        ------
+        UnknownIdError
+            If a user is unknown.
+        DataError
+            If the model cannot fold in items, or a rating is missing or not finite.
+        """
+        ratings = self.ratings
+        if not isinstance(self.model, FoldsInItems):
+            raise _unsupported(self.model, FoldsInItems, "fold in new items")
+        new, rows = new_items(histories, ratings, item_info, needs_values=self.model._needs_values)
+        folded = type(self)(self.model.with_items(rows))
+        counts = {"user": self._counts_from.get("user", ratings)}
+        return folded._restored(new, self.training, counts)
+
+    def update(
+        self,
+        ratings: Ratings | FrameLike | str | os.PathLike[str],
+        *,
+        on_step: Callable[[Step], None] | None = None,
+    ) -> Self:
+        """Return a recommender fitted to the old ratings and the new ones together.
+
+        A new rating of a pair replaces the old one; new users and items are added. The result is
+        that of a fit to all ratings, but `als` starts from the old factors, in fewer iterations.
+
+        Parameters
+        ----------
+        ratings : Ratings, frame, or path
+            The new ratings: explicit or implicit as the old ones.
+        on_step : callable, optional
+            As in `fit`.
+
+        Raises
+        ------
+        DataError
+            If one set of ratings is explicit and the other implicit, or the ids are of two kinds.
+        """
+        whole = merged(self.ratings, as_ratings(ratings))
+        model = type(self.model)(**self.model.get_params())
+        updated = type(self)(model)
+        if not takes_start(model):
+            return updated._fit(whole, on_step)
+        users = whole.users.find(self.ratings.users.values)
+        items = whole.items.find(self.ratings.items.values)
+        return updated._fit(whole, on_step, start=spread(self.model, users, items, whole.shape))
+
+    # The best of all items
+
     def recommend(
         self,
-        users: Any = None,
+        users: IdsLike | None = None,
         n: int = 10,
         *,
-        history: Any = None,
+        history: HistoryLike | None = None,
         exclude_seen: bool = True,
-        allow: Any = None,
-        block: Any = None,
-        where: str | None = None,
+        items: IdsLike | None = None,
+        block: IdsLike | None = None,
+        where: str | pl.Expr | None = None,
         cold_start: ColdUser = "error",
     ) -> pl.DataFrame:
         """Recommend the n best items to each user.
@@ -87,127 +416,108 @@ class Recommender(Predictor):
             All users, in index order, if not given; for many users `recommend_batches` needs
             less memory.
         n : int
-            The most items per user. A user gets fewer where fewer are left, and no rows where
-            none are: nothing is padded.
+            The most items per user.
         history : frame, or mapping of item id to rating, optional
             What new users have rated; recommend to these users (see `fold_in`).
         exclude_seen : bool
             Leave out the items that the user has rated.
-        allow : sequence of item ids, optional
+        items : sequence of item ids, optional
             Recommend these only.
         block : sequence of item ids, optional
-            Never recommend these; also if they are in `allow`.
-        where : str, optional
-            Recommend only items that meet this condition on what is known of them, a Boolean SQL
-            expression such as ``"year >= 1990 AND genres LIKE '%Comedy%'"``
-            (see `recsys.filters.items_where`).
+            Never recommend these; also if they are in `items`.
+        where : str or polars expression, optional
+            Recommend only items that meet this condition on their metadata: Boolean SQL such as
+            ``"year >= 1990 AND genres LIKE '%Comedy%'"``, or ``pl.col("year") >= 1990``.
         cold_start : {"error", "popular"}
-            What unknown users get: an error, or the most rated items, with the number of ratings
-            as score.
+            For unknown users: an error, or the most rated items, with the number of ratings as
+            score.
 
         Returns
         -------
         polars DataFrame
-            Columns user, item, rank (Int32, from 1), score (Float32), and title where titles are
-            known. Scores are not clipped to the range of the ratings, so that they order items
-            beyond its ends. Equal scores go by the order of the item ids.
+            Columns user, item, rank (Int32, from 1), score (Float32, not clipped to the range of
+            the ratings), and title where titles are known. Equal scores go by item id.
 
         Raises
         ------
         UnknownIdError
-            If a user is unknown, or an item of `allow` or `block`.
+            If a user is unknown, or an item of `items` or `block`.
         DataError
-            If n is below 1, `where` is no condition on the columns there are, or the model cannot
-            fold in the users of `history`.
-        NotFittedError
-            Before `fit`.
+            If n is below 1, `where` is not a condition on the columns of the items, or the model
+            cannot fold in the users of `history`.
         """
-        asked = self if history is None else self.fold_in(history)
-        frames = asked.recommend_batches(
-            users,
-            n,
-            exclude_seen=exclude_seen,
-            allow=allow,
-            block=block,
-            where=where,
-            cold_start=cold_start,
-        )
-        return asked._joined(frames, "user", asked.ratings.users.values, asked.ratings.items)
-
-    def recommend_batches(
-        self,
-        users: Any = None,
-        n: int = 10,
-        *,
-        history: Any = None,
-        exclude_seen: bool = True,
-        allow: Any = None,
-        block: Any = None,
-        where: str | None = None,
-        cold_start: ColdUser = "error",
-    ) -> Iterator[pl.DataFrame]:
-        """Recommend as `recommend`, in frames of at most about a million rows.
-
-        Arguments are checked at once, before the first frame is asked for.
-
-        Yields
-        ------
-        polars DataFrame
-            The rows of some users, complete for each.
-        """
-        check_choice("cold_start", cold_start, ("error", "popular"))
-        if history is not None:
-            return self.fold_in(history).recommend_batches(
+        return pl.concat(
+            self.recommend_batches(
                 users,
                 n,
+                history=history,
                 exclude_seen=exclude_seen,
-                allow=allow,
+                items=items,
                 block=block,
                 where=where,
                 cold_start=cold_start,
             )
-        ratings = self.ratings
-        scorer: Scorer = self.model
-        indptr = ratings.indptr
+        )
+
+    def recommend_batches(
+        self, users: IdsLike | None = None, n: int = 10, **request: Unpack[Request]
+    ) -> Iterator[pl.DataFrame]:
+        """Recommend as `recommend`, with its options, in frames of at most about a million rows.
+
+        Arguments are checked at once; at least one frame comes, and users are complete in theirs.
+
+        Raises
+        ------
+        TypeError
+            If there is no such option.
+        """
+        names = Request.__annotations__
+        if unknown := request.keys() - names.keys():
+            raise TypeError(f"recommend has the options {', '.join(names)}; got {unknown}.")
+        cold_start = _checked(
+            "cold_start", request.get("cold_start", "error"), ("error", "popular")
+        )
+        history = request.get("history")
+        known = self if history is None else self.fold_in(history)
+        ratings, indptr = known.ratings, known.ratings.indptr
+        scorer: Scorer = known.model
         if users is None:
-            asked, labels = np.arange(ratings.n_users), ratings.users.values
+            places, labels = np.arange(ratings.n_users), ratings.users.values
         elif cold_start == "error":
-            asked = ratings.users.index(listed(users))
-            labels = ratings.users.take(asked)
+            places = ratings.users.index(listed(users))
+            labels = ratings.users.take(places)
         else:
             queries = listed(users)
             found = ratings.users.find(queries)
             labels = labels_of(ratings.users, queries, found)
-            asked = np.where(found < 0, ratings.n_users, found)
-            indptr, scorer = np.append(indptr, indptr[-1]), WithNewUser(self.model, self._popular)
+            places = np.where(found < 0, ratings.n_users, found)
+            indptr = np.append(indptr, indptr[-1])
+            scorer = WithNewUser(known.model, known._popular)
+        seen = csr_exclusion(indptr, ratings.indices)
         blocks = top_n(
             scorer,
-            asked,
+            places,
             n,
-            exclude=csr_exclusion(indptr, ratings.indices) if exclude_seen else None,
-            allowed=self._allowed(allow, block, where),
+            exclude=seen if request.get("exclude_seen", True) else None,
+            allowed=candidate_mask(
+                ratings, request.get("items"), request.get("block"), request.get("where")
+            ),
         )
-        return (self._frame("user", labels, ratings.items, top) for top in blocks)
+        return (known._frame("user", labels, ratings.items, top) for top in blocks)
 
-    def similar_items(self, items: Any, n: int = 10) -> pl.DataFrame:
-        """Find the n items most like each item.
+    def similar_items(self, items: IdsLike, n: int = 10) -> pl.DataFrame:
+        """Find the n items most similar to each item.
 
-        Likeness is the cosine of the model's item vectors (for `implicit-knn`, what it knows of
-        the item's neighbours), times n_j / (n_j + 10) for a found item with n_j ratings: the vector
-        of an item that few have rated points anywhere.
-
-        Parameters
-        ----------
-        items : id or sequence of ids
-        n : int
-            The most items for each; the item itself is not among them.
+        Similarity is the cosine of the model's item vectors (for `implicit-knn`, its own
+        similarity), times n_j / (n_j + 10) for a found item with n_j ratings: the vector of an item
+        with few ratings points anywhere.
 
         Returns
         -------
         polars DataFrame
-            Columns item, similar, rank (Int32, from 1), score (Float32, the likeness), and the
-            title of `similar` where titles are known. An item whose vector is zero, as one that
-            nobody has rated, is like nothing and has no rows.
+            Columns item, similar, rank (Int32, from 1), score (Float32), and the title of `similar`
+            where titles are known. An item whose vector is zero, as one without ratings, has no
+            rows.
 
         Raises
         ------
@@ -215,28 +525,11 @@ class Recommender(Predictor):
             If an item is unknown.
         DataError
             If n is below 1, or the model has no item vectors.
-        NotFittedError
-            Before `fit`.
         """
-        return self._similar(self.ratings.items, items, n, self._item_likeness)
+        return self._similar(self.ratings.items, items, n, self._item_similarity)
 
-    def similar_users(self, users: Any, n: int = 10) -> pl.DataFrame:
-        """Find the n users most like each user.
-
-        Likeness is the cosine of the model's user vectors, times n_v / (n_v + 10) for a found
-        user with n_v ratings.
-
-        Parameters
-        ----------
-        users : id or sequence of ids
-        n : int
-            The most users for each; the user itself is not among them.
-
-        Returns
-        -------
-        polars DataFrame
-            Columns user, similar, rank (Int32, from 1), score (Float32, the likeness). A user
-            whose vector is zero, as one without ratings, is like nobody and has no rows.
+    def similar_users(self, users: IdsLike, n: int = 10) -> pl.DataFrame:
+        """Find the n users most similar to each user, as `similar_items` does for items.
 
         Raises
         ------
@@ -244,67 +537,44 @@ class Recommender(Predictor):
             If a user is unknown.
         DataError
             If n is below 1, or the model has no user vectors.
-        NotFittedError
-            Before `fit`.
         """
-        return self._similar(self.ratings.users, users, n, self._user_likeness)
+        return self._similar(self.ratings.users, users, n, self._user_similarity)
+
+    def _similar(self, ids: Ids, queries: IdsLike, n: int, scorer: Scorer) -> pl.DataFrame:
+        places = ids.index(listed(queries))
+        blocks = top_n(scorer, places, n, exclude=Cosine.exclude_itself)
+        labels = ids.take(places)
+        return pl.concat(self._frame(ids.kind, labels, ids, top, "similar") for top in blocks)
 
     @cached_property
-    def _item_likeness(self) -> Scorer:
+    def _item_similarity(self) -> Scorer:
+        rated = self._counts_from.get("item", self.ratings).indices
+        confidence = _confidence(np.bincount(rated, minlength=self.ratings.n_items))
         if isinstance(self.model, HasItemSimilarity):
-            return self.model.item_similarity(_confidence(self._counts("item")))
+            return self.model.item_similarity(confidence)
         if not isinstance(self.model, HasItemVectors):
-            raise DataError(
-                f"The {self.model.name} model has no item vectors to compare; "
-                "fit a factor model such as 'als' to find similar items."
-            )
-        return Cosine(self.model.item_vectors(), confidence=_confidence(self._counts("item")))
+            raise _unsupported(self.model, HasItemVectors, "find similar items")
+        return Cosine(self.model.item_vectors(), confidence=confidence)
 
     @cached_property
-    def _user_likeness(self) -> Cosine:
+    def _user_similarity(self) -> Cosine:
         if not isinstance(self.model, HasUserVectors):
-            raise DataError(
-                f"The {self.model.name} model has no user vectors to compare; "
-                "fit a factor model such as 'als' to find similar users."
-            )
-        return Cosine(self.model.user_vectors(), confidence=_confidence(self._counts("user")))
+            raise _unsupported(self.model, HasUserVectors, "find similar users")
+        counts = np.diff(self._counts_from.get("user", self.ratings).indptr)
+        return Cosine(self.model.user_vectors(), confidence=_confidence(counts))
 
-    def _similar(self, ids: Ids, queries: Any, n: int, likeness: Scorer) -> pl.DataFrame:
-        asked = ids.index(listed(queries))
-        blocks = top_n(likeness, asked, n, exclude=Cosine.exclude_itself)
-        labels = ids.take(asked)
-        frames = (self._frame(ids.kind, labels, ids, top, "similar") for top in blocks)
-        return self._joined(frames, ids.kind, labels, ids, "similar")
+    @cached_property
+    def _popular(self) -> Popular:
+        return Popular().fit(self._counts_from.get("item", self.ratings))
 
-    def _allowed(self, allow: Any, block: Any, where: str | None) -> NDArray[np.bool_] | None:
-        """Return the mask of the items that may be recommended, None for all."""
-        if allow is None and block is None and where is None:
-            return None
-        items = self.ratings.items
-        mask = np.full(len(items), allow is None)
-        if allow is not None:
-            mask[items.index(listed(allow))] = True
-        if block is not None:
-            mask[items.index(listed(block))] = False
-        if where is not None:
-            from recsys.filters import items_where
-
-            mask &= items_where(where, self.ratings)
-        return mask
+    @cached_property
+    def _titles(self) -> pl.Series | None:
+        return self.ratings.titles
 
     def _frame(
-        self,
-        kind: str,
-        labels: pl.Series,
-        answers: Ids,
-        top: TopN | None = None,
-        name: str | None = None,
+        self, kind: str, labels: pl.Series, answers: Ids, top: TopN, name: str | None = None
     ) -> pl.DataFrame:
-        """Make the frame of some results, or without any.
-
-        `labels` are the ids that were asked about, `answers` those among which was searched.
-        """
-        top = TopN.empty() if top is None else top
+        """Return results as a frame; `labels` are the requested ids, `answers` those searched."""
         columns = [
             labels[top.rows].alias(kind),
             answers.take(top.items).alias(name or answers.kind),
@@ -315,20 +585,210 @@ class Recommender(Predictor):
             columns.append(self._titles[top.items].alias("title"))
         return pl.DataFrame(columns)
 
-    def _joined(
+    # Predicted ratings
+
+    @overload
+    def predict(
+        self, pairs: FrameLike, /, *, cold_start: ColdPair = ..., std: bool = ...
+    ) -> pl.DataFrame: ...
+    @overload
+    def predict(self, user: IdLike, item: IdLike, /, *, cold_start: ColdPair = ...) -> float: ...
+    def predict(
         self,
-        frames: Iterable[pl.DataFrame],
-        kind: str,
-        labels: pl.Series,
-        answers: Ids,
-        name: str | None = None,
-    ) -> pl.DataFrame:
-        """Join frames into one; a single one, which all small queries give, as it is."""
-        found = list(frames)
-        if not found:
-            return self._frame(kind, labels, answers, name=name)
-        return found[0] if len(found) == 1 else pl.concat(found)
+        pairs: FrameLike | IdLike,
+        item: IdLike | None = None,
+        /,
+        *,
+        cold_start: ColdPair = "error",
+        std: bool = False,
+    ) -> pl.DataFrame | float:
+        """Predict the rating of one pair of a user and an item, or of each pair of a frame.
+
+        Parameters
+        ----------
+        pairs : frame with the columns user and item, or the id of a user
+        item : id, optional
+            With the id of a user.
+        cold_start : {"error", "bias", "popular"}
+            For pairs whose user or item is unknown: an error; the global mean plus the bias of the
+            side that is known; or the damped mean rating of the item (see `Popular`), and the
+            mean of all ratings for an unknown item.
+        std : bool
+            Add the column std (Float32): the standard deviation of each prediction, null where the
+            user or item is unknown.
+
+        Returns
+        -------
+        polars DataFrame, or float for one pair
+            Columns user and item as given, and prediction (Float32), clipped to the range of the
+            training ratings unless these were implicit.
+
+        Raises
+        ------
+        UnknownIdError
+            If a user or item is unknown and `cold_start` is "error".
+        DataError
+            If a column or id is missing, or the model has no biases, or no standard deviations,
+            where they are requested.
+        """
+        _checked("cold_start", cold_start, ("error", "bias", "popular"))
+        if item is not None:
+            pair = pl.DataFrame({"user": [pairs], "item": [item]})
+            return float(self.predict(pair, cold_start=cold_start)["prediction"][0])
+        ratings, frame = self.ratings, to_polars(pairs)
+        user, items_of = column(frame, "user"), column(frame, "item")
+        if cold_start == "error":
+            users, items = ratings.users.index(user), ratings.items.index(items_of)
+            predicted = self.model.predict(users, items)
+        else:
+            users, items = ratings.users.find(user), ratings.items.find(items_of)
+            popular = self._popular if cold_start == "popular" else None
+            predicted = predict_cold(self.model, popular, users, items)
+        if self.model.predicts_ratings:
+            predicted = clip_to_range(predicted, self.training)
+        columns = [user.alias("user"), items_of.alias("item"), pl.Series("prediction", predicted)]
+        if std:
+            if not isinstance(self.model, HasUncertainty):
+                raise _unsupported(self.model, HasUncertainty, "tell how uncertain it is")
+            columns.append(standard_deviations(self.model, users, items))
+        return pl.DataFrame(columns)
+
+    def impute(
+        self,
+        users: IdsLike | None = None,
+        items: IdsLike | None = None,
+        *,
+        missing_only: bool = True,
+    ) -> Iterator[pl.DataFrame]:
+        """Predict the ratings of whole users, in frames of about a million pairs.
+
+        Parameters
+        ----------
+        users, items : id or sequence of ids, optional
+            Predict for these users, and of these items, each once; all if not given.
+        missing_only : bool
+            Leave out the pairs that are rated.
+
+        Yields
+        ------
+        polars DataFrame
+            Columns user, item, prediction, as `predict` gives them, in the order of the arguments.
+
+        Raises
+        ------
+        UnknownIdError
+            If a user or item is unknown.
+        DataError
+            If the model does not predict ratings, or the ratings are implicit.
+        """
+        ratings = self.ratings
+        if not self.model.predicts_ratings or ratings.implicit:
+            what = "the data are implicit feedback"
+            if not ratings.implicit:
+                what = f"the scores of the {self.model.name} model are not ratings"
+            raise DataError(
+                f"Only ratings can be imputed, and {what}; fit a model such as 'als' to ratings "
+                "with values."
+            )
+        return imputed_batches(
+            self.model,
+            ratings,
+            self.training,
+            _distinct(ratings.users, users),
+            _distinct(ratings.items, items),
+            missing_only=missing_only,
+        )
+
+    def explain(self, user: IdLike, item: IdLike, n: int | None = None) -> pl.DataFrame:
+        """Explain the score of an item for a user as a sum over the user's ratings.
+
+        Parameters
+        ----------
+        user, item : id
+        n : int, optional
+            Show the n largest contributions, up or down, and the sum of the others; all if not
+            given.
+
+        Returns
+        -------
+        polars DataFrame
+            Columns part ("base", "item" or "others"), item, rating (of that item; absent for
+            implicit feedback), contribution (Float32) and title where titles are known. The base is
+            the score without ratings of the user. Contributions add up to the score before it
+            is clipped, to rounding.
+
+        Raises
+        ------
+        UnknownIdError
+            If the user or the item is unknown.
+        DataError
+            If n is below 1, the model's scores are not such sums, or items were folded in.
+        """
+        ratings = self.ratings
+        if not isinstance(self.model, Explains):
+            raise _unsupported(self.model, Explains, "explain its scores")
+        if "user" in self._counts_from:
+            raise DataError(
+                "Scores of folded-in items cannot be explained: they are sums over a user's "
+                "other items; update(ratings) adds the new ones to the model itself."
+            )
+        if n is not None:
+            check_n(n)
+        u, i = int(ratings.users.index([user])[0]), ratings.items.index([item])
+        rated = slice(ratings.indptr[u], ratings.indptr[u + 1])
+        indices, values = ratings.indices[rated], ratings.values[rated]
+        history = Histories(np.array([0, len(indices)], dtype=np.int64), indices, values)
+        explanation = self.model.contributions(history, i)
+        return explanation_frame(explanation, ratings, indices, values, self._titles, n)
+
+
+def training_summary(ratings: Ratings, seconds: float, last: Step | None) -> dict[str, Any]:
+    """Return the facts of a fit that are saved with a model, as JSON can hold them."""
+    explicit = not ratings.implicit
+    return {
+        "users": ratings.n_users,
+        "items": ratings.n_items,
+        "ratings": ratings.n_ratings,
+        "implicit": ratings.implicit,
+        "rating_min": float(ratings.values.min()) if explicit else None,
+        "rating_max": float(ratings.values.max()) if explicit else None,
+        "seconds": round(seconds, 3),
+        "sweeps": last.step if last else None,
+        "train_rmse": last.train_rmse if last else None,
+        "validation_rmse": last.validation_rmse if last else None,
+    }
+
+
+def _check_process() -> None:
+    """Raise an error in a forked process, in which polars would wait forever for its threads."""
+    if Recommender._polars_process is None:
+        Recommender._polars_process = os.getpid()
+    if Recommender._polars_process != os.getpid():
+        raise RecsysError(
+            "This process was forked from one that had a recommender, and polars does not work in "
+            "it; load the model in the child only, or start processes by spawn or forkserver."
+        )
+
+
+def _unsupported(model: Model, ability: Any, action: str) -> DataError:
+    able = ", ".join(name for name in sorted(MODELS) if issubclass(model_class(name), ability))
+    return DataError(f"The {model.name} model cannot {action}; these models can: {able or 'none'}.")
+
+
+def _checked(name: str, value: str, choices: tuple[str, ...]) -> str:
+    if value not in choices:
+        raise DataError(f"{name} must be one of {', '.join(choices)}; got {value!r}.")
+    return value
 
 
 def _confidence(counts: NDArray[np.int64]) -> NDArray[np.float32]:
     return (counts / (counts + _SUPPORT)).astype(np.float32)
+
+
+def _distinct(ids: Ids, queries: IdsLike | None) -> Indices:
+    """Return the indices of ids, each once, in the order of the queries; all without queries."""
+    if queries is None:
+        return np.arange(len(ids))
+    found = ids.index(listed(queries))
+    _, first = np.unique(found, return_index=True)
+    return found[np.sort(first)]

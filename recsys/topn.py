@@ -1,4 +1,4 @@
-"""Exact top-N over all items, a block of users at a time.
+"""Exact top-N over all items, in blocks of users.
 
 The same user gets the same items, order and bits alone or among millions. Ties go to the lower
 item index, at the cut as well. There are two ways, which give the same result:
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,12 +40,12 @@ __all__ = [
 Exclude = Callable[[Indices], tuple[Indices, NDArray[np.integer[Any]]]]
 
 _BLOCK_SCORES = 2**23  # scores of a block of users: 32 MB, and as much again to find the cut
-_BLOCK_RESULTS = 2**20  # results of a block of users, however many items each one asks for
+_BLOCK_RESULTS = 2**20  # results of a block of users, however many items each user gets
 _BLOCK_FACTORS = 2**23  # factors of a block of users of the kernel: 32 MB
 
 
 class Scorer(Protocol):
-    """What top-N asks of a model; see `recsys.models.base.Model`."""
+    """Scores of items for users, as top-N needs them; see `recsys.models.base.Model`."""
 
     @property
     def n_items(self) -> int:
@@ -91,12 +91,6 @@ class TopN:
     ranks: NDArray[np.int32]
     scores: Floats
 
-    @classmethod
-    def empty(cls) -> Self:
-        """Return no results."""
-        nothing = np.zeros(0, dtype=np.int64)
-        return cls(nothing, nothing, nothing.astype(np.int32), nothing.astype(np.float32))
-
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -135,7 +129,7 @@ def top_n(
     Raises
     ------
     DataError
-        If n is no whole number, or below 1.
+        If n is not a whole number, or below 1.
     """
     check_n(n)
     return _blocks(_Search(scorer, int(n), exclude, allowed), users)
@@ -147,7 +141,7 @@ def check_n(n: object) -> None:
     Raises
     ------
     DataError
-        If it is no whole number, or below 1.
+        If it is not a whole number, or below 1.
     """
     if not isinstance(n, Integral) or isinstance(n, bool):
         raise DataError(f"n must be a whole number; got {n!r}.")
@@ -162,7 +156,7 @@ def csr_exclusion(indptr: NDArray[np.int64], indices: NDArray[np.int32]) -> Excl
 
 @dataclass(frozen=True, slots=True)
 class _CsrExclusion:
-    """What `csr_exclusion` makes; the kernel takes the matrix as it is."""
+    """Rows of a CSR matrix to leave out; the kernel takes the matrix as it is."""
 
     indptr: NDArray[np.int64]
     indices: NDArray[np.int32]
@@ -289,13 +283,13 @@ class Cosine:
 
     @staticmethod
     def exclude_itself(users: Indices) -> tuple[Indices, Indices]:
-        """Leave out each item's likeness to itself; an `exclude` of `top_n`."""
+        """Leave out each item's similarity to itself; an `exclude` of `top_n`."""
         return np.arange(len(users)), users
 
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """What is asked for, the same for all users."""
+    """A search, the same for all users."""
 
     scorer: Scorer
     n: int
@@ -303,7 +297,7 @@ class _Search:
     allowed: NDArray[np.bool_] | None
 
     def block_size(self, width: int, limit: int) -> int:
-        """How many users keep to `limit` numbers of `width` each, and to the most results."""
+        """Return how many users keep to `limit` numbers of `width` each and the most results."""
         results = _BLOCK_RESULTS // max(1, min(self.n, self.scorer.n_items))
         return max(1, min(limit // max(1, width), results))
 
@@ -313,22 +307,18 @@ class _Search:
 
 
 def _blocks(search: _Search, users: Indices) -> Iterator[TopN]:
-    """Answer all users: large blocks by the kernel, small ones where not all have factors."""
+    """Yield at least one block: large ones by the kernel, small ones where not all have factors."""
     small = large = search.block_size(search.scorer.n_items, _BLOCK_SCORES)
     if len(users) > small and (form := search._factor_form(users[:0])) is not None:
         large = max(small, search.block_size(form.users.shape[1], _BLOCK_FACTORS))
-    for start in range(0, len(users), large):
-        part = users[start : start + large]
-        size = small if large > small and search._factor_form(part) is None else large
-        for at in range(0, len(part), size):
-            yield _block(search, part[at : at + size], start + at)
-
-
-def _block(search: _Search, users: Indices, start: int) -> TopN:
-    """Answer one block of users, whose first has position `start` in the query."""
-    form = search._factor_form(users)
-    top = _by_scores(search, users) if form is None else _by_factors(search, users, form)
-    return TopN(top.rows + start, top.items, top.ranks, top.scores)
+    for start in range(0, max(1, len(users)), large):
+        block = users[start : start + large]
+        size = small if large > small and search._factor_form(block) is None else large
+        for at in range(0, max(1, len(block)), size):
+            part = block[at : at + size]
+            form = search._factor_form(part)
+            top = _by_scores(search, part) if form is None else _by_factors(search, part, form)
+            yield TopN(top.rows + start + at, top.items, top.ranks, top.scores)
 
 
 def _by_factors(search: _Search, users: Indices, form: FactorForm) -> TopN:

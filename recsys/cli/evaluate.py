@@ -298,7 +298,7 @@ def _check_per_user(path: str | None) -> None:
 
 def _as_chosen(splits: Split | Sequence[Split]) -> Split | Sequence[Split]:
     """Take ratings for implicit feedback where `recsys fit` would, and say so."""
-    from recsys.auto import as_contacts, choose_model
+    from recsys.auto import as_implicit, choose_model
     from recsys.evaluation import Split
 
     every = [splits] if isinstance(splits, Split) else list(splits)
@@ -310,9 +310,9 @@ def _as_chosen(splits: Split | Sequence[Split]) -> Split | Sequence[Split]:
     taken = [
         replace(
             split,
-            train=as_contacts(split.train),
-            test=as_contacts(split.test),
-            history=None if split.history is None else as_contacts(split.history),
+            train=as_implicit(split.train),
+            test=as_implicit(split.test),
+            history=None if split.history is None else as_implicit(split.history),
         )
         for split in every
     ]

@@ -160,7 +160,7 @@ def recommend(
             _chosen_users(recommender, user, users, cold_start),
             n,
             exclude_seen=not include_seen,
-            allow=_allowed(items, allow, recommender),
+            items=_allowed(items, allow, recommender),
             block=_listed_items(block, recommender),
             where=where,
             cold_start=cold_start,

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.fitted import check_ratings
+from recsys.evaluation import splits as leaks
+from recsys.readers import as_ratings
 
 __all__ = [
     "Folds",
@@ -169,7 +170,7 @@ def random_split(ratings: Ratings, test_fraction: float = FRACTION, random_state
     DataError
         If either part would be empty.
     """
-    check_ratings(ratings)
+    ratings = as_ratings(ratings)
     n = ratings.n_ratings
     n_test = round(n * test_fraction) if 0 < test_fraction < 1 else 0
     _check_parts(n, n_test, test_fraction)
@@ -192,7 +193,7 @@ def per_user_split(
     DataError
         If either part would be empty.
     """
-    check_ratings(ratings)
+    ratings = as_ratings(ratings)
     held_out = _random_part_of_each(ratings, test_fraction, random_state)
     _check_parts(len(held_out), np.count_nonzero(held_out), test_fraction)
     return parted(
@@ -285,7 +286,7 @@ def default_split(
     ratings: Ratings, test_fraction: float = FRACTION, random_state: int = 0
 ) -> Split:
     """Hold out the newest ratings where they have different times, else a random part."""
-    check_ratings(ratings)
+    ratings = as_ratings(ratings)
     times = ratings.timestamps
     if times is None or not len(times) or times.min() == times.max():
         return random_split(ratings, test_fraction, random_state)
@@ -328,7 +329,7 @@ def held_out_users(
     >>> [part.n_ratings for part in (split.train, split.history, split.test)]
     [4, 1, 1]
     """
-    check_ratings(ratings)
+    ratings = as_ratings(ratings)
     counts = np.diff(ratings.indptr)
     eligible = np.flatnonzero(counts >= 2)
     n_held = round(len(eligible) * user_fraction) if 0 < user_fraction < 1 else 0
@@ -473,7 +474,7 @@ def k_fold(ratings: Ratings, folds: int = FOLDS, random_state: int = 0) -> Folds
     >>> [split.test.n_ratings for split in k_fold(Ratings.from_frame(pl.DataFrame(rows)), 3)]
     [2, 2, 1]
     """
-    check_ratings(ratings)
+    ratings = as_ratings(ratings)
     n = ratings.n_ratings
     if not 2 <= folds <= n:
         raise DataError(f"folds must be between 2 and the number of ratings, {n:,}; got {folds}.")
@@ -507,8 +508,8 @@ def split_from_pair(
     DataError
         If a pair of user and item is in both, or no test rating is of a known user and item.
     """
-    for given in (train, test) if history is None else (train, test, history):
-        check_ratings(given)
+    train, test = as_ratings(train), as_ratings(test)
+    history = None if history is None else as_ratings(history)
     seen = train if history is None else history
     users = _union(seen.users, test.users)
     parts = [train, test] if history is None else [train, test, history]
@@ -699,7 +700,7 @@ def times_of(ratings: Ratings, what: str) -> NDArray[np.int64]:
     DataError
         If they have none, or are no `Ratings`.
     """
-    check_ratings(ratings)
+    ratings = as_ratings(ratings)
     if ratings.timestamps is None:
         raise DataError(
             f"{what} needs the times of the ratings, but these have none; part them at random "

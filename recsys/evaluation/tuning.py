@@ -29,7 +29,7 @@ from recsys.evaluation.experiment import (
 )
 from recsys.evaluation.metrics import METRICS, mae, rmse
 from recsys.evaluation.splits import Split, default_split, fingerprint, has_ratings, restricted
-from recsys.fitted import check_ratings
+from recsys.readers import as_ratings
 from recsys.folding import takes_start
 from recsys.messages import counted
 from recsys.models.base import Model, Range, Step
@@ -217,7 +217,7 @@ def tune(
     >>> list(found.parameters)
     ['factors', 'regularization', 'count_power', 'iterations']
     """
-    check_ratings(ratings)
+    ratings = as_ratings(ratings)
     if trials < 1:
         raise DataError(f"trials must be at least 1; got {trials}.")
     task = Objective.of(

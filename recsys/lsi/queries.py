@@ -122,7 +122,7 @@ def check_directions(queries: Queries, directions: Floats) -> NDArray[np.float32
 def best_rows(scorer: Cosine, n_queries: int, n: int, exclude: Indices | None = None) -> TopN:
     """Return the n rows with the largest cosine for each query, without row `exclude[q]`."""
     without = None if exclude is None else lambda q: (np.arange(len(q)), exclude[q])
-    found = [TopN.empty(), *top_n(scorer, np.arange(n_queries), n, exclude=without)]
+    found = list(top_n(scorer, np.arange(n_queries), n, exclude=without))
     rows, items, ranks, scores = (
         np.concatenate([getattr(block, name) for block in found])
         for name in ("rows", "items", "ranks", "scores")

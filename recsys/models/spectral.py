@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from lowrank import kernels
 from recsys.errors import DataError
+from recsys.auto import default_factors
 from recsys.models.base import (
     Explanation,
     FactorForm,
@@ -31,26 +32,15 @@ from recsys.models.item_item import check_rows
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
 
-__all__ = ["FoldedItems", "Spectral", "default_factors", "fold_in_items", "ones_at", "power"]
+__all__ = ["FoldedItems", "Spectral", "fold_in_items", "ones_at", "power"]
 
 _TOL = 3e-2  # of the singular vectors: a tighter one changed no validation metric
 _BLOCK = 2**22  # cells of what a block of users shares with the training users
 _FEW = 8  # users: fewer gain nothing from being added up together
 
 
-def default_factors(n_users: int, n_items: int) -> int:
-    """Return the number of singular vectors for data of this size: a sixteenth, at most 1,024.
-
-    Examples
-    --------
-    >>> default_factors(610, 9724), default_factors(29858, 40981)
-    (38, 1024)
-    """
-    return min(1024, max(1, min(n_users, n_items) // 16))
-
-
-@model
-class Spectral(Model):
+@dataclass(kw_only=True, eq=False)
+class Spectral(BaseModel):
     r"""Rank items by a filter of the user's history; whatever the values, a rating is a contact.
 
     With R the 0/1 matrix of contacts, D_u and D_i its row and column sums, and

@@ -58,7 +58,7 @@ class SparkModel:
     fitted : dict
         The numbers that belong to no user or item: global_mean and rating_std.
     training : dict
-        Summary of the fit, as in `recsys.training.summarise`.
+        Summary of the fit, as in `recsys.recommender.training_summary`.
     files : dict of str to int
         Bytes of each file.
     package_version : str

@@ -214,7 +214,7 @@ class _Ranking:
                 exclude=csr_exclusion(indptr, places),
                 allowed=candidates.allowed,
             )
-            found = [TopN.empty(), *tops]
+            found = list(tops)
         rows, items, ranks, scores = (
             np.concatenate([getattr(top, name) for top in found])
             for name in ("rows", "items", "ranks", "scores")

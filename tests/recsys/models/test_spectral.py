@@ -10,7 +10,7 @@ from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.models.base import Histories
 from recsys.models.registry import make_model
-from recsys.models.spectral import default_factors
+from recsys.auto import default_factors
 from recsys.topn import csr_exclusion, top_n
 
 N_USERS, N_ITEMS, K = 50, 36, 7

@@ -11,7 +11,7 @@ from recsys.errors import DataError, ModelFileError, UnknownIdError
 from recsys.evaluation import mae, rmse, split_from_pair
 from recsys.readers import read_ratings
 from recsys.recommender import Recommender
-from recsys.training import clip_to_range
+from recsys.predictions import clip_to_range
 
 
 def written(path):
