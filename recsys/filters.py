@@ -19,7 +19,7 @@ __all__ = ["candidate_mask", "items_where"]
 _TEXT = re.compile(r"'[^']*'|\"[^\"]*\"")
 # A subquery could read files. Backslashes, comments and dollars could hide one from `_TEXT`.
 _DENIED = re.compile(
-    r"\b(?:select|from|table|values|with|union|lateral|unnest|(?:read|scan)_\w+)\b|--|/\*|[;$]",
+    r"\b(?:select|from|table|values|with|union|lateral|unnest|(?:read|scan)_\w+)\b|--|/\*|[;$`]",
     re.IGNORECASE,
 )
 _MOST_WORDS = 400  # the parser of polars recurses without a limit, and would crash the process
@@ -91,9 +91,10 @@ def items_where(condition: str | pl.Expr, ratings: Ratings) -> npt.NDArray[np.bo
         expression = pl.sql_expr(condition) if isinstance(condition, str) else condition
         found = table.select(expression.alias("met")).to_series()
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        reason = str(error).partition("\n")[0].rstrip(".")
+        reason = re.split(r"; valid columns|\n", str(error))[0].rstrip(".")
         raise DataError(
-            f"where: {condition!r} cannot be used: {reason}; the columns are {columns}."
+            f"where: {condition!r} cannot be used: {reason}; the columns are {columns}, and text "
+            "is in single quotes."
         ) from None
     if found.dtype != pl.Boolean:
         raise DataError(

@@ -21,8 +21,6 @@ from recsys.data.ratings import Ratings
 from recsys.errors import DataError, NotFittedError, RecsysError
 from recsys.filters import candidate_mask
 from recsys.folding import HistoryLike, merged, new_items, new_users, spread, takes_start
-from recsys.models.base import Histories, Indices, Model, Step
-from recsys.models.baselines import Popular
 from recsys.models.abilities import (
     Explains,
     FoldsInItems,
@@ -32,6 +30,8 @@ from recsys.models.abilities import (
     HasUncertainty,
     HasUserVectors,
 )
+from recsys.models.base import Histories, Indices, Model, Step
+from recsys.models.baselines import Popular
 from recsys.models.registry import MODELS, make_model, model_class
 from recsys.predictions import (
     clip_to_range,

@@ -28,9 +28,9 @@ from recsys.evaluation.splits import NOTHING_KNOWN, Split, fingerprint
 from recsys.models.abilities import FoldsInUsers
 from recsys.models.base import FactorForm, Floats, Histories, Indices, Model, Step
 from recsys.models.registry import MODELS, model_class
+from recsys.predictions import clip_to_range
 from recsys.recommender import Recommender
 from recsys.topn import Scorer, check_n, csr_exclusion, top_n
-from recsys.training import clip_to_range
 
 __all__ = [
     "Candidates",

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.evaluation import splits as leaks
 from recsys.readers import as_ratings
 
 __all__ = [

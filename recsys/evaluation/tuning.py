@@ -29,11 +29,11 @@ from recsys.evaluation.experiment import (
 )
 from recsys.evaluation.metrics import METRICS, mae, rmse
 from recsys.evaluation.splits import Split, default_split, fingerprint, has_ratings, restricted
-from recsys.readers import as_ratings
 from recsys.folding import takes_start
 from recsys.messages import counted
 from recsys.models.base import Model, Range, Step
 from recsys.models.registry import make_model, model_class
+from recsys.readers import as_ratings
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

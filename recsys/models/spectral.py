@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lowrank import kernels
-from recsys.errors import DataError
 from recsys.auto import default_factors
+from recsys.errors import DataError
 from recsys.models.base import (
     Explanation,
     FactorForm,
@@ -39,8 +39,8 @@ _BLOCK = 2**22  # cells of what a block of users shares with the training users
 _FEW = 8  # users: fewer gain nothing from being added up together
 
 
-@dataclass(kw_only=True, eq=False)
-class Spectral(BaseModel):
+@model
+class Spectral(Model):
     r"""Rank items by a filter of the user's history; whatever the values, a rating is a contact.
 
     With R the 0/1 matrix of contacts, D_u and D_i its row and column sums, and

@@ -195,7 +195,7 @@ class _Ranking:
 
         from lowrank.kernels import at_most
         from recsys.models.base import FactorModel
-        from recsys.topn import TopN, csr_exclusion, top_n
+        from recsys.topn import csr_exclusion, top_n
 
         indptr, seen = lists(users, "others")
         arrays = {

@@ -393,7 +393,7 @@ def test_impute_in_bounded_memory(command, source_tree):
 
 def test_fit_says_what_it_chose(run, ratings):
     said = run("fit", ratings, "--out", "m").stderr
-    assert "chose als, 30 factors: the ratings lie between 1 and 5" in said
+    assert "chose als, 30 factors: the ratings are between 1 and 5" in said
     said = run("fit", ratings, "--out", "m", "--force", "--factors", 2).stderr
     assert "chose als, 2 factors: " in said
     assert Recommender.load("m").model.get_params()["factors"] == 2

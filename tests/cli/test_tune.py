@@ -162,7 +162,7 @@ def test_the_data_choose_the_model(run, ratings):
     assert (found["model"], found["metric"]) == ("spectral", "ndcg@10")
     assert "chose spectral: there are no ratings, only contacts" in result.stderr
     assert "--implicit" in found["commands"]["fit"]
-    assert "chose als: the ratings lie between" in run("tune", ratings, *QUICK).stderr
+    assert "chose als: the ratings are between" in run("tune", ratings, *QUICK).stderr
 
 
 def test_a_parameter_that_the_model_chooses_itself(run, ratings):

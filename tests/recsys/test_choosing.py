@@ -18,7 +18,7 @@ def test_ratings_get_als_with_its_defaults():
     assert choice.model == "als"
     assert choice.ratings is ratings
     assert make_model(choice.model, **choice.params).get_params() == make_model("als").get_params()
-    assert choice.reason == "the ratings lie between 1 and 5"
+    assert choice.reason == "the ratings are between 1 and 5"
 
 
 def test_factors_are_no_more_than_users_or_items():

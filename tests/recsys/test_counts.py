@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from recsys.auto import are_counts, as_contacts
+from recsys.auto import are_counts, as_implicit
 from recsys.data.ratings import Ratings
 from recsys.models.item_item import weight_unit
 
@@ -40,9 +40,9 @@ def test_counts_weigh_1_on_average_and_grades_their_share_of_the_highest():
     assert weight_unit(Ratings.from_matrix(np.array([[1.0, 5.0], [4.0, 3.0]]))) == 5
 
 
-def test_as_contacts_leaves_who_has_what():
+def test_as_implicit_leaves_who_has_what():
     ratings = Ratings.from_matrix(np.array([[3.0, np.nan], [40.0, 1.0]]))
-    contacts = as_contacts(ratings)
-    assert contacts.implicit
-    np.testing.assert_array_equal(contacts.values, 1)
-    np.testing.assert_array_equal(contacts.indices, ratings.indices)
+    implicit = as_implicit(ratings)
+    assert implicit.implicit
+    np.testing.assert_array_equal(implicit.values, 1)
+    np.testing.assert_array_equal(implicit.indices, ratings.indices)

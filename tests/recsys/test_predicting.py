@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-import recsys.predicting
+import recsys.predictions
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, UnknownIdError
 from recsys.models.baselines import Bias
@@ -58,7 +58,7 @@ def test_imputes_for_some_users_and_items_in_the_order_asked(recommender):
 
 def test_imputes_in_blocks(recommender, monkeypatch):
     whole = pl.concat(recommender.impute())
-    monkeypatch.setattr(recsys.predicting, "_BLOCK_PAIRS", 5)
+    monkeypatch.setattr(recsys.predictions, "_BLOCK_PAIRS", 5)
     pieces = list(recommender.impute())
     assert [len(piece) for piece in pieces] == [2, 2, 1]
     assert pl.concat(pieces).equals(whole)
@@ -76,10 +76,12 @@ def test_impute_refuses_at_once(recommender):
     with pytest.raises(UnknownIdError, match="Unknown item 'e'"):
         recommender.impute(items=["e"])
     implicit = Recommender("popular").fit(Ratings.from_frame(FRAME.drop("rating")))
-    with pytest.raises(DataError, match="these data are implicit feedback; fit a model such as"):
+    with pytest.raises(DataError, match="the data are implicit feedback; fit a model such as"):
         implicit.impute()
     chance = Recommender("random").fit(Ratings.from_frame(FRAME))
-    with pytest.raises(DataError, match="these scores are no ratings; fit a model such as 'als'"):
+    with pytest.raises(
+        DataError, match="the scores of the random model are not ratings; fit a model such as 'als'"
+    ):
         chance.impute()
 
 
@@ -136,3 +138,11 @@ def test_the_uncertainty_stands_beside_the_prediction():
     found = sure.predict(pairs, cold_start="bias", std=True)
     assert found["std"].to_list() == [10.0, 2.0, None]
     assert found.drop("std").equals(sure.predict(pairs, cold_start="bias"))
+
+
+def test_predicts_one_pair(recommender):
+    [expected] = recommender.predict(FRAME.head(1))["prediction"]
+    assert recommender.predict(1, "a") == expected
+    assert isinstance(recommender.predict(9, "a", cold_start="bias"), float)
+    with pytest.raises(UnknownIdError, match="Unknown user 9"):
+        recommender.predict(9, "a")

@@ -1,13 +1,16 @@
 """Recommender: ids in, frames out."""
 
+import os
+
 import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from sklearn.base import clone
 
 import recsys.topn
 from recsys.data.ratings import Ratings
-from recsys.errors import DataError, NotFittedError, UnknownIdError
+from recsys.errors import DataError, NotFittedError, RecsysError, UnknownIdError
 from recsys.models.base import FactorModel, Step
 from recsys.models.baselines import Popular
 from recsys.recommender import Recommender
@@ -122,14 +125,14 @@ def test_integers_find_textual_twins():
 
 
 def test_allow_and_block_together(recommender):
-    assert recommender.recommend(10, allow=["d", "a"])["item"].to_list() == ["d"]
+    assert recommender.recommend(10, items=["d", "a"])["item"].to_list() == ["d"]
     assert recommender.recommend(10, block=["c"])["item"].to_list() == ["d"]
     assert recommender.recommend(10, block="c")["item"].to_list() == ["d"]
-    both = recommender.recommend(10, allow=["c", "d"], block=["c"], exclude_seen=False)
+    both = recommender.recommend(10, items=["c", "d"], block=["c"], exclude_seen=False)
     assert both["item"].to_list() == ["d"]
 
 
-@pytest.mark.parametrize("arguments", [{"users": []}, {"allow": []}, {"users": 10, "allow": ["a"]}])
+@pytest.mark.parametrize("arguments", [{"users": []}, {"items": []}, {"users": 10, "items": ["a"]}])
 def test_nothing_to_recommend_is_an_empty_frame_with_the_schema(recommender, arguments):
     frame = recommender.recommend(**arguments)
     assert frame.is_empty()
@@ -156,7 +159,7 @@ def test_unknown_ids_are_refused_with_the_nearest(recommender):
     with pytest.raises(UnknownIdError, match="Unknown user -1"):
         recommender.recommend(-1)
     with pytest.raises(UnknownIdError, match="Unknown item 'z'"):
-        recommender.recommend(10, allow=["a", "z"])
+        recommender.recommend(10, items=["a", "z"])
     with pytest.raises(UnknownIdError, match="Unknown item 'A'; the nearest id is 'a'"):
         recommender.recommend(10, block=["A"])
     with pytest.raises(UnknownIdError, match="Unknown item 'z'"):
@@ -194,7 +197,7 @@ def test_unknown_users_get_the_most_rated_items_on_request(recommender):
 
 
 def test_unknown_users_respect_allow_and_block(recommender):
-    frame = recommender.recommend(99, cold_start="popular", allow=["a", "c", "d"], block=["a"])
+    frame = recommender.recommend(99, cold_start="popular", items=["a", "c", "d"], block=["a"])
     assert frame["item"].to_list() == ["c", "d"]
 
 
@@ -250,7 +253,9 @@ def test_an_item_without_direction_is_like_nothing(recommender):
 
 
 def test_similar_items_need_vectors(popular):
-    with pytest.raises(DataError, match="The popular model has no item vectors to compare"):
+    with pytest.raises(
+        DataError, match="The popular model cannot find similar items; these models can: als, bayes"
+    ):
         popular.similar_items("a")
 
 
@@ -366,12 +371,49 @@ def test_fit_refuses_no_ratings_and_foreign_validation(ratings):
         Recommender("bias").fit(ratings, validation=Ratings.from_frame(FRAME))
 
 
-@pytest.mark.parametrize("given", [FRAME, [[1, 2, 3]], "ratings.csv", None])
-def test_what_is_no_ratings_is_refused_with_how_they_are_made(ratings, given):
-    message = r"ratings must be Ratings; got \w+\. Ratings.from_frame makes them of a frame"
-    for ask in (Recommender("popular").fit, Recommender("popular").fit(ratings).update):
-        with pytest.raises(DataError, match=message):
-            ask(given)
+def test_fit_takes_ratings_a_frame_or_a_path(tmp_path):
+    FRAME.write_csv(tmp_path / "ratings.csv")
+    expected = Recommender("popular").fit(Ratings.from_frame(FRAME)).recommend()
+    for given in (FRAME, FRAME.to_pandas(), tmp_path / "ratings.csv"):
+        assert Recommender("popular").fit(given).recommend().equals(expected)
+    for given in ([[1, 2, 3]], None):
+        with pytest.raises(DataError, match="Expected"):
+            Recommender("popular").fit(given)
+
+
+def test_scikit_learn_clones_a_recommender(ratings):
+    named = Recommender("als", factors=3).fit(ratings)
+    copy = clone(named)
+    assert copy.get_params() == named.get_params()
+    assert copy.model.factors == 3
+    with pytest.raises(NotFittedError):
+        copy.recommend()
+    assert copy.set_params(factors=5).model.factors == 5
+    assert copy.set_params(model="popular").get_params() == {"model": "popular", "damping": 10.0}
+    given = Recommender(Popular(damping=2.0))
+    assert clone(given).model.damping == 2.0
+    assert given.set_params(model__damping=4.0).model.damping == 4.0
+
+
+def test_html_has_parameters_and_counts(ratings):
+    page = Recommender("als", factors=3).fit(ratings)._repr_html_()
+    assert "<th>factors</th><td>3</td>" in page
+    assert "&lt;Recommender: als, 3 users" in page
+
+
+def test_a_forked_process_gets_an_error_instead_of_waiting(ratings):
+    recommender = Recommender("popular").fit(ratings)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            recommender.recommend()
+        except RecsysError as error:
+            os.write(writer, str(error).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert b"was forked" in os.read(reader, 500)
 
 
 def test_parameters_go_with_a_name_only():
@@ -409,12 +451,6 @@ def test_validation_is_ratings():
     ratings = Ratings.from_frame(FRAME)
     with pytest.raises(DataError, match=r"validation must be Ratings; got DataFrame\."):
         Recommender("popular").fit(ratings, validation=FRAME)
-
-
-def test_where_is_text():
-    recommender = Recommender("popular").fit(Ratings.from_frame(FRAME))
-    with pytest.raises(DataError, match="where: the condition must be text; got 5"):
-        recommender.recommend(10, where=5)
 
 
 @pytest.mark.parametrize(

@@ -66,21 +66,23 @@ def test_conditions(ratings, condition, items):
 @pytest.mark.parametrize(
     ("condition", "message"),
     [
-        ("title = Alien", r"Alien is neither .* word \(text stands in single quotes\); "),
-        ("title LIKE Alien", r"Alien is neither .* word \(text stands in single quotes\); "),
-        ("yaer > 3", "yaer is neither a column nor an allowed word; the columns of the items are "),
-        ("Year > 3", "Year is neither a column .* item, title, genres, year, box office, select"),
-        ('title = "Alien"', r"Alien is neither .* \(text stands in single quotes\)"),
+        ("title = Alien", r'unable to find column "Alien"; .* text is in single quotes'),
+        ("title LIKE Alien", "pattern must be a string literal.* text is in single quotes"),
+        ("yaer > 3", r'unable to find column "yaer"; the columns are item \(Int64\), title'),
+        ('title = "Alien"', 'unable to find column "Alien"'),
         ("year >", "'year >' cannot be used: unable to parse"),
         ("", "'' cannot be used"),
         ("year > 'x'", r"cannot compare string with numeric.*year \(Int64\)"),
-        ("title", "it is no condition but gives String values"),
-        ("year + 1", "it is no condition but gives Int64 values"),
-        ("title = 'open", 'cannot read "\'open"'),
-        ("year > 1; 1", "cannot read '; 1'"),
-        ("year > 1 /* 1 */", "cannot read '/\\* 1 \\*/'; .*neither backslashes nor comments"),
-        ("year > 1 -- so", "cannot read '-- so'; .*neither backslashes nor comments"),
-        (r"title = 'a\'' or 1 = 1", "cannot read"),
+        ("title", "it is not a condition but gives String values"),
+        ("year + 1", "it is not a condition but gives Int64 values"),
+        ("title = 'open", "Unterminated string literal"),
+        ("year > 1; 1", "';' is not allowed"),
+        ("year > 1 /* 1 */", r"'/\*' is not allowed"),
+        ("year > 1 -- so", "'--' is not allowed"),
+        (r"title = 'a\'' or 1 = 1", "is not allowed"),
+        (pl.col("yaer") > 3, 'unable to find column "yaer"'),
+        (pl.col("year") + 1, "it is not a condition"),
+        (5, "the condition must be text or an expression; got 5"),
     ],
 )
 def test_bad_conditions_name_the_columns(ratings, condition, message):
@@ -101,15 +103,14 @@ def test_bad_conditions_name_the_columns(ratings, condition, message):
         "'a' = 'b' -- '\n OR year = ANY(SELECT x FROM read_csv('{path}')) -- '",
         "E'\\' ' = title OR year = ANY(SELECT x FROM read_csv('{path}')) OR title = ' '",
         "select = ANY(SELECT x FROM read_csv('{path}'))",
+        "`'` = 1 OR year IN (SELECT x FROM read_csv('{path}')) OR `'` = 1",
         "__import__('os').system('true')",
     ],
 )
 def test_nothing_but_the_metadata_can_be_read(ratings, condition, tmp_path):
     secret = tmp_path / "secret.csv"
     secret.write_text("hidden\n1\n")
-    with pytest.raises(
-        DataError, match=r"neither a column nor an allowed word|cannot read"
-    ) as error:
+    with pytest.raises(DataError, match=r"is not allowed|cannot be used") as error:
         items_where(condition.format(path=secret), ratings)
     assert "hidden" not in str(error.value)
 
@@ -121,17 +122,15 @@ def test_columns_with_the_names_of_keywords_open_no_doors(tmp_path):
     names = ["year", "select", "hidden", "from", "read_csv", "e"]
     info = pl.DataFrame({"item": [1], **{name: [1] for name in names}})
     ratings = Ratings.from_frame(FRAME, item_info=info)
-    with pytest.raises(DataError, match="select is neither a column nor an allowed word"):
+    with pytest.raises(DataError, match="'select' is not allowed"):
         items_where(f"year in (select hidden from read_csv('{secret}'))", ratings)
-    with pytest.raises(DataError, match="cannot read \"e'x' = item\""):
-        items_where("e'x' = item", ratings)
     assert met('"select" = 1 and e = 1', ratings) == [1]
 
 
 def test_data_without_metadata_have_their_ids(ratings):
     bare = Ratings.from_frame(FRAME)
     assert met("item > 3", bare) == [4, 5]
-    with pytest.raises(DataError, match="the columns of the items are item"):
+    with pytest.raises(DataError, match=r"the columns are item \(Int64\), and"):
         items_where("year > 1", bare)
 
 
@@ -139,13 +138,15 @@ def test_conditions_go_with_lists(ratings):
     popular = Recommender("popular").fit(ratings)
     found = popular.recommend(1, where="year >= 1980", exclude_seen=False)
     assert set(found["item"]) == {3, 5}
-    found = popular.recommend(1, where="year >= 1980", allow=[1, 2, 3, 5], block=[5])
+    found = popular.recommend(1, where="year >= 1980", items=[1, 2, 3, 5], block=[5])
     assert found["item"].to_list() == [3]
     assert popular.recommend(2, where="year >= 1980").is_empty()
+    found = popular.recommend(1, where=pl.col("year") >= 1980, items=[1, 2, 3, 5], block=[5])
+    assert found["item"].to_list() == [3]
 
 
 @pytest.mark.parametrize(("part", "times"), [("year = 1 or ", 20_000), ("(", 401), ("not ", 401)])
 def test_a_condition_of_absurd_length_is_refused_before_it_is_parsed(part, times, ratings):
-    with pytest.raises(DataError, match="may have up to 400 words and signs"):
+    with pytest.raises(DataError, match="has more than 400 words and signs"):
         items_where(part * times + "true", ratings)
     assert met(f"item in ({','.join(['3'] * 5000)})", ratings) == [3]

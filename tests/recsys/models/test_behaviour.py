@@ -396,7 +396,7 @@ def test_allow_and_block_go_together(name):
     frame = (
         Recommender(name)
         .fit(make_ratings())
-        .recommend(n=N_ITEMS, allow=[2, 3, 5, 7], block=[3, 11], exclude_seen=False)
+        .recommend(n=N_ITEMS, items=[2, 3, 5, 7], block=[3, 11], exclude_seen=False)
     )
     assert set(frame["item"]) == {2, 5, 7}
     assert len(frame) == 3 * N_USERS

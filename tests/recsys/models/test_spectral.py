@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from recsys.auto import default_factors
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.models.base import Histories
 from recsys.models.registry import make_model
-from recsys.auto import default_factors
 from recsys.topn import csr_exclusion, top_n
 
 N_USERS, N_ITEMS, K = 50, 36, 7

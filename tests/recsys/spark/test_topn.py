@@ -9,9 +9,9 @@ import pytest
 
 from recsys.errors import DataError, ModelFileError, UnknownIdError
 from recsys.evaluation import mae, rmse, split_from_pair
+from recsys.predictions import clip_to_range
 from recsys.readers import read_ratings
 from recsys.recommender import Recommender
-from recsys.predictions import clip_to_range
 
 
 def written(path):
@@ -33,7 +33,7 @@ def test_it_recommends_as_one_machine_does(spark, case, tmp_path, limit):
         block=[str(item) for item in block],
         broadcast_limit=limit,
     )
-    here = opened.recommend(n=5, allow=allow, block=block).drop("title", strict=False)
+    here = opened.recommend(n=5, items=allow, block=block).drop("title", strict=False)
     assert written(tmp_path / "top").equals(here.sort("user", "rank"))
 
 
