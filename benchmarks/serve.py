@@ -33,9 +33,9 @@ from recsys import Recommender
 from recsys.data.ratings import Ratings
 from recsys.models.als import ALS
 from recsys.readers import read_ratings
+from recsys.recommender import training_summary
 from recsys.storage import Saved, save_model
 from recsys.topn import csr_exclusion, top_n
-from recsys.recommender import training_summary
 
 N = 20
 SGEMM_BLOCKS = (128, 256, 512, 1024)  # users; the bare product takes the fastest of them
