@@ -31,7 +31,7 @@ from recsys.models.base import (
     random_state_parameter,
     threads_parameter,
 )
-from recsys.models.item_item import rows_of, weight_unit, weighted_matrix, weights_of
+from recsys.models.item_item import weight_unit, weighted_matrix
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -75,7 +75,9 @@ def library_matrix(matrix: Any) -> csr_matrix[np.float32]:
     """Return a sparse matrix as the library takes it: of the old class, with arrays of its own."""
     from scipy.sparse import csr_matrix
 
-    return csr_matrix(matrix, copy=True)
+    matrix = matrix.tocsr()
+    arrays = matrix.data, matrix.indices, matrix.indptr  # from which the class makes 32-bit indices
+    return csr_matrix(arrays, shape=matrix.shape, copy=True)
 
 
 @model
@@ -121,7 +123,9 @@ class _LibraryFactors(FactorModel):
         self.user_bias = np.zeros(ratings.n_users, dtype=np.float32)
         self.item_bias = np.zeros(ratings.n_items, dtype=np.float32)
         with library(self.name):
-            matrix = library_matrix(weighted_matrix(ratings))
+            matrix = library_matrix(
+                weighted_matrix(Histories.of(ratings), ratings.n_items, weight_unit(ratings))
+            )
             peer.fit(matrix, show_progress=False, callback=each)
         self._show(peer.user_factors, peer.item_factors)
         self._finish(ratings)
@@ -197,7 +201,9 @@ class ImplicitALS(_LibraryFactors):
         """Take the scores of `items` for the one user of `history` apart; the base is 0."""
         asked = check_indices(items, self.n_items, "item")
         known = check_indices(history.indices, self.n_items, "item")
-        confidence = self.contact_weight * weights_of(history.values, self.unit).astype(np.float64)
+        confidence = self.contact_weight * (history.values / np.float32(self.unit)).astype(
+            np.float64
+        )
         Y = self.item_factors.astype(np.float64)
         normal = Y.T @ Y + self.penalty * np.eye(Y.shape[1])
         normal += (Y[known].T * (np.abs(confidence) - 1)) @ Y[known]
@@ -236,7 +242,7 @@ class ImplicitALS(_LibraryFactors):
         """Return the vectors of some users (or items), with those of the other side fixed."""
         if not histories.n_rows:
             return np.zeros((0, other.shape[1]), dtype=np.float32)
-        matrix = library_matrix(rows_of(histories, len(other), self.unit))
+        matrix = library_matrix(weighted_matrix(histories, len(other), self.unit))
         peer = self._solver()
         peer.item_factors = np.require(other, requirements=["C", "W"])  # a mapped file: copied
         with library(self.name):

@@ -1,10 +1,8 @@
-"""Models that score items by what else a user has: a sum over the user's history.
-
-Such a model keeps the histories of its users, so that folding in users is to exchange them.
-"""
+"""Item-item models: the score of an item is a sum over the items of the user's history."""
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -30,90 +28,136 @@ if TYPE_CHECKING:
 
     from recsys.data.ratings import Ratings
 
-__all__ = ["HistoryModel", "check_rows", "rows_of", "weight_unit", "weighted_matrix", "weights_of"]
+__all__ = [
+    "HistoryModel",
+    "ItemItemModel",
+    "check_rows",
+    "weight_unit",
+    "weighted_matrix",
+]
 
 _BLOCK_SCORES = 2**22  # scores of the users of pairs that are computed at a time: 16 MB
 
 
 @model
 class HistoryModel(Model):
+    """A model that knows nothing of a user but the history, which it keeps.
+
+    New items are scored from the same histories, of the items of the fit: a model that has folded
+    in items refers to the one that it was made from.
+
+    Attributes
+    ----------
+    history_indptr : int64 ndarray of shape (n_users + 1,)
+    history_items : int32 ndarray of shape (n_interactions,)
+        The items of the users, as the rows of a CSR matrix.
+    """
+
+    predicts_ratings: ClassVar[bool] = False
+
+    history_indptr: NDArray[np.int64] = fitted("n_users + 1")
+    history_items: NDArray[np.int32] = fitted("n_interactions")
+
+    @property
+    def n_users(self) -> int:
+        """Number of users."""
+        return len(self.history_indptr) - 1
+
+    @property
+    def _source(self) -> Self:
+        """The model whose items the histories are of: this one, unless it has folded in items."""
+        source: Self = vars(self).get("_source_model", self)
+        return source
+
+    def with_items(self, histories: Histories) -> Self:
+        """Return the model whose items are these; items folded in before are dropped.
+
+        Raises
+        ------
+        DataError
+            If the new items cannot be solved for (EASE).
+        """
+        source = self._source
+        check_indices(histories.indices, source.n_users, "user")
+        folded = copy.copy(source)
+        vars(folded)["_source_model"] = source
+        folded._set_items(histories)
+        return folded
+
+    @abstractmethod
+    def _set_items(self, histories: Histories) -> None:
+        """Set the arrays of the scored items to those of new ones, given by their users."""
+
+    @classmethod
+    def _from_arrays(cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
+        result = super()._from_arrays(params, arrays)
+        check_rows(result.history_indptr, result.history_items, result.n_items, "history")
+        return result
+
+
+@model
+class ItemItemModel(HistoryModel):
     """A model whose scores are ``sum over j in history(u) of w_uj S_ji``.
 
-    A subclass has the matrix S, and says what the scores of some histories are (`_products`) and
-    which entries of S they are made of (`_entries`). For the weights w_uj see `weight_unit`.
+    A subclass has the matrix S: it implements `_products` and `_entries`. For the weights w_uj see
+    `weight_unit`.
 
     Attributes
     ----------
     unit : float
         The rating or count that weighs 1.
-    history_indptr : int64 ndarray of shape (n_users + 1,)
-    history_items : int32 ndarray of shape (n_contacts,)
-    history_weights : float32 ndarray of shape (n_contacts,)
-        The histories of the users, as the rows of a CSR matrix.
+    history_weights : float32 ndarray of shape (n_interactions,)
     """
 
-    predicts_ratings: ClassVar[bool] = False
-
     unit: float = fitted()
-    history_indptr: NDArray[np.int64] = fitted("n_users_and_1")
-    history_items: NDArray[np.int32] = fitted("n_contacts")
-    history_weights: Floats = fitted("n_contacts")
-
-    @property
-    def n_users(self) -> int:
-        """Number of users of the training ratings."""
-        return len(self.history_indptr) - 1
-
-    @property
-    @abstractmethod
-    def n_items(self) -> int:
-        """Number of items of the training ratings."""
+    history_weights: Floats = fitted("n_interactions")
 
     @abstractmethod
     def _products(self, histories: Histories) -> Floats:
         """Return the scores of all items for each history, whose values are weights.
 
         Shape (n_rows, n_items), in memory the caller may change; the same bits for a row in any
-        company.
+        call.
         """
 
     @abstractmethod
     def _entries(self, rows: Indices, columns: Indices) -> Floats:
         """Return the entries of S at all `rows` and `columns`, shape (n_rows, n_columns)."""
 
-    @classmethod
-    def _from_arrays(cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """Rebuild a fitted model, sharing memory with `arrays`.
+    def with_users(self, histories: Histories) -> Self:
+        """Return the model whose users are these.
 
         Raises
         ------
         DataError
-            If an array is missing, its shape does not agree with the others, or the histories
-            name items that there are not.
+            If the model has folded in items.
         """
-        model = super()._from_arrays(params, arrays)
-        check_rows(model.history_indptr, model.history_items, model.n_items, "history")
-        return model
-
-    def with_users(self, histories: Histories) -> Self:
-        """Return the model whose users are these; scores depend on nothing else of a user."""
+        self._require_items_of_the_fit()
         return self._with_arrays(
             history_indptr=histories.indptr,
             history_items=histories.indices,
-            history_weights=weights_of(histories.values, self.unit),
+            history_weights=histories.values / np.float32(self.unit),
         )
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
-        """Take the scores of `items` apart: what each item of the history adds; the base is 0."""
-        asked = check_indices(items, self.n_items, "item")
+        """Return the scores of `items`, with a term for each item of the history; the base is 0.
+
+        Raises
+        ------
+        DataError
+            If the model has folded in items.
+        """
+        self._require_items_of_the_fit()
+        columns = check_indices(items, self.n_items, "item")
         known = check_indices(history.indices, self.n_items, "item")
-        terms = self._entries(known, asked) * weights_of(history.values, self.unit)[:, None]
-        return Explanation(np.zeros(len(asked), np.float32), np.ascontiguousarray(terms.T))
+        weights = history.values / np.float32(self.unit)
+        terms = self._entries(known, columns) * weights[:, None]
+        return Explanation(np.zeros(len(columns), np.float32), np.ascontiguousarray(terms.T))
 
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
         """Scores of pairs, shape (n_pairs,), the same bits as in `scores`.
 
-        All items of a user are scored for the few that are asked for.
+        All items of each user are scored, in blocks of users.
         """
         u = check_indices(users, self.n_users, "user")
         i = check_indices(items, self.n_items, "item")
@@ -131,25 +175,29 @@ class HistoryModel(Model):
 
     def scores(self, users: ArrayLike) -> Floats:
         """Scores of all items for each user, shape (n_block, n_items)."""
-        return self._products(self._rows(check_indices(users, self.n_users, "user")))
+        u = check_indices(users, self.n_users, "user")
+        histories = Histories(self.history_indptr, self.history_items, self.history_weights)
+        return self._products(histories.take(u))
 
     def _take_histories(self, ratings: Ratings) -> None:
         self.unit = weight_unit(ratings)
         self.history_indptr, self.history_items = ratings.indptr, ratings.indices
-        self.history_weights = weights_of(ratings.values, self.unit)
+        self.history_weights = ratings.values / np.float32(self.unit)
 
-    def _rows(self, users: Indices) -> Histories:
-        """Return the histories of some users."""
-        mine = Histories(self.history_indptr, self.history_items, self.history_weights)
-        return mine.take(users)
+    def _require_items_of_the_fit(self) -> None:
+        if self._source is not self:
+            raise DataError(
+                f"Items folded into a model of {self.name} have no weights for one another; fold "
+                "in new users first, then the items, or fit to all ratings."
+            )
 
 
 def weight_unit(ratings: Ratings) -> float:
-    """Return the value that weighs 1, for models of who has what.
+    """Return the value that weighs 1 where ratings are interactions.
 
-    To have rated an item is a contact, and the more of one the better the rating: it weighs its
-    share of the highest one. Implicit feedback weighs in proportion to its counts, 1 on average,
-    and so do ratings that look like counts or amounts.
+    The better the rating, the more it counts as an interaction: its share of the highest rating.
+    Implicit feedback weighs in proportion to its counts, 1 on average, and so do ratings that look
+    like counts or amounts.
     """
     values = ratings.values
     counts = ratings.implicit or are_counts(values)
@@ -157,23 +205,13 @@ def weight_unit(ratings: Ratings) -> float:
     return float(unit) if unit > 0 else 1.0
 
 
-def weights_of(values: Floats, unit: float) -> Floats:
-    """Return what ratings or counts weigh."""
-    return values / np.float32(unit)
-
-
-def rows_of(histories: Histories, n_columns: int, unit: float) -> csr_array[np.float32]:
-    """Return what the entries of some histories weigh, as a sparse matrix."""
+def weighted_matrix(histories: Histories, n_columns: int, unit: float) -> csr_array[np.float32]:
+    """Return the weights of the entries of some histories, as a sparse matrix."""
     from scipy.sparse import csr_array
 
-    weights = weights_of(histories.values, unit)
+    weights = histories.values / np.float32(unit)
     shape = (histories.n_rows, n_columns)
     return csr_array((weights, histories.indices, histories.indptr), shape=shape)
-
-
-def weighted_matrix(ratings: Ratings) -> csr_array[np.float32]:
-    """Return what the ratings weigh, as a sparse matrix of users x items."""
-    return rows_of(Histories.of(ratings), ratings.n_items, weight_unit(ratings))
 
 
 def check_rows(

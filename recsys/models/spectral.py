@@ -18,7 +18,6 @@ from recsys.models.base import (
     Floats,
     Histories,
     Indices,
-    Model,
     Step,
     check_indices,
     fitted,
@@ -27,39 +26,40 @@ from recsys.models.base import (
     random_state_parameter,
     threads_parameter,
 )
-from recsys.models.item_item import check_rows
+from recsys.models.item_item import HistoryModel, check_rows
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
 
-__all__ = ["FoldedItems", "Spectral", "fold_in_items", "ones_at", "power"]
+__all__ = ["Spectral"]
 
 _TOL = 3e-2  # of the singular vectors: a tighter one changed no validation metric
-_BLOCK = 2**22  # cells of what a block of users shares with the training users
+_BLOCK = 2**22  # numbers of an intermediate block: 16 MB
 _FEW = 8  # users: fewer gain nothing from being added up together
+_NO_DIRECTION = 1e-4  # of the largest singular value: below it is rounding
 
 
 @model
-class Spectral(Model):
-    r"""Rank items by a filter of the user's history; whatever the values, a rating is a contact.
+class Spectral(HistoryModel):
+    r"""Rank items by a filter of the user's history; any rating is an interaction.
 
-    With R the 0/1 matrix of contacts, D_u and D_i its row and column sums, and
-    :math:`\tilde R = D_u^{-p} R D_i^{-q}`, the scores of a user with contacts r are
+    With R the 0/1 matrix of interactions, D_u and D_i its row and column sums, and
+    :math:`\tilde R = D_u^{-p} R D_i^{-q}`, the scores of a user with history r are
 
     .. math:: r D_i^{-q} \, h(\tilde R'\tilde R) \, D_i^{y}, \qquad
               h(\lambda) = \lambda + (c - t \lambda^2) [\lambda \ge \lambda_k],
 
-    where eigenvalues :math:`\lambda` are in units of the largest: a linear filter (what users with
-    like contacts took), a low pass that lifts the k leading directions by the median c of their
-    eigenvalues, and a sharpening that takes back what the very first ones, those of popular items,
-    have too much. The linear filter is exact; the rest takes a truncated SVD.
+    where eigenvalues :math:`\lambda` are in units of the largest: a linear filter (the items of
+    users with a similar history), a low pass that lifts the k leading directions by the median c of
+    their eigenvalues, and a sharpening that lowers the very first ones, those of popular items. The
+    linear filter is exact; the rest takes a truncated SVD. The parameters are p = `user_power`, q =
+    `item_power`, y = `popularity` and t = `sharpening`; without `linear`, h is 0 below
+    :math:`\lambda_k`, and scores are products of factors, which are fast to rank.
 
     Attributes
     ----------
-    history_indptr, history_indices : int64 and int32 ndarrays
-        The users' contacts in CSR form.
-    trained_indptr, trained_indices, item_indptr, item_indices : int64 and int32 ndarrays
-        The training contacts in CSR form, one row per user and one row per item.
+    trained_indptr, trained_items, item_indptr, item_users : int64 and int32 ndarrays
+        The training interactions in CSR form, one row per user and one row per item.
     user_weight : float32 ndarray of shape (n_training_users,)
         D_u^(-2p), divided by the largest eigenvalue.
     item_weight, item_output : float32 ndarrays of shape (n_items,)
@@ -77,10 +77,7 @@ class Spectral(Model):
     """
 
     name: ClassVar[str] = "spectral"
-    summary: ClassVar[str] = (
-        "Implicit feedback: the most accurate top-N recommendations, at any size."
-    )
-    predicts_ratings: ClassVar[bool] = False
+    summary: ClassVar[str] = "Implicit feedback: the most accurate top-N lists, at any size."
 
     factors: int | None = parameter(
         None,
@@ -88,21 +85,21 @@ class Spectral(Model):
     )
     user_power: float = parameter(
         0.3,
-        "Exponent of the number of items by which users are weighted down.",
+        "Exponent by which users with many items are weighted down.",
         low=0.0,
         high=1.0,
         minimum=0,
     )
     item_power: float = parameter(
         0.35,
-        "Exponent of the number of users by which items are weighted down.",
+        "Exponent by which items with many users are weighted down.",
         low=0.0,
         high=1.0,
         minimum=0,
     )
     popularity: float = parameter(
         0.25,
-        "Exponent of the number of users by which recommended items are weighted up.",
+        "Exponent by which items with many users are recommended more.",
         low=0.0,
         high=1.0,
         minimum=0,
@@ -116,12 +113,10 @@ class Spectral(Model):
     random_state: int = random_state_parameter()
     threads: int | None = threads_parameter()
 
-    history_indptr: NDArray[np.int64] = fitted("n_users + 1")
-    history_indices: NDArray[np.int32] = fitted("contacts")
     trained_indptr: NDArray[np.int64] = fitted("n + 1")
-    trained_indices: NDArray[np.int32] = fitted("trained_on")
+    trained_items: NDArray[np.int32] = fitted("trained_on")
     item_indptr: NDArray[np.int64] = fitted("n_items + 1")
-    item_indices: NDArray[np.int32] = fitted("trained_on")
+    item_users: NDArray[np.int32] = fitted("trained_on")
     user_weight: Floats = fitted("n")
     item_weight: Floats = fitted("n_items")
     item_output: Floats = fitted("n_items")
@@ -129,13 +124,8 @@ class Spectral(Model):
     item_factors: Floats = fitted("n_items", "k")
 
     @property
-    def n_users(self) -> int:
-        """Number of users."""
-        return len(self.history_indptr) - 1
-
-    @property
     def n_items(self) -> int:
-        """Number of items of the training ratings."""
+        """Number of items."""
         return len(self.item_weight)
 
     def fit(
@@ -145,85 +135,60 @@ class Spectral(Model):
         on_step: Callable[[Step], None] | None = None,
         validation: Ratings | None = None,
     ) -> Self:
-        """Find the singular vectors of the normalised contacts of `ratings`."""
+        """Compute the singular vectors of the normalised interactions of `ratings`."""
         from lowrank import truncated_svd
 
         user_counts = np.diff(ratings.indptr)
         item_counts = np.bincount(ratings.indices, minlength=ratings.n_items)
-        user_scale = power(user_counts, -self.user_power)
-        self.item_weight = power(item_counts, -self.item_power)
-        self.item_output = power(item_counts, self.popularity)
-        contacts = ratings.matrix.copy()
-        contacts.data = np.repeat(user_scale, user_counts) * self.item_weight[ratings.indices]
-        k = min(self.factors or default_factors(*contacts.shape), *contacts.shape)
+        user_scale = _power(user_counts, -self.user_power)
+        self.item_weight = _power(item_counts, -self.item_power)
+        self.item_output = _power(item_counts, self.popularity)
+        normalised = ratings.matrix.copy()
+        normalised.data = np.repeat(user_scale, user_counts) * self.item_weight[ratings.indices]
+        k = min(self.factors or default_factors(*ratings.shape), *ratings.shape)
         with kernels.at_most(self.threads):
-            svd = truncated_svd(contacts, k, tol=_TOL, random_state=self.random_state)
+            svd = truncated_svd(normalised, k, tol=_TOL, random_state=self.random_state)
         self.singular_values, self.item_factors = svd.s, np.ascontiguousarray(svd.Vt.T)
-        self.user_weight = user_scale**2 / svd.s[0] ** 2
-        turned = contacts.T.tocsr()
-        self.item_indptr = turned.indptr.astype(np.int64, copy=False)
-        self.item_indices = turned.indices.astype(np.int32, copy=False)
-        self.trained_indptr, self.trained_indices = ratings.indptr, ratings.indices
-        self.history_indptr, self.history_indices = ratings.indptr, ratings.indices
+        self.history_indptr, self.history_items = ratings.indptr, ratings.indices
+        self._train_on_histories()
         return self
 
-    @classmethod
-    def _from_arrays(cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """Rebuild a fitted model, sharing memory with `arrays`.
-
-        Raises
-        ------
-        DataError
-            If an array is missing, its shape does not agree with the others, or contacts name
-            users or items that there are not.
-        """
-        model = super()._from_arrays(params, arrays)
-        n_trained = len(model.user_weight)
-        check_rows(model.history_indptr, model.history_indices, model.n_items, "history")
-        check_rows(model.trained_indptr, model.trained_indices, model.n_items, "training users")
-        check_rows(model.item_indptr, model.item_indices, n_trained, "items")
-        for indptr, n in ((model.trained_indptr, n_trained), (model.item_indptr, model.n_items)):
-            if len(indptr) != n + 1:
-                raise DataError(f"The contacts must have {n + 1} row starts; got {len(indptr)}.")
-        return model
-
-    def with_users(self, histories: Histories) -> Spectral:
-        """Return the model whose users are these: their contacts take the others' place."""
+    def with_users(self, histories: Histories) -> Self:
+        """Return the model whose users are these, after any items folded in."""
         check_indices(histories.indices, self.n_items, "item")
-        model = copy.copy(self)
-        model.history_indptr, model.history_indices = histories.indptr, histories.indices
-        return model
-
-    def with_items(self, histories: Histories) -> Spectral:
-        """Return the model whose items are these, placed by their users; the users stay.
-
-        An item's vector is its normalised column times U S^-1, with the left singular vectors U:
-        an item of the training ratings gets its own back, as exactly as the singular vectors were
-        found. Its part of the linear filter is exact.
-        """
-        return fold_in_items(self, histories)
+        result = copy.copy(self)
+        vars(result).pop("_source_model", None)
+        result.history_indptr, result.history_items = histories.indptr, histories.indices
+        return result
 
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
-        """Scores of pairs, shape (n_pairs,); the same bits for a pair in any company."""
+        """Scores of pairs, shape (n_pairs,); the same bits for a pair in any call."""
         u = check_indices(users, self.n_users, "user")
         i = check_indices(items, self.n_items, "item")
         distinct, rows = np.unique(u, return_inverse=True)
         found = kernels.pair_dots(self._filtered(distinct), self.item_factors, rows, i)
-        for part in self._parts(len(distinct)):
-            here = np.flatnonzero((rows >= part.start) & (rows < part.stop))
-            shared = self._shared(distinct[part])
-            found[here] += self._linear_pairs(shared, rows[here] - part.start, i[here])
+        for block in self._blocks(len(distinct)):
+            here = np.flatnonzero((rows >= block.start) & (rows < block.stop))
+            linear = kernels.pattern_pairs(
+                self._shared(distinct[block]),
+                self.item_indptr,
+                self.item_users,
+                rows[here] - block.start,
+                i[here],
+                threads=self.threads,
+            )
+            found[here] += linear * self.item_weight[i[here]]  # the same bits as in `_linear`
         found *= self.item_output[i]
         return found
 
     def scores(self, users: ArrayLike) -> Floats:
         """Scores of all items for each user, shape (n_block, n_items)."""
         u = check_indices(users, self.n_users, "user")
-        block: Floats = self._filtered(u) @ self.item_factors.T
-        for part in self._parts(len(u)):
-            block[part] += self._linear(self._shared(u[part]))
-        block *= self.item_output
-        return block
+        found: Floats = self._filtered(u) @ self.item_factors.T
+        for block in self._blocks(len(u)):
+            found[block] += self._linear(self._shared(u[block]))
+        found *= self.item_output
+        return found
 
     def _score_error(self, users: ArrayLike) -> Floats:
         """Bound on ``|scores - predict|`` for each user, shape (n_block,).
@@ -250,34 +215,90 @@ class Spectral(Model):
         return FactorForm(vectors, none[: len(vectors)], items, none[: self.n_items])
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
-        """Take the scores of `items` apart: one term for each contact, and nothing else."""
-        asked = check_indices(items, self.n_items, "item")
+        """Return the scores of `items`, with a term for each item of the history; the base is 0."""
+        columns = check_indices(items, self.n_items, "item")
         n = len(history.indices)
         alone = self.with_users(Histories(np.arange(n + 1), history.indices, history.values))
-        each, item = np.tile(np.arange(n), len(asked)), np.repeat(asked, n)
-        terms = alone.predict(each, item).reshape(len(asked), n)
-        return Explanation(np.zeros(len(asked), np.float32), terms)
+        each, item = np.tile(np.arange(n), len(columns)), np.repeat(columns, n)
+        terms = alone.predict(each, item).reshape(len(columns), n)
+        return Explanation(np.zeros(len(columns), np.float32), terms)
 
     def item_vectors(self) -> Floats:
-        """Return the vectors whose cosine says how alike two items are, shape (n_items, k)."""
+        """Return vectors whose cosine is the similarity of two items, shape (n_items, k)."""
         return self.item_factors * self.singular_values
 
     def user_vectors(self) -> Floats:
-        """Return the vectors whose cosine says how alike two users are, shape (n_users, k)."""
+        """Return vectors whose cosine is the similarity of two users, shape (n_users, k)."""
         return self._vectors(np.arange(self.n_users))
 
+    @classmethod
+    def _from_arrays(cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
+        result = super()._from_arrays(params, arrays)
+        n, n_items = len(result.user_weight), result.n_items
+        check_rows(result.trained_indptr, result.trained_items, n_items, "training users")
+        check_rows(result.item_indptr, result.item_users, n, "items")
+        for indptr, n_rows in ((result.trained_indptr, n), (result.item_indptr, n_items)):
+            if len(indptr) != n_rows + 1:
+                raise DataError(
+                    f"The interactions must have {n_rows + 1} row starts; got {len(indptr)}."
+                )
+        return result
+
+    def _train_on_histories(self) -> None:
+        """Set the users of the linear filter to those of the histories."""
+        user_scale = _power(np.diff(self.history_indptr), -self.user_power)
+        self.user_weight = user_scale**2 / self.singular_values[0] ** 2
+        self.trained_indptr, self.trained_items = self.history_indptr, self.history_items
+        self.item_indptr, self.item_users = _transposed(
+            self.history_indptr, self.history_items, self.n_items
+        )
+
+    def _set_items(self, histories: Histories) -> None:
+        """Place new items by their users, which are those that the model has now.
+
+        The vector of an item is its normalised column times U S^-1, with the left singular vectors
+        U: an item of the fit gets its own back, as exactly as the singular vectors were found. Its
+        linear filter is exact.
+        """
+        source = copy.copy(self._source)
+        source._train_on_histories()
+        vars(self)["_source_model"], self.user_weight = source, source.user_weight
+        self.trained_indptr, self.trained_items = _transposed(
+            histories.indptr, histories.indices, self.n_users
+        )
+        self.item_indptr, self.item_users = histories.indptr, histories.indices
+        self.item_weight = _power(histories.counts, -self.item_power)
+        self.item_output = _power(histories.counts, self.popularity)
+        users, place = np.unique(histories.indices, return_inverse=True)
+        columns = histories._replace(
+            indices=place.astype(np.int32), values=source.user_weight[histories.indices]
+        )
+        found = np.empty((histories.n_rows, len(self.singular_values)), np.float32)
+        theirs = source._history(users.astype(np.int64))
+        width = max(1, _BLOCK // max(len(users), source.n_items))
+        for start in range(0, found.shape[1], width):
+            block = np.ascontiguousarray(source.item_factors[:, start : start + width])
+            placed = kernels.csr_matmat(*theirs, block, threads=self.threads)  # rows of U S
+            found[:, start : start + width] = kernels.csr_matmat(
+                *columns, placed, threads=self.threads
+            )
+        share = self.singular_values / self.singular_values[0]
+        found *= np.divide(1, share**2, out=np.zeros_like(share), where=share > _NO_DIRECTION)
+        self.item_factors = found * self.item_weight[:, None]
+
     def _history(self, users: Indices) -> Histories:
-        """Return the contacts of some users, each with its item's weight."""
-        ones = np.broadcast_to(np.float32(1), self.history_indices.shape)  # without making them
-        mine = Histories(self.history_indptr, self.history_indices, ones).take(users)
-        return mine._replace(values=self.item_weight[mine.indices])
+        """Return the items of some users, each with its weight."""
+        ones = np.broadcast_to(np.float32(1), self.history_items.shape)  # without making them
+        mine = Histories(self.history_indptr, self.history_items, ones).take(users)
+        return mine._replace(values=self._source.item_weight[mine.indices])
 
     def _vectors(self, users: Indices) -> Floats:
         """Return the users among the singular vectors, shape (n_block, k)."""
-        return kernels.csr_matmat(*self._history(users), self.item_factors, threads=self.threads)
+        history = self._history(users)
+        return kernels.csr_matmat(*history, self._source.item_factors, threads=self.threads)
 
     def _filtered(self, users: Indices) -> Floats:
-        """Return what the low pass and the sharpening make of the users, shape (n_block, k)."""
+        """Return the vectors of users after low pass and sharpening, shape (n_block, k)."""
         share = (self.singular_values / self.singular_values[0]) ** 2
         response = np.median(share) - np.float32(self.sharpening) * share**2
         if not self.linear:
@@ -286,7 +307,7 @@ class Spectral(Model):
         vectors *= response
         return vectors
 
-    def _parts(self, n: int) -> list[slice]:
+    def _blocks(self, n: int) -> list[slice]:
         """Cut n users for the linear filter, in memory that does not grow with n."""
         if not self.linear:
             return []
@@ -294,14 +315,18 @@ class Spectral(Model):
         return [slice(start, min(start + size, n)) for start in range(0, n, size)]
 
     def _shared(self, users: Indices) -> Floats:
-        """Return what the users share with the training users, shape (n_block, n_training_users).
+        """Return the overlap of users with the training users, shape (n_block, n_training_users).
 
         The kernel sums each row in the same order whatever the others are.
         """
-        history = self._history(users)
-        weighted = history._replace(values=history.values * self.item_weight[history.indices])
-        have = self.item_indptr, self.item_indices
-        shared = kernels.csr_pattern(*weighted, *have, len(self.user_weight), threads=self.threads)
+        source, history = self._source, self._history(users)
+        shared = kernels.csr_pattern(
+            *history._replace(values=history.values * source.item_weight[history.indices]),
+            source.item_indptr,
+            source.item_users,
+            len(self.user_weight),
+            threads=self.threads,
+        )
         shared *= self.user_weight
         return shared
 
@@ -312,125 +337,39 @@ class Spectral(Model):
         bits are the same: for several users at once, or without those who share nothing.
         """
         if len(shared) >= _FEW and kernels.backend().name == "compiled":  # NumPy adds otherwise
-            of_items = ones_at(self.item_indptr, self.item_indices)
+            ones = np.ones(len(self.item_users), np.float32)
+            of_items = self.item_indptr, self.item_users, ones
             block = kernels.csr_matmat(*of_items, shared.T, threads=self.threads)
             block *= self.item_weight[:, None]
             return block.T
         rows, users = np.nonzero(shared)
-        indptr = np.searchsorted(rows, np.arange(len(shared) + 1))
-        have = self.trained_indptr, self.trained_indices
         scores = kernels.csr_pattern(
-            indptr,
+            np.searchsorted(rows, np.arange(len(shared) + 1)),
             users.astype(np.int32),
             shared[rows, users],
-            *have,
+            self.trained_indptr,
+            self.trained_items,
             self.n_items,
             threads=self.threads,
         )
         scores *= self.item_weight
         return scores
 
-    def _linear_pairs(self, shared: Floats, rows: Indices, items: Indices) -> Floats:
-        """Return the linear filter's scores of pairs: the same bits as in `_linear`."""
-        have = self.item_indptr, self.item_indices
-        found = kernels.pattern_pairs(shared, *have, rows, items, threads=self.threads)
-        return found * self.item_weight[items]
 
-
-def ones_at(indptr: NDArray[np.int64], indices: NDArray[np.int32]) -> kernels.CsrArrays:
-    """Return the 0/1 matrix with ones at these places."""
-    return kernels.CsrArrays(indptr, indices, np.ones(len(indices), np.float32))
-
-
-def power(counts: NDArray[np.int64], exponent: float) -> Floats:
-    """Return powers of counts; zero where there is nothing to count."""
+def _power(counts: NDArray[np.int64], exponent: float) -> Floats:
+    """Return powers of counts; zero where the count is."""
     powers = np.maximum(counts, 1).astype(np.float32) ** np.float32(exponent)
     zeroed: Floats = np.where(counts > 0, powers, np.float32(0))
     return zeroed
 
 
-_BLOCK = 2**22  # numbers of the users among some of the singular vectors
-_NO_DIRECTION = 1e-4  # of the largest singular value: what is below is rounding
-
-
-def fold_in_items(model: Spectral, contacts: Histories) -> FoldedItems:
-    """Return `model` with the items of `contacts`, a row of users for each, in place of its own.
-
-    An item is known by what its users have besides; these are the users that the model has now,
-    those of the training ratings unless others were folded in.
-    """
-    check_indices(contacts.indices, model.n_users, "user")
-    source = copy.copy(model)
-    user_scale = power(np.diff(model.history_indptr), -model.user_power)
-    source.user_weight = user_scale**2 / model.singular_values[0] ** 2
-    history = model.history_indptr, model.history_indices
-    source.trained_indptr, source.trained_indices = history
-    source.item_indptr, source.item_indices = _turned(*history, model.n_items)
-    folded = FoldedItems(**model.get_params())
-    vars(folded).update(vars(source))
-    folded.source = source
-    users = _turned(contacts.indptr, contacts.indices, model.n_users)
-    folded.trained_indptr, folded.trained_indices = users
-    folded.item_indptr, folded.item_indices = contacts.indptr, contacts.indices
-    folded.item_weight = power(contacts.counts, -model.item_power)
-    folded.item_output = power(contacts.counts, model.popularity)
-    folded.item_factors = _vectors(source, contacts) * folded.item_weight[:, None]
-    return folded
-
-
-class FoldedItems(Spectral):
-    """What `Spectral.with_items` gives: new items, and histories of the items of `source`."""
-
-    source: Spectral
-
-    def with_items(self, histories: Histories) -> Spectral:
-        """Return the model whose items are these; those folded in before have no part in it."""
-        return fold_in_items(self.source, histories)
-
-    def with_users(self, histories: Histories) -> Spectral:
-        """Return the model whose users are these: their contacts are with the items folded in."""
-        model = Spectral(**self.get_params())
-        vars(model).update({name: getattr(self, name) for name in self._arrays()})
-        return model.with_users(histories)
-
-    def _history(self, users: Indices) -> Histories:
-        return self.source._history(users)
-
-    def _vectors(self, users: Indices) -> Floats:
-        return self.source._vectors(users)
-
-    def _shared(self, users: Indices) -> Floats:
-        return self.source._shared(users)
-
-
-def _vectors(source: Spectral, contacts: Histories) -> Floats:
-    """Return each item's users, weighted, times U S^-1, shape (n_new_items, k).
-
-    U S is where the users are among the singular vectors.
-    """
-    users, place = np.unique(contacts.indices, return_inverse=True)
-    theirs = source._history(users.astype(np.int64))
-    rows = contacts._replace(
-        indices=place.astype(np.int32), values=source.user_weight[contacts.indices]
-    )
-    found = np.empty((contacts.n_rows, len(source.singular_values)), np.float32)
-    width = max(1, _BLOCK // max(len(users), source.n_items))
-    for start in range(0, found.shape[1], width):
-        some = np.ascontiguousarray(source.item_factors[:, start : start + width])
-        placed = kernels.csr_matmat(*theirs, some, threads=source.threads)
-        found[:, start : start + width] = kernels.csr_matmat(*rows, placed, threads=source.threads)
-    share = source.singular_values / source.singular_values[0]
-    found *= np.divide(1, share**2, out=np.zeros_like(share), where=share > _NO_DIRECTION)
-    return found
-
-
-def _turned(
+def _transposed(
     indptr: NDArray[np.int64], indices: NDArray[np.int32], n_columns: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Return the places of the ones of a transposed 0/1 matrix."""
+    """Return the positions of the ones of a transposed 0/1 matrix."""
     from scipy.sparse import csr_array
 
-    ones: Any = ones_at(indptr, indices).data
+    ones = np.ones(len(indices), np.float32)
     matrix = csr_array((ones, indices, indptr), shape=(len(indptr) - 1, n_columns))
-    turned = kernels.csr_arrays(matrix.T.tocsr())
-    return turned.indptr, turned.indices
+    transposed = kernels.csr_arrays(matrix.T.tocsr())
+    return transposed.indptr, transposed.indices

@@ -110,7 +110,7 @@ def test_items_folded_in_without_contacts_score_nothing_and_bring_no_users():
 def test_regressions_that_do_not_converge_are_refused(monkeypatch):
     monkeypatch.setattr("recsys.models.ease._STEPS", 1)
     ratings = contacts()
-    with pytest.raises(DataError, match="not found in 1 steps; a larger regularization mends"):
+    with pytest.raises(DataError, match="did not converge in 1 steps; try a larger"):
         EASE().fit(ratings).with_items(rows_of_items(ratings.matrix.toarray()))
 
 
@@ -175,7 +175,7 @@ def test_a_catalogue_that_does_not_fit_is_refused_before_anything_is_made(monkey
 
 def test_a_singular_matrix_is_refused():
     ratings = Ratings.from_matrix(np.full((3000, 2), 1.0), implicit=True)
-    with pytest.raises(DataError, match="singular in single precision; a larger regularization"):
+    with pytest.raises(DataError, match="singular in single precision; try a larger"):
         EASE(regularization=1e-9).fit(ratings)
 
 

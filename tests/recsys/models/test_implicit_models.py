@@ -118,7 +118,7 @@ def test_items_folded_into_knn_are_no_neighbours_of_one_another(ratings):
         lambda: folded.contributions(Histories.of(ratings), [0]),
         lambda: folded.item_similarity(np.ones(25, np.float32)),
     ):
-        with pytest.raises(DataError, match="are no neighbours of one another; fold in new users"):
+        with pytest.raises(DataError, match="have no weights for one another; fold in new users"):
             ask()
     with pytest.raises(IndexError, match="user indices must be between 0 and 59; got 60"):
         model.with_items(Histories(np.array([0, 1]), np.array([60], np.int32), np.ones(1)))

@@ -36,11 +36,11 @@ def test_grids():
 @pytest.mark.parametrize(
     ("ends", "log", "message"),
     [
-        ((2, 1), False, "A range goes from low to high; got 2 to 1."),
+        ((2, 1), False, "low must be below high, both finite; got 2 to 1."),
         ((1, 1), False, "got 1 to 1"),
         ((0.0, float("inf")), False, "got 0.0 to inf"),
         ((float("nan"), 1.0), False, "got nan to 1.0"),
-        ((0.0, 1.0), True, "A logarithmic range must begin above 0; got 0.0."),
+        ((0.0, 1.0), True, "low must be above 0 in a logarithmic range; got 0.0."),
     ],
 )
 def test_what_is_no_range(ends, log, message):

@@ -206,8 +206,8 @@ def test_small_data_get_few_factors_and_none_more_than_there_are():
 @pytest.mark.parametrize(
     ("name", "spoil", "message"),
     [
-        ("history_indices", lambda a: a + 40, "indices of the history must be between 0 and 35"),
-        ("item_indices", lambda a: a - 40, "indices of the items must be between 0 and 49"),
+        ("history_items", lambda a: a + 40, "indices of the history must be between 0 and 35"),
+        ("item_users", lambda a: a - 40, "indices of the items must be between 0 and 49"),
         ("item_indptr", lambda a: a[::-1], "rows of the items must run from 0"),
         ("trained_indptr", lambda a: np.append(a, a[-1]), "must have 51 row starts; got 52"),
     ],
