@@ -130,7 +130,7 @@ def test_new_items_are_recommended_beside_the_old_ones(name, ratings):
     with pytest.raises(DataError, match="cannot be saved; update"):
         new.save("nowhere")
     if issubclass(model_class(name), Explains):
-        with pytest.raises(DataError, match="Scores of folded-in items cannot be taken apart"):
+        with pytest.raises(DataError, match="Scores of folded-in items cannot be explained"):
             new.explain(3, 98)
 
 
