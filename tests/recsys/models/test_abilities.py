@@ -213,11 +213,11 @@ def test_uncertainty_is_positive_and_finite(name, fitted):
             lambda r: r.fold_in_items(pl.DataFrame({"user": [1], "item": [99], "rating": [4]})),
             "fold in new items",
         ),
-        (Explains, lambda r: r.explain(1, 1), "take its scores apart"),
+        (Explains, lambda r: r.explain(1, 1), "explain its scores"),
         (
             HasUncertainty,
             lambda r: r.predict(pl.DataFrame({"user": [1], "item": [1]}), std=True),
-            "tell the uncertainty",
+            "tell how uncertain it is",
         ),
     ],
 )
