@@ -9,18 +9,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from scipy import sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from lowrank.errors import ArgumentError
 from lowrank.pca import PCA
-from lowrank.samples import GaussianDensityMixin, checked_scores, samples_of
+from lowrank.samples import FLOAT_DTYPES, GaussianDensityMixin, checked_scores, samples_of
 from lowrank.svd import ConvergenceWarning, truncated_svd
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
+    from lowrank.arguments import MatrixLike, RandomStateLike
     from lowrank.operators import Float64Array, FloatArray
 
 __all__ = [
@@ -32,8 +35,9 @@ __all__ = [
     "posteriors",
 ]
 
-_DTYPES = [np.float64, np.float32]
-_NO_NOISE = 1e-10  # of the largest variance: what stands for a noise variance of 0 in posteriors
+_NO_NOISE = 1e-10  # of the largest variance: replaces a noise variance of 0 in posteriors
+_CHUNK = 1 << 21  # numbers that a temporary array of a block may hold
+_LEAST_NOISE = 1e-10  # of the mean variance: with less, nothing is left of a k x k system's digits
 
 
 class ProbabilisticPCA(
@@ -45,13 +49,13 @@ class ProbabilisticPCA(
     """Probabilistic PCA (PPCA), fitted by maximum likelihood; entries may be missing.
 
     A sample is x = mean_ + W z + e with z ~ N(0, I) of k coordinates and e ~ N(0, s2 I), so that
-    x ~ N(mean_, W W' + s2 I). Of complete data, dense or sparse, the maximum is known in closed
-    form: s2 is the mean of the m - k smallest eigenvalues of the covariance matrix (with divisor
+    x ~ N(mean_, W W' + s2 I). For complete data, dense or sparse, the maximum has a closed form:
+    s2 is the mean of the m - k smallest eigenvalues of the covariance matrix (with divisor
     n_samples), and W has the first k eigenvectors, of length sqrt(eigenvalue - s2).
 
-    NaN in dense data is an entry that is missing at random. What is then maximised, by EM, is the
-    likelihood of the known entries; it has no closed form and may have several maxima. A row
-    without a known entry is allowed, and says nothing.
+    NaN in dense data is an entry that is missing at random. EM then maximises the likelihood of
+    the known entries, which may have several maxima. A row without a known entry is allowed, and
+    has no influence.
 
     Parameters
     ----------
@@ -72,18 +76,23 @@ class ProbabilisticPCA(
         W, turned to the principal axes: column j is ``components_[j]`` times
         sqrt(explained_variance_[j] - noise_variance_).
     mean_ : ndarray of shape (n_features,)
+        Per-feature mean of the model; for complete data, of the training data.
     noise_variance_ : float
-        s2. 0 if the model fits the known entries to rounding; it has no density then.
+        s2. 0 if the model fits the known entries up to rounding; it has no density then.
     explained_variance_ : ndarray of shape (n_components_,)
-        Variances of the model along the axes, the noise included.
+        Variances of the model along the axes, including the noise.
     log_likelihood_ : float
         Log-likelihood of all known entries of the training data; -inf without a density.
     n_iter_ : int
-        EM steps made; 1 for complete data.
-    n_components_, n_samples_, n_features_in_ : int
-        Number of hidden coordinates, and shape of the training data.
+        Number of EM steps; 1 for complete data.
+    n_components_ : int
+        Number of hidden coordinates.
+    n_samples_ : int
+        Number of samples in the training data.
+    n_features_in_ : int
+        Number of features seen during `fit`.
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Only if X has column names.
+        Names of the features seen during `fit`. Defined only if X has string column names.
 
     See Also
     --------
@@ -91,7 +100,7 @@ class ProbabilisticPCA(
 
     Notes
     -----
-    EM is computed in float64 whatever the data. Beside a float64 copy of them it takes
+    EM is computed in float64 for every dtype. In addition to a float64 copy of the data it needs
     n_features (k + 1)^2 numbers, and blocks of a fixed size.
 
     References
@@ -111,7 +120,7 @@ class ProbabilisticPCA(
     True
     """
 
-    scale_ = None  # of GaussianDensityMixin: columns are not divided by anything
+    scale_ = None  # of GaussianDensityMixin: columns are not scaled
 
     def __init__(
         self,
@@ -119,14 +128,14 @@ class ProbabilisticPCA(
         *,
         tol: float = 1e-7,
         max_iter: int = 1000,
-        random_state: int | np.random.Generator | np.random.RandomState | None = None,
+        random_state: RandomStateLike = None,
     ) -> None:
         self.n_components = n_components
         self.tol = tol
         self.max_iter = max_iter
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: MatrixLike, y: Any = None) -> Self:
         """Fit the model.
 
         Parameters
@@ -142,7 +151,7 @@ class ProbabilisticPCA(
 
         Raises
         ------
-        TypeError, ValueError
+        ArgumentError, ValueError
             If X has an infinity, NaN in sparse data, a column without a known entry or fewer than
             two samples, or a parameter is out of its range.
 
@@ -151,16 +160,33 @@ class ProbabilisticPCA(
         ConvergenceWarning
             If EM has not converged after `max_iter` steps.
         """
-        X = self._checked(X, reset=True)
-        self._check_parameters(*X.shape)
-        self.n_components_, self.n_samples_ = int(self.n_components), X.shape[0]
-        if _has_missing(X):
-            self._fit_incomplete(X)
+        data = self._checked(X, reset=True)
+        count, features = data.shape
+        k: Any = self.n_components
+        largest = min(count, features - 1)
+        if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or not 0 <= k <= largest:
+            raise ArgumentError(
+                f"n_components must be an integer between 0 and {largest}: at most "
+                f"n_samples={count} and below n_features={features}; got {k!r}."
+            )
+        tol: Any = self.tol
+        if not isinstance(tol, numbers.Real) or not 0 < float(tol) < math.inf:
+            raise ArgumentError(f"tol must be a positive number; got {tol!r}.")
+        steps: Any = self.max_iter
+        if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or steps < 1:
+            raise ArgumentError(f"max_iter must be an integer, 1 or larger; got {steps!r}.")
+        self.n_components_, self.n_samples_ = int(k), count
+        if _has_missing(data):
+            self._fit_incomplete(data)
         else:
-            self._fit_complete(X)
+            pca, noise = self._closed_form(data)
+            self._keep(pca._location, pca.components_, pca.explained_variance_, noise)
+            self._negligible_variance = pca._negligible_variance
+            self.n_iter_ = 1
+            self.log_likelihood_ = float(self._log_densities(data).sum(dtype=np.float64))
         return self
 
-    def transform(self, X: Any) -> FloatArray:
+    def transform(self, X: MatrixLike) -> FloatArray:
         """Return the posterior means of z, given the known entries of each sample.
 
         Parameters
@@ -173,17 +199,17 @@ class ProbabilisticPCA(
         ndarray of shape (n_samples, n_components_)
         """
         check_is_fitted(self)
-        X = self._checked(X)
-        if _has_missing(X):
-            return self._posterior_means(IncompleteRows(X, self._location)).astype(X.dtype)
-        scores = samples_of(X).project(self._location, self.components_)
+        data = self._checked(X)
+        if _has_missing(data):
+            return self._posterior_means(IncompleteRows(data, self._location)).astype(data.dtype)
+        scores = samples_of(data).project(self._location, self.components_)
         variances, noise = self._density_variances()
         lengths = np.sqrt(variances - noise)
         factors = np.divide(lengths, variances, out=np.zeros_like(lengths), where=lengths > 0)
         scores *= factors
         return scores
 
-    def inverse_transform(self, X: Any) -> FloatArray:
+    def inverse_transform(self, X: ArrayLike) -> FloatArray:
         """Return the expected samples for given coordinates: ``mean_ + X @ loadings_.T``.
 
         Parameters
@@ -197,8 +223,8 @@ class ProbabilisticPCA(
 
         Raises
         ------
-        ValueError
-            If X has not n_components_ columns.
+        ArgumentError
+            If X does not have n_components_ columns.
         """
         check_is_fitted(self)
         hidden = checked_scores(X, self.n_components_)
@@ -206,30 +232,30 @@ class ProbabilisticPCA(
         samples += self.mean_
         return samples
 
-    def impute(self, X: Any) -> FloatArray:
+    def impute(self, X: ArrayLike) -> FloatArray:
         """Return a copy of X with its missing entries replaced by their conditional expectations.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Dense samples with NaN for what is missing.
+            Dense samples with NaN for missing entries.
 
         Returns
         -------
         ndarray of shape (n_samples, n_features)
         """
         check_is_fitted(self)
-        X = self._checked(X, accept_sparse=False, copy=True)
-        missing = np.isnan(X)
+        filled = self._checked(X, accept_sparse=False, copy=True)
+        missing = np.isnan(filled)
         incomplete = missing.any(axis=1)
         if incomplete.any():
-            rows = X[incomplete]
+            rows = filled[incomplete]
             hidden = self._posterior_means(IncompleteRows(rows, self._location))
             expected = self._location + hidden @ self.loadings_.T.astype(np.float64)
-            X[incomplete] = np.where(missing[incomplete], expected, rows)
-        return np.asarray(X)
+            filled[incomplete] = np.where(missing[incomplete], expected, rows)
+        return np.asarray(filled)
 
-    def score_samples(self, X: Any) -> FloatArray:
+    def score_samples(self, X: MatrixLike) -> FloatArray:
         """Return the log-density of the known entries of each sample.
 
         Parameters
@@ -254,56 +280,47 @@ class ProbabilisticPCA(
             likelihood[posterior.block.rows] = posterior.log_likelihood
         return likelihood.astype(X.dtype)
 
-    def _fit_complete(self, X: Any) -> None:
+    def _closed_form(self, X: Any) -> tuple[PCA, float]:
+        """Return the PCA of complete data, and the noise variance of maximum likelihood."""
         k, (count, features) = self.n_components_, X.shape
         pca = PCA(k, center="exact", ddof=0, random_state=self.random_state).fit(X)
-        discarded = pca.noise_variance_ * (min(count, features) - k)
-        self._keep(
-            pca._location, pca.components_, pca.explained_variance_, discarded / (features - k)
-        )
-        self._negligible_variance = pca._negligible_variance
-        self.n_iter_ = 1
-        self.log_likelihood_ = float(self._log_densities(X).sum(dtype=np.float64))
+        return pca, pca.noise_variance_ * (min(count, features) - k) / (features - k)
 
     def _fit_incomplete(self, X: FloatArray) -> None:
-        _require_known_columns(X)
+        """Climb by EM from the model of the data with column means for their missing entries."""
+        unknown = np.flatnonzero(np.isnan(X).all(axis=0))
+        if unknown.size:
+            raise ArgumentError(
+                f"X must have a known entry in each column; got none in column {unknown[0]}."
+            )
         rows = IncompleteRows(X)
-        model, gain, likelihood = self._climbed(rows)
+        pca, noise = self._closed_form(rows.filled())
+        share = rows.count / X.size  # of the variances, which the filled entries diminish
+        excess = np.maximum((pca.explained_variance_ - noise) / share, 0)
+        start = FactorModel(
+            np.zeros(X.shape[1]), pca.components_.T * np.sqrt(excess), noise / share
+        )
+        steps = em_steps(rows, start)
+        model, likelihood = next(steps)
+        gain, self.n_iter_ = math.inf, 0
+        while gain > self.tol and self.n_iter_ < self.max_iter:
+            before = likelihood
+            model, likelihood = next(steps)
+            gain = (likelihood - before) / rows.count
+            self.n_iter_ += 1
         self._negligible_variance = 0.0
         svd = truncated_svd(model.loadings.T, self.n_components_, method="dense")
         noise = model.noise if model.noise > rows.least_noise else 0.0
-        variances = svd.s**2 + noise
-        self._keep(rows.location + model.mean, svd.Vt, variances, noise, X.dtype)
+        self._keep(rows.location + model.mean, svd.Vt, svd.s**2 + noise, noise, X.dtype)
         self.log_likelihood_ = likelihood if noise > 0 else -math.inf
         if gain > self.tol:
             warnings.warn(
                 f"The last EM step raised the log-likelihood per known entry by {gain:.1e}, more "
                 f"than tol={self.tol:.1e}, after max_iter={self.max_iter} steps; "
-                "ask for a larger max_iter or a larger tol.",
+                "increase max_iter or tol.",
                 ConvergenceWarning,
                 stacklevel=3,
             )
-
-    def _climbed(self, rows: IncompleteRows) -> tuple[FactorModel, float, float]:
-        """Return the last model of EM, its gain per known entry, and its log-likelihood."""
-        steps = em_steps(rows, self._start(rows))
-        model, before = next(steps)
-        gain, self.n_iter_ = math.inf, 0
-        while gain > self.tol and self.n_iter_ < self.max_iter:
-            model, likelihood = next(steps)
-            gain, before = (likelihood - before) / rows.count, likelihood
-            self.n_iter_ += 1
-        return model, gain, before
-
-    def _start(self, rows: IncompleteRows) -> FactorModel:
-        """Return the model of the data that have the column means in place of what is missing."""
-        k, (count, features) = self.n_components_, rows.shape
-        filled = rows.filled()
-        pca = PCA(k, center="exact", ddof=0, random_state=self.random_state).fit(filled)
-        share = rows.count / filled.size  # of the variances, which the filled entries diminish
-        noise = pca.noise_variance_ * (min(count, features) - k) / (features - k) / share
-        excess = np.maximum(pca.explained_variance_ / share - noise, 0)
-        return FactorModel(np.zeros(features), pca.components_.T * np.sqrt(excess), noise)
 
     def _keep(
         self,
@@ -337,59 +354,24 @@ class ProbabilisticPCA(
 
     def _checked(self, X: Any, *, reset: bool = False, **options: Any) -> Any:
         """Check samples, in which NaN is allowed if they are dense."""
-        from scipy import sparse
-
         return validate_data(
             self,
             X,
-            dtype=_DTYPES,
+            dtype=FLOAT_DTYPES,
             reset=reset,
             ensure_all_finite=True if sparse.issparse(X) else "allow-nan",
             ensure_min_samples=2 if reset else 1,
             **{"accept_sparse": "csr", **options},
         )
 
-    def _check_parameters(self, count: int, features: int) -> None:
-        k: Any = self.n_components
-        largest = min(count, features - 1)
-        if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or not 0 <= k <= largest:
-            raise ValueError(
-                f"n_components must be an integer between 0 and {largest}: at most "
-                f"n_samples={count} and below n_features={features}; got {k!r}."
-            )
-        tol: Any = self.tol
-        if not isinstance(tol, numbers.Real) or not 0 < float(tol) < math.inf:
-            raise ValueError(f"tol must be a positive number; got {tol!r}.")
-        steps: Any = self.max_iter
-        if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or steps < 1:
-            raise ValueError(f"max_iter must be an integer, 1 or larger; got {steps!r}.")
-
-    @property
-    def _n_features_out(self) -> int:
-        return int(self.components_.shape[0])
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
-        tags.input_tags.sparse = True
         tags.input_tags.allow_nan = True
         return tags
 
 
 def _has_missing(X: Any) -> bool:
     return isinstance(X, np.ndarray) and bool(np.isnan(X).any())
-
-
-def _require_known_columns(X: FloatArray) -> None:
-    unknown = np.flatnonzero(np.isnan(X).all(axis=0))
-    if unknown.size:
-        raise ValueError(
-            f"X must have a known entry in each column; got none in column {unknown[0]}."
-        )
-
-
-_CHUNK = 1 << 21  # numbers that a temporary array of a block may hold
-_LEAST_NOISE = 1e-10  # of the mean variance: with less, nothing is left of a k x k system's digits
 
 
 @dataclass(frozen=True, eq=False)
@@ -427,11 +409,11 @@ class _Block:
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """What some rows tell about their hidden coordinates z.
+    """Posterior distribution of the hidden coordinates z of some rows.
 
     Attributes
     ----------
-    block : rows that are described; ``block.rows`` are their numbers
+    block : the rows; ``block.rows`` are their indices
     mean : ndarray of shape (r, k)
         Posterior mean of z.
     covariance : ndarray of shape (patterns of the block, k, k)
@@ -447,7 +429,7 @@ class Posterior:
 
 
 class IncompleteRows:
-    """The rows of a matrix with NaN for what is not known, grouped by what they know.
+    """The rows of a matrix with NaN for missing entries, grouped by the pattern of known ones.
 
     Parameters
     ----------
@@ -471,8 +453,9 @@ class IncompleteRows:
         self.shape = (X.shape[0], X.shape[1])
         known = ~np.isnan(X)
         self.count = int(known.sum())
-        packed = np.packbits(known, axis=1)
-        first, pattern = _distinct_rows(packed)
+        packed = np.ascontiguousarray(np.packbits(known, axis=1))
+        keys: Any = packed.view(np.dtype((np.void, packed.shape[1])))[:, 0]
+        _, first, pattern = np.unique(keys, return_index=True, return_inverse=True)
         self._known = known[first]
         self._order = np.argsort(pattern, kind="stable")
         self._pattern = pattern[self._order]
@@ -491,7 +474,7 @@ class IncompleteRows:
         return _LEAST_NOISE * self.squares / max(1, self.count) or _LEAST_NOISE**10
 
     def filled(self) -> Float64Array:
-        """Return the rows less the location, with 0 for what is not known, in their own order."""
+        """Return the rows less the location, with 0 for missing entries, in their own order."""
         filled = np.empty_like(self._values)
         filled[self._order] = self._values
         return filled
@@ -530,11 +513,16 @@ def posteriors(rows: IncompleteRows, model: FactorModel) -> Iterator[Posterior]:
         system = (block.known @ squares).reshape(len(block.starts), k, k) + noise * np.eye(k)
         inverse: Float64Array = np.linalg.inv(system).astype(np.float64, copy=False)
         right = block.values @ W - (block.known @ (mean[:, None] * W))[block.pattern]
-        hidden = _solved(system[block.pattern], inverse[block.pattern], right)
+        # An inverse alone has the errors of its largest entries, 1 / noise, in all directions. The
+        # second step removes them where the row is known well.
+        systems, inverses = system[block.pattern], inverse[block.pattern]
+        first = inverses @ right[:, :, None]
+        hidden = (first + inverses @ (right[:, :, None] - systems @ first))[:, :, 0]
         known = block.known.sum(axis=1)
         constant = known * math.log(2 * math.pi) + (known - k) * math.log(noise)
         constant += np.linalg.slogdet(system)[1]
-        distance = _residual_squares(block, model, hidden) / noise + (hidden**2).sum(axis=1)
+        residual = (block.values - mean - hidden @ W.T) * block.known[block.pattern]
+        distance = np.einsum("ij,ij->i", residual, residual) / noise + (hidden**2).sum(axis=1)
         likelihood = -0.5 * (constant[block.pattern] + distance)
         yield Posterior(block, hidden, noise * inverse, likelihood)
 
@@ -584,25 +572,22 @@ class _Moments:
 
     @classmethod
     def of(cls, rows: IncompleteRows, model: FactorModel) -> tuple[_Moments, float]:
+        """Return the sums of the posteriors under a model, and its log-likelihood."""
         features, side = model.loadings.shape[0], model.loadings.shape[1] + 1
-        columns = np.zeros((features, side * side))
-        sums = cls(columns, np.zeros((features, side)), np.zeros((side, side)))
-        likelihoods = []
+        columns, likelihoods = np.zeros((features, side * side)), []
+        products, hidden = np.zeros((features, side)), np.zeros((side, side))
         for posterior in posteriors(rows, model):
-            sums._add(posterior)
+            block = posterior.block
+            extended = np.column_stack([posterior.mean, np.ones(len(posterior.mean))])
+            outer = extended[:, :, None] * extended[:, None, :]
+            by_pattern = np.add.reduceat(outer, block.starts, axis=0)
+            counts = by_pattern[:, -1, -1]
+            by_pattern[:, :-1, :-1] += counts[:, None, None] * posterior.covariance
+            columns += block.known.T @ by_pattern.reshape(len(counts), -1)
+            products += block.values.T @ extended
+            hidden += by_pattern[block.known.any(axis=1)].sum(axis=0)
             likelihoods.append(float(posterior.log_likelihood.sum()))
-        return sums, math.fsum(likelihoods)
-
-    def _add(self, posterior: Posterior) -> None:
-        block = posterior.block
-        extended = np.column_stack([posterior.mean, np.ones(len(posterior.mean))])
-        outer = extended[:, :, None] * extended[:, None, :]
-        by_pattern = np.add.reduceat(outer, block.starts, axis=0)
-        counts = by_pattern[:, -1, -1]
-        by_pattern[:, :-1, :-1] += counts[:, None, None] * posterior.covariance
-        self.columns += block.known.T @ by_pattern.reshape(len(counts), -1)
-        self.products += block.values.T @ extended
-        self.hidden += by_pattern[block.known.any(axis=1)].sum(axis=0)
+        return cls(columns, products, hidden), math.fsum(likelihoods)
 
     def maximised(self, rows: IncompleteRows) -> FactorModel:
         """Return the model that maximises the expected log-likelihood of the rows."""
@@ -615,31 +600,3 @@ class _Moments:
         spread = self.hidden[:-1, :-1] / self.hidden[-1, -1] - np.outer(centre, centre)
         root: Float64Array = np.linalg.cholesky(spread).astype(np.float64, copy=False)
         return FactorModel(mean + W @ centre, W @ root, max(noise, rows.least_noise))
-
-
-def _solved(systems: Float64Array, inverses: Float64Array, right: Float64Array) -> Float64Array:
-    """Return the solution of each row's system.
-
-    An inverse alone has the errors of its largest entries, 1 / noise, in all directions. The second
-    step takes them out where the row is known well.
-    """
-    first = inverses @ right[:, :, None]
-    rest = right[:, :, None] - systems @ first
-    return (first + inverses @ rest)[:, :, 0]
-
-
-def _residual_squares(block: _Block, model: FactorModel, hidden: Float64Array) -> Float64Array:
-    """Return ||x - mean - W z||^2 over the known entries of each row."""
-    residual = block.values - model.mean
-    residual -= hidden @ model.loadings.T
-    residual *= block.known[block.pattern]
-    squares: Float64Array = np.einsum("ij,ij->i", residual, residual)
-    return squares
-
-
-def _distinct_rows(packed: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return where each distinct row first occurs, and for each row which of these it is."""
-    width = packed.shape[1]
-    keys: Any = np.ascontiguousarray(packed).view(np.dtype((np.void, width)))[:, 0]
-    _, first, which = np.unique(keys, return_index=True, return_inverse=True)
-    return first, which
