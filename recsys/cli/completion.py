@@ -1,4 +1,4 @@
-"""`recsys completion`: the script that teaches a shell to complete the command."""
+"""`recsys completion`: the script with which a shell completes the command."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ _INSTALL = {
 def completion(shell: str) -> None:
     """Print a shell completion script.
 
-    The first lines of the script say where it goes. To try it in the current shell:
+    Verbs, options, names of models and parameters (-p) complete. The first lines of the script say
+    where to install it. To try it in the current shell:
     """
     from click.shell_completion import get_completion_class
 
@@ -44,15 +45,9 @@ def completion(shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None  # Click knows the shells of _INSTALL
     script = kind(cli, {}, "recsys", COMPLETION_VARIABLE)
-    # Click's own `source()` starts a bash to ask for its version; the script needs bash 4.4.
-    body = script.source_template % script.source_vars()
-    click.echo(_with_header(body.strip(), shell))
-
-
-def _with_header(body: str, shell: str) -> str:
-    """Put how to install the script at its top; zsh wants its `#compdef` line before all else."""
+    # Click's own `source()` starts a bash to check its version; the script needs bash 4.4.
+    lines = (script.source_template % script.source_vars()).strip().splitlines()
     install, place = _INSTALL[shell]
     header = [f"# Completion of recsys for {shell}. Install it, {place}:", f"#   {install}"]
-    lines = body.splitlines()
-    start = 1 if lines[0].startswith("#compdef") else 0
-    return "\n".join([*lines[:start], *header, *lines[start:]])
+    start = 1 if lines[0].startswith("#compdef") else 0  # which zsh needs as the first line
+    click.echo("\n".join([*lines[:start], *header, *lines[start:]]))

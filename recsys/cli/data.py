@@ -1,10 +1,11 @@
-"""`recsys data`: look into ratings files, and get the sample."""
+"""`recsys data`: inspect ratings files, and copy the sample."""
 
 from __future__ import annotations
 
 import os
 import shlex
 import shutil
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from recsys.cli.options import (
     output_options,
     reader_options,
 )
-from recsys.cli.output import Output
+from recsys.cli.output import Output, write_facts
 from recsys.cli.progress import note
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from recsys.data.ratings import Ratings
 
-__all__ = ["data"]
+__all__ = ["data", "describe"]
 
 _QUANTILES = {
     "minimum": 0.0,
@@ -46,14 +47,11 @@ _VALUES = 20
 @click.group(
     "data",
     cls=Group,
-    examples=[
-        "recsys data sample",
-        "recsys data inspect ratings.csv",
-    ],
+    examples=["recsys data sample", "recsys data inspect ratings.csv"],
 )
 @common_options
 def data() -> None:
-    """Look into data files, and get sample data."""
+    """Inspect ratings files, and copy sample data."""
 
 
 @command(
@@ -63,20 +61,18 @@ def data() -> None:
         'recsys data inspect ratings.dat --sep "::" --json',
     ],
 )
-@click.argument("ratings", type=click.Path(allow_dash=True))
+@click.argument("ratings")
 @output_options
 @reader_options
 def inspect(ratings: str, output: Output, reader: ReaderOptions) -> None:
-    """Show what a ratings file holds and how it is read.
+    """Show the contents of a ratings file and how it is read.
 
-    Counts, dates, the distribution of the ratings, how many of them users and items have, and the
-    items rated most.
+    Counts, dates, the distribution of the ratings, ratings per user and item, and the most rated
+    items.
     """
-    from recsys.cli.inputs import read_path
-    from recsys.cli.output import write_facts
+    from recsys.cli.inputs import load_ratings
 
-    found = read_path(ratings, reader)
-    note(str(found.source))
+    found = load_ratings(ratings, reader)
     facts = describe(found)
     document = {"command": "data inspect", "read_as": str(found.source), **facts}
     write_facts(facts, output, document)
@@ -84,39 +80,41 @@ def inspect(ratings: str, output: Output, reader: ReaderOptions) -> None:
 
 @command(
     "sample",
-    examples=[
-        "recsys data sample",
-        "recsys data sample --out films",
-    ],
+    examples=["recsys data sample", "recsys data sample --out films"],
 )
 @option(
-    "--out",
-    metavar="DIR",
-    type=click.Path(),
-    default="recsys-sample",
-    show_default=True,
-    help="Directory for the files.",
+    "--out", metavar="DIR", default="recsys-sample", show_default=True, help="Target directory."
 )
-@option("--force", is_flag=True, help="Replace the sample files that are there.")
+@option("--force", is_flag=True, help="Replace existing sample files.")
 def sample(out: str, force: bool) -> None:
     """Copy the sample data to a directory.
 
-    Real films with synthetic ratings; a README beside them says how they were made.
+    Real films with synthetic ratings, and a README on how they were made.
     """
     from recsys.data import sample_path
 
-    target = Path(out)
-    if target.exists() and not force:
-        raise CommandError(f"{out} exists already; choose another --out, or replace it by --force.")
+    target = Path(os.path.realpath(out))
     if target.is_file():
         raise CommandError(f"{out} is a file; --out needs the name of a directory.")
+    if target.exists() and not force:
+        raise CommandError(f"{out} exists already; choose another --out, or add --force.")
     files = [each for each in sorted(sample_path().iterdir()) if each.suffix in {".csv", ".md"}]
     try:
-        _copy(files, Path(os.path.realpath(target)))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with unfinished_directory(target) as beside:  # each file is complete, or not there
+            for each in files:
+                shutil.copyfile(each, beside / each.name)
+            if target.exists():
+                for each in files:
+                    (beside / each.name).replace(target / each.name)
+            else:
+                beside.rename(target)
     except OSError as error:
         raise CommandError(f"The sample cannot be copied to {out}: {error.strerror}.") from error
-    note(f"The sample data lie in {out}. Try:")
-    user = _some_user(target / "ratings.csv")
+    with (target / "ratings.csv").open(encoding="utf-8") as lines:
+        next(lines)
+        user = next(lines).split(",")[0]
+    note(f"The sample data are in {out}. Try:")
     note(f"  recsys recommend {shlex.quote(out)} --user {user}")
 
 
@@ -125,15 +123,14 @@ data.add_command(sample)
 
 
 def describe(ratings: Ratings) -> dict[str, dict[str, Any]]:
-    """Facts about ratings: counts, dates, values, activity, popularity."""
+    """Return facts about ratings: counts, dates, values, activity, popularity."""
     import numpy as np
 
-    per_user = np.diff(ratings.indptr)
     per_item = np.bincount(ratings.indices, minlength=ratings.n_items)
     facts = {
         "ratings": _counts(ratings),
         "values": {} if ratings.implicit else _values(ratings),
-        "ratings per user": _quantiles(per_user),
+        "ratings per user": _quantiles(np.diff(ratings.indptr)),
         "ratings per item": _quantiles(per_item),
         "most rated items": _most_rated(ratings, per_item),
     }
@@ -150,22 +147,20 @@ def _counts(ratings: Ratings) -> dict[str, Any]:
         "duplicates": ratings.n_duplicates,
     }
     if ratings.timestamps is not None:
-        counts["first"] = _date(int(ratings.timestamps.min()))
-        counts["last"] = _date(int(ratings.timestamps.max()))
+        for name, value in (
+            ("first", ratings.timestamps.min()),
+            ("last", ratings.timestamps.max()),
+        ):
+            try:
+                date = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=int(value))
+                counts[name] = date.date().isoformat()
+            except OverflowError:
+                counts[name] = f"{value} s after 1970"
     return counts
 
 
-def _date(seconds: int) -> str:
-    from datetime import UTC, datetime, timedelta
-
-    try:
-        return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)).date().isoformat()
-    except OverflowError:
-        return f"{seconds} s after 1970"
-
-
 def _values(ratings: Ratings) -> dict[str, Any]:
-    """Mean and deviation, and the count of each value, or quantiles where there are many."""
+    """Return mean and deviation, and the count of each value, or quantiles if there are many."""
     import numpy as np
 
     values = ratings.values
@@ -195,23 +190,3 @@ def _most_rated(ratings: Ratings, per_item: npt.NDArray[np.int64]) -> dict[str, 
         titles = ratings.titles.gather(best).to_list()
         names = [f"{name} {title or ''}".strip() for name, title in zip(names, titles, strict=True)]
     return {name: int(n) for name, n in zip(names, per_item[best], strict=True)}
-
-
-def _copy(files: list[Path], target: Path) -> None:
-    """Copy files into `target`, each complete or not at all; a new directory likewise."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with unfinished_directory(target) as beside:
-        for each in files:
-            shutil.copyfile(each, beside / each.name)
-        if not target.exists():
-            beside.rename(target)
-            return
-        for each in files:
-            (beside / each.name).replace(target / each.name)
-
-
-def _some_user(path: Path) -> str:
-    """Return the user of the first rating, for an example that works."""
-    with path.open(encoding="utf-8") as lines:
-        next(lines)
-        return next(lines).split(",")[0]

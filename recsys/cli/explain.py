@@ -1,4 +1,4 @@
-"""`recsys explain`: what the score of an item for a user is made of."""
+"""`recsys explain`: the contributions to the score of an item for a user."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from recsys.cli.options import (
     FitOptions,
     ReaderOptions,
     command,
-    fit_options,
+    fitting_options,
     n_option,
     option,
     output_options,
@@ -25,15 +25,17 @@ __all__ = ["explain"]
         "recsys explain model --user 42 --item 318",
         'recsys explain model --user 42 --title "Toy Story" -n 5 --json',
     ],
+    one_of=[("item",), ("title",)],
+    required="Choose the item",
 )
-@click.argument("source", metavar="MODEL|RATINGS", type=click.Path(allow_dash=True))
-@option("--user", "-u", metavar="ID", required=True, help="User whom the item is scored for.")
-@option("--item", "-i", metavar="ID", help="Item that is scored.")
-@option("--title", metavar="TEXT", help="Its title, or a part that no other title has.")
+@click.argument("source", metavar="MODEL|RATINGS")
+@option("--user", "-u", metavar="ID", required=True, help="User to explain the score for.")
+@option("--item", "-i", metavar="ID", help="Item whose score is explained.")
+@option("--title", metavar="TEXT", help="Title of the item, or part of it.")
 @n_option("contributions shown")
 @output_options
-@fit_options(default=None, tuning=False)
-@reader_options
+@fitting_options
+@reader_options(details="As in `recsys fit --help`")
 def explain(
     source: str,
     user: str,
@@ -44,19 +46,16 @@ def explain(
     fitting: FitOptions,
     reader: ReaderOptions,
 ) -> None:
-    """Show what a score is made of.
+    """Explain a score by the ratings behind it.
 
-    Takes a saved model, or a file of ratings, to which a model is fitted for this once. The first
-    row is the base, what the score would be without the ratings of the user; then come the items
-    whose ratings change it most, and the sum of the others. The contributions add up to the score,
-    which predictions of ratings are clipped from. The columns are part, item, rating, contribution,
-    and title where titles are known.
+    Takes a saved model, or ratings to fit a model to. The first row is the base, the score without
+    the ratings of the user; then come the items whose ratings change it most, and the sum of the
+    others. The contributions add up to the score, from which predictions are clipped. The columns
+    are part, item, rating, contribution, and title if titles are known.
     """
     from recsys.cli.inputs import find_title, open_recommender
 
-    if (item is None) == (title is None):
-        raise click.UsageError("Say which item, by either --item ID or --title TEXT.")
     recommender = open_recommender(source, reader, fitting)
-    asked = item if title is None else find_title(recommender.ratings, title)
-    frame = recommender.explain(user, asked, n)
-    output.write(frame, command="explain", model=recommender.model.name, user=user, item=asked)
+    chosen = item if title is None else find_title(recommender.ratings, title)
+    frame = recommender.explain(user, chosen, n)
+    output.write(frame, command="explain", model=recommender.model.name, user=user, item=chosen)

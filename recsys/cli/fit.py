@@ -1,15 +1,13 @@
-"""`recsys fit`: from ratings to a saved model."""
+"""`recsys fit`: fit a model to ratings and save it."""
 
 from __future__ import annotations
 
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from recsys.cli.errors import CommandError
 from recsys.cli.options import (
+    SHARE,
     EngineOptions,
     FitOptions,
     ReaderOptions,
@@ -20,12 +18,7 @@ from recsys.cli.options import (
     reader_options,
 )
 
-if TYPE_CHECKING:
-    from recsys.data.ratings import Ratings
-    from recsys.models.base import Step
-    from recsys.recommender import Recommender
-
-__all__ = ["check_destination", "fit"]
+__all__ = ["fit"]
 
 
 @command(
@@ -33,28 +26,21 @@ __all__ = ["check_destination", "fit"]
     examples=[
         "recsys fit ratings.csv --out model",
         "recsys fit ratings.csv --out model --model als --factors 64 --holdout 0.1 --force",
-        "recsys fit ratings.csv --out model --model bias --user-damping 10",
+        "recsys fit ratings.csv --out model --model bias -p user_damping=10",
         "zcat ratings.csv.gz | recsys fit - --out model",
         "recsys fit s3a://lake/ratings --out s3a://lake/model --engine spark --master yarn",
     ],
 )
-@click.argument("ratings", type=click.Path(allow_dash=True))
-@option(
-    "--out",
-    "-o",
-    metavar="MODEL",
-    required=True,
-    type=click.Path(),
-    help="Directory for the model.",
-)
-@option("--force", is_flag=True, help="Replace the model that is there.")
+@click.argument("ratings")
+@option("--out", "-o", metavar="MODEL", required=True, help="Directory for the model.")
+@option("--force", is_flag=True, help="Replace an existing model.")
 @option(
     "--holdout",
     metavar="FRACTION",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    help="Keep this share of the ratings out of the fit, and print their RMSE after each sweep.",
+    type=SHARE,
+    help="Share of the ratings to hold out, and report their RMSE after each iteration.",
 )
-@fit_options(default=None)
+@fit_options
 @reader_options
 @engine_options
 def fit(
@@ -68,62 +54,46 @@ def fit(
 ) -> None:
     """Fit a model to ratings and save it.
 
-    RATINGS is a file, a directory or a zip of MovieLens, or - for standard input. Without --model,
-    the data decide, and what was chosen is said: als for ratings, spectral where there are none,
-    all are the same, or they look like counts. The model is written beside its place and renamed
-    when it is complete.
+    RATINGS is a file, a directory or zip of MovieLens, or - for standard input. Without --model, a
+    model is chosen from the data and the choice is reported: als for ratings; spectral if there are
+    none, all are equal, or they look like counts. The model is written to a temporary directory and
+    moved into place when complete.
 
-    With --engine spark, RATINGS and MODEL are paths that Spark can reach, of Parquet or CSV; als is
-    fitted to ratings, and implicit ALS where there are none.
+    With --engine spark, RATINGS and MODEL are paths that Spark can reach, of Parquet or CSV, and
+    the model is als, or implicit ALS if there are no ratings.
     """
     if engine.on_spark:
         from recsys.cli.spark import fit_on_spark
 
         fit_on_spark(ratings, out, engine, fitting, reader, holdout=holdout, force=force)
         return
-    from recsys.cli.inputs import load_ratings, plan_fit
-    from recsys.cli.progress import note
+    from recsys.cli.inputs import (
+        check_destination,
+        fit_recommender,
+        is_model,
+        load_ratings,
+        parameters_for,
+        plan_fit,
+    )
+    from recsys.cli.progress import describe, note
 
-    check_destination(Path(out), force=force)
+    check_destination(out, is_model, force=force)
+    if fitting.model is not None:
+        parameters_for([fitting.model], fitting)  # raises before a long reading
     plan = plan_fit(fitting, load_ratings(ratings, reader))
-    recommender = plan.recommender
-    if plan.chosen is not None:
-        note(plan.chosen)
+    if plan.reason is not None:
+        note(plan.reason)
     start = time.perf_counter()
-    _run(recommender, plan.ratings, holdout, fitting.seed)
+    if holdout is None:
+        recommender = fit_recommender(plan.recommender, plan.ratings)
+    else:
+        from recsys.evaluation.splits import random_split
+
+        train, test = random_split(plan.ratings, holdout, random_state=fitting.seed)
+        recommender = fit_recommender(
+            plan.recommender, train, test, on_step=lambda step: note(describe(step))
+        )
     seconds = time.perf_counter() - start
     recommender.save(out, overwrite=force)
     fitted = f"fitted {recommender.model.name} to {recommender.ratings}"
     note(f"{fitted} in {seconds:.1f} s, saved in {out}")
-
-
-def _run(recommender: Recommender, data: Ratings, holdout: float | None, seed: int) -> None:
-    from recsys.cli.inputs import fit_recommender
-
-    if holdout is None:
-        fit_recommender(recommender, data)
-        return
-    from recsys.evaluation.splits import random_split
-
-    split = random_split(data, test_fraction=holdout, random_state=seed)
-    fit_recommender(recommender, split.train, split.test, on_step=_print_step)
-
-
-def _print_step(step: Step) -> None:
-    from recsys.cli.progress import describe, note
-
-    note(describe(step))
-
-
-def check_destination(path: Path, *, force: bool) -> None:
-    """Refuse before the work what would be refused after it."""
-    from recsys.cli.inputs import is_model
-
-    if path.exists() and not is_model(str(path)):
-        raise CommandError(f"{path} exists and is not a saved model; choose another --out.")
-    if path.exists() and not force:
-        raise CommandError(
-            f"{path} is a saved model already; choose another --out, or replace it by --force."
-        )
-    if not path.parent.is_dir():
-        raise CommandError(f"Cannot write {path}: there is no directory {path.parent}.")

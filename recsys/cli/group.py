@@ -1,13 +1,18 @@
-"""Commands and groups with what all verbs share: lazy loading, suggestions, settings, `-h`."""
+"""Click classes that all verbs share: lazy loading, help sections, settings, exclusive options."""
 
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import click
+from click.core import ParameterSource
+from click.shell_completion import CompletionItem
+
+from recsys.cli.config import FILE_NAME, defaults_of, variables
 
 __all__ = ["ELSEWHERE", "EVERYWHERE", "Command", "Group", "Option", "State", "Verb"]
 
@@ -22,19 +27,12 @@ ELSEWHERE = {
     "terms": "lsi terms",
     "add": "lsi add",
 }
-"""Where verbs are that are often looked for elsewhere."""
+"""Commands for names that users of other programs may try."""
 
 
 @dataclass
 class State:
-    """What every verb is told by the options that stand before or after it, and all that was said.
-
-    Attributes
-    ----------
-    quiet, debug : bool
-    words : tuple of str
-        The command line after the name of the program.
-    """
+    """Options that stand before or after every verb, and the words of the command line."""
 
     quiet: bool = False
     debug: bool = False
@@ -43,7 +41,7 @@ class State:
 
 @dataclass(frozen=True)
 class Verb:
-    """Where a command lives ("module:attribute"), and its one-line help."""
+    """Place of a command ("module:attribute"), and its one-line help."""
 
     target: str
     help: str
@@ -56,11 +54,36 @@ class Verb:
 
 
 class Option(click.Option):
-    """An option that belongs to a section of the help."""
+    """Option with a section of the help, which can be set for one verb or for all.
 
-    def __init__(self, *args: Any, section: str = "Options", **kwargs: Any) -> None:
+    RECSYS_FIT_THREADS=2 and RECSYS_THREADS=2 set --threads, as do `threads = 2` in recsys.toml
+    within [fit] and above all tables. With `details`, the help names the option only, and the
+    command that explains it.
+    """
+
+    def __init__(
+        self, *args: Any, section: str = "Options", details: str = "", **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.section = section
+        self.details = details
+
+    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
+        """Return the value that the environment has for this verb, or for all."""
+        return next(filter(None, map(os.environ.get, variables(self, ctx))), None)
+
+    def handle_parse_result(self, ctx: click.Context, opts: Any, args: list[str]) -> Any:
+        """Parse the value; an error says where the value is set, if not on the command line."""
+        try:
+            return super().handle_parse_result(ctx, opts, args)
+        except click.BadParameter as error:
+            source = ctx.get_parameter_source(str(self.name))
+            if source is ParameterSource.ENVIRONMENT:
+                name = next(name for name in variables(self, ctx) if os.environ.get(name))
+                error.message += f" It is set in {name}."
+            elif source is ParameterSource.DEFAULT_MAP:
+                error.message += f" It is set in {FILE_NAME}."
+            raise
 
 
 class _WithExamples(click.Command):
@@ -71,17 +94,24 @@ class _WithExamples(click.Command):
         self.examples = tuple(examples)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the options by section."""
+        """List the options by section, those of every verb last."""
         sections: dict[str, list[tuple[str, str]]] = {}
+        elsewhere: dict[str, list[str]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
-            if record is not None and isinstance(param, click.Option):
-                section = getattr(param, "section", EVERYWHERE)
-                sections.setdefault(section, []).append(record)
-        everywhere = sections.pop(EVERYWHERE)
-        for section, records in [*sections.items(), (EVERYWHERE, everywhere)]:
-            with formatter.section(section if sections else "Options"):
+            if record is None or not isinstance(param, click.Option):
+                continue
+            if getattr(param, "details", ""):
+                elsewhere.setdefault(param.details, []).append(param.opts[0])
+            else:
+                sections.setdefault(getattr(param, "section", EVERYWHERE), []).append(record)
+        sections[EVERYWHERE] = sections.pop(EVERYWHERE)
+        for section, records in sections.items():
+            with formatter.section(section if len(sections) > 1 else "Options"):
                 formatter.write_dl(records)
+        for details, names in elsewhere.items():
+            with formatter.section(details):
+                formatter.write_text(", ".join(names))
         if isinstance(self, click.Group):
             self.format_commands(ctx, formatter)
 
@@ -93,34 +123,73 @@ class _WithExamples(click.Command):
 
 
 class Command(_WithExamples):
-    """A verb whose unset options are looked up in the environment and in `recsys.toml`."""
+    """Verb with settings from the environment and recsys.toml, and options that exclude others.
+
+    `one_of` are groups of parameters of which one at most may be given. A setting from outside the
+    command line gives way to another option of its group on the command line.
+    """
+
+    def __init__(
+        self, *args: Any, one_of: Sequence[tuple[str, ...]] = (), required: str = "", **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.one_of = tuple(one_of)
+        self.required = required
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments on top of the settings; errors say what would be right."""
+        """Parse the arguments on top of the settings; help needs none and shows none."""
+        if not ctx.resilient_parsing and set(args).isdisjoint(ctx.help_option_names):
+            ctx.default_map = defaults_of(ctx)
         try:
-            return self._parsed(ctx, args)
+            rest = super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            meant = f"-{error.option_name.lstrip('-')}"
+            if any(meant in param.opts for param in self.params):
+                error.possibilities = [meant]
+            raise
         except click.UsageError as error:
-            from recsys.cli.errors import explained
+            if error.message.startswith("Got unexpected extra argument"):
+                error.message += "; quote values that contain spaces."
+            raise
+        if self.one_of and not ctx.resilient_parsing:
+            self._choose_one(ctx)
+        return rest
 
-            raise explained(error, self) from error
-
-    def _parsed(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments; help needs no settings and shows none."""
-        wants_help = not set(args).isdisjoint(ctx.help_option_names)
-        if ctx.resilient_parsing or wants_help:
-            return super().parse_args(ctx, args)
-        from recsys.cli import config
-
-        settings = config.resolve(ctx)
-        ctx.default_map = {name: setting.value for name, setting in settings.items()}
-        try:
-            return super().parse_args(ctx, args)
-        except click.BadParameter as error:
-            raise config.with_source(error, ctx, settings) from error
+    def _choose_one(self, ctx: click.Context) -> None:
+        """Keep the one group of options that is given, the command line before settings."""
+        flags = {param.name: param for param in self.params}
+        given = [
+            [name for name in group if ctx.params[name] not in (None, (), False)]
+            for group in self.one_of
+        ]
+        typed = [
+            any(ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in names)
+            for names in given
+        ]
+        for names, is_typed in zip(given, typed, strict=True):
+            if any(typed) and not is_typed:
+                for name in names:
+                    ctx.params[name] = () if isinstance(ctx.params[name], tuple) else None
+                names.clear()
+        chosen = [names for names in given if names]
+        listed = [
+            " with ".join(
+                max(flags[name].opts, key=len)
+                if isinstance(flags[name], click.Option)
+                else str(flags[name].human_readable_name)
+                for name in group
+            )
+            for group in self.one_of
+        ]
+        choices = f"{', '.join(listed[:-1])} or {listed[-1]}"
+        if len(chosen) > 1:
+            raise click.UsageError(f"Give only one of {choices}.", ctx)
+        if self.required and not chosen:
+            raise click.UsageError(f"{self.required}: {choices}.", ctx)
 
 
 class Group(_WithExamples, click.Group):
-    """A group that imports a verb only when it is called, and suggests the verb that was meant."""
+    """Group that imports a verb only when it is called, and suggests the nearest verb."""
 
     command_class = Command
 
@@ -130,36 +199,39 @@ class Group(_WithExamples, click.Group):
         self.verbs = verbs or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names in the order of work, not of the alphabet."""
+        """Return the names in the order of work, not of the alphabet."""
         return [*self.verbs, *self.commands]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the verb `cmd_name`; None when there is no such verb."""
+        """Import the verb `cmd_name`; None if there is no such verb."""
         verb = self.verbs.get(cmd_name)
         return verb.load() if verb else super().get_command(ctx, cmd_name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the verb that `args` begin with, or suggest the one that was meant."""
-        name = args[0]
-        known = self.list_commands(ctx)
-        if name not in known and not name.startswith("-") and not ctx.resilient_parsing:
-            ctx.fail(f"No such command {name!r}.{_suggestion(name, known)}")
-        return super().resolve_command(ctx, args)
+        """Find the verb that `args` begin with, or suggest the nearest one."""
+        name, known = args[0], self.list_commands(ctx)
+        if name in known or name.startswith("-") or ctx.resilient_parsing:
+            return super().resolve_command(ctx, args)
+        if name == "help":
+            raise click.NoSuchCommand(name, f"No such command {name!r}. Did you mean '--help'?")
+        meant = ELSEWHERE.get(name, "")
+        possible = [meant] if meant.split(" ")[0] in known else known
+        error = click.NoSuchCommand(name, possibilities=possible, ctx=ctx)
+        if meant in possible:
+            error.possibilities = [meant]
+        elif not error.possibilities:
+            error.message += f" The commands are {', '.join(known)}."
+        raise error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the verbs with the help known beforehand."""
-        rows = [(name, self._short_help(name)) for name in self.list_commands(ctx)]
+        """List the verbs with their one-line help, without importing them."""
         with formatter.section("Commands"):
-            formatter.write_dl(rows)
+            formatter.write_dl([(n, self._short_help(n)) for n in self.list_commands(ctx)])
 
-    def shell_complete(
-        self, ctx: click.Context, incomplete: str
-    ) -> list[click.shell_completion.CompletionItem]:
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete verbs and the group's own options without importing a verb."""
-        from click.shell_completion import CompletionItem
-
         items = [
             CompletionItem(name, help=self._short_help(name))
             for name in self.list_commands(ctx)
@@ -170,15 +242,3 @@ class Group(_WithExamples, click.Group):
     def _short_help(self, name: str) -> str:
         verb = self.verbs.get(name)
         return verb.help if verb else self.commands[name].get_short_help_str(limit=100)
-
-
-def _suggestion(name: str, known: list[str]) -> str:
-    from difflib import get_close_matches
-
-    if name == "help":
-        return " Did you mean '--help'?"
-    meant = ELSEWHERE.get(name)
-    if meant is not None and meant.split()[0] in known:
-        return f" Did you mean {meant!r}?"
-    close = get_close_matches(name, known, n=1)
-    return f" Did you mean {close[0]!r}?" if close else f" The commands are {', '.join(known)}."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from typing import Any, NoReturn
 
 import click
 
-from recsys.cli import errors
+from recsys.cli import config, errors
 from recsys.cli.group import Group, State, Verb
 from recsys.cli.options import common_options
 
@@ -23,24 +22,21 @@ COMPLETION_VARIABLE = "_RECSYS_COMPLETE"
 VERBS = {
     "fit": Verb("recsys.cli.fit:fit", "Fit a model to ratings and save it."),
     "recommend": Verb("recsys.cli.recommend:recommend", "Recommend items to users."),
-    "similar": Verb(
-        "recsys.cli.similar:similar", "List the items most like an item, or users like a user."
-    ),
+    "similar": Verb("recsys.cli.similar:similar", "List similar items or similar users."),
     "predict": Verb("recsys.cli.predict:predict", "Predict the ratings of user-item pairs."),
-    "impute": Verb("recsys.cli.impute:impute", "Predict all the ratings that are missing."),
-    "explain": Verb("recsys.cli.explain:explain", "Show what a score is made of."),
+    "impute": Verb("recsys.cli.predict:impute", "Predict all missing ratings."),
+    "explain": Verb("recsys.cli.explain:explain", "Explain a score by the ratings behind it."),
     "update": Verb("recsys.cli.update:update", "Add new ratings to a model."),
-    "split": Verb(
-        "recsys.cli.split:split", "Split ratings into files to learn from and to test on."
-    ),
-    "evaluate": Verb("recsys.cli.evaluate:evaluate", "Compare models on held-out ratings."),
+    "split": Verb("recsys.cli.split:split", "Split ratings into training and test files."),
+    "evaluate": Verb("recsys.cli.evaluate:evaluate", "Evaluate models on held-out ratings."),
     "compare": Verb(
         "recsys.cli.evaluate:compare", "Test whether models differ on held-out ratings."
     ),
-    "tune": Verb("recsys.cli.tune:tune", "Find good parameters of a model."),
+    "tune": Verb("recsys.cli.tune:tune", "Search for better parameters of a model."),
+    "models": Verb("recsys.cli.models:models", "List models, or the parameters of a model."),
     "scree": Verb("recsys.cli.scree:scree", "Show the singular values of the ratings."),
-    "lsi": Verb("recsys.cli.lsi:lsi", "Find documents by meaning: latent semantic indexing."),
-    "data": Verb("recsys.cli.data:data", "Look into data files, and get sample data."),
+    "lsi": Verb("recsys.cli.lsi:lsi", "Search documents by latent semantic indexing."),
+    "data": Verb("recsys.cli.data:data", "Inspect ratings files, and copy sample data."),
     "info": Verb("recsys.cli.info:info", "Show versions and settings, or a saved model."),
     "completion": Verb("recsys.cli.completion:completion", "Print a shell completion script."),
 }
@@ -53,39 +49,30 @@ class _Root(Group):
         self, args: Sequence[str] | None = None, prog_name: str = "recsys", **extra: Any
     ) -> NoReturn:
         """Run the command line `args` and exit."""
-        sys.exit(self.run(args, **extra))
-
-    def run(self, args: Sequence[str] | None = None, **extra: Any) -> int:
-        """Run the command line `args`; the exit code."""
         words = sys.argv[1:] if args is None else list(args)
         state = State(words=tuple(words))
 
-        # Not click's own main: it answers a closed pipe and Ctrl-C in another way than ours.
+        # Not Click's own main, which treats a closed pipe and Ctrl-C differently.
         def command() -> None:
-            _complete_if_asked(self)
+            instruction = os.environ.get(COMPLETION_VARIABLE)
+            if instruction:
+                from click.shell_completion import shell_complete
+
+                code = shell_complete(self, {}, "recsys", COMPLETION_VARIABLE, instruction)
+                raise click.exceptions.Exit(code)
+            extra.setdefault("auto_envvar_prefix", config.PREFIX)
             with self.make_context("recsys", words, obj=state, **extra) as context:
                 self.invoke(context)
 
-        return errors.guarded(command, state)
-
-
-def _complete_if_asked(group: Group) -> None:
-    """Answer the completion script of a shell, and leave."""
-    instruction = os.environ.get(COMPLETION_VARIABLE)
-    if instruction:
-        from click.shell_completion import shell_complete
-
-        code = shell_complete(group, {}, "recsys", COMPLETION_VARIABLE, instruction)
-        raise click.exceptions.Exit(code)
+        sys.exit(errors.guarded(command, state))
 
 
 def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
-    if not value or ctx.resilient_parsing:
-        return
-    import recsys
+    if value and not ctx.resilient_parsing:
+        import recsys
 
-    click.echo(f"recsys {recsys.__version__}")
-    ctx.exit()
+        click.echo(f"recsys {recsys.__version__}")
+        ctx.exit()
 
 
 @click.group(
@@ -111,21 +98,15 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
 )
 @common_options
 def cli() -> None:
-    """Recommendations from a ratings file, and texts found by meaning.
+    """Recommendations from ratings, and search in documents by meaning.
 
-    Data go to standard output, everything else to standard error. Options may also be set in the
+    Data go to standard output, everything else to standard error. Options can also be set in the
     environment (RECSYS_THREADS=2, or RECSYS_FIT_THREADS=2 for one verb) and in recsys.toml in the
-    current directory; `recsys info` shows what is set and where.
+    current directory; `recsys info` shows which settings are in effect.
     """
 
 
 def main() -> NoReturn:
-    """Run the console script `recsys`.
-
-    A command is a short program: it collects garbage rarely and leaves without tearing the
-    interpreter down, which together save a third of the time of importing polars.
-    """
-    gc.set_threshold(200_000, 20, 100)
-    errors.clean_up_when_terminated()
-    code = cli.run()
-    os._exit(code)
+    """Run the console script `recsys`."""
+    errors.unwind_when_terminated()
+    cli.main()

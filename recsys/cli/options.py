@@ -1,4 +1,4 @@
-"""Bundles of options that several verbs share, each a decorator.
+"""Bundles of options that several verbs share.
 
 A bundle hands its verb one keyword argument instead of one per option: `@reader_options` gives
 `reader` (`ReaderOptions`), `@fit_options` gives `fitting` (`FitOptions`), `@output_options` gives
@@ -9,27 +9,32 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
 from recsys.cli.group import EVERYWHERE, Command, Option, State
-from recsys.cli.output import FORMATS, Output
-from recsys.cli.parameters import PARAMETERS, Parameter
+from recsys.cli.output import FORMATS, SUFFIXES, Output
+from recsys.models.registry import MODELS
 
 __all__ = [
-    "MODEL_NAMES",
+    "SHARE",
     "EngineOptions",
     "FitOptions",
+    "Given",
+    "ModelName",
     "ReaderOptions",
-    "bundle",
     "command",
     "common_options",
     "engine_options",
     "fit_options",
+    "fitting_options",
     "n_option",
+    "option",
     "output_options",
     "parameter_options",
     "reader_options",
@@ -38,85 +43,23 @@ __all__ = [
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
-Decorator = Callable[[F], F]
+Verb = Callable[..., Any]
+Given = tuple[tuple[str, str, Any], ...]
+"""Model (or "" for all), name and value of each parameter on the command line."""
 
-MODEL_NAMES = (
-    "als",
-    "bayes",
-    "bias",
-    "clusters",
-    "ease",
-    "implicit-als",
-    "implicit-bpr",
-    "implicit-knn",
-    "implicit-lmf",
-    "popular",
-    "random",
-    "softimpute",
-    "spectral",
-)
-DUPLICATES = ("last", "first", "mean", "sum", "error")
+SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
 
 
-@dataclass(frozen=True)
-class ReaderOptions:
-    """How a ratings file is to be read; None means that the reader finds out."""
-
-    user_col: str | None = None
-    item_col: str | None = None
-    rating_col: str | None = None
-    time_col: str | None = None
-    sep: str | None = None
-    encoding: str | None = None
-    duplicates: str = "last"
-    implicit: bool = False
-
-    def keywords(self) -> dict[str, Any]:
-        """Return the keywords of `recsys.readers.read_ratings`."""
-        renamed = {"user_col": "user", "item_col": "item", "rating_col": "rating"}
-        renamed["time_col"] = "timestamp"
-        return {renamed.get(name, name): value for name, value in asdict(self).items()}
+def option(*names: str, **settings: Any) -> Callable[[F], F]:
+    """Return a `click.option` that takes a `section` of the help."""
+    return click.option(*names, cls=Option, **settings)
 
 
-@dataclass(frozen=True)
-class EngineOptions:
-    """Where the work is done: on this machine, or on a Spark cluster."""
+def command(name: str, *, examples: Sequence[str], **settings: Any) -> Callable[[Verb], Command]:
+    """Return a decorator for a verb with the options of all verbs; its help ends in `examples`."""
 
-    engine: str = "local"
-    master: str | None = None
-    conf: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        """Refuse settings of Spark where it is not asked for."""
-        if not self.on_spark and (self.master is not None or self.conf):
-            raise click.UsageError("--master and --conf are for --engine spark; add it.")
-
-    @property
-    def on_spark(self) -> bool:
-        """Whether Spark does the work."""
-        return self.engine == "spark"
-
-
-@dataclass(frozen=True)
-class FitOptions:
-    """Which model is fitted and how; `parameters` holds those that were set."""
-
-    model: str | None
-    seed: int
-    threads: int | None
-    parameters: dict[str, Any]
-
-
-def option(*names: str, section: str = "Options", **settings: Any) -> Callable[[F], F]:
-    """Give a `click.option` that is listed under `section` in the help."""
-    return click.option(*names, cls=Option, section=section, **settings)
-
-
-def command(name: str, *, examples: Sequence[str]) -> Callable[[Callable[..., Any]], Command]:
-    """Make a verb with the options that all verbs have; `examples` are shown in its help."""
-
-    def decorate(function: Callable[..., Any]) -> Command:
-        verb = click.command(name=name, cls=Command, examples=examples)
+    def decorate(function: Verb) -> Command:
+        verb = click.command(name=name, cls=Command, examples=examples, **settings)
         return verb(common_options(function))
 
     return decorate
@@ -137,126 +80,262 @@ def common_options(function: F) -> F:
     return quiet(debug(function))
 
 
-def reader_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options on how to read ratings; the verb is given `reader`."""
-    section = "Reading"
-    options = [
-        option("--user-col", metavar="NAME", section=section, help="Column of the users."),
-        option("--item-col", metavar="NAME", section=section, help="Column of the items."),
-        option("--rating-col", metavar="NAME", section=section, help="Column of the ratings."),
-        option("--time-col", metavar="NAME", section=section, help="Column of the times."),
-        option("--sep", metavar="TEXT", section=section, help="What separates the columns."),
-        option("--encoding", metavar="NAME", section=section, help="Text encoding."),
-        option(
-            "--duplicates",
-            type=click.Choice(DUPLICATES),
-            default="last",
-            show_default=True,
-            section=section,
-            help="Which rating counts when a user rated an item more than once; by time if known.",
-        ),
-        option(
-            "--implicit",
-            is_flag=True,
-            section=section,
-            help="Ignore the rating column: a row says only that there was contact.",
-        ),
-    ]
-    return bundle(function, options, ReaderOptions, "reader")
+@dataclass(frozen=True)
+class ReaderOptions:
+    """How to read a ratings file; None leaves it to the reader."""
+
+    user_col: str | None = None
+    item_col: str | None = None
+    rating_col: str | None = None
+    timestamp_col: str | None = None
+    sep: str | None = None
+    encoding: str | None = None
+    duplicates: str = "last"
+    implicit: bool = False
+
+    def keywords(self) -> dict[str, Any]:
+        """Return the keywords of `recsys.readers.read_ratings`."""
+        return {name.removesuffix("_col"): value for name, value in vars(self).items()}
 
 
-def engine_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options on the engine; the verb is given `engine`."""
-    section = "Cluster"
-    options = [
-        option(
-            "--engine",
-            type=click.Choice(["local", "spark"]),
-            default="local",
-            show_default=True,
-            section=section,
-            help="Do the work on this machine, or on Apache Spark (the extra `spark`).",
-        ),
-        option(
-            "--master",
-            metavar="URL",
-            section=section,
-            help="Cluster: local[N], spark://HOST:PORT, yarn or k8s://URL; local[*] by default.",
-        ),
-        option(
-            "--conf",
-            metavar="K=V",
-            multiple=True,
-            section=section,
-            help="Setting of Spark; repeatable.",
-        ),
-    ]
-    return bundle(function, options, EngineOptions, "engine")
+def reader_options(function: Verb | None = None, *, details: str = "") -> Any:
+    """Add the options for reading ratings; the verb is given `reader`.
 
-
-def fit_options(
-    default: str | None, *, tuning: bool = True
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add the options on the model to fit; the verb is given `fitting`.
-
-    Without `default`, the model is chosen by the data; without `tuning`, only the model, the seed
-    and the threads can be set.
+    With `details`, the help only lists their names under that title.
     """
-    section = "Model" if tuning else "Fitting a data file"
-    chosen = "als for ratings, spectral for implicit data"
-    options = [
-        option(
-            "--model",
-            type=click.Choice(MODEL_NAMES),
-            default=default,
-            show_default=default or chosen,
-            section=section,
-            help="Model to fit.",
-        ),
-        seed_option(section),
-        threads_option(section),
-    ]
+    if function is None:
+        return functools.partial(reader_options, details=details)
+    shared: dict[str, Any] = {"section": "Reading", "details": details}
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def verb(*args: Any, model: Any, seed: int, threads: Any, **values: Any) -> Any:
-            parameters = values.pop("parameters", {})
-            values["fitting"] = FitOptions(model, seed, threads, parameters)
-            return function(*args, **values)
-
-        tuned = parameter_options(verb) if tuning else verb
-        return _decorated(tuned, options)
-
-    return decorate
-
-
-def parameter_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the parameters of all models; the verb is given `parameters`, a dict of those set."""
-
+    @option("--user-col", metavar="NAME", help="Column of the users.", **shared)
+    @option("--item-col", metavar="NAME", help="Column of the items.", **shared)
+    @option("--rating-col", metavar="NAME", help="Column of the ratings.", **shared)
+    @option("--timestamp-col", metavar="NAME", help="Column of the timestamps.", **shared)
+    @option("--sep", metavar="TEXT", help="Separator of the columns.", **shared)
+    @option("--encoding", metavar="NAME", help="Text encoding.", **shared)
+    @option(
+        "--duplicates",
+        type=click.Choice(("last", "first", "mean", "sum", "error")),
+        default="last",
+        show_default=True,
+        help="Rating kept of repeated user-item pairs; by timestamp, if known.",
+        **shared,
+    )
+    @option(
+        "--implicit",
+        is_flag=True,
+        help="Ignore the rating column and treat every row as implicit feedback.",
+        **shared,
+    )
     @functools.wraps(function)
     def verb(*args: Any, **values: Any) -> Any:
-        found = {each.name: values.pop(each.name) for each in PARAMETERS}
-        values["parameters"] = {name: value for name, value in found.items() if value is not None}
+        names = ReaderOptions.__dataclass_fields__
+        values["reader"] = ReaderOptions(**{name: values.pop(name) for name in names})
         return function(*args, **values)
 
-    return _decorated(verb, [_parameter_option(each) for each in PARAMETERS])
+    return verb
 
 
-def _parameter_option(parameter: Parameter) -> Decorator[Any]:
-    is_flag = parameter.type is click.BOOL
+@dataclass(frozen=True)
+class EngineOptions:
+    """Where to compute: on this machine, or on a Spark cluster."""
+
+    engine: str = "local"
+    master: str | None = None
+    conf: tuple[str, ...] = ()
+
+    @property
+    def on_spark(self) -> bool:
+        """Whether Spark does the work."""
+        return self.engine == "spark"
+
+
+def engine_options(function: Verb | None = None, *, details: str = "") -> Any:
+    """Add the options of the engine, above `output_options`; the verb is given `engine`."""
+    if function is None:
+        return functools.partial(engine_options, details=details)
+    section = "Cluster"
+
+    @option(
+        "--engine",
+        type=click.Choice(["local", "spark"]),
+        default="local",
+        show_default=True,
+        section=section,
+        help="Where to compute: here, or on Apache Spark (extra `spark`).",
+    )
+    @option(
+        "--master",
+        metavar="URL",
+        section=section,
+        details=details,
+        help="Spark master: local[N], spark://HOST:PORT, yarn or k8s://URL.",
+    )
+    @option(
+        "--conf",
+        metavar="K=V",
+        multiple=True,
+        section=section,
+        details=details,
+        help="Spark setting; repeatable.",
+    )
+    @functools.wraps(function)
+    def verb(*args: Any, engine: str, master: str | None, conf: Any, **values: Any) -> Any:
+        ctx = click.get_current_context()
+        sources = [ctx.get_parameter_source(name) for name in ("master", "conf")]
+        if engine != "spark" and ParameterSource.COMMANDLINE in sources:
+            raise click.UsageError("--master and --conf require --engine spark.")
+        return function(*args, engine=EngineOptions(engine, master, conf), **values)
+
+    return verb
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """Model to fit (None: chosen from the data), and its parameters on the command line."""
+
+    model: str | None
+    seed: int
+    threads: int | None
+    given: Given = ()
+
+
+class ModelName(click.Choice[str]):
+    """Name of a model, or `auto`: listed by `recsys models`, not in every help."""
+
+    def __init__(self) -> None:
+        super().__init__(["auto", *MODELS])
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """Return a short placeholder."""
+        return "NAME"
+
+
+class _ParameterType(click.ParamType[Any]):
+    """NAME=VALUE or MODEL.NAME=VALUE, with completion of names and choices."""
+
+    name = "parameter"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, tuple):
+            return value
+        name, equals, text = value.partition("=")
+        model, _, name = name.strip().rpartition(".")
+        if not (name and equals):
+            self.fail(f"takes NAME=VALUE, such as linked=true; got {value!r}.", param, ctx)
+        return model, name.replace("-", "_"), text.strip()
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        from recsys.models.registry import parameters
+
+        chosen = ctx.params.get("model") or ()
+        models = (chosen,) if isinstance(chosen, str) else chosen
+        found = {}
+        for model in [each for each in models if each in MODELS] or MODELS:
+            for each in parameters(model):
+                values = each.choices or (("true", "false") if each.type is bool else ("",))
+                is_named = incomplete.startswith(f"{each.name}=")
+                for text in values if is_named else ("",):
+                    found[f"{each.name}={text}"] = each.description
+        return [CompletionItem(k, help=v) for k, v in found.items() if k.startswith(incomplete)]
+
+
+def parameter_options(function: Verb) -> Verb:
+    """Add the parameters of models; the verb is given `given`."""
+    section = "Model"
+
+    @option(
+        "--factors",
+        metavar="K",
+        type=click.IntRange(min=1),
+        section=section,
+        help="Number of latent factors.",
+    )
+    @option(
+        "--regularization",
+        metavar="X",
+        type=click.FloatRange(min=0, min_open=True),
+        section=section,
+        help="Penalty on the size of the parameters.",
+    )
+    @option(
+        "--iterations",
+        metavar="N",
+        type=click.IntRange(min=1),
+        section=section,
+        help="Maximum number of iterations.",
+    )
+    @option(
+        "-p",
+        "--parameter",
+        metavar="NAME=VALUE",
+        multiple=True,
+        type=_ParameterType(),
+        section=section,
+        help="Other parameter (see `recsys models NAME`), for all models that have it or one: "
+        "als.linked=true; repeatable.",
+    )
+    @functools.wraps(function)
+    def verb(
+        *args: Any,
+        factors: Any,
+        regularization: Any,
+        iterations: Any,
+        parameter: Given,
+        **rest: Any,
+    ) -> Any:
+        named = {"factors": factors, "regularization": regularization, "iterations": iterations}
+        given = tuple(("", name, value) for name, value in named.items() if value is not None)
+        return function(*args, given=given + parameter, **rest)
+
+    return verb
+
+
+def fit_options(function: Verb) -> Verb:
+    """Add the options of the model to fit; the verb is given `fitting`."""
+
+    @_model_option("Model")
+    @parameter_options
+    @seed_option("Model")
+    @threads_option("Model")
+    @functools.wraps(function)
+    def verb(*args: Any, model: str, given: Given, seed: int, threads: Any, **rest: Any) -> Any:
+        name = None if model == "auto" else model
+        return function(*args, fitting=FitOptions(name, seed, threads, given), **rest)
+
+    return verb
+
+
+def fitting_options(function: Verb) -> Verb:
+    """Add the options of a model that is fitted to a data file and not saved; gives `fitting`."""
+    section = "Fitting a data file"
+
+    @_model_option(section)
+    @seed_option(section)
+    @threads_option(section)
+    @functools.wraps(function)
+    def verb(*args: Any, model: str, seed: int, threads: int | None, **rest: Any) -> Any:
+        name = None if model == "auto" else model
+        return function(*args, fitting=FitOptions(name, seed, threads), **rest)
+
+    return verb
+
+
+def _model_option(section: str) -> Callable[[F], F]:
     return option(
-        f"{parameter.option}/--no-{parameter.option[2:]}" if is_flag else parameter.option,
-        parameter.name,
-        metavar=parameter.metavar or None,
-        type=parameter.type,
-        default=None,
-        section="Parameters of the models",
-        help=parameter.full_help,
+        "--model",
+        type=ModelName(),
+        default="auto",
+        show_default="chosen from the data",
+        section=section,
+        help="Model to fit; `recsys models` lists them.",
     )
 
 
-def seed_option(section: str = "Options") -> Decorator[Any]:
-    """Add `--seed`: the same seed gives the same result."""
+def seed_option(section: str = "Options") -> Callable[[F], F]:
+    """Add `--seed`."""
     return option(
         "--seed",
         metavar="N",
@@ -264,11 +343,11 @@ def seed_option(section: str = "Options") -> Decorator[Any]:
         default=0,
         show_default=True,
         section=section,
-        help="Seed of everything random.",
+        help="Random seed.",
     )
 
 
-def threads_option(section: str = "Options") -> Decorator[Any]:
+def threads_option(section: str = "Options") -> Callable[[F], F]:
     """Add `--threads`."""
     return option(
         "--threads",
@@ -280,8 +359,8 @@ def threads_option(section: str = "Options") -> Decorator[Any]:
     )
 
 
-def n_option(what: str) -> Decorator[Any]:
-    """Add `-n`, the length of a list of `what`."""
+def n_option(counted: str) -> Callable[[F], F]:
+    """Add `-n`, the length of a list of `counted`."""
     return option(
         "-n",
         "n",
@@ -289,58 +368,53 @@ def n_option(what: str) -> Decorator[Any]:
         type=click.IntRange(min=1),
         default=10,
         show_default=True,
-        help=f"Number of {what}.",
+        help=f"Number of {counted}.",
     )
 
 
-def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--output`, `--format` and `--json`; the verb is given `output`."""
-    section = "Output"
-    options = [
-        option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            type=click.Path(),
-            section=section,
-            help="Write here instead of to standard output; the suffix tells the format.",
-        ),
-        option(
-            "--format",
-            type=click.Choice(FORMATS),
-            show_default="table on a terminal, csv in a pipe or file",
-            section=section,
-            help="Format of the data.",
-        ),
-        option("--json", is_flag=True, section=section, help="The same as --format json."),
-    ]
+def output_options(function: Verb) -> Verb:
+    """Add `--output`, `--format` and `--json`; the verb is given `output`.
 
+    A flag, or the suffix of `--output`, counts before a format that is set elsewhere.
+    """
+    section = "Output"
+
+    @option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        section=section,
+        help="Output file instead of standard output; its suffix sets the format.",
+    )
+    @option(
+        "--format",
+        metavar="FORMAT",
+        type=click.Choice(FORMATS),
+        show_default="table on a terminal",
+        section=section,
+        help="table, csv, tsv, json, jsonl or parquet.",
+    )
+    @option("--json", is_flag=True, section=section, help="Short for --format json.")
     @functools.wraps(function)
     def verb(*args: Any, output: str | None, format: str | None, json: bool, **rest: Any) -> Any:
-        if json and format not in (None, "json"):
-            raise click.UsageError(f"--json and --format {format} contradict each other.")
-        target = None if output in (None, "-") else Path(str(output))
-        destination = Output(path=target, format="json" if json else format)
+        source = click.get_current_context().get_parameter_source
+        typed = ["json"] if json and source("json") is ParameterSource.COMMANDLINE else []
+        if format and source("format") is ParameterSource.COMMANDLINE:
+            typed.append(format)
+        path = None if output in (None, "-") else Path(str(output))
+        suffix = SUFFIXES.get(path.suffix.lower()) if path else None
+        claims = set(typed)
+        if suffix and source("output") is ParameterSource.COMMANDLINE:
+            claims.add(suffix)
+        if typed and len(claims) > 1 and claims != {"json", "jsonl"}:
+            named = " and ".join(
+                [f"--format {each}" for each in typed] + ([str(path)] if path else [])
+            )
+            raise click.UsageError(f"{named} contradict each other; leave out one.")
+        settings = "json" if json else format
+        destination = Output(path, next(iter(typed), None) or suffix or settings)
+        if not getattr(rest.get("engine"), "on_spark", False):
+            destination.check()
         return function(*args, output=destination, **rest)
 
-    return _decorated(verb, options)
-
-
-def bundle(
-    function: Callable[..., Any], options: list[Decorator[Any]], kind: Any, name: str
-) -> Callable[..., Any]:
-    """Decorate `function` with `options`, whose values it is given as one dataclass `kind`."""
-    names = [field.name for field in fields(kind)]
-
-    @functools.wraps(function)
-    def verb(*args: Any, **values: Any) -> Any:
-        values[name] = kind(**{each: values.pop(each, None) for each in names})
-        return function(*args, **values)
-
-    return _decorated(verb, options)
-
-
-def _decorated(function: Callable[..., Any], options: list[Decorator[Any]]) -> Callable[..., Any]:
-    for each in reversed(options):
-        function = each(function)
-    return function
+    return verb

@@ -9,7 +9,7 @@ import math
 import os
 import shutil
 import sys
-from abc import ABC, abstractmethod
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -23,15 +23,25 @@ from recsys.cli.errors import CommandError
 
 if TYPE_CHECKING:
     import polars as pl
-    from rich.text import Text
 
-__all__ = ["FORMATS", "SCHEMA", "Facts", "Output", "Sink", "atomic_file", "render", "write_facts"]
+__all__ = [
+    "FORMATS",
+    "SCHEMA",
+    "SUFFIXES",
+    "Facts",
+    "Output",
+    "Sink",
+    "atomic_file",
+    "check_file",
+    "render",
+    "write_facts",
+]
 
 FORMATS = ("table", "csv", "tsv", "json", "jsonl", "parquet")
 SCHEMA = 1
 """Version of the JSON documents; it changes when a key changes its meaning or goes away."""
 
-_SUFFIXES = {
+SUFFIXES = {
     ".csv": "csv",
     ".tsv": "tsv",
     ".json": "json",
@@ -41,47 +51,72 @@ _SUFFIXES = {
 }
 
 
+def check_file(path: str | Path | None, option: str, suffixes: Iterable[str] = ()) -> None:
+    """Check that a file can be written at `path`, before any long computation.
+
+    Raises
+    ------
+    click.UsageError
+        If its suffix is none of `suffixes`.
+    CommandError
+        If it is a directory, or its directory does not exist.
+    """
+    if path is None:
+        return
+    path, allowed = Path(path), tuple(suffixes)
+    if allowed and path.suffix.lower() not in allowed:
+        raise click.UsageError(f"{option} must end in {' or '.join(allowed)}; got {path}.")
+    if path.is_dir():
+        raise CommandError(f"{path} is a directory; {option} needs the name of a file.")
+    if not path.parent.is_dir():
+        raise CommandError(f"Cannot write {path}: there is no directory {path.parent}.")
+
+
 @dataclass(frozen=True)
 class Output:
-    """Where the data go (None: standard output) and the format asked for, if any."""
+    """Destination of the data (None: standard output), and its format if one is requested."""
 
     path: Path | None = None
     format: str | None = None
 
-    def __post_init__(self) -> None:
-        """Refuse at once what cannot work, before any long computation."""
-        if self.resolved_format == "parquet" and self.path is None and _is_terminal():
-            raise click.UsageError(
-                "Parquet is no text for a terminal; add --output FILE or redirect the output."
-            )
-        if self.path is not None:
-            _check_target(self.path)
-
     @property
     def resolved_format(self) -> str:
-        """The format asked for, else the one of the file's suffix, else table or csv."""
+        """The requested format, else the one of the file's suffix, else table or csv."""
         if self.format is not None:
             return self.format
         if self.path is None:
             return "table" if _is_terminal() else "csv"
         suffix = self.path.suffix.lower()
-        if suffix not in _SUFFIXES:
+        if suffix not in SUFFIXES:
             raise click.UsageError(
-                f"The suffix of {str(self.path)!r} tells no format; use one of "
-                f"{', '.join(_SUFFIXES)}, or add --format."
+                f"Cannot infer the format from {str(self.path)!r}; use one of "
+                f"{', '.join(SUFFIXES)}, or add --format."
             )
-        return _SUFFIXES[suffix]
+        return SUFFIXES[suffix]
+
+    def check(self) -> None:
+        """Check format and destination before any long computation.
+
+        Raises
+        ------
+        click.UsageError
+            If Parquet would go to a terminal, or the suffix of the file is unknown.
+        CommandError
+            If no file can be written there.
+        """
+        if self.resolved_format == "parquet" and self.path is None and _is_terminal():
+            raise click.UsageError(
+                "Parquet cannot be shown on a terminal; add --output FILE or redirect the output."
+            )
+        check_file(self.path, "--output")
 
     @contextmanager
     def open(self, **head: Any) -> Iterator[Sink]:
-        """Give a sink for frames; `head` goes before the rows in a JSON document."""
-        with self._stream() as stream:
-            sink = _SINKS[self.resolved_format](stream, head, self._target())
-            try:
-                yield sink
-                sink.finish()
-            finally:
-                sink.discard()
+        """Yield a sink for frames; `head` precedes the rows in a JSON document."""
+        with self._stream() as stream, ExitStack() as held:
+            sink = _SINKS[self.resolved_format](stream, head, self.path, held)
+            yield sink
+            sink.finish()
 
     def write(
         self, frames: pl.DataFrame | Iterable[pl.DataFrame], *, remark: str = "", **head: Any
@@ -92,21 +127,24 @@ class Output:
         with self.open(**head) as sink:
             for frame in [frames] if isinstance(frames, pl.DataFrame) else frames:
                 sink.write(frame)
-            sink.remark(remark)
+            if remark and isinstance(sink, _Table):
+                sink.stream.write(f"{remark}\n".encode(errors="replace"))
 
-    def write_document(self, document: Mapping[str, Any], frame: pl.DataFrame) -> None:
-        """Write `document` where the format is JSON, and `frame`, its rows, elsewhere."""
-        if self.resolved_format != "json":
-            self.write(frame)
-            return
-        text = json.dumps({"schema": SCHEMA, **document}, ensure_ascii=False, indent=2)
-        with self._stream() as stream:
-            stream.write(f"{text}\n".encode())
-
-    def _target(self) -> Path | None:
-        """Return the file that is to be replaced, beside which there is room for its parts."""
-        in_place = self.path is None or _is_special(self.path)
-        return None if in_place or self.path is None else Path(os.path.realpath(self.path))
+    def write_document(
+        self,
+        document: Mapping[str, Any],
+        frame: pl.DataFrame,
+        table: pl.DataFrame | None = None,
+        remark: str = "",
+    ) -> None:
+        """Write `document` as JSON, `table` with `remark` as table, `frame` in other formats."""
+        form = self.resolved_format
+        if form == "json":
+            text = json.dumps({"schema": SCHEMA, **document}, ensure_ascii=False, indent=2)
+            with self._stream() as stream:
+                stream.write(f"{text}\n".encode())
+        else:
+            self.write(table if form == "table" and table is not None else frame, remark=remark)
 
     @contextmanager
     def _stream(self) -> Iterator[IO[bytes]]:
@@ -121,41 +159,38 @@ class Output:
         sys.stdout.buffer.flush()
 
 
-class Sink(ABC):
-    """What every format does: `write` each frame, then `finish`."""
+class Sink:
+    """Writer of one format: `write` each frame, then `finish`."""
 
-    def __init__(self, stream: IO[bytes], head: Mapping[str, Any], target: Path | None) -> None:
+    def __init__(
+        self, stream: IO[bytes], head: Mapping[str, Any], path: Path | None, held: ExitStack
+    ) -> None:
         self.stream = stream
-        self.target = target
         self.head = head
+        self.path = path
+        self.held = held
         self.is_first = True
 
     def write(self, frame: pl.DataFrame) -> None:
-        """Write a batch; the first one, even without rows, tells the columns."""
+        """Write a batch; the first one, even without rows, has the columns."""
         if self.is_first or len(frame):
-            self._write(frame)
+            self.stream.write(self.encoded(frame))
         self.is_first = False
         self.stream.flush()
 
-    @abstractmethod
-    def _write(self, frame: pl.DataFrame) -> None: ...
+    def encoded(self, frame: pl.DataFrame) -> bytes:
+        """Return the bytes of a batch."""
+        raise NotImplementedError
 
-    def remark(self, text: str) -> None:  # noqa: B027
-        """Write a line for people, where the format has room for one."""
-
-    def finish(self) -> None:  # noqa: B027
-        """Write what comes after the last batch."""
-
-    def discard(self) -> None:  # noqa: B027
-        """Let go of what is held outside the stream."""
+    def finish(self) -> None:
+        """Write what follows the last batch."""
 
 
 class _Csv(Sink):
     separator = ","
 
-    def _write(self, frame: pl.DataFrame) -> None:
-        text = frame.write_csv(include_header=self.is_first, separator=self.separator)
-        self.stream.write(text.encode())
+    def encoded(self, frame: pl.DataFrame) -> bytes:
+        return frame.write_csv(include_header=self.is_first, separator=self.separator).encode()
 
 
 class _Tsv(_Csv):
@@ -163,8 +198,8 @@ class _Tsv(_Csv):
 
 
 class _JsonLines(Sink):
-    def _write(self, frame: pl.DataFrame) -> None:
-        self.stream.write(frame.write_ndjson().encode())
+    def encoded(self, frame: pl.DataFrame) -> bytes:
+        return frame.write_ndjson().encode()
 
 
 class _Json(Sink):
@@ -172,14 +207,14 @@ class _Json(Sink):
 
     has_rows = False
 
-    def _write(self, frame: pl.DataFrame) -> None:
+    def encoded(self, frame: pl.DataFrame) -> bytes:
         if not len(frame):
-            return
-        # Not splitlines, which also ends a line at what may stand in a title, such as U+2028.
+            return b""
+        # Not splitlines, which also splits at characters of titles, such as U+2028.
         rows = frame.write_ndjson().rstrip("\n").replace("\n", ",\n")
         separator = ",\n" if self.has_rows else self._opening()
-        self.stream.write(f"{separator}{rows}".encode())
         self.has_rows = True
+        return f"{separator}{rows}".encode()
 
     def _opening(self) -> str:
         head = json.dumps({"schema": SCHEMA, **self.head}, ensure_ascii=False)
@@ -193,52 +228,37 @@ class _Json(Sink):
 class _Parquet(Sink):
     """Batches are kept as Parquet files and joined by the streaming engine at the end."""
 
-    def __init__(self, stream: IO[bytes], head: Mapping[str, Any], target: Path | None) -> None:
-        super().__init__(stream, head, target)
-        self.held = ExitStack()
-        self.parts = self.held.enter_context(_workplace(target))
-        self.n_parts = 0
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        if self.path is None or _is_special(self.path):
+            folder = tempfile.TemporaryDirectory(prefix="recsys-")
+            self.folder = Path(self.held.enter_context(folder))
+        else:  # next to the file, where room is needed anyway
+            target = Path(os.path.realpath(self.path))
+            self.folder = self.held.enter_context(unfinished_directory(target))
+        self.parts: list[Path] = []
 
-    def _write(self, frame: pl.DataFrame) -> None:
-        frame.write_parquet(self.parts / f"{self.n_parts:06}.parquet")
-        self.n_parts += 1
+    def encoded(self, frame: pl.DataFrame) -> bytes:
+        self.parts.append(self.folder / f"{len(self.parts):06}.parquet")
+        frame.write_parquet(self.parts[-1])
+        return b""
 
     def finish(self) -> None:
         import polars as pl
 
-        if self.n_parts != 1:
-            parts = [self.parts / f"{i:06}.parquet" for i in range(self.n_parts)]
-            pl.scan_parquet(parts).sink_parquet(self.parts / "joined.parquet")
-        whole = self.parts / ("000000.parquet" if self.n_parts == 1 else "joined.parquet")
+        whole = self.parts[0]
+        if len(self.parts) > 1:
+            whole = self.folder / "joined.parquet"
+            pl.scan_parquet(self.parts).sink_parquet(whole)
         with whole.open("rb") as source:
             shutil.copyfileobj(source, self.stream)
-
-    def discard(self) -> None:
-        self.held.close()
-
-
-@contextmanager
-def _workplace(target: Path | None) -> Iterator[Path]:
-    """Yield a directory for parts of `target`: beside it, where room is needed anyway."""
-    if target is not None:
-        with unfinished_directory(target) as folder:
-            yield folder
-        return
-    import tempfile
-
-    with tempfile.TemporaryDirectory(prefix="recsys-") as name:
-        yield Path(name)
 
 
 class _Table(Sink):
     """A table for people, as wide as the terminal."""
 
-    def _write(self, frame: pl.DataFrame) -> None:
-        self.stream.write(render(frame).encode(errors="replace"))
-
-    def remark(self, text: str) -> None:
-        if text:
-            self.stream.write(f"{text}\n".encode(errors="replace"))
+    def encoded(self, frame: pl.DataFrame) -> bytes:
+        return render(frame).encode(errors="replace")
 
 
 _SINKS: dict[str, type[Sink]] = {
@@ -255,47 +275,40 @@ def _is_terminal() -> bool:
     return sys.stdout is not None and sys.stdout.isatty()
 
 
-def _check_target(path: Path) -> None:
-    if path.is_dir():
-        raise CommandError(f"{path} is a directory; --output needs the name of a file.")
-    if not path.parent.is_dir():
-        raise CommandError(f"Cannot write {path}: there is no directory {path.parent}.")
-
-
 def _is_special(path: Path) -> bool:
     """Whether `path` is a device or a named pipe, which is written to and not replaced."""
     return path.exists() and not path.is_file()
 
 
 @contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """Let an error say what could not be written, not what it is called until it is whole."""
+def atomic_file(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file next to `path` that replaces it at the end, or is removed on any error."""
+    if _is_special(path):
+        with path.open("wb") as stream:
+            yield stream
+        return
+    target = Path(os.path.realpath(path))
     try:
-        yield
-    except OSError as error:
+        with unfinished_file(target) as (beside, stream):
+            yield stream
+            stream.close()  # raises, if the disk is full, before it is renamed
+            if target.exists():
+                shutil.copymode(target, beside)
+            beside.replace(target)
+    except OSError as error:  # name the file, not its temporary name
         is_hidden = Path(error.filename or "").name.startswith(f".{path.name}.")
         if is_hidden or error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
             error.filename, error.filename2 = str(path), None
         raise
 
 
-@contextmanager
-def atomic_file(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file beside `path` that takes its place at the end, or goes away on any error."""
-    if _is_special(path):
-        with path.open("wb") as stream:
-            yield stream
-        return
-    target = Path(os.path.realpath(path))
-    with _named(path), unfinished_file(target) as (beside, stream):
-        yield stream
-        stream.close()  # what cannot be written is said here, before it is renamed
-        if target.exists():
-            shutil.copymode(target, beside)
-        beside.replace(target)
+# Characters that move the cursor, break a line or turn the direction of the text around.
+_CONTROLS = [*range(32), *range(127, 160), 0x61C, 0x200E, 0x200F]
+_CONTROLS += [0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
+_PLAIN = dict.fromkeys(_CONTROLS, "\ufffd")
 
 
-_CONTROL = dict.fromkeys([*range(32), *range(127, 160)], "\ufffd")
+_WRAPPED = ("description", "use")  # columns that are read in full
 
 
 def render(frame: pl.DataFrame) -> str:
@@ -303,51 +316,36 @@ def render(frame: pl.DataFrame) -> str:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
     columns = []
     for series in frame.get_columns():
         numeric = series.dtype.is_numeric()
-        table.add_column(
-            series.name,
-            justify="right" if numeric else "left",
-            no_wrap=numeric,  # texts make room for numbers
-        )
-        columns.append(_cells(series))
+        # Texts make room for numbers.
+        table.add_column(series.name, justify="right" if numeric else "left", no_wrap=numeric)
+        wraps = series.name in _WRAPPED
+        overflow: Any = "fold" if wraps else "ellipsis"
+        columns.append([Text(c, no_wrap=not wraps, overflow=overflow) for c in _cells(series)])
     for row in zip(*columns, strict=True):
         table.add_row(*row)
     page = io.StringIO()
     width = shutil.get_terminal_size((80, 24)).columns
     Console(file=page, width=width, color_system=None, legacy_windows=False).print(table)
-    return "".join(f"{line.rstrip()}\n" for line in page.getvalue().splitlines())
+    return "".join(f"{line.rstrip()}\n" for line in page.getvalue().rstrip("\n").split("\n"))
 
 
-def _cells(series: pl.Series) -> list[Text]:
-    from rich.text import Text
-
+def _cells(series: pl.Series) -> list[str]:
+    """Return the texts of a column; of floats, about four digits of the largest."""
     values = series.to_list()
-    if series.dtype.is_float():
-        decimals = _decimals(values)
-        return [Text(_number(value, decimals)) for value in values]
-    return [Text(_plain(value), no_wrap=True, overflow="ellipsis") for value in values]
-
-
-def _decimals(values: list[float | None]) -> int:
-    """No decimals for whole numbers, else as many as keep four digits or so of the largest."""
+    if not series.dtype.is_float():
+        return ["" if value is None else str(value).translate(_PLAIN) for value in values]
     finite = [value for value in values if value is not None and math.isfinite(value)]
-    if all(value == round(value) for value in finite):
-        return 0
-    largest = max(map(abs, finite))
-    return 1 if largest >= 1000 else 2 if largest >= 100 else 4
-
-
-def _number(value: float | None, decimals: int) -> str:
-    return "-" if value is None or math.isnan(value) else f"{value:.{decimals}f}"
-
-
-def _plain(value: Any) -> str:
-    """Text in which nothing moves the cursor of the terminal."""
-    return "" if value is None else str(value).translate(_CONTROL)
+    decimals = 0
+    if any(value != round(value) for value in finite):
+        largest = max(map(abs, finite))
+        decimals = 1 if largest >= 1000 else 2 if largest >= 100 else 4
+    return ["-" if v is None or math.isnan(v) else f"{v:.{decimals}f}" for v in values]
 
 
 Facts = Mapping[str, Mapping[str, Any]]
@@ -358,32 +356,24 @@ def write_facts(facts: Facts, output: Output, document: Mapping[str, Any] | None
     """Write `facts` as rows section, name, value, or `document` (else the facts) as JSON."""
     import polars as pl
 
-    rows = list(_rows(facts, with_all_sections=output.resolved_format != "table"))
-    frame = pl.DataFrame(
-        rows, schema=dict.fromkeys(("section", "name", "value"), pl.String), orient="row"
-    )
-    output.write_document(document or facts, frame)
-
-
-def _rows(facts: Facts, *, with_all_sections: bool) -> Iterator[tuple[str, str, str]]:
-    """Yield the rows; a table for people names a section once."""
-    for section, values in facts.items():
-        for position, (name, value) in enumerate(values.items()):
-            shown = section if with_all_sections or position == 0 else ""
-            yield shown, str(name), _text(value)
+    columns = dict.fromkeys(("section", "name", "value"), pl.String)
+    is_table = output.resolved_format == "table"  # which names a section once
+    rows = [
+        ("" if is_table and place else section, str(name), _text(value))
+        for section, values in facts.items()
+        for place, (name, value) in enumerate(values.items())
+    ]
+    output.write_document(document or facts, pl.DataFrame(rows, schema=columns, orient="row"))
 
 
 def _text(value: Any) -> str:
+    """Return a fact as people read it: 12,345 rather than 12345, yes rather than True."""
     if value is None:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    return _fact_number(value) if isinstance(value, float) else str(value)
-
-
-def _fact_number(value: float) -> str:
-    if value == round(value):
+    if isinstance(value, int) or (isinstance(value, float) and value == round(value, 0)):
         return f"{value:,.0f}"
-    return f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.4g}"
+    if isinstance(value, float):
+        return f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return str(value)

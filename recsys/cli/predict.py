@@ -1,7 +1,8 @@
-"""`recsys predict`: the ratings that pairs of a user and an item would have."""
+"""`recsys predict` and `recsys impute`: ratings of given pairs, and of all missing ones."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import click
@@ -10,25 +11,21 @@ from recsys.cli.options import (
     FitOptions,
     ReaderOptions,
     command,
-    fit_options,
+    fitting_options,
     option,
     output_options,
     reader_options,
 )
 from recsys.cli.output import Output
+from recsys.cli.progress import Activity
 from recsys.errors import UnknownIdError
 
 if TYPE_CHECKING:
-    import polars as pl
+    from recsys.recommender import ColdPair
 
-    from recsys.recommender import ColdPair, Recommender
+__all__ = ["impute", "predict"]
 
-__all__ = ["predict"]
-
-_HINT = (
-    "Hint: with --cold-start bias, unknown users and items count as average ones; with "
-    "--cold-start popular, the mean rating of the item is predicted."
-)
+_HINT = "Hint: --cold-start bias predicts pairs with unknown users or items as well."
 
 
 @command(
@@ -39,24 +36,20 @@ _HINT = (
         "recsys predict ratings.csv - --json",
     ],
 )
-@click.argument("source", metavar="MODEL|RATINGS", type=click.Path())
-@click.argument("pairs", type=click.Path(allow_dash=True))
+@click.argument("source", metavar="MODEL|RATINGS")
+@click.argument("pairs")
 @option(
     "--cold-start",
     type=click.Choice(["error", "bias", "popular"]),
     default="error",
     show_default=True,
-    help="What pairs with an unknown user or item get: an error, the mean plus what bias is "
-    "known, or the mean rating of the item.",
+    help="Prediction for unknown users or items: an error, the mean plus known biases, or the "
+    "mean rating of the item.",
 )
-@option(
-    "--std",
-    is_flag=True,
-    help="Add the standard deviation of each prediction, for models that know it.",
-)
+@option("--std", is_flag=True, help="Add standard deviations, for models that have them.")
 @output_options
-@fit_options(default=None, tuning=False)
-@reader_options
+@fitting_options
+@reader_options(details="As in `recsys fit --help`")
 def predict(
     source: str,
     pairs: str,
@@ -68,18 +61,20 @@ def predict(
 ) -> None:
     """Predict the ratings of user-item pairs.
 
-    Takes a saved model, or a file of ratings, to which a model is fitted for this once. PAIRS is
-    any file that ratings could be read from, with a user and an item column; the options on
-    reading apply to PAIRS if the other file is a model. The rows keep their order; the columns are
-    user, item, prediction, and std if asked for. Predictions lie within the range of the training
-    ratings.
+    Takes a saved model, or ratings to fit a model to. PAIRS is a file like those of ratings, with a
+    user and an item column; the reading options apply to PAIRS if the other file is a model. The
+    rows keep their order; the columns are user, item, prediction, and std if requested. Predictions
+    are within the range of the training ratings.
     """
-    from recsys.cli.inputs import is_model, load_pairs, open_recommender
+    from recsys.cli.inputs import is_model, load_pairs, note_unknown, open_recommender
 
     recommender = open_recommender(source, reader, fitting)
-    frame = load_pairs(pairs, reader if is_model(source) else None)
+    frame = load_pairs(pairs, reader if is_model(source) else ReaderOptions())
     if cold_start != "error":
-        _note_unknown(recommender, frame, cold_start)
+        answers = {"bias": "they get the known biases", "popular": "they get the items' means"}
+        for ids in (recommender.ratings.users, recommender.ratings.items):
+            listed = frame[ids.kind].unique(maintain_order=True).to_list()
+            note_unknown(listed, ids, answers[cold_start])
     try:
         predictions = recommender.predict(frame, cold_start=cold_start, std=std)
     except UnknownIdError as error:
@@ -88,11 +83,48 @@ def predict(
     output.write(predictions, command="predict", model=recommender.model.name)
 
 
-def _note_unknown(recommender: Recommender, frame: pl.DataFrame, cold_start: str) -> None:
-    """Say which users and items are unknown, and what is predicted for them."""
-    from recsys.readers.id_lists import note_unknown
+@command(
+    "impute",
+    examples=[
+        "recsys impute model --output ratings.parquet",
+        "recsys impute ratings.csv --users users.txt --items items.txt --all-pairs",
+    ],
+)
+@click.argument("source", metavar="MODEL|RATINGS")
+@option("--users", metavar="FILE", help="File of users to predict for.")
+@option("--items", metavar="FILE", help="File of items to predict for.")
+@option(
+    "--missing-only/--all-pairs",
+    default=True,
+    show_default=True,
+    help="Leave out pairs that are rated, or include them.",
+)
+@output_options
+@fitting_options
+@reader_options(details="As in `recsys fit --help`")
+def impute(
+    source: str,
+    users: str | None,
+    items: str | None,
+    missing_only: bool,
+    output: Output,
+    fitting: FitOptions,
+    reader: ReaderOptions,
+) -> None:
+    """Predict all missing ratings.
 
-    what = "they get the known biases" if cold_start == "bias" else "they get the items' means"
-    for ids in (recommender.ratings.users, recommender.ratings.items):
-        listed = frame[ids.kind].unique(maintain_order=True).to_list()
-        note_unknown(listed, ids.find(listed), what)
+    Takes a saved model, or ratings to fit a model to. The columns are user, item, prediction, user
+    by user, within the range of the training ratings. Rows are written as they are computed, so
+    memory does not grow with their number.
+    """
+    from recsys.cli.inputs import known_ids, open_recommender
+
+    recommender = open_recommender(source, reader, fitting)
+    ratings = recommender.ratings
+    blocks = recommender.impute(
+        None if users is None else known_ids(users, ratings.users),
+        None if items is None else known_ids(items, ratings.items),
+        missing_only=missing_only,
+    )
+    with nullcontext() if output.path is None else Activity("Imputing"):
+        output.write(blocks, command="impute", model=recommender.model.name)

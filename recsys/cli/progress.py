@@ -1,4 +1,4 @@
-"""What is said on standard error while a verb works: notes, and a bar when it takes long."""
+"""Messages on standard error: notes, and a progress bar for long work."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from recsys.cli.group import State
 if TYPE_CHECKING:
     from recsys.models.base import Step
 
-__all__ = ["Activity", "note"]
+__all__ = ["Activity", "describe", "note"]
 
 PATIENCE = 1.0
 """Seconds of silence before a bar appears."""
 
 
 def note(message: str) -> None:
-    """Say one line on standard error, unless `--quiet`."""
+    """Print one line on standard error, unless `--quiet`."""
     if not _state().quiet:
         click.echo(message, err=True)
 
 
 class Activity:
-    """A bar for one piece of work, shown on a terminal when the work lasts over a second.
+    """Progress bar, shown on a terminal if the work lasts over a second.
 
-    Used as a context manager; `step` is what `fit` calls after each sweep. rich is imported only
-    when the bar appears.
+    A context manager; `fit` calls its `step` after each iteration. rich is imported only when the
+    bar appears.
     """
 
     def __init__(self, title: str) -> None:
         self.title = title
         self._last: Step | None = None
-        self._said = ""
+        self._remark = ""
         self._bar: Any = None
         self._task: Any = None
         self._lock = threading.Lock()
@@ -44,7 +44,7 @@ class Activity:
         self._timer: threading.Timer | None = None
 
     def __enter__(self) -> Self:
-        if _is_terminal() and not _state().quiet:
+        if sys.stderr is not None and sys.stderr.isatty() and not _state().quiet:
             self._timer = threading.Timer(PATIENCE, self._show)
             self._timer.daemon = True
             self._timer.start()
@@ -70,9 +70,9 @@ class Activity:
             self._update()
 
     def say(self, message: str) -> None:
-        """Show how far work is whose end is not known."""
+        """Show the progress of work of unknown length."""
         with self._lock:
-            self._said = message
+            self._remark = message
             self._update()
 
     def _show(self) -> None:
@@ -99,7 +99,7 @@ class Activity:
         if self._bar is None:
             return
         if self._last is None:
-            self._bar.update(self._task, note=self._said)
+            self._bar.update(self._task, note=self._remark)
             return
         self._bar.update(
             self._task,
@@ -111,17 +111,13 @@ class Activity:
 
 
 def describe(step: Step) -> str:
-    """Put a sweep in words: "sweep 3/15, training RMSE 0.7312, held-out RMSE 0.8725"."""
+    """Describe an iteration: "sweep 3/15, training RMSE 0.7312, held-out RMSE 0.8725"."""
     parts = [f"sweep {step.step}/{step.total}"]
     if step.train_rmse is not None:
         parts.append(f"training RMSE {step.train_rmse:.4f}")
     if step.validation_rmse is not None:
         parts.append(f"held-out RMSE {step.validation_rmse:.4f}")
     return ", ".join(parts)
-
-
-def _is_terminal() -> bool:
-    return sys.stderr is not None and sys.stderr.isatty()
 
 
 def _state() -> State:

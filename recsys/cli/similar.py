@@ -1,4 +1,4 @@
-"""`recsys similar`: the items most like an item, or the users most like a user."""
+"""`recsys similar`: similar items, or similar users."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from recsys.cli.options import (
     FitOptions,
     ReaderOptions,
     command,
-    fit_options,
+    fitting_options,
     n_option,
     option,
     output_options,
@@ -27,20 +27,19 @@ __all__ = ["similar"]
         'recsys similar model --title "shawshank" -n 5',
         "recsys similar model --user 42",
     ],
+    one_of=[("item", "title"), ("user",)],
+    required="Choose items or users",
 )
-@click.argument("source", metavar="MODEL|RATINGS", type=click.Path(allow_dash=True))
+@click.argument("source", metavar="MODEL|RATINGS")
 @option("--item", "-i", metavar="ID", multiple=True, help="Item to compare with; repeatable.")
 @option(
-    "--title",
-    metavar="TEXT",
-    multiple=True,
-    help="Title of the item, or a part that no other title has; repeatable.",
+    "--title", metavar="TEXT", multiple=True, help="Title of the item, or part of it; repeatable."
 )
 @option("--user", "-u", metavar="ID", multiple=True, help="User to compare with; repeatable.")
-@n_option("similar items (or users) for each")
+@n_option("similar items or users for each")
 @output_options
-@fit_options(default=None, tuning=False)
-@reader_options
+@fitting_options
+@reader_options(details="As in `recsys fit --help`")
 def similar(
     source: str,
     item: tuple[str, ...],
@@ -51,28 +50,23 @@ def similar(
     fitting: FitOptions,
     reader: ReaderOptions,
 ) -> None:
-    """List the items most like an item, or users like a user.
+    """List similar items or similar users.
 
-    Takes a saved model, or a file of ratings, to which a model is fitted for this once. The score
-    is the cosine of the two vectors, damped where the similar one has few ratings; the columns are
-    item (or user), similar, rank, score, and title (of the similar item) where titles are known.
+    Takes a saved model, or ratings to fit a model to. The score is the cosine similarity of the two
+    vectors, damped for items and users with few ratings. The columns are item (or user), similar,
+    rank, score, and title (of the similar item) if titles are known.
     """
     from recsys.cli.inputs import find_title, open_recommender
 
-    if not item and not title and not user:
-        raise click.UsageError("Say which item or user: --item ID, --title TEXT or --user ID.")
-    if user and (item or title):
-        raise click.UsageError("Only one of users and items can be asked for.")
     recommender = open_recommender(source, reader, fitting)
     if user:
         frame = recommender.similar_users(user, n)
-        output.write(frame, command="similar", model=recommender.model.name, n=n)
-        return
-    items = [*item, *(find_title(recommender.ratings, text) for text in title)]
-    try:
-        frame = recommender.similar_items(items, n)
-    except UnknownIdError as error:
-        if recommender.ratings.titles is not None:
-            error.add_note("Hint: --title finds an item by its title or a part of it.")
-        raise
+    else:
+        items = [*item, *(find_title(recommender.ratings, text) for text in title)]
+        try:
+            frame = recommender.similar_items(items, n)
+        except UnknownIdError as error:
+            if recommender.ratings.titles is not None:
+                error.add_note("Hint: --title finds an item by its title or part of it.")
+            raise
     output.write(frame, command="similar", model=recommender.model.name, n=n)

@@ -38,6 +38,13 @@ def fit_on_spark(
             "spark.executor.cores by --conf."
         )
     from recsys import spark
+    from recsys.cli.inputs import parameters_for
+
+    # Without a model's name, the data decide between these two.
+    models = [fitting.model] if fitting.model else ["als", "implicit-als"]
+    parameters: dict[str, Any] = {}
+    for found in parameters_for(models, fitting, shared=False).values():
+        parameters |= found
 
     def say_step(step: Step) -> None:
         note(describe(step))
@@ -56,7 +63,7 @@ def fit_on_spark(
             on_step=say_step,
             say=activity.say,
             random_state=fitting.seed,
-            **fitting.parameters,
+            **parameters,
         )
     counts = result.training
     size = (
@@ -173,7 +180,7 @@ def _request(reader: ReaderOptions) -> Request:
         user=reader.user_col,
         item=reader.item_col,
         rating=reader.rating_col,
-        timestamp=reader.time_col,
+        timestamp=reader.timestamp_col,
         sep=reader.sep,
         encoding=reader.encoding,
         implicit=reader.implicit,

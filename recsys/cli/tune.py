@@ -1,17 +1,18 @@
-"""recsys tune: a search for better parameters."""
+"""`recsys tune`: a search for better parameters."""
 
 from __future__ import annotations
 
 import functools
 import itertools
 import shlex
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from recsys.cli.options import (
+    SHARE,
     FitOptions,
     ReaderOptions,
     command,
@@ -21,15 +22,8 @@ from recsys.cli.options import (
     reader_options,
 )
 from recsys.cli.output import Output
-from recsys.cli.parameters import PARAMETERS, check_applicable
 from recsys.cli.progress import Activity, note
-from recsys.cli.split import (
-    SplitOptions,
-    check_split_options,
-    load_splits,
-    make_splits,
-    split_options,
-)
+from recsys.cli.split import SplitOptions, load_splits, make_splits, split_options
 from recsys.errors import DataError
 from recsys.messages import counted
 
@@ -41,9 +35,12 @@ if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
     from recsys.evaluation import Split
     from recsys.evaluation.tuning import Trial, Tuning
-    from recsys.models.base import Range, Step
+    from recsys.models.base import Step
+    from recsys.models.parameters import Range
 
 __all__ = ["commands_with", "tune"]
+
+_OPTIONS = ("factors", "regularization", "iterations")
 
 
 @command(
@@ -54,21 +51,23 @@ __all__ = ["commands_with", "tune"]
         "recsys tune ratings.csv --model als --factors 64 --range regularization=0.5:5:log",
         "recsys tune --train train.csv --model bias --sampler grid",
     ],
+    one_of=[("ratings",), ("train",)],
+    required="Choose the data",
 )
-@click.argument("ratings", required=False, type=click.Path(allow_dash=True))
-@option("--train", metavar="FILE", type=click.Path(), help="Ratings to tune on, all of them.")
+@click.argument("ratings", required=False)
+@option("--train", metavar="FILE", help="Training ratings, all of which are used.")
 @option(
     "--validation-fraction",
     metavar="FRACTION",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    type=SHARE,
     show_default="0.1",
-    help="Share of the training ratings (users: of the users) on which trials are measured.",
+    help="Share of the training ratings (users: of the users) to validate trials on.",
 )
 @option(
     "--metric",
     metavar="METRIC",
     show_default="rmse for ratings, ndcg@10 for implicit data",
-    help="rmse, mae, or ndcg, recall, precision, hit_rate, map or mrr with @N.",
+    help="Metric to improve: rmse, mae, or a ranking metric with @N.",
 )
 @option(
     "--trials",
@@ -82,32 +81,27 @@ __all__ = ["commands_with", "tune"]
     "--timeout",
     metavar="SECONDS",
     type=click.FloatRange(min=0),
-    help="Stop after this time, at the earliest after the first trial.",
+    help="Time limit; the first trial always ends.",
 )
 @option(
     "--sampler",
     type=click.Choice(("tpe", "random", "grid")),
     default="tpe",
     show_default=True,
-    help="How the next trial is chosen: from the trials so far, at random, or from a grid.",
+    help="Search: guided by earlier trials, random, or on a grid.",
 )
 @option(
     "--range",
     "ranges",
     metavar="NAME=LOW:HIGH[:log]",
     multiple=True,
-    help="Range of a parameter in place of the model's own; repeatable.",
+    help="Range of a parameter instead of the model's own; repeatable.",
 )
-@option(
-    "--study",
-    metavar="DIR",
-    type=click.Path(),
-    help="Keep the trials here: the same command goes on where an interrupted one ended.",
-)
-@fit_options(default=None)
+@option("--study", metavar="PATH", help="Storage of the trials, to continue an interrupted search.")
+@fit_options
 @split_options
 @output_options
-@reader_options
+@reader_options(details="As in `recsys fit --help`")
 def tune(
     ratings: str | None,
     train: str | None,
@@ -123,33 +117,34 @@ def tune(
     output: Output,
     reader: ReaderOptions,
 ) -> None:
-    """Find good parameters of a model.
+    """Search for better parameters of a model.
 
-    Takes RATINGS, of which a test part is set aside and never looked at, the one on which `recsys
-    evaluate` tests with the same options; or --train. Of the training ratings, a part of the same
-    kind (the newest ones, say) is held out, and each trial fits the model to the rest with other
-    parameters. A parameter that is given, such as --factors 64, is not tuned. Prints the chosen
-    parameters, and the commands that fit a model with them and measure it on the test part.
+    Takes RATINGS, whose test ratings are set aside and never used (those that `recsys evaluate`
+    holds out with the same options); or --train. Validation ratings of the same kind are held out
+    of the training ratings, and each trial fits the model to the rest with other parameters. A
+    given parameter, such as --factors 64, is not tuned. Prints the best parameters, and the
+    commands that fit a model with them and measure it on the test ratings.
     """
     from recsys.auto import choose_model
+    from recsys.cli.inputs import parameters_for
     from recsys.evaluation import tuning
-    from recsys.evaluation.tuning import check_metric_name
 
     wanted = dict(map(_range, ranges))
     if metric is not None:
-        check_metric_name(metric)
+        tuning.check_metric_name(metric)
     if fitting.model is not None:
-        check_applicable([fitting.model], fitting.parameters)
-    data, inner = _training_part(ratings, train, splitting, fitting.seed, reader)
-    inner = _with_fraction(inner, validation_fraction)
+        parameters_for([fitting.model], fitting)  # raises before a long reading
+    data, inner = _training_data(ratings, train, splitting, fitting.seed, reader)
+    if validation_fraction is not None:
+        if inner.method == "leave-last":
+            raise click.UsageError("--validation-fraction does not apply to leave-last.")
+        inner = replace(inner, test_fraction=validation_fraction)
     model = fitting.model
     if model is None:
         choice = choose_model(data)
         note(f"chose {choice.model}: {choice.reason}")
         model, data = choice.model, choice.ratings
         reader = replace(reader, implicit=data.implicit)
-        check_applicable([model], fitting.parameters)
-    log = _Log(trials, study)
     with Activity(f"Tuning {model}") as activity:
 
         def each(number: int, step: Step) -> None:
@@ -164,12 +159,12 @@ def tune(
             timeout=timeout,
             sampler=sampler,
             ranges=wanted,
-            fixed=fitting.parameters,
-            validation=functools.partial(_held_out, inner=inner, seed=fitting.seed),
+            fixed=parameters_for([model], fitting, shared=False)[model],
+            validation=lambda held: _single(make_splits(held, inner, fitting.seed)),
             study=study,
             random_state=fitting.seed,
             threads=fitting.threads,
-            on_trial=log,
+            on_trial=functools.partial(_log, trials),
             on_step=each,
         )
     commands = commands_with(found, ratings, train, fitting, splitting, reader)
@@ -180,16 +175,21 @@ def tune(
 
 
 def _range(text: str) -> tuple[str, Range]:
-    """Read NAME=LOW:HIGH[:log]; integers stay integers."""
-    from recsys.models.base import Range
+    """Parse NAME=LOW:HIGH[:log]; integers stay integers."""
+    from recsys.models.parameters import Range
+
+    def number(digits: str) -> int | float:
+        try:
+            return int(digits)
+        except ValueError:
+            return float(digits)
 
     name, _, ends = text.partition("=")
-    low, _, rest = ends.partition(":")
-    high, colon, scale = rest.partition(":")
+    low, high, *scale = [*ends.split(":"), ""][: max(2, ends.count(":") + 1)]
     try:
-        if scale not in ("", "log") or (colon and not scale):
+        if scale not in ([], ["log"]):
             raise ValueError
-        found = Range(_number(low), _number(high), log=scale == "log")
+        found = Range(number(low), number(high), log=bool(scale))
     except DataError as error:
         raise click.BadParameter(f"{text!r}: {error}", param_hint="--range") from None
     except ValueError:
@@ -199,40 +199,29 @@ def _range(text: str) -> tuple[str, Range]:
     return name.strip().replace("-", "_"), found
 
 
-def _number(text: str) -> int | float:
-    try:
-        return int(text)
-    except ValueError:
-        return float(text)
-
-
-def _training_part(
+def _training_data(
     path: str | None, train: str | None, splitting: SplitOptions, seed: int, reader: ReaderOptions
 ) -> tuple[Ratings, SplitOptions]:
-    """Read what models may learn from; and how a part of it is to be held out in turn."""
+    """Read the training ratings; return them, and how to hold out validation ratings."""
     from recsys.cli.inputs import load_ratings
 
-    if (path is None) == (train is None):
-        raise click.UsageError("Give either RATINGS or --train FILE.")
-    if path is None:
-        for flag in {"--test-fraction", "--folds"}.intersection(splitting.asked):
-            raise click.UsageError(f"{flag} applies to RATINGS, not to --train.")
-        check_split_options(splitting)
-        _refuse_folds(splitting)
-        return load_ratings(str(train), reader), splitting
-    _refuse_folds(splitting)
-    splits = load_splits(path, (None, None), splitting, seed, reader)
-    split = _single(splits)
-    note(f"set aside: {split.description}, {counted(split.test.n_ratings, 'rating')}")
-    return split.train, _same_kind(split)
-
-
-_FOLDS = "Folds have no training part in common; choose another --method."
-
-
-def _refuse_folds(splitting: SplitOptions) -> None:
     if splitting.method == "k-fold":
         raise click.UsageError(_FOLDS)
+    if path is None:
+        for flag in {"--test-fraction", "--folds"}.intersection(splitting.given):
+            raise click.UsageError(f"{flag} applies to RATINGS, not to --train.")
+        splitting.check()
+        return load_ratings(str(train), reader), splitting
+    split = _single(load_splits(path, (None, None), splitting, seed, reader))
+    note(f"set aside: {split.description}, {counted(split.test.n_ratings, 'rating')}")
+    if split.method == "given":  # in an unknown way
+        return split.train, SplitOptions()
+    if split.method == "leave-last":
+        return split.train, SplitOptions("leave-last", last=split.parameters["k"])
+    return split.train, SplitOptions("random" if split.method == "k-fold" else split.method)
+
+
+_FOLDS = "Folds have no training ratings in common; choose another --method."
 
 
 def _single(parts: Split | Sequence[Split]) -> Split:
@@ -243,50 +232,22 @@ def _single(parts: Split | Sequence[Split]) -> Split:
     return parts
 
 
-def _same_kind(split: Split) -> SplitOptions:
-    """Return the options that hold out a part of the training ratings as `split` did of all."""
-    if split.method == "given":  # nobody knows how
-        return SplitOptions()
-    if split.method == "leave-last":
-        return SplitOptions("leave-last", last=split.parameters["k"])
-    return SplitOptions("random" if split.method == "k-fold" else split.method)
+def _log(trials: int, trial: Trial, best: Trial) -> None:
+    """Print one line for a trial that ends."""
+    result = "pruned" if trial.value is None else f"{trial.value:.4f}"
+    values = ", ".join(f"{name} {_text(value)}" for name, value in trial.parameters.items())
+    number = f"trial {trial.number + 1}/{trials}"
+    note(f"{number}: {result} (best {best.value:.4f}) in {trial.seconds:.1f} s with {values}")
 
 
-def _with_fraction(inner: SplitOptions, fraction: float | None) -> SplitOptions:
-    if fraction is None:
-        return inner
-    if inner.method == "leave-last":
-        raise click.UsageError(
-            "--validation-fraction does not apply where each user's last ratings are held out."
-        )
-    return replace(inner, test_fraction=fraction)
-
-
-def _held_out(data: Ratings, inner: SplitOptions, seed: int) -> Split:
-    """Hold out the validation part of the training ratings."""
-    return _single(make_splits(data, inner, seed))
-
-
-@dataclass
-class _Log:
-    """One line on standard error for each trial that ends."""
-
-    trials: int
-    study: str | None
-    started: bool = False
-
-    def __call__(self, trial: Trial, best: Trial) -> None:
-        if not self.started and trial.number:
-            note(f"going on after {counted(trial.number, 'trial')} of {self.study}")
-        self.started = True
-        result = "given up" if trial.value is None else f"{trial.value:.4f}"
-        values = ", ".join(f"{name} {_text(value)}" for name, value in trial.parameters.items())
-        number = f"trial {trial.number + 1}/{self.trials}"
-        note(f"{number}: {result} (best {best.value:.4f}) in {trial.seconds:.1f} s with {values}")
+def _text(value: Any) -> str:
+    return (
+        "auto" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    )
 
 
 def _frame(found: Tuning) -> pl.DataFrame:
-    """One row per parameter; values as text, since they are of several types."""
+    """Return one row per parameter; values as text, since they are of several types."""
     import polars as pl
 
     rows = [
@@ -303,15 +264,10 @@ def _frame(found: Tuning) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String))
 
 
-def _text(value: Any) -> str:
-    words = {None: "-", True: "on", False: "off"}
-    return words[value] if value is None or isinstance(value, bool) else str(value)
-
-
 def _summary(found: Tuning) -> str:
     first, best = found.trials[0], found.best
     pruned = sum(trial.state == "pruned" for trial in found.trials)
-    trials = counted(len(found.trials), "trial") + (f", {pruned} given up early" if pruned else "")
+    trials = counted(len(found.trials), "trial") + (f", {pruned} pruned" if pruned else "")
     others = "" if best.number == first.number else f", {first.value:.4f} with the defaults"
     held_out = f"{counted(found.validation_ratings, 'validation rating')} ({found.held_out})"
     chosen = "the defaults are the best" if best.number == first.number else "the best"
@@ -357,47 +313,36 @@ def commands_with(
     splitting: SplitOptions,
     reader: ReaderOptions,
 ) -> dict[str, str]:
-    """Return the commands that use what was found, as a shell takes them."""
+    """Return the commands that fit a model as found and evaluate it, as a shell takes them."""
+    from recsys.evaluation.storing import split_files
+
     model = ["--model", found.model]
-    for parameter in PARAMETERS:
-        if found.parameters.get(parameter.name) is not None:
-            model += _words(parameter.option, found.parameters[parameter.name])
-    seed, reading = ["--seed", str(fitting.seed)], _options(reader)
-    data = str(train) if ratings is None else _training_file(ratings)
-    target = ["--out", _free_name(f"{found.model}-tuned")]
+    for name, value in found.parameters.items():
+        if value is not None:
+            own = (
+                [f"--{name}", str(value)] if name in _OPTIONS else ["-p", f"{name}={_text(value)}"]
+            )
+            model += own
+    files = None if ratings in (None, "-") else split_files(str(ratings))
+    data = str(train or ratings) if files is None else str(files["train"])
+    seed, reading = ["--seed", str(fitting.seed)], _words(reader)
+    stem = f"{found.model}-tuned"
+    names = itertools.chain([stem], (f"{stem}-{i}" for i in itertools.count(2)))
+    target = ["--out", next(name for name in names if not Path(name).exists())]
     own_seed = seed if "random_state" in found.defaults else []
     lines = {"fit": ["recsys", "fit", data, *model, *own_seed, *reading, *target]}
     if ratings is not None:
-        words = ["recsys", "evaluate", ratings, *model, *seed, *_options(splitting), *reading]
+        words = ["recsys", "evaluate", ratings, *model, *seed, *_words(splitting), *reading]
         lines["evaluate"] = words
     return {name: shlex.join(words) for name, words in lines.items()}
 
 
-def _training_file(path: str) -> str:
-    """Return `path`, or the training file of a folder with a split."""
-    from recsys.evaluation.storing import split_files
-
-    files = None if path == "-" else split_files(path)
-    return path if files is None else str(files["train"])
-
-
-def _options(bundle: ReaderOptions | SplitOptions) -> list[str]:
-    """Return the options of a bundle that are not the defaults."""
+def _words(options: ReaderOptions | SplitOptions) -> list[str]:
+    """Return the options that are not the defaults, as on the command line."""
     words = []
-    for each in fields(bundle):
-        value = getattr(bundle, each.name)
+    for each in fields(options):
+        value = getattr(options, each.name)
+        flag = f"--{each.name.replace('_', '-')}"
         if value != each.default:
-            words += _words(f"--{each.name.replace('_', '-')}", value)
+            words += [flag] if value is True else [flag, str(value)]
     return words
-
-
-def _words(option: str, value: Any) -> list[str]:
-    if isinstance(value, bool):
-        return [option if value else f"--no-{option[2:]}"]
-    return [option, str(value)]
-
-
-def _free_name(stem: str) -> str:
-    """Return the first of stem, stem-2, stem-3, ... that is not there yet."""
-    names = itertools.chain([stem], (f"{stem}-{i}" for i in itertools.count(2)))
-    return next(name for name in names if not Path(name).exists())

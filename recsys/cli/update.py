@@ -1,10 +1,9 @@
-"""`recsys update`: new ratings into a saved model."""
+"""`recsys update`: add new ratings to a saved model."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import click
 
@@ -21,33 +20,26 @@ __all__ = ["update"]
         "recsys update model new-ratings.csv --force",
     ],
 )
-@click.argument("model", type=click.Path())
-@click.argument("ratings", type=click.Path(allow_dash=True))
-@option(
-    "--out",
-    "-o",
-    metavar="MODEL2",
-    type=click.Path(),
-    help="Directory for the updated model.",
-)
-@option("--force", is_flag=True, help="Replace the model that is there: MODEL, without --out.")
+@click.argument("model")
+@click.argument("ratings")
+@option("--out", "-o", metavar="MODEL2", help="Directory for the updated model.")
+@option("--force", is_flag=True, help="Replace an existing model: MODEL, without --out.")
 @reader_options
 def update(model: str, ratings: str, out: str | None, force: bool, reader: ReaderOptions) -> None:
     """Add new ratings to a model.
 
-    The model is fitted again to its own ratings and those of RATINGS together, with the same
-    parameters; als starts from what it knows and needs fewer sweeps. Users and items may be new; a
-    rating of a pair that was rated before replaces the old one. The new model is written beside its
-    place and renamed when it is complete.
+    The model is fitted again to its own ratings and the new ones together, with the same
+    parameters; als starts from its factors and needs fewer iterations. Users and items may be new;
+    a rating of a known pair replaces the old one. The new model is written to a temporary directory
+    and moved into place when complete.
     """
-    from recsys.cli.fit import check_destination
-    from recsys.cli.inputs import load_model, load_ratings
+    from recsys.cli.inputs import check_destination, is_model, load_model, load_ratings
     from recsys.cli.progress import Activity, note
 
     if out is None and not force:
-        raise click.UsageError("Say where the model goes: --out MODEL2, or --force in place.")
+        raise click.UsageError("Add --out MODEL2 for a new model, or --force to replace MODEL.")
     target = out or model
-    check_destination(Path(target), force=force)
+    check_destination(target, is_model, force=force)
     old = load_model(model)
     new = load_ratings(ratings, replace(reader, implicit=reader.implicit or old.ratings.implicit))
     start = time.perf_counter()

@@ -8,20 +8,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from recsys.cli.errors import CommandError
-from recsys.cli.progress import note
+from recsys.errors import DataError
 
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
+__all__ = ["column_of", "first_row", "read_ids", "separator_of"]
 
-    from recsys.data.ids import Ids
-
-__all__ = ["column_of", "first_row", "known_ids", "note_unknown", "read_ids", "separator_of"]
-
-_NAMED = 3
 _LONGEST = 2**28  # bytes of a list in text, of which each line takes some 60 more in memory
 
 
@@ -33,47 +25,19 @@ def read_ids(path: str, kind: str) -> Sequence[Any]:
 
     Raises
     ------
-    CommandError
+    DataError
         If the file is not there, is no text, or has no ids or no such column.
     """
     # A pipe that is open already, as in <(command); others might be waited for without end.
     is_open = path == "-" or path.startswith("/dev/fd/")
     if not (is_open or Path(path).is_file()):
         one = f" For one user, say --user {path}." if kind == "user" else ""
-        raise CommandError(f"There is no file {path} with a list of {kind}s.{one}")
+        raise DataError(f"There is no file {path} with a list of {kind}s.{one}")
     ids: Sequence[Any]
     ids = _from_parquet(path, kind) if path.endswith(".parquet") else _from_text(path, kind)
     if not len(ids):
-        raise CommandError(f"{path} lists no {kind}s; one id per line is expected.")
+        raise DataError(f"{path} lists no {kind}s; one id per line is expected.")
     return ids
-
-
-def known_ids(path: str, ids: Ids) -> Sequence[Any]:
-    """Read a list of which the data need not know all, and say how many are ignored.
-
-    Raises
-    ------
-    UnknownIdError
-        If the data know none of them.
-    """
-    listed = read_ids(path, ids.kind)
-    places = ids.find(listed)
-    if (places < 0).all():
-        ids.index(listed)
-    n_unknown = int((places < 0).sum())
-    if n_unknown:
-        note(f"{path}: {n_unknown:,} of {len(listed):,} {ids.kind}s are not in the data, ignored")
-    return [each for each, place in zip(listed, places, strict=True) if place >= 0]
-
-
-def note_unknown(listed: Sequence[Any], places: npt.NDArray[np.int64], what_they_get: str) -> None:
-    """Say which of the ids are unknown and how they are answered all the same."""
-    unknown = [str(each) for each, place in zip(listed, places, strict=True) if place < 0]
-    if not unknown:
-        return
-    unknown = list(dict.fromkeys(unknown))
-    more = f" and {len(unknown) - _NAMED:,} more" if len(unknown) > _NAMED else ""
-    note(f"unknown: {', '.join(unknown[:_NAMED])}{more}; {what_they_get}")
 
 
 def _from_parquet(path: str, kind: str) -> Sequence[Any]:
@@ -84,10 +48,10 @@ def _from_parquet(path: str, kind: str) -> Sequence[Any]:
 
     columns = first_row(path)
     if columns is None:
-        raise CommandError(f"{path} is not a Parquet file.")
+        raise DataError(f"{path} is not a Parquet file.")
     column = column_of(columns, kind) or (columns[0] if len(columns) == 1 else None)
     if column is None:
-        raise CommandError(f"{path} has no column {kind}; it has {', '.join(columns)}.")
+        raise DataError(f"{path} has no column {kind}; it has {', '.join(columns)}.")
     with reading_parquet(path):
         ids = pl.scan_parquet(path, glob=False).select(column).collect()[column].drop_nulls()
         return as_id_series(ids, "user" if kind == "user" else "item").to_list()
@@ -110,7 +74,7 @@ def _from_text(path: str, kind: str) -> list[str]:
 def _cells(path: str, rows: Iterator[list[str]], position: int) -> Iterator[str]:
     for number, row in enumerate(rows, start=2):
         if position >= len(row):
-            raise CommandError(f"{path}, line {number}: there is no column {position + 1}.")
+            raise DataError(f"{path}, line {number}: there is no column {position + 1}.")
         yield row[position].strip()
 
 
@@ -119,10 +83,10 @@ def _text(path: str, kind: str) -> str:
         content = _start_of(path)
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise CommandError(f"{path} is not a list of {kind}s in UTF-8 text.") from error
+        raise DataError(f"{path} is not a list of {kind}s in UTF-8 text.") from error
     if len(content) > _LONGEST:
         name = "standard input" if path == "-" else path
-        raise CommandError(
+        raise DataError(
             f"{name} is longer than {_LONGEST:,} bytes, the most that a list of {kind}s in text "
             "may have; write it as Parquet."
         )

@@ -1,0 +1,91 @@
+"""`recsys models`: the models, and their parameters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from recsys.cli.options import command, output_options
+from recsys.cli.output import Output
+from recsys.models.registry import MODELS
+
+if TYPE_CHECKING:
+    from recsys.models.parameters import Parameter
+
+__all__ = ["models"]
+
+
+def _complete(ctx: click.Context, param: click.Parameter, text: str) -> list[CompletionItem]:
+    return [CompletionItem(name) for name in MODELS if name.startswith(text)]
+
+
+@command("models", examples=["recsys models", "recsys models als", "recsys models als --json"])
+@click.argument("name", required=False, shell_complete=_complete)
+@output_options
+def models(name: str | None, output: Output) -> None:
+    """List models, or the parameters of a model.
+
+    Without NAME: every model, and when to use it. With NAME: its parameters with defaults, valid
+    values, and the range that `recsys tune` searches. `--factors`, `--regularization` and
+    `--iterations` are options of `recsys fit`; all others are set by -p NAME=VALUE.
+    """
+    import polars as pl
+
+    from recsys.models.registry import model_class, parameters
+
+    if name is None:
+        rows = [{"model": each, "use": model_class(each).summary} for each in MODELS]
+        frame = pl.DataFrame(rows)
+        output.write_document({"command": "models", "models": rows}, frame)
+        return
+    declared = parameters(name)
+    summary = model_class(name).summary
+    document = {
+        "command": "models",
+        "model": name,
+        "use": summary,
+        "parameters": [_described(each) for each in declared],
+    }
+    columns = ("parameter", "default", "values", "tuned", "description")
+    rows = [
+        {
+            "parameter": each.name,
+            "default": _word(each.default),
+            "values": _values(each),
+            "tuned": _range(each),
+            "description": each.description,
+        }
+        for each in declared
+    ]
+    frame = pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String))
+    output.write_document(document, frame, remark=f"{name}: {summary}")
+
+
+def _described(parameter: Parameter) -> dict[str, Any]:
+    """Return a parameter as JSON can hold it."""
+    found = {name: getattr(parameter, name) for name in parameter.__dataclass_fields__}
+    return found | {"type": parameter.type.__name__, "choices": list(parameter.choices)}
+
+
+def _word(value: Any) -> str:
+    return (
+        "auto" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    )
+
+
+def _values(parameter: Parameter) -> str:
+    """Return the valid values of a parameter in a few characters."""
+    if parameter.choices:
+        return "|".join(parameter.choices)
+    if parameter.type is bool:
+        return "true|false"
+    bound = "> 0" if parameter.minimum is None else f">= {parameter.minimum:g}"
+    return f"{parameter.type.__name__} {bound}" if parameter.type in (int, float) else "text"
+
+
+def _range(parameter: Parameter) -> str:
+    if parameter.low is None or parameter.high is None:
+        return ""
+    return f"{parameter.low:g}:{parameter.high:g}{':log' if parameter.log else ''}"
