@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from lowrank.operators import FloatArray
 
 __all__ = [
-    "HeldOutPath",
     "MAX_ITER",
+    "HeldOutPath",
     "Problem",
     "SoftImputation",
     "check_positive",
