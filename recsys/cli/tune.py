@@ -271,7 +271,7 @@ def _summary(found: Tuning) -> str:
     others = "" if best.number == first.number else f", {first.value:.4f} with the defaults"
     held_out = f"{counted(found.validation_ratings, 'validation rating')} ({found.held_out})"
     chosen = "the defaults are the best" if best.number == first.number else "the best"
-    reached = f"{found.metric} {best.value:.4f}" + (" from scratch" if found.warm else "")
+    reached = f"{found.metric} {best.value:.4f}"
     return f"{chosen} of {trials}: {reached}{others}, on {held_out}"
 
 
@@ -293,7 +293,6 @@ def _document(
         "model": found.model,
         "metric": found.metric,
         "sampler": sampler,
-        "warm_start": found.warm,
         "ranges": {name: asdict(each) for name, each in found.ranges.items()},
         "fixed": found.fixed,
         "default_value": found.trials[0].value,

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, overload
+from typing import Any, TypeAlias, overload
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from recsys.data.frames import FrameLike
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
@@ -47,6 +49,10 @@ NOTHING_KNOWN = (
 )
 
 FRACTION = 0.1
+
+Mask = NDArray[np.bool_]
+RatingsLike: TypeAlias = "Ratings | FrameLike | str | os.PathLike[str]"
+"""What `recsys.readers.as_ratings` takes: ratings, a frame of them, or the path of a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +162,9 @@ class Split:
         return replace(self, train=train, test=test, history=None if self.history is None else seen)
 
 
-def random_split(ratings: Ratings, test_fraction: float = FRACTION, random_state: int = 0) -> Split:
+def random_split(
+    ratings: RatingsLike, test_fraction: float = FRACTION, random_state: int = 0
+) -> Split:
     """Hold out a random part of the ratings.
 
     The test part is the first ``round(n * test_fraction)`` entries of
@@ -181,7 +189,7 @@ def random_split(ratings: Ratings, test_fraction: float = FRACTION, random_state
 
 
 def per_user_split(
-    ratings: Ratings, test_fraction: float = FRACTION, random_state: int = 0
+    ratings: RatingsLike, test_fraction: float = FRACTION, random_state: int = 0
 ) -> Split:
     """Hold out a random part of each user's ratings.
 
@@ -200,7 +208,7 @@ def per_user_split(
     )
 
 
-def leave_last_split(ratings: Ratings, k: int = 1) -> Split:
+def leave_last_split(ratings: RatingsLike, k: int = 1) -> Split:
     """Hold out the last k ratings of each user by time, but never all.
 
     Of ratings at the same time those of later items, in index order, count as later. A user's
@@ -236,7 +244,7 @@ def leave_last_split(ratings: Ratings, k: int = 1) -> Split:
 
 
 def time_split(
-    ratings: Ratings, test_fraction: float = FRACTION, *, cut: int | None = None
+    ratings: RatingsLike, test_fraction: float = FRACTION, *, cut: int | None = None
 ) -> Split:
     """Hold out the ratings from a point in time on: what is learnt is older than what is tested.
 
@@ -282,7 +290,7 @@ def time_split(
 
 
 def default_split(
-    ratings: Ratings, test_fraction: float = FRACTION, random_state: int = 0
+    ratings: RatingsLike, test_fraction: float = FRACTION, random_state: int = 0
 ) -> Split:
     """Hold out the newest ratings where they have different times, else a random part."""
     ratings = as_ratings(ratings)
@@ -293,7 +301,7 @@ def default_split(
 
 
 def held_out_users(
-    ratings: Ratings,
+    ratings: RatingsLike,
     user_fraction: float = FRACTION,
     test_fraction: float = 0.2,
     random_state: int = 0,
@@ -450,7 +458,7 @@ class Folds(Sequence[Split]):
         return parted(self._ratings, held_out, "k-fold", **parameters)
 
 
-def k_fold(ratings: Ratings, folds: int = FOLDS, random_state: int = 0) -> Folds:
+def k_fold(ratings: RatingsLike, folds: int = FOLDS, random_state: int = 0) -> Folds:
     """Part the ratings at random into folds, each of which is the test part of one split.
 
     The folds are consecutive parts of ``numpy.random.default_rng(random_state).permutation(n)``, the first
@@ -482,10 +490,10 @@ def k_fold(ratings: Ratings, folds: int = FOLDS, random_state: int = 0) -> Folds
 
 
 def split_from_pair(
-    train: Ratings,
-    test: Ratings,
+    train: RatingsLike,
+    test: RatingsLike,
     *,
-    history: Ratings | None = None,
+    history: RatingsLike | None = None,
     method: str = "given",
     parameters: dict[str, Any] | None = None,
 ) -> Split:
@@ -626,9 +634,6 @@ def _on_the_wrong_side(part: Ratings, wrong: Mask, cut: int, *, is_training: boo
 
 def _counted(n: int | np.integer[Any], of: str, one: str, several: str) -> str:
     return f"{n:,} of the {of} {f'is {one}' if n == 1 else f'are {several}'}"
-
-
-Mask = NDArray[np.bool_]
 
 
 def has_ratings(ratings: Ratings) -> Mask:

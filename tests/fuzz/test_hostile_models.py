@@ -247,45 +247,26 @@ def test_what_is_no_file_is_not_opened(saved, name, other):
     refused(saved, "is missing|has no model.json|cannot be read|is not a file")
 
 
-STRANGE = st.sampled_from(
-    [None, True, -1, 0, 2.5, 10**30, 1e308, float("nan"), "", "x", "pruned", [], [1], {}, {"a": 1}]
-)
-
-
 def test_studies_that_were_changed(tmp_path, budget, fuzz_count):
     data, whole, place = Ratings.from_frame(FRAME), tmp_path / "whole", tmp_path / "study"
     tuning.tune("bias", data, trials=3, study=whole)
-    lines = (whole / "trials.jsonl").read_text().splitlines()
-    keys = [*json.loads(lines[1]), *json.loads(lines[1])["parameters"]]
+    text = whole.read_bytes()
 
     @budget(60)
-    @given(st.integers(0, 2), st.sampled_from(keys), STRANGE, st.booleans())
-    def check(line, key, value, removed):
-        trial = json.loads(lines[line])
-        part = trial if key in trial else trial["parameters"]
-        if removed:
-            del part[key]
-        else:
-            part[key] = value
-        shutil.copytree(whole, place)
-        text = "\n".join([*lines[:line], json.dumps(trial), *lines[line + 1 :]])
-        (place / "trials.jsonl").write_text(f"{text}\n")
+    @given(st.integers(0, len(text) - 1), st.binary(min_size=1, max_size=3))
+    def check(at, noise):
+        place.write_bytes(text[:at] + noise + text[at + len(noise) :])
         try:
             tuning.tune("bias", data, trials=4, study=place)
             fuzz_count["went on"] += 1
         except RecsysError as error:
-            assert "is damaged: line" in str(error)  # noqa: PT017
+            assert "study" in str(error)  # noqa: PT017
             fuzz_count["refused"] += 1
-        finally:
-            shutil.rmtree(place)
 
     check()
 
 
-@pytest.mark.parametrize("name", ["study.json", "trials.jsonl"])
-def test_a_study_of_pipes_is_not_opened(tmp_path, name):
-    study = tmp_path / "study"
-    study.mkdir()
-    os.mkfifo(study / name)
-    with pytest.raises(RecsysError, match=f"{name} is not a file"):
-        tuning.tune("bias", Ratings.from_frame(FRAME), trials=1, study=study)
+def test_a_study_of_pipes_is_not_opened(tmp_path):
+    os.mkfifo(tmp_path / "study")
+    with pytest.raises(RecsysError, match="study is not a file"):
+        tuning.tune("bias", Ratings.from_frame(FRAME), trials=1, study=tmp_path / "study")

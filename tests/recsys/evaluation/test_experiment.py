@@ -239,7 +239,7 @@ def test_bad_questions_are_refused(split):
         evaluate(["popular"], split, resamples=-1)
     with pytest.raises(DataError, match="models must hold at least one model"):
         evaluate([], split)
-    with pytest.raises(DataError, match="There are no splits to evaluate on"):
+    with pytest.raises(DataError, match="split must hold at least one Split"):
         evaluate(["popular"], [])
 
 

@@ -363,18 +363,8 @@ def test_nothing_overlaps_with_an_empty_part(ratings):
         evaluate(["popular"], Split(nothing, ratings))
 
 
-@pytest.mark.parametrize(
-    "split",
-    [random_split, per_user_split, leave_last_split, time_split, held_out_users, k_fold],
-)
-def test_only_ratings_are_split(split):
-    with pytest.raises(
-        DataError, match=r"ratings must be Ratings; got DataFrame\. Ratings\.from_f"
-    ):
-        split(pl.DataFrame({"user": [1], "item": [2]}))
-
-
-def test_only_ratings_make_a_pair():
-    ratings = Ratings.from_matrix(np.ones((2, 2)))
-    with pytest.raises(DataError, match="ratings must be Ratings; got str"):
-        split_from_pair(ratings, "test.csv")
+def test_frames_are_split_and_other_things_raise(ratings):
+    frame = ratings.to_frame()
+    assert pairs(random_split(frame).test) == pairs(random_split(ratings).test)
+    with pytest.raises(DataError):
+        random_split(5)
