@@ -1,9 +1,9 @@
-"""Baselines: what a model has to beat before it is worth its cost."""
+"""Baselines that any model should outperform: biases, popularity, chance."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -55,20 +55,10 @@ class Bias(BiasedModel):
     summary: ClassVar[str] = "The baseline of rating prediction."
 
     user_damping: float = parameter(
-        5.0,
-        "Ridge penalty of the user biases, in ratings.",
-        low=0.1,
-        high=100.0,
-        log=True,
-        minimum=0,
+        5.0, "Ridge penalty of user biases, in ratings.", low=0.1, high=100.0, log=True, minimum=0
     )
     item_damping: float = parameter(
-        5.0,
-        "Ridge penalty of the item biases, in ratings.",
-        low=0.1,
-        high=100.0,
-        log=True,
-        minimum=0,
+        5.0, "Ridge penalty of item biases, in ratings.", low=0.1, high=100.0, log=True, minimum=0
     )
     iterations: int = parameter(50, "Maximum number of sweeps (items, then users).")
     tol: float = parameter(
@@ -92,19 +82,38 @@ class Bias(BiasedModel):
             If `ratings` are implicit.
         """
         self._require_values(ratings)
-        squares = _PenalisedSquares(ratings, self.user_damping, self.item_damping)
+        users, items = _sides(ratings, self.user_damping, self.item_damping)
+        mean = float(np.mean(ratings.values, dtype=np.float64))
+        deviation = float(np.std(ratings.values, dtype=np.float64))
+        user_sums, item_sums = (
+            side.sums(ratings.values) - side.counts * mean for side in (users, items)
+        )
         user_bias, item_bias = np.zeros(ratings.n_users), np.zeros(ratings.n_items)
         for step in range(1, self.iterations + 1):
             before = user_bias, item_bias
-            user_bias, item_bias, error = squares.sweep(user_bias)
-            self.global_mean = squares.mean
+            item_bias = items.shrink(item_sums - items.sums(user_bias, of=users.codes))
+            of_items = users.sums(item_bias, of=items.codes)
+            user_bias = users.shrink(user_sums - of_items)
+            self.global_mean = mean
             self.user_bias, self.item_bias = _single(user_bias), _single(item_bias)
             if on_step is not None:
-                objective = error + squares.penalty(user_bias, item_bias)
+                # The squared error from the sums, without a pass over the ratings: with X_u and X_i
+                # the sums of x - mu, and s_u the sum of c_i over the items of user u, it is
+                # sum (x - mu)^2 + sum n_u b_u^2 + sum n_i c_i^2
+                #     - 2 (sum b_u (X_u - s_u) + sum c_i X_i)
+                cross = user_bias @ (user_sums - of_items) + item_bias @ item_sums
+                squares = users.counts @ user_bias**2 + items.counts @ item_bias**2
+                error = float(deviation**2 * ratings.n_ratings + squares - 2 * cross)
+                penalty = self.user_damping * (user_bias @ user_bias)
+                penalty += self.item_damping * (item_bias @ item_bias)
                 rmse = math.sqrt(max(error, 0) / ratings.n_ratings)
                 held_out = validation_rmse(self, validation)
-                on_step(Step(step, self.iterations, objective, rmse, held_out))
-            if _largest_change(before, (user_bias, item_bias)) <= self.tol * squares.deviation:
+                on_step(Step(step, self.iterations, error + float(penalty), rmse, held_out))
+            change = max(
+                np.abs(new - old).max(initial=0)
+                for new, old in zip((user_bias, item_bias), before, strict=True)
+            )
+            if change <= self.tol * deviation:
                 break
         return self
 
@@ -123,16 +132,16 @@ class Bias(BiasedModel):
         )
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
-        """Take the scores of `items` apart: each rating moves the user's bias, for all items alike.
+        """Return the scores of `items`: a rating adds the same to all, by the user's bias.
 
-        With no ratings of the user, the score is the mean and the item's bias.
+        The base is the mean and the bias of the item.
         """
-        asked = check_indices(items, self.n_items, "item")
+        columns = check_indices(items, self.n_items, "item")
         rated = check_indices(history.indices, self.n_items, "item")
         residuals = history.values - np.float32(self.global_mean) - self.item_bias[rated]
         terms = residuals / np.float32(max(1, len(residuals)) + self.user_damping)
-        base = self.item_bias[asked] + np.float32(self.global_mean)
-        return Explanation(base, np.tile(terms, (len(asked), 1)))
+        base = self.item_bias[columns] + np.float32(self.global_mean)
+        return Explanation(base, np.tile(terms, (len(columns), 1)))
 
     def _solve(self, histories: Histories, other_bias: Floats, damping: float) -> Floats:
         residuals = histories.values.astype(np.float64) - self.global_mean
@@ -182,7 +191,7 @@ class Popular(Model):
         validation: Ratings | None = None,
     ) -> Self:
         """Count the ratings of each item and average them."""
-        _, items = _Side.pair(ratings, 0, self.damping)
+        _, items = _sides(ratings, 0, self.damping)
         self.n_users, self.counts_only = ratings.n_users, ratings.implicit
         self.global_mean = 0.0
         if not ratings.implicit:
@@ -192,20 +201,20 @@ class Popular(Model):
         return self
 
     def with_users(self, histories: Histories) -> Self:
-        """Return the model of as many other users, to whom the same is recommended."""
+        """Return the model with as many users as these, who get the same recommendations."""
         return self._with_arrays(n_users=histories.n_rows)
 
     def with_items(self, histories: Histories) -> Self:
-        """Return the model whose items are these: counted, and averaged with the known mean."""
+        """Return the model whose items are these, with their counts and damped means."""
         items = _Side(histories.rows, histories.counts, self.damping)
         means = self._means(items, histories.values)
         return self._with_arrays(item_counts=_single(items.counts), item_means=means)
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
         """Return the number of ratings of each item as base: the history adds nothing."""
-        asked = check_indices(items, self.n_items, "item")
-        nothing = np.zeros((len(asked), len(history.indices)), dtype=np.float32)
-        return Explanation(self.item_counts[asked], nothing)
+        columns = check_indices(items, self.n_items, "item")
+        nothing = np.zeros((len(columns), len(history.indices)), dtype=np.float32)
+        return Explanation(self.item_counts[columns], nothing)
 
     def _means(self, items: _Side, values: Floats) -> Floats:
         if self.counts_only:
@@ -225,9 +234,9 @@ class Popular(Model):
 
 @model
 class Random(Model):
-    """Score each pair by chance, evenly over the range of the training ratings.
+    """Score each pair at random, uniformly over the range of the training ratings.
 
-    A score depends on the seed, the user and the item only, in whatever block it is asked for.
+    A score depends on the seed, the user and the item only, not on the block that it is in.
 
     References
     ----------
@@ -251,7 +260,7 @@ class Random(Model):
         on_step: Callable[[Step], None] | None = None,
         validation: Ratings | None = None,
     ) -> Self:
-        """Take the number of users and items and the range of the ratings; 0 to 1 if implicit."""
+        """Store the numbers of users and items and the range of the ratings; 0 to 1 if implicit."""
         self.n_users, self.n_items = ratings.n_users, ratings.n_items
         self.low, self.high = 0.0, 1.0
         if not ratings.implicit:
@@ -281,24 +290,19 @@ class Random(Model):
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """The users or the items of the ratings: the index at each rating, counts and damping."""
+    """Users or items of the ratings: the index at each rating, counts and damping."""
 
     codes: NDArray[np.integer[Any]]
     counts: NDArray[np.int64]
     damping: float
 
-    @classmethod
-    def pair(cls, ratings: Ratings, user_damping: float, item_damping: float) -> tuple[Self, Self]:
-        item_counts = np.bincount(ratings.indices, minlength=ratings.n_items)
-        users = cls(ratings.user_index_of_nonzeros(), np.diff(ratings.indptr), user_damping)
-        return users, cls(ratings.indices, item_counts, item_damping)
-
     def sums(self, values: NDArray[Any], of: NDArray[np.integer[Any]] | None = None) -> Doubles:
         """Sum `values` (or ``values[of]``) by user or item."""
         total = np.zeros(len(self.counts))
-        for part in _blocks(len(self.codes)):
-            weights = values[part] if of is None else values[of[part]]
-            total += np.bincount(self.codes[part], weights, minlength=len(total))
+        for start in range(0, len(self.codes), _BLOCK):
+            block = slice(start, start + _BLOCK)
+            weights = values[block] if of is None else values[of[block]]
+            total += np.bincount(self.codes[block], weights, minlength=len(total))
         return total
 
     def shrink(self, sums: Doubles) -> Doubles:
@@ -308,44 +312,10 @@ class _Side:
         return shrunken
 
 
-class _PenalisedSquares:
-    """The least squares problem of `Bias`, with the sums that every sweep needs.
-
-    With s_u the sum of c_i over the items of user u, ::
-
-        sum (x_ui - mu - b_u - c_i)^2 = sum (x_ui - mu)^2 + sum n_u b_u^2 + sum n_i c_i^2
-            - 2 (sum b_u X_u + sum c_i X_i - sum b_u s_u)
-
-    where X_u and X_i are the sums of x - mu by user and by item: no pass over the ratings.
-    """
-
-    def __init__(self, ratings: Ratings, user_damping: float, item_damping: float) -> None:
-        self.users, self.items = _Side.pair(ratings, user_damping, item_damping)
-        self.mean = float(np.mean(ratings.values, dtype=np.float64))
-        self.deviation = float(np.std(ratings.values, dtype=np.float64))
-        self.total = self.deviation**2 * ratings.n_ratings
-        self.user_sums, self.item_sums = (
-            side.sums(ratings.values) - side.counts * self.mean for side in (self.users, self.items)
-        )
-
-    def sweep(self, user_bias: Doubles) -> tuple[Doubles, Doubles, float]:
-        """Solve for the items' biases, then the users'; both, and the sum of squared errors."""
-        users, items = self.users, self.items
-        item_bias = items.shrink(self.item_sums - items.sums(user_bias, of=users.codes))
-        of_items = users.sums(item_bias, of=items.codes)
-        user_bias = users.shrink(self.user_sums - of_items)
-        cross = user_bias @ (self.user_sums - of_items) + item_bias @ self.item_sums
-        squares = users.counts @ user_bias**2 + items.counts @ item_bias**2
-        return user_bias, item_bias, float(self.total + squares - 2 * cross)
-
-    def penalty(self, user_bias: Doubles, item_bias: Doubles) -> float:
-        """Return the damping terms of the objective."""
-        of_users, of_items = user_bias @ user_bias, item_bias @ item_bias
-        return float(self.users.damping * of_users + self.items.damping * of_items)
-
-
-def _blocks(n: int) -> Iterator[slice]:
-    return (slice(start, start + _BLOCK) for start in range(0, n, _BLOCK))
+def _sides(ratings: Ratings, user_damping: float, item_damping: float) -> tuple[_Side, _Side]:
+    item_counts = np.bincount(ratings.indices, minlength=ratings.n_items)
+    users = _Side(ratings.user_index_of_nonzeros(), np.diff(ratings.indptr), user_damping)
+    return users, _Side(ratings.indices, item_counts, item_damping)
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -354,10 +324,6 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
-
-
-def _largest_change(before: tuple[Doubles, ...], after: tuple[Doubles, ...]) -> float:
-    return max(float(np.abs(a - b).max(initial=0)) for a, b in zip(after, before, strict=True))
 
 
 def _single(values: NDArray[Any]) -> Floats:

@@ -1,4 +1,4 @@
-"""A baseline between biases and factors: the user's mean rating of a group of similar items."""
+"""Clusters of items: a baseline between biases and latent factors."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+import lowrank
 from lowrank import kernels
 from recsys.models.base import (
     Explanation,
@@ -30,16 +31,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Clusters"]
 
-_RANK = 16  # singular vectors that items are grouped by
+_RANK = 16  # singular vectors by which items are clustered
 
 
 @model
 class Clusters(FactorModel):
-    """Predict a rating as ``mu + b_u + c_i + d_u,g(i)``: biases, and the user's taste for a group.
+    """Predict a rating as ``mu + b_u + c_i + d_u,g(i)``: biases, and the user's mean of a cluster.
 
-    The biases are those of the model bias. Items are grouped by k-means of their vectors in the
-    truncated singular value decomposition of what the biases leave over. ``d_ug`` is the mean of
-    what they leave of the user's ratings in group g, drawn towards 0.
+    The biases are those of the model bias. Items are clustered by k-means of their vectors in the
+    truncated singular value decomposition of the residuals. ``d_ug`` is the mean of the residuals
+    of the user's ratings in cluster g, shrunk towards 0.
 
     References
     ----------
@@ -52,12 +53,7 @@ class Clusters(FactorModel):
 
     clusters: int = parameter(40, "Number of clusters of items.", low=5, high=200, log=True)
     damping: float = parameter(
-        15.0,
-        "Number of ratings without deviation that are added to each mean of a user and a cluster.",
-        low=1.0,
-        high=100.0,
-        log=True,
-        minimum=0,
+        15.0, "Ratings at 0 added to each cluster mean.", low=1.0, high=100.0, log=True, minimum=0
     )
     random_state: int = random_state_parameter()
 
@@ -88,64 +84,62 @@ class Clusters(FactorModel):
         return self
 
     def with_users(self, histories: Histories) -> Self:
-        """Return the model whose users are these: their biases and means, the items fixed."""
+        """Return the model whose users are these, by their biases and means; the items stay."""
         bias, factors = self._users(histories, self._bias_model())
         return self._with_arrays(user_bias=bias, user_factors=factors)
 
     def with_items(self, histories: Histories) -> Self:
-        """Return the model whose items are these: their biases, and the groups that fit best.
+        """Return the model whose items are these, by their biases and the clusters that fit best.
 
-        With the users fixed, that is the group whose means are nearest to what the item was rated
-        beyond the biases, in squared error; an item without ratings is in none.
+        That is the cluster whose means have the smallest squared distance from the residuals of the
+        item; an item without ratings is in none.
         """
         check_indices(histories.indices, self.n_users, "user")
         bias = self._bias_model().with_items(histories)
-        left_over = histories.values - bias.predict(histories.indices, histories.rows)
-        rows = histories._replace(values=2 * left_over)
+        residuals = histories.values - bias.predict(histories.indices, histories.rows)
+        rows = histories._replace(values=2 * residuals)
         gain = kernels.csr_matmat(*rows, self.user_factors)
-        ones = histories._replace(values=np.ones_like(left_over))
+        ones = histories._replace(values=np.ones_like(residuals))
         gain -= kernels.csr_matmat(*ones, self.user_factors**2)
         groups = np.eye(gain.shape[1], dtype=np.float32)[gain.argmax(axis=1)]
         groups[histories.counts == 0] = 0
         return self._with_arrays(item_bias=bias.item_bias, item_factors=groups)
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
-        """Take the scores of `items` for the one user of `history` apart, a term per rating.
+        """Return the scores of `items` for the one user of `history`, with a term per rating.
 
-        A rating has a share in the user's bias, and in the user's mean of its own group.
+        A rating has a share in the user's bias, and in the user's mean of its own cluster.
         """
-        asked = check_indices(items, self.n_items, "item")
+        columns = check_indices(items, self.n_items, "item")
         known = check_indices(history.indices, self.n_items, "item")
         deviations = history.values - np.float64(self.global_mean) - self.item_bias[known]
         shares = deviations / max(1.0, len(known) + Bias().user_damping)
-        same = self._group_of(asked)[:, None] == self._group_of(known)
+        same = self._group_of(columns)[:, None] == self._group_of(known)
         counts = same.sum(axis=1)[:, None]
         divisors = np.maximum(counts + self.damping, 1e-300)
         terms = shares * (1 - counts / divisors) + same * deviations / divisors
-        base = self.item_bias[asked] + np.float32(self.global_mean)
+        base = self.item_bias[columns] + np.float32(self.global_mean)
         return Explanation(base, terms.astype(np.float32))
 
     def _groups(self, ratings: Ratings, bias: Bias) -> NDArray[np.int64]:
-        """Return the group of each item."""
+        """Return the cluster of each item."""
         from scipy.sparse import csr_array
 
-        from lowrank import truncated_svd
-
-        left_over = ratings.values - bias.predict(ratings.user_index_of_nonzeros(), ratings.indices)
-        matrix = csr_array((left_over, ratings.indices, ratings.indptr), shape=ratings.shape)
+        residuals = ratings.values - bias.predict(ratings.user_index_of_nonzeros(), ratings.indices)
+        matrix = csr_array((residuals, ratings.indices, ratings.indptr), shape=ratings.shape)
         k = min(_RANK, *ratings.shape)
-        _, s, Vt = truncated_svd(matrix, k, random_state=self.random_state)
+        _, s, Vt = lowrank.truncated_svd(matrix, k, random_state=self.random_state)
         return _k_means(Vt.T * s, self.clusters, self.random_state)
 
     def _users(self, histories: Histories, bias: Bias) -> tuple[Floats, Floats]:
-        """Return the biases of some users and their means of each group."""
+        """Return the biases of some users and their means of each cluster."""
         known = bias.with_users(histories)
         rows, n_groups = histories.rows, self.item_factors.shape[1]
-        left_over = histories.values - known.predict(rows, histories.indices)
+        residuals = histories.values - known.predict(rows, histories.indices)
         cells = rows * n_groups + self._group_of(histories.indices)
         size = histories.n_rows * n_groups
         counts = np.bincount(cells, minlength=size) + self.damping
-        sums = np.bincount(cells, left_over, minlength=size)
+        sums = np.bincount(cells, residuals, minlength=size)
         means = np.divide(sums, counts, out=np.zeros(size), where=counts > 0)
         return known.user_bias, means.reshape(-1, n_groups).astype(np.float32)
 
@@ -161,7 +155,7 @@ class Clusters(FactorModel):
 def _k_means(
     vectors: NDArray[np.floating], n_clusters: int, random_state: int
 ) -> NDArray[np.int64]:
-    """Group vectors; on one thread, since with more the order of summing is left to chance."""
+    """Cluster vectors; on one thread, since with more the order of summing is random."""
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
     from threadpoolctl import threadpool_limits

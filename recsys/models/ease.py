@@ -68,7 +68,8 @@ class EASE(ItemItemModel):
     @property
     def n_items(self) -> int:
         """Number of items."""
-        return self.weights.shape[1]
+        n: int = self.weights.shape[1]
+        return n
 
     def fit(
         self,

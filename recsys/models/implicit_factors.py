@@ -1,7 +1,7 @@
-"""The factor models of the library `implicit`: ALS, BPR and logistic matrix factorisation.
+"""Factor models of the library `implicit`: ALS, BPR and logistic matrix factorisation.
 
-The library fits; what it finds is kept as arrays, and everything else is this project's own. It is
-imported where it is called.
+The library fits; everything else is done here, from the arrays that it found. It is imported only
+by a fit and where new users or items are folded in.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -38,41 +39,47 @@ if TYPE_CHECKING:
 
     from recsys.data.ratings import Ratings
 
-__all__ = ["ImplicitALS", "ImplicitBPR", "ImplicitLMF", "library", "library_matrix", "silence"]
+__all__ = [
+    "ImplicitALS",
+    "ImplicitBPR",
+    "ImplicitLMF",
+    "library",
+    "library_class",
+    "library_matrix",
+]
 
-
-_CONTACT_WEIGHT = 1.5
+_INTERACTION_WEIGHT = 1.5
 _PENALTY = 0.3
+
+
+def library_class(module: str, name: str) -> Any:
+    """Import a class or function of the library, without its warnings of missing progress bars."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return getattr(import_module(f"implicit.{module}"), name)
 
 
 @contextmanager
 def library(name: str) -> Iterator[None]:
     """Run code of the library: silently, with one BLAS thread, and its failures as `DataError`.
 
-    Whatever it imports must be imported before, so that its BLAS is there to be limited.
+    Import it before, so that its BLAS is there to be limited.
     """
-    with kernels.one_blas_thread(), silence():
+    with kernels.one_blas_thread(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         try:
             yield
         except Exception as error:
             if type(error).__name__ == "ModelFitError" or "posv failed" in str(error):
                 raise DataError(
-                    f"The {name} fit broke down; a larger regularization or, where there is one, "
-                    "a smaller learning_rate may mend that."
+                    f"The {name} fit broke down; try a larger regularization or, where there is "
+                    "one, a smaller learning_rate."
                 ) from error
             raise
 
 
-@contextmanager
-def silence() -> Iterator[None]:
-    """Hide warnings: of progress bars where the library is imported, of BLAS where it runs."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
 def library_matrix(matrix: Any) -> csr_matrix[np.float32]:
-    """Return a sparse matrix as the library takes it: of the old class, with arrays of its own."""
+    """Return a sparse matrix of the class that the library takes, with arrays of its own."""
     from scipy.sparse import csr_matrix
 
     matrix = matrix.tocsr()
@@ -82,13 +89,13 @@ def library_matrix(matrix: Any) -> csr_matrix[np.float32]:
 
 @model
 class _LibraryFactors(FactorModel):
-    """What the three have in common."""
+    """A factor model that the library fits."""
 
     _needs_values: ClassVar[bool] = False
     predicts_ratings: ClassVar[bool] = False
     _scores_between_sweeps: ClassVar[bool] = True
 
-    iterations: int
+    iterations: int = 1
 
     def fit(
         self,
@@ -97,64 +104,54 @@ class _LibraryFactors(FactorModel):
         on_step: Callable[[Step], None] | None = None,
         validation: Ratings | None = None,
     ) -> Self:
-        """Fit to `ratings`, implicit feedback or not; the class says what a rating counts.
-
-        Parameters
-        ----------
-        ratings : Ratings
-        on_step : callable, optional
-            Called with a `Step` after each iteration.
-        validation : Ratings, optional
-            Not used.
+        """Fit to `ratings`, implicit feedback or not; `validation` is not used.
 
         Raises
         ------
         DataError
-            If the library fails, because the factors grow beyond all bounds.
+            If the fit breaks down, because the factors grow beyond all bounds.
         """
 
         def each(iteration: int, *_: object) -> None:
             if on_step is not None:
-                self._show(peer.user_factors, peer.item_factors)
+                self._take(peer.user_factors, peer.item_factors)
                 on_step(Step(iteration + 1, self.iterations))
 
-        peer = self._peer(ratings)
+        peer = self._library_model(ratings)
         self.global_mean = 0.0
         self.user_bias = np.zeros(ratings.n_users, dtype=np.float32)
         self.item_bias = np.zeros(ratings.n_items, dtype=np.float32)
+        weights = weighted_matrix(Histories.of(ratings), ratings.n_items, weight_unit(ratings))
         with library(self.name):
-            matrix = library_matrix(
-                weighted_matrix(Histories.of(ratings), ratings.n_items, weight_unit(ratings))
-            )
-            peer.fit(matrix, show_progress=False, callback=each)
-        self._show(peer.user_factors, peer.item_factors)
-        self._finish(ratings)
+            peer.fit(library_matrix(weights), show_progress=False, callback=each)
+        self._take(peer.user_factors, peer.item_factors)
         return self
 
     @abstractmethod
-    def _peer(self, ratings: Ratings) -> Any:
+    def _library_model(self, ratings: Ratings) -> Any:
         """Return the library's model for these ratings."""
 
     @abstractmethod
-    def _show(self, users: Floats, items: Floats) -> None:
-        """Take over what the library has found so far."""
-
-    def _finish(self, ratings: Ratings) -> None:
-        """Do what is left to do after the last iteration: nothing."""
+    def _take(self, users: Floats, items: Floats) -> None:
+        """Set the factors and biases to those of the library."""
 
 
 @model
 class ImplicitALS(_LibraryFactors):
     """Alternating least squares for implicit feedback, by the library `implicit`.
 
-    Scores are to be 1 for what a user has and 0 for the rest. The squared error of the former
-    counts alpha times, that of the latter once; where there are ratings, alpha times the rating's
-    share of the highest one, and where there are counts, alpha times the count over the mean.
+    The target is 1 for an interaction and 0 otherwise. The squared error of an interaction has the
+    weight alpha, times the rating's share of the highest one or the count over the mean; the others
+    have the weight 1.
 
     Attributes
     ----------
-    contact_weight, penalty : float
-        The alpha and the regularization given or chosen.
+    interaction_weight : float
+        The alpha given, or ``1.5 d^(-1/2)``, where d is the density of the interactions.
+    penalty : float
+        The regularization given, or ``0.3 alpha (n_u^(1/2) + n_i^(1/2))``, where n_u and n_i are
+        the mean numbers of interactions of users and of items: in units of the singular values
+        that chance alone gives the matrix of interactions.
     unit : float
         The rating or count that weighs 1.
 
@@ -179,66 +176,80 @@ class ImplicitALS(_LibraryFactors):
     random_state: int = random_state_parameter()
     threads: int | None = threads_parameter()
 
-    contact_weight: float = fitted()
+    interaction_weight: float = fitted()
     penalty: float = fitted()
     unit: float = fitted()
 
+    def fit(
+        self,
+        ratings: Ratings,
+        *,
+        on_step: Callable[[Step], None] | None = None,
+        validation: Ratings | None = None,
+    ) -> Self:
+        """Fit to `ratings`, implicit feedback or not; `validation` is not used.
+
+        Raises
+        ------
+        DataError
+            If the fit breaks down.
+        """
+        super().fit(ratings, on_step=on_step)
+        # The users once more, exactly, so that a user folded in later gets the very same vector.
+        self.user_factors = self._solve(Histories.of(ratings), self.item_factors)
+        return self
+
     def with_users(self, histories: Histories) -> Self:
-        """Return the model whose users are these, each solved for exactly, the items fixed."""
+        """Return the model whose users are these, each solved for exactly; the items stay."""
         check_indices(histories.indices, self.n_items, "item")
-        factors = self._solved(histories, self.item_factors)
+        factors = self._solve(histories, self.item_factors)
         bias = np.zeros(len(factors), dtype=np.float32)
         return self._with_arrays(user_factors=factors, user_bias=bias)
 
     def with_items(self, histories: Histories) -> Self:
-        """Return the model whose items are these, each solved for exactly, the users fixed."""
+        """Return the model whose items are these, each solved for exactly; the users stay."""
         check_indices(histories.indices, self.n_users, "user")
-        factors = self._solved(histories, self.user_factors)
+        factors = self._solve(histories, self.user_factors)
         bias = np.zeros(len(factors), dtype=np.float32)
         return self._with_arrays(item_factors=factors, item_bias=bias)
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
-        """Take the scores of `items` for the one user of `history` apart; the base is 0."""
-        asked = check_indices(items, self.n_items, "item")
+        """Return the scores of `items` for the one user of `history`; the base is 0."""
+        columns = check_indices(items, self.n_items, "item")
         known = check_indices(history.indices, self.n_items, "item")
-        confidence = self.contact_weight * (history.values / np.float32(self.unit)).astype(
+        confidence = self.interaction_weight * (history.values / np.float32(self.unit)).astype(
             np.float64
         )
         Y = self.item_factors.astype(np.float64)
         normal = Y.T @ Y + self.penalty * np.eye(Y.shape[1])
         normal += (Y[known].T * (np.abs(confidence) - 1)) @ Y[known]
         sides = Y[known].T * np.maximum(confidence, 0)  # a negative one: surely not preferred
-        terms = Y[asked] @ np.linalg.solve(normal, sides)
-        return Explanation(np.zeros(len(asked), np.float32), terms.astype(np.float32))
+        terms = Y[columns] @ np.linalg.solve(normal, sides)
+        return Explanation(np.zeros(len(columns), np.float32), terms.astype(np.float32))
 
-    def _show(self, users: Floats, items: Floats) -> None:
+    def _take(self, users: Floats, items: Floats) -> None:
         self.user_factors, self.item_factors = users, items
 
-    def _finish(self, ratings: Ratings) -> None:
-        # The users once more, exactly, so that a user folded in later gets the very same vector.
-        self.user_factors = self._solved(Histories.of(ratings), self.item_factors)
-
-    def _peer(self, ratings: Ratings) -> Any:
+    def _library_model(self, ratings: Ratings) -> Any:
         self.unit = weight_unit(ratings)
-        self.contact_weight = self.alpha or _CONTACT_WEIGHT * ratings.density**-0.5
+        self.interaction_weight = self.alpha or _INTERACTION_WEIGHT * ratings.density**-0.5
         by_chance = sum(math.sqrt(ratings.n_ratings / n) for n in ratings.shape)
-        self.penalty = self.regularization or _PENALTY * self.contact_weight * by_chance
+        self.penalty = self.regularization or _PENALTY * self.interaction_weight * by_chance
         return self._solver()
 
     def _solver(self) -> Any:
-        with silence():
-            from implicit.cpu.als import AlternatingLeastSquares
+        als = library_class("cpu.als", "AlternatingLeastSquares")
         with library(self.name):
-            return AlternatingLeastSquares(
+            return als(
                 factors=self.factors,
                 regularization=self.penalty,
-                alpha=self.contact_weight,
+                alpha=self.interaction_weight,
                 iterations=self.iterations,
                 random_state=self.random_state,
                 num_threads=kernels.resolve_threads(self.threads),
             )
 
-    def _solved(self, histories: Histories, other: Floats) -> Floats:
+    def _solve(self, histories: Histories, other: Floats) -> Floats:
         """Return the vectors of some users (or items), with those of the other side fixed."""
         if not histories.n_rows:
             return np.zeros((0, other.shape[1]), dtype=np.float32)
@@ -254,9 +265,8 @@ class ImplicitALS(_LibraryFactors):
 class ImplicitBPR(_LibraryFactors):
     """Bayesian personalised ranking by the library `implicit`.
 
-    Learns, by stochastic gradient steps, to score what a user has above what others have. Every
-    rating is a contact, whatever its value. One thread: with more, the library's threads race and
-    no two fits agree.
+    Stochastic gradient steps rank the items of a user above the others. Any rating is an
+    interaction. One thread: with more, the library's threads race, and no two fits agree.
 
     References
     ----------
@@ -277,31 +287,24 @@ class ImplicitBPR(_LibraryFactors):
     iterations: int = parameter(100, "Number of passes over the interactions.")
     random_state: int = random_state_parameter()
 
-    def _show(self, users: Floats, items: Floats) -> None:
+    def _take(self, users: Floats, items: Floats) -> None:
         # The last column of the items is their bias, that of the users 1.
-        self.user_factors, self.item_factors = _columns(users, 1), _columns(items, 1)
+        self.user_factors = np.ascontiguousarray(users[:, :-1])
+        self.item_factors = np.ascontiguousarray(items[:, :-1])
         self.item_bias = items[:, -1].copy()
 
-    def _peer(self, ratings: Ratings) -> Any:
-        with silence():
-            from implicit.cpu.bpr import BayesianPersonalizedRanking
-        return BayesianPersonalizedRanking(
-            factors=self.factors,
-            learning_rate=self.learning_rate,
-            regularization=self.regularization,
-            iterations=self.iterations,
-            random_state=self.random_state,
-            num_threads=1,
-        )
+    def _library_model(self, ratings: Ratings) -> Any:
+        bpr = library_class("cpu.bpr", "BayesianPersonalizedRanking")
+        return bpr(**self.get_params(), num_threads=1)
 
 
 @model
 class ImplicitLMF(_LibraryFactors):
     """Logistic matrix factorisation by the library `implicit`.
 
-    The probability that a user has an item is a logistic function of the score. A rating counts
-    in proportion to the highest one, a count to the mean. One thread: with more, the
-    library draws other samples.
+    The probability of an interaction is a logistic function of the score. A rating counts in
+    proportion to the highest one, a count to the mean. One thread: with more, the library draws
+    other samples.
 
     References
     ----------
@@ -326,24 +329,14 @@ class ImplicitLMF(_LibraryFactors):
     negatives: int = parameter(30, "Number of negative items sampled per interaction.")
     random_state: int = random_state_parameter()
 
-    def _show(self, users: Floats, items: Floats) -> None:
+    def _take(self, users: Floats, items: Floats) -> None:
         # Of the last two columns, the items' first and the users' second are biases, the others 1.
-        self.user_factors, self.item_factors = _columns(users, 2), _columns(items, 2)
+        self.user_factors = np.ascontiguousarray(users[:, :-2])
+        self.item_factors = np.ascontiguousarray(items[:, :-2])
         self.user_bias, self.item_bias = users[:, -1].copy(), items[:, -2].copy()
 
-    def _peer(self, ratings: Ratings) -> Any:
-        with silence():
-            from implicit.cpu.lmf import LogisticMatrixFactorization
-        return LogisticMatrixFactorization(
-            factors=self.factors,
-            learning_rate=self.learning_rate,
-            regularization=self.regularization,
-            iterations=self.iterations,
-            neg_prop=self.negatives,
-            random_state=self.random_state,
-            num_threads=1,
-        )
-
-
-def _columns(factors: Floats, n_biases: int) -> Floats:
-    return np.ascontiguousarray(factors[:, :-n_biases])
+    def _library_model(self, ratings: Ratings) -> Any:
+        lmf = library_class("cpu.lmf", "LogisticMatrixFactorization")
+        params = self.get_params()
+        negatives = params.pop("negatives")
+        return lmf(**params, neg_prop=negatives, num_threads=1)

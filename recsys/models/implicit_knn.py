@@ -19,7 +19,7 @@ from recsys.models.base import (
     parameter,
     threads_parameter,
 )
-from recsys.models.implicit_factors import library, library_matrix, silence
+from recsys.models.implicit_factors import library, library_class, library_matrix
 from recsys.models.item_item import ItemItemModel, check_rows, weighted_matrix
 
 if TYPE_CHECKING:
@@ -83,8 +83,7 @@ class ImplicitKNN(ItemItemModel):
         validation: Ratings | None = None,
     ) -> Self:
         """Find the neighbours of every item."""
-        with silence():
-            from implicit.nearest_neighbours import all_pairs_knn
+        all_pairs_knn = library_class("nearest_neighbours", "all_pairs_knn")
         self._take_histories(ratings)
         weights = weighted_matrix(Histories.of(ratings), ratings.n_items, self.unit)
         weighted = library_matrix(self._weighted(weights).T)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+import lowrank
 from lowrank import kernels
 from recsys.auto import default_factors
 from recsys.errors import DataError
@@ -136,8 +137,6 @@ class Spectral(HistoryModel):
         validation: Ratings | None = None,
     ) -> Self:
         """Compute the singular vectors of the normalised interactions of `ratings`."""
-        from lowrank import truncated_svd
-
         user_counts = np.diff(ratings.indptr)
         item_counts = np.bincount(ratings.indices, minlength=ratings.n_items)
         user_scale = _power(user_counts, -self.user_power)
@@ -147,7 +146,7 @@ class Spectral(HistoryModel):
         normalised.data = np.repeat(user_scale, user_counts) * self.item_weight[ratings.indices]
         k = min(self.factors or default_factors(*ratings.shape), *ratings.shape)
         with kernels.at_most(self.threads):
-            svd = truncated_svd(normalised, k, tol=_TOL, random_state=self.random_state)
+            svd = lowrank.truncated_svd(normalised, k, tol=_TOL, random_state=self.random_state)
         self.singular_values, self.item_factors = svd.s, np.ascontiguousarray(svd.Vt.T)
         self.history_indptr, self.history_items = ratings.indptr, ratings.indices
         self._train_on_histories()

@@ -213,16 +213,16 @@ def test_als_folds_new_ratings_in_on_the_scale_of_the_old(ratings):
     stars = Ratings.from_matrix(matrix)
     model = make_model("implicit-als").fit(stars)
     folded = model.with_users(Histories.of(stars.take(stars.values < 3)))
-    again = model._with_arrays(contact_weight=model.contact_weight / 2)
+    again = model._with_arrays(interaction_weight=model.interaction_weight / 2)
     ones = Histories.of(stars.take(stars.values < 3))
     expected = again.with_users(ones._replace(values=np.full(len(ones.values), 4, np.float32)))
     np.testing.assert_allclose(folded.user_factors, expected.user_factors, rtol=1e-5, atol=1e-6)
 
 
-def test_the_default_weight_of_a_contact_goes_by_how_rare_it_is(ratings):
+def test_the_default_weight_of_an_interaction_follows_from_the_density(ratings):
     model = make_model("implicit-als").fit(ratings)
-    assert model.contact_weight == pytest.approx(1.5 * ratings.density**-0.5)
-    assert make_model("implicit-als", alpha=3).fit(ratings).contact_weight == 3
+    assert model.interaction_weight == pytest.approx(1.5 * ratings.density**-0.5)
+    assert make_model("implicit-als", alpha=3).fit(ratings).interaction_weight == 3
 
 
 def test_contributions_of_dislikes_are_those_of_the_solution():
@@ -240,7 +240,9 @@ def test_contributions_of_dislikes_are_those_of_the_solution():
 
 
 def test_a_fit_that_breaks_down_is_an_error_with_advice(ratings):
-    with pytest.raises(DataError, match="The implicit-bpr fit broke down; a larger regularization"):
+    with pytest.raises(
+        DataError, match="The implicit-bpr fit broke down; try a larger regularization"
+    ):
         make_model("implicit-bpr", learning_rate=1e30, iterations=5).fit(ratings)
 
 
