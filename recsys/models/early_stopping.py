@@ -1,4 +1,4 @@
-"""When to stop sweeping: validation that no longer gets better, or numbers that are none."""
+"""Early stopping and divergence checks."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from recsys.errors import DataError
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
-    from recsys.models.base import (
-        Model,
-    )
+    from recsys.models.base import Model
 
 __all__ = ["ValidationWatch", "breakdown", "validation_rmse"]
 
@@ -37,7 +35,7 @@ class ValidationWatch:
         self._since = 0
 
     def is_best(self, rmse: float | None) -> bool:
-        """Take note of a sweep's RMSE; return whether it is the best so far."""
+        """Record a sweep's RMSE; return whether it is the best so far."""
         if rmse is None:
             return True
         better = rmse < self._best
@@ -60,13 +58,13 @@ def validation_rmse(model: Model, held_out: Ratings | None) -> float | None:
 
 
 def breakdown(model: Model, *names: str) -> DataError:
-    """Return the error that a fit has come to numbers that are none, and what may mend it.
+    """Return the error of a fit with infinite or undefined numbers, and values that would do.
 
     Parameters
     ----------
     model : Model
     *names : str
-        The parameters that it may be due to; numbers, with defaults.
+        The numeric parameters that may cause it.
     """
     own = " and ".join(f"{name} {getattr(model, name):g}" for name in names)
     usual = " and ".join(f"{getattr(type(model), name):g}" for name in names)

@@ -1,15 +1,16 @@
-"""Soft-impute: biases, and what they leave over completed under a nuclear-norm penalty."""
+"""Soft-impute: biases, and their residual completed under a nuclear-norm penalty."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
 
+from lowrank import kernels
 from recsys.models.base import (
     Explanation,
     FactorModel,
@@ -24,16 +25,16 @@ from recsys.models.base import (
     threads_parameter,
 )
 from recsys.models.baselines import Bias
+from recsys.models.early_stopping import validation_rmse
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-    from lowrank import SoftImputation
     from recsys.data.ratings import Ratings
 
 __all__ = ["SoftImpute"]
 
-_HELD_OUT = 0.1  # of the ratings, to choose the regularization
+_TEST_FRACTION = 0.1  # of the ratings, to choose the regularization
 _FEWEST = 20  # ratings below which none are held out
 
 
@@ -41,7 +42,7 @@ _FEWEST = 20  # ratings below which none are held out
 class SoftImpute(FactorModel):
     """Predict a rating as ``mu + b_u + c_i + a_u . m_i``, the last term by soft-impute.
 
-    The biases are those of the model bias. What they leave over is completed by the matrix Z that
+    The biases are those of the model bias. Their residual is completed by the matrix Z that
     minimises ``sum (r_ui - z_ui)^2 / 2 + regularization * (sum of the singular values of Z)``: a
     convex problem whose solution has a rank of its own.
 
@@ -67,7 +68,7 @@ class SoftImpute(FactorModel):
         None,
         "Nuclear-norm penalty; by default the best of a path on a tenth of the ratings, held out.",
     )
-    max_rank: int = parameter(100, "Maximum number of latent factors.")
+    factors: int = parameter(100, "Maximum number of latent factors.")
     user_damping: float = parameter(
         5.0,
         "Ridge penalty of the user biases, in ratings.",
@@ -113,22 +114,47 @@ class SoftImpute(FactorModel):
         DataError
             If `ratings` are implicit.
         """
-        from lowrank import kernels
-        from lowrank.completion.nuclear_norm import penalties_to, soft_impute_path
+        # Only a fit needs the solvers, which take longer to import than a saved model to open.
+        from lowrank.completion.nuclear_norm import (
+            held_out_path,
+            largest_regularization,
+            penalties_to,
+            soft_impute_path,
+        )
+        from lowrank.completion.observed import hold_out
 
         self._require_values(ratings)
+        rank = min(self.factors, ratings.n_users, ratings.n_items)
+        options: dict[str, int] = {"max_rank": rank, "random_state": self.random_state}
         with kernels.at_most(self.threads):
-            bias = self._bias_model().fit(ratings)
+            bias, residual = self._biases(ratings)
             self.global_mean = bias.global_mean
             self.user_bias, self.item_bias = bias.user_bias, bias.item_bias
-            left_over = _left_over(ratings, bias)
-            self.penalty = self.regularization or self._chosen(ratings) or _largest(left_over)
-            grid = penalties_to(self.penalty, left_over)
-            path = soft_impute_path(left_over, grid, **self._options(ratings), tol=self.tol)
+            if self.regularization is not None:
+                self.penalty = self.regularization
+            elif ratings.n_ratings >= _FEWEST:
+                kept, others = hold_out(ratings.matrix, _TEST_FRACTION, self.random_state)
+                rest = replace(
+                    ratings,
+                    indptr=kept.indptr.astype(np.int64),
+                    indices=kept.indices.astype(np.int32),
+                    values=kept.data,
+                    timestamps=None,
+                )
+                other_bias, left = self._biases(rest)
+                errors = others.values - other_bias.predict(others.rows, others.columns)
+                self.penalty = held_out_path(left, others._replace(values=errors), **options).best
+            else:  # nothing but the biases; any penalty if they are exact
+                self.penalty = largest_regularization(residual) or 1.0
+            grid = penalties_to(self.penalty, residual)
+            path = soft_impute_path(residual, grid, **options, tol=self.tol)
             for number, solution in enumerate(path, start=1):
-                self._take(solution)
+                root = np.sqrt(solution.s)
+                self.user_factors = _with_a_column(solution.U * root)
+                self.item_factors = _with_a_column(solution.Vt.T * root)
                 if on_step is not None:
-                    on_step(self._step(number, len(grid), solution, validation))
+                    objective, reached = solution.objectives[-1], validation_rmse(self, validation)
+                    on_step(Step(number, len(grid), float(objective), solution.rmse, reached))
             self.user_bias, self.user_factors = self._users(Histories.of(ratings))
         return self
 
@@ -151,63 +177,31 @@ class SoftImpute(FactorModel):
         return self._with_arrays(item_bias=bias, item_factors=factors)
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
-        """Take the scores of `items` for the one user of `history` apart, a term per rating.
+        """Return the scores of `items` for the user with this history, as sums over the history.
 
-        A rating has its share in the user's bias and, by what the biases leave of it, in the
-        user's factors, which are linear in it. ``base`` is the mean and the bias of the item.
+        A rating has its share in the user's bias and, by its residual, in the user's factors, which
+        are linear in it. ``base`` is the mean and the bias of the item.
         """
-        asked = check_indices(items, self.n_items, "item")
+        wanted = check_indices(items, self.n_items, "item")
         rated = check_indices(history.indices, self.n_items, "item")
         M = self.item_factors[rated].astype(np.float64)
         deviation = history.values - np.float64(self.global_mean) - self.item_bias[rated]
         divisor = len(rated) + self.user_damping
         shares = deviation / divisor if divisor else deviation
         ridge = M.T @ M + self.penalty * np.eye(M.shape[1])
-        weights = self.item_factors[asked] @ np.linalg.solve(ridge, M.T)
+        weights = self.item_factors[wanted] @ np.linalg.solve(ridge, M.T)
         terms = shares + weights * (deviation - shares.sum())
-        base = self.item_bias[asked] + np.float32(self.global_mean)
+        base = self.item_bias[wanted] + np.float32(self.global_mean)
         return Explanation(base, terms.astype(np.float32))
 
-    def _bias_model(self) -> Bias:
-        return Bias(user_damping=self.user_damping, item_damping=self.item_damping)
-
-    def _options(self, ratings: Ratings) -> dict[str, int]:
-        rank = min(self.max_rank, ratings.n_users, ratings.n_items)
-        return {"max_rank": rank, "random_state": self.random_state}
-
-    def _chosen(self, ratings: Ratings) -> float | None:
-        """Return the penalty that predicts held-out ratings best; None if there are too few."""
-        from lowrank.completion.nuclear_norm import held_out_path
-        from lowrank.completion.observed import hold_out
-
-        if ratings.n_ratings < _FEWEST:
-            return None
-        kept, others = hold_out(ratings.matrix, _HELD_OUT, self.random_state)
-        rest = replace(
-            ratings,
-            indptr=kept.indptr.astype(np.int64),
-            indices=kept.indices.astype(np.int32),
-            values=kept.data,
-            timestamps=None,
+    def _biases(self, ratings: Ratings) -> tuple[Bias, csr_array]:
+        """Return the model bias of some ratings, and the ratings minus its predictions."""
+        bias = Bias(user_damping=self.user_damping, item_damping=self.item_damping).fit(ratings)
+        predicted = bias.predict(ratings.user_index_of_nonzeros(), ratings.indices)
+        residual = ratings.values - predicted
+        return bias, sparse.csr_array(
+            (residual, ratings.indices, ratings.indptr), shape=ratings.shape
         )
-        bias = self._bias_model().fit(rest)
-        others = others._replace(values=others.values - bias.predict(others.rows, others.columns))
-        return held_out_path(_left_over(rest, bias), others, **self._options(ratings)).best
-
-    def _take(self, solution: SoftImputation) -> None:
-        root = np.sqrt(solution.s)
-        self.user_factors = _with_a_column(solution.U * root)
-        self.item_factors = _with_a_column(solution.Vt.T * root)
-
-    def _step(
-        self, number: int, total: int, solution: SoftImputation, validation: Ratings | None
-    ) -> Step:
-        rmse = None
-        if validation is not None:
-            predicted = self.predict(validation.user_index_of_nonzeros(), validation.indices)
-            squares = np.square(predicted - validation.values, dtype=np.float64)
-            rmse = math.sqrt(squares.mean()) if len(squares) else None
-        return Step(number, total, float(solution.objectives[-1]), solution.rmse, rmse)
 
     def _users(self, histories: Histories) -> tuple[Floats, Floats]:
         return self._solved(histories, self.item_bias, self.item_factors, self.user_damping)
@@ -216,8 +210,6 @@ class SoftImpute(FactorModel):
         self, rows: Histories, other_bias: Floats, other_factors: Floats, damping: float
     ) -> tuple[Floats, Floats]:
         """Return bias and factors of some rows, with the other side fixed."""
-        from lowrank import kernels
-
         counts = np.diff(rows.indptr)
         row_of_each = np.repeat(np.arange(len(counts)), counts)
         deviations = rows.values - np.float64(self.global_mean) - other_bias[rows.indices]
@@ -238,23 +230,8 @@ class SoftImpute(FactorModel):
         return bias.astype(np.float32), factors
 
 
-def _left_over(ratings: Ratings, bias: Bias) -> csr_array:
-    """Return the ratings minus their biases; the matrix shares the structure of the ratings."""
-    from scipy import sparse
-
-    values = ratings.values - bias.predict(ratings.user_index_of_nonzeros(), ratings.indices)
-    return sparse.csr_array((values, ratings.indices, ratings.indptr), shape=ratings.shape)
-
-
-def _largest(left_over: csr_array) -> float:
-    """Return the penalty from which on nothing but the biases is left; any, if they are exact."""
-    from lowrank.completion.nuclear_norm import largest_regularization
-
-    return largest_regularization(left_over) or 1.0
-
-
 def _with_a_column(factors: NDArray[np.floating]) -> Floats:
-    """Return the factors, or one column of zeros if there is none: a saved array is never empty."""
+    """Return the factors, or one column of zeros without any: a saved array is never empty."""
     if factors.shape[1] == 0:
         return np.zeros((len(factors), 1), np.float32)
     return np.ascontiguousarray(factors, np.float32)

@@ -85,7 +85,7 @@ def test_the_seed_chooses_what_is_held_out(ratings, model):
 
 
 def test_the_rank_is_at_most_what_is_asked_for(ratings):
-    assert SoftImpute(regularization=0.5, max_rank=2).fit(ratings).item_factors.shape == (60, 2)
+    assert SoftImpute(regularization=0.5, factors=2).fit(ratings).item_factors.shape == (60, 2)
     assert SoftImpute(regularization=0.5).fit(ratings).item_factors.shape[1] > 2
 
 
@@ -186,7 +186,7 @@ def test_steps_are_those_on_the_way_to_the_penalty(ratings):
     [
         ({"regularization": 0.0}, r"regularization must be positive; got 0\.0"),
         ({"regularization": float("nan")}, "regularization must be positive; got nan"),
-        ({"max_rank": 0}, "max_rank must be at least 1; got 0"),
+        ({"factors": 0}, "factors must be at least 1; got 0"),
         ({"tol": 0.0}, r"tol must be positive; got 0\.0"),
         ({"user_damping": -1.0}, r"user_damping must be at least 0; got -1\.0"),
     ],
@@ -202,4 +202,4 @@ def test_movielens():
 
     folder = Path(os.environ["RECSYS_DATASETS"]) / "ml-latest-small"
     train, test = random_split(read_ratings(folder), 0.1, random_state=0)
-    assert rmse(SoftImpute(max_rank=30).fit(train), test) < 0.85
+    assert rmse(SoftImpute(factors=30).fit(train), test) < 0.85
