@@ -26,14 +26,7 @@ if TYPE_CHECKING:
     from lowrank.arguments import MatrixLike, RandomStateLike
     from lowrank.operators import Float64Array, FloatArray
 
-__all__ = [
-    "FactorModel",
-    "IncompleteRows",
-    "Posterior",
-    "ProbabilisticPCA",
-    "em_steps",
-    "posteriors",
-]
+__all__ = ["ProbabilisticPCA"]
 
 _NO_NOISE = 1e-10  # of the largest variance: replaces a noise variance of 0 in posteriors
 _CHUNK = 1 << 21  # numbers that a temporary array of a block may hold
@@ -376,16 +369,7 @@ def _has_missing(X: Any) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class FactorModel:
-    """Rows x = mean + W z + e with z ~ N(0, I) and e ~ N(0, noise I).
-
-    Attributes
-    ----------
-    mean : ndarray of shape (m,), float64
-    loadings : ndarray of shape (m, k), float64
-        W.
-    noise : float
-        Variance of e, positive.
-    """
+    """Rows x = mean + W z + e with z ~ N(0, I) and e ~ N(0, noise I); the loadings are W."""
 
     mean: Float64Array
     loadings: Float64Array

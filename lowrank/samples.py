@@ -267,12 +267,14 @@ def column_scale(samples: Samples, ddof: int) -> Float64Array:
     Returns
     -------
     ndarray of shape (m,), float64
+        Rounded to the dtype of the samples, as estimators keep it for new ones.
     """
     count = samples.shape[0]
     deviation = np.sqrt(samples.column_squares(samples.means) / (count - ddof))
     size = np.sqrt(samples.column_squares(np.zeros(samples.shape[1])) / count)
     rounding = 10 * (float(np.finfo(samples.dtype).eps) + _EPS * count**0.5)
-    return np.where(deviation <= rounding * size, 1.0, deviation)
+    scale = np.where(deviation <= rounding * size, 1.0, deviation)
+    return scale.astype(samples.dtype).astype(np.float64)
 
 
 def negligible_value(svd: SVD, means: Float64Array) -> float:
@@ -467,7 +469,7 @@ class GaussianDensityMixin:
         return np.maximum(self.explained_variance_.astype(np.float64), noise), noise
 
     def _is_degenerate(self) -> bool:
-        """Whether there are directions in which the model has no variance."""
+        """Return whether there are directions in which the model has no variance."""
         variances, noise = self._density_variances()
         everywhere = noise > 0 or self.n_components_ == self.n_features_in_
         return not everywhere or bool(np.any(variances <= self._negligible_variance))

@@ -331,12 +331,12 @@ class _Target:
         return self.unscaled(max(error, self.best))
 
     def unscaled(self, error: float) -> float:
-        """Return an error in the units of the user, and 0 for what may be rounding."""
+        """Return an error in the units of the user, and 0 for possible rounding."""
         return math.ldexp(error, self.exponent) if error > self.rounding else 0.0
 
 
 def _canonical(A: Any) -> Any:
-    """Return a sparse matrix as a CSR array with sorted indices, duplicates summed."""
+    """Return a sparse matrix in canonical CSR form."""
     csr = sparse.csr_array(A)
     if not csr.has_canonical_format:
         csr = csr.copy()
@@ -385,9 +385,9 @@ class _Columns:
 
     def block(self, columns: Indices) -> Float64Array:
         """Return some columns as a dense array of shape (n, b)."""
-        block: Float64Array
-        block = self._csc[:, columns].toarray() if self.is_sparse else self._matrix[:, columns]
-        return block
+        if self.is_sparse:
+            return np.asarray(self._csc[:, columns].toarray())
+        return np.asarray(self._matrix[:, columns])
 
     def product(self, X: Float64Array) -> Float64Array:
         """Return A X."""
@@ -484,8 +484,7 @@ def _search(columns: _Columns, k: int, *, by_error: bool) -> _Residual:
     while residual.rank < min(k, columns.shape[0]):
         residual.renew()
         scores = residual.scores()
-        best = scores.max(initial=0.0)
-        if best <= 0:
+        if (best := scores.max(initial=0.0)) <= 0:
             break
         residual.add(int(np.argmax(scores >= (1 - _TIE) * best)))
     return residual

@@ -1,6 +1,5 @@
-"""PCA: its five readings, the three ways to centre, and every option on dense and sparse data."""
+"""PCA: its five definitions, the three ways to centre, every option on dense and sparse data."""
 
-import pickle
 import tracemalloc
 
 import numpy as np
@@ -10,14 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 from scipy.stats import multivariate_normal
-from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV
-from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from lowrank.pca import PCA, MeanAlignmentWarning
 
-FORMATS = ["csr", "csc", "coo", "lil", "dok", "bsr"]
 problems = settings(deadline=None, max_examples=25)
 shapes = st.tuples(st.integers(3, 25), st.integers(2, 12), st.integers(0, 2**32 - 1))
 
@@ -223,16 +218,15 @@ def test_degenerate_model_has_no_density():
 # Centring sparse data.
 
 
-@pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("standardize", [False, True])
 @pytest.mark.parametrize("center_samples", [False, True])
 @pytest.mark.parametrize("n_components", [3, 12, 0.7])
-def test_exact_sparse_equals_dense(form, dtype, standardize, center_samples, n_components):
+def test_exact_sparse_equals_dense(dtype, standardize, center_samples, n_components):
     X = counts().astype(dtype)
     options = {"standardize": standardize, "center_samples": center_samples, "center": "exact"}
     dense = PCA(n_components, **options).fit(X.toarray())
-    pca = PCA(n_components, **options, random_state=0).fit(X.asformat(form))
+    pca = PCA(n_components, **options, random_state=0).fit(X)
     rtol = 2e-3 if dtype == np.float32 else 1e-7
     assert pca.n_components_ == dense.n_components_
     assert pca.mean_alignment_ is None
@@ -242,16 +236,11 @@ def test_exact_sparse_equals_dense(form, dtype, standardize, center_samples, n_c
         np.testing.assert_allclose(getattr(pca, name), expected, rtol, atol=rtol * largest)
     k = min(3, pca.n_components_)
     new = counts(seed=4).astype(dtype)
-    scores = pca.transform(new.asformat(form))[:, :k]
+    scores = pca.transform(new)[:, :k]
     assert scores.dtype == dtype
     np.testing.assert_allclose(
         abs(scores), abs(dense.transform(new.toarray())[:, :k]), atol=10 * rtol
     )
-
-
-def test_container_has_no_influence_on_the_bits():
-    results = [PCA(4, random_state=0).fit_transform(counts().asformat(form)) for form in FORMATS]
-    assert all(np.array_equal(results[0], other) for other in results[1:])
 
 
 def test_auto_on_sparse_data_drops_the_first_direction_of_the_uncentred_matrix():
@@ -452,15 +441,6 @@ def test_same_seed_same_bits(convert):
     assert np.array_equal(first.components_, second.components_)
 
 
-def test_the_data_are_not_written_to():
-    X, Y = gaussian(), counts()
-    before = X.copy(), Y.copy()
-    PCA(2, standardize=True, center_samples=True, whiten=True).fit_transform(X)
-    PCA(2, standardize=True, center="exact").fit_transform(Y)
-    assert np.array_equal(X, before[0])
-    assert np.array_equal(Y.data, before[1].data)
-
-
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
@@ -477,36 +457,11 @@ def test_bad_parameters(options, error, message):
 
 
 @pytest.mark.parametrize("convert", [np.asarray, sparse.csr_array])
-def test_nan_is_refused(convert):
+def test_nan_raises(convert):
     X = gaussian()
     X[3, 2] = np.nan
     with pytest.raises(ValueError, match="NaN"):
         PCA(2).fit(convert(X))
-
-
-def test_inverse_transform_checks_the_number_of_columns():
-    with pytest.raises(ValueError, match=r"X must have 2 columns \(n_components_\); got 3"):
-        PCA(2).fit(gaussian()).inverse_transform(np.zeros((4, 3)))
-
-
-# In company.
-
-
-def test_pipeline_grid_search_clone_and_pickle():
-    X = gaussian()
-    search = GridSearchCV(make_pipeline(StandardScaler(), PCA()), {"pca__n_components": [1, 2, 3]})
-    search.fit(X)
-    assert search.best_params_["pca__n_components"] in (1, 2, 3)
-    pca = search.best_estimator_[-1]
-    assert np.array_equal(pickle.loads(pickle.dumps(pca)).transform(X), pca.transform(X))
-    assert clone(pca).get_params() == pca.get_params()
-
-
-def test_names_of_the_outputs():
-    pca = PCA(2).set_output(transform="pandas")
-    frame = pca.fit_transform(gaussian())
-    assert list(frame.columns) == ["pca0", "pca1"] == list(pca.get_feature_names_out())
-    assert list(pca.transform(gaussian()).columns) == ["pca0", "pca1"]
 
 
 def test_score_with_both_corrections_is_the_same_on_sparse_data():

@@ -1,4 +1,4 @@
-"""The pictures show the numbers they are given, and leave matplotlib as it was."""
+"""Plots show the numbers they are given, and leave the settings of matplotlib alone."""
 
 from __future__ import annotations
 
@@ -87,12 +87,12 @@ def test_scree_of_zeros_and_of_one_value():
         (([],), "spectrum must have at least one value; got none"),
     ],
 )
-def test_a_bad_spectrum_is_refused(arguments, message):
+def test_a_bad_spectrum_raises(arguments, message):
     with pytest.raises(ValueError, match=message):
         scree(*arguments)
 
 
-def test_a_bad_rank_is_refused():
+def test_a_bad_rank_raises():
     with pytest.raises(ValueError, match="k must be between 0 and 2; got 3"):
         scree([2.0, 1.0], k=3)
 
@@ -114,7 +114,7 @@ def test_scores_have_a_look_for_each_class(pca):
     assert drawn(axes.figure)
 
 
-def test_no_two_of_many_classes_look_alike():
+def test_no_two_of_many_classes_look_the_same():
     axes = scores(RNG.normal(size=(40, 2)), np.arange(40).astype(str))
     handles = axes.get_legend().legend_handles
     looks = {(to_hex(each.get_color()), each.get_marker()) for each in handles}
@@ -127,10 +127,10 @@ def test_scores_without_labels_and_with_numbers():
     axes = scores(Z, np.linspace(0, 1, 30))
     np.testing.assert_allclose(axes.collections[0].get_array(), np.linspace(0, 1, 30))
     assert axes.get_legend() is None
-    assert len(axes.figure.axes) == 2  # a colour bar beside it
+    assert len(axes.figure.axes) == 2  # a colour bar next to it
 
 
-def test_bad_scores_are_refused():
+def test_bad_scores_raise():
     with pytest.raises(ValueError, match=r"Z must have the columns \(0, 1\); got shape \(5, 1\)"):
         scores(np.zeros((5, 1)))
     with pytest.raises(ValueError, match=r"labels must have shape \(5,\); got \(4,\)"):
@@ -158,7 +158,7 @@ def test_loadings_take_the_names_that_the_estimator_has_seen():
     assert many.axes[-1].get_xlabel() == "feature"
 
 
-def test_bad_loadings_are_refused(pca):
+def test_bad_loadings_raise(pca):
     with pytest.raises(ValueError, match="names must have length 6; got 2"):
         loadings(pca, names=["a", "b"])
     with pytest.raises(ValueError, match=r"at least one row and one column; got shape \(0, 6\)"):
@@ -231,7 +231,7 @@ def test_whitening_by_class():
         whitening_comparison(np.outer(np.arange(5.0), [1.0, 2.0]))
 
 
-def test_pictures_go_where_they_are_told():
+def test_plots_use_the_given_axes_and_figures():
     figure = Figure()
     axes = figure.subplots()
     assert scree([2.0, 1.0], ax=axes) is axes
@@ -270,6 +270,6 @@ def test_the_import_does_not_need_matplotlib_but_a_picture_does():
 
 
 @pytest.mark.parametrize("draw", [loadings, eigen_images])
-def test_nothing_to_draw_is_refused(draw):
+def test_nothing_to_draw_raises(draw):
     with pytest.raises(ValueError, match="count must be at least 1; got 0"):
         draw(np.ones((2, 4)), count=0)

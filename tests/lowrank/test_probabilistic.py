@@ -133,7 +133,7 @@ def test_em_of_complete_data_finds_the_closed_form():
     st.integers(0, 2**31),
     st.integers(0, 6),
 )
-@example(2, 7, 0.0, 1.75, 0, 2)  # fitted exactly: the noise falls to the least that is told from 0
+@example(2, 7, 0.0, 1.75, 0, 2)  # fitted exactly: the noise falls to the least that differs from 0
 def test_the_likelihood_never_falls(rows, columns, share, noise, seed, k):
     k = min(k, rows, columns - 1)
     X = holed(drawn(rows, columns, min(2, columns), noise, seed), share, seed)
@@ -200,7 +200,7 @@ def test_likelihood_of_little_noise():
     np.testing.assert_allclose(model.score_samples(X).sum(), model.log_likelihood_, rtol=1e-6)
 
 
-def test_rows_without_entries_say_nothing():
+def test_rows_without_entries_have_no_influence():
     X = holed(drawn(60), 0.2)
     empty = np.full((5, 6), np.nan)
     model = ProbabilisticPCA(2, random_state=0, tol=1e-13).fit(X)
@@ -281,10 +281,8 @@ def test_precision_is_the_inverse_and_samples_have_the_covariance():
 # the estimator
 
 
-@pytest.mark.parametrize("prepare", [holed, np.asarray, sparse.csr_array])
-def test_float32_stays(prepare):
-    X = drawn().astype(np.float32)
-    X = prepare(X).astype(np.float32)
+def test_float32_stays_with_missing_entries():
+    X = holed(drawn()).astype(np.float32)
     model = ProbabilisticPCA(2, random_state=0).fit(X)
     wide = ProbabilisticPCA(2, random_state=0).fit(X.astype(np.float64))
     for result in (
@@ -297,8 +295,7 @@ def test_float32_stays(prepare):
         model.score_samples(X),
     ):
         assert result.dtype == np.float32
-    if isinstance(X, np.ndarray):
-        assert model.impute(X).dtype == np.float32
+    assert model.impute(X).dtype == np.float32
     np.testing.assert_allclose(model.get_covariance(), wide.get_covariance(), atol=1e-3)
 
 
@@ -323,7 +320,6 @@ def test_inverse_transform_and_pipeline():
     pipeline = make_pipeline(StandardScaler(), ProbabilisticPCA(2))
     pipeline.set_output(transform="default")
     assert pipeline.fit_transform(holed(X)).shape == (200, 2)
-    assert list(model.get_feature_names_out()) == ["probabilisticpca0", "probabilisticpca1"]
 
 
 @pytest.mark.parametrize("prepare", [holed, np.asarray])
@@ -384,5 +380,3 @@ def test_data_that_cannot_be_fitted():
         ProbabilisticPCA(2).fit(sparse.csr_array(holed(drawn())))
     with pytest.raises(TypeError, match=r"[Ss]parse"):
         ProbabilisticPCA(2).fit(drawn()).impute(sparse.csr_array(drawn()))
-    with pytest.raises(ValueError, match=r"X must have 2 columns \(n_components_\); got 3"):
-        ProbabilisticPCA(2).fit(drawn()).inverse_transform(np.zeros((1, 3)))

@@ -255,7 +255,7 @@ def test_a_big_sparse_matrix_stays_sparse():
     assert 1 <= product.ratio < 1.1
 
 
-def test_backward_refuses_what_would_not_fit():
+def test_backward_raises_if_its_factor_is_too_large():
     A = sparse.random_array((30_000, 20_000), density=1e-6, rng=0)
     message = r"at most 1.1 GB; got sparse A of shape \(30000, 20000\), with one of 3.2 GB: use"
     with pytest.raises(ValueError, match=message):
@@ -375,7 +375,7 @@ def test_results_are_frozen_and_say_what_they_are():
 
 
 @pytest.mark.parametrize("function", [select_columns, cur])
-def test_arguments_that_are_refused(function):
+def test_bad_arguments_raise(function):
     with pytest.raises(ValueError, match=r"method must be one of 'qr', 'leverage', .*; got 'best'"):
         function(normal(), 2, method="best")
     with pytest.raises(ValueError, match=r"k must be between 0 and 9 .*; got 10"):
