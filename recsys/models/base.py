@@ -57,6 +57,7 @@ __all__ = [
     "Histories",
     "Indices",
     "Model",
+    "OnStep",
     "Parameter",
     "Range",
     "Step",
@@ -174,6 +175,9 @@ class Step:
     objective: float | None = None
     train_rmse: float | None = None
     validation_rmse: float | None = None
+
+
+OnStep = Callable[[Step], None] | None
 
 
 def fitted(*axes: str, when: str | None = None) -> Any:
@@ -343,6 +347,7 @@ class Model:
         Parameters
         ----------
         ratings : Ratings
+            With values or implicit feedback.
         on_step : callable, optional
             Called with a `Step` after each iteration.
         validation : Ratings, optional
@@ -351,8 +356,15 @@ class Model:
         Raises
         ------
         DataError
-            If the model needs ratings with values, and `ratings` are implicit.
+            If the model needs ratings with values, and `ratings` are implicit, or the fit fails.
         """
+        if self._needs_values:
+            self._require_values(ratings)
+        self._fit(ratings, on_step, validation)
+        return self
+
+    def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
+        """Set the fitted arrays."""
         raise NotImplementedError
 
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:

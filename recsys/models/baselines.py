@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -16,6 +15,7 @@ from recsys.models.base import (
     Floats,
     Histories,
     Model,
+    OnStep,
     Step,
     check_indices,
     fitted,
@@ -67,21 +67,7 @@ class Bias(BiasedModel):
         minimum=0,
     )
 
-    def fit(
-        self,
-        ratings: Ratings,
-        *,
-        on_step: Callable[[Step], None] | None = None,
-        validation: Ratings | None = None,
-    ) -> Self:
-        """Fit to `ratings`, which must have values.
-
-        Raises
-        ------
-        DataError
-            If `ratings` are implicit.
-        """
-        self._require_values(ratings)
+    def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
         users, items = _sides(ratings, self.user_damping, self.item_damping)
         mean = float(np.mean(ratings.values, dtype=np.float64))
         deviation = float(np.std(ratings.values, dtype=np.float64))
@@ -115,7 +101,6 @@ class Bias(BiasedModel):
             )
             if change <= self.tol * deviation:
                 break
-        return self
 
     def with_users(self, histories: Histories) -> Self:
         """Return the model whose users are these; their biases, with those of the items fixed."""
@@ -183,13 +168,7 @@ class Popular(Model):
         """Number of items of the training ratings."""
         return len(self.item_counts)
 
-    def fit(
-        self,
-        ratings: Ratings,
-        *,
-        on_step: Callable[[Step], None] | None = None,
-        validation: Ratings | None = None,
-    ) -> Self:
+    def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
         """Count the ratings of each item and average them."""
         _, items = _sides(ratings, 0, self.damping)
         self.n_users, self.counts_only = ratings.n_users, ratings.implicit
@@ -198,7 +177,6 @@ class Popular(Model):
             self.global_mean = float(np.mean(ratings.values, dtype=np.float64))
         self.item_counts = _single(items.counts)
         self.item_means = self._means(items, ratings.values)
-        return self
 
     def with_users(self, histories: Histories) -> Self:
         """Return the model with as many users as these, who get the same recommendations."""
@@ -253,19 +231,12 @@ class Random(Model):
     low: float = fitted()
     high: float = fitted()
 
-    def fit(
-        self,
-        ratings: Ratings,
-        *,
-        on_step: Callable[[Step], None] | None = None,
-        validation: Ratings | None = None,
-    ) -> Self:
+    def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
         """Store the numbers of users and items and the range of the ratings; 0 to 1 if implicit."""
         self.n_users, self.n_items = ratings.n_users, ratings.n_items
         self.low, self.high = 0.0, 1.0
         if not ratings.implicit:
             self.low, self.high = float(ratings.values.min()), float(ratings.values.max())
-        return self
 
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
         """Scores of pairs, shape (n_pairs,)."""

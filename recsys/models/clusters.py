@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
@@ -17,6 +16,7 @@ from recsys.models.base import (
     Floats,
     Histories,
     Indices,
+    OnStep,
     Step,
     check_indices,
     model,
@@ -57,31 +57,22 @@ class Clusters(FactorModel):
     )
     random_state: int = random_state_parameter()
 
-    def fit(
-        self,
-        ratings: Ratings,
-        *,
-        on_step: Callable[[Step], None] | None = None,
-        validation: Ratings | None = None,
-    ) -> Self:
-        """Fit to `ratings`, which must have values.
+    def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
+        from scipy.sparse import csr_array
 
-        Raises
-        ------
-        DataError
-            If `ratings` are implicit.
-        """
-        self._require_values(ratings)
         bias = Bias().fit(ratings)
         self.global_mean, self.item_bias = bias.global_mean, bias.item_bias
-        groups = self._groups(ratings, bias)
+        residuals = ratings.values - bias.predict(ratings.user_index_of_nonzeros(), ratings.indices)
+        matrix = csr_array((residuals, ratings.indices, ratings.indptr), shape=ratings.shape)
+        k = min(_RANK, *ratings.shape)
+        _, s, Vt = lowrank.truncated_svd(matrix, k, random_state=self.random_state)
+        groups = _k_means(Vt.T * s, self.clusters, self.random_state)
         self.item_factors = np.eye(groups.max() + 1, dtype=np.float32)[groups]
         self.user_bias, self.user_factors = self._users(Histories.of(ratings), bias)
         if on_step is not None:
             rmse = validation_rmse(self, ratings)
             held_out = validation_rmse(self, validation) if validation else None
             on_step(Step(1, 1, train_rmse=rmse, validation_rmse=held_out))
-        return self
 
     def with_users(self, histories: Histories) -> Self:
         """Return the model whose users are these, by their biases and means; the items stay."""
@@ -120,16 +111,6 @@ class Clusters(FactorModel):
         terms = shares * (1 - counts / divisors) + same * deviations / divisors
         base = self.item_bias[columns] + np.float32(self.global_mean)
         return Explanation(base, terms.astype(np.float32))
-
-    def _groups(self, ratings: Ratings, bias: Bias) -> NDArray[np.int64]:
-        """Return the cluster of each item."""
-        from scipy.sparse import csr_array
-
-        residuals = ratings.values - bias.predict(ratings.user_index_of_nonzeros(), ratings.indices)
-        matrix = csr_array((residuals, ratings.indices, ratings.indptr), shape=ratings.shape)
-        k = min(_RANK, *ratings.shape)
-        _, s, Vt = lowrank.truncated_svd(matrix, k, random_state=self.random_state)
-        return _k_means(Vt.T * s, self.clusters, self.random_state)
 
     def _users(self, histories: Histories, bias: Bias) -> tuple[Floats, Floats]:
         """Return the biases of some users and their means of each cluster."""

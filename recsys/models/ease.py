@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, ClassVar, Self
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from lowrank import kernels
 from recsys.errors import DataError
-from recsys.models.base import Floats, Histories, Indices, Step, fitted, model, parameter
+from recsys.models.base import Floats, Histories, Indices, OnStep, fitted, model, parameter
 from recsys.models.item_item import ItemItemModel, weighted_matrix
 
 if TYPE_CHECKING:
-    from scipy.sparse import csr_array
-
     from recsys.data.ratings import Ratings
 
 __all__ = ["EASE"]
@@ -71,35 +69,31 @@ class EASE(ItemItemModel):
         n: int = self.weights.shape[1]
         return n
 
-    def fit(
-        self,
-        ratings: Ratings,
-        *,
-        on_step: Callable[[Step], None] | None = None,
-        validation: Ratings | None = None,
-    ) -> Self:
-        """Fit to `ratings`.
-
-        Raises
-        ------
-        DataError
-            If the Gram matrix of the items would not fit into memory, or is singular.
-        """
-        _check_memory(ratings.n_items)
+    def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
+        n = ratings.n_items
+        needed, memory = 4 * n**2, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if needed > memory:
+            raise DataError(
+                f"The ease model needs {needed / 2**30:.1f} GiB for the matrix of {n:,} x {n:,} "
+                f"items, and this machine has {memory / 2**30:.1f} GiB; use spectral or "
+                "implicit-als, which need no such matrix."
+            )
         self._take_histories(ratings)
         counts = np.bincount(ratings.indices).astype(np.float64)
         self.penalty = self.regularization or float(
             _PENALTY * np.cbrt(counts @ counts / counts.sum())
         )
-        P = _gram(weighted_matrix(Histories.of(ratings), ratings.n_items, self.unit))  # X'X
+        X = weighted_matrix(Histories.of(ratings), n, self.unit)
+        by_item, P = X.T.tocsr(), np.empty((n, n), np.float32)
+        for rows in _row_blocks(n):
+            (by_item[rows] @ X).toarray(out=P[rows])  # P = X'X
         P[np.diag_indices_from(P)] += np.float32(self.penalty)
         _invert(P)
         scale = -1 / np.diagonal(P)
-        for rows in _row_blocks(len(P)):
+        for rows in _row_blocks(n):
             P[rows] *= scale
         np.fill_diagonal(P, 0)
         self.weights = P  # B = I - P diag(P)^-1
-        return self
 
     def item_vectors(self) -> Floats:
         """Return the weights as vectors, whose cosine is the similarity of two items.
@@ -159,25 +153,6 @@ class EASE(ItemItemModel):
             f"The weights of the folded-in items did not converge in {_STEPS} steps; "
             "try a larger regularization."
         )
-
-
-def _check_memory(n_items: int) -> None:
-    needed, memory = 4 * n_items**2, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if needed > memory:
-        raise DataError(
-            f"The ease model needs {needed / 2**30:.1f} GiB for the matrix of {n_items:,} x "
-            f"{n_items:,} items, and this machine has {memory / 2**30:.1f} GiB; use spectral or "
-            "implicit-als, which need no such matrix."
-        )
-
-
-def _gram(X: csr_array[np.float32]) -> Floats:
-    """Return X'X, shape (n_items, n_items)."""
-    by_item = X.T.tocsr()
-    gram = np.empty((X.shape[1], X.shape[1]), dtype=np.float32)
-    for rows in _row_blocks(len(gram)):
-        (by_item[rows] @ X).toarray(out=gram[rows])
-    return gram
 
 
 def _invert(gram: Floats) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -24,6 +24,7 @@ from recsys.models.base import (
     FactorModel,
     Floats,
     Histories,
+    OnStep,
     Step,
     check_indices,
     fitted,
@@ -97,20 +98,7 @@ class _LibraryFactors(FactorModel):
 
     iterations: int = 1
 
-    def fit(
-        self,
-        ratings: Ratings,
-        *,
-        on_step: Callable[[Step], None] | None = None,
-        validation: Ratings | None = None,
-    ) -> Self:
-        """Fit to `ratings`, implicit feedback or not; `validation` is not used.
-
-        Raises
-        ------
-        DataError
-            If the fit breaks down, because the factors grow beyond all bounds.
-        """
+    def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
 
         def each(iteration: int, *_: object) -> None:
             if on_step is not None:
@@ -125,7 +113,6 @@ class _LibraryFactors(FactorModel):
         with library(self.name):
             peer.fit(library_matrix(weights), show_progress=False, callback=each)
         self._take(peer.user_factors, peer.item_factors)
-        return self
 
     @abstractmethod
     def _library_model(self, ratings: Ratings) -> Any:
@@ -180,24 +167,10 @@ class ImplicitALS(_LibraryFactors):
     penalty: float = fitted()
     unit: float = fitted()
 
-    def fit(
-        self,
-        ratings: Ratings,
-        *,
-        on_step: Callable[[Step], None] | None = None,
-        validation: Ratings | None = None,
-    ) -> Self:
-        """Fit to `ratings`, implicit feedback or not; `validation` is not used.
-
-        Raises
-        ------
-        DataError
-            If the fit breaks down.
-        """
-        super().fit(ratings, on_step=on_step)
+    def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
+        super()._fit(ratings, on_step, validation)
         # The users once more, exactly, so that a user folded in later gets the very same vector.
         self.user_factors = self._solve(Histories.of(ratings), self.item_factors)
-        return self
 
     def with_users(self, histories: Histories) -> Self:
         """Return the model whose users are these, each solved for exactly; the items stay."""

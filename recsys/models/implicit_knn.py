@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -13,7 +13,7 @@ from recsys.models.base import (
     Floats,
     Histories,
     Indices,
-    Step,
+    OnStep,
     fitted,
     model,
     parameter,
@@ -75,13 +75,7 @@ class ImplicitKNN(ItemItemModel):
         n: int = vars(self).get("_n_new", len(self.neighbor_indptr) - 1)
         return n
 
-    def fit(
-        self,
-        ratings: Ratings,
-        *,
-        on_step: Callable[[Step], None] | None = None,
-        validation: Ratings | None = None,
-    ) -> Self:
+    def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
         """Find the neighbours of every item."""
         all_pairs_knn = library_class("nearest_neighbours", "all_pairs_knn")
         self._take_histories(ratings)
@@ -93,7 +87,6 @@ class ImplicitKNN(ItemItemModel):
             found = all_pairs_knn(weighted, k, num_threads=threads, show_progress=False).tocsr()
         found.eliminate_zeros()  # rows with fewer neighbours are padded with zeros at item 0
         self._set_neighbors(found)
-        return self
 
     def item_similarity(self, confidence: Floats) -> Neighbors:
         """Return a scorer of items for items; see `recsys.topn.top_n`.

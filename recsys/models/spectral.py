@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -19,7 +19,7 @@ from recsys.models.base import (
     Floats,
     Histories,
     Indices,
-    Step,
+    OnStep,
     check_indices,
     fitted,
     model,
@@ -129,13 +129,7 @@ class Spectral(HistoryModel):
         """Number of items."""
         return len(self.item_weight)
 
-    def fit(
-        self,
-        ratings: Ratings,
-        *,
-        on_step: Callable[[Step], None] | None = None,
-        validation: Ratings | None = None,
-    ) -> Self:
+    def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
         """Compute the singular vectors of the normalised interactions of `ratings`."""
         user_counts = np.diff(ratings.indptr)
         item_counts = np.bincount(ratings.indices, minlength=ratings.n_items)
@@ -150,7 +144,6 @@ class Spectral(HistoryModel):
         self.singular_values, self.item_factors = svd.s, np.ascontiguousarray(svd.Vt.T)
         self.history_indptr, self.history_items = ratings.indptr, ratings.indices
         self._train_on_histories()
-        return self
 
     def with_users(self, histories: Histories) -> Self:
         """Return the model whose users are these, after any items folded in."""
