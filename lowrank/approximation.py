@@ -7,20 +7,23 @@ import numbers
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.sparse.linalg import LinearOperator
 
-from lowrank.arguments import as_operator
-from lowrank.rank import marchenko_pastur_median, whole_spectrum
+from lowrank.arguments import as_operator, check_not_negative
+from lowrank.errors import ArgumentError, ArgumentTypeError
+from lowrank.operators import DenseOperator, SparseOperator
+from lowrank.rank import marchenko_pastur_median, threshold_factor, whole_spectrum
 from lowrank.svd import SVD, truncated_svd
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
-    from lowrank.operators import FloatArray
+    from lowrank.arguments import MatrixLike, OperatorLike, RandomStateLike
+    from lowrank.operators import Float64Array, FloatArray, MatrixOperator
 
 __all__ = [
     "LowRank",
     "approximate",
-    "check_not_negative",
     "denoise",
     "hard_threshold",
     "optimal_threshold",
@@ -30,6 +33,8 @@ __all__ = [
 ]
 
 _CHUNK = 1 << 22  # numbers that a temporary array may hold
+_FIRST_RANK = 16  # tried first, doubling from there
+_METHODS = ("hard", "soft", "shrink")
 
 
 class LowRank:
@@ -71,7 +76,7 @@ class LowRank:
     def __init__(self, left: ArrayLike, right: ArrayLike, *, svd: SVD | None = None) -> None:
         first, second = _factor(left, "left"), _factor(right, "right")
         if first.shape[1] != second.shape[1]:
-            raise ValueError(
+            raise ArgumentError(
                 "left and right must have the same number of columns; "
                 f"got {first.shape[1]} and {second.shape[1]}."
             )
@@ -156,7 +161,7 @@ class LowRank:
         """
         first, second = np.asarray(rows), np.asarray(columns)
         if first.ndim != 1 or first.shape != second.shape:
-            raise ValueError(
+            raise ArgumentError(
                 "rows and columns must be one-dimensional and of the same length; "
                 f"got shapes {first.shape} and {second.shape}."
             )
@@ -169,7 +174,8 @@ class LowRank:
 
     def __matmul__(self, other: Any) -> Any:
         if not isinstance(other, LowRank):
-            return self.left @ _product(self.right, _operand(other, self.shape[1], 0))
+            block = _operand(other, self.shape[1], 0)
+            return self.left @ (block.T @ self.right).T  # a sparse block multiplies from the left
         if self.shape[1] != other.shape[0]:
             raise _mismatch(other.shape, 0, self.shape[1])
         core = self.right.T @ other.left
@@ -184,7 +190,7 @@ class LowRank:
         if not isinstance(other, LowRank):
             return NotImplemented
         if self.shape != other.shape:
-            raise ValueError(f"shapes must be equal; got {self.shape} and {other.shape}.")
+            raise ArgumentError(f"shapes must be equal; got {self.shape} and {other.shape}.")
         return LowRank(np.hstack([self.left, other.left]), np.hstack([self.right, other.right]))
 
     def __sub__(self, other: Any) -> LowRank:
@@ -195,9 +201,9 @@ class LowRank:
 
     def __mul__(self, factor: Any) -> LowRank:
         if np.ndim(factor) != 0:
-            raise TypeError(f"factor must be a number; got {type(factor).__name__}: use @.")
+            raise ArgumentTypeError(f"factor must be a number; got {type(factor).__name__}: use @.")
         if not isinstance(factor, numbers.Real):
-            raise TypeError(f"factor must be a real number; got {factor!r}.")
+            raise ArgumentTypeError(f"factor must be a real number; got {factor!r}.")
         return LowRank(self.left * self.dtype.type(factor), self.right)
 
     __rmul__ = __mul__
@@ -241,7 +247,7 @@ class LowRank:
         second = np.linalg.qr(self.right.astype(np.float64))[1]
         return float(np.linalg.norm(first @ second.T))
 
-    def distance_to(self, A: Any) -> float:
+    def distance_to(self, A: MatrixLike | MatrixOperator) -> float:
         """Return the Frobenius distance ||A - B||_F, accumulated in float64.
 
         A dense A is compared entry by entry, some rows at a time. For a sparse A the sum runs over
@@ -259,47 +265,35 @@ class LowRank:
 
         Raises
         ------
-        TypeError, ValueError
-            If A is a LinearOperator, has another shape, or is not finite.
+        TypeError
+            If A is a LinearOperator.
+        ValueError
+            If A has another shape, or is not finite.
         """
-        from scipy import sparse
-        from scipy.sparse.linalg import LinearOperator
-
-        if isinstance(A, LinearOperator):
-            raise TypeError("A must be an array or a sparse matrix; got a LinearOperator.")
-        shape = as_operator(A).shape
-        if shape != self.shape:
-            raise ValueError(f"A must have shape {self.shape}; got {shape}.")
-        if sparse.issparse(A):
-            return self._distance_to_sparse(A)
-        return self._distance_to_dense(np.asarray(A))
-
-    def _distance_to_dense(self, A: NDArray[Any]) -> float:
-        right = self.right.astype(np.float64).T
+        matrix = as_operator(A)
+        if not isinstance(matrix, (DenseOperator, SparseOperator)):
+            raise ArgumentTypeError("A must be an array or a sparse matrix; got a LinearOperator.")
+        if matrix.shape != self.shape:
+            raise ArgumentError(f"A must have shape {self.shape}; got {matrix.shape}.")
+        wide = LowRank(self.left.astype(np.float64), self.right.astype(np.float64))
+        if isinstance(matrix, SparseOperator):
+            coo = matrix.csr.tocoo()
+            entries = wide.entries(*coo.coords)
+            off = wide.frobenius_norm() ** 2 - float(entries @ entries)
+            return math.hypot(np.linalg.norm(coo.data - entries), math.sqrt(max(off, 0.0)))
         step = max(1, _CHUNK // max(1, self.shape[1]))
-        parts = (slice(start, start + step) for start in range(0, self.shape[0], step))
         return math.hypot(
             *(
-                np.linalg.norm(A[part] - self.left[part].astype(np.float64) @ right)
-                for part in parts
+                np.linalg.norm(
+                    matrix.array[start : start + step]
+                    - wide.left[start : start + step] @ wide.right.T
+                )
+                for start in range(0, self.shape[0], step)
             )
         )
 
-    def _distance_to_sparse(self, A: Any) -> float:
-        from scipy import sparse
-
-        coo = sparse.csr_array(A).tocoo()
-        coo.sum_duplicates()
-        wide = LowRank(self.left.astype(np.float64), self.right.astype(np.float64))
-        entries = wide.entries(*coo.coords)
-        stored = float(np.linalg.norm(coo.data - entries))
-        off = wide.frobenius_norm() ** 2 - float(entries @ entries)
-        return math.hypot(stored, math.sqrt(max(off, 0.0)))
-
-    def aslinearoperator(self) -> Any:
+    def aslinearoperator(self) -> LinearOperator:
         """Return a scipy.sparse.linalg.LinearOperator with the same products."""
-        from scipy.sparse.linalg import LinearOperator
-
         return LinearOperator(
             shape=self.shape,
             dtype=self.dtype,
@@ -310,7 +304,15 @@ class LowRank:
         )
 
 
-def approximate(A: Any, k: int, **svd_options: Any) -> LowRank:
+def approximate(
+    A: OperatorLike,
+    k: int,
+    *,
+    method: str = "auto",
+    tol: float | None = None,
+    center: ArrayLike | bool | None = None,
+    random_state: RandomStateLike = None,
+) -> LowRank:
     """Compute the best rank-k approximation of a matrix, in factored form.
 
     Parameters
@@ -319,13 +321,13 @@ def approximate(A: Any, k: int, **svd_options: Any) -> LowRank:
         Real, finite matrix.
     k : int
         Rank, from 0 to min(n, m).
-    **svd_options
-        Passed on to `truncated_svd`. With `center` it is the centred matrix that is approximated.
+    method, tol, center, random_state
+        As in `truncated_svd`. With `center` the centred matrix is approximated.
 
     Returns
     -------
     LowRank
-        With ``left = U diag(s)``, ``right = V``; its ``svd`` and ``error`` are those computed.
+        With ``left = U diag(s)`` and ``right = V``, and with ``svd`` and ``error``.
 
     Raises
     ------
@@ -343,26 +345,26 @@ def approximate(A: Any, k: int, **svd_options: Any) -> LowRank:
     >>> B.rank, round(B.error, 6)
     (2, 1.0)
     """
-    svd = truncated_svd(A, k, **svd_options)
+    svd = truncated_svd(A, k, method=method, tol=tol, center=center, random_state=random_state)
     return LowRank(svd.U * svd.s, svd.Vt.T, svd=svd)
 
 
-def tail_norms(s: FloatArray) -> NDArray[np.float64]:
+def tail_norms(s: FloatArray) -> Float64Array:
     """Return the norms of s[j:] for j = 0 ... len(s), the smallest squares added first."""
     scale = float(s.max(initial=0.0)) or 1.0
     squares = (s.astype(np.float64) / scale) ** 2
-    tails: NDArray[np.float64] = np.sqrt(np.append(np.cumsum(squares[::-1])[::-1], 0.0)) * scale
+    tails: Float64Array = np.sqrt(np.append(np.cumsum(squares[::-1])[::-1], 0.0)) * scale
     return tails
 
 
 def _factor(given: ArrayLike, name: str) -> FloatArray:
     array = np.asarray(given)
     if array.dtype.kind not in "fiub":
-        raise TypeError(f"{name} must hold real numbers; got dtype {array.dtype}.")
+        raise ArgumentTypeError(f"{name} must hold real numbers; got dtype {array.dtype}.")
     if array.ndim != 2:
-        raise ValueError(f"{name} must be two-dimensional; got shape {array.shape}.")
+        raise ArgumentError(f"{name} must be two-dimensional; got shape {array.shape}.")
     if not np.isfinite(array).all():
-        raise ValueError(f"{name} must be finite; got NaN or infinity.")
+        raise ArgumentError(f"{name} must be finite; got NaN or infinity.")
     single = array.dtype.kind == "f" and array.dtype.itemsize <= 4
     return array.astype(np.float32 if single else np.float64, copy=False)
 
@@ -389,12 +391,6 @@ def _operand(other: Any, size: int, axis: int) -> Any:
     return given
 
 
-def _product(right: FloatArray, block: Any) -> FloatArray:
-    """Return right' block, whatever the block is; a sparse one multiplies from the left."""
-    result: FloatArray = (block.T @ right).T
-    return result
-
-
 def _mismatch(shape: tuple[int, ...], axis: int, size: int) -> ValueError:
     place = "first" if axis == 0 else "last"
     return ValueError(
@@ -403,17 +399,7 @@ def _mismatch(shape: tuple[int, ...], axis: int, size: int) -> ValueError:
     )
 
 
-def check_not_negative(value: float, name: str) -> None:
-    """Raise ValueError, naming the argument, unless its value is finite and not negative."""
-    if not 0 <= value < math.inf:
-        raise ValueError(f"{name} must be finite and not negative; got {value}.")
-
-
-_FIRST_RANK = 16  # what is tried first, doubling from there
-_METHODS = ("hard", "soft", "shrink")
-
-
-def rank_for_error(A: Any, rtol: float, *, random_state: Any = None) -> int:
+def rank_for_error(A: MatrixLike, rtol: float, *, random_state: RandomStateLike = None) -> int:
     """Return the smallest k with ||A - A_k||_F <= rtol ||A||_F.
 
     Twice as many singular values are computed until they suffice; all of them where a difference of
@@ -438,7 +424,7 @@ def rank_for_error(A: Any, rtol: float, *, random_state: Any = None) -> int:
     TypeError
         If A is a LinearOperator: its Frobenius norm is not known.
     ValueError
-        If `rtol` is negative or not finite, or A is refused by `truncated_svd`.
+        If `rtol` is negative or not finite, or A is not a finite matrix.
 
     Examples
     --------
@@ -446,33 +432,29 @@ def rank_for_error(A: Any, rtol: float, *, random_state: Any = None) -> int:
     >>> rank_for_error(np.diag([3.0, 2.0, 1.0]), 0.3)
     2
     """
-    from scipy.sparse.linalg import LinearOperator
-
     check_not_negative(rtol, "rtol")
     if isinstance(A, LinearOperator):
-        raise TypeError("A must be an array or a sparse matrix; got a LinearOperator.")
+        raise ArgumentTypeError("A must be an array or a sparse matrix; got a LinearOperator.")
     matrix = as_operator(A)
     largest = min(matrix.shape)
     resolved = rtol >= 8 * math.sqrt(float(np.finfo(matrix.dtype).eps))
     k = _FIRST_RANK if resolved else largest
     while 2 * k < largest:
-        svd = truncated_svd(A, k, random_state=random_state)
-        tails = _truncated_tails(svd)
+        svd = truncated_svd(matrix, k, random_state=random_state)
+        norm = svd.frobenius_norm or 0.0
+        shares = np.cumsum((svd.s.astype(np.float64) / (norm or 1.0)) ** 2)
+        # ||A - A_j||_F / ||A||_F for j = 0 ... k, from ||A||_F and the k values
+        tails = np.sqrt(np.maximum(1.0 - np.append(0.0, shares), 0.0)) * (norm > 0)
         if tails[-1] <= rtol:
             return int(np.argmax(tails <= rtol))
         k *= 2
-    tails = tail_norms(truncated_svd(A, largest, random_state=random_state).s)
+    tails = tail_norms(truncated_svd(matrix, largest, random_state=random_state).s)
     return int(np.argmax(tails <= rtol * tails[0]))
 
 
-def _truncated_tails(svd: SVD) -> NDArray[np.float64]:
-    """Return ||A - A_j||_F / ||A||_F for j = 0 ... k from ||A||_F and the k values."""
-    norm = svd.frobenius_norm or 1.0
-    shares = np.cumsum((svd.s.astype(np.float64) / norm) ** 2)
-    return np.sqrt(np.maximum(1.0 - np.append(0.0, shares), 0.0)) * bool(svd.frobenius_norm)
-
-
-def hard_threshold(A: Any, tau: float, *, random_state: Any = None) -> LowRank:
+def hard_threshold(
+    A: SVD | OperatorLike, tau: float, *, random_state: RandomStateLike = None
+) -> LowRank:
     """Keep the singular values above a threshold as they are, and drop the others.
 
     Parameters
@@ -504,7 +486,9 @@ def hard_threshold(A: Any, tau: float, *, random_state: Any = None) -> LowRank:
     return _shrunk(svd, np.where(svd.s > tau, svd.s, 0))
 
 
-def soft_threshold(A: Any, tau: float, *, random_state: Any = None) -> LowRank:
+def soft_threshold(
+    A: SVD | OperatorLike, tau: float, *, random_state: RandomStateLike = None
+) -> LowRank:
     """Lower the singular values by a threshold, to no less than zero.
 
     The result minimises ||A - B||_F^2 / 2 + tau ||B||_* (the nuclear norm) over B.
@@ -538,7 +522,7 @@ def soft_threshold(A: Any, tau: float, *, random_state: Any = None) -> LowRank:
     return _shrunk(svd, np.maximum(svd.s - svd.s.dtype.type(tau), 0))
 
 
-def optimal_threshold(A: Any, noise: float | None = None) -> float:
+def optimal_threshold(A: OperatorLike, noise: float | None = None) -> float:
     """Return the threshold of the least mean squared error under white noise.
 
     Parameters
@@ -573,13 +557,16 @@ def optimal_threshold(A: Any, noise: float | None = None) -> float:
     >>> round(optimal_threshold(np.zeros((100, 100)), noise=1.0) / 10 * 3**0.5, 12)
     4.0
     """
-    beta, unit = _aspect(A, noise)
-    spread = math.sqrt(beta**2 + 14 * beta + 1)
-    return math.sqrt(2 * (beta + 1) + 8 * beta / (beta + 1 + spread)) * unit
+    beta, unit = _aspect(as_operator(A), noise)
+    return threshold_factor(beta) * unit
 
 
 def denoise(
-    X: Any, noise: float | None = None, *, method: str = "shrink", random_state: Any = None
+    X: OperatorLike,
+    noise: float | None = None,
+    *,
+    method: str = "shrink",
+    random_state: RandomStateLike = None,
 ) -> LowRank:
     """Estimate a low-rank matrix that was observed with white noise.
 
@@ -621,71 +608,57 @@ def denoise(
     """
     if method not in _METHODS:
         names = ", ".join(repr(name) for name in _METHODS)
-        raise ValueError(f"method must be one of {names}; got {method!r}.")
-    beta, unit = _aspect(X, noise)
+        raise ArgumentError(f"method must be one of {names}; got {method!r}.")
+    matrix = as_operator(X)
+    beta, unit = _aspect(matrix, noise)
     if method == "hard":
-        return hard_threshold(
-            X, optimal_threshold(X, _per_entry(X, unit)), random_state=random_state
-        )
-    edge = (1 + math.sqrt(beta)) * unit
+        return hard_threshold(matrix, threshold_factor(beta) * unit, random_state=random_state)
+    low, high = (1 - math.sqrt(beta)) * unit, (1 + math.sqrt(beta)) * unit  # edges of the noise
     if method == "soft":
-        return soft_threshold(X, edge, random_state=random_state)
-    svd = _svd_down_to(X, edge, random_state)
-    return _shrunk(svd, _shrinker(svd.s, beta, unit))
+        return soft_threshold(matrix, high, random_state=random_state)
+    svd = _svd_down_to(matrix, high, random_state)
+    # sqrt((y^2 - beta - 1)^2 - 4 beta) / y of y = s / unit, with factors that cannot overflow
+    kept = svd.s.astype(np.float64)
+    kept = kept[kept > high]
+    factors = (1 - (high / kept) ** 2) * (1 - (low / kept) ** 2)
+    return _shrunk(svd, kept * np.sqrt(np.maximum(factors, 0)))
 
 
-def _aspect(A: Any, noise: float | None) -> tuple[float, float]:
+def _aspect(matrix: MatrixOperator, noise: float | None) -> tuple[float, float]:
     """Return beta = min / max of the shape, and sqrt(max(n, m)) sigma."""
     if noise is not None:
         check_not_negative(noise, "noise")
-    matrix = as_operator(A)
     smaller, larger = sorted(matrix.shape)
     if smaller == 0:
         return 1.0, 0.0
     beta = smaller / larger
     if noise is not None:
         return beta, math.sqrt(larger) * noise
-    median = float(np.median(whole_spectrum(A, False)))
+    median = float(np.median(whole_spectrum(matrix, False)))
     return beta, median / math.sqrt(marchenko_pastur_median(beta))
 
 
-def _per_entry(A: Any, unit: float) -> float:
-    return unit / math.sqrt(max(1, *A.shape if hasattr(A, "shape") else np.shape(A)))
-
-
-def _shrinker(s: NDArray[Any], beta: float, unit: float) -> NDArray[Any]:
-    """Return sqrt((y^2 - beta - 1)^2 - 4 beta) / y of y = s / unit, times the unit.
-
-    It is s sqrt((1 - (high / s)^2) (1 - (low / s)^2)) with the edges of the noise's singular
-    values, in which no square can overflow.
-    """
-    wide, root = s.astype(np.float64), math.sqrt(beta)
-    kept = wide > (1 + root) * unit
-    shares = unit / np.where(kept, wide, math.inf)
-    factors = (1 - ((1 + root) * shares) ** 2) * (1 - ((1 - root) * shares) ** 2)
-    return np.where(kept, wide * np.sqrt(np.maximum(factors, 0)), 0)
-
-
-def _svd_down_to(A: Any, tau: float, random_state: Any) -> SVD:
+def _svd_down_to(A: SVD | OperatorLike, tau: float, random_state: RandomStateLike) -> SVD:
     """Return a decomposition with all singular values above tau."""
     check_not_negative(tau, "tau")
     if isinstance(A, SVD):
         if A.k < min(A.shape) and not (A.k and A.s[-1] <= tau):
             lowest = float(A.s[-1]) if A.k else math.inf
-            raise ValueError(
+            raise ArgumentError(
                 f"tau must be at least {lowest:.6g}, the smallest of the {A.k} singular values of "
                 f"this SVD; got {tau}: compute more of them."
             )
         return A
-    largest = min(as_operator(A).shape)
+    matrix = as_operator(A)
+    largest = min(matrix.shape)
     k = min(_FIRST_RANK, largest)
-    svd = truncated_svd(A, k, random_state=random_state)
+    svd = truncated_svd(matrix, k, random_state=random_state)
     while k < largest and svd.s[-1] > tau:
         k = min(2 * k, largest)
-        svd = truncated_svd(A, k, random_state=random_state)
+        svd = truncated_svd(matrix, k, random_state=random_state)
     return svd
 
 
-def _shrunk(svd: SVD, values: NDArray[Any]) -> LowRank:
+def _shrunk(svd: SVD, values: FloatArray) -> LowRank:
     k = int(np.count_nonzero(values))
     return LowRank(svd.U[:, :k] * values[:k].astype(svd.s.dtype), svd.Vt[:k].T)

@@ -1,4 +1,4 @@
-"""The door of `truncated_svd`: what the user gave is checked here and nowhere else."""
+"""Checks of the arguments that users give: type, shape, dtype, range and extreme values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy import sparse
+from scipy.sparse.linalg import LinearOperator
 
+from lowrank.errors import ArgumentError, ArgumentTypeError
 from lowrank.operators import (
     CentredDenseOperator,
     DenseOperator,
@@ -25,11 +28,13 @@ if TYPE_CHECKING:
 
     SparseLike = sparray | spmatrix
     MatrixLike = ArrayLike | SparseLike
+    OperatorLike = MatrixLike | LinearOperator | MatrixOperator
     RandomStateLike = int | np.random.Generator | np.random.RandomState | None
 
 __all__ = [
     "Problem",
     "as_operator",
+    "check_not_negative",
     "checked_generator",
     "checked_rank",
     "safe_exponent",
@@ -37,7 +42,7 @@ __all__ = [
 ]
 
 _DEFAULT_TOL = {"float32": 1e-4, "float64": 1e-8}
-_FINEST_TOL = 500  # in units of the machine epsilon: what tol=0 asks for, and rounding allows
+_FINEST_TOL = 500  # in units of the machine epsilon: the tolerance that rounding allows, for tol=0
 # Outside 2**-x ... 2**x the entries are rescaled: the solvers and the certificate sum fourth powers
 # of singular values, and of residuals, which must neither overflow nor vanish.
 _SAFE_EXPONENT = {"float32": 16, "float64": 160}
@@ -46,7 +51,7 @@ _LARGEST_EXPONENT = {"float32": 120, "float64": 1000}
 
 @dataclass(frozen=True)
 class Problem:
-    """Arguments of `truncated_svd`, checked; what is solved is A * 2**-exponent."""
+    """Arguments of `truncated_svd`, checked; the matrix to decompose is A * 2**-exponent."""
 
     matrix: MatrixOperator
     k: int
@@ -56,22 +61,22 @@ class Problem:
     exponent: int
 
 
-def validated(A: Any, k: Any, method: Any, tol: Any, center: Any, random_state: Any) -> Problem:
+def validated(
+    A: OperatorLike,
+    k: int,
+    method: str,
+    tol: float | None,
+    center: ArrayLike | bool | None,
+    random_state: RandomStateLike,
+) -> Problem:
     """Check the arguments of `truncated_svd` and normalise them.
-
-    Parameters
-    ----------
-    A, k, method, tol, center, random_state
-        As the user gave them; see `truncated_svd`.
-
-    Returns
-    -------
-    Problem
 
     Raises
     ------
-    TypeError, ValueError
-        One sentence each: what must be, and what it is.
+    TypeError
+        If A is not real, or an argument is of another type.
+    ValueError
+        If A is not a finite matrix, or an argument is out of its range.
     """
     matrix = as_operator(A)
     matrix.passes = 0
@@ -79,22 +84,50 @@ def validated(A: Any, k: Any, method: Any, tol: Any, center: Any, random_state: 
     tol = _checked_tol(tol, matrix.dtype)
     rng = checked_generator(random_state)
     row = _checked_center(center, matrix.shape[1])
-    peak = _probed_peak(matrix) if isinstance(matrix, ProductOperator) else matrix.peak
+    peak = matrix.peak
+    if isinstance(matrix, ProductOperator):  # the entries of a product with a vector of length 1
+        direction = np.random.default_rng(0).standard_normal((matrix.shape[1], 1))
+        direction /= np.linalg.norm(direction) or 1.0
+        product = matrix.matmat(direction.astype(matrix.dtype))
+        peak = float(np.abs(product).max(initial=0.0))
     if isinstance(row, np.ndarray):
         peak = max(peak, float(np.abs(row).max(initial=0.0)))
     exponent = safe_exponent(peak, matrix.dtype)
-    matrix = _conditioned(matrix, exponent, row)
-    method = _checked_method(method, matrix, k)
-    if k > 0 and _wants_dense_copy(matrix, method):
-        matrix = _dense_copy(matrix)
+    if exponent:
+        matrix = _counted(matrix.scaled(2.0**-exponent), matrix.passes)
+    if row is not None:
+        given = matrix.column_means() if row is True else row * 2.0**-exponent
+        matrix = _counted(matrix.centred(given), matrix.passes)
+    if method == "auto":
+        method = choose_method(matrix, k)
+    elif not isinstance(method, str) or method not in SOLVERS:
+        names = ", ".join(repr(name) for name in ("auto", *SOLVERS))
+        raise ArgumentError(f"method must be one of {names}; got {method!r}.")
+    elif method == "arpack" and 0 < k == min(matrix.shape):
+        raise ArgumentError(
+            f"k must be below {k} (min(A.shape)) with method='arpack'; got {k}: use method='auto'."
+        )
+    is_centred_array = isinstance(matrix, CentredDenseOperator)
+    # A dense copy is needed, or saves centring an array again for each product.
+    if k and (
+        method != "gram" if is_centred_array else method == "dense" and not matrix.stored_dense
+    ):
+        dense = matrix.toarray()  # the solver reads the copy: one pass and not two
+        matrix = _counted(DenseOperator(dense), matrix.passes - 1)
     return Problem(matrix, k, method, tol, rng, exponent)
 
 
-def as_operator(A: Any) -> MatrixOperator:
+def _counted(matrix: MatrixOperator, passes: int) -> MatrixOperator:
+    """Continue the count of passes of the matrix that this one was made from."""
+    matrix.passes = passes
+    return matrix
+
+
+def as_operator(A: OperatorLike) -> MatrixOperator:
     """Check a matrix given by the user and wrap it for the solvers.
 
     float32 (and float16) input is worked on in float32; float64, integers, booleans and wider
-    floats in float64.
+    floats in float64. An operator is returned as it is.
 
     Parameters
     ----------
@@ -113,19 +146,11 @@ def as_operator(A: Any) -> MatrixOperator:
         If A is not two-dimensional, is masked, or has a NaN or an infinity; the message names the
         first bad position in row-major order. (The entries of a LinearOperator are not known:
         its products are checked as they are made.)
-
-    Examples
-    --------
-    >>> as_operator([[1, 2], [3, 4], [5, 6]]).shape
-    (3, 2)
     """
-    from scipy import sparse
-    from scipy.sparse.linalg import LinearOperator
-
     if isinstance(A, MatrixOperator):
         return A
     if isinstance(A, LinearOperator):
-        return ProductOperator(A, _working_dtype(A.dtype))
+        return ProductOperator(A, _working_dtype(A.dtype, A.shape))
     if sparse.issparse(A):
         return _sparse_operator(A)
     return _dense_operator(A)
@@ -134,10 +159,9 @@ def as_operator(A: Any) -> MatrixOperator:
 def _dense_operator(A: Any) -> DenseOperator:
     masked = int(np.ma.getmaskarray(A).sum()) if isinstance(A, np.ma.MaskedArray) else 0
     if masked:
-        raise ValueError(f"A must have no masked entries; got {masked}: fill them first.")
+        raise ArgumentError(f"A must have no masked entries; got {masked}: fill them first.")
     given = np.asarray(A)
-    dtype = _working_dtype(given.dtype)
-    _check_two_dimensional(given.shape)
+    dtype = _working_dtype(given.dtype, given.shape)
     array = given.astype(dtype, copy=False)
     if not (array.flags.c_contiguous or array.flags.f_contiguous):
         array = np.ascontiguousarray(array)  # BLAS would copy it at every product
@@ -150,10 +174,7 @@ def _dense_operator(A: Any) -> DenseOperator:
 
 
 def _sparse_operator(A: Any) -> SparseOperator:
-    from scipy import sparse
-
-    dtype = _working_dtype(A.dtype)
-    _check_two_dimensional(A.shape)
+    dtype = _working_dtype(A.dtype, A.shape)
     csr = sparse.csr_array(A)
     if not csr.has_canonical_format:
         csr = csr.copy()
@@ -170,56 +191,76 @@ def _sparse_operator(A: Any) -> SparseOperator:
     return operator
 
 
-def _working_dtype(given: np.dtype[Any] | None) -> np.dtype[Any]:
+def _working_dtype(given: np.dtype[Any] | None, shape: tuple[int, ...]) -> np.dtype[Any]:
     dtype = np.dtype(np.float64) if given is None else np.dtype(given)
     if dtype.kind == "c":
-        raise TypeError(f"A must be real; got the complex dtype {dtype}.")
+        raise ArgumentTypeError(f"A must be real; got the complex dtype {dtype}.")
     if dtype.kind not in "fiub":
-        raise TypeError(f"A must hold real numbers; got dtype {dtype}.")
+        raise ArgumentTypeError(f"A must hold real numbers; got dtype {dtype}.")
+    if len(shape) != 2:
+        hint = ": use A.reshape(-1, 1) for one column or A.reshape(1, -1) for one row"
+        hint = hint if len(shape) == 1 else ""
+        raise ArgumentError(f"A must be two-dimensional; got shape {shape}{hint}.")
     single = dtype.kind == "f" and dtype.itemsize <= 4
     return np.dtype(np.float32 if single else np.float64)
 
 
-def _check_two_dimensional(shape: tuple[int, ...]) -> None:
-    if len(shape) == 1:
-        raise ValueError(
-            f"A must be two-dimensional; got shape {shape}: "
-            "use A.reshape(-1, 1) for one column or A.reshape(1, -1) for one row."
-        )
-    if len(shape) != 2:
-        raise ValueError(f"A must be two-dimensional; got shape {shape}.")
-
-
-def _not_finite(value: Any, row: int, column: int) -> ValueError:
+def _not_finite(value: Any, row: int, column: int) -> ArgumentError:
     name = "NaN" if np.isnan(value) else "infinity"
-    return ValueError(f"A must be finite; got {name} at row {row}, column {column}.")
+    return ArgumentError(f"A must be finite; got {name} at row {row}, column {column}.")
 
 
-def checked_rank(k: Any, largest: int, what: str = "min(A.shape)") -> int:
-    """Return k as an int between 0 and the largest allowed, or say what would be right."""
-    if isinstance(k, (bool, np.bool_)):
-        raise TypeError(f"k must be an integer; got {k!r}.")
+def checked_rank(k: int, largest: int, limit: str = "min(A.shape)") -> int:
+    """Return k as an int between 0 and the largest allowed.
+
+    Raises
+    ------
+    TypeError
+        If k is not an integer.
+    ValueError
+        If k is out of its range, of which `limit` names the upper end.
+    """
     try:
+        if isinstance(k, (bool, np.bool_)):
+            raise TypeError
         rank = operator.index(k)
     except TypeError:
-        raise TypeError(f"k must be an integer; got {k!r}.") from None
+        raise ArgumentTypeError(f"k must be an integer; got {k!r}.") from None
     if not 0 <= rank <= largest:
-        raise ValueError(f"k must be between 0 and {largest} ({what}); got {rank}.")
+        raise ArgumentError(f"k must be between 0 and {largest} ({limit}); got {rank}.")
     return rank
+
+
+def check_not_negative(value: float, name: str) -> None:
+    """Check that an argument is finite and not negative.
+
+    Raises
+    ------
+    ValueError
+        If it is not; the message has the name.
+    """
+    if not 0 <= value < math.inf:
+        raise ArgumentError(f"{name} must be finite and not negative; got {value}.")
 
 
 def _checked_tol(tol: Any, dtype: np.dtype[Any]) -> float:
     if tol is None:
         return _DEFAULT_TOL[str(dtype)]
     if isinstance(tol, (bool, np.bool_)) or not isinstance(tol, numbers.Real):
-        raise TypeError(f"tol must be a number or None; got {tol!r}.")
+        raise ArgumentTypeError(f"tol must be a number or None; got {tol!r}.")
     if not 0 <= float(tol) < math.inf:
-        raise ValueError(f"tol must be finite, 0 or larger, or None; got {tol!r}.")
+        raise ArgumentError(f"tol must be finite, 0 or larger, or None; got {tol!r}.")
     return float(tol) or _FINEST_TOL * float(np.finfo(dtype).eps)
 
 
-def checked_generator(random_state: Any) -> np.random.Generator:
-    """Return the generator that a `random_state` stands for, or say what would be right."""
+def checked_generator(random_state: RandomStateLike) -> np.random.Generator:
+    """Return the generator that a `random_state` stands for.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is not None, a non-negative integer, a Generator or a RandomState.
+    """
     if isinstance(random_state, np.random.RandomState):
         return np.random.default_rng(random_state.randint(0, 2**31, size=4))
     message = (
@@ -227,11 +268,13 @@ def checked_generator(random_state: Any) -> np.random.Generator:
         f"got {random_state!r}."
     )
     if isinstance(random_state, (bool, np.bool_)):
-        raise TypeError(message)
+        raise ArgumentTypeError(message)
     try:
         return np.random.default_rng(random_state)
-    except (TypeError, ValueError) as error:
-        raise type(error)(message) from None
+    except TypeError:
+        raise ArgumentTypeError(message) from None
+    except ValueError:
+        raise ArgumentError(message) from None
 
 
 def _checked_center(center: Any, columns: int) -> Any:
@@ -242,34 +285,17 @@ def _checked_center(center: Any, columns: int) -> Any:
         return True
     row = np.asarray(center)
     if row.dtype.kind not in "fiu":
-        raise TypeError(f"center must be a bool or an array of real numbers; got {center!r}.")
+        raise ArgumentTypeError(
+            f"center must be a bool or an array of real numbers; got {center!r}."
+        )
     if row.shape != (columns,):
-        raise ValueError(
+        raise ArgumentError(
             f"center must have one entry for each column, shape ({columns},); got {row.shape}."
         )
     bad = np.flatnonzero(~np.isfinite(row))
     if bad.size:
-        raise ValueError(f"center must be finite; got {row[bad[0]]} at column {bad[0]}.")
+        raise ArgumentError(f"center must be finite; got {row[bad[0]]} at column {bad[0]}.")
     return row.astype(np.float64)
-
-
-def _conditioned(matrix: MatrixOperator, exponent: int, row: Any) -> MatrixOperator:
-    """Return (A - 1 row') * 2**-exponent; the products made to get there count as its passes."""
-    scaled = matrix.scaled(2.0**-exponent) if exponent else matrix
-    scaled.passes = matrix.passes
-    if row is None:
-        return scaled
-    centred = scaled.centred(scaled.column_means() if row is True else row * 2.0**-exponent)
-    centred.passes = scaled.passes
-    return centred
-
-
-def _probed_peak(matrix: ProductOperator) -> float:
-    """Return the size of the entries of a product with a random vector of length 1."""
-    direction = np.random.default_rng(0).standard_normal((matrix.shape[1], 1))
-    direction /= np.linalg.norm(direction) or 1.0
-    product = matrix.matmat(direction.astype(matrix.dtype))
-    return float(np.abs(product).max(initial=0.0))
 
 
 def safe_exponent(peak: float, dtype: np.dtype[Any]) -> int:
@@ -293,29 +319,3 @@ def safe_exponent(peak: float, dtype: np.dtype[Any]) -> int:
         return 0
     limit = _LARGEST_EXPONENT[str(dtype)]
     return max(-limit, min(limit, exponent))
-
-
-def _checked_method(method: Any, matrix: MatrixOperator, k: int) -> str:
-    if method == "auto":
-        return choose_method(matrix, k)
-    if not isinstance(method, str) or method not in SOLVERS:
-        names = ", ".join(repr(name) for name in ("auto", *SOLVERS))
-        raise ValueError(f"method must be one of {names}; got {method!r}.")
-    if method == "arpack" and 0 < k == min(matrix.shape):
-        raise ValueError(
-            f"k must be below {k} (min(A.shape)) with method='arpack'; got {k}: use method='auto'."
-        )
-    return method
-
-
-def _wants_dense_copy(matrix: MatrixOperator, method: str) -> bool:
-    """Whether a dense copy is needed, or saves centring an array again for each product."""
-    if isinstance(matrix, CentredDenseOperator):
-        return method != "gram"
-    return method == "dense" and not matrix.stored_dense
-
-
-def _dense_copy(matrix: MatrixOperator) -> DenseOperator:
-    dense = DenseOperator(matrix.toarray())
-    dense.passes = matrix.passes - 1  # the solver reads the copy, which is one pass and not two
-    return dense

@@ -37,6 +37,7 @@ __all__ = [
     "parallel_analysis",
     "profile_likelihood",
     "rank_for_energy",
+    "threshold_factor",
     "whole_spectrum",
 ]
 
@@ -332,11 +333,10 @@ def choose_rank(
     if needs == "entries":
         return choose(matrix, center, random_state)
     if needs == "spectrum":
-        s = whole_spectrum(matrix, bool(center))
-    else:
-        k = min(_MOST_RANKS, *matrix.shape)
-        s = truncated_svd(matrix, k, center=center, random_state=random_state).s
-    return choose(s, matrix.shape, fraction)
+        return choose(whole_spectrum(matrix, bool(center)), matrix.shape, fraction)
+    k = min(_MOST_RANKS, *matrix.shape)
+    leading = truncated_svd(matrix, k, center=center, random_state=random_state).s
+    return choose(leading, matrix.shape, fraction)
 
 
 def gavish_donoho(s: Any, shape: tuple[int, int], noise: float | None = None) -> int:
@@ -373,8 +373,7 @@ def gavish_donoho(s: Any, shape: tuple[int, int], noise: float | None = None) ->
     spectrum = np.asarray(s, dtype=np.float64)
     larger = max(shape)
     beta = min(shape) / larger if larger else 1.0
-    spread = math.sqrt(beta**2 + 14 * beta + 1)
-    factor = math.sqrt(2 * (beta + 1) + 8 * beta / (beta + 1 + spread))
+    factor = threshold_factor(beta)
     if noise is not None:
         return int(np.sum(spectrum > factor * math.sqrt(larger) * noise))
     if spectrum.size == 0:
@@ -382,6 +381,12 @@ def gavish_donoho(s: Any, shape: tuple[int, int], noise: float | None = None) ->
     threshold = factor / math.sqrt(marchenko_pastur_median(beta)) * float(np.median(spectrum))
     rounding = spectrum[0] * max(shape) * float(np.finfo(np.float64).eps)
     return int(np.sum(spectrum > max(threshold, rounding)))
+
+
+def threshold_factor(beta: float) -> float:
+    """Return the optimal hard threshold in units of sqrt(max(n, m)) sigma."""
+    spread = math.sqrt(beta**2 + 14 * beta + 1)
+    return math.sqrt(2 * (beta + 1) + 8 * beta / (beta + 1 + spread))
 
 
 def marchenko_pastur_median(beta: float) -> float:

@@ -1,4 +1,4 @@
-"""Truncated singular value decompositions that carry their own certificate."""
+"""Truncated singular value decompositions with a certificate."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 import warnings
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,25 +17,25 @@ from lowrank.kernels import one_blas_thread
 from lowrank.solvers import COMPILED, HALF_ACCURATE, SOLVERS
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from lowrank.operators import FloatArray, MatrixOperator
-
-__all__ = ["SVD", "Certificate", "ConvergenceWarning", "certify", "truncated_svd"]
-
-if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
-    from lowrank.arguments import Problem
-    from lowrank.operators import FloatArray, MatrixOperator
+    from lowrank.arguments import OperatorLike, Problem, RandomStateLike
+    from lowrank.operators import Float64Array, FloatArray, MatrixOperator
 
     Triplets = tuple[FloatArray, FloatArray, FloatArray]
 
+__all__ = ["SVD", "Certificate", "ConvergenceWarning", "certify", "truncated_svd"]
+
+_PROBES = 8  # the products are fastest with a multiple of 8
+_ROWS = 1024  # of a difference that is formed at a time: it stays in the cache
+# ||B|| <= 10 sqrt(2 / pi) max ||B x_i|| over p normal vectors x_i, but for 1 case in 10**p.
+_PROBE_FACTOR = 10 * math.sqrt(2 / math.pi)
+
 
 class ConvergenceWarning(UserWarning):
-    """A solver's residuals are above the tolerance that was asked for."""
+    """The residuals of a solver are above the requested tolerance."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -72,7 +72,7 @@ class SVD:
     U: FloatArray
     s: FloatArray
     Vt: FloatArray
-    residuals: NDArray[np.float64]
+    residuals: Float64Array
     frobenius_norm: float | None
     spectral_error_bound: float
     passes: int
@@ -100,7 +100,7 @@ class SVD:
 
     @property
     def error(self) -> float | None:
-        """Frobenius norm of what is left out, ||A - U diag(s) Vt||_F (Eckart & Young 1936).
+        """Frobenius norm of the remainder, ||A - U diag(s) Vt||_F (Eckart & Young 1936).
 
         It is sqrt(||A||_F^2 - sum s^2), evaluated as a product of sum and difference, and 0 for
         k = min(n, m). A difference of numbers that are nearly equal cannot be exact: an error below
@@ -132,13 +132,13 @@ class SVD:
 
 
 def truncated_svd(
-    A: Any,
+    A: OperatorLike,
     k: int,
     *,
     method: str = "auto",
     tol: float | None = None,
     center: ArrayLike | bool | None = None,
-    random_state: int | np.random.Generator | np.random.RandomState | None = None,
+    random_state: RandomStateLike = None,
 ) -> SVD:
     """Compute the k largest singular values of a matrix, with their vectors and their certificate.
 
@@ -158,7 +158,7 @@ def truncated_svd(
         value, which no residual shows.
     tol : float, optional
         Largest residual that is accepted, relative to ``s[0]``. By default 1e-8 for float64 and
-        1e-4 for float32; 0 stands for what rounding allows, 500 times the machine epsilon. The
+        1e-4 for float32; 0 stands for the limit of rounding, 500 times the machine epsilon. The
         error of a singular value is at most its residual, and about the square of it where the
         values are well apart; that of a vector, its residual over the gap to the next value.
     center : bool or array-like of shape (m,), optional
@@ -223,7 +223,14 @@ def truncated_svd(
     if method == "auto" and used in HALF_ACCURATE and certificate.worst > problem.tol:
         used = "randomized"  # it keeps the digits that a Gram matrix has lost
         triplets, certificate = _decomposed(problem, used)
-    _warn_if_above(problem.tol, certificate.worst, matrix.passes, used)
+    if certificate.worst > problem.tol:
+        warnings.warn(
+            f"The largest residual is {certificate.worst:.1e} relative to s[0], above "
+            f"tol={problem.tol:.1e}, after {matrix.passes} passes with method={used!r}; "
+            "use a larger tol, a smaller k, or method='dense'.",
+            ConvergenceWarning,
+            stacklevel=2,
+        )
     U, s, Vt = triplets
     norm, whole = matrix.frobenius_norm(), s.size == min(matrix.shape)
     unscale = 2.0**problem.exponent
@@ -241,26 +248,19 @@ def truncated_svd(
 
 
 def _decomposed(problem: Problem, method: str) -> tuple[Triplets, Certificate]:
-    """Return U, s and Vt with their signs fixed, and what vouches for them."""
-    matrix, rng = problem.matrix, problem.rng
+    """Return U, s and Vt with their signs fixed, and their certificate."""
+    matrix, k, rng = problem.matrix, problem.k, problem.rng
+    (rows, columns), dtype = matrix.shape, matrix.dtype
+    U, s, Vt = np.zeros((rows, 0), dtype), np.zeros(0, dtype), np.zeros((0, columns), dtype)
     # Compiled products alternate with small ones of BLAS, whose idle threads would spin on.
     with one_blas_thread() if method in COMPILED else nullcontext():
-        if problem.k:
-            triplets = with_signs(*SOLVERS[method](matrix, problem.k, tol=problem.tol, rng=rng))
-            if triplets[1].size != problem.k:
-                raise LowRankError(
-                    f"method {method!r} must return {problem.k} triplets; got {triplets[1].size}: "
-                    "use method='dense'."
-                )
-        else:
-            triplets = _empty_triplets(matrix)
-        return triplets, certify(matrix, *triplets, rng)
-
-
-def _empty_triplets(matrix: MatrixOperator) -> Triplets:
-    rows, columns = matrix.shape
-    dtype = matrix.dtype
-    return np.zeros((rows, 0), dtype), np.zeros(0, dtype), np.zeros((0, columns), dtype)
+        if k:
+            U, s, Vt = with_signs(*SOLVERS[method](matrix, k, tol=problem.tol, rng=rng))
+        if s.size != k:
+            raise LowRankError(
+                f"method {method!r} must return {k} triplets; got {s.size}: use method='dense'."
+            )
+        return (U, s, Vt), certify(matrix, U, s, Vt, rng)
 
 
 def with_signs(U: FloatArray, s: FloatArray, Vt: FloatArray) -> Triplets:
@@ -277,27 +277,9 @@ def with_signs(U: FloatArray, s: FloatArray, Vt: FloatArray) -> Triplets:
     return U * signs, s, Vt * signs[:, None]
 
 
-def _warn_if_above(tol: float, figure: float, passes: int, method: str) -> None:
-    if figure <= tol:
-        return
-    warnings.warn(
-        f"The largest residual is {figure:.1e} relative to s[0], above tol={tol:.1e}, "
-        f"after {passes} passes with method={method!r}; "
-        "ask for a larger tol or a smaller k, or use method='dense'.",
-        ConvergenceWarning,
-        stacklevel=3,
-    )
-
-
-_PROBES = 8  # the products are fastest with a multiple of 8
-_ROWS = 1024  # of a difference that is formed at a time: it stays in the cache
-# ||B|| <= 10 sqrt(2 / pi) max ||B x_i|| over p normal vectors x_i, but for 1 case in 10**p.
-_PROBE_FACTOR = 10 * math.sqrt(2 / math.pi)
-
-
 @dataclass(frozen=True)
 class Certificate:
-    """How good k triplets are, measured on the matrix itself.
+    """Accuracy of k triplets, measured on the matrix itself.
 
     Attributes
     ----------
@@ -309,7 +291,7 @@ class Certificate:
         At least ||A - U diag(s) Vt||_2, but for one random draw in a million.
     """
 
-    residuals: NDArray[np.float64]
+    residuals: Float64Array
     worst: float
     spectral_error_bound: float
 
@@ -335,13 +317,16 @@ def certify(
     product = A.rmatmat(np.hstack([U, forward]))
     right = _distances(product[:, :k], Vt.T, s)
     back = product[:, k:] - Vt.T @ (s[:, None] * (U.T @ forward))
-    once = _PROBE_FACTOR * _norms(forward).max(initial=0.0)
-    twice = math.sqrt(_PROBE_FACTOR * _norms(back).max(initial=0.0))
+    once = _PROBE_FACTOR * _largest_norm(forward)
+    twice = math.sqrt(_PROBE_FACTOR * _largest_norm(back))
     residuals = np.stack([left, right])
-    return Certificate(residuals, _relative(residuals, s), min(once, twice))
+    worst = float(residuals.max(initial=0.0))
+    if worst:
+        worst = worst / float(s[0]) if s[0] > 0 else math.inf
+    return Certificate(residuals, worst, min(once, twice))
 
 
-def _distances(product: FloatArray, vectors: FloatArray, s: FloatArray) -> NDArray[np.float64]:
+def _distances(product: FloatArray, vectors: FloatArray, s: FloatArray) -> Float64Array:
     """Return the norm of each column of ``product - vectors * s``, accumulated in float64."""
     squares = np.zeros(s.size)
     for start in range(0, len(product), _ROWS):
@@ -351,13 +336,5 @@ def _distances(product: FloatArray, vectors: FloatArray, s: FloatArray) -> NDArr
     return np.sqrt(squares)
 
 
-def _norms(block: FloatArray) -> NDArray[np.float64]:
-    norms: NDArray[np.float64] = np.linalg.norm(block.astype(np.float64), axis=0)
-    return norms
-
-
-def _relative(residuals: NDArray[np.float64], s: FloatArray) -> float:
-    largest = float(residuals.max(initial=0.0))
-    if largest == 0.0:
-        return 0.0
-    return largest / float(s[0]) if s[0] > 0 else math.inf
+def _largest_norm(block: FloatArray) -> float:
+    return float(np.linalg.norm(block.astype(np.float64), axis=0).max(initial=0.0))

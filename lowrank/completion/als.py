@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowrank import kernels
+from lowrank.errors import ArgumentError
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -21,6 +22,7 @@ __all__ = [
     "Biases",
     "als_sweeps",
     "biased_start",
+    "check_problem",
     "solve_row_terms",
     "solve_rows",
 ]
@@ -225,7 +227,7 @@ def als_sweeps(
 
     Raises
     ------
-    ValueError
+    ArgumentError
         If `regularization` is not positive, `k` is below 1, `X` has no entries, or `start` does
         not fit its shape.
 
@@ -235,17 +237,12 @@ def als_sweeps(
     the Netflix prize", section 3. Koren, Bell and Volinsky (2009), "Matrix factorization
     techniques for recommender systems".
     """
-    if k < 1:
-        raise ValueError(f"k must be at least 1; got {k}.")
-    if not 0 < regularization < math.inf:
-        raise ValueError(f"regularization must be positive and finite; got {regularization}.")
-    if X.nnz == 0:
-        raise ValueError("X must have at least one stored entry; got none.")
+    check_problem(X, k, regularization=regularization)
     if start is None:
         with kernels.at_most(threads):
             start = biased_start(X, k, biases=biases, random_state=random_state)
     elif start.column_factors.shape != (X.shape[1], k):
-        raise ValueError(
+        raise ArgumentError(
             f"start must have column factors of shape {(X.shape[1], k)}; "
             f"got {start.column_factors.shape}."
         )
@@ -274,6 +271,23 @@ def als_sweeps(
             objective=fitted + rows.penalties(),
             rmse=math.sqrt(max(squares, 0.0) / X.nnz),
         )
+
+
+def check_problem(X: csr_array, k: int, **penalties: float) -> None:
+    """Check the arguments that all sweeps share.
+
+    Raises
+    ------
+    ArgumentError
+        If `k` is below 1, a penalty not positive, or `X` has no entries.
+    """
+    if k < 1:
+        raise ArgumentError(f"k must be at least 1; got {k}.")
+    for name, value in penalties.items():
+        if not 0 < value < math.inf:
+            raise ArgumentError(f"{name} must be positive and finite; got {value}.")
+    if X.nnz == 0:
+        raise ArgumentError("X must have at least one stored entry; got none.")
 
 
 def biased_start(

@@ -1,4 +1,4 @@
-"""Variational Bayes for a matrix with missing entries, with the model of `lowrank.completion.links`.
+"""Variational Bayes for a matrix with missing entries (the model of `lowrank.completion.links`).
 
 The full precision matrices and the means of the priors are learned, and so is the noise variance.
 """
@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowrank import kernels
-from lowrank.completion.als import biased_start
+from lowrank.completion.als import biased_start, check_problem
 from lowrank.completion.links import Posterior, RowPrior, Side, unpack
+from lowrank.errors import ArgumentError
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -130,7 +131,7 @@ def variational_sweeps(
 
     Raises
     ------
-    ValueError
+    ArgumentError
         If `k` is below 1, `temperature` below 1, `link_penalty` negative, or `X` has no entries.
 
     References
@@ -140,14 +141,11 @@ def variational_sweeps(
     information using MCMC", section 3. Gruenwald and van Ommen (2017), "Inconsistency of Bayesian
     inference for misspecified linear models, and a proposal for repairing it", section 4.
     """
-    if k < 1:
-        raise ValueError(f"k must be at least 1; got {k}.")
+    check_problem(X, k)
     if not 0 <= link_penalty < math.inf:
-        raise ValueError(f"link_penalty must be 0 or positive; got {link_penalty}.")
+        raise ArgumentError(f"link_penalty must be 0 or positive; got {link_penalty}.")
     if not 1 <= temperature < math.inf:
-        raise ValueError(f"temperature must be at least 1; got {temperature}.")
-    if X.nnz == 0:
-        raise ValueError("X must have at least one stored entry; got none.")
+        raise ArgumentError(f"temperature must be at least 1; got {temperature}.")
     variance = float(X.data.var(dtype=np.float64)) or 1.0
     with kernels.at_most(threads):
         start = biased_start(X, k, random_state=random_state)

@@ -1,26 +1,29 @@
-"""The front door of matrix completion: one function, whichever way the matrix is completed."""
+"""Completion of a matrix by one function, whichever the method."""
 
 from __future__ import annotations
 
 import math
-import operator
 from collections import deque
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from scipy import sparse
 
 from lowrank.approximation import LowRank
+from lowrank.arguments import checked_generator, safe_exponent
 from lowrank.completion.als import BiasedFactors, Biases, als_sweeps
-from lowrank.completion.nuclear_norm import (
+from lowrank.completion.nuclear_norm import held_out_path, penalties_to, soft_impute_path
+from lowrank.completion.observed import (
+    Entries,
     check_positive,
-    held_out_path,
-    penalties_to,
+    checked_rank,
+    hold_out,
+    observed_entries,
     root_mean_square,
-    soft_impute_path,
 )
-from lowrank.completion.observed import Entries, hold_out, observed_entries
+from lowrank.errors import ArgumentError, ArgumentTypeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -28,23 +31,21 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
     from scipy.sparse import csr_array
 
+    from lowrank.arguments import MatrixLike, RandomStateLike
     from lowrank.operators import FloatArray
 
 __all__ = ["METHODS", "Completion", "complete"]
 
 METHODS = ("als", "soft-impute")
 
-_SWEEPS = 100  # of alternating least squares, at most
+_MAX_ITER = 100  # sweeps of alternating least squares
 _STALLED = 1e-4  # a sweep that lowers the objective by less than this share of it is the last
 _RANKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _PENALTIES = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.001)
 _PATIENCE = 2  # candidates with a clearly higher held-out error that end a search
 _CLEARLY = 1.001
-_HELD_OUT = 0.1
+_TEST_FRACTION = 0.1
 _HOPELESS = float(np.finfo(np.float64).max)  # the error of a candidate that cannot be fitted
-# Entries outside 2**-x ... 2**x are rescaled: their squares must neither overflow nor vanish.
-_SAFE_EXPONENT = 30
-_LARGEST_EXPONENT = {"float32": 126, "float64": 1000}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -55,9 +56,9 @@ class Completion:
     ----------
     mean : float
     row_bias, column_bias : ndarrays of shape (n,) and (m,)
-        Zeros, as `mean` is, if no biases were asked for.
+        Zeros, as `mean` is, without biases.
     factors : LowRank
-        What is left over, in factored form.
+        The rest, in factored form.
     method : str
         "als" or "soft-impute".
     regularization : float
@@ -135,7 +136,7 @@ class Completion:
         Parameters
         ----------
         X : array-like of shape (n, m)
-            What is known in it stays as it is.
+            Its known entries stay as they are.
 
         Returns
         -------
@@ -143,18 +144,16 @@ class Completion:
 
         Raises
         ------
-        TypeError
+        ArgumentTypeError
             If X is sparse: filled, it would be dense.
-        ValueError
+        ArgumentError
             If X has another shape.
         """
-        from scipy import sparse
-
         if sparse.issparse(X):
-            raise TypeError("X must be a dense array, which has room for what is filled in.")
+            raise ArgumentTypeError("X must be a dense array, in which all entries have room.")
         array, mask = np.asarray(X), np.ma.getmaskarray(np.ma.asarray(X))
         if array.shape != self.shape:
-            raise ValueError(f"X must have shape {self.shape}; got {array.shape}.")
+            raise ArgumentError(f"X must have shape {self.shape}; got {array.shape}.")
         filled: FloatArray = array.astype(np.result_type(array, self.factors.dtype))
         rows, columns = np.nonzero(np.isnan(filled) | mask)
         filled[rows, columns] = self.predict(rows, columns)
@@ -162,13 +161,13 @@ class Completion:
 
 
 def complete(
-    X: Any,
+    X: MatrixLike,
     method: str = "als",
     *,
     k: int | None = None,
     regularization: float | None = None,
     biases: bool = True,
-    random_state: Any = 0,
+    random_state: RandomStateLike = 0,
 ) -> Completion:
     r"""Complete a matrix of which some entries are known.
 
@@ -189,13 +188,13 @@ def complete(
         for "soft-impute", by default 100.
     regularization : float, optional
         Positive penalty lambda, by default chosen by held-out error. For "als" it counts in units
-        of the standard deviation of the entries and is multiplied by the square root of the number
-        of entries of each row and column (`lowrank.completion.als.als_sweeps`); for "soft-impute" it is
-        what the singular values are lowered by (`lowrank.completion.nuclear_norm.soft_impute`).
+        of the standard deviation of the entries, times the square root of the number of entries of
+        each row and column (`lowrank.completion.als.als_sweeps`); for "soft-impute" the singular
+        values are lowered by it (`lowrank.completion.nuclear_norm.soft_impute`).
     biases : bool
         Whether there are a mean and biases.
     random_state : int, Generator, RandomState or None
-        Seed of what is held out (a tenth of the known entries) and of the starting SVDs.
+        Seed of the held-out sample (a tenth of the known entries) and of the starting points.
 
     Returns
     -------
@@ -203,9 +202,9 @@ def complete(
 
     Raises
     ------
-    TypeError
+    ArgumentTypeError
         If X is not real, or k is not an integer.
-    ValueError
+    ArgumentError
         If X has no known entry, stores one twice, or has an infinity; if there is no such method,
         or `k` or `regularization` is out of its range, or is to be chosen from a single entry.
 
@@ -226,69 +225,50 @@ def complete(
     """
     if method not in METHODS:
         names = ", ".join(repr(name) for name in METHODS)
-        raise ValueError(f"method must be one of {names}; got {method!r}.")
+        raise ArgumentError(f"method must be one of {names}; got {method!r}.")
     known = observed_entries(X)
-    rank = _checked_rank(k, min(known.shape))
+    rank = checked_rank(k, min(known.shape))
     if regularization is not None:
         check_positive(regularization, "regularization")
-    run = _by_als if method == "als" else _by_soft_impute
-    exponent = math.frexp(float(np.abs(known.data).max()))[1]
-    if abs(exponent) <= _SAFE_EXPONENT:
-        return run(known, rank, regularization, biases, random_state)
-    limit = _LARGEST_EXPONENT[str(known.dtype)]
-    exponent = max(-limit, min(limit, exponent))
+    if not isinstance(random_state, (int, np.integer)):  # several fits begin from one seed
+        random_state = int(checked_generator(random_state).integers(2**32))
+    exponent = safe_exponent(float(np.abs(known.data).max()), known.dtype)
+    # With exponent 0 the scaling below changes nothing.
     unit = 2.0**exponent
-    if regularization is not None and method == "soft-impute":
-        regularization /= unit
-    known = (known.astype(np.float64) * (1 / unit)).astype(known.dtype)
-    return _times(run(known, rank, regularization, biases, random_state), exponent)
-
-
-def _times(found: Completion, exponent: int) -> Completion:
-    """Return the completion of a matrix from that of the matrix divided by 2**exponent."""
-    unit = 2.0**exponent
-    size = found.factors.dtype.type(unit)
+    # The penalty of als counts in units of the entries' deviation, that of soft-impute does not.
+    size = unit if method == "soft-impute" else 1.0
+    if exponent:
+        known = (known.astype(np.float64) / unit).astype(known.dtype)
+    fit = _by_als if method == "als" else _by_soft_impute
+    found = fit(known, rank, regularization and regularization / size, biases, random_state)
+    scale = found.factors.dtype.type(unit)
     half = exponent // 2  # for each of the factors: one alone might overflow
     left, right = found.factors.left, found.factors.right
-    relative = found.method == "als"  # whose penalty counts in units of the entries' deviation
-    error = found.held_out_rmse
     return replace(
         found,
         mean=found.mean * unit,
-        row_bias=found.row_bias * size,
-        column_bias=found.column_bias * size,
+        row_bias=found.row_bias * scale,
+        column_bias=found.column_bias * scale,
         factors=LowRank(np.ldexp(left, half), np.ldexp(right, exponent - half)),
-        regularization=found.regularization * (1.0 if relative else unit),
+        regularization=found.regularization * size,
         rmse=found.rmse * unit,
-        held_out_rmse=None if error is None else error * unit,
+        held_out_rmse=found.held_out_rmse and found.held_out_rmse * unit,
     )
 
 
-def _checked_rank(k: Any, largest: int) -> int | None:
-    if k is None:
-        return None
-    try:
-        rank = operator.index(k)
-    except TypeError:
-        raise TypeError(f"k must be an integer or None; got {k!r}.") from None
-    if not 1 <= rank <= largest:
-        raise ValueError(f"k must be between 1 and {largest} (min(X.shape)); got {rank}.")
-    return rank
-
-
 def _by_als(
-    X: csr_array, k: int | None, regularization: float | None, biases: bool, random_state: Any
+    X: csr_array, k: int | None, regularization: float | None, biases: bool, seed: int
 ) -> Completion:
-    found = None
+    chosen = None
     if k is None or regularization is None:
         ranks = [rank for rank in _RANKS if rank <= min(X.shape)] if k is None else [k]
         penalties = _PENALTIES if regularization is None else (regularization,)
-        parts = hold_out(X, _HELD_OUT, random_state)
-        found = _best_of_ranks(*parts, ranks, penalties, biases, random_state)
-        k, regularization = found.k, found.regularization
-    fitted = _fitted_als(X, k, regularization, biases, random_state)
+        kept, others = hold_out(X, _TEST_FRACTION, seed)
+        chosen = _lowest(_bests_of_ranks(kept, others, ranks, penalties, biases, seed))
+        k, regularization = chosen.k, chosen.regularization
+    fitted = _fitted_als(X, k, regularization, biases, seed)
     if fitted is None:
-        raise ValueError(
+        raise ArgumentError(
             f"regularization must be larger than {regularization:g} for k={k} columns: with it the "
             f"least squares of these entries are singular in {X.dtype}."
         )
@@ -301,19 +281,17 @@ def _by_als(
         method="als",
         regularization=regularization,
         rmse=_error_at(fitted, Entries(rows, columns, X.data)),
-        held_out_rmse=found and found.error,
+        held_out_rmse=chosen and chosen.error,
     )
 
 
 def _fitted_als(
-    X: csr_array, k: int, regularization: float, biases: bool, random_state: Any
+    X: csr_array, k: int, regularization: float, biases: bool, seed: int
 ) -> BiasedFactors | None:
-    """Return what sweeps converge to; None where the penalty is lost in rounding."""
+    """Return the limit of the sweeps; None where the penalty is lost in rounding."""
     previous = math.inf
-    sweeps = als_sweeps(
-        X, k, regularization=regularization, biases=biases, random_state=random_state
-    )
-    for sweep in islice(sweeps, _SWEEPS):
+    sweeps = als_sweeps(X, k, regularization=regularization, biases=biases, random_state=seed)
+    for sweep in islice(sweeps, _MAX_ITER):
         if not math.isfinite(sweep.objective):
             return None
         if previous - sweep.objective <= _STALLED * sweep.objective:
@@ -328,33 +306,29 @@ class _Candidate(NamedTuple):
     regularization: float
 
 
-def _best_of_ranks(
+def _bests_of_ranks(
     kept: csr_array,
     others: Entries,
     ranks: Sequence[int],
     penalties: Sequence[float],
     biases: bool,
-    random_state: Any,
-) -> _Candidate:
-    """Return the rank and the penalty with the lowest held-out error.
+    seed: int,
+) -> Iterator[_Candidate]:
+    """Yield the penalty with the lowest held-out error of each rank.
 
     The first rank meets all penalties, each other one those next to its predecessor's best.
     """
 
     def candidate(k: int, penalty: float) -> _Candidate:
-        fitted = _fitted_als(kept, k, penalty, biases, random_state)
-        error = _HOPELESS if fitted is None else _error_at(fitted, others)
-        return _Candidate(error, k, penalty)
+        fitted = _fitted_als(kept, k, penalty, biases, seed)
+        return _Candidate(_HOPELESS if fitted is None else _error_at(fitted, others), k, penalty)
 
-    def best_of_each() -> Iterator[_Candidate]:
-        near = penalties
-        for k in ranks:
-            best = _lowest(candidate(k, penalty) for penalty in near)
-            yield best
-            place = penalties.index(best.regularization)
-            near = penalties[max(0, place - 1) : place + 2]
-
-    return _lowest(best_of_each())
+    near = penalties
+    for k in ranks:
+        best = _lowest(candidate(k, penalty) for penalty in near)
+        yield best
+        place = penalties.index(best.regularization)
+        near = penalties[max(0, place - 1) : place + 2]
 
 
 def _lowest(candidates: Iterable[_Candidate]) -> _Candidate:
@@ -378,28 +352,22 @@ def _error_at(fitted: BiasedFactors, entries: Entries) -> float:
 
 
 def _by_soft_impute(
-    X: csr_array, k: int | None, regularization: float | None, biases: bool, random_state: Any
+    X: csr_array, k: int | None, regularization: float | None, biases: bool, seed: int
 ) -> Completion:
     error = None
     if regularization is None:
-        kept, others = hold_out(X, _HELD_OUT, random_state)
+        kept, others = hold_out(X, _TEST_FRACTION, seed)
         fitted = Biases.of(kept, biases)
-        path = held_out_path(
-            fitted.subtracted(kept),
-            others._replace(values=others.values - fitted.at(others.rows, others.columns)),
-            max_rank=k,
-            random_state=random_state,
-        )
+        rest = others._replace(values=others.values - fitted.at(others.rows, others.columns))
+        path = held_out_path(fitted.subtracted(kept), rest, max_rank=k, random_state=seed)
         regularization, error = path.best, float(path.held_out_rmses.min())
     fitted = Biases.of(X, biases)
     residual = fitted.subtracted(X)
     grid = penalties_to(regularization, residual)
-    path_to_it = soft_impute_path(residual, grid, max_rank=k, random_state=random_state)
+    path_to_it = soft_impute_path(residual, grid, max_rank=k, random_state=seed)
     solution = deque(path_to_it, maxlen=1).pop()
     return Completion(
-        mean=fitted.mean,
-        row_bias=fitted.row_bias,
-        column_bias=fitted.column_bias,
+        *fitted,
         factors=solution.matrix,
         method="soft-impute",
         regularization=regularization,

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from lowrank import kernels
-from lowrank.completion.als import AlsSweep, BiasedFactors, biased_start
+from lowrank.completion.als import AlsSweep, BiasedFactors, biased_start, check_problem
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -508,7 +508,7 @@ def linked_als_sweeps(
 
     Raises
     ------
-    ValueError
+    ArgumentError
         If a penalty is not positive, `k` is below 1, or `X` has no entries.
 
     References
@@ -516,13 +516,7 @@ def linked_als_sweeps(
     Koren (2008), "Factorization meets the neighborhood", section 4. Simm et al. (2017), "Macau:
     scalable Bayesian factorization with high-dimensional side information using MCMC".
     """
-    for name, value in (("regularization", regularization), ("link_penalty", link_penalty)):
-        if not 0 < value < math.inf:
-            raise ValueError(f"{name} must be positive and finite; got {value}.")
-    if k < 1:
-        raise ValueError(f"k must be at least 1; got {k}.")
-    if X.nnz == 0:
-        raise ValueError("X must have at least one stored entry; got none.")
+    check_problem(X, k, regularization=regularization, link_penalty=link_penalty)
     with kernels.at_most(threads):
         first = start or biased_start(X, k, random_state=random_state)
     scale = float(X.data.std(dtype=np.float64)) or 1.0

@@ -1,20 +1,31 @@
-"""The door of matrix completion: which entries are known, and holding some of them out."""
+"""The known entries of a matrix: reading them, holding some out, and checks of arguments."""
 
 from __future__ import annotations
 
+import math
+import operator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from lowrank.arguments import checked_generator
+from lowrank.errors import ArgumentError, ArgumentTypeError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from scipy.sparse import csr_array
 
+    from lowrank.arguments import MatrixLike, RandomStateLike
     from lowrank.operators import FloatArray
 
-__all__ = ["Entries", "hold_out", "observed_entries"]
+__all__ = [
+    "Entries",
+    "check_positive",
+    "checked_rank",
+    "hold_out",
+    "observed_entries",
+    "root_mean_square",
+]
 
 
 class Entries(NamedTuple):
@@ -25,7 +36,7 @@ class Entries(NamedTuple):
     values: FloatArray
 
 
-def observed_entries(X: Any) -> csr_array:
+def observed_entries(X: MatrixLike) -> csr_array:
     """Check a matrix of which some entries are known, and return them as a CSR array.
 
     Parameters
@@ -41,9 +52,9 @@ def observed_entries(X: Any) -> csr_array:
 
     Raises
     ------
-    TypeError
+    ArgumentTypeError
         If X is not real.
-    ValueError
+    ArgumentError
         If X is not two-dimensional, has no known entry, stores an entry twice, or has an infinity
         (or, if sparse, a NaN).
 
@@ -55,29 +66,55 @@ def observed_entries(X: Any) -> csr_array:
     """
     from scipy import sparse
 
-    csr = _from_sparse(X) if sparse.issparse(X) else _from_dense(X)
-    if csr.nnz == 0:
-        raise ValueError(f"X must have at least one known entry; got none in shape {csr.shape}.")
-    bad = np.flatnonzero(~np.isfinite(csr.data))
+    array: Any = X
+    if not sparse.issparse(X):
+        array = X if isinstance(X, np.ma.MaskedArray) else np.asarray(X)
+    shape = array.shape
+    if array.dtype.kind not in "fiub":
+        raise ArgumentTypeError(f"X must hold real numbers; got dtype {array.dtype}.")
+    if len(shape) != 2:
+        raise ArgumentError(f"X must be two-dimensional; got shape {shape}.")
+    if sparse.issparse(X):
+        coo = array.tocoo()
+        order = np.lexsort((coo.col, coo.row))
+        rows, columns, data = coo.row[order], coo.col[order], coo.data[order]
+        twice = np.flatnonzero((np.diff(rows) == 0) & (np.diff(columns) == 0))
+        if twice.size:
+            raise ArgumentError(
+                f"X must store each entry once; got row {rows[twice[0]]}, column "
+                f"{columns[twice[0]]} more than once: call X.sum_duplicates() to add them up."
+            )
+    else:
+        values = np.ma.getdata(array)
+        known = ~np.isnan(values) if values.dtype.kind == "f" else np.ones(shape, bool)
+        rows, columns = np.nonzero(known & ~np.ma.getmaskarray(array))
+        data = values[rows, columns]
+    if data.size == 0:
+        raise ArgumentError(f"X must have at least one known entry; got none in shape {shape}.")
+    bad = np.flatnonzero(~np.isfinite(data))
     if bad.size:
-        coo = csr.tocoo()
-        row, column = (int(axis[bad[0]]) for axis in coo.coords)
-        name = "NaN" if np.isnan(csr.data[bad[0]]) else "infinity"
-        raise ValueError(
-            f"X must have finite known entries; got {name} at row {row}, column {column}."
+        name = "NaN" if np.isnan(data[bad[0]]) else "infinity"
+        raise ArgumentError(
+            f"X must have finite known entries; got {name} at row {rows[bad[0]]}, "
+            f"column {columns[bad[0]]}."
         )
-    return csr
+    single = data.dtype.kind == "f" and data.dtype.itemsize <= 4
+    data = data.astype(np.float32 if single else np.float64, copy=False)
+    indptr = np.searchsorted(rows, np.arange(shape[0] + 1))
+    return sparse.csr_array((data, columns, indptr), shape=shape)
 
 
-def hold_out(X: csr_array, fraction: float, random_state: Any) -> tuple[csr_array, Entries]:
-    """Take a random part of the known entries out of a matrix.
+def hold_out(
+    X: csr_array, test_fraction: float, random_state: RandomStateLike
+) -> tuple[csr_array, Entries]:
+    """Remove a random sample of the known entries from a matrix.
 
     Parameters
     ----------
     X : csr_array of shape (n, m)
         As `observed_entries` returns it.
-    fraction : float
-        Share of the entries to take out, above 0 and below 1; at least one is.
+    test_fraction : float
+        Share of the entries to hold out, above 0 and below 1; at least one is.
     random_state : int, Generator, RandomState or None
         Seed of the choice.
 
@@ -88,64 +125,58 @@ def hold_out(X: csr_array, fraction: float, random_state: Any) -> tuple[csr_arra
 
     Raises
     ------
-    ValueError
-        If `fraction` is out of its range, or X has fewer than two entries.
+    ArgumentError
+        If `test_fraction` is out of its range, or X has fewer than two entries.
     """
     from scipy import sparse
 
-    if not 0 < fraction < 1:
-        raise ValueError(f"held_out must be between 0 and 1; got {fraction}.")
+    if not 0 < test_fraction < 1:
+        raise ArgumentError(f"test_fraction must be between 0 and 1; got {test_fraction}.")
     if X.nnz < 2:
-        raise ValueError(f"X must have at least 2 known entries to hold some out; got {X.nnz}.")
+        raise ArgumentError(f"X must have at least 2 known entries to hold some out; got {X.nnz}.")
     rng = checked_generator(random_state)
-    size = min(max(1, round(fraction * X.nnz)), X.nnz - 1)
+    size = min(max(1, round(test_fraction * X.nnz)), X.nnz - 1)
     taken = np.zeros(X.nnz, bool)
     taken[rng.choice(X.nnz, size, replace=False)] = True
-    coo = X.tocoo()
-    rows, columns = (axis.astype(np.intp, copy=False) for axis in coo.coords)
+    rows, columns = (axis.astype(np.intp, copy=False) for axis in X.tocoo().coords)
     kept = sparse.coo_array((X.data[~taken], (rows[~taken], columns[~taken])), shape=X.shape)
     return kept.tocsr(), Entries(rows[taken], columns[taken], X.data[taken])
 
 
-def _from_sparse(X: Any) -> csr_array:
-    from scipy import sparse
-
-    dtype = _working_dtype(X.dtype)
-    _check_two_dimensional(X.shape)
-    coo = X.tocoo()
-    rows, columns = coo.row, coo.col
-    order = np.lexsort((columns, rows))
-    rows, columns = rows[order], columns[order]
-    twice = np.flatnonzero((np.diff(rows) == 0) & (np.diff(columns) == 0))
-    if twice.size:
-        raise ValueError(
-            f"X must store each entry once; got row {rows[twice[0]]}, column {columns[twice[0]]} "
-            "more than once: add them up with X.sum_duplicates() if that is what is meant."
-        )
-    indptr = np.searchsorted(rows, np.arange(X.shape[0] + 1))
-    data = coo.data[order].astype(dtype, copy=False)
-    return sparse.csr_array((data, columns, indptr), shape=X.shape)
+def root_mean_square(values: FloatArray) -> float:
+    """Return the root of the mean of the squares, accumulated in float64."""
+    wide = values.astype(np.float64, copy=False)
+    return math.sqrt(float(wide @ wide) / values.size)
 
 
-def _from_dense(X: Any) -> csr_array:
-    from scipy import sparse
+def check_positive(value: float, name: str) -> None:
+    """Check that the value of an argument is positive and finite.
 
-    array = np.ma.getdata(X) if isinstance(X, np.ma.MaskedArray) else np.asarray(X)
-    dtype = _working_dtype(array.dtype)
-    _check_two_dimensional(array.shape)
-    known = ~np.isnan(array) if array.dtype.kind == "f" else np.ones(array.shape, bool)
-    rows, columns = np.nonzero(known & ~np.ma.getmaskarray(X))
-    data = array[rows, columns].astype(dtype, copy=False)
-    return sparse.coo_array((data, (rows, columns)), shape=array.shape).tocsr()
-
-
-def _working_dtype(given: np.dtype[Any]) -> np.dtype[Any]:
-    if given.kind not in "fiub":
-        raise TypeError(f"X must hold real numbers; got dtype {given}.")
-    single = given.kind == "f" and given.itemsize <= 4
-    return np.dtype(np.float32 if single else np.float64)
+    Raises
+    ------
+    ArgumentError
+        If it is not.
+    """
+    if not 0 < value < math.inf:
+        raise ArgumentError(f"{name} must be positive and finite; got {value}.")
 
 
-def _check_two_dimensional(shape: tuple[int, ...]) -> None:
-    if len(shape) != 2:
-        raise ValueError(f"X must be two-dimensional; got shape {shape}.")
+def checked_rank(k: Any, largest: int, name: str = "k") -> int | None:
+    """Return a rank between 1 and `largest` as an int; None, which leaves the choice, as it is.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If it is not an integer.
+    ArgumentError
+        If it is out of range.
+    """
+    if k is None:
+        return None
+    try:
+        rank = operator.index(k)
+    except TypeError:
+        raise ArgumentTypeError(f"{name} must be an integer or None; got {k!r}.") from None
+    if not 1 <= rank <= largest:
+        raise ArgumentError(f"{name} must be between 1 and {largest} (min(X.shape)); got {rank}.")
+    return rank

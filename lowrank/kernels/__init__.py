@@ -1,7 +1,7 @@
-"""The inner loops, compiled where a compiler was found and in NumPy otherwise.
+"""Inner loops, compiled where a compiler was found and in NumPy otherwise.
 
-Both forms have the same signatures; the functions here check and prepare the arguments once and
-call whichever is active. `LOWRANK_KERNELS` in the environment forces a choice for a test or a bug
+Both forms have the same signatures; the functions here prepare the arguments and call the active
+one. `LOWRANK_KERNELS` in the environment forces a choice for a test or a bug
 report: ``reference``, or an instruction set that `supported` lists.
 """
 
@@ -17,7 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from lowrank.kernels import reference
 from lowrank.kernels.threads import at_most, available_cores, one_blas_thread, resolve_threads
-from lowrank.kernels.topk import Seen, TopK, pair_dots, top_k
+from lowrank.kernels.topk import SearchOrder, Seen, TopK, search_order, weighted_order
 
 _core: ModuleType | None
 try:
@@ -54,6 +54,9 @@ __all__ = [
 ]
 
 Floats = NDArray[np.floating[Any]]
+Floats32 = NDArray[np.float32]
+Int64s = NDArray[np.int64]
+Int32s = NDArray[np.int32]
 
 
 class Backend(NamedTuple):
@@ -102,8 +105,8 @@ def backend() -> Backend:
 class CsrArrays(NamedTuple):
     """The arrays of a CSR matrix, in the types that the kernels take."""
 
-    indptr: NDArray[np.int64]
-    indices: NDArray[np.int32]
+    indptr: Int64s
+    indices: Int32s
     data: Floats
 
 
@@ -126,8 +129,8 @@ def aligned_zeros(shape: tuple[int, ...], dtype: DTypeLike) -> Floats:
 
 
 def als_half_sweep(
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int32],
+    indptr: Int64s,
+    indices: Int32s,
     data: Floats,
     other: Floats,
     *,
@@ -221,8 +224,8 @@ class RowPosteriors(NamedTuple):
 
 
 def posterior_half_sweep(
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int32],
+    indptr: Int64s,
+    indices: Int32s,
     data: Floats,
     other: Floats,
     *,
@@ -307,13 +310,124 @@ def posterior_half_sweep(
     return result
 
 
-def csr_matmat(
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int32],
-    data: Floats,
-    X: Floats,
+def top_k(
+    users: Floats32,
+    items: Floats32,
+    n: int,
     *,
+    offset: Floats32 | None = None,
+    bias: Floats32 | None = None,
+    weight: Floats32 | None = None,
+    seen: Seen | None = None,
+    allowed: NDArray[np.bool_] | None = None,
+    prune: bool = True,
     threads: int | None = None,
+) -> TopK:
+    r"""Find the n items of largest score ``(offset_u + bias_i) + x_u . y_i`` for each user.
+
+    Exact: of equal scores the lower item is better, and NaN and minus infinity are never found.
+    A score has the same bits alone or among millions, on any number of threads, and as
+    `pair_dots` computes it. The scores are not stored; beyond its result, the work takes some
+    10 MB on each thread.
+
+    Parameters
+    ----------
+    users : float32 ndarray of shape (n_queries, k)
+        The vectors x_u.
+    items : float32 ndarray of shape (n_items, k)
+        The vectors y_i.
+    n : int
+        The most items for each query, at least 1; the result has no more columns than there are
+        items to choose from.
+    offset : float32 ndarray of shape (n_queries,), optional
+        Zero by default.
+    bias : float32 ndarray of shape (n_items,), optional
+        Zero by default.
+    weight : float32 ndarray of shape (n_items,), optional
+        If given, scores are weighted cosines, ``weight_i clip((offset_u bias_i) (x_u . y_i), -1,
+        1)``, where `offset` and `bias` hold the inverse lengths of the vectors.
+    seen : Seen, optional
+        Items to leave out, query by query.
+    allowed : bool ndarray of shape (n_items,), optional
+        False for items that no query gets.
+    prune : bool
+        Leave out items that cannot be among the n best by the lengths of their vectors. Only the
+        time depends on it.
+    threads : int, optional
+        Number of threads; all available cores by default.
+
+    Raises
+    ------
+    ValueError
+        If n is below 1 or shapes disagree.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x, y = np.eye(2, dtype=np.float32), np.float32([[1, 4], [3, 3], [2, 5]])
+    >>> top_k(x, y, 2).items
+    array([[1, 2],
+           [2, 0]], dtype=int32)
+    """
+    if n < 1:
+        raise ValueError(f"n must be at least 1; got {n}.")
+    x, y = _float32(users), _float32(items)
+    offset = np.zeros(len(x), np.float32) if offset is None else _float32(offset)
+    bias = np.zeros(len(y), np.float32) if bias is None else _float32(bias)
+    weight = None if weight is None else _float32(weight)
+    candidates = np.arange(len(y), dtype=np.int32)
+    if allowed is not None:
+        if allowed.shape != (len(y),):
+            raise ValueError(f"allowed must have shape ({len(y)},); got {allowed.shape}.")
+        candidates = candidates[allowed]
+    if not prune or 4 * n > len(candidates):
+        order = SearchOrder(candidates)
+    elif weight is None:
+        order = search_order(x, y, bias, candidates)
+    else:
+        order = weighted_order(len(x), weight, candidates)
+    shape = len(x), min(n, len(order.items))
+    found = TopK(np.empty(shape, np.int32), np.empty(shape, np.float32), np.zeros(len(x), np.int64))
+    if found.items.size:
+        _active.top_k(
+            x,
+            offset,
+            y,
+            bias,
+            weight,
+            *order,
+            *(seen or (None, None, None)),
+            *found,
+            resolve_threads(threads),
+        )
+    return found
+
+
+def _float32(array: Floats32) -> Floats32:
+    return np.ascontiguousarray(array, np.float32)
+
+
+def pair_dots(
+    left: Floats32, right: Floats32, rows: Int64s, others: Int64s, *, threads: int | None = None
+) -> Floats32:
+    """Return the dot products of ``left[rows]`` with ``right[others]``, shape (n_pairs,).
+
+    Each is summed in the same order whatever else is asked for, unlike in a matrix product.
+    """
+    dots = np.empty(len(rows), dtype=np.float32)
+    _active.pair_dots(
+        _float32(left),
+        _float32(right),
+        np.ascontiguousarray(rows, np.int64),
+        np.ascontiguousarray(others, np.int64),
+        dots,
+        resolve_threads(threads),
+    )
+    return dots
+
+
+def csr_matmat(
+    indptr: Int64s, indices: Int32s, data: Floats, X: Floats, *, threads: int | None = None
 ) -> Floats:
     """Return A @ X for a CSR matrix A of shape (n, m) and a dense block X of shape (m, width).
 
@@ -326,11 +440,11 @@ def csr_matmat(
 
 
 def csr_pattern(
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int32],
+    indptr: Int64s,
+    indices: Int32s,
     data: Floats,
-    other_indptr: NDArray[np.int64],
-    other_indices: NDArray[np.int32],
+    other_indptr: Int64s,
+    other_indices: Int32s,
     n_cols: int,
     *,
     threads: int | None = None,
@@ -349,10 +463,10 @@ def csr_pattern(
 
 def pattern_pairs(
     X: Floats,
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int32],
-    rows: NDArray[np.int64],
-    others: NDArray[np.int64],
+    indptr: Int64s,
+    indices: Int32s,
+    rows: Int64s,
+    others: Int64s,
     *,
     threads: int | None = None,
 ) -> Floats:
@@ -366,8 +480,8 @@ def pattern_pairs(
 
 
 def csr_rmatmat(
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int32],
+    indptr: Int64s,
+    indices: Int32s,
     data: Floats,
     X: Floats,
     n_cols: int,

@@ -226,7 +226,7 @@ def test_arpack_without_convergence_keeps_what_it_found_and_warns(monkeypatch, f
         raise scipy.sparse.linalg.ArpackNoConvergence("none", exact[:found] ** 2, vectors)
 
     monkeypatch.setattr(scipy.sparse.linalg, "eigsh", fail)
-    with pytest.warns(ConvergenceWarning, match=r"method='arpack'; ask for a larger tol"):
+    with pytest.warns(ConvergenceWarning, match=r"method='arpack'; use a larger tol"):
         result = truncated_svd(gaussian(), 4, method="arpack", random_state=0)
     np.testing.assert_allclose(result.s[:found], exact[:found])
     check_orthonormal(result)

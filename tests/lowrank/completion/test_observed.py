@@ -114,7 +114,7 @@ def test_holding_out_leaves_something_on_both_sides():
 
 def test_holding_out_needs_a_share_and_two_entries():
     X = observed_entries([[1.0]])
-    with pytest.raises(ValueError, match=r"held_out must be between 0 and 1; got 1\.0"):
+    with pytest.raises(ValueError, match=r"test_fraction must be between 0 and 1; got 1\.0"):
         hold_out(X, 1.0, 0)
     with pytest.raises(ValueError, match="at least 2 known entries to hold some out; got 1"):
         hold_out(X, 0.5, 0)
