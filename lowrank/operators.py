@@ -1,4 +1,4 @@
-"""Matrices as the solvers see them: dense, sparse, implicitly centred or scaled."""
+"""Matrices as the solvers use them: dense, sparse, implicitly centred or scaled."""
 
 from __future__ import annotations
 
@@ -10,11 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 
 from lowrank import kernels
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
 
 __all__ = [
     "CentredDenseOperator",
@@ -33,7 +28,7 @@ if TYPE_CHECKING:
 
     FloatArray = NDArray[np.floating[Any]]
     Float64Array = NDArray[np.float64]
-
+    Triplets = tuple[FloatArray, FloatArray, FloatArray]
 
 _CHUNK = 1 << 17  # entries that are widened to float64 at a time: 1 MB
 _IDENTITY_BLOCK = 256  # columns of the identity per product of a LinearOperator
@@ -150,7 +145,7 @@ class MatrixOperator(ABC):
         """Return ||A - 1 row'||_F without cancellation; None where only products are known."""
 
     @abstractmethod
-    def column_means(self) -> NDArray[np.float64]:
+    def column_means(self) -> Float64Array:
         """Return the mean of each column, shape (n_columns,); zeros if there are no rows."""
 
     @abstractmethod
@@ -205,9 +200,9 @@ class DenseOperator(MatrixOperator):
         step = max(1, _CHUNK // max(1, self.shape[1]))
         return (slice(start, start + step) for start in range(0, self.shape[0], step))
 
-    def column_means(self) -> NDArray[np.float64]:
+    def column_means(self) -> Float64Array:
         """Return the mean of each column."""
-        sums: NDArray[np.float64] = self.array.sum(axis=0, dtype=np.float64)
+        sums: Float64Array = self.array.sum(axis=0, dtype=np.float64)
         return sums / max(1, self.shape[0])
 
     def scaled(self, factor: float) -> DenseOperator:
@@ -259,7 +254,7 @@ class SparseOperator(MatrixOperator):
         zeros = self.shape[0] - np.bincount(columns, minlength=self.shape[1])
         return float(np.sqrt(stored + float(zeros @ offset**2)))
 
-    def column_means(self) -> NDArray[np.float64]:
+    def column_means(self) -> Float64Array:
         """Return the mean of each column, zeros counted."""
         columns = self.csr.indices
         sums = np.bincount(columns, weights=self.csr.data, minlength=self.shape[1])
@@ -315,7 +310,7 @@ class ProductOperator(MatrixOperator):
         """Return None: the entries are not known."""
         return
 
-    def column_means(self) -> NDArray[np.float64]:
+    def column_means(self) -> Float64Array:
         """Return the mean of each column, by one product with a vector of ones."""
         ones = np.ones((self.shape[0], 1), self.dtype)
         return self.rmatmat(ones)[:, 0].astype(np.float64) / max(1, self.shape[0])
@@ -362,7 +357,7 @@ def _peak(entries: FloatArray) -> float:
         return float(max(abs(entries.max()), abs(entries.min())))
 
 
-def _squares(values: NDArray[np.float64]) -> float:
+def _squares(values: Float64Array) -> float:
     """Return the sum of squares; without BLAS, whose idle threads would spin on beside ours."""
     return float(np.einsum("i,i->", values, values))
 
@@ -396,7 +391,7 @@ class CentredOperator(MatrixOperator):
         """Return ||A - 1 (row of this operator + row)'||_F."""
         return self._inner.distance_to_row(self._exact_row + row)
 
-    def column_means(self) -> NDArray[np.float64]:
+    def column_means(self) -> Float64Array:
         """Return the mean of each column."""
         means = self._inner.column_means() - self._exact_row
         return means.astype(np.float64, copy=False)

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from lowrank.arguments import OperatorLike, Problem, RandomStateLike
-    from lowrank.operators import Float64Array, FloatArray, MatrixOperator
-
-    Triplets = tuple[FloatArray, FloatArray, FloatArray]
+    from lowrank.operators import Float64Array, FloatArray, MatrixOperator, Triplets
 
 __all__ = ["SVD", "Certificate", "ConvergenceWarning", "certify", "truncated_svd"]
 

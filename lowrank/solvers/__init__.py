@@ -1,10 +1,4 @@
-"""The algorithms behind `truncated_svd`, one file each, all with the same signature.
-
-A solver takes a `MatrixOperator` A, a rank k with 1 <= k <= min(A.shape), a tolerance and a random
-generator, and returns U of shape (n_rows, k), s of shape (k,) in descending order and Vt of shape
-(k, n_columns), with U and Vt orthonormal whatever the rank of A. It checks no arguments, fixes no
-signs and gives no warnings: `truncated_svd` does that for all of them.
-"""
+"""Solvers of `truncated_svd`, all with the same signature, and the choice between them."""
 
 from __future__ import annotations
 
@@ -15,7 +9,7 @@ from lowrank.solvers import arpack, lanczos, lapack, randomized
 if TYPE_CHECKING:
     import numpy as np
 
-    from lowrank.operators import FloatArray, MatrixOperator
+    from lowrank.operators import MatrixOperator, Triplets
 
 __all__ = ["COMPILED", "HALF_ACCURATE", "SOLVERS", "Solver", "choose_method"]
 
@@ -24,12 +18,34 @@ _GRAM_SIDE = 2000  # of a dense array, up to which the eigenproblem is as fast a
 
 
 class Solver(Protocol):
-    """What each solver module offers as its function `solve`."""
+    """The signature of all solvers.
+
+    They check no arguments, fix no signs and give no warnings: `truncated_svd` does.
+    """
 
     def __call__(
         self, A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator
-    ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return U, s and Vt."""
+    ) -> Triplets:
+        """Compute the k largest singular triplets.
+
+        Parameters
+        ----------
+        A : MatrixOperator of shape (n_rows, n_columns)
+        k : int
+            1 <= k <= min(A.shape).
+        tol : float
+            Residual relative to the largest singular value.
+        rng : numpy.random.Generator
+            Draws start vectors, and replacements for vectors of singular values that are 0.
+
+        Returns
+        -------
+        U : ndarray of shape (n_rows, k)
+        s : ndarray of shape (k,)
+            Descending.
+        Vt : ndarray of shape (k, n_columns)
+            Like U orthonormal, whatever the rank of A.
+        """
         ...
 
 
@@ -47,7 +63,7 @@ HALF_ACCURATE = ("gram", "lanczos")
 
 
 def choose_method(A: MatrixOperator, k: int) -> str:
-    """Return the solver that "auto" stands for: the rule, and the only place where it is written.
+    """Return the solver that "auto" stands for.
 
     - "dense" (LAPACK) where a dense copy of A is no larger than the two bases that the iterative
       solver would keep: small matrices, and k so large that the answer is about as big as the

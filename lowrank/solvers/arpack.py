@@ -5,39 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.sparse.linalg import ArpackError, ArpackNoConvergence, LinearOperator, eigsh
 
 if TYPE_CHECKING:
-    from lowrank.operators import FloatArray, MatrixOperator, Products
+    from lowrank.operators import FloatArray, MatrixOperator, Products, Triplets
 
 __all__ = ["solve"]
 
 
-def solve(
-    A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator
-) -> tuple[FloatArray, FloatArray, FloatArray]:
+def solve(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator) -> Triplets:
     """Eigenvectors of A'A or AA', whichever is smaller, then Rayleigh-Ritz with A itself.
 
     The Gram operator is never formed, but working with it squares the singular values: those
-    below about sqrt(eps) * s[0] are only as good as the last step, which takes them from A, leaves
-    them. If ARPACK gives up, the vectors it has are completed at random: the residuals tell. What
-    they do not tell: of a multiple singular value a single start vector may show fewer copies
-    than there are, and smaller values stand in for them.
+    below about sqrt(eps) * s[0] get their accuracy from the last step alone, which takes them from
+    A. If ARPACK does not converge, the vectors it has are completed at random, which the residuals
+    show. They do not show that of a multiple singular value a single start vector may find fewer
+    copies than there are, with smaller values in their place.
 
-    Parameters
-    ----------
-    A : MatrixOperator of shape (n_rows, n_columns)
-    k : int
-        1 <= k < min(A.shape).
-    tol : float
-        Residual relative to the largest singular value.
-    rng : numpy.random.Generator
-        Draws the start vector.
-
-    Returns
-    -------
-    U : ndarray of shape (n_rows, k)
-    s : ndarray of shape (k,)
-    Vt : ndarray of shape (k, n_columns)
+    A is read twice in each step, and once more for the Rayleigh-Ritz step. ARPACK needs
+    k < min(A.shape).
 
     References
     ----------
@@ -49,9 +35,7 @@ def solve(
     return _solve_tall(A, k, tol, rng)
 
 
-def _solve_tall(
-    A: Products, k: int, tol: float, rng: np.random.Generator
-) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _solve_tall(A: Products, k: int, tol: float, rng: np.random.Generator) -> Triplets:
     V = _gram_eigenvectors(A, k, tol, rng)
     Q, R = np.linalg.qr(A.matmat(V))
     P, s, Tt = np.linalg.svd(R)
@@ -60,7 +44,6 @@ def _solve_tall(
 
 def _gram_eigenvectors(A: Products, k: int, tol: float, rng: np.random.Generator) -> FloatArray:
     """Return k orthonormal vectors, shape (n_columns, k): what ARPACK found, then random ones."""
-    from scipy.sparse.linalg import ArpackError, ArpackNoConvergence, LinearOperator, eigsh
 
     def gram(x: FloatArray) -> FloatArray:
         return A.rmatmat(A.matmat(x.reshape(-1, 1)))

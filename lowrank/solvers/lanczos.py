@@ -13,7 +13,7 @@ from lowrank.solvers.orthonormal import extend_basis, longest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lowrank.operators import FloatArray, MatrixOperator, Products
+    from lowrank.operators import FloatArray, MatrixOperator, Products, Triplets
 
 __all__ = ["basis_size", "has_wide_cluster", "leading_eigenvectors", "solve", "triplets"]
 
@@ -22,9 +22,7 @@ _CHECK_EVERY = 4  # blocks: the small eigenproblem of a check costs about as muc
 _MAX_STEPS = 1000  # products with A'A, then the best result so far is returned
 
 
-def solve(
-    A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator
-) -> tuple[FloatArray, FloatArray, FloatArray]:
+def solve(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator) -> Triplets:
     """Lanczos with blocks on x -> A'(A x), for the smaller side, restarted with its Ritz vectors.
 
     One orthonormal basis is kept, of the smaller side only, where a bidiagonalisation keeps two.
@@ -36,22 +34,6 @@ def solve(
     A singular value of higher multiplicity than the block is wide shows only as many copies as
     the block has columns. So where that many equal values are found, the problem is handed to
     `randomized`, which looks for missed copies.
-
-    Parameters
-    ----------
-    A : Products of shape (n_rows, n_columns)
-    k : int
-        1 <= k <= min(A.shape).
-    tol : float
-        Residual relative to the largest singular value.
-    rng : numpy.random.Generator
-        Draws the start block.
-
-    Returns
-    -------
-    U : ndarray of shape (n_rows, k)
-    s : ndarray of shape (k,)
-    Vt : ndarray of shape (k, n_columns)
 
     References
     ----------
@@ -70,9 +52,7 @@ def solve(
     return U, s, Vt
 
 
-def _solve_tall(
-    A: Products, k: int, tol: float, rng: np.random.Generator
-) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _solve_tall(A: Products, k: int, tol: float, rng: np.random.Generator) -> Triplets:
     def gram_product(X: FloatArray) -> FloatArray:
         return A.rmatmat(A.matmat(X))
 
@@ -80,9 +60,7 @@ def _solve_tall(
     return triplets(A, V, rng)
 
 
-def triplets(
-    A: Products, V: FloatArray, rng: np.random.Generator
-) -> tuple[FloatArray, FloatArray, FloatArray]:
+def triplets(A: Products, V: FloatArray, rng: np.random.Generator) -> Triplets:
     """Return U, s, Vt of A restricted to the span of V: accurate to ``eps * s[0]``.
 
     Parameters
@@ -141,7 +119,7 @@ def leading_eigenvectors(
     """
     start = rng.standard_normal((size, min(_BLOCK, size))).astype(dtype)
     space = _LanczosSpace(gram_product, start, k, rng)
-    # A little less than tol, as rounding adds to what is estimated.
+    # A little less than tol, as rounding adds to the estimate.
     target = max(0.8 * tol, 10 * float(np.finfo(dtype).eps))
     while True:
         space.extend(_CHECK_EVERY, at_least=k)
@@ -162,19 +140,15 @@ def has_wide_cluster(s: FloatArray) -> bool:
 
 def basis_size(k: int, smaller_side: int) -> int:
     """Return the number of vectors that `solve` keeps at most."""
-    return min(smaller_side, _round_up(5 * k // 2 + 2 * _BLOCK))
-
-
-def _round_up(size: int) -> int:
-    return -(-size // _BLOCK) * _BLOCK
+    return min(smaller_side, -(-(5 * k // 2 + 2 * _BLOCK) // _BLOCK) * _BLOCK)
 
 
 class _LanczosSpace:
     """A basis V with ``A'A V = V H + V_next (0 ... 0 tail)``, for n_rows >= n_columns.
 
     `size` columns of V are done; `width` more are the block to go on with (kept by itself as well),
-    and A'A times it has parts only in the columns from `coupled` on: three terms, but for the step
-    after a restart.
+    and A'A times it has components only in the columns from `coupled` on: three terms, but for the
+    step after a restart.
     """
 
     def __init__(

@@ -6,35 +6,24 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy import linalg
 
 from lowrank.kernels import at_most
 from lowrank.solvers import lanczos
 
 if TYPE_CHECKING:
-    from lowrank.operators import FloatArray, MatrixOperator, Products
+    from lowrank.operators import FloatArray, MatrixOperator, Products, Triplets
 
 __all__ = ["lapack_svd", "solve_dense", "solve_gram"]
 
+_ENTRIES = 1 << 22  # of the product of a matrix with some columns of the identity
+# Few eigenvectors of a large Gram matrix are tried with Lanczos first, which is several times
+# faster than LAPACK where the spectrum decays, and is abandoned soon where it does not.
+_LANCZOS_SIDE, _LANCZOS_SHARE, _LANCZOS_STEPS = 1000, 16, 32
 
-def solve_dense(
-    A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator
-) -> tuple[FloatArray, FloatArray, FloatArray]:
+
+def solve_dense(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator) -> Triplets:
     """Divide and conquer (gesdd); where it does not converge, QR iteration (gesvd).
-
-    Parameters
-    ----------
-    A : MatrixOperator of shape (n_rows, n_columns)
-        Is made a dense array.
-    k : int
-        1 <= k <= min(A.shape).
-    tol, rng
-        Not used: LAPACK is deterministic and works to machine precision.
-
-    Returns
-    -------
-    U : ndarray of shape (n_rows, k)
-    s : ndarray of shape (k,)
-    Vt : ndarray of shape (k, n_columns)
 
     Raises
     ------
@@ -45,10 +34,8 @@ def solve_dense(
     return U[:, :k], s[:k], Vt[:k]
 
 
-def lapack_svd(array: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+def lapack_svd(array: FloatArray) -> Triplets:
     """Return the thin SVD of an array; QR iteration takes over where gesdd does not converge."""
-    from scipy import linalg
-
     try:
         U, s, Vt = linalg.svd(array, full_matrices=False, check_finite=False)
     except linalg.LinAlgError:
@@ -56,64 +43,34 @@ def lapack_svd(array: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
     return U, s, Vt
 
 
-_ENTRIES = 1 << 22  # of the product of a matrix with some columns of the identity
-# Few eigenvectors of a large Gram matrix are tried with Lanczos first, which is several times
-# faster than LAPACK where the spectrum decays, and is given up soon where it does not.
-_LANCZOS_SIDE, _LANCZOS_SHARE, _LANCZOS_STEPS = 1000, 16, 32
-
-
-def solve_gram(
-    A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator
-) -> tuple[FloatArray, FloatArray, FloatArray]:
+def solve_gram(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator) -> Triplets:
     """Eigenvectors V of the Gram matrix of the smaller side, then the SVD of A V.
 
     Squaring loses half of the digits: the residual of a triplet is about
     ``eps * s[0]**2 / s[i]``, so that 1e-8 of s[0] is reached in float64 down to s[i] ~ 1e-7 s[0],
-    and 1e-4 in float32 down to s[i] ~ 1e-2 s[0]. The SVD of A V mends what was lost among the k
-    directions themselves. Where the tolerance is missed all the same, `truncated_svd` goes on to
-    another solver.
-
-    Parameters
-    ----------
-    A : MatrixOperator of shape (n_rows, n_columns)
-        If it is no dense array, it is known by its products.
-    k : int
-        1 <= k <= min(A.shape).
-    tol
-        Not used: the eigenvectors are computed to machine precision.
-    rng : numpy.random.Generator
-        Draws the start block of the Lanczos iteration.
-
-    Returns
-    -------
-    U : ndarray of shape (n_rows, k)
-    s : ndarray of shape (k,)
-    Vt : ndarray of shape (k, n_columns)
+    and 1e-4 in float32 down to s[i] ~ 1e-2 s[0]. The SVD of A V restores the digits lost among
+    the k directions themselves. Where the tolerance is missed all the same, `truncated_svd` goes on
+    to another solver.
 
     References
     ----------
     Golub & Van Loan (2013), "Matrix Computations", section 8.6.
     """
-    gram = _gram_of_smaller_side(A)
-    if A.shape[0] < A.shape[1]:
-        V, s, Ut = _solve_tall(A.transposed(), gram, k, rng)
-        return Ut.T, s, V.T
-    return _solve_tall(A, gram, k, rng)
-
-
-def _gram_of_smaller_side(A: MatrixOperator) -> FloatArray:
-    """Return A'A or A A', of which only the upper triangle need be filled."""
-    if A.stored_dense:
-        return _gram_of_array(A)
-    return _gram_of_products(A if A.shape[0] >= A.shape[1] else A.transposed())
+    is_wide = A.shape[0] < A.shape[1]
+    tall = A.transposed() if is_wide else A
+    # Only the upper triangle of the Gram matrix need be filled.
+    gram = _gram_of_array(A) if A.stored_dense else _gram_of_products(tall)
+    V = None
+    if len(gram) >= _LANCZOS_SIDE and k * _LANCZOS_SHARE < len(gram):
+        V = _by_lanczos(gram, k, rng)
+    U, s, Vt = lanczos.triplets(tall, _by_lapack(gram, k) if V is None else V, rng)
+    return (Vt.T, s, U.T) if is_wide else (U, s, Vt)
 
 
 def _gram_of_array(A: MatrixOperator) -> FloatArray:
-    from scipy.linalg import get_blas_funcs
-
     tall = A.shape[0] >= A.shape[1]
     gram = np.zeros((min(A.shape),) * 2, A.dtype, order="F")
-    syrk = get_blas_funcs("syrk", (gram,))
+    syrk = linalg.get_blas_funcs("syrk", (gram,))
     for block in A.dense_blocks(axis=0 if tall else 1):
         # BLAS sees the columns of C-ordered memory as rows: no copy in either order.
         turned = block.flags.c_contiguous
@@ -133,15 +90,6 @@ def _gram_of_products(A: Products) -> FloatArray:
     return gram
 
 
-def _solve_tall(
-    A: Products, gram: FloatArray, k: int, rng: np.random.Generator
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    V = None
-    if len(gram) >= _LANCZOS_SIDE and k * _LANCZOS_SHARE < len(gram):
-        V = _by_lanczos(gram, k, rng)
-    return lanczos.triplets(A, _by_lapack(gram, k) if V is None else V, rng)
-
-
 def _by_lanczos(gram: FloatArray, k: int, rng: np.random.Generator) -> FloatArray | None:
     """Return the same as `_by_lapack`, or None where copies of an eigenvalue may be missed."""
     whole = np.triu(gram, 1)
@@ -157,8 +105,6 @@ def _by_lanczos(gram: FloatArray, k: int, rng: np.random.Generator) -> FloatArra
 
 def _by_lapack(gram: FloatArray, k: int) -> FloatArray:
     """Return the eigenvectors of the k largest eigenvalues as columns, largest first."""
-    from scipy import linalg
-
     size = len(gram)
     vectors = gram[:, :0]
     if 3 * k < size:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy import linalg
 
 from lowrank import kernels
 
@@ -24,7 +25,7 @@ def extend_basis(
     rng: np.random.Generator,
     first: int = 0,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Split a block into its part in a basis and an orthonormal rest, Q R.
+    """Split a block into its projection on a basis and an orthonormal rest, Q R.
 
     Directions of the rest that are only rounding errors are dropped from R and their place in Q
     is taken by random vectors, so that Q is always orthonormal and orthogonal to the basis.
@@ -36,8 +37,8 @@ def extend_basis(
     block : ndarray of shape (n, b)
         Vectors to be added; it is not written to.
     scale : float
-        Size of the numbers that the block was computed from: what is below rounding relative to
-        it, or to the longest vector of the block, counts as zero.
+        Size of the numbers that the block was computed from: entries below rounding relative to
+        it, or to the longest vector of the block, count as zero.
     rng : numpy.random.Generator
         Source of the replacements.
     first : int
@@ -74,7 +75,7 @@ def extend_basis(
 
 
 def _project_out(basis: FloatArray, block: FloatArray) -> FloatArray:
-    """Subtract from the block, in place, its part in the basis; return the coefficients."""
+    """Subtract from the block, in place, its projection on the basis; return the coefficients."""
     inside = kernels.coefficients(basis, block)
     kernels.subtract(basis, inside, block)
     return inside.astype(np.float64)
@@ -102,9 +103,7 @@ def _qr(block: FloatArray) -> tuple[FloatArray, FloatArray]:
 def _revealing_qr(
     block: FloatArray, room: int, noise: float, rng: np.random.Generator
 ) -> tuple[FloatArray, FloatArray]:
-    """QR with column pivoting, so that what is noise comes last and can be replaced."""
-    from scipy import linalg
-
+    """QR with column pivoting, so that noise comes last and can be replaced."""
     Q, triangle, order = linalg.qr(block, mode="economic", pivoting=True, check_finite=False)
     Q = np.array(Q[:, :room], order="C")
     R = triangle[:room].astype(np.float64)

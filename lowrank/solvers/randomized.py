@@ -9,7 +9,7 @@ import numpy as np
 from lowrank.solvers.orthonormal import extend_basis, longest
 
 if TYPE_CHECKING:
-    from lowrank.operators import FloatArray, MatrixOperator, Products
+    from lowrank.operators import FloatArray, MatrixOperator, Products, Triplets
 
 __all__ = ["basis_size", "solve"]
 
@@ -17,9 +17,7 @@ _MAX_PASSES = 2000  # products with A or A', then the best result so far is retu
 _MAX_PROBE_PASSES = 500  # the same for the search for missed triplets
 
 
-def solve(
-    A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator
-) -> tuple[FloatArray, FloatArray, FloatArray]:
+def solve(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator) -> Triplets:
     """Krylov space of a random block, Rayleigh-Ritz, thick restarts until `tol` is met.
 
     Each round extends orthonormal bases V and Q of the smaller and the larger side with
@@ -31,22 +29,6 @@ def solve(
     as the block has columns, and no residual would tell. So a converged result is probed: the
     same iteration from a new random block looks for the largest singular value of A (I - V V').
     If that is larger than s[k-1], its vectors join the basis and the iteration goes on.
-
-    Parameters
-    ----------
-    A : MatrixOperator of shape (n_rows, n_columns)
-    k : int
-        1 <= k <= min(A.shape).
-    tol : float
-        Residual relative to the largest singular value.
-    rng : numpy.random.Generator
-        Draws the start block.
-
-    Returns
-    -------
-    U : ndarray of shape (n_rows, k)
-    s : ndarray of shape (k,)
-    Vt : ndarray of shape (k, n_columns)
 
     References
     ----------
@@ -61,9 +43,7 @@ def solve(
     return _solve_tall(A, k, tol, rng)
 
 
-def _solve_tall(
-    A: Products, k: int, tol: float, rng: np.random.Generator
-) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _solve_tall(A: Products, k: int, tol: float, rng: np.random.Generator) -> Triplets:
     space = _KrylovSpace(A, k, rng)
     # Half of tol, as the true residuals are a little above the estimates; never below rounding.
     target = max(tol / 2, 10 * float(np.finfo(A.dtype).eps))
@@ -194,7 +174,7 @@ class _KrylovSpace:
         """Return the Rayleigh-Ritz approximations from the present bases."""
         return _Ritz(self._B[: self._size, : self._size], self._tail)
 
-    def triplets(self, ritz: _Ritz, k: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def triplets(self, ritz: _Ritz, k: int) -> Triplets:
         """Return the best k Ritz approximations as U, s, Vt."""
         dtype = self._A.dtype
         U = self._Q[:, : self._size] @ ritz.P[:, :k].astype(dtype)
