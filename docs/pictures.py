@@ -9,7 +9,7 @@ import numpy as np
 
 from lowrank import truncated_svd
 from recsys import Recommender
-from recsys.data import sample_path
+from recsys.readers import sample_path
 from recsys.data.ratings import Ratings
 from recsys.readers import read_ratings
 

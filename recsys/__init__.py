@@ -16,7 +16,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from recsys.data import sample_path
     from recsys.data.ids import Ids
     from recsys.data.ratings import Ratings
     from recsys.errors import (
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from recsys.models.als import ALS
     from recsys.models.baselines import Bias, Popular, Random
     from recsys.models.registry import MODELS
-    from recsys.readers import read_ratings
+    from recsys.readers import read_ratings, sample_path
     from recsys.recommender import Recommender
 
     __version__: str
@@ -115,9 +114,8 @@ _HOMES = {
     "recsys.models.als": ("ALS",),
     "recsys.models.baselines": ("Bias", "Popular", "Random"),
     "recsys.data.ratings": ("Ratings",),
-    "recsys.readers": ("read_ratings",),
+    "recsys.readers": ("read_ratings", "sample_path"),
     "recsys.recommender": ("Recommender",),
-    "recsys.data": ("sample_path",),
 }
 
 

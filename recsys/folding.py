@@ -12,18 +12,9 @@ import numpy.typing as npt
 import polars as pl
 
 from recsys.data.csr import CSR, to_csr
-from recsys.data.frames import (
-    FrameLike,
-    column,
-    column_names,
-    encode,
-    known_rows,
-    rating_problem,
-    rating_values,
-    to_polars,
-)
-from recsys.data.ids import Ids, Kind, as_id_series
-from recsys.data.ratings import Ratings
+from recsys.data.frames import FrameLike, as_frame, column, column_names
+from recsys.data.ids import Ids, as_id_series, encode
+from recsys.data.ratings import Ratings, known_rows, rating_problem, rating_values
 from recsys.errors import DataError
 from recsys.models.base import Histories
 
@@ -60,7 +51,7 @@ def new_users(source: HistoryLike, known: Ratings, *, needs_values: bool) -> Rat
         frame = _frame_of(source)
     else:
         try:
-            frame = to_polars(source)
+            frame = as_frame(source)
         except DataError:
             raise DataError(
                 "A history is a mapping of items to ratings, or a frame with the columns user, "
@@ -87,7 +78,7 @@ def new_items(
     DataError
         If a column is missing, an id is null or a rating is not a finite number.
     """
-    frame = to_polars(source)
+    frame = as_frame(source)
     items, item_codes = encode(as_id_series(column(frame, "item"), "item"), "item")
     user_codes = known.users.index(column(frame, "user")).astype(np.int32)
     values = _values(frame, known, needs_values)
@@ -230,13 +221,13 @@ def spread(model: Any, users: Indices, items: Indices, shape: tuple[int, int]) -
     return type(model)._from_arrays(model.get_params(), moved)
 
 
-def _both(old: Ratings, kind: Kind, new: Ratings) -> Ids:
+def _both(old: Ratings, kind: str, new: Ratings) -> Ids:
     """Return the ids of both, those without ratings included."""
     mine, theirs = (each.users if kind == "user" else each.items for each in (old, new))
     return Ids(pl.concat([mine.values, _id_column(theirs.values, old, kind)]), kind)
 
 
-def _id_column(ids: pl.Series, old: Ratings, kind: Kind) -> pl.Series:
+def _id_column(ids: pl.Series, old: Ratings, kind: str) -> pl.Series:
     found = ids.cast((old.users if kind == "user" else old.items).dtype, strict=False)
     bad = found.is_null() | (found.cast(ids.dtype) != ids).fill_null(False)
     if bad.any():
@@ -247,7 +238,7 @@ def _id_column(ids: pl.Series, old: Ratings, kind: Kind) -> pl.Series:
 
 
 def _info(
-    old: pl.DataFrame | None, new: pl.DataFrame | None, kind: Kind, ratings: Ratings
+    old: pl.DataFrame | None, new: pl.DataFrame | None, kind: str, ratings: Ratings
 ) -> pl.DataFrame | None:
     """Return the metadata of both, new rows first: `build_ratings` keeps the first of each id."""
     if new is None:

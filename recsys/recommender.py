@@ -15,7 +15,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from recsys.cold_start import WithNewUser, labels_of, predict_cold
-from recsys.data.frames import FrameLike, column, listed, to_polars
+from recsys.data.frames import FrameLike, as_frame, column, listed
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, NotFittedError, RecsysError
@@ -635,7 +635,7 @@ class Recommender:
         if item is not None:
             pair = pl.DataFrame({"user": [pairs], "item": [item]})
             return float(self.predict(pair, cold_start=cold_start)["prediction"][0])
-        ratings, frame = self.ratings, to_polars(pairs)
+        ratings, frame = self.ratings, as_frame(pairs)
         user, items_of = column(frame, "user"), column(frame, "item")
         if cold_start == "error":
             users, items = ratings.users.index(user), ratings.items.index(items_of)

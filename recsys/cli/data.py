@@ -91,7 +91,7 @@ def sample(out: str, force: bool) -> None:
 
     Real films with synthetic ratings, and a README on how they were made.
     """
-    from recsys.data import sample_path
+    from recsys.readers import sample_path
 
     target = Path(os.path.realpath(out))
     if target.is_file():

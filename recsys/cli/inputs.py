@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -458,26 +457,23 @@ def load_history(path: str, reader: ReaderOptions, recommender: Recommender) -> 
     Raises
     ------
     CommandError
-        If the file does not exist, or is a pipe.
+        If the file does not exist.
     UnknownIdError
         If the data have none of the items.
     """
     import polars as pl
 
     from recsys.folding import NEW_USER
-    from recsys.readers.id_lists import first_row
-    from recsys.readers.sources import refuse_endless
+    from recsys.readers.id_lists import read_history
+    from recsys.readers.layout import Request
 
-    if path == "-" or Path(path).is_fifo():
-        raise CommandError(f"--history {path} is a pipe; write it to a file first.")
     require_path(path)
-    refuse_endless(path, path)
-    items, names = recommender.ratings.items, first_row(path)
-    if reader.user_col is None and _is_of_one_user(names, reader, items):
-        frame = _of_one_user(path, names or [], reader)
+    names = {role: getattr(reader, f"{role}_col") for role in ("user", "item", "rating")}
+    request = Request(**names, sep=reader.sep, encoding=reader.encoding, implicit=reader.implicit)
+    items = recommender.ratings.items
+    frame = read_history(path, request, items)
+    if "user" not in frame.columns:
         frame = frame.with_columns(pl.lit(NEW_USER).alias("user"))
-    else:
-        frame = load_columns(path, reader, ("user", "item", "rating"))
     places = items.find(frame["item"])
     if (places < 0).all():
         items.index(frame["item"])  # raises, with the closest ids
@@ -492,51 +488,4 @@ def load_history(path: str, reader: ReaderOptions, recommender: Recommender) -> 
         best = _best_rating(recommender)
         note(f"{path} has no ratings: its items count as liked, with a rating of {best:g}")
         frame = frame.with_columns(pl.lit(best, pl.Float32).alias("rating"))
-    return frame
-
-
-_LONG_LINE = 2**16  # characters: a line that is a header, not an id
-
-
-def _is_of_one_user(names: list[str] | None, reader: ReaderOptions, items: Ids) -> bool:
-    """Return whether a file is a list of items, or has a column of items and none of users."""
-    from recsys.readers.id_lists import column_of
-
-    if names is None:
-        return False
-    line = ",".join(names).strip()
-    if len(line) < _LONG_LINE and items.find([line])[0] >= 0:  # an id, of several words perhaps
-        return True
-    if len(names) == 1:
-        return re.search(r"[\s;|:]", names[0].strip()) is None
-    has_items = column_of(names, "item", reader.item_col) is not None
-    return has_items and column_of(names, "user") is None
-
-
-def _of_one_user(path: str, names: list[str], reader: ReaderOptions) -> pl.DataFrame:
-    """Read the items, and their ratings if there are any."""
-    import polars as pl
-
-    from recsys.readers.id_lists import column_of, read_ids, separator_of
-    from recsys.readers.table import reading_parquet
-
-    item = column_of(names, "item", reader.item_col)
-    rating = None if reader.implicit else column_of(names, "rating", reader.rating_col)
-    if item is None:
-        return pl.Series("item", list(read_ids(path, "item"))).to_frame()
-    roles = {role: name for role, name in (("item", item), ("rating", rating)) if name}
-    chosen = [pl.col(name).alias(role) for role, name in roles.items()]
-    if path.endswith(".parquet"):
-        with reading_parquet(path):
-            return pl.scan_parquet(path, glob=False).select(chosen).collect()
-    with Path(path).open(encoding="utf-8-sig") as file:
-        separator = separator_of(file.readline())
-    try:
-        scan = pl.scan_csv(path, separator=separator, infer_schema=False, glob=False)
-        frame = scan.select(chosen).collect()
-    except pl.exceptions.PolarsError as error:
-        reason = str(error).partition("\n")[0].rstrip(".")  # without hints for callers of polars
-        raise CommandError(f"{path} cannot be read as a table: {reason}.") from error
-    if rating and separator == ";":  # decimal commas, as in any file of ratings
-        return frame.with_columns(pl.col("rating").str.replace(",", ".", literal=True))
     return frame

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -10,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from recsys.data.frames import is_pandas
-from recsys.data.ids import Ids, as_id_series
+from recsys.data.ids import Ids, IdsLike, as_id_series
 from recsys.errors import DataError
 
 __all__ = [
@@ -20,7 +18,6 @@ __all__ = [
     "canonical_csr",
     "check_policy",
     "ids_of_axis",
-    "labels_of",
     "permuted",
     "to_csr",
 ]
@@ -213,20 +210,6 @@ class Axis(NamedTuple):
     codes: npt.NDArray[np.int32] | None
 
 
-class Labels(NamedTuple):
-    """What the rows and columns of a matrix are called, if they are."""
-
-    rows: Sequence[Any] | None
-    columns: Sequence[Any] | None
-
-
-def labels_of(matrix: Any) -> Labels:
-    """Return the labels of a pandas frame; other matrices have none."""
-    if not is_pandas(matrix):
-        return Labels(None, None)
-    return Labels(matrix.index.tolist(), matrix.columns.tolist())
-
-
 def canonical_csr(matrix: Any) -> CSR:
     """Return a sparse or dense matrix as canonical CSR arrays, never writing to the input."""
     import scipy.sparse as sp
@@ -279,9 +262,7 @@ def _finite_float32(
     return values
 
 
-def ids_of_axis(
-    given: Sequence[Any] | pl.Series | None, length: int, kind: Literal["user", "item"]
-) -> Axis:
+def ids_of_axis(given: IdsLike | None, length: int, kind: str) -> Axis:
     """Return the sorted ids of an axis and where each of its rows (or columns) goes.
 
     Raises

@@ -1,10 +1,10 @@
-"""Ids: the fixed map between the ids of users or items and the indices 0..n-1."""
+"""Ids: the fixed map between ids (of users, items, documents, terms) and the indices 0..n-1."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -13,17 +13,21 @@ import polars as pl
 from recsys.errors import DataError, UnknownIdError
 from recsys.messages import close_matches, shortened
 
-__all__ = ["Ids", "Kind", "as_id_series", "as_strings", "row_place"]
+__all__ = ["Ids", "IdsLike", "Place", "as_id_series", "encode", "row_place"]
 
-Kind = Literal["user", "item"]
-Queries = Sequence[Any] | npt.NDArray[Any] | pl.Series | int | str
+IdsLike: TypeAlias = (
+    "pl.Series | Sequence[int] | Sequence[str] | Sequence[int | str] | npt.NDArray[Any] | int | str"
+)
+"""A single id, or any sequence of ids: integers or strings."""
+Place: TypeAlias = Callable[[int], str]
+"""Name of the place of a row (counted from 0) in messages, such as "ratings.csv, line 17"."""
 
 _CANONICAL_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")
 _INT64_LIMIT = 2**63
 _TABLE_PAYS_FROM = 100_000  # queries; below it a binary search is as fast as filling a table
 _JOIN_PAYS_FROM = 10  # one string query for so many ids; below it a search is faster than a join
-_LONGEST = 2**16  # bytes of a string id
-_LONG, _MUCH = 2**10, 2**30  # bytes of ids on average and together: not more than both
+_CHUNK = 1 << 21  # rows encoded at once: bounds the scratch memory of looking ids up
+_INT32_LIMIT = 2**31 - 1
 _QUOTED = 200  # characters of an id that a message quotes
 _LEAST_PART = 2  # characters of an unknown id that are looked for within others
 _NAMED = 3  # ids that an error message names before it says how many more there are
@@ -31,21 +35,25 @@ _CLOSE_MATCH_POOL = 5_000  # string ids compared with an unknown one, on each si
 
 
 class Ids:
-    """Immutable map between ids and the indices 0..n-1, in sorted order.
+    """Immutable map between ids and the indices 0..n-1.
 
-    Integers are sorted numerically, strings by code point. Repeated values count once.
+    Integers are sorted numerically, strings by code point, and repeated values count once; or
+    all are kept in the given order.
 
     Parameters
     ----------
     values : polars Series, sequence or ndarray
         Integers (also floats without a fractional part) or strings; no nulls.
-    kind : {"user", "item"}
-        What the ids name; it is the name of `values` and appears in messages.
+    kind : str
+        What the ids name, such as "user"; it is the name of `values` and appears in messages.
+    sort : bool
+        If False, ids keep their order and must be distinct; a mixture becomes strings.
 
     Raises
     ------
     DataError
-        If a value is null, a boolean, a fraction, or neither an integer nor a string.
+        If a value is null, a boolean, a fraction, or neither an integer nor a string; or, without
+        sorting, if one occurs twice.
 
     Examples
     --------
@@ -56,17 +64,24 @@ class Ids:
     [30, 10]
     """
 
-    __slots__ = ("_kind", "_numbers", "_values")
+    __slots__ = ("_kind", "_numbers", "_order", "_sorted", "_values")
 
-    def __init__(self, values: pl.Series | Sequence[Any] | npt.NDArray[Any], kind: Kind) -> None:
-        series = as_id_series(values, kind)
+    def __init__(self, values: IdsLike, kind: str, *, sort: bool = True) -> None:
+        series = as_id_series(values if sort else _uniform(values, kind), kind).rechunk()
+        self._kind = kind
+        self._order: npt.NDArray[np.int64] | None = None  # index of each id in sorted order
+        self._values = self._sorted = series
         if not _strictly_increasing(series):
-            series = series.unique().sort()
-        self._values = series.rechunk()
-        self._kind: Kind = kind
-        self._numbers: npt.NDArray[np.int64] | None = (
-            self._values.to_numpy() if series.dtype == pl.Int64 else None
-        )
+            self._sorted = series.unique().sort()
+            if sort:
+                self._values = self._sorted
+            elif len(self._sorted) < len(series):
+                twice = series.filter(series.is_duplicated())[0]
+                raise DataError(f"Each {kind} needs an id of its own; {twice!r} occurs twice.")
+            else:
+                self._order = series.arg_sort().to_numpy().astype(np.int64)
+        numbers = self._sorted.to_numpy() if series.dtype == pl.Int64 else None
+        self._numbers: npt.NDArray[np.int64] | None = numbers
 
     @property
     def values(self) -> pl.Series:
@@ -74,8 +89,8 @@ class Ids:
         return self._values
 
     @property
-    def kind(self) -> Kind:
-        """What the ids name: "user" or "item"."""
+    def kind(self) -> str:
+        """Kind of thing that the ids name, such as "user" or "item"."""
         return self._kind
 
     @property
@@ -100,12 +115,12 @@ class Ids:
         return hash((self._kind, len(self), self.dtype))
 
     def take(self, indices: npt.NDArray[np.integer[Any]]) -> pl.Series:
-        """Return the ids at `indices` (ints in 0..n-1; negative ones are refused).
+        """Return the ids at `indices`, ints in 0..n-1.
 
         Raises
         ------
         IndexError
-            If an index lies outside 0..n-1.
+            If an index is outside 0..n-1.
         """
         indices = np.asarray(indices)
         if indices.size and (indices.min() < 0 or indices.max() >= len(self)):
@@ -113,11 +128,25 @@ class Ids:
             raise IndexError(
                 f"{self._kind} indices must be between 0 and {len(self) - 1}; got {bad}."
             )
-        if self._numbers is not None:
+        if self._numbers is not None and self._order is None:
             return pl.Series(self._kind, self._numbers[indices])
         return self._values[indices]
 
-    def find(self, queries: Queries) -> npt.NDArray[np.int64]:
+    def extended(self, values: IdsLike) -> Ids:
+        """Return these ids and further ones behind them, in the given order.
+
+        Raises
+        ------
+        DataError
+            If one of the further ones is there already.
+        """
+        more = as_id_series(_uniform(values, self._kind), self._kind)
+        both = [self._values, more]
+        if more.dtype != self._values.dtype:
+            both = [each.cast(pl.String) for each in both]
+        return Ids(pl.concat(both), self._kind, sort=False)
+
+    def find(self, queries: IdsLike) -> npt.NDArray[np.int64]:
         """Return the index of each id, and -1 for an id that is not there.
 
         An integer finds its exact textual twin among string ids and the other way round: 42
@@ -128,14 +157,21 @@ class Ids:
         DataError
             If a query is null, a boolean or a fraction.
         """
-        series = _query_series(queries, self._kind)
+        series = as_id_series(_uniform(queries, self._kind), self._kind)
         if self._numbers is None:
-            return self._find_strings(series.cast(pl.String))
-        if series.dtype == pl.Int64:
-            return self._find_integers(series.to_numpy())
-        return self._find_textual_twins(series)
+            found = self._find_strings(series.cast(pl.String))
+        elif series.dtype == pl.Int64:
+            found = self._find_integers(series.to_numpy())
+        else:
+            canonical = series.str.contains(rf"^(?:{_CANONICAL_INTEGER.pattern})$")
+            numbers = series.set(~canonical, None).cast(pl.Int64, strict=False)
+            found = self._find_integers(numbers.fill_null(0).to_numpy())
+            found = np.where(numbers.is_null().to_numpy(), -1, found)
+        if self._order is None or not len(found):
+            return found
+        return np.where(found < 0, -1, self._order[found])
 
-    def index(self, queries: Queries) -> npt.NDArray[np.int64]:
+    def index(self, queries: IdsLike) -> npt.NDArray[np.int64]:
         """Return the index of each id; every id must be known.
 
         Raises
@@ -148,7 +184,7 @@ class Ids:
         found = self.find(queries)
         missing = np.flatnonzero(found < 0)
         if len(missing):
-            series = _query_series(queries, self._kind)
+            series = as_id_series(_uniform(queries, self._kind), self._kind)
             unknown = series.gather(missing).unique(maintain_order=True)
             raise UnknownIdError(self._unknown_message(unknown.to_list()))
         return found
@@ -167,19 +203,13 @@ class Ids:
 
     def _find_strings(self, queries: pl.Series) -> npt.NDArray[np.int64]:
         if len(queries) * _JOIN_PAYS_FROM < len(self):
-            sorted_places = self._values.search_sorted(queries).to_numpy().astype(np.int64)
+            sorted_places = self._sorted.search_sorted(queries).to_numpy().astype(np.int64)
             places = np.minimum(sorted_places, len(self) - 1)
-            return np.where((self._values[places] == queries).to_numpy(), places, -1)
-        known = pl.DataFrame({"id": self._values, "index": np.arange(len(self))})
-        asked = queries.alias("id").to_frame()
-        joined = asked.join(known, on="id", how="left", maintain_order="left")
+            return np.where((self._sorted[places] == queries).to_numpy(), places, -1)
+        known = pl.DataFrame({"id": self._sorted, "index": np.arange(len(self))})
+        requested = queries.alias("id").to_frame()
+        joined = requested.join(known, on="id", how="left", maintain_order="left")
         return joined["index"].fill_null(-1).to_numpy(writable=True)
-
-    def _find_textual_twins(self, queries: pl.Series) -> npt.NDArray[np.int64]:
-        canonical = queries.str.contains(rf"^(?:{_CANONICAL_INTEGER.pattern})$")
-        numbers = queries.set(~canonical, None).cast(pl.Int64, strict=False)
-        found = self._find_integers(numbers.fill_null(0).to_numpy())
-        return np.where(numbers.is_null().to_numpy(), -1, found)
 
     def _unknown_message(self, unknown: Sequence[int | str]) -> str:
         if self._numbers is not None:
@@ -198,7 +228,7 @@ class Ids:
             return f"there are no {self._kind}s at all"
         near: Sequence[int | str] = []
         if self._numbers is None:
-            near = _closest_strings(str(unknown), self._values)
+            near = _closest_strings(str(unknown), self._sorted)
         elif isinstance(unknown, int):
             near = _closest_integers(unknown, self._numbers)
         if not near:
@@ -212,56 +242,50 @@ def row_place(row: int) -> str:
     return f"Row {row + 1}"
 
 
-def as_id_series(values: object, kind: Kind, place: Callable[[int], str] = row_place) -> pl.Series:
+def as_id_series(values: object, kind: str, place: Place = row_place) -> pl.Series:
     """Return ids as a Series named `kind`, of dtype Int64 or String, in the order given.
 
     Parameters
     ----------
     values : polars Series, sequence or ndarray
-    kind : {"user", "item"}
+    kind : str
+        Kind of thing that the ids name, such as "user".
     place : callable, optional
         Names the place of a row (counted from 0) in messages, such as "Row 3".
 
     Raises
     ------
     DataError
-        If a value is null, a boolean, a fraction, neither an integer nor a string, or a string of
-        more than 65,536 bytes; or if strings have more than 1,024 bytes on average and a gibibyte
-        together, which may be a few repeated ones.
+        If a value is null, a boolean, a fraction, or neither an integer nor a string.
     """
     series = values.alias(kind) if isinstance(values, pl.Series) else _series_of(values, kind)
     dtype = series.dtype
     if series.null_count():
         raise DataError(f"{place(_first(series.is_null()))}: the {kind} id is missing.")
-    if dtype == pl.Int64:
+    if dtype in (pl.Int64, pl.String):
         return series
-    if dtype in (pl.String, pl.Categorical, pl.Enum):
-        return _of_fair_length(as_strings(series), kind, place)
+    if dtype in (pl.Categorical, pl.Enum):
+        return series.cast(pl.String)
     if dtype.is_float() or dtype.is_decimal():
-        return _integral(series, kind, place)
+        numbers = series.cast(pl.Float64)
+        good = numbers.is_finite() & (numbers.floor() == numbers) & (numbers.abs() < _INT64_LIMIT)
+        if not good.all():
+            row = _first(~good)
+            raise DataError(f"{place(row)}: {kind} id {series[row]} is neither integer nor string.")
+        return series.cast(pl.Int64)
     if dtype.is_integer():
-        return _fitting(series, kind, place)
+        converted = series.cast(pl.Int64, strict=False)
+        if converted.null_count():
+            row = _first(converted.is_null())
+            raise DataError(f"{place(row)}: {kind} id {series[row]} does not fit in 64 bits.")
+        return converted
     if dtype == pl.Null:
         return series.cast(pl.Int64)
     raise DataError(f"{kind.capitalize()} ids must be integers or strings; got {dtype} values.")
 
 
-def as_strings(series: pl.Series) -> pl.Series:
-    """Return strings, categories or an enumeration without nulls as String.
-
-    Equal ones are held once, where a cast would hold each by itself.
-    """
-    if series.dtype == pl.String:
-        return series
-    distinct = series.unique()
-    codes = distinct.to_physical()
-    order = codes.arg_sort()
-    places = codes.gather(order).search_sorted(series.to_physical())
-    return distinct.cast(pl.String).gather(order).gather(places)
-
-
-def _series_of(values: object, kind: Kind) -> pl.Series:
-    """Return a Series of a sequence or array; booleans and mixtures are refused."""
+def _series_of(values: object, kind: str) -> pl.Series:
+    """Return a Series of a sequence or array; booleans and mixtures raise."""
     if isinstance(values, np.ndarray) and values.dtype.kind in "iuf":
         return pl.Series(kind, np.ascontiguousarray(values))
     listed = list(cast("Iterable[Any]", values))
@@ -276,41 +300,21 @@ def _series_of(values: object, kind: Kind) -> pl.Series:
         ) from None
 
 
-def _of_fair_length(series: pl.Series, kind: Kind, place: Callable[[int], str]) -> pl.Series:
-    """Refuse strings that are no ids, but a file that was misread or is meant to do harm."""
-    lengths = series.str.len_bytes()
-    if (lengths > _LONGEST).any():
-        row = _first(lengths > _LONGEST)
-        raise DataError(
-            f"{place(row)}: the {kind} id has {lengths[row]:,} bytes; no id may have more than "
-            f"{_LONGEST:,}."
-        )
-    together = int(lengths.cast(pl.UInt64).sum())
-    if together > max(_MUCH, _LONG * len(series)):
-        raise DataError(
-            f"{len(series):,} {kind} ids have {together:,} bytes together; so many may have no "
-            f"more than {_LONG:,} on average."
-        )
-    return series
-
-
-def _integral(series: pl.Series, kind: Kind, place: Callable[[int], str]) -> pl.Series:
-    """Return floats or decimals as Int64; the first that is no whole number is an error."""
-    numbers = series.cast(pl.Float64)
-    good = numbers.is_finite() & (numbers.floor() == numbers) & (numbers.abs() < _INT64_LIMIT)
-    if not good.all():
-        row = _first(~good)
-        raise DataError(f"{place(row)}: {kind} id {series[row]} is neither integer nor string.")
-    return series.cast(pl.Int64)
-
-
-def _fitting(series: pl.Series, kind: Kind, place: Callable[[int], str]) -> pl.Series:
-    """Return integers of another width as Int64; the first that does not fit is an error."""
-    converted = series.cast(pl.Int64, strict=False)
-    if converted.null_count():
-        row = _first(converted.is_null())
-        raise DataError(f"{place(row)}: {kind} id {series[row]} does not fit in 64 bits.")
-    return converted
+def _uniform(values: Any, kind: str) -> Any:
+    """Return a single id as a list of one, and a list that needs it as strings."""
+    if isinstance(values, pl.Series | np.ndarray):
+        return values
+    listed = [values] if isinstance(values, int | str) else list(values)
+    large = (isinstance(each, int) and not -_INT64_LIMIT <= each < _INT64_LIMIT for each in listed)
+    if not any(large) and not any(isinstance(each, str) for each in listed):
+        return listed
+    kept = (str, type(None))
+    return [
+        each
+        if isinstance(each, kept)
+        else str(each if type(each) is int else as_id_series([each], kind)[0])
+        for each in listed
+    ]
 
 
 def _first(mask: pl.Series) -> int:
@@ -318,25 +322,40 @@ def _first(mask: pl.Series) -> int:
     return mask.arg_max() or 0
 
 
-def _query_series(queries: Queries, kind: Kind) -> pl.Series:
-    """Return queries as Int64 or String; a list may mix integers and strings."""
-    if isinstance(queries, pl.Series):
-        return as_id_series(queries, kind)
-    if isinstance(queries, np.ndarray):
-        return as_id_series(queries, kind)
-    listed = [queries] if isinstance(queries, int | str) else list(queries)
-    if any(isinstance(query, str) for query in listed):
-        listed = [_as_text(query, kind) for query in listed]
-    return as_id_series(listed, kind)
-
-
-def _as_text(query: object, kind: Kind) -> str:
-    """Return one query of a mixed list as text."""
-    return query if isinstance(query, str) else str(as_id_series([query], kind)[0])
-
-
 def _strictly_increasing(series: pl.Series) -> bool:
     return len(series) < 2 or bool((series.head(-1) < series.tail(-1)).all())
+
+
+def encode(
+    series: pl.Series, kind: str, idle: pl.Series | None = None
+) -> tuple[Ids, npt.NDArray[np.int32]]:
+    """Return the ids that occur (and idle ones), and the index of each row's id.
+
+    Parameters
+    ----------
+    series : Series of Int64 or String, of length n_rows
+    kind : str
+    idle : Series, optional
+        Further ids, of the same dtype.
+
+    Returns
+    -------
+    Ids
+    int32 ndarray of shape (n_rows,)
+
+    Raises
+    ------
+    DataError
+        If there are more ids than int32 can count.
+    """
+    distinct = series.unique()
+    ids = Ids(distinct if idle is None else pl.concat([distinct, idle]), kind)
+    if len(ids) > _INT32_LIMIT:
+        raise DataError(f"There may be at most {_INT32_LIMIT:,} {kind}s; got {len(ids):,}.")
+    codes = np.empty(len(series), dtype=np.int32)
+    for start in range(0, len(series), _CHUNK):
+        codes[start : start + _CHUNK] = ids.find(series.slice(start, _CHUNK))
+    return ids, codes
 
 
 def _look_up(

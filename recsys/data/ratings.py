@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,32 +11,34 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from recsys.data.csr import (
-    CSR,
-    canonical_csr,
-    check_policy,
-    ids_of_axis,
-    labels_of,
-    permuted,
-    to_csr,
-)
-from recsys.data.frames import (
-    column,
-    column_names,
-    encode,
-    known_rows,
-    rating_values,
-    to_polars,
-    unix_seconds,
-)
-from recsys.data.ids import Ids, as_id_series, row_place
+from recsys.data.csr import CSR, canonical_csr, check_policy, ids_of_axis, permuted, to_csr
+from recsys.data.frames import FrameLike, as_frame, column_names, is_pandas, to_polars
+from recsys.data.ids import Ids, IdsLike, Place, as_id_series, encode, row_place
 from recsys.errors import DataError
-from recsys.messages import counted
+from recsys.messages import counted, shortened
 
 if TYPE_CHECKING:
+    import pandas as pd
     import scipy.sparse as sp
 
-__all__ = ["Ratings", "Source", "build_ratings"]
+    from lowrank.arguments import MatrixLike
+
+__all__ = [
+    "Ratings",
+    "Source",
+    "build_ratings",
+    "known_rows",
+    "rating_problem",
+    "rating_values",
+    "unix_seconds",
+]
+
+# Magnitudes beyond which a whole column of times is taken for milli-, micro- or nanoseconds:
+# in seconds, 1e11 is the year 5138.
+_UNITS = ((1e17, 10**9), (1e14, 10**6), (1e11, 10**3))
+_FORMATS = ("%Y-%m-%d", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S%.f%z")
+_LARGEST = float(np.finfo(np.float32).max)
+_DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,15 +144,15 @@ class Ratings:
     @classmethod
     def from_frame(
         cls,
-        frame: object,
+        frame: FrameLike,
         *,
         user: str = "user",
         item: str = "item",
         rating: str | None = "rating",
         timestamp: str | None = "timestamp",
         duplicates: str = "last",
-        item_info: object | None = None,
-        user_info: object | None = None,
+        item_info: FrameLike | None = None,
+        user_info: FrameLike | None = None,
     ) -> Ratings:
         """Build ratings from a long frame with one row per rating.
 
@@ -178,14 +181,15 @@ class Ratings:
             not a finite number, a time cannot be read, there are no rows, or a pair is repeated
             with `duplicates="error"`.
         """
-        polars_frame = to_polars(frame)
+        frame = as_frame(frame)
+        present = column_names(frame)
         names = {"user": user, "item": item}
-        present = column_names(polars_frame)
         if rating is not None and (rating != "rating" or rating in present):
             names["rating"] = rating
         if timestamp is not None and (timestamp != "timestamp" or timestamp in present):
             names["timestamp"] = timestamp
-        columns = {role: column(polars_frame, name) for role, name in names.items()}
+        chosen = to_polars(frame, list(names.values()))
+        columns = {role: chosen[name] for role, name in names.items()}
         return build_ratings(
             columns, duplicates=duplicates, item_info=item_info, user_info=user_info
         )
@@ -193,13 +197,13 @@ class Ratings:
     @classmethod
     def from_matrix(
         cls,
-        matrix: Any,
+        matrix: MatrixLike | pd.DataFrame,
         *,
-        users: Sequence[Any] | pl.Series | None = None,
-        items: Sequence[Any] | pl.Series | None = None,
+        users: IdsLike | None = None,
+        items: IdsLike | None = None,
         implicit: bool = False,
-        item_info: object | None = None,
-        user_info: object | None = None,
+        item_info: FrameLike | None = None,
+        user_info: FrameLike | None = None,
     ) -> Ratings:
         """Build ratings from a matrix with one row per user and one column per item.
 
@@ -221,19 +225,14 @@ class Ratings:
             If the matrix is not two-dimensional or not of real numbers, holds an infinity (or,
             if sparse, a NaN), has no ratings, or the ids don't fit its shape or repeat.
         """
+        if is_pandas(matrix):
+            users = matrix.index.tolist() if users is None else users
+            items = matrix.columns.tolist() if items is None else items
         csr = canonical_csr(matrix)
-        labels = labels_of(matrix)
-        row_ids = ids_of_axis(labels.rows if users is None else users, csr.shape[0], "user")
-        column_ids = ids_of_axis(labels.columns if items is None else items, csr.shape[1], "item")
-        csr = permuted(csr, row_ids.codes, column_ids.codes)
-        return _with_info(
-            row_ids.ids,
-            column_ids.ids,
-            csr,
-            implicit=implicit,
-            item_info=item_info,
-            user_info=user_info,
-        )
+        rows = ids_of_axis(users, csr.shape[0], "user")
+        columns = ids_of_axis(items, csr.shape[1], "item")
+        csr = permuted(csr, rows.codes, columns.codes)
+        return _with_info(rows.ids, columns.ids, csr, implicit, item_info, user_info)
 
     @property
     def n_users(self) -> int:
@@ -344,10 +343,10 @@ def build_ratings(
     columns: dict[str, pl.Series],
     *,
     duplicates: str = "last",
-    item_info: object | None = None,
-    user_info: object | None = None,
+    item_info: FrameLike | None = None,
+    user_info: FrameLike | None = None,
     idle_users: pl.Series | None = None,
-    place: Callable[[int], str] = row_place,
+    place: Place = row_place,
 ) -> Ratings:
     """Build ratings from columns; the dictionary is emptied, so that memory is freed on the way.
 
@@ -383,19 +382,16 @@ def build_ratings(
             f"{place(second)}: user {user!r} has rated item {item!r} already "
             f"(first: {place(first)}); choose what counts: last, first, mean or sum."
         )
-    return _with_info(
-        users, items, csr, implicit=implicit, item_info=item_info, user_info=user_info
-    )
+    return _with_info(users, items, csr, implicit, item_info, user_info)
 
 
 def _with_info(
     users: Ids,
     items: Ids,
     csr: CSR,
-    *,
     implicit: bool,
-    item_info: object | None,
-    user_info: object | None,
+    item_info: FrameLike | None,
+    user_info: FrameLike | None,
 ) -> Ratings:
     return Ratings(
         users=users,
@@ -409,6 +405,140 @@ def _with_info(
         user_info=known_rows(user_info, users),
         n_duplicates=csr.n_duplicates,
     )
+
+
+def known_rows(info: FrameLike | None, ids: Ids) -> pl.DataFrame | None:
+    """Return the rows of a metadata frame whose ids are known, the first of each id.
+
+    Raises
+    ------
+    DataError
+        If the frame has no column of ids.
+    """
+    if info is None:
+        return None
+    frame = info if isinstance(info, pl.DataFrame) else to_polars(info)
+    if ids.kind not in frame.columns:
+        listed = ", ".join(frame.columns)
+        raise DataError(f"The frame has no column {ids.kind!r}; its columns are {listed}.")
+    found = pl.Series(ids.kind, ids.find(frame[ids.kind]))
+    known = frame.select(found, pl.exclude(ids.kind))
+    known = known.filter(pl.col(ids.kind) >= 0).unique(ids.kind, keep="first", maintain_order=True)
+    return known.with_columns(ids.take(known[ids.kind].to_numpy()))
+
+
+def rating_values(series: pl.Series, place: Place = row_place) -> npt.NDArray[np.float32]:
+    """Return ratings as float32; each must be a finite number.
+
+    Raises
+    ------
+    DataError
+        If a rating is missing, not a number, NaN, infinite or beyond float32.
+    """
+    dtype = series.dtype
+    if not (dtype.is_numeric() or dtype in (pl.Boolean, pl.String, pl.Null)):
+        raise DataError(f"Ratings must be numbers; got a column of {dtype} values.")
+    numbers = series.cast(pl.Float32, strict=False)
+    bad = numbers.is_null() | ~numbers.is_finite()
+    if bad.any():
+        row = bad.arg_max() or 0
+        raise DataError(f"{place(row)}: {rating_problem(series[row])}")
+    return numbers.to_numpy()
+
+
+def rating_problem(value: object) -> str | None:
+    """Say in words why a value cannot be a rating, or return None if it can."""
+    if value is None or value == "":
+        return "the rating is missing."
+    text = str(value)
+    try:
+        number = float(text.replace("_", "?"))  # Python reads 1_000 as a number, files don't
+    except ValueError:
+        point = "; decimals need a point" if _DECIMAL_COMMA.fullmatch(text) else ""
+        return f"rating {shortened(text)!r} is not a number{point}."
+    if not math.isfinite(number):
+        return f"rating {text} is not a finite number."
+    return f"rating {text} does not fit in float32." if abs(number) > _LARGEST else None
+
+
+def unix_seconds(series: pl.Series, place: Place = row_place) -> npt.NDArray[np.int64]:
+    """Return times as int64 seconds since 1970-01-01 UTC.
+
+    Integers are seconds, or milli-, micro- or nanoseconds where the column's largest is above
+    1e11, 1e14 or 1e17; strings are such numbers or ISO 8601 dates and times (UTC unless they
+    name an offset); dates and datetimes are converted. Fractions of a second are dropped.
+
+    Raises
+    ------
+    DataError
+        If a time is missing or cannot be read.
+    """
+    seconds = _seconds(series)
+    if seconds.null_count():
+        row = seconds.is_null().arg_max() or 0
+        value = series[row]
+        raise DataError(f"{place(row)}: {_time_problem(value)}")
+    return seconds.to_numpy()
+
+
+def _time_problem(value: object) -> str:
+    """Say what is wrong with a time that could not be read."""
+    if value is None or value == "" or value != value:  # NaN
+        return "the time is missing."
+    if isinstance(value, str) and not _seconds(pl.Series([value])).null_count():
+        return f"time {_shown(value)} is a date, but other times are numbers; choose one form."
+    return f"time {_shown(value)} is neither a number nor an ISO 8601 date, such as 2024-01-31."
+
+
+def _shown(value: object) -> str:
+    return repr(shortened(value)) if isinstance(value, str) else repr(value)
+
+
+def _seconds(series: pl.Series) -> pl.Series:
+    """Return a column of times as Int64 seconds, null where it cannot be read."""
+    dtype = series.dtype
+    if dtype == pl.Date or isinstance(dtype, pl.Datetime):
+        return series.dt.epoch("s")
+    if dtype == pl.String:
+        numbers = series.cast(pl.Float64, strict=False)
+        if numbers.null_count() < len(numbers):
+            return _in_seconds(_exact_integers(series, numbers))
+        return _parsed_dates(series)
+    if dtype.is_numeric() or dtype == pl.Null:
+        return _in_seconds(series)
+    raise DataError(f"Times must be numbers, dates or ISO 8601 strings; got {dtype} values.")
+
+
+def _exact_integers(series: pl.Series, numbers: pl.Series) -> pl.Series:
+    """Return strings as Int64 where all are integers, else as the given floats."""
+    exact = series.cast(pl.Int64, strict=False)
+    return exact if exact.null_count() == numbers.null_count() else numbers
+
+
+def _in_seconds(numbers: pl.Series) -> pl.Series:
+    """Return numeric times as Int64 seconds, the unit told by the largest magnitude."""
+    if numbers.dtype.is_float():
+        numbers = numbers.set(~numbers.is_finite(), None)
+    largest = max(abs(float(numbers.max() or 0)), abs(float(numbers.min() or 0)))  # type: ignore[arg-type]
+    for limit, per_second in _UNITS:
+        if largest > limit:
+            numbers = numbers // per_second
+            break
+    if numbers.dtype.is_float():
+        numbers = numbers.floor()
+    return numbers.cast(pl.Int64, strict=False)
+
+
+def _parsed_dates(series: pl.Series) -> pl.Series:
+    """Return ISO 8601 strings as Int64 seconds; null where no format fits."""
+    text = series.str.strip_chars().str.replace(r"[Tt]", " ").str.replace(r"[Zz]$", "+00:00")
+    seconds = pl.Series(series.name, [None], dtype=pl.Int64).new_from_index(0, len(series))
+    for form in _FORMATS:
+        parsed = text.str.to_datetime(form, time_unit="us", strict=False)
+        seconds = seconds.zip_with(seconds.is_not_null(), parsed.dt.epoch("s"))
+        if not seconds.null_count():
+            break
+    return seconds
 
 
 def _as_mask(which: npt.NDArray[Any], nnz: int) -> npt.NDArray[np.bool_]:

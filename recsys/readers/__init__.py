@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 
 from recsys.data.csr import check_policy
-from recsys.data.frames import FrameLike, column, column_names, to_polars
+from recsys.data.frames import FrameLike, as_frame, column_names, to_polars
 from recsys.data.ratings import Ratings, Source, build_ratings
 from recsys.readers.jsonl import read_jsonl
 from recsys.readers.layout import Request, choose_columns, detect
 from recsys.readers.lightgcn import read_lightgcn
 from recsys.readers.movielens import read_titles
-from recsys.readers.sources import DataFile, open_data
+from recsys.readers.sources import DataFile, open_data, sample_path
 from recsys.readers.table import RawRatings, read_delimited, read_parquet
 
-__all__ = ["as_ratings", "read_ratings"]
+__all__ = ["as_ratings", "read_ratings", "read_raw", "sample_path"]
 
 _KEPT = {"last": "last kept", "first": "first kept", "mean": "averaged", "sum": "summed"}
 
@@ -36,7 +37,7 @@ def read_ratings(
 
     Recognised by content: the MovieLens layouts (ratings.csv; ratings.dat with "::"; u.data),
     LightGCN lines (user item item ...), text with comma, tab, semicolon, bar or space between
-    columns, JSON lines and Parquet; each also in gz, zst or zip. Titles are read from
+    columns, JSON lines and Parquet; each also in gz, xz, zst or zip. Titles are read from
     movies.csv, movies.dat, u.item or items.csv next to the ratings.
 
     Parameters
@@ -88,7 +89,7 @@ def read_ratings(
         remark = f"titles from {remark}"
     count = ratings.n_duplicates
     repeated = f"{count:,} duplicate{'s' * (count > 1)} ({_KEPT[duplicates]})" if count else ""
-    source = Source(data.name, raw.decision, remark, repeated or "no duplicates")
+    source = Source(data.name, raw.layout, remark, repeated or "no duplicates")
     return replace(ratings, source=source)
 
 
@@ -109,19 +110,25 @@ def as_ratings(data: Ratings | FrameLike | str | os.PathLike[str]) -> Ratings:
         return data
     if isinstance(data, str | os.PathLike):
         return read_ratings(data)
-    frame = to_polars(data)
+    frame = as_frame(data)
     names = column_names(frame)
     roles = choose_columns(names, Request(), "The frame")
-    return build_ratings({role: column(frame, names[place]) for role, place in roles.items()})
+    chosen = to_polars(frame, [names[place] for place in roles.values()])
+    return build_ratings({role: chosen[names[place]] for role, place in roles.items()})
 
 
-def read_raw(data: DataFile, request: Request) -> RawRatings:
-    """Read the columns of an open file, whatever its layout, as they stand in it."""
+def read_raw(
+    data: DataFile, request: Request, required: Sequence[str] = ("user", "item")
+) -> RawRatings:
+    """Read the columns of an open file, whatever its layout, as they stand in it.
+
+    Columns of the `required` roles must be there; others are read if they are.
+    """
     layout = detect(data, request)
     if layout.kind == "parquet":
-        return read_parquet(data, request)
+        return read_parquet(data, request, required)
     if layout.kind == "jsonl":
-        return read_jsonl(data, request)
+        return read_jsonl(data, request, required)
     if layout.kind == "lightgcn":
         return read_lightgcn(data)
-    return read_delimited(data, layout, request)
+    return read_delimited(data, layout, request, required)

@@ -2,46 +2,42 @@
 
 from __future__ import annotations
 
-import csv
-import json
-import os
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import astuple, dataclass
 from itertools import chain, islice
+from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import polars as pl
+import polars.selectors as cs
 
 from recsys.errors import DataError
-from recsys.readers.layout import separator_name, without_returns
+from recsys.readers.jsonl import json_objects
+from recsys.readers.layout import Layout, separator_name, sniff_separator, split_rows
 from recsys.readers.sources import DataFile, open_data
-from recsys.readers.table import decoded_lines
+from recsys.readers.table import decoded_lines, parquet_columns, reading_parquet, records
 
-if TYPE_CHECKING:
-    import polars as pl
-
-__all__ = [
-    "BATCH",
-    "ColumnNames",
-    "Document",
-    "DocumentBatch",
-    "Documents",
-    "Table",
-    "batches_of",
-    "open_table",
-    "read_documents",
-]
+__all__ = ["BATCH", "Document", "DocumentBatch", "Documents", "batches_of", "read_documents"]
 
 BATCH = 1000
 """Documents that are held as texts at a time, if they are not very long."""
 
 _BATCH_LENGTH = 2**26  # characters: texts together are not held beyond this
-
-_TABLES = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+_ROWS = 1000  # of a Parquet file, read at a time
+_SAMPLE = 100  # objects whose keys are the columns of JSON lines
 _NAMED = 3
+_SUFFIXES = {".csv": ",", ".tsv": "\t", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 _ARCHIVE = (b"PK\x03\x04", b"PK\x05\x06")  # also .docx, .odt, .epub
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
+
+_TEXT = ("text", "body", "content", "contents", "abstract", "document", "description", "review")
+_ID = ("id", "_id", "doc_id", "docid", "docno", "document_id", "documentid", "key")
+_TITLE = ("title", "name", "headline", "subject")
+
+Rows = Iterator[tuple[int, dict[str, Any]]]
+"""Numbers of lines or rows, and their values by column."""
 
 
 class Document(NamedTuple):
@@ -60,7 +56,7 @@ class DocumentBatch(NamedTuple):
     ids : list of int or str
     texts : list of str
     titles : list of str or None, or None
-        What is shown of them, and indexed before their text; None if none has one.
+        Shown in results, and indexed before the text; None if no document has one.
     """
 
     ids: list[Any]
@@ -68,21 +64,30 @@ class DocumentBatch(NamedTuple):
     titles: list[str | None] | None = None
 
 
+@dataclass(frozen=True)
+class _Columns:
+    """Columns of text, id and title; None where they are to be found, or are not there."""
+
+    text: str | None = None
+    id: str | None = None
+    title: str | None = None
+
+
 class Documents:
-    r"""The documents at a path, as batches; nothing is read before they are asked for.
+    r"""The documents at a path, as batches; nothing is read before they are requested.
 
     Parameters
     ----------
     path : str or Path
         A directory of text files (each a document, subdirectories included, hidden files not); a
         CSV, TSV, JSON lines or Parquet file with a text column; or a file with one document per
-        line. Files may be packed by gzip or zstd. ``-`` is standard input.
+        line. Files may be packed by gzip, xz or zstd. ``-`` is standard input.
     text_col, id_col, title_col : str, optional
-        Columns of a table, where their names don't tell.
+        Columns of a table, where they have other names than the usual ones.
     encoding : str, optional
         Of texts that are not UTF-8.
     after : int
-        What is added to ids that are line or row numbers: the documents continue others.
+        Added to ids that are line or row numbers: the documents continue others.
 
     Attributes
     ----------
@@ -103,7 +108,7 @@ class Documents:
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: str | PathLike[str],
         *,
         text_col: str | None = None,
         id_col: str | None = None,
@@ -113,7 +118,7 @@ class Documents:
     ) -> None:
         self.path = path
         self.decision = ""
-        self._columns = ColumnNames(text_col, id_col, title_col)
+        self._columns = _Columns(text_col, id_col, title_col)
         self._encoding = encoding
         self._after = after
 
@@ -126,80 +131,103 @@ class Documents:
             If there is nothing at the path, a file is damaged, binary or in another encoding, a
             column is not there, or there are no documents.
         """
-        return batches_of(self._documents())
+        documents = self._documents()
+        first = next(documents, None)
+        if first is None:
+            raise DataError(f"{self.path} has no documents.")
+        return batches_of(chain([first], documents))
 
     def _documents(self) -> Iterator[Document]:
-        count = 0
-        for document in self._found():
-            count += 1
-            yield document
-        if not count:
-            raise DataError(f"{self.path} has no documents.")
-
-    def _found(self) -> Iterator[Document]:
-        if str(self.path) != "-" and Path(self.path).is_dir():
-            yield from self._directory(Path(self.path))
+        path = Path(self.path)
+        if str(self.path) != "-" and path.is_dir():
+            yield from self._directory(path)
             return
-        _refuse_archive(self.path)
+        if path.is_file() and (count := _archived(path)) > 1:
+            raise DataError(
+                f"{path.name} is an archive of {count:,} files; unpack it, and index the directory."
+            )
         with open_data(self.path, self._encoding) as data:
             kind = _kind(data)
-            if kind == "lines":
-                yield from self._lines(data)
+            if kind != "lines":
+                yield from self._table(data, kind)
                 return
-            with open_table(data, kind, self._columns) as table:
-                self.decision = f"{data.name}: {self._described(table)}"
-                yield from _table_documents(data, table, self._after)
+            if any(astuple(self._columns)):
+                raise DataError(f"{data.name} is read as one document per line: it has no columns.")
+            self.decision = f"{data.name}: one document per line, {self._numbered('line')}"
+            for number, line in enumerate(decoded_lines(data.path, data.name), 1):
+                if line.strip():
+                    yield Document(self._after + number, line.strip())
 
-    def _described(self, table: Table) -> str:
-        columns = table.columns
-        said = [table.layout, f"text = {columns.text}"]
-        number = self._numbered(table.unit)
-        said.append(f"id = {columns.id}" if columns.id else number)
-        if columns.title:
-            said.append(f"title = {columns.title}")
-        return ", ".join(said)
-
-    def _numbered(self, what: str) -> str:
-        return f"ids are {what} numbers" + (f" + {self._after:,}" if self._after else "")
-
-    def _lines(self, data: DataFile) -> Iterator[Document]:
-        if any(self._columns.__dict__.values()):
-            raise DataError(f"{data.name} is read as one document per line: it has no columns.")
-        self.decision = f"{data.name}: one document per line, {self._numbered('line')}"
-        for number, line in enumerate(decoded_lines(data.path, data.name), 1):
-            if line.strip():
-                yield Document(self._after + number, line.strip())
+    def _numbered(self, unit: str) -> str:
+        return f"ids are {unit} numbers" + (f" + {self._after:,}" if self._after else "")
 
     def _directory(self, folder: Path) -> Iterator[Document]:
         name = f"{folder.resolve().name}/"
-        files = [path for path in sorted(folder.rglob("*")) if _is_shown(path, folder)]
         self.decision = f"{name}: a directory of texts, ids are file names"
         binary = []
-        for path in files:
-            label = path.relative_to(folder).as_posix()
-            text = self._text_of(path, f"{name}{label}")
+        for path in sorted(folder.rglob("*")):
+            relative = path.relative_to(folder)
+            if not path.is_file() or any(part.startswith(".") for part in relative.parts):
+                continue
+            label = relative.as_posix()
+            head = _head(path)
+            # Files of a directory may differ: one in UTF-16 says so itself.
+            encoding = "utf-16" if head.startswith(_UTF16) else self._encoding
+            text = None
+            if not head.startswith(_ARCHIVE):
+                with open_data(path, encoding) as data:
+                    if b"\0" not in _head(data.path):
+                        text = "".join(decoded_lines(data.path, f"{name}{label}"))
             if text is None:
                 binary.append(label)
             else:
                 yield Document(label, text)
         if binary:
-            more = ", ..." if len(binary) > _NAMED else ""
-            listed = ", ".join(binary[:_NAMED]) + more
+            listed = ", ".join(binary[:_NAMED]) + ", ..." * (len(binary) > _NAMED)
             noun = "file" if len(binary) == 1 else "files"
             self.decision += f"; {len(binary):,} binary {noun} left out ({listed})"
 
-    def _text_of(self, path: Path, name: str) -> str | None:
-        """Return the text of a file of a directory, None for a binary file."""
-        head = _head(path)
-        if head.startswith(_ARCHIVE):
-            return None
-        # Files of a directory may differ: one in UTF-16 says so itself.
-        encoding = "utf-16" if head.startswith(_UTF16) else self._encoding
-        with open_data(path, encoding) as data:
-            return None if _is_binary(data) else "".join(decoded_lines(data.path, name))
+    def _table(self, data: DataFile, kind: str) -> Iterator[Document]:
+        unit = "row" if kind == "parquet" else "line"
+        if kind == "parquet":
+            layout, names = "Parquet", list(parquet_columns(data))
+            columns = _chosen(names, self._columns, data.name)
+            rows = _parquet_rows(data, columns)
+        elif kind == "jsonl":
+            objects = json_objects(data)
+            sample = list(islice(objects, _SAMPLE))
+            layout, names = "JSON lines", list(dict.fromkeys(n for _, row in sample for n in row))
+            columns = _chosen(names, self._columns, data.name)
+            rows = chain(sample, objects)
+        else:
+            lines = list(islice(decoded_lines(data.path, data.name), _SAMPLE))
+            separator = sniff_separator(lines, ",;\t|") if lines else None
+            separator = separator or kind
+            header = split_rows(lines, separator)
+            if not header:
+                raise DataError(f"{data.name} is empty.")
+            layout, names = separator_name(separator), [name.strip() for name in header[0]]
+            columns = _chosen(names, self._columns, data.name)
+            rows = _delimited_rows(data, Layout("delimited", separator, tuple(names)))
+        parts = [layout, f"text = {columns.text}"]
+        parts.append(f"id = {columns.id}" if columns.id else self._numbered(unit))
+        parts += [f"title = {columns.title}"] if columns.title else []
+        self.decision = f"{data.name}: {', '.join(parts)}"
+        for number, row in rows:
+            identity = self._after + number if columns.id is None else row.get(columns.id)
+            place = f"{data.name}, {unit} {number}"
+            if identity is None or identity == "":
+                raise DataError(f"{place}: the id is missing.")
+            is_integer = isinstance(identity, int) and not isinstance(identity, bool)
+            title = None if columns.title is None else row.get(columns.title)
+            yield Document(
+                identity if is_integer else _plain(identity, place, "id"),
+                _plain(row.get(str(columns.text)), place, "text"),
+                None if title is None else _plain(title, place, "title"),
+            )
 
 
-def read_documents(path: str | os.PathLike[str], **settings: Any) -> Documents:
+def read_documents(path: str | PathLike[str], **settings: Any) -> Documents:
     """Return the documents at a path: `Documents` with the same settings."""
     return Documents(path, **settings)
 
@@ -210,7 +238,7 @@ def batches_of(documents: Iterable[Document]) -> Iterator[DocumentBatch]:
     length = 0
     for document in documents:
         block.append(document)
-        if isinstance(document.text, str):  # what is none is refused later, with its number
+        if isinstance(document.text, str):  # any other raises later, with its number
             length += len(document.text)
         if len(block) == BATCH or length >= _BATCH_LENGTH:
             yield _batch(block)
@@ -226,13 +254,15 @@ def _batch(block: list[Document]) -> DocumentBatch:
 
 
 def _kind(data: DataFile) -> str:
-    """Tell what a file is from its suffix and its first bytes."""
+    """Tell the kind of a file: "parquet", "jsonl", "lines", or the usual separator of a table."""
     head = _head(data.path)
-    if head.startswith(b"PAR1"):
+    if data.is_parquet:
         return "parquet"
     if data.suffix == ".parquet":
-        raise DataError(f"{data.name} is no Parquet file, or damaged: it does not begin with PAR1.")
-    if _is_binary(data):
+        raise DataError(
+            f"{data.name} is not a Parquet file, or damaged: it does not begin with PAR1."
+        )
+    if b"\0" in head:
         is_utf16 = head.startswith(_UTF16)
         what = "in UTF-16; say so with --encoding utf-16" if is_utf16 else "a binary file, not text"
         raise DataError(f"{data.name} is {what}.")
@@ -240,133 +270,35 @@ def _kind(data: DataFile) -> str:
         raise DataError(f"{data.name} is one JSON array; write one object per line instead.")
     if head.lstrip(b"\xef\xbb\xbf \r\n\t").startswith(b'{"'):
         return "jsonl"
-    return _TABLES.get(data.suffix, "lines")
+    return _SUFFIXES.get(data.suffix, "lines")
 
 
-def _table_documents(data: DataFile, table: Table, after: int) -> Iterator[Document]:
-    columns = table.columns
-    for number, row in table.rows:
-        identity = after + number if columns.id is None else row.get(columns.id)
-        place = f"{data.name}, {table.unit} {number}"
-        if identity is None or identity == "":
-            raise DataError(f"{place}: the id is missing.")
-        is_integer = isinstance(identity, int) and not isinstance(identity, bool)
-        title = None if columns.title is None else row.get(columns.title)
-        yield Document(
-            identity if is_integer else _plain(identity, place, "id"),
-            _plain(row.get(str(columns.text)), place, "text"),
-            None if title is None else _plain(title, place, "title"),
-        )
-
-
-def _plain(value: Any, place: str, what: str) -> str:
-    """Return an entry of a table as a text; lists, objects and bytes are none."""
+def _plain(value: Any, place: str, role: str) -> str:
+    """Return an entry of a table as a text; lists, objects and bytes raise."""
     if isinstance(value, list | dict | bytes):
-        raise DataError(f"{place}: the {what} must be a text; got {type(value).__name__}.")
+        raise DataError(f"{place}: the {role} must be a text; got {type(value).__name__}.")
     return "" if value is None else str(value)
 
 
-def _is_shown(path: Path, folder: Path) -> bool:
-    parts = path.relative_to(folder).parts
-    return path.is_file() and not any(part.startswith(".") for part in parts)
-
-
-def _refuse_archive(path: str | os.PathLike[str]) -> None:
-    """Refuse an archive of several files; one of a single file is read as that file."""
-    if not Path(path).is_file() or not _head(Path(path)).startswith(_ARCHIVE):
-        return
+def _archived(path: Path) -> int:
+    """Count the files in a zip; 0 for any other file, and a broken zip."""
+    if not _head(path).startswith(_ARCHIVE):
+        return 0
     try:
         with zipfile.ZipFile(path) as archive:
-            members = [each for each in archive.infolist() if not each.is_dir()]
+            return sum(not each.is_dir() for each in archive.infolist())
     except (OSError, zipfile.BadZipFile):
-        return  # what opens it says what is wrong
-    if len(members) > 1:
-        raise DataError(
-            f"{Path(path).name} is an archive of {len(members):,} files; unpack it, and index the "
-            "directory."
-        )
+        return 0
 
 
 def _head(path: Path) -> bytes:
     with path.open("rb") as stream:
-        return stream.read(1 << 12)
+        return stream.read(1 << 16)
 
 
-def _is_binary(data: DataFile) -> bool:
-    with data.path.open("rb") as stream:
-        return b"\0" in stream.read(1 << 16)
-
-
-_TEXT = ("text", "body", "content", "contents", "abstract", "document", "description", "review")
-_ID = ("id", "_id", "doc_id", "docid", "docno", "document_id", "documentid", "key")
-_TITLE = ("title", "name", "headline", "subject")
-_SAMPLE = 100
-_ROWS = 1000  # of a Parquet file, read at a time
-
-_SEPARATORS = ",;\t|"
-
-Row = tuple[int, dict[str, Any]]
-Opened = tuple[str, list[str], Callable[["ColumnNames"], Iterator[Row]]]
-"""The layout in words, the names of the columns, and what reads the chosen ones."""
-
-
-@dataclass(frozen=True)
-class ColumnNames:
-    """Which columns hold what; None where it is to be found out, or is not there."""
-
-    text: str | None = None
-    id: str | None = None
-    title: str | None = None
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows with their numbers (of lines or rows), the chosen columns, and the layout in words."""
-
-    layout: str
-    unit: str
-    columns: ColumnNames
-    rows: Iterator[Row]
-
-
-@contextmanager
-def open_table(data: DataFile, kind: str, wanted: ColumnNames) -> Iterator[Table]:
-    """Open a table of the kind "csv", "tsv", "jsonl" or "parquet".
-
-    Raises
-    ------
-    DataError
-        If a column that was asked for is not there, or none is evidently the text.
-    """
-    layout, names, rows_of = _READERS[kind](data)
-    unit = "row" if kind == "parquet" else "line"
-    columns = _chosen(names, wanted, data.name)
-    yield Table(layout, unit, columns, rows_of(columns))
-
-
-def _delimited(data: DataFile, usual: str) -> Opened:
-    separator = _separator(data, usual)
-    lines = map(without_returns, decoded_lines(data.path, data.name))
-    reader = csv.reader(lines, delimiter=separator, strict=True)
-    names = [name.strip() for name in _next_record(reader, data) or []]
-    if not any(names):
-        raise DataError(f"{data.name} is empty.")
-    return separator_name(separator), names, lambda _: _delimited_rows(reader, names, data)
-
-
-def _separator(data: DataFile, usual: str) -> str:
-    """Return the separator of the header: the usual one, unless it has only others."""
-    header = next(decoded_lines(data.path, data.name), "")
-    best = max(_SEPARATORS, key=header.count)
-    return usual if usual in header or best not in header else best
-
-
-def _delimited_rows(reader: Any, names: list[str], data: DataFile) -> Iterator[Row]:
-    before = reader.line_num
-    while (fields := _next_record(reader, data)) is not None:
-        line, before = before + 1, reader.line_num
-        if not any(fields):
-            continue
+def _delimited_rows(data: DataFile, layout: Layout) -> Rows:
+    names = layout.names
+    for line, fields in records(data, layout):
         if len(fields) != len(names):
             raise DataError(
                 f"{data.name}, line {line}: {len(fields)} fields, and the header has {len(names)}."
@@ -374,122 +306,44 @@ def _delimited_rows(reader: Any, names: list[str], data: DataFile) -> Iterator[R
         yield line, dict(zip(names, fields, strict=True))
 
 
-def _next_record(reader: Any, data: DataFile) -> list[str] | None:
-    try:
-        record: list[str] | None = next(reader, None)
-    except csv.Error as error:
-        raise DataError(f"{data.name}, line {reader.line_num}: {error}.") from None
-    return record
-
-
-def _json_lines(data: DataFile) -> Opened:
-    rows = _json_rows(data)
-    sample = list(islice(rows, _SAMPLE))
-    names = list(dict.fromkeys(name for _, fields in sample for name in fields))
-    return "JSON lines", names, lambda _: chain(sample, rows)
-
-
-def _json_rows(data: DataFile) -> Iterator[Row]:
-    for number, line in enumerate(decoded_lines(data.path, data.name), 1):
-        if not line.strip():
-            continue
-        try:
-            fields = json.loads(line)
-        except (ValueError, RecursionError):
-            raise DataError(f"{data.name}, line {number}: not JSON.") from None
-        if not isinstance(fields, dict):
-            raise DataError(
-                f"{data.name}, line {number}: expected a JSON object; got {line.strip()[:40]!r}."
-            )
-        if "\\u" in line:
-            _check_escapes(fields, f"{data.name}, line {number}")
-        yield number, fields
-
-
-def _check_escapes(fields: dict[str, Any], place: str) -> None:
-    try:
-        json.dumps(fields, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        code = ord(error.object[error.start])
-        raise DataError(f"{place}: \\u{code:04x} is half of a character.") from None
-
-
-def _parquet(data: DataFile) -> Opened:
-    import polars as pl
-
-    from recsys.readers.table import reading_parquet
-
-    with reading_parquet(data.name):
-        names = pl.scan_parquet(data.path, glob=False).collect_schema().names()
-    return "Parquet", names, lambda columns: _parquet_rows(data, columns)
-
-
-def _parquet_rows(data: DataFile, columns: ColumnNames) -> Iterator[Row]:
-    names = [name for name in (columns.text, columns.id, columns.title) if name is not None]
-    start = 0
-    for frame in _parquet_frames(data, list(dict.fromkeys(names))):
-        yield from enumerate(frame.iter_rows(named=True), start + 1)
-        start += len(frame)
-
-
-def _parquet_frames(data: DataFile, names: list[str]) -> Iterator[pl.DataFrame]:
-    """Read some rows at a time."""
-    import polars as pl
-
-    from recsys.readers.table import reading_parquet
-
-    scan = pl.scan_parquet(data.path, glob=False).select(names)
-    with reading_parquet(data.name):
-        n_rows = scan.select(pl.len()).collect().item()
-    for name, dtype in scan.collect_schema().items():
-        if dtype.is_nested():  # and may make much out of little, as an object of Python
+def _parquet_rows(data: DataFile, columns: _Columns) -> Rows:
+    names = list(dict.fromkeys(name for name in astuple(columns) if name is not None))
+    for name, dtype in parquet_columns(data).items():
+        if name in names and dtype.is_nested():
             raise DataError(f"{data.name}: column {name} must be of texts; got {dtype} values.")
+    with reading_parquet(data.name):
+        scan = pl.scan_parquet(data.path, glob=False).select(names)
+        n_rows = scan.select(pl.len()).collect().item()
     for start in range(0, n_rows, _ROWS):
         with reading_parquet(data.name):
             frame = scan.slice(start, _ROWS).collect()
-            _check_times(frame)
-        yield frame
+            try:
+                frame.select(cs.temporal()).rows()
+            except (ValueError, OverflowError) as error:  # years that Python does not know
+                raise pl.exceptions.ComputeError(str(error)) from None
+        yield from enumerate(frame.iter_rows(named=True), start + 1)
 
 
-def _check_times(frame: pl.DataFrame) -> None:
-    """Let what Python does not know, such as the year 10,000, be an error of polars."""
-    import polars as pl
-    import polars.selectors as cs
-
-    try:
-        frame.select(cs.temporal()).rows()
-    except (ValueError, OverflowError) as error:
-        raise pl.exceptions.ComputeError(str(error)) from None
-
-
-_READERS = {
-    "csv": lambda data: _delimited(data, ","),
-    "tsv": lambda data: _delimited(data, "\t"),
-    "jsonl": _json_lines,
-    "parquet": _parquet,
-}
-
-
-def _chosen(names: list[str], wanted: ColumnNames, place: str) -> ColumnNames:
-    """Choose the columns: as asked for, else by their names; a single one is the text."""
+def _chosen(names: list[str], wanted: _Columns, place: str) -> _Columns:
+    """Choose the columns: those requested, else by their names; a single one is the text."""
     listed = ", ".join(names)
-    for asked in (wanted.text, wanted.id, wanted.title):
-        if asked is not None and asked not in names:
-            raise DataError(f"{place} has no column {asked!r}; it has {listed}.")
-    text = wanted.text or _first(names, _TEXT) or (names[0] if len(names) == 1 else None)
+    for requested in astuple(wanted):
+        if requested is not None and requested not in names:
+            raise DataError(f"{place} has no column {requested!r}; it has {listed}.")
+
+    def first(names: Sequence[str], known: Sequence[str]) -> str | None:
+        lower = {name.lower(): name for name in reversed(names)}
+        return next((lower[each] for each in known if each in lower), None)
+
+    text = wanted.text or first(names, _TEXT) or (names[0] if len(names) == 1 else None)
     if text is None:
         raise DataError(
             f"{place} has no column that is evidently the text; it has {listed}. Say which it is "
             "with --text-col (text_col)."
         )
     rest = [name for name in names if name != text]
-    chosen = ColumnNames(text, wanted.id or _first(rest, _ID), wanted.title or _first(rest, _TITLE))
-    for name in (chosen.text, chosen.id, chosen.title):
+    chosen = _Columns(text, wanted.id or first(rest, _ID), wanted.title or first(rest, _TITLE))
+    for name in astuple(chosen):
         if name is not None and names.count(name) > 1:
             raise DataError(f"{place} has {names.count(name)} columns named {name!r}.")
     return chosen
-
-
-def _first(names: Sequence[str], known: Sequence[str]) -> str | None:
-    lower = {name.lower(): name for name in reversed(names)}
-    return next((lower[each] for each in known if each in lower), None)

@@ -1,137 +1,138 @@
-"""Lists of users or items: from options, and from files with one id per line or a named column."""
+"""Lists of users or items, and histories of new users, from files."""
 
 from __future__ import annotations
 
 import csv
-import io
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+import polars as pl
+
+from recsys.data.ids import Ids, as_id_series
 from recsys.errors import DataError
+from recsys.readers import read_raw
+from recsys.readers.layout import Layout, Request, usual_column
+from recsys.readers.sources import DataFile, open_data
+from recsys.readers.table import decoded_lines, parquet_columns, read_columns, reading_parquet
 
-__all__ = ["column_of", "first_row", "read_ids", "separator_of"]
-
-_LONGEST = 2**28  # bytes of a list in text, of which each line takes some 60 more in memory
+__all__ = ["read_history", "read_ids"]
 
 
-def read_ids(path: str, kind: str) -> Sequence[Any]:
-    """Read the ids of a file; `kind` ("user" or "item") names the column where there are several.
+def read_ids(path: str, kind: str) -> list[int] | list[str]:
+    """Read a list of ids.
 
-    Text is one id per line, or CSV or TSV with a header that has a column for `kind`; a Parquet
-    file has such a column, or a single one.
+    Parameters
+    ----------
+    path : str
+        Text with one id per line; CSV or TSV with a header that has a column for `kind`; or a
+        Parquet file with such a column, or a single one. "-" is standard input.
+    kind : {"user", "item"}
+
+    Returns
+    -------
+    list of int or str
 
     Raises
     ------
     DataError
-        If the file is not there, is no text, or has no ids or no such column.
+        If the file is missing or not text, or has no ids or no such column.
     """
     # A pipe that is open already, as in <(command); others might be waited for without end.
     is_open = path == "-" or path.startswith("/dev/fd/")
     if not (is_open or Path(path).is_file()):
         one = f" For one user, say --user {path}." if kind == "user" else ""
         raise DataError(f"There is no file {path} with a list of {kind}s.{one}")
-    ids: Sequence[Any]
-    ids = _from_parquet(path, kind) if path.endswith(".parquet") else _from_text(path, kind)
+    with open_data(path) as data:
+        names = _first_row(data)
+        column = _column_of(names, kind)
+        if data.is_parquet:
+            column = column or (names[0] if len(names) == 1 else None)
+            if column is None:
+                raise DataError(f"{data.name} has no column {kind}; it has {', '.join(names)}.")
+            with reading_parquet(data.name):
+                ids = pl.read_parquet(data.path, columns=[column])[column].drop_nulls()
+            ids = as_id_series(ids, kind)
+        elif column is None:
+            lines = (line.strip() for line in decoded_lines(data.path, data.name))
+            ids = pl.Series(kind, [line for line in lines if line], pl.String)
+        else:
+            layout = Layout("delimited", _separator(data), tuple(names))
+            ids = read_columns(data, layout, {kind: names.index(column)})[kind]
     if not len(ids):
         raise DataError(f"{path} lists no {kind}s; one id per line is expected.")
-    return ids
+    return ids.to_list()
 
 
-def _from_parquet(path: str, kind: str) -> Sequence[Any]:
-    import polars as pl
+def read_history(path: str, request: Request, items: Ids) -> pl.DataFrame:
+    """Read interactions of new users.
 
-    from recsys.data.ids import as_id_series
-    from recsys.readers.table import reading_parquet
+    Parameters
+    ----------
+    path : str
+        A file of ratings; or of one user: a list of items, or a table without a column of users.
+    request : Request
+    items : Ids
+        Known items; a first line that is one of them is not a header.
 
-    columns = first_row(path)
-    if columns is None:
-        raise DataError(f"{path} is not a Parquet file.")
-    column = column_of(columns, kind) or (columns[0] if len(columns) == 1 else None)
-    if column is None:
-        raise DataError(f"{path} has no column {kind}; it has {', '.join(columns)}.")
-    with reading_parquet(path):
-        ids = pl.scan_parquet(path, glob=False).select(column).collect()[column].drop_nulls()
-        return as_id_series(ids, "user" if kind == "user" else "item").to_list()
+    Returns
+    -------
+    polars DataFrame
+        Columns item, possibly rating, and user unless the file is of one user.
 
-
-def _from_text(path: str, kind: str) -> list[str]:
-    # Not splitlines, which takes some characters of ids for the end of a line.
-    text = io.StringIO(_text(path, kind), newline=None)
-    lines = [line.rstrip("\n") for line in text if line.strip()]
-    if not lines:
-        return []
-    rows = csv.reader(lines, delimiter=separator_of(lines[0]))
-    header = next(rows)
-    column = column_of(header, kind)
-    if column is None:
-        return [line.strip() for line in lines]
-    return list(_cells(path, rows, header.index(column)))
-
-
-def _cells(path: str, rows: Iterator[list[str]], position: int) -> Iterator[str]:
-    for number, row in enumerate(rows, start=2):
-        if position >= len(row):
-            raise DataError(f"{path}, line {number}: there is no column {position + 1}.")
-        yield row[position].strip()
-
-
-def _text(path: str, kind: str) -> str:
-    try:
-        content = _start_of(path)
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not a list of {kind}s in UTF-8 text.") from error
-    if len(content) > _LONGEST:
-        name = "standard input" if path == "-" else path
-        raise DataError(
-            f"{name} is longer than {_LONGEST:,} bytes, the most that a list of {kind}s in text "
-            "may have; write it as Parquet."
-        )
-    return text
-
-
-def _start_of(path: str) -> bytes:
-    if path == "-":
-        return sys.stdin.buffer.read(_LONGEST + 1)
-    with Path(path).open("rb") as file:
-        return file.read(_LONGEST + 1)
-
-
-def first_row(path: str) -> list[str] | None:
-    """Return the cells of the first row of a file of text, or the columns of a Parquet file.
-
-    None if it is neither.
+    Raises
+    ------
+    DataError
+        If the file is missing, or as `read_ids` and `recsys.readers.read_ratings`.
     """
-    if path.endswith(".parquet"):
-        import polars as pl
+    if path != "-" and not Path(path).exists():
+        raise DataError(f"There is no file {path} with a history.")
+    with open_data(path, request.encoding) as data:
+        names = _first_row(data)
+        has_items = _column_of(names, "item", request.item) is not None
+        is_table = has_items and _column_of(names, "user") is None
+        is_list = not is_table and _is_list(names, items)
+        if request.user is not None or not (is_list or is_table):
+            columns = read_raw(data, request).columns
+        elif is_table and len(names) > 1:
+            columns = read_raw(data, request, ("item",)).columns
+            columns.pop("user", None)
+        else:
+            return pl.DataFrame({"item": read_ids(str(data.path), "item")})
+    columns.pop("timestamp", None)
+    return pl.DataFrame([column.alias(role) for role, column in columns.items()])
 
-        with suppress(pl.exceptions.PolarsError, pl.exceptions.PanicException):
-            return pl.scan_parquet(path, glob=False).collect_schema().names()
-        return None
-    with suppress(UnicodeDecodeError, OSError), Path(path).open(encoding="utf-8-sig") as file:
-        line = next((line for line in file if line.strip()), "")
-        return next(csv.reader([line], delimiter=separator_of(line)), None)
-    return None
+
+def _is_list(names: Sequence[str], items: Ids) -> bool:
+    """Return whether the first row is that of a list: a known item, or a single word."""
+    line = ",".join(names).strip()
+    if items.find([line])[0] >= 0:  # an id, of several words perhaps
+        return True
+    return len(names) == 1 and re.search(r"[\s;|:]", line) is None
 
 
-def column_of(names: Sequence[str], kind: str, asked: str | None = None) -> str | None:
-    """Find the column of the "user", "item" or "rating": the one asked for, else by usual names.
+def _first_row(data: DataFile) -> list[str]:
+    """Return the cells of the first row of a text file, or the columns of a Parquet file."""
+    if data.is_parquet:
+        return list(parquet_columns(data))
+    line = next((line for line in decoded_lines(data.path, data.name) if line.strip()), "")
+    return [name.strip() for name in next(csv.reader([line], delimiter=_separator(data)), [])]
+
+
+def _separator(data: DataFile) -> str:
+    """Return the separator of the first row: tab, semicolon or comma."""
+    line = next((line for line in decoded_lines(data.path, data.name) if line.strip()), "")
+    return next((mark for mark in "\t;" if mark in line), ",")
+
+
+def _column_of(names: Sequence[str], kind: str, requested: str | None = None) -> str | None:
+    """Find the column of the "user" or "item": the requested one, else by usual names.
 
     A single name is a header only if it is very plain: it might be the first id of a list.
     """
-    if asked is not None:
-        return asked if asked in names else None
+    if requested is not None:
+        return requested if requested in names else None
     if len(names) == 1:
         plain = {kind, f"{kind}id", f"{kind}_id"} | ({"movieid"} if kind == "item" else set())
         return names[0] if names[0].strip().lower() in plain else None
-    from recsys.readers.layout import usual_column
-
     return usual_column(names, kind, "the list")
-
-
-def separator_of(line: str) -> str:
-    """Return what separates the columns of a line: tab, semicolon or comma."""
-    return next((mark for mark in "\t;" if mark in line), ",")

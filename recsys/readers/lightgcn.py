@@ -23,26 +23,6 @@ def read_lightgcn(data: DataFile) -> RawRatings:
     DataError
         Naming file and line, if something is not an integer or not UTF-8.
     """
-    lines = _read_lines(data)
-    numbers = _as_integers(lines)
-    if numbers is None:
-        raise DataError(_first_problem(data))
-    user, items = numbers.list.first(), numbers.list.slice(1)
-    busy = items.list.len() > 0
-    pairs = pl.DataFrame({"user": user, "item": items}).filter(busy).explode("item")
-    idle = user.filter(~busy)
-    said = "LightGCN lines (user item item ...): implicit feedback"
-    if len(idle):
-        said += f", {len(idle):,} user{'s' * (len(idle) > 1)} without items"
-
-    def place(row: int) -> str:
-        return f"{data.name}, line {_line_of_pair(data, row)}"
-
-    return RawRatings({"user": pairs["user"], "item": pairs["item"]}, said, place, idle)
-
-
-def _read_lines(data: DataFile) -> pl.Series:
-    """Return the lines that are not blank, stripped."""
     try:
         frame = pl.read_csv(
             data.path,
@@ -55,14 +35,24 @@ def _read_lines(data: DataFile) -> pl.Series:
     except pl.exceptions.PolarsError:
         raise DataError(_first_problem(data)) from None
     lines = frame["line"].str.strip_chars()
-    return lines.filter(lines.str.len_bytes() > 0)
-
-
-def _as_integers(lines: pl.Series) -> pl.Series | None:
-    """Return each line as a list of Int64, or None if anything is not an integer."""
-    tokens = lines.str.replace_all(r"\s+", " ").str.split(" ")
+    tokens = lines.filter(lines.str.len_bytes() > 0).str.replace_all(r"\s+", " ").str.split(" ")
     numbers = tokens.cast(pl.List(pl.Int64), strict=False)
-    return None if numbers.list.eval(pl.element().is_null()).list.any().any() else numbers
+    if numbers.list.eval(pl.element().is_null()).list.any().any():
+        raise DataError(_first_problem(data))
+    user, items = numbers.list.first(), numbers.list.slice(1)
+    busy = items.list.len() > 0
+    pairs = pl.DataFrame({"user": user, "item": items}).filter(busy).explode("item")
+    idle = user.filter(~busy)
+    layout = "LightGCN lines (user item item ...): implicit feedback"
+    if len(idle):
+        layout += f", {len(idle):,} user{'s' * (len(idle) > 1)} without items"
+
+    def place(row: int) -> str:
+        lengths = (max(len(line.split()) - 1, 0) for line in decoded_lines(data.path, data.name))
+        line = next(number for number, end in enumerate(accumulate(lengths), 1) if row < end)
+        return f"{data.name}, line {line}"
+
+    return RawRatings({"user": pairs["user"], "item": pairs["item"]}, layout, place, idle)
 
 
 def _first_problem(data: DataFile) -> str:
@@ -75,9 +65,3 @@ def _first_problem(data: DataFile) -> str:
                     "lines a user and its items are integers."
                 )
     return f"{data.name} cannot be read as LightGCN lines."
-
-
-def _line_of_pair(data: DataFile, row: int) -> int:
-    """Return the line (counted from 1) of the pair `row` (counted from 0)."""
-    pairs = (max(len(line.split()) - 1, 0) for line in decoded_lines(data.path, data.name))
-    return next(number for number, end in enumerate(accumulate(pairs), 1) if row < end)

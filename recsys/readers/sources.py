@@ -1,23 +1,23 @@
-"""Sources: files, folders and archives, and the bytes in them."""
+"""Sources: files, folders and archives, and the bytes in them; the sample data."""
 
 from __future__ import annotations
 
 import codecs
 import csv
 import gzip
-import os
+import lzma
 import shutil
-import stat
 import sys
 import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
+from os import PathLike
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Protocol, cast
+from typing import IO, Any, Protocol
 
 from recsys.errors import DataError
 from recsys.messages import close_matches
@@ -25,25 +25,46 @@ from recsys.messages import close_matches
 csv.field_size_limit(2**31 - 1)  # a review in a table may be longer than 128 kB
 
 __all__ = [
-    "TITLE_FILES",
     "DataFile",
     "Folder",
-    "choose_member",
     "data_suffix",
     "open_data",
     "plain_name",
-    "refuse_endless",
+    "sample_path",
     "titles_member",
 ]
 
 _BLOCK = 1 << 20
-_LAYERS = 3  # a zip of a gz of a ...: with more layers than this it is no data set
-_MAGIC = {b"\x1f\x8b": "gz", b"\x28\xb5\x2f\xfd": "zst", b"PK\x03\x04": "zip", b"PK\x05\x06": "zip"}
-_PARQUET = b"PAR1"
+_LAYERS = 3  # a zip of a gz of a ...
+_MAGIC = {
+    b"\x1f\x8b": "gz",
+    b"\xfd7zXZ\0": "xz",
+    b"\x28\xb5\x2f\xfd": "zst",
+    b"PK\x03\x04": "zip",
+    b"PK\x05\x06": "zip",
+}
+_SAMPLE = ("ratings.csv", "items.csv")
+
+# In order of preference, where one folder holds several.
+_RATING_FILES = (
+    "ratings.csv",
+    "ratings.dat",
+    "u.data",
+    "ratings.parquet",
+    "ratings.tsv",
+    "ratings.jsonl",
+    "ratings.ndjson",
+    "train.txt",
+)
+_TITLE_FILES = ("movies.csv", "movies.dat", "u.item", "items.csv")
+_PACKERS = (".gz", ".xz", ".zst", ".zip")
+_TABLE_SUFFIXES = (".csv", ".tsv", ".dat", ".data", ".jsonl", ".ndjson", ".parquet")
+_NOT_RATINGS = ("links.csv", "tags.csv", "users.csv", "users.dat", "tags.dat")
+_LISTED = 5
 
 
 class Folder(Protocol):
-    """The files that lie beside a ratings file, in a directory or in a zip."""
+    """The files next to a ratings file, in a directory or in a zip."""
 
     def names(self) -> list[str]:
         """Return the names of the files."""
@@ -56,18 +77,18 @@ class Folder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A plain local file with ratings.
+    """A plain local file with data.
 
     Attributes
     ----------
     name : str
-        What messages call it, such as "ml-1m/ratings.dat".
+        Its name in messages, such as "ml-1m/ratings.dat".
     path : Path
-        Where it lies, unpacked and in UTF-8.
+        Where it is, unpacked and in UTF-8.
     suffix : str
         The suffix of its name without that of a packer: ".csv" for "ratings.csv.gz".
     folder : Folder or None
-        The files beside it; None for standard input.
+        The files next to it; None for standard input.
     """
 
     name: str
@@ -75,79 +96,82 @@ class DataFile:
     suffix: str = ""
     folder: Folder | None = None
 
+    @property
+    def is_parquet(self) -> bool:
+        """Whether it begins as a Parquet file does."""
+        return _begins_with(self.path, b"PAR1")
 
-@contextmanager
-def open_data(path: str | os.PathLike[str], encoding: str | None = None) -> Iterator[DataFile]:
-    """Open a ratings file, a directory or zip that holds one, or `-` for standard input.
 
-    What must be unpacked or decoded goes to a temporary directory that is removed at the end.
-    Of a zip only the members that are read are unpacked, under names of our own.
+def sample_path() -> Path:
+    """Find the directory of the embedded sample data.
+
+    An installed package has them inside, as ``recsys/sample``; a source checkout, and an editable
+    install of it, has them in ``data`` next to the package.
+
+    Returns
+    -------
+    Path
+        A directory with ``ratings.csv`` (userId, itemId, rating, timestamp) and ``items.csv``
+        (itemId, title, year, genres). Its ``README.md`` describes how the ratings were made.
 
     Raises
     ------
     DataError
-        If there is no such file, it cannot be read, unpacked or decoded,
-        or a directory or zip holds no ratings file that can be told from the others.
+        If the files are in neither place.
+
+    Examples
+    --------
+    >>> (sample_path() / "ratings.csv").is_file()
+    True
+    """
+    # Not importlib.resources: for an editable install it answers with a path of the build backend
+    # that is not a directory.
+    package = Path(__file__).resolve().parents[1]
+    places = package / "sample", package.parent / "data"
+    for place in places:
+        if all((place / name).is_file() for name in _SAMPLE):
+            return place
+    raise DataError(
+        f"The sample data ({' and '.join(_SAMPLE)}) are neither in {places[0]} nor in {places[1]}; "
+        "reinstall lowrank-recsys to get them."
+    )
+
+
+@contextmanager
+def open_data(path: str | PathLike[str], encoding: str | None = None) -> Iterator[DataFile]:
+    """Open a data file, a directory or zip that holds one, or `-` for standard input.
+
+    Unpacked and decoded copies are in a temporary directory that is removed at the end. Of a zip
+    only the members that are read are unpacked, under names of our own.
+
+    Raises
+    ------
+    DataError
+        If there is no such file, it cannot be read, unpacked or decoded, or a directory or zip
+        holds no ratings file that can be told from the others.
     """
     with ExitStack() as stack:
         scratch = _Scratch(stack)
-        data = _standard_input(scratch) if str(path) == "-" else _open_path(Path(path), scratch)
-        if encoding is not None and not _starts_with(data.path, _PARQUET):
+        if str(path) == "-":
+            data = DataFile("standard input", scratch.copy(sys.stdin.buffer))
+            data = _unpacked(data, scratch)
+        else:
+            data = _open_path(Path(path), scratch)
+        if encoding is not None and not data.is_parquet:
             data = replace(data, path=scratch.decoded(data, encoding))
         yield data
-
-
-def refuse_endless(path: str | os.PathLike[str] | int, name: str) -> None:
-    """Refuse a device such as /dev/zero, which never ends; a terminal and /dev/null do.
-
-    Parameters
-    ----------
-    path : path or int
-        A descriptor, if a number.
-    name : str
-        What the message calls it.
-
-    Raises
-    ------
-    DataError
-        If it is such a device.
-    """
-    found = os.stat(path)  # noqa: PTH116
-    if not (stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode)):
-        return
-    if found.st_rdev == Path(os.devnull).stat().st_rdev or _is_terminal(path):
-        return
-    raise DataError(f"{name} is a device, not a file; copy from it what is to be read.")
-
-
-def _is_terminal(path: str | os.PathLike[str] | int) -> bool:
-    if isinstance(path, int):
-        return os.isatty(path)
-    with Path(path).open("rb", buffering=0) as stream:
-        return stream.isatty()
-
-
-def _standard_input(scratch: _Scratch) -> DataFile:
-    descriptor = None
-    with suppress(OSError, ValueError):  # closed, or no file at all but one in memory
-        descriptor = sys.stdin.fileno()
-    if descriptor is not None:
-        refuse_endless(descriptor, "standard input")
-    local = scratch.copy(sys.stdin.buffer)
-    return _unpacked(DataFile("standard input", local), scratch)
 
 
 def _open_path(path: Path, scratch: _Scratch) -> DataFile:
     with _readable(path.name or str(path)):
         if path.is_dir():
             folder = _Directory(path, scratch)
-            member = choose_member(folder.names(), f"{path.resolve().name}/")
+            member = _choose_member(folder.names(), f"{path.resolve().name}/")
             name = f"{path.resolve().name}/{member}"
             return DataFile(name, folder.fetch(member), data_suffix(member), folder)
         if not path.exists():
             raise DataError(_missing(path))
         data = DataFile(path.name, path, data_suffix(path.name), _Directory(path.parent, scratch))
-        refuse_endless(path, path.name)
         if not path.is_file():  # a pipe, as in <(command): it can be read only once
             with path.open("rb") as stream:
                 data = replace(data, path=scratch.copy(stream), folder=None)
@@ -157,11 +181,11 @@ def _open_path(path: Path, scratch: _Scratch) -> DataFile:
 def _missing(path: Path) -> str:
     """Say that a file is missing, and which names in its directory are nearest."""
     if path.is_symlink():
-        return f"{path} is a link that leads nowhere."
+        return f"{path} is a broken symbolic link."
     where = path.parent
     if not where.is_dir():
         return f"There is no file {path}: the directory {where} does not exist."
-    near = close_matches(path.name, os.listdir(where), 3)  # noqa: PTH208
+    near = close_matches(path.name, [each.name for each in where.iterdir()], 3)
     hint = f"; the nearest names there are {', '.join(near)}" if near else ""
     return f"There is no file {path}{hint}."
 
@@ -169,31 +193,60 @@ def _missing(path: Path) -> str:
 def _unpacked(data: DataFile, scratch: _Scratch) -> DataFile:
     """Return the file with its layers of packing removed, or the ratings file of a zip."""
     for _ in range(_LAYERS):
-        packing = _packing(data.path)
+        packing = next(
+            (each for magic, each in _MAGIC.items() if _begins_with(data.path, magic)), None
+        )
         if packing is None:
             return data
         if packing == "zip":
             folder = _Zip(data, scratch)
-            member = choose_member(folder.names(), data.name)
-            stem = data.name.removesuffix(".zip")
-            data = DataFile(
-                f"{stem}/{member}", folder.fetch(member), data_suffix(member), folder.beside(member)
-            )
+            member = _choose_member(folder.names(), data.name)
+            name = f"{data.name.removesuffix('.zip')}/{member}"
+            within = _Zip(data, scratch, member[: member.rfind("/") + 1])
+            data = DataFile(name, folder.fetch(member), data_suffix(member), within)
         else:
-            data = replace(data, path=scratch.unpack(data.path, packing, data.name))
+            with _readable(data.name), _unpacker(data.path, packing) as stream:
+                data = replace(data, path=scratch.copy(stream))
     raise DataError(f"{data.name} is packed more than {_LAYERS - 1} times over; unpack it first.")
 
 
-def _packing(path: Path) -> str | None:
-    for magic, packing in _MAGIC.items():
-        if _starts_with(path, magic):
-            return packing
-    return None
-
-
-def _starts_with(path: Path, magic: bytes) -> bool:
+def _begins_with(path: Path, magic: bytes) -> bool:
     with path.open("rb") as stream:
         return stream.read(len(magic)) == magic
+
+
+def _unpacker(path: Path, packing: str) -> Any:
+    if packing == "zst":
+        return _zstd().open(path, "rb")
+    return gzip.open(path) if packing == "gz" else lzma.open(path)
+
+
+def _zstd() -> Any:
+    """Return the zstd module of the standard library, or its backport before Python 3.14."""
+    return import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
+
+
+@contextmanager
+def _readable(name: str) -> Iterator[None]:
+    """Turn the errors of reading and unpacking a file into one sentence."""
+    try:
+        yield
+    except DataError:
+        raise
+    except (gzip.BadGzipFile, EOFError, zlib.error, zipfile.BadZipFile, lzma.LZMAError) as error:
+        raise DataError(f"{name} is damaged: {_reason(error)}.") from None
+    except OSError as error:
+        raise DataError(f"{name} cannot be read: {_reason(error)}.") from None
+    except RuntimeError as error:  # zipfile raises it for a password or an unknown method
+        raise DataError(f"{name} cannot be unpacked: {_reason(error)}.") from None
+    except _zstd().ZstdError as error:
+        raise DataError(f"{name} is damaged: {_reason(error)}.") from None
+
+
+def _reason(error: Exception) -> str:
+    """Return the text of an error as the tail of a sentence."""
+    text = (isinstance(error, OSError) and error.strerror) or str(error)
+    return (text[:1].lower() + text[1:]).rstrip(".")
 
 
 class _Scratch:
@@ -217,11 +270,6 @@ class _Scratch:
         with target.open("wb") as sink:
             shutil.copyfileobj(source, sink, _BLOCK)
         return target
-
-    def unpack(self, path: Path, packing: str, name: str) -> Path:
-        """Return the path of an unpacked copy of a gz or zst file."""
-        with _readable(name), _unpacker(path, packing) as source:
-            return self.copy(source)
 
     def decoded(self, data: DataFile, encoding: str) -> Path:
         """Return the path of a copy in UTF-8 of a text file in another encoding."""
@@ -247,42 +295,6 @@ class _Scratch:
         return target
 
 
-def _unpacker(path: Path, packing: str) -> IO[bytes]:
-    if packing == "gz":
-        return cast("IO[bytes]", gzip.open(path, "rb"))
-    return cast("IO[bytes]", _zstd().open(path, "rb"))
-
-
-def _zstd() -> Any:
-    """Return the zstd module of the standard library, or its backport before Python 3.14."""
-    return import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
-
-
-@contextmanager
-def _readable(name: str) -> Iterator[None]:
-    """Turn the errors of reading and unpacking a file into one sentence."""
-    try:
-        yield
-    except DataError:
-        raise
-    except OSError as error:
-        if isinstance(error, gzip.BadGzipFile):
-            raise DataError(f"{name} is damaged: {_reason(error)}.") from None
-        raise DataError(f"{name} cannot be read: {_reason(error)}.") from None
-    except (EOFError, zlib.error, zipfile.BadZipFile) as error:
-        raise DataError(f"{name} is damaged: {_reason(error)}.") from None
-    except RuntimeError as error:  # what zipfile raises for a password or an unknown method
-        raise DataError(f"{name} cannot be unpacked: {_reason(error)}.") from None
-    except _zstd().ZstdError as error:
-        raise DataError(f"{name} is damaged: {_reason(error)}.") from None
-
-
-def _reason(error: Exception) -> str:
-    """Return the text of an error as the tail of a sentence."""
-    text = (isinstance(error, OSError) and error.strerror) or str(error)
-    return (text[:1].lower() + text[1:]).rstrip(".")
-
-
 class _Directory:
     """The files of a directory, hidden ones left out."""
 
@@ -291,15 +303,15 @@ class _Directory:
         self._scratch = scratch
 
     def names(self) -> list[str]:
-        with os.scandir(self._path) as entries:
-            return sorted(e.name for e in entries if not e.name.startswith(".") and _is_file(e))
+        shown = (each for each in self._path.iterdir() if not each.name.startswith("."))
+        return sorted(each.name for each in shown if each.is_file())
 
     def fetch(self, name: str) -> Path:
         return _unpacked(DataFile(name, self._path / name), self._scratch).path
 
 
 class _Zip:
-    """The files of a zip, or of one folder in it, which are unpacked when they are asked for."""
+    """The files of a zip, or of one folder in it, unpacked on request."""
 
     def __init__(self, data: DataFile, scratch: _Scratch, prefix: str = "") -> None:
         self._data = data
@@ -308,55 +320,34 @@ class _Zip:
         with _readable(data.name), zipfile.ZipFile(data.path) as archive:
             members = [info.filename for info in archive.infolist() if not info.is_dir()]
         inside = [name.removeprefix(prefix) for name in members if name.startswith(prefix)]
-        self._names = sorted(name for name in inside if not _is_hidden(name))
+        self._names = sorted(
+            name for name in inside if not name.startswith("__MACOSX/") and not _is_hidden(name)
+        )
+        if members and not self._names:
+            raise DataError(
+                f"All entries of {data.name} are outside of its folder (..) or hidden; pack the "
+                "files themselves."
+            )
 
     def names(self) -> list[str]:
         return self._names
 
     def fetch(self, name: str) -> Path:
         label = f"{self._data.name}/{name}"
-        with _readable(label), zipfile.ZipFile(self._data.path) as archive:
-            info = archive.getinfo(self._prefix + name)
-            with archive.open(info) as source:
-                local = self._scratch.copy(source)
+        with (
+            _readable(label),
+            zipfile.ZipFile(self._data.path) as archive,
+            archive.open(self._prefix + name) as source,
+        ):
+            local = self._scratch.copy(source)
         return _unpacked(DataFile(label, local), self._scratch).path
-
-    def beside(self, member: str) -> _Zip:
-        """Return the folder of the zip in which a member lies."""
-        folder, slash, _ = member.rpartition("/")
-        return _Zip(self._data, self._scratch, folder + slash)
-
-
-def _is_file(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_file()
-    except OSError:  # a link that leads in a circle
-        return False
 
 
 def _is_hidden(name: str) -> bool:
-    return name.startswith("__MACOSX/") or any(part.startswith(".") for part in name.split("/"))
+    return any(part.startswith(".") for part in name.split("/"))
 
 
-# In order of preference, where one folder holds several.
-_RATING_FILES = (
-    "ratings.csv",
-    "ratings.dat",
-    "u.data",
-    "ratings.parquet",
-    "ratings.tsv",
-    "ratings.jsonl",
-    "ratings.ndjson",
-    "train.txt",
-)
-TITLE_FILES = ("movies.csv", "movies.dat", "u.item", "items.csv")
-_PACKERS = (".gz", ".zst", ".zip")
-_TABLE_SUFFIXES = (".csv", ".tsv", ".dat", ".data", ".jsonl", ".ndjson", ".parquet")
-_NOT_RATINGS = ("links.csv", "tags.csv", "users.csv", "users.dat", "tags.dat")
-_LISTED = 5
-
-
-def choose_member(names: list[str], place: str) -> str:
+def _choose_member(names: list[str], place: str) -> str:
     """Return the name of the ratings file among those of a directory or zip.
 
     Parameters
@@ -364,51 +355,54 @@ def choose_member(names: list[str], place: str) -> str:
     names : list of str
         Names, with "/" between the folders of a zip.
     place : str
-        What messages call the directory or zip.
+        Name of the directory or zip in messages.
 
     Raises
     ------
     DataError
         If there is none, or several have the same claim.
     """
+
+    def some(names: list[str]) -> str:
+        more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+        return ", ".join(names[:_LISTED]) + more
+
     for candidates in _by_claim(names):
         if len(candidates) == 1:
             return candidates[0]
         if candidates:
             raise DataError(
-                f"{place} holds several files that may be the ratings ({_some(candidates)}); "
+                f"{place} holds several files that may be the ratings ({some(candidates)}); "
                 "name the one to read."
             )
     if "xl/workbook.xml" in names:
         raise DataError(f"{place} is an Excel workbook; save its sheet as CSV first.")
-    found = f"it holds {_some(names)}" if names else "it is empty"
+    found = f"it holds {some(names)}" if names else "it is empty"
     raise DataError(
         f"{place} holds no ratings file, such as ratings.csv, ratings.dat or u.data; {found}."
     )
 
 
+def _by_claim(names: list[str]) -> Iterable[list[str]]:
+    """Yield groups of names with falling claim to be the ratings file."""
+    for depth in sorted({name.count("/") for name in names}):
+        for known in _RATING_FILES:
+            yield [n for n in names if n.count("/") == depth and plain_name(n) == known]
+    tables = [n for n in names if plain_name(n) not in (*_TITLE_FILES, *_NOT_RATINGS)]
+    yield [n for n in tables if "rating" in plain_name(n) and "readme" not in plain_name(n)]
+    yield [n for n in tables if data_suffix(n) in _TABLE_SUFFIXES]
+    yield [n for n in tables if data_suffix(n) == ".txt" and "readme" not in n.lower()]
+
+
 def titles_member(names: list[str]) -> str | None:
     """Return the name of the file with titles among those of one folder, if there is one."""
     plain = {plain_name(name): name for name in names}
-    return next((plain[known] for known in TITLE_FILES if known in plain), None)
+    return next((plain[known] for known in _TITLE_FILES if known in plain), None)
 
 
 def data_suffix(name: str) -> str:
     """Return the suffix of a file name in lower case, without that of a packer."""
     return PurePosixPath(plain_name(name)).suffix
-
-
-def _by_claim(names: list[str]) -> Iterable[list[str]]:
-    """Yield groups of names with falling claim to be the ratings file."""
-    depths = sorted({name.count("/") for name in names})
-    for depth in depths:
-        for known in _RATING_FILES:
-            yield [n for n in names if n.count("/") == depth and plain_name(n) == known]
-    others = (*TITLE_FILES, *_NOT_RATINGS)
-    tables = [n for n in names if plain_name(n) not in others]
-    yield [n for n in tables if "rating" in plain_name(n) and "readme" not in plain_name(n)]
-    yield [n for n in tables if data_suffix(n) in _TABLE_SUFFIXES]
-    yield [n for n in tables if data_suffix(n) == ".txt" and "readme" not in n.lower()]
 
 
 def plain_name(name: str) -> str:
@@ -417,8 +411,3 @@ def plain_name(name: str) -> str:
     for packer in _PACKERS:
         plain = plain.removesuffix(packer)
     return plain
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(names[:_LISTED]) + more

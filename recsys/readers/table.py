@@ -1,4 +1,4 @@
-"""Tables: delimited text and Parquet."""
+"""Tables: delimited text and Parquet, for ratings, lists of ids, histories and documents."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import csv
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -14,8 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import polars as pl
 
-from recsys.data.frames import rating_problem, unix_seconds
-from recsys.data.ids import as_strings
+from recsys.data.ratings import rating_problem, unix_seconds
 from recsys.errors import DataError
 from recsys.messages import shortened
 from recsys.readers.layout import (
@@ -23,7 +22,6 @@ from recsys.readers.layout import (
     Request,
     Roles,
     choose_columns,
-    fields_of_line,
     is_known_name,
     separator_name,
     without_returns,
@@ -34,23 +32,51 @@ __all__ = [
     "RawRatings",
     "decoded_lines",
     "describe_roles",
-    "integers_if_canonical",
-    "line_of_row",
+    "parquet_columns",
     "read_carefully",
+    "read_columns",
     "read_delimited",
     "read_parquet",
     "reading_parquet",
+    "records",
     "without_foreign_time",
 ]
 
 Kind = Literal["id", "integer", "float", "text"]
 
 _BLOCK = 1 << 22
-_CANONICAL = re.compile(r"0|-?[1-9][0-9]{0,18}")
+_CHUNK = 1 << 10  # records at once; with more live objects garbage collection doubles the time
+_SAMPLE = 100
+_NAMED = 5  # columns that are not used
+_CANONICAL = r"^(?:0|-?[1-9][0-9]{0,18})$"
 _INTEGER = re.compile(r"-?\d{1,18}")
 
 
-def read_delimited(data: DataFile, layout: Layout, request: Request) -> RawRatings:
+@dataclass(frozen=True, slots=True)
+class RawRatings:
+    """The columns of a file, before ids become indices.
+
+    Attributes
+    ----------
+    columns : dict of Series
+        "user", "item", and possibly "rating" and "timestamp".
+    layout : str
+        Format and columns, such as "comma-separated, user = userId, ...".
+    place : callable
+        Names the place of a row (counted from 0), such as "ratings.csv, line 17".
+    idle_users : Series or None
+        Users who are there without any item.
+    """
+
+    columns: dict[str, pl.Series]
+    layout: str
+    place: Callable[[int], str]
+    idle_users: pl.Series | None = None
+
+
+def read_delimited(
+    data: DataFile, layout: Layout, request: Request, required: Sequence[str] = ("user", "item")
+) -> RawRatings:
     """Read a delimited file.
 
     Raises
@@ -60,33 +86,37 @@ def read_delimited(data: DataFile, layout: Layout, request: Request) -> RawRatin
         number, or the text is not UTF-8; also if columns are missing or ambiguous, or there are
         no rows.
     """
-    roles = _roles_of(layout, request, data.name)
+    try:
+        roles = choose_columns(layout.names, request, data.name, required)
+    except DataError as error:
+        if not layout.has_header or request.columns or any(map(is_known_name, layout.names)):
+            raise
+        hint = "If these are values of the first row: by number, such as --user-col 1."
+        raise DataError(f"{error} {hint}") from None
     if not layout.sample:
         raise DataError(f"{data.name} has a header but no rows.")
-    times = [] if roles.timestamp is None else _sampled(layout, roles.timestamp)
+    times = _sampled(layout, roles["timestamp"]) if "timestamp" in roles else []
     roles, remarks = without_foreign_time(roles, layout.names, times, request)
-    columns = _read_fast(data, layout, roles)
-    if columns is None:
-        columns = read_carefully(data, layout, roles)
-    said = [separator_name(layout.separator), describe_roles(roles, layout.names, remarks)]
-    if not layout.has_header:
-        said.insert(1, "no header")
+    columns = read_columns(data, layout, roles)
+    form = separator_name(layout.separator) + ("" if layout.has_header else ", no header")
 
     def place(row: int) -> str:
-        return f"{data.name}, line {line_of_row(data, layout, row)}"
+        line, _ = next(islice(records(data, layout), row, None))
+        return f"{data.name}, line {line}"
 
-    return RawRatings(columns, ", ".join(said), place)
+    return RawRatings(columns, f"{form}, {describe_roles(roles, layout.names, remarks)}", place)
 
 
-def _roles_of(layout: Layout, request: Request, where: str) -> Roles:
-    """Choose the columns; if no name is a usual one, say that it may be no header."""
-    try:
-        return choose_columns(layout.names, request, where)
-    except DataError as error:
-        if not layout.has_header or request.asked or any(map(is_known_name, layout.names)):
-            raise
-        hint = "If these are no names, but the first row: by number, such as --user-col 1."
-        raise DataError(f"{error} {hint}") from None
+def read_columns(data: DataFile, layout: Layout, roles: Roles) -> dict[str, pl.Series]:
+    """Read columns of a delimited file: with polars, and in Python where that is in doubt.
+
+    Raises
+    ------
+    DataError
+        As `read_carefully`.
+    """
+    columns = _read_fast(data, layout, roles)
+    return read_carefully(data, layout, roles) if columns is None else columns
 
 
 def _read_fast(data: DataFile, layout: Layout, roles: Roles) -> dict[str, pl.Series] | None:
@@ -98,17 +128,17 @@ def _read_fast(data: DataFile, layout: Layout, roles: Roles) -> dict[str, pl.Ser
     columns = _scan(data, layout, roles, kinds, survey)
     if columns is None:
         return None
-    strings = [r for r in ("user", "item") if kinds[r] == "id" and columns[r].null_count()]
+    strings = [role for role in roles if kinds[role] == "id" and columns[role].null_count()]
     if strings:
         kinds |= dict.fromkeys(strings, "text")
         columns = _scan(data, layout, roles, kinds, survey)
     if columns is None or any(column.null_count() for column in columns.values()):
         return None
-    return columns | {role: integers_if_canonical(columns[role]) for role in strings}
+    return columns | {role: _integers_if_canonical(columns[role]) for role in strings}
 
 
 class _Survey(NamedTuple):
-    """What a file has: lines, separators (characters, in quotes too), and any quotes."""
+    """Numbers of lines and of separators (in quotes too), and whether there are quotes."""
 
     lines: int
     separators: int
@@ -132,8 +162,9 @@ def _scan(
 ) -> dict[str, pl.Series] | None:
     """Read the columns as the given kinds; null where a value is of another kind.
 
-    All columns are touched, so that polars notices rows that are too long; `_is_whole` notices
-    the rest.
+    All columns are read, so that polars notices rows that are too long. The counts of lines and
+    separators show the rest: it lets a stray quote swallow line ends, and takes missing fields
+    for null. (A file with line ends inside quotes is left to the careful reader by this.)
     """
     step = len(layout.separator)  # "::" reads as ":" with an empty column between each two
     every = [pl.col(str(column)) for column in range((len(layout.names) - 1) * step + 1)]
@@ -162,22 +193,13 @@ def _scan(
         )
     except pl.exceptions.PolarsError:
         return None
-    if frame["odd"].any() or not _is_whole(frame, layout, len(every), survey):
+    if frame["odd"].any() or len(frame) != survey.lines - layout.skip:
+        return None
+    rows = len(frame) - int(frame["blank"].sum()) + layout.has_header
+    if not survey.quoted and survey.separators != rows * (len(every) - 1):
         return None
     frame = frame.filter(~frame["blank"]) if frame["blank"].any() else frame
-    return {role: frame[role] for role, _ in roles.items()} if len(frame) else None
-
-
-def _is_whole(frame: pl.DataFrame, layout: Layout, width: int, survey: _Survey) -> bool:
-    """Return whether there are as many rows as lines, and as many separators as they need.
-
-    polars lets a stray quote swallow line ends, and takes missing fields for null, in silence.
-    (A file with line ends inside quotes is left to the careful reader by this, in vain.)
-    """
-    if len(frame) != survey.lines - layout.skip:
-        return False
-    rows = len(frame) - int(frame["blank"].sum()) + layout.has_header
-    return survey.quoted or survey.separators == rows * (width - 1)
+    return {role: frame[role] for role in roles} if len(frame) else None
 
 
 def _cast(text: pl.Expr, kind: Kind) -> pl.Expr:
@@ -187,23 +209,20 @@ def _cast(text: pl.Expr, kind: Kind) -> pl.Expr:
     if kind == "float":
         return text.cast(pl.Float32, strict=False)
     number = text.cast(pl.Int64, strict=False)
-    return number if kind == "integer" else pl.when(_is_as_printed(text)).then(number)
-
-
-def _is_as_printed(integer: pl.Expr) -> pl.Expr:
-    """Return whether an integer is written as it would be printed: "7", not "007" or "+7"."""
-    text = integer.str
-    padded = text.starts_with("0") & (text.len_bytes() > 1)
-    return ~(padded | text.starts_with("+") | text.starts_with("-0"))
+    if kind == "integer":
+        return number
+    # An id is an integer only if it is written as it would be printed: "7", not "007" or "+7".
+    padded = text.str.starts_with("0") & (text.str.len_bytes() > 1)
+    return pl.when(~(padded | text.str.starts_with("+") | text.str.starts_with("-0"))).then(number)
 
 
 def _kind_of(role: str, texts: Sequence[str]) -> Kind:
-    """Return what a column looks like in the sample."""
+    """Return the kind of a column that has these texts in the sample."""
     if role == "rating":
         return "float"
     if role == "timestamp":
-        return "integer" if all(_INTEGER.fullmatch(text) for text in texts) else "text"
-    return "id" if all(_CANONICAL.fullmatch(text) for text in texts) else "text"
+        return "integer" if all(map(_INTEGER.fullmatch, texts)) else "text"
+    return "id" if all(re.match(_CANONICAL, text) for text in texts) else "text"
 
 
 def _sampled(layout: Layout, place: int) -> list[str]:
@@ -211,11 +230,8 @@ def _sampled(layout: Layout, place: int) -> list[str]:
     return [row[place].strip() for row in layout.sample if place < len(row)]
 
 
-_CHUNK = 1 << 10  # records at once; with more live objects garbage collection doubles the time
-
-
 def read_carefully(data: DataFile, layout: Layout, roles: Roles) -> dict[str, pl.Series]:
-    """Read a delimited file in Python.
+    """Read columns of a delimited file in Python.
 
     Returns
     -------
@@ -229,28 +245,97 @@ def read_carefully(data: DataFile, layout: Layout, roles: Roles) -> dict[str, pl
         rating that is not a finite number; or at a byte that is not UTF-8.
     """
     found = records(data, layout)
-    chunks: dict[str, list[pl.Series]] = {role: [] for role, _ in roles.items()}
+    chunks: dict[str, list[pl.Series]] = {role: [] for role in roles}
     while block := list(islice(found, _CHUNK)):
         columns = _columns_of([fields for _, fields in block], layout, roles)
         if columns is None:
-            raise DataError(_first_problem(data, block, layout, roles))
+            problems = ((line, _problem(fields, layout, roles)) for line, fields in block)
+            line, problem = next((line, each) for line, each in problems if each is not None)
+            if line == layout.skip + 1 and not layout.has_header and problem.startswith("rating "):
+                problem = (
+                    f"{problem.removesuffix('.')}. There is no header; say by number which columns "
+                    "are which, such as --user-col 1 --item-col 2 --rating-col 3."
+                )
+            raise DataError(f"{data.name}, line {line}: {problem}")
         for role, column in columns.items():
             chunks[role].append(column)
-    whole = {role: pl.concat(parts) for role, parts in chunks.items()}
-    for role in ("user", "item"):
-        whole[role] = integers_if_canonical(whole[role])
-    return whole
+    whole = {role: pl.concat(columns) for role, columns in chunks.items()}
+    ids = {role: _integers_if_canonical(whole[role]) for role in ("user", "item") if role in whole}
+    return whole | ids
 
 
-def line_of_row(data: DataFile, layout: Layout, row: int) -> int:
-    """Return the line (counted from 1) on which row `row` (counted from 0) begins."""
-    return next(islice(records(data, layout), row, None))[0]
+def _columns_of(rows: list[list[str]], layout: Layout, roles: Roles) -> dict[str, pl.Series] | None:
+    """Return the columns that have a role, or None if any row has a problem."""
+    if set(map(len, rows)) != {len(layout.names)}:
+        return None
+    fields = list(zip(*rows, strict=True))
+    columns = {}
+    for role, place in roles.items():
+        texts = list(map(str.strip, fields[place]))
+        if role in ("user", "item") and "" in texts:
+            return None
+        if role != "rating":
+            columns[role] = pl.Series(role, texts)
+            continue
+        try:
+            numbers = np.array([float(_pointed(text, layout)) for text in texts])
+        except ValueError:
+            return None
+        if "_" in "".join(texts) or not (np.abs(numbers) <= np.finfo(np.float32).max).all():
+            return None
+        columns[role] = pl.Series(role, numbers)
+    return columns
+
+
+def _problem(fields: list[str], layout: Layout, roles: Roles) -> str | None:
+    """Say what is wrong with a record, or None."""
+    width = len(layout.names)
+    if len(fields) != width:
+        unclosed = any("\n" in field for field in fields)
+        return f"found {len(fields)} field{'s' * (len(fields) > 1)}, expected {width}" + (
+            "; a quote may be unclosed." if unclosed else "."
+        )
+    for role, place in roles.items():
+        text = fields[place].strip()
+        if role in ("user", "item") and not text:
+            return f"the {role} id is missing."
+        if role == "rating" and rating_problem(_pointed(text, layout)) is not None:
+            return rating_problem(text)
+    return None
+
+
+def _pointed(text: str, layout: Layout) -> str:
+    return text.replace(",", ".", 1) if layout.decimal_comma else text
 
 
 def records(data: DataFile, layout: Layout) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line and the fields of each record; header and blank ones are left out."""
-    filled = (found for found in _split(data, layout.separator) if "".join(found[1]).strip())
+    """Yield the line and the fields of each record; header and blank ones are left out.
+
+    Raises
+    ------
+    DataError
+        Naming file and line, where quotes don't match or a byte is not UTF-8.
+    """
+    found = _split(data, layout.separator)
+    filled = (record for record in found if "".join(record[1]).strip())
     return islice(filled, int(layout.has_header), None)
+
+
+def _split(data: DataFile, separator: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the line on which each record begins, and its fields."""
+    lines = decoded_lines(data.path, data.name)
+    if separator == "::":
+        for number, line in enumerate(lines, 1):
+            yield number, line.rstrip("\r\n").split("::")
+        return
+    reader = csv.reader(map(without_returns, lines), delimiter=separator, strict=True)
+    begin = 1
+    try:
+        for fields in reader:
+            yield begin, fields
+            begin = reader.line_num + 1
+    except csv.Error as error:
+        raise DataError(f"{data.name}, line {begin}: the quotes don't match ({error}).") from None
 
 
 def decoded_lines(path: Path, name: str) -> Iterator[str]:
@@ -275,188 +360,73 @@ def decoded_lines(path: Path, name: str) -> Iterator[str]:
             offset += len(raw)
 
 
-def _split(data: DataFile, separator: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line on which each record begins, and its fields."""
-    lines = decoded_lines(data.path, data.name)
-    if separator == "::":
-        for number, line in enumerate(lines, 1):
-            yield number, fields_of_line(line)
-        return
-    reader = csv.reader(map(without_returns, lines), delimiter=separator, strict=True)
-    begin = 1
-    try:
-        for fields in reader:
-            yield begin, fields
-            begin = reader.line_num + 1
-    except csv.Error as error:
-        raise DataError(f"{data.name}, line {begin}: the quotes don't match ({error}).") from None
-
-
-def _columns_of(rows: list[list[str]], layout: Layout, roles: Roles) -> dict[str, pl.Series] | None:
-    """Return the columns that play a role, or None if any row is bad."""
-    if set(map(len, rows)) != {len(layout.names)}:
-        return None
-    fields = list(zip(*rows, strict=True))
-    columns = {}
-    for role, place in roles.items():
-        texts = list(map(str.strip, fields[place]))
-        if role in ("user", "item") and "" in texts:
-            return None
-        if role == "rating" and layout.decimal_comma:
-            texts = list(map(_pointed, texts))
-        column = _numbers(texts) if role == "rating" else pl.Series(role, texts)
-        if column is None:
-            return None
-        columns[role] = column
-    return columns
-
-
-def _numbers(texts: list[str]) -> pl.Series | None:
-    """Return ratings as Float64, or None if one of them has a problem."""
-    try:
-        numbers = np.array(list(map(float, texts)))
-    except ValueError:
-        return None
-    fit = (np.abs(numbers) <= np.finfo(np.float32).max).all()
-    return pl.Series("rating", numbers) if fit and "_" not in "".join(texts) else None
-
-
-def _first_problem(
-    data: DataFile, block: list[tuple[int, list[str]]], layout: Layout, roles: Roles
-) -> str:
-    """Return a sentence on the first bad record of a block that has one."""
-    problems = ((line, _problem(fields, layout, roles)) for line, fields in block)
-    line, problem = next((line, problem) for line, problem in problems if problem is not None)
-    if line == layout.skip + 1 and not layout.has_header and problem.startswith("rating "):
-        problem = (
-            f"{problem.removesuffix('.')}. There is no header; say by number which columns are "
-            "which, such as --user-col 1 --item-col 2 --rating-col 3."
-        )
-    return f"{data.name}, line {line}: {problem}"
-
-
-def _problem(fields: list[str], layout: Layout, roles: Roles) -> str | None:
-    """Say what is wrong with a record, or None."""
-    width = len(layout.names)
-    if len(fields) != width:
-        unclosed = any("\n" in field for field in fields)
-        return f"found {len(fields)} field{'s' * (len(fields) > 1)}, expected {width}" + (
-            "; a quote may be unclosed." if unclosed else "."
-        )
-    for role, place in roles.items():
-        text = fields[place].strip()
-        if role in ("user", "item") and not text:
-            return f"the {role} id is missing."
-        if role == "rating" and layout.decimal_comma and rating_problem(_pointed(text)) is None:
-            continue
-        if role == "rating" and (problem := rating_problem(text)) is not None:
-            return problem
-    return None
-
-
-def _pointed(text: str) -> str:
-    return text.replace(",", ".", 1)
-
-
-_NAMED = 5  # columns that are not used
-_CANONICAL_INTEGER = r"^(?:0|-?[1-9][0-9]{0,18})$"
-
-
-@dataclass(frozen=True, slots=True)
-class RawRatings:
-    """The columns of a file, before ids become indices.
-
-    Attributes
-    ----------
-    columns : dict of Series
-        "user", "item", and possibly "rating" and "timestamp".
-    decision : str
-        The layout and what was taken for what, such as "comma-separated, user = userId, ...".
-    place : callable
-        Names the place of a row (counted from 0), such as "ratings.csv, line 17".
-    idle_users : Series or None
-        Users who are there without any item.
-    """
-
-    columns: dict[str, pl.Series]
-    decision: str
-    place: Callable[[int], str]
-    idle_users: pl.Series | None = None
-
-
-def integers_if_canonical(texts: pl.Series) -> pl.Series:
+def _integers_if_canonical(texts: pl.Series) -> pl.Series:
     """Return ids as Int64 if each is written as an integer is printed, else as they are.
 
     So "7" is an integer, but one "007" or "7.0" makes the whole column strings.
     """
-    if not texts.str.contains(_CANONICAL_INTEGER).all():
+    if not texts.str.contains(_CANONICAL).all():
         return texts
     numbers = texts.cast(pl.Int64, strict=False)
     return texts if numbers.null_count() else numbers
 
 
 def describe_roles(roles: Roles, names: Sequence[str], remarks: Sequence[str] = ()) -> str:
-    """Say which column was taken for what, and which for nothing if ratings or times are missing.
+    """Describe which column has which role, and which have none if ratings or times are missing.
 
-    `remarks` are said as well; a column that one begins with is not named twice.
+    `remarks` are added; a column that one begins with is not named twice.
     """
-    labels = [("user", roles.user), ("item", roles.item), ("rating", roles.rating)]
-    labels.append(("timestamp", roles.timestamp))
-    said = [f"{label} = {names[place]}" for label, place in labels if place is not None]
-    if roles.rating is None:
-        said.append("no rating: implicit feedback")
-    said += remarks
-    used = {place for _, place in roles.items()}
-    unused = [name for place, name in enumerate(names) if place not in used and name]
+    parts = [f"{role} = {names[place]}" for role, place in roles.items()]
+    if "rating" not in roles:
+        parts.insert(2, "no rating: implicit feedback")
+    parts += remarks
+    unused = [name for place, name in enumerate(names) if place not in roles.values() and name]
     unused = [name for name in unused if not any(r.startswith(f"{name} ") for r in remarks)]
-    if unused and (roles.rating is None or roles.timestamp is None):
+    if unused and ("rating" not in roles or "timestamp" not in roles):
         more = f" and {len(unused) - _NAMED:,} more" if len(unused) > _NAMED else ""
-        said.append(f"not used: {', '.join(unused[:_NAMED])}{more}")
-    return ", ".join(said)
+        parts.append(f"not used: {', '.join(unused[:_NAMED])}{more}")
+    return ", ".join(parts)
 
 
 def without_foreign_time(
     roles: Roles, names: Sequence[str], sample: Sequence[Any], request: Request
 ) -> tuple[Roles, list[str]]:
-    """Leave a time column alone that nobody asked for and that holds no times we can read.
+    """Leave out a column of timestamps that was not requested and cannot be read.
 
     Parameters
     ----------
-    roles : Roles
+    roles : dict of str to int
     names : sequence of str
     sample : sequence
-        Values of the time column.
+        Values of the column.
     request : Request
 
     Returns
     -------
-    Roles
-        Without the time column if it is left alone.
+    dict of str to int
+        The roles, without "timestamp" if it is left out.
     list of str
-        What to say about it, if anything.
+        A remark about it, if it is.
     """
-    if roles.timestamp is None or request.timestamp is not None or any(map(_is_time, sample)):
+
+    def is_time(value: object) -> bool:
+        try:
+            unix_seconds(pl.Series([value]))
+        except (DataError, TypeError, OverflowError):
+            return False
+        return True
+
+    if "timestamp" not in roles or request.timestamp is not None or any(map(is_time, sample)):
         return roles, []
     value = next((value for value in sample if value not in (None, "")), "")
     shown = repr(shortened(value)) if isinstance(value, str) else repr(value)
-    remark = f"{names[roles.timestamp]} not used ({shown} is no time that can be read)"
-    return replace(roles, timestamp=None), [remark]
-
-
-def _is_time(value: object) -> bool:
-    try:
-        unix_seconds(pl.Series([value]))
-    except (DataError, TypeError, OverflowError):
-        return False
-    return True
-
-
-_SAMPLE = 100
+    remark = f"{names[roles['timestamp']]} not used ({shown} is not a time that can be read)"
+    return {role: place for role, place in roles.items() if role != "timestamp"}, [remark]
 
 
 @contextmanager
 def reading_parquet(name: str) -> Iterator[None]:
-    """Turn whatever is wrong with a Parquet file into one sentence.
+    """Turn any problem with a Parquet file into one sentence.
 
     Raises
     ------
@@ -465,45 +435,53 @@ def reading_parquet(name: str) -> Iterator[None]:
     """
     try:
         yield
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, MemoryError, OSError) as error:
         reason = str(error).partition("\n")[0].rstrip(".")
         raise DataError(f"{name} is a damaged Parquet file: {reason}.") from None
 
 
-def read_parquet(data: DataFile, request: Request) -> RawRatings:
-    """Read a Parquet file; only the columns that play a role are read.
+def parquet_columns(data: DataFile) -> dict[str, pl.DataType]:
+    """Return the names and types of the columns of a Parquet file.
+
+    Raises
+    ------
+    DataError
+        If it is damaged.
+    """
+    with reading_parquet(data.name):
+        return dict(pl.scan_parquet(data.path, glob=False).collect_schema())
+
+
+def read_parquet(
+    data: DataFile, request: Request, required: Sequence[str] = ("user", "item")
+) -> RawRatings:
+    """Read a Parquet file; only the columns that have a role are read.
 
     Raises
     ------
     DataError
         If the file is damaged or has no rows, or columns are missing or ambiguous.
     """
+    types = parquet_columns(data)
+    names = list(types)
+    roles = choose_columns(names, request, data.name, required)
     with reading_parquet(data.name):
-        names = pl.scan_parquet(data.path, glob=False).collect_schema().names()
-        roles = choose_columns(names, request, data.name)
         scan = pl.scan_parquet(data.path, glob=False)
-        times = [] if roles.timestamp is None else _head(scan, names[roles.timestamp])
+        times: list[Any] = []
+        if "timestamp" in roles:
+            name = names[roles["timestamp"]]
+            head = scan.select(name).head(_SAMPLE).collect()[name]
+            if head.dtype == pl.Date or isinstance(head.dtype, pl.Datetime):
+                head = head.dt.epoch("s")  # of years, too, that Python does not know
+            is_plain = head.dtype.is_numeric() or head.dtype == pl.String
+            times = head.to_list() if is_plain else [str(head.dtype)]
         roles, remarks = without_foreign_time(roles, names, times, request)
-        chosen = {role: names[place] for role, place in roles.items()}
-        frame = scan.select(pl.col(name).alias(role) for role, name in chosen.items())
-        read = frame.collect(engine="streaming")
+        chosen = [pl.col(names[place]).alias(role) for role, place in roles.items()]
+        read = scan.select(chosen).collect(engine="streaming")
     if not len(read):
         raise DataError(f"{data.name} has no rows.")
-    said = ["Parquet", describe_roles(roles, names, remarks)]
-
-    def place(row: int) -> str:
-        return f"{data.name}, row {row + 1}"
-
-    return RawRatings({role: read[role] for role in chosen}, ", ".join(said), place)
-
-
-def _head(scan: pl.LazyFrame, name: str) -> list[object]:
-    head = scan.select(name).head(_SAMPLE).collect()[name]
-    if head.dtype in (pl.String, pl.Categorical, pl.Enum):
-        # Equal texts are held once in a column, and each by itself in a list.
-        head = as_strings(head.drop_nulls()).str.head(_SAMPLE)
-    elif head.dtype == pl.Date or isinstance(head.dtype, pl.Datetime):
-        head = head.dt.epoch("s")  # of years, too, that Python does not know
-    elif not head.dtype.is_numeric():
-        return [str(head.dtype)]
-    return head.to_list()
+    return RawRatings(
+        {role: read[role] for role in roles},
+        f"Parquet, {describe_roles(roles, names, remarks)}",
+        lambda row: f"{data.name}, row {row + 1}",
+    )

@@ -294,21 +294,6 @@ def test_a_message_that_quotes_something_endless_is_cut_in_its_middle(capsys):
     assert said == f"Error: Column {'x' * 1993} ... {'x' * 1986} is not there.\n"
 
 
-@pytest.mark.parametrize("name", ["-", "users.txt"])
-def test_an_endless_list_is_refused(run, model, tmp_path, monkeypatch, name):
-    from recsys.readers import id_lists as idlists
-
-    monkeypatch.setattr(idlists, "_LONGEST", 10)
-    path = name if name == "-" else tmp_path / name
-    for text, is_refused in (("1\n2\n3\n1\n2\n", False), ("1\n2\n3\n1\n22\n", True)):
-        if name != "-":
-            path.write_text(text)
-        found = run("recommend", model, "--users", path, input=text, code=int(is_refused))
-        said = "is longer than 10 bytes, the most that a list of users in text may have; write"
-        assert (said in found.stderr) == is_refused
-        assert ("standard input" in found.stderr) == (is_refused and name == "-")
-
-
 def test_a_list_with_a_long_field_is_read(run, model, tmp_path):
     path = tmp_path / "users.csv"
     path.write_text("remark,user\n" + "x" * 200_000 + ",1\n")

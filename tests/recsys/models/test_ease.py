@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys.data import sample_path
+from recsys.readers import sample_path
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, ModelFileError
 from recsys.evaluation import evaluate

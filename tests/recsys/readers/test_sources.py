@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import lzma
 import os
 import threading
 import zipfile
@@ -39,6 +40,7 @@ PACKED = {
     "zst": _zstd().compress(CSV),
     "zip": zipped(**{"anything.csv": CSV}),
     "gz in zip": zipped(**{"ratings.csv.gz": gzip.compress(CSV)}),
+    "xz": lzma.compress(CSV),
     "zst in gz": gzip.compress(_zstd().compress(CSV)),
 }
 
@@ -66,7 +68,7 @@ def test_a_pipe_is_read_once(tmp_path: Path) -> None:
 
 
 def test_the_suffix_below_the_packing_counts(read: Read) -> None:
-    with pytest.raises(DataError, match=r"r\.parquet\.gz is no Parquet file"):
+    with pytest.raises(DataError, match=r"r\.parquet\.gz is not a Parquet file"):
         read(gzip.compress(CSV), "r.parquet.gz")
 
 
@@ -82,6 +84,8 @@ def test_names_with_glob_characters(read: Read) -> None:
         ("gz", -6, r"x is damaged: compressed file ended"),
         ("gz", 14, r"x is damaged: "),
         ("zst", -6, r"x is damaged: "),
+        ("xz", -6, r"x is damaged: "),
+        ("xz", 14, r"x is damaged: "),
         ("zip", -6, r"x is damaged: file is not a zip file"),
     ],
 )
@@ -104,18 +108,8 @@ def test_links_in_a_circle_beside_the_ratings(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     for path in (tmp_path, tmp_path / "ratings.csv"):
         assert rows(read_ratings(path)) == EXPECTED
-    with pytest.raises(DataError, match=r"loop is a link that leads nowhere\.$"):
+    with pytest.raises(DataError, match=r"loop is a broken symbolic link\.$"):
         read_ratings(tmp_path / "loop")
-
-
-@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs /dev/zero")
-def test_devices_are_not_read(tmp_path: Path) -> None:
-    (tmp_path / "ratings.csv").symlink_to("/dev/zero")
-    for path in (Path("/dev/zero"), tmp_path / "ratings.csv"):
-        with pytest.raises(DataError, match=f"^{path.name} is a device, not a file; copy from it"):
-            read_ratings(path)
-    with pytest.raises(DataError, match="empty"):
-        read_ratings("/dev/null")
 
 
 def test_too_many_layers(read: Read) -> None:
@@ -133,6 +127,11 @@ def test_a_zip_writes_nowhere_else(read: Read, tmp_path: Path) -> None:
     assert rows(loaded) == EXPECTED
     assert str(loaded.source).startswith("r/ratings.csv: ")
     assert not list(tmp_path.rglob("evil.csv"))
+
+
+def test_a_zip_with_entries_outside_only(read: Read) -> None:
+    with pytest.raises(DataError, match=r"^All entries of x\.zip are outside of its folder"):
+        read(zipped(**{"../../evil.csv": CSV}), "x.zip")
 
 
 def test_an_encrypted_zip(read: Read) -> None:
@@ -205,17 +204,3 @@ def test_flipped_bytes_of_zstd_are_noticed(read: Read) -> None:
 def test_what_is_no_fault_of_the_file_is_not_called_damage() -> None:
     with pytest.raises(KeyError, match="ours"), _readable("x"):
         raise KeyError("ours")
-
-
-@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="there is no /dev/zero")
-def test_standard_input_from_a_file_and_from_a_device(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "r.csv").write_bytes(CSV)
-    with (tmp_path / "r.csv").open() as stream:
-        monkeypatch.setattr("sys.stdin", stream)
-        assert rows(read_ratings("-")) == EXPECTED
-    with Path("/dev/zero").open() as stream:
-        monkeypatch.setattr("sys.stdin", stream)
-        with pytest.raises(DataError, match="standard input is a device, not a file"):
-            read_ratings("-")

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recsys.data import sample_path
+from recsys.readers import sample_path
 from recsys.data.ratings import Ratings
 from recsys.evaluation.splits import random_split
 from recsys.models.base import Step

@@ -449,14 +449,3 @@ def test_words(shape: tuple[int, int], nnz: int, words: str) -> None:
 
 def test_words_of_implicit_feedback() -> None:
     assert "4 interactions" in str(Ratings.from_frame(FRAME, rating=None))
-
-
-def test_a_rating_of_absurd_length_is_no_number():
-    """Each would be read digit by digit, however often it comes."""
-    for text, is_number in (("0" * 99 + "1", True), ("0" * 100 + "1", False)):
-        frame = pl.DataFrame({"user": [1], "item": [2], "rating": [text]})
-        if is_number:
-            assert Ratings.from_frame(frame).values.tolist() == [1.0]
-            continue
-        with pytest.raises(DataError, match=r"^Row 1: rating '0{40}\.\.\.' is not a number\.$"):
-            Ratings.from_frame(frame)

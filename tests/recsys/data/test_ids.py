@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recsys.data.ids import Ids, as_id_series, as_strings
+from recsys.data.ids import Ids, as_id_series
 from recsys.errors import DataError, UnknownIdError
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -137,7 +134,7 @@ def test_negative_numbers_are_ids_and_never_wrap() -> None:
         (["abc", "b"], ["x"], "Unknown user 'x'; ids look like 'abc', 'b'."),
         (["a", "b"], ["zzz"], "Unknown user 'zzz'; ids look like 'a', 'b'."),
         ([1, 2], ["zzz"], "Unknown user 'zzz'; ids look like 1, 2."),
-        ([1, 2], [2**80], "user id 1208925819614629174706176 does not fit in 64 bits"),
+        ([1, 2], [2**80], "Unknown user '1208925819614629174706176'; ids look like 1, 2."),
         ([1, 2], ["9" * 25], "Unknown user '9999999999999999999999999'; ids look like 1, 2."),
     ],
 )
@@ -205,32 +202,32 @@ def test_a_long_id_is_quoted_by_its_beginning() -> None:
 @pytest.mark.parametrize("dtype", [pl.Categorical, pl.Enum(["zz", "b", "a", "c"]), pl.String])
 def test_categories_become_strings(dtype: pl.DataType) -> None:
     texts = ["b", "a", "b", "c", "a"]
-    assert as_strings(pl.Series("x", texts, dtype=dtype)).to_list() == texts
-    assert as_strings(pl.Series("x", [], dtype=dtype)).to_list() == []
-    assert as_id_series(pl.Series("x", texts, dtype=dtype), "item").dtype == pl.String
+    series = as_id_series(pl.Series("x", texts, dtype=dtype), "item")
+    assert series.to_list() == texts
+    assert series.dtype == pl.String
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="tells no memory")
-def test_equal_categories_are_held_once() -> None:
-    """A cast would hold 200 MB."""
-    many = pl.Series(["a" * 1_000_000], dtype=pl.Categorical).new_from_index(0, 200)
-    before = _resident()
-    strings = as_strings(many)
-    assert _resident() - before < 50_000_000
-    assert strings.str.len_bytes().to_list() == [1_000_000] * 200
+def test_ids_in_the_given_order() -> None:
+    ids = Ids(["b", "c", "a"], "term", sort=False)
+    assert ids.values.to_list() == ["b", "c", "a"]
+    assert ids.find(["a", "b", "x"]).tolist() == [2, 0, -1]
+    assert ids.take(np.array([2, 0])).to_list() == ["a", "b"]
+    numbers = Ids([30, 10, 20], "document", sort=False)
+    assert numbers.index([10, "20", 30]).tolist() == [1, 2, 0]
+    assert numbers.take(np.array([1])).to_list() == [10]
+    with pytest.raises(UnknownIdError, match="Unknown document 11; the nearest ids are 10, 20, 30"):
+        numbers.index([11])
 
 
-def _resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+def test_ids_in_the_given_order_are_distinct() -> None:
+    with pytest.raises(DataError, match="Each term needs an id of its own; 'b' occurs twice"):
+        Ids(["b", "a", "b"], "term", sort=False)
+    assert Ids([1, "b", 2**70], "term", sort=False).values.to_list() == ["1", "b", str(2**70)]
 
 
-def test_many_ids_that_are_long_on_average_are_refused(monkeypatch):
-    """Twenty million of 65,000 bytes each, of a file of 100 kB, took hours to hash."""
-    monkeypatch.setattr("recsys.data.ids._MUCH", 100_000)
-    few, many = (pl.select(pl.repeat("a" * 2000, n).alias("user"))["user"] for n in (50, 51))
-    assert len(Ids(few, "user")) == 1
-    message = r"^51 user ids have 102,000 bytes together; so many may have no more than 1,024 on"
-    with pytest.raises(DataError, match=message):
-        Ids(many, "user")
-    fair = pl.select(pl.repeat("a" * 1024, 200).alias("user"))["user"]
-    assert len(Ids(fair, "user")) == 1
+def test_ids_are_extended() -> None:
+    ids = Ids([30, 10], "document", sort=False)
+    assert ids.extended([20]).values.to_list() == [30, 10, 20]
+    assert ids.extended(["x"]).values.to_list() == ["30", "10", "x"]
+    with pytest.raises(DataError, match="10 occurs twice"):
+        ids.extended([10])

@@ -9,11 +9,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from recsys import data as sample_data
-from recsys.data import sample_path
 from recsys.errors import DataError
+from recsys.readers import sample_path, sources
 
-DATA = Path(__file__).resolve().parents[2] / "data"
+DATA = Path(__file__).resolve().parents[3] / "data"
 WELL_COVERED = {
     "Horror", "Western", "Musical", "Animation", "Sci-Fi", "Romance", "War", "Crime", "Comedy",
     "Documentary",
@@ -170,21 +169,17 @@ def lay_sample(directory: Path) -> Path:
 
 
 def test_the_installed_copy_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    places = (tmp_path / "installed", lay_sample(tmp_path / "data"))
-    monkeypatch.setattr(sample_data, "_places", lambda: places)
-    assert sample_path() == places[1]
-    lay_sample(places[0])
-    assert sample_path() == places[0]
+    package = tmp_path / "recsys"
+    package.mkdir()
+    monkeypatch.setattr(sources, "__file__", str(package / "readers" / "sources.py"))
+    checkout = lay_sample(tmp_path / "data")
+    assert sample_path() == checkout
+    installed = lay_sample(package / "sample")
+    assert sample_path() == installed
 
 
 def test_missing_files_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lay_sample(tmp_path / "half").joinpath("items.csv").unlink()
-    monkeypatch.setattr(sample_data, "_places", lambda: (tmp_path / "none", tmp_path / "half"))
-    with pytest.raises(DataError, match=r"neither in .*none nor in .*half; reinstall"):
+    lay_sample(tmp_path / "data").joinpath("items.csv").unlink()
+    monkeypatch.setattr(sources, "__file__", str(tmp_path / "recsys" / "readers" / "sources.py"))
+    with pytest.raises(DataError, match=r"neither in .*sample nor in .*data; reinstall"):
         sample_path()
-
-
-def test_importing_it_loads_no_numerics() -> None:
-    code = "import sys, recsys.data as s; s.sample_path(); print('numpy' in sys.modules)"
-    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert run.stdout == "False\n"

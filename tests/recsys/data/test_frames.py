@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recsys.data.frames import column, encode, listed, rating_problem, to_polars, unix_seconds
+from recsys.data.frames import column, listed, to_polars
+from recsys.data.ids import encode
+from recsys.data.ratings import rating_problem, unix_seconds
 from recsys.errors import DataError
 
 SECONDS = 1_112_486_027  # 2005-04-02 23:53:47 UTC
@@ -116,7 +118,7 @@ def test_what_pandas_calls_missing_is_null(missing: Any) -> None:
 
 
 def test_more_ids_than_can_be_counted_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recsys.data.frames._INT32_LIMIT", 2)
+    monkeypatch.setattr("recsys.data.ids._INT32_LIMIT", 2)
     ids, codes = encode(pl.Series([7, 5, 7]), "user")
     assert (ids.values.to_list(), codes.tolist()) == ([5, 7], [1, 0, 1])
     with pytest.raises(DataError, match="There may be at most 2 users; got 3"):
