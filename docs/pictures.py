@@ -9,9 +9,8 @@ import numpy as np
 
 from lowrank import truncated_svd
 from recsys import Recommender
-from recsys.readers import sample_path
 from recsys.data.ratings import Ratings
-from recsys.readers import read_ratings
+from recsys.readers import read_ratings, sample_path
 
 mpl.use("Agg")
 from matplotlib import pyplot as plt

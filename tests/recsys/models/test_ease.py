@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys.readers import sample_path
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, ModelFileError
 from recsys.evaluation import evaluate
@@ -15,7 +14,7 @@ from recsys.models import ease
 from recsys.models.base import Histories
 from recsys.models.ease import EASE
 from recsys.models.item_item import check_rows, weight_unit
-from recsys.readers import read_ratings
+from recsys.readers import read_ratings, sample_path
 from recsys.recommender import Recommender
 
 

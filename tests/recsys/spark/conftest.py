@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recsys.readers import sample_path
 from recsys.data.ratings import Ratings
 from recsys.evaluation.splits import random_split
 from recsys.models.base import Step
-from recsys.readers import read_ratings
+from recsys.readers import read_ratings, sample_path
 
 FACTORS = 16
 
