@@ -564,7 +564,7 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
 def load_model(path: str | Path, *, verify: bool = False) -> Saved:
     """Load a saved model; its arrays are mapped into memory, not read.
 
-    A result of the Spark engine is read from its Parquet files instead (`recsys.spark.session`).
+    A result of the Spark engine is read from its Parquet files instead (`recsys.spark.results`).
 
     Parameters
     ----------
@@ -578,7 +578,7 @@ def load_model(path: str | Path, *, verify: bool = False) -> Saved:
         If there is no saved model at `path`, or it is damaged or too new.
     """
     if format_of(Path(path)) == SPARK_FORMAT:
-        from recsys.spark.session import load_result
+        from recsys.spark.results import load_result
 
         return Saved(*load_result(path))
     manifest = read_manifest(path)

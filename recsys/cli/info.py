@@ -45,7 +45,7 @@ def _of_model(path: str) -> dict[str, dict[str, Any]]:
 
     require_path(path, "model")
     if format_of(Path(path)) == SPARK_FORMAT:
-        from recsys.spark.session import read_result
+        from recsys.spark.results import read_result
 
         found = read_result(path)
         return manifest_facts(path, found, sum(found.files.values()))

@@ -1,4 +1,4 @@
-"""The same jobs on Apache Spark, for ratings that outgrow one machine.
+"""Models fitted, evaluated and used on Apache Spark, for ratings that outgrow one machine.
 
 `fit` writes factors, ids and ratings as partitioned Parquet; `recommend` makes top-N lists for all
 users from them, and `evaluate` measures them, without bringing them to the driver. PySpark is the

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from recsys.errors import DataError
 from recsys.readers.layout import Request
-from recsys.spark.fitting import BROADCAST_LIMIT
-from recsys.spark.measuring import ranking_metrics, rating_errors
 from recsys.spark.reading import read_ratings
 from recsys.spark.results import SparkModel
-from recsys.spark.session import spark_session, watching
+from recsys.spark.session import BROADCAST_LIMIT, spark_session, watching
 from recsys.spark.topn import top_items
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 __all__ = [
     "Metric",
+    "RatingErrors",
     "SparkEvaluation",
     "evaluate",
+    "ranking_metrics",
+    "rating_errors",
 ]
 
 _NORMAL_95 = 1.96
@@ -31,7 +33,7 @@ _NORMAL_95 = 1.96
 class Metric:
     """A mean over users, with its 95% interval by the normal approximation.
 
-    The interval is None where there is one user, and for errors over all ratings.
+    The interval is None for a single user, and for errors over all ratings.
     """
 
     value: float
@@ -41,7 +43,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class SparkEvaluation:
-    """What `evaluate` found.
+    """Result of `evaluate`.
 
     Attributes
     ----------
@@ -51,8 +53,8 @@ class SparkEvaluation:
     n : int
         Length of the recommendations.
     counts : dict of str to int
-        test_ratings; users_evaluated; unknown_ratings (their user or item is not in the model; left
-        out).
+        test_ratings; users_evaluated; unknown_ratings (left out, since their user or item is not
+        in the model).
     """
 
     metrics: dict[str, Metric]
@@ -74,9 +76,9 @@ def evaluate(
 ) -> SparkEvaluation:
     """Measure a model of the Spark engine on ratings that it was not fitted to.
 
-    Predictions are clipped to the range of the training ratings. Recommendations are made to every
-    user with relevant test items, out of all items that the user has not rated in the training
-    part. Only sums come to the driver.
+    Predictions are clipped to the range of the training ratings. Every user with relevant test
+    items gets recommendations out of all items that are not among the user's training ratings.
+    Only sums come to the driver.
 
     Parameters
     ----------
@@ -87,15 +89,15 @@ def evaluate(
     n : int
         Length of the recommendations.
     relevant_from : float, optional
-        Test items rated at least this are relevant; all are by default.
+        Minimum rating of relevant test items; by default all are relevant.
     columns, master, conf, broadcast_limit, say
         As in `recsys.spark.fit`.
 
     Raises
     ------
     DataError
-        If n is below 1, no test rating is of a known user and item, one is a training rating as
-        well, or none is relevant.
+        If n is below 1, no test rating has a known user and item, one is also a training rating,
+        or none is relevant.
     EngineError
         If Spark is missing, cannot be reached or fails.
     """
@@ -108,9 +110,11 @@ def evaluate(
         pairs, unknown = _known_pairs(table.frame, users, items)
         pairs = pairs.cache()
         try:
-            return _measured(spark, fitted, pairs, n, relevant_from, unknown, broadcast_limit)
+            found = _measured(spark, fitted, pairs, n, relevant_from, broadcast_limit)
         finally:
             pairs.unpersist()
+    found.counts["unknown_ratings"] = unknown
+    return found
 
 
 def _measured(
@@ -119,7 +123,6 @@ def _measured(
     pairs: DataFrame,
     n: int,
     relevant_from: float | None,
-    unknown: int,
     broadcast_limit: int,
 ) -> SparkEvaluation:
     from pyspark.sql import functions as sql
@@ -128,7 +131,13 @@ def _measured(
     count = pairs.count()
     if not count:
         raise DataError("No test rating has both a user and an item of the model.")
-    _refuse_overlap(pairs, users)
+    seen = users.select(sql.col("index").alias("user"), sql.explode("others").alias("item"))
+    common = pairs.join(seen, ["user", "item"], "left_semi").count()
+    if common:
+        raise DataError(
+            f"{common:,} of the test ratings are also training ratings of the model; test on "
+            "ratings that it was not fitted to."
+        )
     metrics: dict[str, Metric] = {}
     if not fitted.implicit:
         limits = (fitted.training["rating_min"], fitted.training["rating_max"])
@@ -136,17 +145,13 @@ def _measured(
         metrics["rmse"] = Metric(errors.rmse, None, errors.count)
         metrics["mae"] = Metric(errors.mae, None, errors.count)
     relevant = pairs if relevant_from is None else pairs.where(sql.col("value") >= relevant_from)
-    asked = users.join(relevant.select(sql.col("user").alias("index")), "index", "left_semi")
-    top = top_items(spark, fitted, n, users=asked, broadcast_limit=broadcast_limit)
+    chosen = users.join(relevant.select(sql.col("user").alias("index")), "index", "left_semi")
+    top = top_items(spark, fitted, n, users=chosen, broadcast_limit=broadcast_limit)
     found = top.select(
         sql.col("user_index").alias("user"), sql.col("item_index").alias("item"), "rank"
     )
     metrics |= _means(ranking_metrics(found, relevant.select("user", "item"), n), n)
-    counts = {
-        "test_ratings": count,
-        "users_evaluated": metrics[f"ndcg@{n}"].count,
-        "unknown_ratings": unknown,
-    }
+    counts = {"test_ratings": count, "users_evaluated": metrics[f"ndcg@{n}"].count}
     return SparkEvaluation(metrics, n, counts)
 
 
@@ -171,18 +176,6 @@ def _known_pairs(test: DataFrame, users: DataFrame, items: DataFrame) -> tuple[D
     return merged.where(is_known).select("user", "item", "value"), int(unknown or 0)
 
 
-def _refuse_overlap(pairs: DataFrame, users: DataFrame) -> None:
-    from pyspark.sql import functions as sql
-
-    seen = users.select(sql.col("index").alias("user"), sql.explode("others").alias("item"))
-    common = pairs.join(seen, ["user", "item"], "left_semi").count()
-    if common:
-        raise DataError(
-            f"{common:,} of the test ratings are training ratings of the model as well; what is "
-            "tested must not have been learnt."
-        )
-
-
 def _means(per_user: DataFrame, n: int) -> dict[str, Metric]:
     from pyspark.sql import functions as sql
 
@@ -199,3 +192,99 @@ def _means(per_user: DataFrame, n: int) -> dict[str, Metric]:
         interval = None if half is None else (float(mean) - half, float(mean) + half)
         metrics[f"{name}@{n}"] = Metric(float(mean), interval, count)
     return metrics
+
+
+class RatingErrors(NamedTuple):
+    """RMSE and MAE of predicted ratings, and their number."""
+
+    rmse: float
+    mae: float
+    count: int
+
+
+def rating_errors(
+    pairs: DataFrame,
+    users: DataFrame,
+    items: DataFrame,
+    mean: float,
+    limits: tuple[float, float] | None = None,
+) -> RatingErrors:
+    """Return the errors of the predicted ratings of pairs.
+
+    Parameters
+    ----------
+    pairs : DataFrame
+        Columns user, item (indices) and value; one row at least.
+    users, items : DataFrame
+        Columns index, bias and factors; a missing row counts as zeros.
+    mean : float
+    limits : pair of float, optional
+        Range that predictions are clipped to.
+    """
+    from pyspark.sql import functions as sql
+
+    known = pairs
+    for vectors, side in ((users, "user"), (items, "item")):
+        renamed = vectors.select(
+            sql.col("index").alias(side),
+            sql.col("bias").alias(f"{side}_bias"),
+            sql.col("factors").alias(f"{side}_factors"),
+        )
+        known = known.join(renamed, side, "left")
+    products = sql.zip_with("user_factors", "item_factors", lambda a, b: a.cast("double") * b)
+    dot = sql.aggregate(products, sql.lit(0.0), lambda total, each: total + each)
+    terms = [sql.col("user_bias"), sql.col("item_bias"), dot]
+    predicted: Column = sql.lit(mean)
+    for term in terms:
+        predicted = predicted + sql.coalesce(term, sql.lit(0.0))
+    if limits is not None:
+        low, high = (sql.lit(float(limit)) for limit in limits)
+        predicted = sql.greatest(low, sql.least(high, predicted))
+    error = predicted - sql.col("value")
+    found = known.agg(
+        sql.avg(error * error).alias("square"),
+        sql.avg(sql.abs(error)).alias("size"),
+        sql.count(sql.lit(1)).alias("count"),
+    ).first()
+    return RatingErrors(math.sqrt(found["square"]), float(found["size"]), int(found["count"]))
+
+
+def ranking_metrics(recommended: DataFrame, relevant: DataFrame, n: int) -> DataFrame:
+    """Return precision, recall and NDCG at n of each user with relevant items.
+
+    They are defined as in `recsys.evaluation.metrics`.
+
+    Parameters
+    ----------
+    recommended : DataFrame
+        Columns user, item (indices) and rank.
+    relevant : DataFrame
+        Columns user and item: the right answers.
+    n : int
+
+    Returns
+    -------
+    DataFrame
+        Columns user, precision, recall and ndcg.
+    """
+    from pyspark.sql import functions as sql
+
+    gain = sql.lit(math.log(2)) / sql.log(sql.col("rank") + 1.0)
+    hits = relevant.join(recommended, ["user", "item"], "left").groupBy("user")
+    counted = hits.agg(
+        sql.count("rank").alias("hits"),
+        sql.sum(gain).alias("gain"),
+        sql.count(sql.lit(1)).alias("relevant"),
+    )
+    best, ideals = 0.0, []
+    for rank in range(1, n + 1):
+        best += math.log(2) / math.log(rank + 1)
+        ideals.append(best)
+    table = sql.array(*(sql.lit(each) for each in ideals))
+    ideal = sql.element_at(table, sql.least(sql.col("relevant"), sql.lit(n)).cast("int"))
+    return counted.select(
+        "user",
+        (sql.col("hits") / n).alias("precision"),
+        (sql.col("hits") / sql.col("relevant")).alias("recall"),
+        (sql.coalesce("gain", sql.lit(0.0)) / ideal).alias("ndcg"),
+    )

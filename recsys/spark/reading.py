@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from recsys.errors import DataError, ModelFileError
+from recsys.errors import DataError
 from recsys.readers.layout import Request, choose_columns
+from recsys.spark.files import Place, written
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 __all__ = [
     "Encoded",
-    "Place",
     "RatingsTable",
     "checked_ratings",
     "encode",
@@ -27,8 +24,6 @@ __all__ = [
     "pairs_of",
     "read_frame",
     "read_ratings",
-    "staged",
-    "written",
 ]
 
 _SEPARATORS = {"csv": ",", "tsv": "\t", "txt": ","}
@@ -45,13 +40,13 @@ class RatingsTable:
     Attributes
     ----------
     frame : DataFrame
-        Columns user and item (bigint or string), value (float) and, where there are times, time
+        Columns user and item (bigint or string), value (float) and, if there are timestamps, time
         (double).
     implicit : bool
-        There is no column of ratings; the values are ones.
+        Whether there is no column of ratings; the values are ones.
     has_times : bool
     decision : str
-        In one line, how the columns were understood.
+        How the columns were understood, in one line.
     """
 
     frame: DataFrame
@@ -74,8 +69,8 @@ def read_ratings(spark: SparkSession, path: str, request: Request) -> RatingsTab
     Raises
     ------
     DataError
-        If there is nothing at `path`, no column for users or items, a column is of a type that
-        cannot serve, or an id is missing, a rating missing or not finite.
+        If there is nothing at `path`, no column for users or items, a column has an unsuitable
+        type, or an id is missing, or a rating is missing or not finite.
     """
     return checked_ratings(read_frame(spark, path, request), request, path)
 
@@ -86,7 +81,7 @@ def checked_ratings(frame: DataFrame, request: Request, path: str) -> RatingsTab
     Raises
     ------
     DataError
-        As `read_ratings`.
+        If a column is missing or has an unsuitable type, or a value is missing or not finite.
     """
     roles = dict(choose_columns(frame.columns, request, path).items())
     names = {role: frame.columns[place] for role, place in roles.items()}
@@ -103,11 +98,17 @@ def checked_ratings(frame: DataFrame, request: Request, path: str) -> RatingsTab
 
 
 def read_frame(spark: SparkSession, path: str, request: Request) -> DataFrame:
-    """Read a table as it is: CSV by the suffix of its file or of the files in the folder."""
+    """Read a table: CSV or TSV by the suffix of the file or of those in the folder, else Parquet.
+
+    Raises
+    ------
+    DataError
+        If there is nothing at `path`.
+    """
     place = Place(spark, path)
     if not place.exists():
         raise DataError(f"There is no file or folder {path} that Spark can see.")
-    if place.child("ratings.csv").exists():  # a directory of MovieLens
+    if place.child("ratings.csv").exists():  # a MovieLens folder
         place = place.child("ratings.csv")
     kind = _kind(place)
     if kind == "parquet":
@@ -166,7 +167,7 @@ def _value_column(frame: DataFrame, name: str | None, types: dict[str, str]) -> 
         rows = bad.take(1)
         if not rows:
             return given.cast("float").alias("value")
-        example = f" ({rows[0][0]!r} is none)"
+        example = f" ({rows[0][0]!r} is not one)"
     raise DataError(f"The rating column {name!r} must hold numbers; it is of type {kind}{example}.")
 
 
@@ -184,7 +185,7 @@ def _time_column(name: str, kind: str) -> Column:
 
 
 def _check(table: RatingsTable, names: dict[str, str]) -> None:
-    """Count what is missing, and refuse it."""
+    """Raise an error for missing ids and ratings that are missing or not finite."""
     from pyspark.sql import functions as sql
 
     frame = table.frame
@@ -201,8 +202,8 @@ def _check(table: RatingsTable, names: dict[str, str]) -> None:
         if counts[role]:
             what = "a finite number" if role == "rating" else "an id"
             raise DataError(
-                f"{counts[role]:,} of {counts['rows']:,} rows have no {role} in the column "
-                f"{names[role]!r} that is {what}."
+                f"The column {names[role]!r} must have {what} in each row; "
+                f"{counts[role]:,} of {counts['rows']:,} rows do not."
             )
 
 
@@ -222,196 +223,20 @@ def _suffix(name: str) -> str:
 
 
 def _quoted(name: str) -> str:
-    """Quote a column name, in which a dot would otherwise ask for a field of a struct."""
+    """Quote a column name, in which a dot would otherwise mean a field of a struct."""
     escaped = name.replace("`", "``")
     return f"`{escaped}`"
 
 
 def _decision(path: str, names: dict[str, str]) -> str:
     listed = ", ".join(f"{role}={name}" for role, name in names.items())
-    return f"{path}: {listed}" + ("" if "rating" in names else "; no ratings, only contacts")
-
-
-_WITH_FOLDERS = ("file", "hdfs", "viewfs")
-
-
-class Place:
-    """A file or folder by its path or URI.
-
-    Parameters
-    ----------
-    spark : SparkSession
-    path : str
-        Without a scheme, a path of the file system that is the cluster's default: the local one,
-        unless the cluster says otherwise.
-    """
-
-    def __init__(self, spark: SparkSession, path: str) -> None:
-        self._spark = spark
-        jvm: Any = spark._jvm
-        given = jvm.org.apache.hadoop.fs.Path(str(path))
-        self._files = given.getFileSystem(spark._jsc.hadoopConfiguration())
-        self._path = self._files.makeQualified(given)
-
-    @property
-    def uri(self) -> str:
-        """The full URI, which Spark reads and writes."""
-        return str(self._path.toString())
-
-    @property
-    def name(self) -> str:
-        """The last part of the path."""
-        return str(self._path.getName())
-
-    def child(self, name: str) -> Place:
-        """Return the place `name` within this folder."""
-        return Place(self._spark, f"{self.uri}/{name}")
-
-    def sibling(self, name: str) -> Place:
-        """Return the place `name` beside this one."""
-        return Place(self._spark, f"{self._path.getParent().toString()}/{name}")
-
-    @property
-    def parent_exists(self) -> bool:
-        """Whether there is a folder to be put in; object stores have no folders to ask for."""
-        if self.uri.partition(":")[0] not in _WITH_FOLDERS:
-            return True
-        return bool(self._files.exists(self._path.getParent()))
-
-    def exists(self) -> bool:
-        """Whether something is here."""
-        return bool(self._files.exists(self._path))
-
-    def is_folder(self) -> bool:
-        """Whether a folder is here."""
-        return self.exists() and bool(self._files.getFileStatus(self._path).isDirectory())
-
-    def names(self) -> list[str]:
-        """Return the names of what is in the folder, sorted."""
-        return sorted(str(each.getPath().getName()) for each in self._files.listStatus(self._path))
-
-    def sizes(self) -> dict[str, int]:
-        """Return the bytes of all files below, hidden ones left out, by path within the folder."""
-        found, root = {}, len(self.uri) + 1
-        each = self._files.listFiles(self._path, True)
-        while each.hasNext():
-            status = each.next()
-            name = str(status.getPath().toString())[root:]
-            if not any(part.startswith((".", "_")) for part in name.split("/")):
-                found[name] = int(status.getLen())
-        return dict(sorted(found.items()))
-
-    def read_text(self) -> str:
-        """Return the contents of a text file."""
-        stream = self._files.open(self._path)
-        try:
-            return bytes(stream.readAllBytes()).decode()
-        finally:
-            stream.close()
-
-    def write_text(self, text: str) -> None:
-        """Write a new text file."""
-        stream = self._files.create(self._path, False)
-        try:
-            stream.write(bytearray(text.encode()))
-        finally:
-            stream.close()
-
-    def make_folder(self) -> None:
-        """Make the folder and those above it."""
-        self._files.mkdirs(self._path)
-
-    def move_to(self, other: Place) -> None:
-        """Rename to `other`, where nothing may be."""
-        if not self._files.rename(self._path, other._path):
-            raise ModelFileError(f"{self.uri} cannot be renamed to {other.uri}.")
-
-    def delete(self) -> None:
-        """Remove the file or folder if it is there."""
-        self._files.delete(self._path, True)
-
-
-def written(frame: DataFrame, place: Place) -> DataFrame:
-    """Write a table down as Parquet and return it as read from there.
-
-    Its schema is known: Spark would start a job to find it in the files.
-    """
-    frame.write.parquet(place.uri)
-    return frame.sparkSession.read.schema(frame.schema).parquet(place.uri)
-
-
-@contextmanager
-def staged(
-    spark: SparkSession, out: str, replaceable: Callable[[Place], bool], *, overwrite: bool
-) -> Iterator[Place]:
-    """Yield a new folder beside `out` that takes its place, or vanishes on an exception.
-
-    Parameters
-    ----------
-    spark : SparkSession
-    out : str
-        Path or URI.
-    replaceable : callable
-        Whether what is at `out` is of a kind that `overwrite` may replace.
-    overwrite : bool
-        Replace it.
-
-    Raises
-    ------
-    ModelFileError
-        If something is in the way, or there is no folder to write in.
-    """
-    target = Place(spark, out)
-    _check_target(target, out, replaceable, overwrite)
-    mark = os.urandom(4).hex()
-    folder = target.sibling(f".{target.name}.{mark}.tmp")
-    try:
-        folder.make_folder()
-        yield folder
-        _put_in_place(folder, target, target.sibling(f".{target.name}.{mark}.old"))
-    except BaseException:
-        with suppress(Exception):  # Spark may be gone; what is to be said is the failure before
-            folder.delete()
-        raise
-
-
-def _check_target(
-    target: Place, out: str, replaceable: Callable[[Place], bool], overwrite: bool
-) -> None:
-    if not target.exists():
-        if not target.parent_exists:
-            raise ModelFileError(f"Cannot write {out}: there is no folder to put it in.")
-        return
-    if not replaceable(target):
-        raise ModelFileError(
-            f"{out} exists and was not written by the Spark engine, so it is not replaced; "
-            "choose another path."
-        )
-    if not overwrite:
-        raise ModelFileError(
-            f"There is a result of the Spark engine in {out} already; "
-            "choose another path or ask to overwrite it."
-        )
-
-
-def _put_in_place(new: Place, target: Place, aside: Place) -> None:
-    """Rename `new` to `target`; what is there is moved aside first, and back on failure."""
-    if not target.exists():
-        new.move_to(target)
-        return
-    target.move_to(aside)
-    try:
-        new.move_to(target)
-    except BaseException:
-        aside.move_to(target)
-        raise
-    aside.delete()
+    return f"{path}: {listed}" + ("" if "rating" in names else "; no ratings: implicit feedback")
 
 
 MOST_IDS = 2**31 - 1  # MLlib's ids and our indices are signed 32-bit integers
 
 _ROW_BITS = (1 << 33) - 1  # monotonically_increasing_id is partition * 2**33 + row
-_HOLDOUT_STEPS = 1 << 20
+_STEPS = 1 << 20  # of the share that is held out
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,8 +265,8 @@ def encode(
     scratch: Place,
     *,
     duplicates: str,
-    holdout: float,
-    seed: int,
+    test_fraction: float,
+    random_state: int,
 ) -> Encoded:
     """Index users and items, merge repeated pairs, and mark the ratings that are held out.
 
@@ -450,20 +275,20 @@ def encode(
     spark : SparkSession
     table : RatingsTable
     scratch : Place
-        Folder for what is written down on the way.
+        Folder for intermediate tables.
     duplicates : {"last", "first", "mean", "sum", "error"}
-        Which rating counts when a pair is there more than once. Last and first go by time; rows on
-        a cluster have no order.
-    holdout : float
-        Share of the ratings that is held out, 0 for none: which ones depends on user, item and
-        `seed` alone.
-    seed : int
+        Which rating of a repeated pair counts. Last and first are by timestamp; rows on a cluster
+        have no order.
+    test_fraction : float
+        Share of the ratings to hold out, 0 for none; which ones depends on user, item and
+        `random_state` alone.
+    random_state : int
 
     Raises
     ------
     DataError
-        If there are more than 2**31 - 1 users or items, a pair is repeated with ``"error"``, or is
-        repeated with different ratings and nothing says which is the last.
+        If there are more than 2**31 - 1 users or items, or a repeated pair has several ratings and
+        neither timestamps nor `duplicates` decide between them.
     """
     from pyspark.sql import functions as sql
 
@@ -479,12 +304,12 @@ def encode(
         found = ids.select(sql.col("id").alias(role), sql.col("index").alias(f"{role}_index"))
         coded = coded.join(found, role).drop(role)
     merged = coded.groupBy("user_index", "item_index").agg(*_merging(table, duplicates))
-    draw = sql.pmod(sql.xxhash64("user_index", "item_index", sql.lit(seed)), _HOLDOUT_STEPS)
+    draw = sql.pmod(sql.xxhash64("user_index", "item_index", sql.lit(random_state)), _STEPS)
     marked = merged.select(
         sql.col("user_index").alias("user"),
         sql.col("item_index").alias("item"),
         sql.col("value").cast("float").alias("value"),
-        (draw < round(holdout * _HOLDOUT_STEPS)).alias("held"),
+        (draw < round(test_fraction * _STEPS)).alias("held"),
         "rows",
         "differ",
     )
@@ -496,8 +321,8 @@ def encode(
 def number(spark: SparkSession, ids: DataFrame, place: Place) -> tuple[DataFrame, int]:
     """Index the distinct ids of a frame 0, 1, ... in sorted order.
 
-    They are sorted across partitions and written down with their row within the partition; only
-    the lengths of the partitions come to the driver.
+    They are sorted across partitions and written with their row within the partition; only the
+    lengths of the partitions come to the driver.
 
     Returns
     -------
@@ -525,7 +350,7 @@ def number(spark: SparkSession, ids: DataFrame, place: Place) -> tuple[DataFrame
     starts = list(accumulate((count for _, count in counts), initial=0))
     if starts[-1] > MOST_IDS:
         raise DataError(
-            f"There may be up to {MOST_IDS:,} users and as many items; got {starts[-1]:,} of one."
+            f"There must be at most {MOST_IDS:,} users and as many items; got {starts[-1]:,}."
         )
     offsets = spark.createDataFrame(
         [(part, start) for (part, _), start in zip(counts, starts, strict=False)],
@@ -562,7 +387,7 @@ def group_rows(pairs: DataFrame, by: str, other: str, parts: int, place: Place) 
 
 
 def _merging(table: RatingsTable, duplicates: str) -> list[Column]:
-    """Return what to compute for each pair: value, rows, and whether its ratings differ."""
+    """Return the columns value, rows, and whether the ratings of a pair differ."""
     from pyspark.sql import functions as sql
 
     value = sql.col("value")
@@ -591,14 +416,14 @@ def _check_duplicates(pairs: DataFrame, table: RatingsTable, duplicates: str) ->
         repeated = pairs.where(sql.col("rows") > 1).count()
         if repeated:
             raise DataError(
-                f"{repeated:,} pairs of user and item are there more than once; "
-                "choose what counts: last, first, mean or sum."
+                f"{repeated:,} pairs of user and item are repeated; choose the rating that counts: "
+                "last, first, mean or sum."
             )
     elif duplicates in ("last", "first") and not table.has_times:
         unclear = pairs.where("differ").count()
         if unclear:
             raise DataError(
                 f"{unclear:,} pairs of user and item have several ratings, and rows on a cluster "
-                f"have no order that says which is the {duplicates}; name a column of times, or "
+                f"have no order, so none is the {duplicates}; name a column of timestamps, or "
                 "choose mean or sum."
             )

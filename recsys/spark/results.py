@@ -1,4 +1,4 @@
-"""What a fit on Spark leaves behind: factors, ids and ratings in partitioned Parquet.
+"""Results of a fit on Spark: factors, ids and ratings in partitioned Parquet.
 
 ::
 
@@ -8,72 +8,87 @@
                                user: others (item indices, ascending) and values
         items/part-*.parquet   index, id, count, bias, factors
 
-Indices count 0, 1, ... in the sorted order of the ids. `recsys.spark.session` reads it on one
-machine, without Spark.
+Indices count 0, 1, ... in the sorted order of the ids. `load_result` reads a result on one machine,
+without Spark.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+import os
+from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recsys.errors import ModelFileError
-from recsys.spark.reading import Place
+import msgspec
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from recsys.data.ids import Ids
+from recsys.data.ratings import Ratings
+from recsys.errors import DataError, ModelFileError
+from recsys.spark.files import Place
 from recsys.storage import MANIFEST, SPARK_FORMAT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from recsys.models.base import Model
+
 __all__ = [
-    "FORMAT_VERSION",
-    "MANIFEST",
     "MODELS",
     "SparkModel",
     "is_result",
+    "load_result",
+    "memory_needed",
     "model_class",
     "parse_manifest",
+    "read_result",
 ]
 
-FORMAT_VERSION = 1
+_VERSION = 1
 MODELS = {
     "als": "recsys.models.als:ALS",
-    "spark-implicit-als": "recsys.spark.fitting:ImplicitALS",
+    "spark-implicit-als": "recsys.spark.implicit_als:ImplicitALS",
 }
-"""What can be fitted on Spark: ratings, and implicit feedback."""
+"""Models that can be fitted on Spark: for ratings, and for implicit feedback."""
+
+_SHARE_OF_MEMORY = 0.5
+_BYTES_PER_RATING = 8  # index and value
+_BYTES_PER_ID = 100  # an id as a string, with room to sort it
 
 
-@dataclass(frozen=True, slots=True)
-class SparkModel:
-    """A model that was fitted on Spark, where it lies.
+class SparkModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A model fitted on Spark, as its model.json describes it.
 
     Attributes
     ----------
-    path : str
-    model : str
-        "als" or "spark-implicit-als".
+    model : {"als", "spark-implicit-als"}
     parameters : dict
         Of the model.
     fitted : dict
         The numbers that belong to no user or item: global_mean and rating_std.
     training : dict
-        Summary of the fit, as in `recsys.recommender.training_summary`.
+        Summary of the fit.
     files : dict of str to int
         Bytes of each file.
     package_version : str
     versions : dict
         Of the libraries.
+    path : str
+        Folder of the result.
     """
 
-    path: str
+    format: str = SPARK_FORMAT
+    format_version: int = _VERSION
+    package_version: str
     model: str
     parameters: dict[str, Any]
     fitted: dict[str, float]
     training: dict[str, Any]
+    versions: dict[str, str]
     files: dict[str, int]
-    package_version: str
-    versions: dict[str, Any]
+    path: str = ""
 
     @property
     def n_users(self) -> int:
@@ -87,17 +102,17 @@ class SparkModel:
 
     @property
     def factors(self) -> int:
-        """Length of the vectors."""
+        """Number of latent factors."""
         return int(self.parameters["factors"])
 
     @property
     def global_mean(self) -> float:
-        """The mean of the model; 0 for implicit feedback."""
+        """Mean of the model; 0 for implicit feedback."""
         return float(self.fitted["global_mean"])
 
     @property
     def implicit(self) -> bool:
-        """Whether it was fitted to implicit feedback."""
+        """Whether the model was fitted to implicit feedback."""
         return bool(self.training["implicit"])
 
     def users(self, spark: SparkSession) -> DataFrame:
@@ -110,7 +125,7 @@ class SparkModel:
 
     @classmethod
     def open(cls, spark: SparkSession, path: str) -> SparkModel:
-        """Read what is known of the model at `path`.
+        """Read the description of the model at `path`.
 
         Raises
         ------
@@ -127,28 +142,23 @@ class SparkModel:
 
     def to_json(self) -> str:
         """Return the contents of model.json."""
-        document = {
-            "format": SPARK_FORMAT,
-            "format_version": FORMAT_VERSION,
-            "package_version": self.package_version,
-            "model": self.model,
-            "parameters": self.parameters,
-            "fitted": self.fitted,
-            "training": self.training,
-            "versions": self.versions,
-            "files": self.files,
-        }
-        return json.dumps(document, indent=2) + "\n"
+        document = msgspec.to_builtins(self)
+        del document["path"]
+        return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
 
 
 def is_result(place: Place) -> bool:
-    """Whether the folder holds a result of the Spark engine."""
+    """Return whether a folder has a result of the Spark engine."""
     if not place.is_folder() or not place.child(MANIFEST).exists():
         return False
     try:
-        document = json.loads(place.child(MANIFEST).read_text())
-    except (ValueError, RecursionError):
+        return _has_format(place.child(MANIFEST).read_text())
+    except (msgspec.DecodeError, RecursionError):
         return False
+
+
+def _has_format(text: str) -> bool:
+    document = msgspec.json.decode(text)
     return isinstance(document, dict) and document.get("format") == SPARK_FORMAT
 
 
@@ -161,39 +171,131 @@ def parse_manifest(text: str, path: str) -> SparkModel:
         If it is not one of the Spark engine, too new, or an entry is missing or of a wrong type.
     """
     try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        raise ModelFileError(
-            f"The model {path} is damaged: {MANIFEST} is not valid JSON."
-        ) from None
-    if not isinstance(document, Mapping) or document.get("format") != SPARK_FORMAT:
-        raise ModelFileError(
-            f"{path} was not written by the Spark engine: its {MANIFEST} does not say "
-            f"format {SPARK_FORMAT!r}."
-        )
-    version = document.get("format_version")
-    if version != FORMAT_VERSION:
-        raise ModelFileError(
-            f"The model {path} has format version {version}, and this version of recsys reads "
-            f"{FORMAT_VERSION}; it was written by lowrank-recsys {document.get('package_version')}."
-        )
-    kinds: dict[str, type] = {"model": str, "package_version": str}
-    kinds |= dict.fromkeys(("parameters", "fitted", "training", "versions", "files"), dict)
-    for name, kind in kinds.items():
-        if not isinstance(document.get(name), kind):
+        if not _has_format(text):
             raise ModelFileError(
-                f"The model {path} is damaged: {name!r} in {MANIFEST} must be of type "
-                f"{kind.__name__}."
+                f"{path} was not written by the Spark engine: its {MANIFEST} does not have the "
+                f"format {SPARK_FORMAT!r}."
             )
-    for name, size in document["files"].items():
-        if type(size) is not int or name.startswith("/") or ".." in name.split("/"):
-            raise ModelFileError(f"The model {path} is damaged: {name!r} is none of its files.")
-    return SparkModel(path=str(path).rstrip("/"), **{name: document[name] for name in kinds})
+        found = msgspec.json.decode(text, type=SparkModel)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ModelFileError(f"The model {path} is damaged: {MANIFEST}: {error}.") from None
+    if found.format_version != _VERSION:
+        raise ModelFileError(
+            f"The model {path} has format version {found.format_version}, and this version of "
+            f"recsys reads {_VERSION}; it was written by lowrank-recsys {found.package_version}."
+        )
+    for name in found.files:
+        if name.startswith("/") or ".." in name.split("/"):
+            raise ModelFileError(f"The model {path} is damaged: the file {name!r} is outside it.")
+    return msgspec.structs.replace(found, path=str(path).rstrip("/"))
 
 
-def model_class(name: str) -> Any:
-    """Return the class of a model of the Spark engine, one of `MODELS`."""
-    from importlib import import_module
-
+def model_class(name: str) -> type[Model]:
+    """Return the class of one of the `MODELS`."""
     module, _, attribute = MODELS[name].partition(":")
-    return getattr(import_module(module), attribute)
+    found: type[Model] = getattr(import_module(module), attribute)
+    return found
+
+
+def read_result(path: str | Path) -> SparkModel:
+    """Read the model.json of a result on a local disk, and check that its files exist.
+
+    Raises
+    ------
+    ModelFileError
+        If it is damaged or too new.
+    """
+    directory = Path(path)
+    try:
+        text = (directory / MANIFEST).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        raise ModelFileError(f"The model {path} has no readable {MANIFEST}.") from None
+    result = parse_manifest(text, str(path))
+    for name, size in result.files.items():
+        file = directory / name
+        if not file.is_file():
+            raise ModelFileError(f"The model {path} is damaged: {name} is missing.")
+        if file.stat().st_size != size:
+            raise ModelFileError(
+                f"The model {path} is damaged: {name} has {file.stat().st_size:,} bytes instead "
+                f"of {size:,}."
+            )
+    return result
+
+
+def load_result(path: str | Path) -> tuple[Model, Ratings, dict[str, Any]]:
+    """Return the model, its training ratings and the summary of its fit.
+
+    Raises
+    ------
+    ModelFileError
+        If the result is damaged, or too large for the memory of this machine.
+    """
+    result = read_result(path)
+    try:
+        needed = memory_needed(result)
+        available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if needed > _SHARE_OF_MEMORY * available:
+            raise ModelFileError(
+                f"The model {path} needs about {needed / 1e9:.1f} GB of memory here, of "
+                f"{available / 1e9:.1f} GB; use it on the cluster (--engine spark)."
+            )
+        users, items = (_table(result, name) for name in ("users", "items"))
+        return _model(result, users, items), _ratings(result, users, items), result.training
+    except ModelFileError:
+        raise
+    except (
+        AttributeError,
+        KeyError,
+        TypeError,
+        ValueError,
+        pl.exceptions.PolarsError,
+        pl.exceptions.PanicException,
+    ) as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise ModelFileError(f"The model {path} is damaged: {reason}.") from None
+
+
+def memory_needed(result: SparkModel) -> int:
+    """Return about how many bytes a result takes on one machine."""
+    rows = result.n_users + result.n_items
+    vectors = rows * (4 * (result.factors + 1) + _BYTES_PER_ID)
+    return 2 * (vectors + _BYTES_PER_RATING * int(result.training["ratings"]))
+
+
+def _table(result: SparkModel, name: str) -> pl.DataFrame:
+    files = [Path(result.path) / each for each in result.files if each.startswith(f"{name}/")]
+    table = pl.concat([pl.read_parquet(file, glob=False) for file in files]).sort("index")
+    if not np.array_equal(table["index"].to_numpy(), np.arange(len(table))):
+        raise DataError(f"the {name} are not numbered 0 to {len(table) - 1}")
+    return table
+
+
+def _ratings(result: SparkModel, users: pl.DataFrame, items: pl.DataFrame) -> Ratings:
+    indptr = np.zeros(len(users) + 1, np.int64)
+    np.cumsum(users["others"].list.len().to_numpy(), out=indptr[1:])
+    return Ratings(
+        users=Ids(users["id"], "user"),
+        items=Ids(items["id"], "item"),
+        indptr=indptr,
+        indices=_flat(users["others"], np.int32),
+        values=_flat(users["values"], np.float32),
+        implicit=result.implicit,
+    )
+
+
+def _model(result: SparkModel, users: pl.DataFrame, items: pl.DataFrame) -> Model:
+    if result.model not in MODELS:
+        raise DataError(f"the Spark engine has no model {result.model!r}")
+    arrays: dict[str, Any] = {name: np.asarray(value) for name, value in result.fitted.items()}
+    for side, table in (("user", users), ("item", items)):
+        arrays[f"{side}_bias"] = table["bias"].cast(pl.Float32).to_numpy()
+        factors = _flat(table["factors"], np.float32)
+        arrays[f"{side}_factors"] = factors.reshape(len(table), result.factors)
+    return model_class(result.model)._from_arrays(result.parameters, arrays)
+
+
+def _flat(lists: pl.Series, dtype: type[np.generic]) -> NDArray[Any]:
+    """Return the values of all lists of a column, one after another."""
+    values = lists.filter(lists.list.len() > 0).explode()
+    return values.to_numpy().astype(dtype, copy=False)

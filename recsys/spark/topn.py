@@ -1,8 +1,8 @@
 """Top-N for all users on the cluster, from saved factors.
 
-Where the vectors of all items fit every worker's memory, they are sent there once and each batch of
-users is ranked by the kernel of `recsys.topn`. Where they don't, users and items are cut in blocks,
-each pair of blocks is ranked likewise, and the best of the best are merged. The result is the same.
+Where the vectors of all items fit every worker's memory, they are sent there once and each batch
+of users is ranked by the kernel of `recsys.topn`. Otherwise users and items are split into blocks,
+each pair of blocks is ranked in the same way, and the lists are merged. The result is the same.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lowrank.kernels import at_most
+from lowrank.spark.rows import cogroup_in_arrow, column, lists, map_in_arrow, matrix, table_of
 from recsys.errors import DataError, UnknownIdError
-from recsys.models.base import Floats
-from recsys.spark.arrow import cogroup_in_arrow, column, lists, map_in_arrow, matrix, table_of
-from recsys.spark.fitting import BROADCAST_LIMIT
-from recsys.spark.reading import Place, staged
+from recsys.models.base import FactorModel, Floats
+from recsys.spark.files import Place, staged
 from recsys.spark.results import SparkModel
-from recsys.spark.session import spark_session, watching
+from recsys.spark.session import BROADCAST_LIMIT, spark_session, watching
+from recsys.topn import csr_exclusion, top_n
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,7 +31,7 @@ __all__ = ["recommend", "top_items"]
 
 _LEAST_BLOCK = 1000  # items
 _USERS_PER_PART = 100_000
-_NAMED = 3  # unknown ids that a message names
+_NAMED = 3  # unknown ids in a message
 _WRITTEN = ["user", "item", "rank", "score"]
 _COLUMNS = ["user_index", "item_index", "user", "item", "rank", "score"]
 
@@ -41,7 +42,7 @@ def recommend(
     n: int = 10,
     *,
     exclude_seen: bool = True,
-    allow: Sequence[Any] | None = None,
+    items: Sequence[Any] | None = None,
     block: Sequence[Any] | None = None,
     master: str | None = None,
     conf: Mapping[str, str] | None = None,
@@ -56,33 +57,33 @@ def recommend(
     model : str
         Path of a model that `fit` wrote.
     out : str
-        Folder for the columns user, item, rank and score, as `Recommender.recommend` gives them; it
-        appears when it is complete.
+        Folder for Parquet files with the columns user, item, rank and score; it appears when it is
+        complete.
     n : int
-        The most items per user.
+        Largest number of items per user.
     exclude_seen : bool
         Leave out the items that the user has rated.
-    allow, block : sequence of item ids, optional
-        Recommend these only; never recommend these.
+    items, block : sequence of item ids, optional
+        Recommend only these items; never recommend these.
     master, conf
         As `recsys.spark.spark_session` takes them.
     overwrite : bool
-        Replace recommendations at `out`; anything else there is refused all the same.
+        Replace recommendations at `out`, but nothing else.
     broadcast_limit : int
         Bytes up to which the vectors of all items are sent to every Python worker.
     say : callable, optional
-        Called with a few words on what is being done.
+        Called with a few words on the progress.
 
     Raises
     ------
     DataError
         If n is below 1.
     UnknownIdError
-        If an item of `allow` or `block` is unknown.
+        If an item of `items` or `block` is unknown.
     EngineError
         If Spark is missing, cannot be reached or fails. Nothing is written then.
     ModelFileError
-        If there is no such model, or something is in the way at `out`.
+        If there is no such model, or `out` exists and is not replaced.
     """
 
     def replaceable(place: Place) -> bool:
@@ -98,7 +99,7 @@ def recommend(
             SparkModel.open(spark, model),
             n,
             exclude_seen=exclude_seen,
-            allow=allow,
+            items=items,
             block=block,
             broadcast_limit=broadcast_limit,
         )
@@ -115,7 +116,7 @@ def top_items(
     n: int,
     *,
     exclude_seen: bool = True,
-    allow: Sequence[Any] | None = None,
+    items: Sequence[Any] | None = None,
     block: Sequence[Any] | None = None,
     users: DataFrame | None = None,
     broadcast_limit: int = BROADCAST_LIMIT,
@@ -126,10 +127,10 @@ def top_items(
     ----------
     spark : SparkSession
     model : SparkModel
-    n, exclude_seen, allow, block, broadcast_limit
-        As in `recommend`.
+    n, exclude_seen, items, block, broadcast_limit
+        As for `recommend`.
     users : DataFrame, optional
-        Those rows of ``model.users`` that are asked for; all by default.
+        Some rows of ``model.users``; by default all.
 
     Returns
     -------
@@ -138,30 +139,36 @@ def top_items(
 
     Raises
     ------
-    DataError, UnknownIdError
-        As `recommend`.
+    DataError
+        If n is below 1.
     """
     from pyspark.sql import functions as sql
 
     if n < 1:
         raise DataError(f"n must be at least 1; got {n}.")
-    items = _marked(spark, model.items(spark), allow, block)
-    asked = model.users(spark) if users is None else users
+    candidates = _marked(spark, model.items(spark), items, block)
+    queries = model.users(spark) if users is None else users
     seen = sql.col("others") if exclude_seen else sql.array().cast("array<int>")
-    asked = asked.select("index", "id", "bias", "factors", seen.alias("others"))
-    types = (dict(asked.dtypes)["id"], dict(items.dtypes)["id"])
+    queries = queries.select("index", "id", "bias", "factors", seen.alias("others"))
+    types = (dict(queries.dtypes)["id"], dict(candidates.dtypes)["id"])
+    ranking = _Ranking(model.global_mean, n)
     width = 4 * (model.factors + 1)
     if model.n_items * width <= broadcast_limit:
-        shared = spark.sparkContext.broadcast(_Candidates.of(table_of(items.sort("index"))))
-        ranking = _Ranking(model.global_mean, n)
-        return map_in_arrow(asked, _ranking_batches(shared, ranking), _schema(*types))
+        whole = _Candidates.of(table_of(candidates.sort("index")))
+        shared: Any = spark.sparkContext.broadcast(whole)
+
+        def rank(batches: Iterator[Any]) -> Iterator[Any]:
+            for batch in batches:
+                yield from ranking.table(batch, shared.value).combine_chunks().to_batches()
+
+        return map_in_arrow(queries, rank, _schema(*types))
     size = max(_LEAST_BLOCK, broadcast_limit // width)
-    return _by_blocks(asked, items, _Ranking(model.global_mean, n), model, size, types)
+    return _by_blocks(queries, candidates, ranking, model, size, types)
 
 
 @dataclass(frozen=True, eq=False)
 class _Candidates:
-    """Items that may be recommended: some or all, in the order of their indices."""
+    """Consecutive items, and which of them may be recommended."""
 
     first: int
     factors: Floats
@@ -171,7 +178,7 @@ class _Candidates:
 
     @classmethod
     def of(cls, table: pa.Table) -> _Candidates:
-        """Take a table of consecutive items."""
+        """Return the candidates of a table of consecutive items."""
         allowed = column(table, "allowed").astype(bool)
         return cls(
             int(table.column("index")[0].as_py()),
@@ -184,18 +191,14 @@ class _Candidates:
 
 @dataclass(frozen=True)
 class _Ranking:
-    """How users are ranked: the mean of the model, and the length of the lists."""
+    """Mean of the model, and length of the lists."""
 
     mean: float
     n: int
 
     def table(self, users: Any, candidates: _Candidates) -> pa.Table:
-        """Rank a batch of users; `_COLUMNS` without the schema's types."""
+        """Rank the candidates for a batch of users, as a table with `_COLUMNS`."""
         import pyarrow as pa
-
-        from lowrank.kernels import at_most
-        from recsys.models.base import FactorModel
-        from recsys.topn import csr_exclusion, top_n
 
         indptr, seen = lists(users, "others")
         arrays = {
@@ -228,15 +231,6 @@ class _Ranking:
             pa.array(scores),
         ]
         return pa.Table.from_arrays(columns, _COLUMNS)
-
-
-def _ranking_batches(shared: Any, ranking: _Ranking) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    def rank(batches: Iterator[Any]) -> Iterator[Any]:
-        candidates: _Candidates = shared.value
-        for batch in batches:
-            yield from ranking.table(batch, candidates).combine_chunks().to_batches()
-
-    return rank
 
 
 def _by_blocks(
@@ -278,13 +272,13 @@ def _by_blocks(
 
 
 def _marked(
-    spark: SparkSession, items: DataFrame, allow: Sequence[Any] | None, block: Sequence[Any] | None
+    spark: SparkSession, items: DataFrame, only: Sequence[Any] | None, block: Sequence[Any] | None
 ) -> DataFrame:
     """Add to the items whether they may be recommended."""
     from pyspark.sql import functions as sql
 
     marked = items.select("index", "id", "bias", "factors", sql.lit(True).alias("allowed"))
-    for listed, wanted in ((allow, True), (block, False)):
+    for listed, wanted in ((only, True), (block, False)):
         if listed is None:
             continue
         names = sorted({str(each) for each in listed})
@@ -310,7 +304,7 @@ def _schema(user: str, item: str) -> str:
 
 
 def _is_recommendations(spark: SparkSession, place: Place) -> bool:
-    """Whether a folder holds what `recommend` wrote, or nothing, so that it may be replaced."""
+    """Return whether a folder has recommendations, or nothing, so that it may be replaced."""
     if not place.is_folder():
         return False
     names = [name for name in place.names() if not name.startswith(("_SUCCESS", "."))]

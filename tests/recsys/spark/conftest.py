@@ -41,7 +41,7 @@ def case(spark, tmp_path_factory):
     files = [folder / "train.parquet", folder / "test.csv"]
     split.train.to_frame().write_parquet(files[0])
     split.test.to_frame().write_csv(files[1])
-    fit(str(files[0]), str(folder / "model"), factors=FACTORS)
+    fit(str(files[0]), str(folder / "model"), factors=FACTORS, iterations=6)
     # What Spark knows are the users and items of the training part alone.
     train = read_ratings(files[0])
     return Case(folder / "model", *files, train, split.test)
@@ -63,7 +63,7 @@ def toy_fit(spark, toy, tmp_path_factory):
     path, steps = tmp_path_factory.mktemp("toy") / "model", []
     schema = "user string, item smallint, rating double"
     frame = spark.createDataFrame(toy.to_dicts(), schema)
-    asked = {"factors": 3, "iterations": 4, "holdout": 0.2, "random_state": 5}
+    asked = {"factors": 3, "iterations": 4, "test_fraction": 0.2, "random_state": 5}
     fit(frame, str(path), **asked, broadcast_limit=0, on_step=steps.append)
     return ToyFit(path, asked, steps)
 

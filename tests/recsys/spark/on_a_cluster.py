@@ -40,7 +40,7 @@ def kill_executor(batches):
 
 def main(master: str, ratings: str, folder: str, victim: int, parameters: dict, java: str) -> None:
     from lowrank.spark.rows import map_in_arrow
-    from recsys.spark.reading import staged
+    from recsys.spark.files import staged
 
     killed = []
     watching._SECONDS = 0.2  # the sweeps of so little data are quick

@@ -66,8 +66,8 @@ def test_it_is_an_ordinary_model(case, tmp_path):
 
 
 def test_blocks_give_what_whole_vectors_give_and_what_als_folds_in(spark, toy, tmp_path):
+    from recsys.spark.files import Place
     from recsys.spark.fitting import SOLVED, Solver, dense_vectors, half_sweep
-    from recsys.spark.reading import Place
 
     ratings = Ratings.from_frame(toy)
     model = make_model("als", factors=3).fit(ratings)
@@ -100,7 +100,7 @@ def test_the_held_out_ratings_are_not_learnt_and_their_error_is_told(toy, toy_fi
         whole.users.index(held["user"]), whole.items.index(held["item"])
     )
     rmse = float(np.sqrt(np.mean((predicted - held["rating"].to_numpy()) ** 2)))
-    assert [(step.step, step.total) for step in steps] == [(3, 4), (4, 4)]
+    assert [(step.step, step.total) for step in steps] == [(1, 4), (2, 4), (3, 4), (4, 4)]
     assert steps[-1].validation_rmse == pytest.approx(rmse, abs=1e-5)
     assert opened.training["validation_rmse"] == pytest.approx(rmse, abs=1e-5)
 
@@ -129,7 +129,7 @@ def test_implicit_feedback_is_fitted_as_it_is_folded_in(spark, toy, tmp_path):
         ({"factors": 0}, "factors must be at least 1; got 0"),
         ({"linked": True}, "The als model is not linked on Spark"),
         ({"nonsense": 1}, "The als model has no parameter 'nonsense'; it has factors, "),
-        ({"holdout": 1.5}, "holdout must be between 0 and 1; got 1.5"),
+        ({"test_fraction": 1.5}, "test_fraction must be between 0 and 1; got 1.5"),
         ({"columns": Request(implicit=True), "model": "als"}, "needs ratings with values, but"),
         ({"duplicates": "any"}, "duplicates must be 'last', .*; got 'any'"),
     ],
@@ -147,7 +147,7 @@ def test_a_fit_that_breaks_down_is_refused(spark):
 
     solved = spark.createDataFrame([(0, 3, float("nan"))], "index int, count int, bias float")
     parameters = make_model("als", regularization=1e-9).get_params()
-    job = SimpleNamespace(parameters=parameters, summary=SimpleNamespace(ratings=3))
+    job = SimpleNamespace(parameters=parameters, n_ratings=3)
     with pytest.raises(DataError, match="single precision with regularization 1e-09 and count_pow"):
         _mean_residual(job, solved)
 
@@ -156,8 +156,8 @@ def test_all_ratings_held_out(spark, tmp_path):
     from recsys.spark import fit
 
     one = spark.createDataFrame([(1, 2, 3.0)], "user int, item int, rating double")
-    with pytest.raises(DataError, match="No rating is left to fit to: all were held out; lower"):
-        fit(one, str(tmp_path / "model"), holdout=0.999999)
+    with pytest.raises(DataError, match="No rating is left to fit to: all are held out; lower"):
+        fit(one, str(tmp_path / "model"), test_fraction=0.999999)
 
 
 @pytest.mark.parametrize(
@@ -170,14 +170,14 @@ def test_all_ratings_held_out(spark, tmp_path):
     ],
 )
 def test_parameters_of_implicit_als(parameters, message):
-    from recsys.spark.fitting import ImplicitALS
+    from recsys.spark.implicit_als import ImplicitALS
 
     with pytest.raises(DataError, match=message):
         ImplicitALS(**parameters)
 
 
 def test_items_are_folded_into_implicit_als_as_users_are():
-    from recsys.spark.fitting import ImplicitALS
+    from recsys.spark.implicit_als import ImplicitALS
 
     rng = np.random.default_rng(0)
     sides = [
@@ -205,9 +205,9 @@ def test_what_is_in_the_way_stays(spark, case, tmp_path):
     (tmp_path / "mine").mkdir()
     with pytest.raises(ModelFileError, match="mine exists and was not written by the Spark engine"):
         fit(str(case.train_file), str(tmp_path / "mine"), overwrite=True)
-    with pytest.raises(ModelFileError, match="There is a result of the Spark engine in "):
+    with pytest.raises(ModelFileError, match="is a result of the Spark engine already"):
         fit(str(case.train_file), str(case.path))
-    with pytest.raises(ModelFileError, match="there is no folder to put it in"):
+    with pytest.raises(ModelFileError, match="its parent folder does not exist"):
         fit(str(case.train_file), str(tmp_path / "no" / "model"))
 
 
@@ -239,10 +239,10 @@ def test_a_part_of_another_size_is_noticed(copied):
     ("changes", "message"),
     [
         ({"format_version": 9, "package_version": "8.1"}, "written by lowrank-recsys 8.1"),
-        ({"parameters": 3}, "'parameters' in model.json must be of type dict"),
-        ({"model": "magic"}, "there is no model 'magic' of the Spark engine"),
-        ({"files": {"../../x": 1}}, "is damaged: '../../x' is none of its files"),
-        ({"files": {"x": "long"}}, "is damaged: 'x' is none of its files"),
+        ({"parameters": 3}, "model.json: Expected `object`, got `int`"),
+        ({"model": "magic"}, "the Spark engine has no model 'magic'"),
+        ({"files": {"../../x": 1}}, "the file '../../x' is outside it"),
+        ({"files": {"x": "long"}}, "Expected `int`, got `str`"),
         ({"files": {}}, "is damaged: cannot concat empty list"),
         ({"training": {}}, "is damaged: "),
     ],
@@ -268,14 +268,14 @@ def test_items_that_are_not_numbered_from_zero(copied):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "has no model.json that can be read"),
-        ("{", "is damaged: model.json is not valid JSON"),
-        ("[" * 100_000, "is damaged: model.json is not valid JSON"),
-        ("[]", "was not written by the Spark engine: its model.json does not say format"),
+        (None, "has no readable model.json"),
+        ("{", "is damaged: model.json: "),
+        ("[" * 100_000, "is damaged: model.json: "),
+        ("[]", "was not written by the Spark engine: its model.json does not have the format"),
     ],
 )
 def test_what_is_no_manifest(tmp_path, content, message):
-    from recsys.spark.session import read_result
+    from recsys.spark.results import read_result
 
     if content is not None:
         (tmp_path / "model.json").write_text(content)

@@ -1,6 +1,5 @@
 """Tables of ratings on Spark: columns, types, ids to indices, repeated pairs."""
 
-import numpy as np
 import pytest
 
 from recsys.errors import DataError
@@ -17,15 +16,15 @@ def table(spark, rows, schema):
     ("row", "schema", "message"),
     [
         ((1, 2, "x"), "user int, item int, rating string", r"'rating' must hold numbers; it is of "
-         r"type string \('x' is none\)"),
+         r"type string \('x' is not one\)"),
         ((1, 2, True), "user int, item int, rating boolean", "is of type boolean"),
         ((1.5, 2, 3.0), "user double, item int, rating double", "holds fractions such as 1.5"),
         (([1], 2, 3.0), "user array<int>, item int, rating double", "user column 'user' is of type "
          "array<int>; ids are numbers, text or dates"),
-        ((None, 2, 3.0), "user int, item int, rating double", "1 of 1 rows have no user in the "
-         "column 'user' that is an id"),
-        ((1, 2, float("nan")), "user int, item int, rating double", "have no rating in the column "
-         "'rating' that is a finite number"),
+        ((None, 2, 3.0), "user int, item int, rating double", "The column 'user' must have an id "
+         "in each row; 1 of 1 rows do not"),
+        ((1, 2, float("nan")), "user int, item int, rating double", "column 'rating' must have a "
+         "finite number in each row"),
         ((1, 2, 3.0, True), "user int, item int, rating double, time boolean", "time column 'time' "
          "must hold numbers or times; it is of type boolean"),
         ((1, 2), "user int, thing int", "the table has no item column; its columns are"),
@@ -71,11 +70,11 @@ def test_no_rows(spark, tmp_path):
 
 def test_more_ids_than_an_index_has_room_for(spark, tmp_path, monkeypatch):
     from recsys.spark import reading as indexing
-    from recsys.spark.reading import Place
+    from recsys.spark.files import Place
 
     monkeypatch.setattr(indexing, "MOST_IDS", 2)
     ids = spark.createDataFrame([(1,), (2,), (3,)], "id bigint")
-    with pytest.raises(DataError, match="up to 2 users and as many items; got 3 of one"):
+    with pytest.raises(DataError, match="at most 2 users and as many items; got 3"):
         indexing.number(spark, ids, Place(spark, str(tmp_path / "ids")))
 
 
@@ -107,7 +106,8 @@ def test_a_movielens_directory_and_a_tab_separated_file(spark, tmp_path):
     ],
 )
 def test_ids_are_numbered_in_sorted_order(spark, tmp_path, values, schema):
-    from recsys.spark.reading import Place, number
+    from recsys.spark.files import Place
+    from recsys.spark.reading import number
 
     frame = spark.createDataFrame([(value,) for value in values], schema).repartition(3)
     numbered, count = number(spark, frame, Place(spark, str(tmp_path / "ids")))
@@ -120,11 +120,12 @@ REPEATED = [(1, 1, 2.0, 10), (1, 1, 4.0, 30), (1, 1, 3.0, 20), (1, 2, 5.0, 5)]
 
 
 def test_repeated_pairs_are_merged(spark, tmp_path):
-    from recsys.spark.reading import Place, _merging, encode
+    from recsys.spark.files import Place
+    from recsys.spark.reading import _merging, encode
 
     found = table(spark, REPEATED, "user int, item int, rating double, time int")
     scratch = Place(spark, str(tmp_path))
-    coded = encode(spark, found, scratch, duplicates="last", holdout=0, seed=0)
+    coded = encode(spark, found, scratch, duplicates="last", test_fraction=0, random_state=0)
     rows = coded.pairs.orderBy("item").collect()
     assert [tuple(row) for row in rows] == [(0, 0, 4.0, False), (0, 1, 5.0, False)]
     grouped = found.frame.groupBy("user", "item")
@@ -140,31 +141,26 @@ def test_repeated_pairs_are_merged(spark, tmp_path):
     [
         ("last", "1 pairs of user and item have several ratings, and rows on a cluster have no "
          "order that says which is the last; name a column of times"),
-        ("error", "1 pairs of user and item are there more than once"),
+        ("error", "1 pairs of user and item are repeated"),
     ],
 )  # fmt: skip
 def test_repeated_pairs_that_nothing_decides_are_refused(spark, tmp_path, policy, message):
-    from recsys.spark.reading import Place, encode
+    from recsys.spark.files import Place
+    from recsys.spark.reading import encode
 
     found = table(spark, [row[:3] for row in REPEATED], "user int, item int, rating double")
     with pytest.raises(DataError, match=message):
-        encode(spark, found, Place(spark, str(tmp_path)), duplicates=policy, holdout=0, seed=0)
+        encode(
+            spark,
+            found,
+            Place(spark, str(tmp_path)),
+            duplicates=policy,
+            test_fraction=0,
+            random_state=0,
+        )
 
 
-def test_the_penalty_of_mllib_is_ours_where_both_grow_with_the_count():
-    from recsys.spark.fitting import blocks_for, mllib_penalty
+def test_the_blocks_of_mllib_depend_on_the_number_of_ratings_alone():
+    from recsys.spark.fitting import blocks_for
 
-    assert mllib_penalty(0.1, 2.0, 1.0, 1.0) == pytest.approx(0.2)
-    assert mllib_penalty(1.0, 1.0, 0.04, 0.25) == pytest.approx(0.1)
     assert [blocks_for(n) for n in (1, 10**7, 10**12)] == [4, 5, 2000]
-
-
-def test_left_over_of_biases_is_what_numpy_says():
-    from recsys.models.base import Histories
-    from recsys.spark.fitting import Biases
-
-    rows = Histories(
-        np.array([0, 2, 2, 3]), np.array([0, 1, 1], np.int32), np.array([5, 3, 1], np.float32)
-    )
-    left = Biases(3.0, np.array([0.5, -0.5])).left_over(rows)
-    np.testing.assert_allclose(left, [1.5 - 2 / 7, 0.5 - 2 / 7, -1.5 + 1.5 / 6])

@@ -36,10 +36,10 @@ def test_pyspark_is_missing(monkeypatch):
 def test_java_is_missing(no_session, monkeypatch, tmp_path):
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(EngineError, match="needs Java 17 or newer, and there is none"):
+    with pytest.raises(EngineError, match="needs Java 17 or newer, but there is no java"):
         opened("local[1]")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(EngineError, match=r"JAVA_HOME is .*, without a Java"):
+    with pytest.raises(EngineError, match=r"JAVA_HOME, .*, has no bin/java"):
         opened("local[1]")
 
 
@@ -113,7 +113,7 @@ def test_java_is_gone():
 
 
 def test_object_stores_have_no_folder_to_ask_for(spark, tmp_path, monkeypatch):
-    from recsys.spark import reading as files
+    from recsys.spark import files
 
     place = files.Place(spark, str(tmp_path / "no" / "model"))
     assert not place.parent_exists
@@ -122,7 +122,7 @@ def test_object_stores_have_no_folder_to_ask_for(spark, tmp_path, monkeypatch):
 
 
 def test_what_was_there_is_put_back_where_the_new_cannot_take_its_place(spark, tmp_path):
-    from recsys.spark.reading import Place, _put_in_place
+    from recsys.spark.files import Place, put_in_place
 
     class Stuck(Place):
         def move_to(self, other):
@@ -136,7 +136,7 @@ def test_what_was_there_is_put_back_where_the_new_cannot_take_its_place(spark, t
         (Stuck, "new"), (Place, "target"), (Place, "aside")
     ))  # fmt: skip
     with pytest.raises(ModelFileError, match=r"new cannot be renamed to .*target\."):
-        _put_in_place(new, target, aside)
+        put_in_place(new, target, aside)
     assert (tmp_path / "target" / "part").read_text() == "target"
     assert not (tmp_path / "aside").exists()
 
@@ -146,7 +146,7 @@ def test_what_was_there_is_put_back_where_the_new_cannot_take_its_place(spark, t
     [("{", False), ("[]", False), (json.dumps({"format": SPARK_FORMAT}), True)],
 )
 def test_results_are_known_by_their_manifest(spark, tmp_path, content, expected):
-    from recsys.spark.reading import Place
+    from recsys.spark.files import Place
     from recsys.spark.results import is_result
 
     (tmp_path / "model.json").write_text(content)
@@ -154,7 +154,7 @@ def test_results_are_known_by_their_manifest(spark, tmp_path, content, expected)
 
 
 def test_a_failed_job_leaves_nothing_half_written(spark, tmp_path):
-    from recsys.spark.reading import staged
+    from recsys.spark.files import staged
 
     def fail():
         with staged(spark, str(tmp_path / "out"), lambda place: True, overwrite=False) as folder:

@@ -29,7 +29,7 @@ def test_it_recommends_as_one_machine_does(spark, case, tmp_path, limit):
         str(case.path),
         str(tmp_path / "top"),
         5,
-        allow=allow,
+        items=allow,
         block=[str(item) for item in block],
         broadcast_limit=limit,
     )
@@ -56,7 +56,7 @@ def test_seen_items_are_kept_where_asked_for_and_a_folder_is_replaced(spark, cas
     (top / "notes.txt").unlink()
     nothing = pl.DataFrame({"user": [1], "item": [1], "rank": [1], "score": [1.0]})
     nothing.write_parquet(top / "part-0.parquet")
-    with pytest.raises(ModelFileError, match="choose another path or ask to overwrite it"):
+    with pytest.raises(ModelFileError, match="choose another path or overwrite it"):
         recommend(str(case.path), str(top), 2)
     recommend(str(case.path), str(top), 2, exclude_seen=False, overwrite=True)
     here = Recommender.load(case.path).recommend(n=2, exclude_seen=False)
@@ -68,7 +68,7 @@ def test_unknown_items_and_models_are_said(spark, case, tmp_path):
     from recsys.spark import recommend
 
     with pytest.raises(UnknownIdError, match=r"The model has no item 'zz1', 'zz2', 'zz3', \.\.\."):
-        recommend(str(case.path), str(tmp_path / "top"), allow=["zz1", "zz2", "zz3", "zz4"])
+        recommend(str(case.path), str(tmp_path / "top"), items=["zz1", "zz2", "zz3", "zz4"])
     with pytest.raises(DataError, match="n must be at least 1; got 0"):
         recommend(str(case.path), str(tmp_path / "top"), 0)
     with pytest.raises(ModelFileError, match="There is no model of the Spark engine in "):
@@ -119,7 +119,9 @@ def ranking_by_hand(opened, test, relevant_from):
 def test_training_ratings_are_no_test(spark, case):
     from recsys.spark import evaluate
 
-    with pytest.raises(DataError, match="of the test ratings are training ratings of the model"):
+    with pytest.raises(
+        DataError, match="of the test ratings are also training ratings of the model"
+    ):
         evaluate(str(case.path), str(case.train_file))
 
 

@@ -1,0 +1,183 @@
+"""Files and folders on any file system of Spark, and outputs that appear when they are complete."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from recsys.errors import ModelFileError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Place", "staged", "written"]
+
+_WITH_FOLDERS = ("file", "hdfs", "viewfs")  # object stores have no folders that must exist
+
+
+class Place:
+    """A file or folder by its path or URI.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    path : str
+        Without a scheme, a path of the cluster's default file system.
+    """
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self._spark = spark
+        jvm: Any = spark._jvm
+        given = jvm.org.apache.hadoop.fs.Path(str(path))
+        self._files = given.getFileSystem(spark._jsc.hadoopConfiguration())
+        self._path = self._files.makeQualified(given)
+
+    @property
+    def uri(self) -> str:
+        """Full URI, which Spark reads and writes."""
+        return str(self._path.toString())
+
+    @property
+    def name(self) -> str:
+        """Last component of the path."""
+        return str(self._path.getName())
+
+    def child(self, name: str) -> Place:
+        """Return the place `name` in this folder."""
+        return Place(self._spark, f"{self.uri}/{name}")
+
+    def sibling(self, name: str) -> Place:
+        """Return the place `name` in the same folder as this one."""
+        return Place(self._spark, f"{self._path.getParent().toString()}/{name}")
+
+    def has_parent(self) -> bool:
+        """Return whether there is a folder to write in."""
+        if self.uri.partition(":")[0] not in _WITH_FOLDERS:
+            return True
+        return bool(self._files.exists(self._path.getParent()))
+
+    def exists(self) -> bool:
+        """Return whether there is a file or folder."""
+        return bool(self._files.exists(self._path))
+
+    def is_folder(self) -> bool:
+        """Return whether there is a folder."""
+        return self.exists() and bool(self._files.getFileStatus(self._path).isDirectory())
+
+    def names(self) -> list[str]:
+        """Return the sorted names of the entries of the folder."""
+        return sorted(str(each.getPath().getName()) for each in self._files.listStatus(self._path))
+
+    def sizes(self) -> dict[str, int]:
+        """Return the bytes of all files below that are not hidden, by path within the folder."""
+        found, root = {}, len(self.uri) + 1
+        each = self._files.listFiles(self._path, True)
+        while each.hasNext():
+            status = each.next()
+            name = str(status.getPath().toString())[root:]
+            if not any(component.startswith((".", "_")) for component in name.split("/")):
+                found[name] = int(status.getLen())
+        return dict(sorted(found.items()))
+
+    def read_text(self) -> str:
+        """Return the contents of a text file."""
+        stream = self._files.open(self._path)
+        try:
+            return bytes(stream.readAllBytes()).decode()
+        finally:
+            stream.close()
+
+    def write_text(self, text: str) -> None:
+        """Write a new text file."""
+        stream = self._files.create(self._path, False)
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()
+
+    def make_folder(self) -> None:
+        """Make the folder and its parents."""
+        self._files.mkdirs(self._path)
+
+    def move_to(self, other: Place) -> None:
+        """Rename to `other`, which must not exist.
+
+        Raises
+        ------
+        ModelFileError
+            If the file system cannot rename it.
+        """
+        if not self._files.rename(self._path, other._path):
+            raise ModelFileError(f"{self.uri} cannot be renamed to {other.uri}.")
+
+    def delete(self) -> None:
+        """Remove the file or folder if it exists."""
+        self._files.delete(self._path, True)
+
+
+def written(frame: DataFrame, place: Place) -> DataFrame:
+    """Write a table as Parquet and return it as read from there, with the schema that it has."""
+    frame.write.parquet(place.uri)
+    return frame.sparkSession.read.schema(frame.schema).parquet(place.uri)
+
+
+@contextmanager
+def staged(
+    spark: SparkSession, out: str, replaceable: Callable[[Place], bool], *, overwrite: bool
+) -> Iterator[Place]:
+    """Yield a new hidden folder that is renamed to `out`, or deleted after an exception.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    out : str
+        Path or URI.
+    replaceable : callable
+        Whether an existing folder at `out` is of a kind that may be replaced.
+    overwrite : bool
+        Replace it.
+
+    Raises
+    ------
+    ModelFileError
+        If `out` exists and is not replaced, or there is no folder to write in.
+    """
+    target = Place(spark, out)
+    if not target.exists():
+        if not target.has_parent():
+            raise ModelFileError(f"Cannot write {out}: its parent folder does not exist.")
+    elif not replaceable(target):
+        raise ModelFileError(
+            f"{out} exists and was not written by the Spark engine, so it is not replaced; "
+            "choose another path."
+        )
+    elif not overwrite:
+        raise ModelFileError(
+            f"{out} is a result of the Spark engine already; choose another path or overwrite it."
+        )
+    mark = os.urandom(4).hex()
+    folder = target.sibling(f".{target.name}.{mark}.tmp")
+    try:
+        folder.make_folder()
+        yield folder
+        put_in_place(folder, target, target.sibling(f".{target.name}.{mark}.old"))
+    except BaseException:
+        with suppress(Exception):  # Spark may be gone; the first failure is the one to report
+            folder.delete()
+        raise
+
+
+def put_in_place(new: Place, target: Place, old: Place) -> None:
+    """Rename `new` to `target`; an existing target is renamed to `old` first, back on failure."""
+    if not target.exists():
+        new.move_to(target)
+        return
+    target.move_to(old)
+    try:
+        new.move_to(target)
+    except BaseException:
+        old.move_to(target)
+        raise
+    old.delete()
