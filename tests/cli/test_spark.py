@@ -39,7 +39,7 @@ def test_fit_says_what_it_did(fitted):
     out, result = fitted
     assert result.stdout == ""
     lines = result.stderr.splitlines()
-    assert lines[0].startswith("sweep 3/3, held-out RMSE ")
+    assert lines[0].startswith("sweep 1/3, held-out RMSE ")
     assert lines[-1].startswith("fitted als to 40 users x 30 items, ")
     assert lines[-1].endswith(f"saved in {out}")
 

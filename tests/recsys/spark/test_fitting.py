@@ -134,7 +134,7 @@ def test_implicit_feedback_is_fitted_as_it_is_folded_in(spark, toy, tmp_path):
         ({"duplicates": "any"}, "duplicates must be 'last', .*; got 'any'"),
     ],
 )
-def test_what_cannot_be_is_refused_and_leaves_nothing(spark, case, tmp_path, options, message):
+def test_what_cannot_be_is_rejected_and_leaves_nothing(spark, case, tmp_path, options, message):
     from recsys.spark import fit
 
     with pytest.raises(DataError, match=message):
@@ -142,7 +142,7 @@ def test_what_cannot_be_is_refused_and_leaves_nothing(spark, case, tmp_path, opt
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_fit_that_breaks_down_is_refused(spark):
+def test_a_fit_that_breaks_down_is_rejected(spark):
     from recsys.spark.fitting import _mean_residual
 
     solved = spark.createDataFrame([(0, 3, float("nan"))], "index int, count int, bias float")

@@ -30,7 +30,7 @@ def table(spark, rows, schema):
         ((1, 2), "user int, thing int", "the table has no item column; its columns are"),
     ],
 )  # fmt: skip
-def test_columns_that_cannot_serve_are_refused(spark, row, schema, message):
+def test_columns_that_cannot_serve_are_rejected(spark, row, schema, message):
     with pytest.raises(DataError, match=message):
         table(spark, [row], schema)
 
@@ -140,11 +140,11 @@ def test_repeated_pairs_are_merged(spark, tmp_path):
     ("policy", "message"),
     [
         ("last", "1 pairs of user and item have several ratings, and rows on a cluster have no "
-         "order that says which is the last; name a column of times"),
+         "order, so none is the last; name a column of timestamps"),
         ("error", "1 pairs of user and item are repeated"),
     ],
 )  # fmt: skip
-def test_repeated_pairs_that_nothing_decides_are_refused(spark, tmp_path, policy, message):
+def test_repeated_pairs_that_nothing_decides_are_rejected(spark, tmp_path, policy, message):
     from recsys.spark.files import Place
     from recsys.spark.reading import encode
 

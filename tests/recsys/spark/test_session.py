@@ -92,7 +92,7 @@ def test_errors_of_others_pass_unchanged():
         ),
         ("java.lang.OutOfMemoryError: Java heap space", "Spark ran out of memory; give it more"),
         ("ModuleNotFoundError: No module named 'recsys'", "executors have no package lowrank"),
-        ("Job 3 cancelled because SparkContext was shut down", "cluster is gone or gave the appl"),
+        ("Job 3 cancelled because SparkContext was shut down", "cluster is gone or has stopped the appl"),
         ("[JAVA_GATEWAY_EXITED] Java gateway process exited", "Java could not start Spark"),
         (
             "boom\nCaused by: java.io.IOException: No space left",
@@ -116,9 +116,9 @@ def test_object_stores_have_no_folder_to_ask_for(spark, tmp_path, monkeypatch):
     from recsys.spark import files
 
     place = files.Place(spark, str(tmp_path / "no" / "model"))
-    assert not place.parent_exists
+    assert not place.has_parent()
     monkeypatch.setattr(files, "_WITH_FOLDERS", ("hdfs",))
-    assert place.parent_exists
+    assert place.has_parent()
 
 
 def test_what_was_there_is_put_back_where_the_new_cannot_take_its_place(spark, tmp_path):
