@@ -92,7 +92,10 @@ def test_errors_of_others_pass_unchanged():
         ),
         ("java.lang.OutOfMemoryError: Java heap space", "Spark ran out of memory; give it more"),
         ("ModuleNotFoundError: No module named 'recsys'", "executors have no package lowrank"),
-        ("Job 3 cancelled because SparkContext was shut down", "cluster is gone or has stopped the appl"),
+        (
+            "Job 3 cancelled because SparkContext was shut down",
+            "cluster is gone or has stopped the appl",
+        ),
         ("[JAVA_GATEWAY_EXITED] Java gateway process exited", "Java could not start Spark"),
         (
             "boom\nCaused by: java.io.IOException: No space left",
