@@ -42,8 +42,20 @@ _STALE = 1e-6  # share of its last exact value below which a downdated number is
 _TIE = 1e-9  # scores this close, relative to the best, count as equal: rounding must not decide
 
 
+class _WithRatio:
+    error: float
+    optimum: float
+
+    @property
+    def ratio(self) -> float:
+        """Error relative to the optimum, 1 or more; 1 if both are 0, inf if only the optimum is."""
+        if self.optimum == 0:
+            return 1.0 if self.error == 0 else math.inf
+        return self.error / self.optimum
+
+
 @dataclass(frozen=True, eq=False)
-class ColumnSubset:
+class ColumnSubset(_WithRatio):
     """Columns C of a matrix A, and how well they span it.
 
     Attributes
@@ -60,14 +72,9 @@ class ColumnSubset:
     error: float
     optimum: float
 
-    @property
-    def ratio(self) -> float:
-        """Error relative to the optimum, 1 or more; 1 if both are 0, inf if only the optimum is."""
-        return _ratio(self.error, self.optimum)
-
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CUR:
+class CUR(_WithRatio):
     """The approximation C U R of a matrix A by k of its columns and k of its rows.
 
     Attributes
@@ -99,11 +106,6 @@ class CUR:
         return (
             f"CUR(k={len(self.U)}, shape={shape}, error={self.error:.6g}, ratio={self.ratio:.4g})"
         )
-
-    @property
-    def ratio(self) -> float:
-        """Error relative to the optimum, 1 or more; 1 if both are 0, inf if only the optimum is."""
-        return _ratio(self.error, self.optimum)
 
     def lowrank(self) -> LowRank:
         """Return the product in factored form: ``C @ U`` and the rows, as dense factors."""
@@ -182,8 +184,7 @@ def select_columns(
     Returns
     -------
     ColumnSubset
-        Frozen: columns, error, optimum, ratio. Errors are accumulated in float64, and 0 where they
-        are within rounding (sparse A: 3e-8 of ||A||_F).
+        Its errors are accumulated in float64, and 0 within rounding (sparse A: 3e-8 of ||A||_F).
 
     Raises
     ------
@@ -237,8 +238,6 @@ def cur(A: MatrixLike, k: int, *, method: str = "qr", random_state: RandomStateL
     Returns
     -------
     CUR
-        Frozen: columns, rows, C, U, R, error, optimum, ratio; `CUR.lowrank` is the product in
-        factored form.
 
     Raises
     ------
@@ -362,12 +361,6 @@ def _span(block: Float64Array) -> tuple[Float64Array, Float64Array]:
     return Q[:, :rank], (Vt[:rank].T / s[:rank]) / norms[:, None]
 
 
-def _ratio(error: float, optimum: float) -> float:
-    if optimum == 0:
-        return 1.0 if error == 0 else math.inf
-    return error / optimum
-
-
 class _Columns:
     """The columns of a dense array or a canonical CSR array of shape (n, m), in float64.
 
@@ -391,11 +384,15 @@ class _Columns:
 
     def product(self, X: Float64Array) -> Float64Array:
         """Return A X."""
-        return np.asarray(_matmat(self._rows, X) if self.is_sparse else self._matrix @ X)
+        if self.is_sparse:
+            return np.asarray(kernels.csr_matmat(*self._rows, np.ascontiguousarray(X)))
+        return np.asarray(self._matrix @ X)
 
     def transposed_product(self, Y: Float64Array) -> Float64Array:
         """Return A' Y."""
-        return np.asarray(_matmat(self._transposed, Y) if self.is_sparse else self._matrix.T @ Y)
+        if self.is_sparse:
+            return np.asarray(kernels.csr_matmat(*self._transposed, np.ascontiguousarray(Y)))
+        return np.asarray(self._matrix.T @ Y)
 
     def squares(self) -> Float64Array:
         """Return the sum of squares of each column."""
@@ -453,10 +450,6 @@ class _Columns:
             block = self._matrix[start : start + step].toarray()
             factor = np.asarray(np.linalg.qr(np.vstack([factor, block]), mode="r"))
         return factor
-
-
-def _matmat(arrays: kernels.CsrArrays, X: Float64Array) -> FloatArray:
-    return kernels.csr_matmat(*arrays, np.ascontiguousarray(X))
 
 
 def _forward(columns: _Columns, k: int, *, by_error: bool) -> Indices:
