@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeAlias, overload
+from typing import Any, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -21,7 +21,7 @@ from recsys.readers import as_ratings
 
 __all__ = [
     "Folds",
-    "Mask",
+    "RatingsLike",
     "Split",
     "default_split",
     "fingerprint",
@@ -31,24 +31,30 @@ __all__ = [
     "k_fold",
     "leave_last_split",
     "pair_keys",
-    "parted",
     "per_user_split",
     "random_split",
-    "refuse_future",
-    "refuse_known_users",
-    "refuse_overlap",
     "restricted",
     "split_from_pair",
     "time_split",
-    "times_of",
 ]
 
 NOTHING_KNOWN = (
     "No test rating has both a user and an item of the training ratings, so nothing can be "
-    "measured; hold out other ratings, such as a random part."
+    "measured; hold out other ratings, such as random ones."
 )
 
 FRACTION = 0.1
+FOLDS = 5
+
+_DESCRIPTIONS = {
+    "random": "{test_fraction:.0%} of the ratings, at random (seed {random_state})",
+    "per-user": "{test_fraction:.0%} of each user's ratings, at random (seed {random_state})",
+    "leave-last": "the last {k} of each user's ratings",
+    "time": "the ratings since {moment}",
+    "k-fold": "fold {fold} of {folds} of the ratings, at random (seed {random_state})",
+    "users": "{test_fraction:.0%} of the ratings of {user_fraction:.0%} of the users, who are "
+    "folded in from their others (seed {random_state})",
+}
 
 Mask = NDArray[np.bool_]
 RatingsLike: TypeAlias = "Ratings | FrameLike | str | os.PathLike[str]"
@@ -64,14 +70,14 @@ class Split:
     train, test : Ratings
         An item has the same index in both, and so has a user, unless there is a `history`.
     history : Ratings or None
-        Where the test users are not in the training part: what else they rated, from which a model
+        Where the test users are not in the training part: their other ratings, from which a model
         folds them in. A user has the same index in `history` and `test`.
     method : str
-        How the split was made: "random", "per-user", "leave-last", "time", "k-fold", "users", or
-        "given" for parts that came from elsewhere.
+        "random", "per-user", "leave-last", "time", "k-fold", "users", or "given" for parts that
+        came from elsewhere.
     parameters : dict
-        Of the method, as JSON can hold them: the random state, the fraction, and for "time" the `cut`, in
-        seconds since 1970: training ratings are older, test ratings are not.
+        Of the method, as JSON can hold them; for "time" the `cut` in seconds since 1970: training
+        ratings are older, test ratings are not.
 
     Raises
     ------
@@ -126,12 +132,19 @@ class Split:
 
     @property
     def description(self) -> str:
-        """How the split was made, in words."""
-        describe = _WORDS.get(self.method)
-        return describe(self.parameters) if describe else "a given pair of data sets"
+        """The test part in words."""
+        template = _DESCRIPTIONS.get(self.method, "a given pair of data sets")
+        cut = self.parameters.get("cut", 0)
+        try:
+            moment = (
+                f"{datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=cut):%Y-%m-%d %H:%M:%S} UTC"
+            )
+        except OverflowError:  # before the year 1
+            moment = f"{cut} s after 1970"
+        return template.format(**self.parameters, moment=moment)
 
     def check(self) -> None:
-        """Look for test data that a model could have learnt from.
+        """Check that no test data are among the data that a model learns from.
 
         Raises
         ------
@@ -139,11 +152,37 @@ class Split:
             If a pair of user and item is both in the test part and in what a model learns from, a
             user with a history has training ratings, or ratings are on the wrong side of the cut.
         """
-        refuse_overlap(self.seen, self.test)
+        test = self.test
+        known, keys = np.append(pair_keys(self.seen), -1), pair_keys(test)
+        common = np.flatnonzero(known[np.searchsorted(known[:-1], keys)] == keys)
+        if len(common):
+            user = test.users.take(test.user_index_of_nonzeros()[common[:1]])[0]
+            item = test.items.take(test.indices[common[:1]])[0]
+            raise DataError(
+                f"{len(common):,} of the test ratings {'is' if len(common) == 1 else 'are'} in the training part as "
+                f"well, the first of user {user!r} for item {item!r}; hold out other ratings."
+            )
         if self.history is not None:
-            refuse_known_users(self.train, self.test)
-        if "cut" in self.parameters:
-            refuse_future(self.train, self.test, self.parameters["cut"])
+            places = self.train.users.find(test.users.values)
+            both = np.flatnonzero((places >= 0) & has_ratings(self.train)[places])
+            if len(both):
+                raise DataError(
+                    f"{len(both):,} of the held-out users {'has' if len(both) == 1 else 'have'} "
+                    f"training ratings, the first {test.users.take(both[:1])[0]!r}; a model must "
+                    "not learn from users that are folded in."
+                )
+        if "cut" not in self.parameters:
+            return
+        cut = self.parameters["cut"]
+        for name, part, side in (("training", self.train, "before"), ("test", test, "from")):
+            times = _timestamps(part, "a split by time")
+            wrong = times[times >= cut if name == "training" else times < cut]
+            if len(wrong):
+                raise DataError(
+                    f"{len(wrong):,} of the {name} ratings {'is' if len(wrong) == 1 else 'are'} on the wrong side of "
+                    f"the cut at {cut}, the first at {wrong[0]}; they must be {side} that time"
+                    f"{' on' if side == 'from' else ''}."
+                )
 
     def without_new(self) -> Split:
         """Return the split without the users and items that a model cannot know.
@@ -165,33 +204,29 @@ class Split:
 def random_split(
     ratings: RatingsLike, test_fraction: float = FRACTION, random_state: int = 0
 ) -> Split:
-    """Hold out a random part of the ratings.
+    """Hold out random ratings.
 
     The test part is the first ``round(n * test_fraction)`` entries of
-    ``numpy.random.default_rng(random_state).permutation(n)``, as positions among the n ratings in CSR
-    order (by user, then item). Both parts keep all users and items, those too that are left
-    without ratings.
+    ``numpy.random.default_rng(random_state).permutation(n)``, as positions among the n ratings in
+    CSR order (by user, then item). Both parts keep all users and items, also those without ratings.
 
     Raises
     ------
     DataError
         If either part would be empty.
     """
-    ratings = as_ratings(ratings)
-    n = ratings.n_ratings
-    n_test = round(n * test_fraction) if 0 < test_fraction < 1 else 0
-    _check_parts(n, n_test, test_fraction)
+    data = as_ratings(ratings)
+    n = data.n_ratings
+    n_test = _n_test(n, test_fraction)
     held_out = np.zeros(n, dtype=np.bool_)
     held_out[np.random.default_rng(random_state).permutation(n)[:n_test]] = True
-    return parted(
-        ratings, held_out, "random", test_fraction=test_fraction, random_state=random_state
-    )
+    return _split(data, held_out, "random", test_fraction=test_fraction, random_state=random_state)
 
 
 def per_user_split(
     ratings: RatingsLike, test_fraction: float = FRACTION, random_state: int = 0
 ) -> Split:
-    """Hold out a random part of each user's ratings.
+    """Hold out random ratings of each user.
 
     Of a user with n ratings ``floor(n * test_fraction + 1/2)`` are held out, but never all.
 
@@ -200,104 +235,99 @@ def per_user_split(
     DataError
         If either part would be empty.
     """
-    ratings = as_ratings(ratings)
-    held_out = _random_part_of_each(ratings, test_fraction, random_state)
-    _check_parts(len(held_out), np.count_nonzero(held_out), test_fraction)
-    return parted(
-        ratings, held_out, "per-user", test_fraction=test_fraction, random_state=random_state
+    data = as_ratings(ratings)
+    held_out = _random_mask(data, test_fraction, random_state)
+    _n_test(len(held_out), test_fraction, int(np.count_nonzero(held_out)))
+    return _split(
+        data, held_out, "per-user", test_fraction=test_fraction, random_state=random_state
     )
 
 
 def leave_last_split(ratings: RatingsLike, k: int = 1) -> Split:
     """Hold out the last k ratings of each user by time, but never all.
 
-    Of ratings at the same time those of later items, in index order, count as later. A user's
-    training ratings are older than the same user's test ratings, but other users' may be newer:
-    only `time_split` keeps the future out.
+    Of ratings with the same timestamp those of later items, in index order, count as later. A
+    user's training ratings are older than the same user's test ratings, but other users' may be
+    newer: only `time_split` keeps the future out.
 
     Raises
     ------
     DataError
-        If k is below 1, the ratings have no times, or no user has two ratings.
+        If k is below 1, the ratings have no timestamps, or no user has two ratings.
 
     References
     ----------
     Meng et al. (2020), "Exploring data splitting strategies for the evaluation of recommendation
     models", on how the choice of the split changes which model wins.
 
-    Examples
-    --------
-    >>> import polars as pl
-    >>> rows = {"user": [1, 1, 2, 2], "item": [7, 8, 7, 8], "timestamp": [10, 40, 30, 20]}
-    >>> leave_last_split(Ratings.from_frame(pl.DataFrame(rows))).test.to_frame().rows()
-    [(1, 8, 40), (2, 7, 30)]
     """
     if k < 1:
         raise DataError(f"k must be at least 1; got {k}.")
-    times = times_of(ratings, "leave_last_split")
-    counts = np.diff(ratings.indptr)
-    place = _place_in_row(ratings, np.lexsort((times, ratings.user_index_of_nonzeros())))
+    data = as_ratings(ratings)
+    times = _timestamps(data, "leave_last_split")
+    counts = np.diff(data.indptr)
+    place = _place_in_row(data, np.lexsort((times, data.user_index_of_nonzeros())))
     held_out = place >= np.repeat(np.maximum(counts - k, 1), counts)
     if not held_out.any():
-        raise DataError("No user has two ratings, so none can be held out beside the first.")
-    return parted(ratings, held_out, "leave-last", k=k)
+        raise DataError("No user has two ratings, so none can be held out.")
+    return _split(data, held_out, "leave-last", k=k)
 
 
 def time_split(
     ratings: RatingsLike, test_fraction: float = FRACTION, *, cut: int | None = None
 ) -> Split:
-    """Hold out the ratings from a point in time on: what is learnt is older than what is tested.
+    """Hold out the newest ratings, so that models learn from the past only.
 
     Parameters
     ----------
     ratings : Ratings
-        With times.
+        With timestamps.
     test_fraction : float
-        Share of the ratings that is to be newer; more are where several have the time of the cut,
-        and fewer where so many have the oldest time that nothing would be left to learn from.
+        Share of the ratings that is newer; larger where several have the timestamp of the cut, and
+        smaller where so many have the oldest one that the training part would be empty.
     cut : int, optional
         The point in time itself, in seconds since 1970-01-01 UTC.
 
     Raises
     ------
     DataError
-        If the ratings have no times, or either part would be empty.
+        If the ratings have no timestamps, or either part would be empty.
 
     Examples
     --------
     >>> import polars as pl
     >>> rows = {"user": [1, 1, 2, 2], "item": [7, 8, 7, 8], "timestamp": [10, 40, 30, 20]}
-    >>> split = time_split(Ratings.from_frame(pl.DataFrame(rows)), 0.5)
+    >>> split = time_split(pl.DataFrame(rows), 0.5)
     >>> split.test.to_frame().rows()
     [(1, 8, 40), (2, 7, 30)]
     >>> split.description
     'the ratings since 1970-01-01 00:00:30 UTC'
     """
-    times = times_of(ratings, "time_split")
+    data = as_ratings(ratings)
+    times = _timestamps(data, "time_split")
     if cut is None:
-        n_test = round(len(times) * test_fraction) if 0 < test_fraction < 1 else 0
-        _check_parts(len(times), n_test, test_fraction)
+        n_test = _n_test(len(times), test_fraction)
         cut = int(np.partition(times, len(times) - n_test)[len(times) - n_test])
         if cut == times.min() < times.max():
             cut = int(times[times > cut].min())
     held_out = times >= cut
     if held_out.all() or not held_out.any():
         raise DataError(
-            f"A cut at {cut} leaves one part empty: the times of the ratings run from "
-            f"{times.min()} to {times.max()}."
+            f"A cut at {cut} leaves one part empty: the timestamps are between "
+            f"{times.min()} and {times.max()}."
         )
-    return parted(ratings, held_out, "time", test_fraction=test_fraction, cut=cut)
+    return _split(data, held_out, "time", test_fraction=test_fraction, cut=cut)
 
 
 def default_split(
     ratings: RatingsLike, test_fraction: float = FRACTION, random_state: int = 0
 ) -> Split:
-    """Hold out the newest ratings where they have different times, else a random part."""
-    ratings = as_ratings(ratings)
-    times = ratings.timestamps
+    """Hold out the newest ratings where they have different timestamps, else random ones."""
+    data = as_ratings(ratings)
+    times = data.timestamps
     if times is None or not len(times) or times.min() == times.max():
-        return random_split(ratings, test_fraction, random_state)
-    return time_split(ratings, test_fraction)
+        return random_split(data, test_fraction, random_state)
+    return time_split(data, test_fraction)
 
 
 def held_out_users(
@@ -306,7 +336,7 @@ def held_out_users(
     test_fraction: float = 0.2,
     random_state: int = 0,
 ) -> Split:
-    """Hold out users: a model learns from the others, and folds these in from their histories.
+    """Hold out users, whom a model folds in from a part of their ratings.
 
     Parameters
     ----------
@@ -326,18 +356,18 @@ def held_out_users(
     References
     ----------
     Marlin (2004), "Collaborative filtering: a machine learning perspective", on strong
-    generalisation: to users that were not learnt from.
+    generalisation: to users outside the training data.
 
     Examples
     --------
     >>> import polars as pl
     >>> rows = {"user": [1, 1, 2, 2, 3, 3], "item": [7, 8, 7, 8, 7, 8]}
-    >>> split = held_out_users(Ratings.from_frame(pl.DataFrame(rows)), 0.4)
+    >>> split = held_out_users(pl.DataFrame(rows), 0.4)
     >>> [part.n_ratings for part in (split.train, split.history, split.test)]
     [4, 1, 1]
     """
-    ratings = as_ratings(ratings)
-    counts = np.diff(ratings.indptr)
+    data = as_ratings(ratings)
+    counts = np.diff(data.indptr)
     eligible = np.flatnonzero(counts >= 2)
     n_held = round(len(eligible) * user_fraction) if 0 < user_fraction < 1 else 0
     if not 0 < n_held < np.count_nonzero(counts):
@@ -348,13 +378,13 @@ def held_out_users(
     if not 0 < test_fraction < 1:
         raise DataError(f"test_fraction must be between 0 and 1; got {test_fraction}.")
     rng = np.random.default_rng(random_state)
-    held = np.zeros(ratings.n_users, dtype=np.bool_)
+    held = np.zeros(data.n_users, dtype=np.bool_)
     held[rng.permutation(eligible)[:n_held]] = True
-    every = np.ones(ratings.n_items, dtype=np.bool_)
-    theirs = restricted(ratings, held, every)
-    tested = _random_part_of_each(theirs, test_fraction, random_state, at_least=1)
+    every = np.ones(data.n_items, dtype=np.bool_)
+    theirs = restricted(data, held, every)
+    tested = _random_mask(theirs, test_fraction, random_state, at_least=1)
     return Split(
-        restricted(ratings, ~held, every),
+        restricted(data, ~held, every),
         theirs.take(tested),
         theirs.take(~tested),
         "users",
@@ -366,22 +396,35 @@ def held_out_users(
     )
 
 
-def parted(ratings: Ratings, held_out: Mask, method: str, **parameters: Any) -> Split:
-    """Make the split that holds those ratings out."""
+def _timestamps(ratings: Ratings, what: str) -> NDArray[np.int64]:
+    if ratings.timestamps is None:
+        raise DataError(
+            f"{what} requires timestamps, but the ratings have none; use random_split or "
+            "per_user_split."
+        )
+    return ratings.timestamps
+
+
+def _split(ratings: Ratings, held_out: Mask, method: str, **parameters: Any) -> Split:
+    """Return the split that holds those ratings out."""
     return Split(
         ratings.take(~held_out), ratings.take(held_out), method=method, parameters=parameters
     )
 
 
-def _check_parts(n: int, n_test: int | np.integer[Any], fraction: float) -> None:
+def _n_test(n: int, fraction: float, n_test: int | None = None) -> int:
+    """Return the number of test ratings, given or by the fraction, if it leaves two parts."""
+    if n_test is None:
+        n_test = round(n * fraction) if 0 < fraction < 1 else 0
     if not 0 < n_test < n:
         raise DataError(
             "test_fraction must be between 0 and 1 and leave ratings for both parts; "
             f"got {fraction} of {n:,} ratings."
         )
+    return n_test
 
 
-def _random_part_of_each(
+def _random_mask(
     ratings: Ratings, fraction: float, random_state: int, *, at_least: int = 0
 ) -> Mask:
     """Choose that share of each user's ratings, rounded, but never all."""
@@ -401,73 +444,36 @@ def _place_in_row(ratings: Ratings, order: NDArray[np.int64]) -> NDArray[np.int6
     return place - first
 
 
-def _moment(seconds: int) -> str:
-    try:
-        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
-    except OverflowError:  # before the year 1
-        return f"{seconds} s after 1970"
-    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
-
-
-_WORDS: dict[str, Callable[[dict[str, Any]], str]] = {
-    "random": lambda p: (
-        f"{p['test_fraction']:.0%} of the ratings, at random (seed {p['random_state']})"
-    ),
-    "per-user": lambda p: (
-        f"{p['test_fraction']:.0%} of each user's ratings, at random (seed {p['random_state']})"
-    ),
-    "leave-last": lambda p: f"the last {p['k']} of each user's ratings",
-    "time": lambda p: f"the ratings since {_moment(p['cut'])}",
-    "k-fold": lambda p: (
-        f"fold {p['fold']} of {p['folds']} of the ratings, at random (seed {p['random_state']})"
-    ),
-    "users": lambda p: (
-        f"{p['test_fraction']:.0%} of the ratings of {p['user_fraction']:.0%} of the users, who "
-        f"are folded in from their others (seed {p['random_state']})"
-    ),
-}
-
-
-FOLDS = 5
-
-
 class Folds(Sequence[Split]):
-    """The splits of `k_fold`, each made when it is asked for."""
+    """The splits of `k_fold`, each made when it is accessed."""
 
-    def __init__(self, ratings: Ratings, parts: list[NDArray[np.int64]], random_state: int) -> None:
-        self._ratings = ratings
-        self._parts = parts
-        self._random_state = random_state
+    def __init__(self, ratings: Ratings, tests: list[NDArray[np.int64]], random_state: int) -> None:
+        self._ratings, self._tests, self._random_state = ratings, tests, random_state
 
     def __len__(self) -> int:
-        return len(self._parts)
+        return len(self._tests)
 
-    @overload
-    def __getitem__(self, place: int) -> Split: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> list[Split]: ...
-
-    def __getitem__(self, place: int | slice) -> Split | list[Split]:
+    def __getitem__(self, place: Any) -> Any:
+        """Return a split, or a list of them."""
         if isinstance(place, slice):
             return [self[each] for each in range(len(self))[place]]
         held_out = np.zeros(self._ratings.n_ratings, dtype=np.bool_)
-        held_out[self._parts[place]] = True
-        number = range(1, len(self) + 1)[place]
-        parameters = {"fold": number, "folds": len(self), "random_state": self._random_state}
-        return parted(self._ratings, held_out, "k-fold", **parameters)
+        held_out[self._tests[place]] = True
+        parameters = {"fold": range(1, len(self) + 1)[place], "folds": len(self)}
+        parameters["random_state"] = self._random_state
+        return _split(self._ratings, held_out, "k-fold", **parameters)
 
 
 def k_fold(ratings: RatingsLike, folds: int = FOLDS, random_state: int = 0) -> Folds:
-    """Part the ratings at random into folds, each of which is the test part of one split.
+    """Split the ratings at random into folds, each of which is the test part of one split.
 
-    The folds are consecutive parts of ``numpy.random.default_rng(random_state).permutation(n)``, the first
-    n modulo `folds` of them one rating longer.
+    The folds are consecutive slices of ``numpy.random.default_rng(random_state).permutation(n)``,
+    the first n modulo `folds` of them one rating longer.
 
     Returns
     -------
     sequence of Split
-        Each is made when it is asked for, so that one at a time is in memory.
+        Each is made when it is accessed, so that one at a time is in memory.
 
     Raises
     ------
@@ -478,15 +484,15 @@ def k_fold(ratings: RatingsLike, folds: int = FOLDS, random_state: int = 0) -> F
     --------
     >>> import polars as pl
     >>> rows = {"user": [1, 1, 2, 2, 3], "item": [7, 8, 7, 8, 7]}
-    >>> [split.test.n_ratings for split in k_fold(Ratings.from_frame(pl.DataFrame(rows)), 3)]
+    >>> [split.test.n_ratings for split in k_fold(pl.DataFrame(rows), 3)]
     [2, 2, 1]
     """
-    ratings = as_ratings(ratings)
-    n = ratings.n_ratings
+    data = as_ratings(ratings)
+    n = data.n_ratings
     if not 2 <= folds <= n:
         raise DataError(f"folds must be between 2 and the number of ratings, {n:,}; got {folds}.")
     order = np.random.default_rng(random_state).permutation(n)
-    return Folds(ratings, np.array_split(order, folds), random_state)
+    return Folds(data, np.array_split(order, folds), random_state)
 
 
 def split_from_pair(
@@ -506,9 +512,9 @@ def split_from_pair(
     ----------
     train, test : Ratings
     history : Ratings, optional
-        What else the users of `test` have rated, if they are not in `train`.
+        Other ratings of the users of `test`, if they are not in `train`.
     method, parameters
-        How the split was made, if that is known; as in `Split`.
+        As in `Split`, if they are known.
 
     Raises
     ------
@@ -567,75 +573,6 @@ def _aligned(part: Ratings, users: Ids, items: Ids) -> Ratings:
     )
 
 
-def refuse_overlap(seen: Ratings, test: Ratings) -> None:
-    """Refuse test pairs that are among the seen ones; both have the same indices.
-
-    Raises
-    ------
-    DataError
-        Naming the first such pair and how many there are.
-    """
-    known, asked = pair_keys(seen), pair_keys(test)
-    if not len(known):
-        return
-    places = np.minimum(np.searchsorted(known, asked), len(known) - 1)
-    common = np.flatnonzero(known[places] == asked)
-    if not len(common):
-        return
-    user = test.users.take(test.user_index_of_nonzeros()[common[:1]])[0]
-    item = test.items.take(test.indices[common[:1]])[0]
-    raise DataError(
-        f"{_counted(len(common), 'test ratings', 'a training rating', 'training ratings')} as well, "
-        f"the first of user {user!r} for item {item!r}; what is tested must not have been learnt."
-    )
-
-
-def refuse_known_users(train: Ratings, test: Ratings) -> None:
-    """Refuse training ratings of users who are folded in for the test.
-
-    Raises
-    ------
-    DataError
-        Naming the first such user and how many there are.
-    """
-    places = train.users.find(test.users.values)
-    both = np.flatnonzero((places >= 0) & has_ratings(train)[places])
-    if len(both):
-        raise DataError(
-            f"{len(both):,} of the held-out users {'has' if len(both) == 1 else 'have'} training "
-            "ratings, the first "
-            f"{test.users.take(both[:1])[0]!r}; who is folded in must not have been learnt from."
-        )
-
-
-def refuse_future(train: Ratings, test: Ratings, cut: int) -> None:
-    """Refuse training ratings from the time of the cut on, and test ratings before it.
-
-    Raises
-    ------
-    DataError
-        With the first such time and how many ratings there are.
-    """
-    what = "a split at a point in time"
-    for part, wrong in ((train, times_of(train, what) >= cut), (test, times_of(test, what) < cut)):
-        if wrong.any():
-            raise DataError(_on_the_wrong_side(part, wrong, cut, is_training=part is train))
-
-
-def _on_the_wrong_side(part: Ratings, wrong: Mask, cut: int, *, is_training: bool) -> str:
-    name, right = ("training", "before then") if is_training else ("test", "from then on")
-    first = times_of(part, name)[wrong][0]
-    place = "on the wrong side of the cut"
-    return (
-        f"{_counted(np.count_nonzero(wrong), f'{name} ratings', place, place)} at "
-        f"{cut}, the first at {first}; they must be {right}."
-    )
-
-
-def _counted(n: int | np.integer[Any], of: str, one: str, several: str) -> str:
-    return f"{n:,} of the {of} {f'is {one}' if n == 1 else f'are {several}'}"
-
-
 def has_ratings(ratings: Ratings) -> Mask:
     """Return which users have ratings, shape (n_users,)."""
     return np.diff(ratings.indptr) > 0
@@ -669,8 +606,12 @@ def restricted(ratings: Ratings, users: Mask, items: Mask) -> Ratings:
     index = np.cumsum(items, dtype=np.int32) - np.int32(1)
     return replace(
         part,
-        users=_some(ratings.users, users),
-        items=_some(ratings.items, items),
+        users=ratings.users
+        if users.all()
+        else Ids(ratings.users.values.filter(users), ratings.users.kind),
+        items=ratings.items
+        if items.all()
+        else Ids(ratings.items.values.filter(items), ratings.items.kind),
         indptr=np.append(part.indptr[:1], part.indptr[1:][users]),
         indices=index[part.indices],
     )
@@ -694,24 +635,3 @@ def fingerprint(*parts: Ratings) -> str:
         for array, dtype in arrays:
             digest.update(np.ascontiguousarray(array.astype(dtype, copy=False)).data)
     return f"sha256:{digest.hexdigest()}"
-
-
-def times_of(ratings: Ratings, what: str) -> NDArray[np.int64]:
-    """Return the times of the ratings, which `what` needs.
-
-    Raises
-    ------
-    DataError
-        If they have none, or are no `Ratings`.
-    """
-    ratings = as_ratings(ratings)
-    if ratings.timestamps is None:
-        raise DataError(
-            f"{what} needs the times of the ratings, but these have none; part them at random "
-            "or by user."
-        )
-    return ratings.timestamps
-
-
-def _some(ids: Ids, mask: Mask) -> Ids:
-    return ids if mask.all() else Ids(ids.values.filter(mask), ids.kind)

@@ -154,7 +154,7 @@ def test_a_planted_overlap_is_refused_with_its_first_pair():
     train = frame([("ann", "x", 5.0), ("bob", "y", 4.0), ("cy", "z", 3.0)])
     test = frame([("bob", "y", 1.0), ("cy", "z", 2.0), ("ann", "y", 2.0)])
     message = (
-        r"^2 of the test ratings are training ratings as well, "
+        r"^2 of the test ratings are in the training part as well, "
         r"the first of user 'bob' for item 'y'"
     )
     with pytest.raises(DataError, match=message):
@@ -165,7 +165,7 @@ def test_a_planted_overlap_is_refused_where_models_are_measured(ratings):
     test = random_split(ratings).test
     leaky = np.zeros(ratings.n_ratings, bool)
     leaky[: ratings.n_ratings // 2] = True
-    with pytest.raises(DataError, match="of the test ratings are training ratings as well"):
+    with pytest.raises(DataError, match="of the test ratings are in the training part as well"):
         evaluate(["popular"], Split(ratings.take(leaky), test))
 
 
@@ -260,7 +260,7 @@ def test_planted_future_ratings_are_caught(timed):
     leaky = replace(split, train=replace(split.train, timestamps=train))
     message = (
         rf"^1 of the training ratings is on the wrong side of the cut at "
-        rf"{split.parameters['cut']}, the first at {train[3]}; they must be before then"
+        rf"{split.parameters['cut']}, the first at {train[3]}; they must be before that time"
     )
     with pytest.raises(DataError, match=message):
         leaky.check()
@@ -274,7 +274,7 @@ def test_planted_future_ratings_are_caught(timed):
 
 @pytest.mark.parametrize("method", [leave_last_split, time_split])
 def test_times_are_needed(ratings, method):
-    with pytest.raises(DataError, match=f"^{method.__name__} needs the times of the ratings"):
+    with pytest.raises(DataError, match=f"^{method.__name__} requires timestamps"):
         method(ratings)
 
 
