@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from recsys.errors import DataError
 from recsys.readers.layout import Request
@@ -194,7 +194,8 @@ def _means(per_user: DataFrame, n: int) -> dict[str, Metric]:
     return metrics
 
 
-class RatingErrors(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class RatingErrors:
     """RMSE and MAE of predicted ratings, and their number."""
 
     rmse: float

@@ -24,7 +24,7 @@ from recsys.models.als import ALS
 from recsys.models.base import Floats, Histories, Step
 from recsys.models.early_stopping import breakdown
 from recsys.readers.layout import Request
-from recsys.spark.evaluation import BROADCAST_LIMIT, rating_errors
+from recsys.spark.evaluation import rating_errors
 from recsys.spark.files import Place, staged, written
 from recsys.spark.reading import (
     Encoded,
@@ -35,8 +35,9 @@ from recsys.spark.reading import (
     pairs_of,
     read_ratings,
 )
-from recsys.spark.results import MANIFEST, MODELS, SparkModel, is_result, model_class
-from recsys.spark.session import spark_session, watching
+from recsys.spark.results import MODELS, SparkModel, is_result, model_class
+from recsys.spark.session import BROADCAST_LIMIT, spark_session, watching
+from recsys.storage import MANIFEST
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -474,14 +475,15 @@ def _fit_implicit(job: _Job) -> _Fitted:
     )
     with watching(job.spark, f"{settings['iterations']} sweeps of MLlib", job.say):
         found: Any = als.fit(pairs_of(job.users).toDF("user", "item", "rating"))
-        vectors = []
+        vectors: list[DataFrame] = []
         for factors, rows in ((found.userFactors, job.users), (found.itemFactors, job.items)):
             counts = rows.select("index", sql.size("others").alias("count"))
             bias = sql.lit(0.0).cast("float").alias("bias")
             joined = factors.toDF("index", "factors").join(counts, "index")
             place = job.scratch.child(f"vectors-{len(vectors)}")
             vectors.append(written(joined.select("index", "count", bias, "factors"), place))
-    return _Fitted(*vectors, {"global_mean": 0.0})
+    users, items = vectors
+    return _Fitted(users, items, {"global_mean": 0.0})
 
 
 def blocks_for(n_ratings: int) -> int:
@@ -506,7 +508,7 @@ def _write(
     for lists_of, kind in (("others", "array<int>"), ("values", "array<float>")):
         users = users.withColumn(lists_of, sql.coalesce(lists_of, sql.array().cast(kind)))
     items = _complete(job.coded.items, found.items, job)
-    files = {}
+    files: dict[str, int] = {}
     for side, table in (("users", users), ("items", items)):
         place = folder.child(side)
         ordered = table.repartitionByRange(job.blocks, "index").sortWithinPartitions("index")
