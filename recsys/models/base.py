@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import (
@@ -245,20 +246,6 @@ _DTYPES = {
 _KINDS = {"bool": "b", "int": "iu", "float": "fiu"}  # of scalars
 
 
-def _check_type(declared: Field[Any], array: NDArray[Any]) -> None:
-    """Check that an array is of the declared type, before a kernel reads it."""
-    name = str(declared.type)
-    if name in _DTYPES:
-        fits = array.dtype == np.dtype(_DTYPES[name])  # equal only in native byte order
-    else:
-        fits = array.dtype.kind in _KINDS.get(name, array.dtype.kind)
-    if not fits:
-        raise DataError(
-            f"The array {declared.name!r} must be of type {_DTYPES.get(name, name)}; "
-            f"got {array.dtype.str}."
-        )
-
-
 @dataclass(kw_only=True, eq=False)
 class Model:
     """A model of ratings or of implicit feedback.
@@ -365,15 +352,14 @@ class Model:
 
     def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
         """Set the fitted arrays."""
-        raise NotImplementedError
 
+    @abstractmethod
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
         """Return predicted ratings of pairs, shape (n_pairs,)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def scores(self, users: ArrayLike) -> Floats:
         """Return ranking scores of all items, (n_block, n_items), which the caller may change."""
-        raise NotImplementedError
 
     @property
     def _keeps_best_sweep(self) -> bool:
@@ -393,7 +379,7 @@ class Model:
         return None
 
     def _require_values(self, ratings: Ratings) -> None:
-        """Raise an error for implicit feedback; the first line of `fit` where it is not allowed."""
+        """Raise an error for implicit feedback."""
         if ratings.implicit:
             raise DataError(
                 f"The {self.name} model needs ratings with values, but these have no rating column "
@@ -433,7 +419,13 @@ class Model:
                     f"The array {f.name!r} must have shape ({', '.join(names)}), in agreement "
                     f"with the other arrays; got {array.shape}."
                 )
-            _check_type(f, array)
+            name = str(f.type)
+            dtype = np.dtype(_DTYPES.get(name, array.dtype))  # equal only in native byte order
+            if not (array.dtype.kind in _KINDS[name] if name in _KINDS else array.dtype == dtype):
+                raise DataError(
+                    f"The array {f.name!r} must be of type {_DTYPES.get(name, name)}; "
+                    f"got {array.dtype.str}."
+                )
             setattr(result, f.name, array if names else array.item())
         return result
 

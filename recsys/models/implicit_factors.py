@@ -65,6 +65,11 @@ def library(name: str) -> Iterator[None]:
     """Run code of the library: silently, with one BLAS thread, and its failures as `DataError`.
 
     Import it before, so that its BLAS is there to be limited.
+
+    Raises
+    ------
+    DataError
+        If the factors grow beyond all bounds.
     """
     with kernels.one_blas_thread(), warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -33,10 +33,8 @@ class Range:
 
     Examples
     --------
-    >>> Range(4, 64, log=True).at(0.5), Range(0.0, 1.0).grid(3)
-    (16, (0.0, 0.5, 1.0))
-    >>> 3 in Range(4, 64)
-    False
+    >>> Range(4, 64, log=True).grid(3), 3 in Range(4, 64)
+    ((4, 16, 64), False)
     """
 
     low: float
@@ -57,12 +55,6 @@ class Range:
     def __contains__(self, value: float | None) -> bool:
         return value is not None and self.low <= value <= self.high
 
-    def at(self, share: float) -> float:
-        """Return the value at a share between 0 and 1 of the way from `low` to `high`."""
-        if self.log:
-            return self.rounded(self.low * (self.high / self.low) ** share)
-        return self.rounded(self.low + (self.high - self.low) * share)
-
     def rounded(self, value: float) -> float:
         """Return the nearest value of the range with 4 significant digits."""
         short = round(value) if self.integer else float(f"{value:.4g}")
@@ -70,7 +62,12 @@ class Range:
 
     def grid(self, n: int) -> tuple[float, ...]:
         """Return n equally spaced values from `low` to `high`, fewer where integers coincide."""
-        return tuple(dict.fromkeys(self.at(i / max(1, n - 1)) for i in range(n)))
+        shares = (i / max(1, n - 1) for i in range(n))
+        if self.log:
+            values = [self.low * (self.high / self.low) ** share for share in shares]
+        else:
+            values = [self.low + (self.high - self.low) * share for share in shares]
+        return tuple(dict.fromkeys(map(self.rounded, values)))
 
 
 _TYPES: dict[type, tuple[Any, str]] = {

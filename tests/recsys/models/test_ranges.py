@@ -1,4 +1,4 @@
-"""Ranges of parameters, and those that the models declare."""
+"""Ranges of parameters for tuning."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from recsys.errors import DataError
 from recsys.models.base import Range
 
 
-@given(st.floats(1e-3, 1e3), st.floats(1.01, 1e4), st.booleans(), st.floats(0, 1))
+@given(st.floats(1e-3, 1e3), st.floats(1.01, 1e4), st.booleans(), st.integers(2, 9))
 @settings(deadline=None, max_examples=60)
-def test_values_lie_within(low, factor, log, share):
+def test_a_grid_goes_from_end_to_end(low, factor, log, n):
     found = Range(low, low * factor, log=log)
-    assert found.at(share) in found
-    assert found.at(0) == pytest.approx(low, rel=1e-3)
-    assert found.at(1) == pytest.approx(found.high, rel=1e-3)
+    grid = found.grid(n)
+    assert all(value in found for value in grid)
+    assert grid[0] == pytest.approx(low, rel=1e-3)
+    assert grid[-1] == pytest.approx(found.high, rel=1e-3)
 
 
-@given(st.integers(1, 50), st.integers(1, 200), st.booleans(), st.floats(0, 1))
+@given(st.integers(1, 50), st.integers(1, 200), st.booleans(), st.integers(1, 9))
 @settings(deadline=None, max_examples=60)
-def test_integers_stay_integers(low, width, log, share):
+def test_integers_stay_integers(low, width, log, n):
     found = Range(low, low + width, log=log)
-    assert type(found.at(share)) is int
-    assert found.at(share) in found
+    assert all(type(value) is int and value in found for value in found.grid(n))
 
 
 def test_grids():
@@ -43,6 +43,6 @@ def test_grids():
         ((0.0, 1.0), True, "low must be above 0 in a logarithmic range; got 0.0."),
     ],
 )
-def test_what_is_no_range(ends, log, message):
+def test_invalid_ranges_are_rejected(ends, log, message):
     with pytest.raises(DataError, match=message):
         Range(*ends, log=log)
