@@ -591,7 +591,7 @@ def denoise(
     Raises
     ------
     TypeError, ValueError
-        As `optimal_threshold`, or if there is no such method.
+        As `optimal_threshold`, or if the method is unknown.
 
     References
     ----------

@@ -128,7 +128,7 @@ class MatrixOperator(ABC):
         Yields
         ------
         ndarray
-            Contiguous, C or Fortran ordered; it may change when the next one is asked for.
+            Contiguous, C or Fortran ordered; it may change when the next one is requested.
         """
         yield self.toarray()
 
@@ -358,7 +358,7 @@ def _peak(entries: FloatArray) -> float:
 
 
 def _squares(values: Float64Array) -> float:
-    """Return the sum of squares; without BLAS, whose idle threads would spin on beside ours."""
+    """Return the sum of squares; without BLAS, whose idle threads would compete with ours."""
     return float(np.einsum("i,i->", values, values))
 
 
@@ -378,7 +378,7 @@ class CentredOperator(MatrixOperator):
     inner : MatrixOperator of shape (n_rows, n_columns)
         A.
     row : ndarray of shape (n_columns,)
-        What is subtracted from each row of A, as a rule the column means.
+        Subtracted from each row of A; as a rule the column means.
     """
 
     def __init__(self, inner: MatrixOperator, row: FloatArray) -> None:
@@ -415,7 +415,7 @@ class CentredDenseOperator(CentredOperator):
     """A dense array minus a row vector, which is subtracted block by block.
 
     Exact where the rank-one correction would cancel, without the memory of a centred copy, and
-    for a few products faster than one. Products with a row that is small beside the array are
+    for a few products faster than one. Products with a row that is small next to the array are
     corrected all the same: nothing cancels there.
 
     Parameters
@@ -423,7 +423,7 @@ class CentredDenseOperator(CentredOperator):
     inner : DenseOperator of shape (n_rows, n_columns)
         A.
     row : ndarray of shape (n_columns,)
-        What is subtracted from each row of A.
+        Subtracted from each row of A.
     """
 
     stored_dense = True
@@ -431,7 +431,7 @@ class CentredDenseOperator(CentredOperator):
     def __init__(self, inner: DenseOperator, row: FloatArray) -> None:
         super().__init__(inner, row)
         self._array = inner.toarray()
-        # What rounding the row leaves: with it, float32 subtracts as well as float64.
+        # The rounding error of the row: with it, float32 subtracts as well as float64.
         self._rest = (self._exact_row - self._row).astype(inner.dtype)
 
     def dense_blocks(self, axis: int) -> Iterator[FloatArray]:

@@ -269,7 +269,7 @@ class Rule(NamedTuple):
     Attributes
     ----------
     needs : {"leading", "spectrum", "entries"}
-        What it looks at: the 50 largest singular values, all of them, or the entries.
+        Its input: the 50 largest singular values, all of them, or the entries.
     choose : callable
         Returns the rank, from ``(s, shape, fraction)``, or from ``(A, center, random_state)`` if it
         needs the entries.
@@ -549,7 +549,8 @@ def whole_spectrum(A: MatrixLike | MatrixOperator, center: bool) -> Float64Array
     matrix, exponent = _rescaled(matrix)
     if isinstance(matrix, DenseOperator):
         centred = matrix.array.astype(np.float64) - matrix.column_means() * center
-        return np.ldexp(np.linalg.svd(centred, compute_uv=False), exponent)
+        spectrum: Float64Array = np.linalg.svd(centred, compute_uv=False)
+        return np.ldexp(spectrum, exponent)
     if min(matrix.shape) == 0:
         return np.zeros(0)
     if min(matrix.shape) > _LARGEST_GRAM:

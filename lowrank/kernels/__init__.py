@@ -208,7 +208,7 @@ def als_half_sweep(
 
 
 class RowPosteriors(NamedTuple):
-    """What `posterior_half_sweep` returns, one float64 number per row in each.
+    """Results of `posterior_half_sweep`, one float64 number per row in each.
 
     Attributes
     ----------
@@ -269,7 +269,7 @@ def posterior_half_sweep(
     noise_variance : float
         Factor of the covariances.
     covariance : ndarray of shape (n_rows, (k + 1)(k + 2) / 2), optional
-        In: C_u as an upper triangle by rows. Out: ``noise_variance * inv(A)``, packed alike.
+        In: C_u as an upper triangle by rows. Out: ``noise_variance * inv(A)``, packed the same way.
         Without it C is zero and no inverse is computed.
     draws : ndarray of shape (n_rows, k + 1), optional
         Standard normal numbers times the noise's standard deviation: with the Cholesky factor
@@ -412,7 +412,7 @@ def pair_dots(
 ) -> Floats32:
     """Return the dot products of ``left[rows]`` with ``right[others]``, shape (n_pairs,).
 
-    Each is summed in the same order whatever else is asked for, unlike in a matrix product.
+    Each is summed in the same order whatever the other pairs are, unlike in a matrix product.
     """
     dots = np.empty(len(rows), dtype=np.float32)
     _active.pair_dots(

@@ -1,7 +1,7 @@
-"""The kernels in NumPy: what each computes, readable, and the oracle of the compiled ones.
+"""The kernels in NumPy: readable, and the oracle of the compiled ones.
 
 They are also what runs where the extension could not be compiled. `threads` is accepted and
-ignored, so that both forms are called alike.
+ignored, so that both forms have the same signature.
 """
 
 from __future__ import annotations

@@ -91,11 +91,11 @@ def _gram_of_products(A: Products) -> FloatArray:
 
 
 def _by_lanczos(gram: FloatArray, k: int, rng: np.random.Generator) -> FloatArray | None:
-    """Return the same as `_by_lapack`, or None where copies of an eigenvalue may be missed."""
+    """Do the same as `_by_lapack`, or return None where copies of an eigenvalue may be missed."""
     whole = np.triu(gram, 1)
     whole += whole.T
     np.fill_diagonal(whole, gram.diagonal())
-    with at_most(1):  # compiled products are small ones beside those of BLAS
+    with at_most(1):  # compiled products are small ones next to those of BLAS
         V, converged = lanczos.leading_eigenvectors(
             whole.__matmul__, len(gram), gram.dtype, k, 0.0, rng, _LANCZOS_STEPS
         )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from scipy import sparse
+from scipy.integrate import quad
 from scipy.sparse.linalg import aslinearoperator
 from sklearn.decomposition._pca import _assess_dimension, _infer_dimension
 
+from lowrank import arguments
 from lowrank.rank import (
     RULES,
     _log_evidence,
@@ -16,7 +20,9 @@ from lowrank.rank import (
     gavish_donoho,
     marchenko_pastur_median,
     minka,
+    noise_threshold,
     parallel_analysis,
+    profile_likelihood,
 )
 
 
@@ -27,7 +33,7 @@ def planted(rank=3, shape=(120, 40), noise=1.0, seed=0):
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("convert", [np.asarray, sparse.csr_array, sparse.coo_matrix])
+@pytest.mark.parametrize("convert", [np.float32, sparse.csr_array, sparse.coo_matrix])
 @pytest.mark.parametrize("center", [None, True])
 @pytest.mark.parametrize("shape", [(150, 60), (60, 150)])
 def test_every_rule_finds_a_planted_rank(rule, convert, center, shape):
@@ -58,7 +64,7 @@ def test_noise_alone_has_no_rank(rule):
     assert choose_rank(planted(rank=0), rule, random_state=0) == 0
 
 
-def test_dense_and_sparse_choose_alike():
+def test_dense_and_sparse_input_give_the_same_rank():
     rng = np.random.default_rng(3)
     X = sparse.random_array((90, 60), density=0.2, rng=rng)
     for rule in ("elbow", "energy", "gavish-donoho", "cv"):
@@ -154,3 +160,89 @@ def test_minka_of_data_in_a_subspace_is_its_dimension():
     X[:, -1] = X[:, :-1].mean(axis=1)
     assert choose_rank(X, "mle", center=True) == 9
     assert choose_rank(X[:, [0, 0, 1, 1]], "mle", center=True) == 2
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("rule", ["elbow", "gavish-donoho", "cv"])
+@pytest.mark.parametrize("as_sparse", [False, True])
+def test_exact_rank_without_noise(rule, seed, as_sparse):
+    rng = np.random.default_rng(seed)
+    left = sparse.random_array((400, 5), density=0.3, rng=rng)
+    S = (left @ sparse.random_array((5, 100), density=0.3, rng=rng)).tocsr()
+    assert choose_rank(S if as_sparse else S.toarray(), rule, random_state=0) == 5
+
+
+@pytest.mark.parametrize("beta", [1e-3, 0.05, 0.3, 0.7, 1.0])
+def test_marchenko_pastur_median_halves_the_mass(beta):
+    low, high = (1 - math.sqrt(beta)) ** 2, (1 + math.sqrt(beta)) ** 2
+
+    def density(x):
+        return math.sqrt(max((high - x) * (x - low), 0)) / (2 * math.pi * beta * x)
+
+    below = quad(density, low, marchenko_pastur_median(beta), limit=200)[0]
+    assert below == pytest.approx(0.5, abs=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_minka_agrees_with_scikit_learn(seed):
+    rng = np.random.default_rng(seed)
+    X = planted(int(rng.integers(0, 8)), (60, 12)) / 5 + rng.standard_normal((60, 12))
+    eigenvalues = np.linalg.svd(X - X.mean(axis=0), compute_uv=False) ** 2 / 59
+    assert minka(eigenvalues, 60) == _infer_dimension(eigenvalues, 60)
+
+
+@pytest.mark.parametrize(("eigenvalues", "rank"), [([], 0), ([2.0], 0), ([0.0, 0.0, 0.0], 1)])
+def test_minka_without_evidence(eigenvalues, rank):
+    assert minka(eigenvalues, 60) == rank
+
+
+def test_profile_likelihood_maximises_the_likelihood():
+    s = np.sort(np.random.default_rng(0).random(12))[::-1]
+
+    def likelihood(q):
+        first, second = s[:q], s[q:]
+        pooled = np.sum((first - first.mean()) ** 2) + np.sum((second - second.mean()) ** 2)
+        variance = pooled / (s.size - 2)
+        return -s.size / 2 * math.log(2 * math.pi * variance) - pooled / (2 * variance)
+
+    assert profile_likelihood(s) == max(range(1, 12), key=likelihood)
+    assert [profile_likelihood(x) for x in ([], [2.0], [3.0, 3.0])] == [0, 1, 2]
+
+
+def test_noise_threshold():
+    assert noise_threshold([5.0, 3.0, 3.0, 1.0], 3.0) == 1
+    with pytest.raises(ValueError, match=r"level must not be negative; got -1\.0\."):
+        noise_threshold([1.0], -1.0)
+
+
+def test_duplicate_entries_are_summed():
+    S = sparse.csr_array((np.ones(6), [0, 0, 0, 0, 1, 2], [0, 4, 5, 6]), shape=(3, 3))
+    for rule in RULES:
+        assert choose_rank(S, rule, random_state=0) == choose_rank(
+            S.toarray(), rule, random_state=0
+        )
+    assert S.nnz == 6
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("convert", [np.array, sparse.csr_array])
+def test_nan_is_an_error(rule, convert):
+    X = np.eye(4)
+    X[1, 2] = np.nan
+    with pytest.raises(ValueError, match=r"A must be finite; got NaN at row 1, column 2\."):
+        choose_rank(convert(X), rule)
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule not in ("cv", "mle")])
+@pytest.mark.parametrize("convert", [np.array, sparse.csr_array])
+def test_no_rows(rule, convert):
+    assert choose_rank(convert(np.zeros((0, 4))), rule, center=True) == 0
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_checks_the_matrix_once(rule, monkeypatch):
+    checks = []
+    count = arguments._dense_operator
+    monkeypatch.setattr(arguments, "_dense_operator", lambda A: checks.append(A) or count(A))
+    choose_rank(planted(), rule, center=True, random_state=0)
+    assert len(checks) == 1

@@ -20,7 +20,7 @@ struct Batch {
     int count = 0;
 };
 
-// Where everything lies in one thread's scratch memory.
+// Layout of one thread's scratch memory.
 template <class T>
 struct Workspace {
     using V = Vec<T, lanes<T>>;

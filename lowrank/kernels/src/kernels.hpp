@@ -1,4 +1,4 @@
-// What the kernels compute, as plain structs and a table of functions.
+// The problems that the kernels solve, as plain structs, and a table of functions.
 //
 // Each isa_*.cpp compiles the same templates for one instruction set and exports one KernelTable;
 // module.cpp picks a table when it is imported and deals the rows out to threads. The kernels
@@ -62,7 +62,7 @@ struct TopKProblem {
     std::int64_t k;
     const std::int32_t* order;
     std::int64_t n_order;
-    // What ends a query early: user_size * size[p] >= x . y_i and lift[p] >= bias_i for all items
+    // Bounds that end a query early: user_size * size[p] >= x . y_i and lift[p] >= bias_i for all items
     // i from place p of the order on (with weights, size is zero and lift[p] >= |weight_i|). All
     // three, or none (null).
     const float* user_size;  // n_queries
@@ -99,7 +99,7 @@ struct RetrievalKernels {
 //   A = sum_i z_i z_i' + C_mm + weight_u prior,   r = sum_i z_i (x_ui - shift - c_i) - C_mc + prior_right_u
 //
 // where C is what `covariance` holds for the row: the sum of the covariances of its columns' vectors
-// (m_i, c_i), as an upper triangle by rows. It is replaced by noise_variance A^-1, packed alike.
+// (m_i, c_i), as an upper triangle by rows. It is replaced by noise_variance A^-1, packed the same way.
 template <class T>
 struct PosteriorProblem {
     Csr<T> ratings;

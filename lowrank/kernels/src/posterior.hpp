@@ -9,7 +9,7 @@
 
 namespace lowrank::LOWRANK_ISA {
 
-// Where everything lies in one thread's scratch memory.
+// Layout of one thread's scratch memory.
 template <class T>
 struct PosteriorWorkspace {
     using V = Vec<T, lanes<T>>;

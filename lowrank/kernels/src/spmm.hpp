@@ -1,7 +1,7 @@
 // Sparse times dense block, Y = A X and Y = A' X, for a CSR matrix A and row-major X and Y.
 //
 // The block's columns are taken in chunks of a few vectors, which stay in registers while a row
-// of A is read; a width that is no multiple of the vector length ends with shorter vectors.
+// of A is read; a width that is not a multiple of the vector length ends with shorter vectors.
 
 #pragma once
 

@@ -146,8 +146,8 @@ inline void item_rows(const TopKProblem& problem, std::int64_t start, const floa
     }
 }
 
-// What the scores of the panel of items order[start:] need beside dot products; places beyond the
-// last get a bias of NaN, which no threshold lets pass.
+// Biases and weights of the panel of items order[start:]; places beyond the last get a bias of NaN,
+// which no threshold lets pass.
 inline void pack_bias(const TopKBlock& block, std::int64_t start) {
     const TopKProblem& problem = block.problem;
     for (int i = 0; i < panel_items; ++i) {
@@ -177,7 +177,7 @@ inline void pack_panel(const TopKBlock& block, std::int64_t start) {
     return (below < -one ? -one : below) * load<float, score_lanes>(block.weight + first);
 }
 
-// Offers what is good enough of a panel to one user.
+// Offers the scores of a panel that are good enough to one user.
 [[gnu::always_inline]] inline void select_row(const TopKBlock& block, std::int64_t start, std::int32_t user,
                                               Scores (&dots)[block_cols]) {
     constexpr int W = score_lanes;
