@@ -12,6 +12,7 @@ from scipy.stats import multivariate_normal
 from sklearn.preprocessing import StandardScaler
 
 from lowrank.pca import PCA, MeanAlignmentWarning
+from lowrank.rank import RULES
 
 problems = settings(deadline=None, max_examples=25)
 shapes = st.tuples(st.integers(3, 25), st.integers(2, 12), st.integers(0, 2**32 - 1))
@@ -344,7 +345,7 @@ def test_fraction_is_searched_beyond_the_first_guess():
     assert pca.n_components_ == PCA(0.95).fit(X.toarray()).n_components_ > 64
 
 
-@pytest.mark.parametrize("rule", ["elbow", "gavish-donoho", "parallel", "cv", "mle"])
+@pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("convert", [np.asarray, sparse.csr_array])
 def test_rules_find_the_planted_rank(rule, convert):
     rng = np.random.default_rng(0)
