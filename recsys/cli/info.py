@@ -16,8 +16,8 @@ from recsys.cli.options import command, output_options
 from recsys.cli.output import Output, write_facts
 
 if TYPE_CHECKING:
+    from recsys.schema import Manifest
     from recsys.spark.results import SparkModel
-    from recsys.storage import Manifest
 
 __all__ = ["EXTRAS", "LIBRARIES", "info", "library_versions", "manifest_facts"]
 
@@ -41,7 +41,8 @@ def info(ctx: click.Context, model: str | None, output: Output) -> None:
 
 def _of_model(path: str) -> dict[str, dict[str, Any]]:
     from recsys.cli.inputs import require_path
-    from recsys.storage import SPARK_FORMAT, format_of, read_manifest
+    from recsys.schema import SPARK_FORMAT
+    from recsys.storage import format_of, read_manifest
 
     require_path(path, "model")
     if format_of(Path(path)) == SPARK_FORMAT:

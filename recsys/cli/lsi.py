@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -202,10 +201,10 @@ def index(
 
 
 def _is_index(path: str) -> bool:
-    from recsys.lsi.storing import INDEX
-    from recsys.storage import is_saved_model
+    from recsys.schema import INDEX_FORMAT
+    from recsys.storage import format_of
 
-    return is_saved_model(Path(path), INDEX)
+    return format_of(path) == INDEX_FORMAT
 
 
 @command(
@@ -369,8 +368,7 @@ def info(index: str, output: Output) -> None:
     from recsys.cli.info import manifest_facts
     from recsys.cli.inputs import require_path
     from recsys.cli.output import write_facts
-    from recsys.lsi.storing import INDEX
-    from recsys.storage import read_manifest
+    from recsys.storage import INDEX, read_manifest
 
     require_path(index, "index")
     manifest = read_manifest(index, INDEX)

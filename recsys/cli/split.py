@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,7 +143,8 @@ def load_splits(
     """
     from recsys.cli.inputs import load_ratings, require_path
     from recsys.evaluation import Split
-    from recsys.evaluation.storing import is_split, read_pair, read_split, split_files
+    from recsys.evaluation.splits import read_pair, read_split
+    from recsys.storage import is_split, split_files
 
     def read(path: Path) -> Ratings:
         return load_ratings(str(path), reader)
@@ -219,10 +219,10 @@ def split(
     """
     from recsys.cli.inputs import load_ratings
     from recsys.evaluation import Split
-    from recsys.evaluation.storing import check_target, save_split
+    from recsys.storage import check_split_target, save_split
 
     splitting.check()
-    check_target(Path(os.path.realpath(out)), overwrite=force)
+    check_split_target(out, overwrite=force)
     parts = make_splits(load_ratings(ratings, reader), splitting, seed)
     save_split(parts, out, form="parquet" if form == "parquet" else "csv", overwrite=force)
     first = parts if isinstance(parts, Split) else parts[0]

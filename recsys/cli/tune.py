@@ -313,7 +313,7 @@ def commands_with(
     reader: ReaderOptions,
 ) -> dict[str, str]:
     """Return the commands that fit a model as found and evaluate it, as a shell takes them."""
-    from recsys.evaluation.storing import split_files
+    from recsys.storage import split_files
 
     model = ["--model", found.model]
     for name, value in found.parameters.items():

@@ -24,11 +24,12 @@ from recsys.evaluation.splits import (
     leave_last_split,
     per_user_split,
     random_split,
+    read_split,
     split_from_pair,
     time_split,
 )
-from recsys.evaluation.storing import read_split, save_split
 from recsys.evaluation.tuning import Trial, Tuning, tune
+from recsys.storage import save_split
 
 __all__ = [
     "METRICS",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,7 +17,9 @@ from recsys.data.frames import FrameLike
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.readers import as_ratings
+from recsys.readers import as_ratings, read_ratings
+from recsys.schema import SPLIT_MANIFEST
+from recsys.storage import fingerprint, read_split_manifest, split_files
 
 __all__ = [
     "Folds",
@@ -33,6 +35,8 @@ __all__ = [
     "pair_keys",
     "per_user_split",
     "random_split",
+    "read_pair",
+    "read_split",
     "restricted",
     "split_from_pair",
     "time_split",
@@ -59,6 +63,16 @@ _DESCRIPTIONS = {
 Mask = NDArray[np.bool_]
 RatingsLike: TypeAlias = "Ratings | FrameLike | str | os.PathLike[str]"
 """What `recsys.readers.as_ratings` takes: ratings, a frame of them, or the path of a file."""
+
+
+_NUMBERS = {  # parameters that the description of a split is made of
+    "random": ("test_fraction", "random_state"),
+    "per-user": ("test_fraction", "random_state"),
+    "leave-last": ("k",),
+    "time": ("cut",),
+    "k-fold": ("fold", "folds", "random_state"),
+    "users": ("test_fraction", "user_fraction", "random_state"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -617,21 +631,77 @@ def restricted(ratings: Ratings, users: Mask, items: Mask) -> Ratings:
     )
 
 
-def fingerprint(*parts: Ratings) -> str:
-    """Return a SHA-256 over pairs of ids and their values, whatever file they came from.
+def read_split(
+    path: str | Path, read: Callable[[Path], Ratings] | None = None
+) -> Split | list[Split]:
+    """Read the split in a folder, or the folds of one.
 
-    Users and items without ratings do not count.
+    Parameters
+    ----------
+    path : str or Path
+    read : callable, optional
+        Reads the ratings of a file; `recsys.read_ratings`, if not given.
+
+    Raises
+    ------
+    DataError
+        If there is no split, its ratings overlap, test ratings are older than the cut or training
+        ratings newer, or the files are not those that the folder's split.json describes.
     """
-    digest = hashlib.sha256()
-    for each in parts:
-        part = restricted(each, has_ratings(each), has_items(each))
-        for ids in (part.users, part.items):
-            digest.update("\n".join(map(str, ids.values.to_list())).encode())
-        arrays: tuple[tuple[NDArray[Any], str], ...] = (
-            (part.indptr, "<i8"),
-            (part.indices, "<i4"),
-            (part.values, "<f4"),
+    folder = Path(path)
+    manifest = read_split_manifest(folder)
+    if manifest is not None and manifest.folds:
+        splits = [read_split(folder / name, read) for name in manifest.folds]
+        return [split for split in splits if isinstance(split, Split)]
+    files = split_files(folder)
+    if files is None:
+        raise DataError(
+            f"{folder} is not a split: it needs a train and a test file, such as train.csv and "
+            "test.csv."
         )
-        for array, dtype in arrays:
-            digest.update(np.ascontiguousarray(array.astype(dtype, copy=False)).data)
-    return f"sha256:{digest.hexdigest()}"
+    return read_pair(files["train"], files["test"], read, files.get("history"))
+
+
+def read_pair(
+    train: str | Path,
+    test: str | Path,
+    read: Callable[[Path], Ratings] | None = None,
+    history: Path | None = None,
+) -> Split:
+    """Read a split of two files; if they are those of a saved split, it is checked to be as saved.
+
+    Parameters
+    ----------
+    train, test : str or Path
+    read : callable, optional
+        As in `read_split`.
+    history : Path, optional
+        What else the test users have rated, if they are not in `train`.
+
+    Raises
+    ------
+    DataError
+        As `read_split`.
+    """
+    read, folder = read or read_ratings, Path(train).parent
+    files, manifest = split_files(folder) or {}, read_split_manifest(folder)
+    if (files.get("train"), files.get("test")) != (Path(train), Path(test)):
+        manifest = None
+    if manifest is not None:
+        history = history or files.get("history")
+        needed = (*_NUMBERS.get(manifest.method, ()), *({"cut"} & manifest.parameters.keys()))
+        if not all(name in manifest.parameters for name in needed):
+            raise DataError(f"{folder / SPLIT_MANIFEST} is damaged: it lacks {', '.join(needed)}.")
+    split = split_from_pair(
+        read(Path(train)),
+        read(Path(test)),
+        history=None if history is None else read(history),
+        method="given" if manifest is None else manifest.method,
+        parameters={} if manifest is None else manifest.parameters,
+    )
+    if manifest is not None and manifest.fingerprint != fingerprint(*split.parts):
+        raise DataError(
+            f"The files in {folder} are not those that its {SPLIT_MANIFEST} describes; make the "
+            f"split again, or remove {SPLIT_MANIFEST} if they were changed on purpose."
+        )
+    return split

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,7 +14,7 @@ from scipy import sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from recsys.errors import DataError
+from recsys.errors import DataError, ModelFileError
 from recsys.lsi.collection import Collection, NamesCollector, batches_or_none, names_of_matrix
 from recsys.lsi.labels import Labels
 from recsys.lsi.queries import (
@@ -39,15 +39,18 @@ from recsys.lsi.space import (
 from recsys.lsi.vectorizer import (
     TOKEN_PATTERN,
     StopWords,
+    Weighting,
+    WordEncoder,
     canonical_csr,
     checked_text,
     make_encoder,
 )
+from recsys.storage import SavedIndex, load_index, save_index
 from recsys.topn import Cosine
 
 if TYPE_CHECKING:
     from recsys.lsi.collection import Names
-    from recsys.lsi.vectorizer import VectorizerEncoder, WordEncoder
+    from recsys.lsi.vectorizer import VectorizerEncoder
 
 __all__ = ["LSI"]
 
@@ -444,10 +447,28 @@ class LSI(
         ModelFileError
             If `path` exists, or cannot be written, or the weighting is a vectorizer.
         """
-        from recsys.lsi.storing import save_index
-
         check_is_fitted(self)
-        save_index(self, path, overwrite=overwrite)
+        encoder, documents, parameters = self._encoder, self.documents_, self.get_params(deep=False)
+        if not isinstance(encoder, WordEncoder):
+            raise ModelFileError(
+                "An index with a vectorizer of its own cannot be saved without pickle; save the "
+                "vectorizer's matrix as you like and index that, or choose a weighting by name."
+            )
+        if isinstance(parameters["stop_words"], Iterable) and parameters["stop_words"] != "english":
+            parameters["stop_words"] = sorted(parameters["stop_words"])
+        arrays = {
+            "components": self.components_,
+            "singular_values": self.singular_values_,
+            "term_weights": encoder.weighting.term_weights,
+            "embedding": documents.embedding,
+            "rows_data": documents.rows.data,
+            "rows_indices": documents.rows.indices,
+            "rows_indptr": documents.rows.indptr.astype(np.int64),
+        }
+        shown = [each for each in (documents.titles, documents.snippets) if each is not None]
+        table = pl.DataFrame([documents.ids.values.alias("document"), *shown])
+        index = SavedIndex(parameters, self.training_, arrays, self.terms_.values, table)
+        save_index(index, path, overwrite=overwrite)
 
     @classmethod
     def load(cls, path: str | Path, *, verify: bool = False) -> LSI:
@@ -464,9 +485,30 @@ class LSI(
         ModelFileError
             If there is no saved index at `path`, or it is damaged or too new.
         """
-        from recsys.lsi.storing import load_index
-
-        return load_index(path, verify=verify)
+        saved = load_index(path, verify=verify)
+        arrays, table = saved.arrays, saved.documents
+        try:
+            lsi = cls(**saved.parameters)
+            encoder = lsi._make_encoder()
+            encoder.terms, ids = Labels(saved.terms, "term"), Labels(table["document"], "document")
+        except (TypeError, ValueError) as error:
+            reason = str(error).rstrip(".")
+            raise ModelFileError(f"The saved index {path} is damaged: {reason}.") from None
+        encoder.n_words = saved.training["words"]
+        encoder.weighting = Weighting(str(lsi.weighting), arrays["term_weights"])
+        csr = (arrays["rows_data"], arrays["rows_indices"], arrays["rows_indptr"])
+        lsi._encoder = encoder
+        lsi._set_space(Space(arrays["components"], arrays["singular_values"]))
+        lsi.n_features_in_ = len(encoder.terms)
+        lsi.documents_ = Collection(
+            ids=ids,
+            titles=table.get_column("title", default=None),
+            snippets=table.get_column("snippet", default=None),
+            rows=sparse.csr_array(csr, shape=(len(table), len(encoder.terms))),
+            embedding=arrays["embedding"],
+        )
+        lsi.training_ = saved.training
+        return lsi
 
     # Internals
 

@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, ModelFileError
+from recsys.schema import MANIFEST, SPARK_FORMAT
 from recsys.spark.files import Place
-from recsys.storage import MANIFEST, SPARK_FORMAT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

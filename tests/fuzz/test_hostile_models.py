@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.linalg import LinAlgError
 
-import recsys.storage
+import recsys.schema
 from recsys import Ratings, Recommender
 from recsys.errors import ModelFileError, RecsysError
 from recsys.evaluation import tuning
@@ -50,7 +50,7 @@ def enter(saved, change):
     """Change model.json, and its checksum."""
     document = json.loads((saved / "model.json").read_bytes())
     change(document)
-    document["checksum"] = recsys.storage._checksum(document)
+    document["checksum"] = recsys.schema.checksum(document)
     (saved / "model.json").write_text(json.dumps(document))
 
 
@@ -194,7 +194,7 @@ def test_names_that_lead_out(saved, name):
     enter(
         saved, lambda document: document["files"].update({name: {"sha256": "0" * 64, "bytes": 1}})
     )
-    refused(saved, "names a file that a saved (model|index) does not have")
+    refused(saved, r"is damaged: model.json: Expected `str` matching")
 
 
 @pytest.mark.parametrize(
@@ -216,15 +216,15 @@ def test_model_json_that_is_strange(saved, text):
     refused(saved, "is damaged|is not a saved")
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), 10**400, 10**30, "5", None, True])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 10**400, "5", None, True])
 def test_a_range_of_ratings_that_is_none(wholes, tmp_path, value):
     saved = shutil.copytree(wholes / "als", tmp_path / "als")
     enter(saved, lambda document: document["training"].update(rating_max=value))
-    refused(saved, "'rating_max' in model.json must be")
+    refused(saved, "is damaged: .*rating_max|is damaged: model.json is not valid JSON")
 
 
 def test_model_json_without_end(saved, monkeypatch):
-    monkeypatch.setattr(recsys.storage, "_LONGEST", 100)
+    monkeypatch.setattr(recsys.schema, "_LONGEST", 100)
     refused(saved, "model.json has more than 100 bytes")
 
 
@@ -240,7 +240,7 @@ OTHERS = {
 @pytest.mark.parametrize("name", ["model.json", "a table", "arrays"])
 @pytest.mark.parametrize("other", OTHERS)
 def test_what_is_no_file_is_not_opened(saved, name, other):
-    table = "users.parquet" if saved.name == "als" else "documents.parquet"
+    table = "users/0.npy" if saved.name == "als" else "documents/0.npy"
     path = saved / (table if name == "a table" else name)
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     OTHERS[other](path)

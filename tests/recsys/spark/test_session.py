@@ -11,7 +11,7 @@ import pytest
 from recsys.errors import EngineError, ModelFileError
 from recsys.spark import session
 from recsys.spark.session import explained, spark_session
-from recsys.storage import SPARK_FORMAT
+from recsys.schema import SPARK_FORMAT
 
 
 def opened(master=None):

@@ -1,0 +1,362 @@
+"""Documents and columns of saved models, indexes and splits, with strict checks of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+
+import msgspec
+import numpy as np
+import polars as pl
+from msgspec import Meta, Struct
+from numpy.typing import NDArray
+
+from recsys.errors import ModelFileError
+
+__all__ = [
+    "FORMAT_VERSION",
+    "INDEX_FORMAT",
+    "MANIFEST",
+    "MODEL_FORMAT",
+    "SPARK_FORMAT",
+    "SPLIT_FORMAT",
+    "SPLIT_MANIFEST",
+    "ColumnEntry",
+    "ColumnType",
+    "DamageError",
+    "FileEntry",
+    "IndexTraining",
+    "Manifest",
+    "RatingsTraining",
+    "SplitManifest",
+    "check_rows",
+    "checked",
+    "checksum",
+    "decoded",
+    "encoded",
+    "listed",
+    "parse",
+    "read_document",
+    "to_json",
+]
+
+MANIFEST = "model.json"
+MODEL_FORMAT = "recsys-model"
+INDEX_FORMAT = "recsys-lsi"
+SPARK_FORMAT = "recsys-spark-model"  # written by `recsys.spark`, and opened by one machine as well
+FORMAT_VERSION: Literal[2] = 2
+
+SPLIT_MANIFEST = "split.json"
+SPLIT_FORMAT: Literal["recsys-split"] = "recsys-split"
+
+_LONGEST = 64 * 2**20  # bytes of a document
+
+Scalar: TypeAlias = bool | int | float | str | None
+ColumnType: TypeAlias = Literal["number", "text", "list", "date", "datetime"]
+Number: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | float
+Count: TypeAlias = Annotated[int, Meta(ge=0)]
+# Patterns end in \Z: $ would let a line end follow.
+FileName: TypeAlias = Annotated[
+    str,
+    Meta(pattern=r"\A(arrays|ratings|users|items|terms|documents)/[A-Za-z0-9_]{1,100}\.npy\Z"),
+]
+FoldName: TypeAlias = Annotated[str, Meta(pattern=r"\Afold-[0-9]{1,9}\Z")]
+PartName: TypeAlias = Annotated[str, Meta(pattern=r"\A(train|test|history)\.(csv|parquet)\Z")]
+
+S = TypeVar("S")
+
+
+class DamageError(Exception):
+    """Damage of a saved model, index or split, as the end of a sentence."""
+
+
+class FileEntry(Struct, frozen=True):
+    """One array file.
+
+    Attributes
+    ----------
+    sha256 : str
+        Checksum, in hexadecimal digits.
+    bytes : int
+        Size.
+    dtype : str
+        Type as NumPy writes it: ``<f4`` is float32.
+    shape : tuple of int
+    """
+
+    sha256: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+    bytes: Count
+    dtype: Annotated[str, Meta(pattern=r"\A[<|][biuf][1248]\Z")]
+    shape: tuple[Count, ...]
+
+
+class ColumnEntry(Struct, frozen=True):
+    """One column of a table; its values are arrays, see `recsys.storage`.
+
+    Attributes
+    ----------
+    name : str
+    type : {"number", "text", "list", "date", "datetime"}
+        Lists are of texts. Dates are days, datetimes microseconds since 1970.
+    """
+
+    name: str
+    type: ColumnType
+
+
+class RatingsTraining(Struct, frozen=True):
+    """The fields of a model's training summary that predictions depend on."""
+
+    implicit: bool
+    users: Count
+    items: Count
+    rating_min: float | None
+    rating_max: float | None
+
+
+class IndexTraining(Struct, frozen=True):
+    """The fields of an index's training summary that its methods read."""
+
+    documents: Count
+    terms: Count
+    words: Count
+    added: Count
+
+
+class Manifest(Struct, frozen=True, kw_only=True):
+    """Contents of model.json.
+
+    Attributes
+    ----------
+    format, format_version
+        Kind of directory, and its version.
+    package_version : str
+        Version of this package that wrote it.
+    model : str
+        Name in `recsys.MODELS`, or "lsi".
+    parameters, training : dict
+        Parameters, and the summary of the fit.
+    created : str
+        Time in UTC, ISO 8601.
+    source : str or None
+        How the ratings were read from a file.
+    fingerprint : str or None
+        SHA-256 of the ratings; see `recsys.storage.fingerprint`.
+    versions : dict
+        Versions of Python, of libraries and of the kernels at the time of saving.
+    columns : dict of str to list of ColumnEntry
+        By table: users and items, or terms and documents.
+    files : dict of str to FileEntry
+        By path within the directory.
+    checksum : str
+        SHA-256 of all other fields.
+    """
+
+    format: str
+    format_version: int
+    package_version: str
+    model: str
+    parameters: dict[str, Scalar | list[Scalar]]
+    training: dict[str, Scalar]
+    created: str
+    source: str | None
+    fingerprint: str | None
+    versions: dict[str, str]
+    columns: dict[Literal["users", "items", "terms", "documents"], list[ColumnEntry]]
+    files: dict[FileName, FileEntry]
+    checksum: str = ""
+
+
+class SplitManifest(Struct, frozen=True, kw_only=True):
+    """Contents of split.json; `folds` are the folders of a split with several folds."""
+
+    format: Literal["recsys-split"] = SPLIT_FORMAT
+    format_version: Literal[2] = FORMAT_VERSION
+    package_version: str = ""
+    method: str = "k-fold"
+    parameters: dict[str, Number] = {}
+    description: str = ""
+    fingerprint: str = ""
+    counts: dict[str, int] = {}
+    files: list[PartName] = []
+    folds: list[FoldName] = []
+
+
+def read_document(file: Path) -> dict[str, Any]:
+    """Return a JSON object from a file.
+
+    Raises
+    ------
+    DamageError
+        If it is not a regular file with a JSON object of at most 64 MB.
+    """
+    if not file.is_file():
+        raise DamageError(f"{file.name} is not a file")
+    with file.open("rb") as stream:
+        text = stream.read(_LONGEST + 1)
+    if len(text) > _LONGEST:
+        raise DamageError(f"{file.name} has more than {_LONGEST:,} bytes")
+    try:
+        document = msgspec.json.decode(text)
+    except (ValueError, RecursionError):
+        raise DamageError(f"{file.name} is not valid JSON") from None
+    if not isinstance(document, dict):
+        raise DamageError(f"{file.name} is not a JSON object")
+    return document
+
+
+def checked(document: Any, kind: type[S], name: str = MANIFEST) -> S:
+    """Return a document as a struct, with exactly the declared types.
+
+    Raises
+    ------
+    DamageError
+        Naming the field that is missing or of another type.
+    """
+    try:
+        return msgspec.convert(document, kind, strict=True)
+    except (ValueError, RecursionError) as error:
+        raise DamageError(f"{name}: {str(error).rstrip('.')}") from None
+
+
+def parse(document: Mapping[str, Any], training: type[Struct]) -> Manifest:
+    """Return the manifest that a document describes, once its fields and checksum are checked.
+
+    Raises
+    ------
+    DamageError
+        If a field is missing or of another type, or the checksum is wrong.
+    """
+    manifest = checked(document, Manifest)
+    if manifest.checksum != checksum(document):
+        raise DamageError(f"the checksum of {MANIFEST} is wrong")
+    checked(manifest.training, training, f"training in {MANIFEST}")
+    return manifest
+
+
+def checksum(document: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a JSON object, whatever its layout and without its own checksum."""
+    rest = {key: value for key, value in document.items() if key != "checksum"}
+    return hashlib.sha256(msgspec.json.encode(rest, order="deterministic")).hexdigest()
+
+
+def to_json(manifest: Struct) -> bytes:
+    """Return a document as indented JSON, with a checksum of itself if it has that field."""
+    document = msgspec.json.decode(msgspec.json.encode(manifest, enc_hook=_plain))
+    if "checksum" in document:
+        document["checksum"] = checksum(document)
+    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+
+
+def _plain(value: Any) -> Any:
+    """Return a NumPy scalar as a Python number."""
+    if hasattr(value, "item"):
+        return value.item()
+    raise TypeError(f"{value!r} is not a number or text")
+
+
+# Columns as arrays
+
+
+def encoded(series: pl.Series) -> tuple[ColumnType, dict[str, NDArray[Any]]]:
+    """Return the type of a column, and its arrays by the ends of their names.
+
+    Raises
+    ------
+    ModelFileError
+        If its values are of a type that cannot be saved.
+    """
+    kind: ColumnType = "number"
+    arrays: dict[str, NDArray[Any]] = {}
+    if series.null_count():
+        arrays["_valid"] = series.is_not_null().to_numpy()
+    if series.dtype == pl.List(pl.String):
+        lists = [each or [] for each in series.to_list()]
+        kind, series = "list", pl.Series([text for each in lists for text in each], dtype=pl.String)
+        arrays["_ends"] = np.cumsum([len(each) for each in lists], dtype=np.int64)
+    if series.dtype in (pl.String, pl.Categorical, pl.Enum):
+        kind = "list" if kind == "list" else "text"
+        texts = series.cast(pl.String).fill_null("")
+        lengths = np.append(0, texts.str.len_bytes().to_numpy())
+        arrays["_offsets"] = np.cumsum(lengths, dtype=np.int64)
+        arrays["_bytes"] = np.frombuffer("".join(texts.to_list()).encode(), dtype=np.uint8)
+        return kind, arrays
+    if series.dtype == pl.Date:
+        kind, series = "date", series.cast(pl.Int32)
+    elif isinstance(series.dtype, pl.Datetime):
+        kind, series = "datetime", series.dt.cast_time_unit("us").cast(pl.Int64)
+    if not (series.dtype.is_numeric() or series.dtype == pl.Boolean) or series.dtype.is_decimal():
+        raise ModelFileError(
+            f"The column {series.name!r} of the metadata cannot be saved: it has {series.dtype} "
+            "values; texts, lists of texts, numbers, booleans and dates can be."
+        )
+    return kind, arrays | {
+        "": series.fill_null(0 if series.dtype != pl.Boolean else False).to_numpy()
+    }
+
+
+def listed(found: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
+    """Return an array by its name.
+
+    Raises
+    ------
+    DamageError
+        If it is not there.
+    """
+    if name not in found:
+        raise DamageError(f"{MANIFEST} does not list {name}.npy")
+    return found[name]
+
+
+def check_rows(name: str, indptr: NDArray[Any], indices: NDArray[Any], n_columns: int) -> None:
+    """Check that the arrays are the rows of a CSR matrix.
+
+    Raises
+    ------
+    DamageError
+        If they point outside of it.
+    """
+    if indptr.ndim != 1 or not len(indptr) or indptr[0] != 0 or (np.diff(indptr) < 0).any():
+        raise DamageError(f"{name} does not rise from 0")
+    if indptr[-1] != indices.size:
+        raise DamageError(f"{name} does not end at the number of entries")
+    if indices.size and not (indices.min() >= 0 and indices.max() < n_columns):
+        raise DamageError(f"the entries of {name} have columns that do not exist")
+
+
+def decoded(found: Mapping[str, NDArray[Any]], place: str, entry: ColumnEntry) -> pl.Series:
+    """Return the column that `encoded` made arrays of; texts are checked to be UTF-8.
+
+    Raises
+    ------
+    DamageError
+        If an array is missing, or does not fit the others.
+    """
+    if entry.type in ("text", "list"):
+        offsets, text = listed(found, f"{place}_offsets"), listed(found, f"{place}_bytes")
+        if offsets.dtype != np.int64 or text.dtype != np.uint8 or text.ndim != 1:
+            raise DamageError(f"{place} is not text")
+        check_rows(f"{place}_offsets", offsets, text, 256)
+        spans = pl.DataFrame({"start": offsets[:-1], "length": np.diff(offsets)})
+        cut = pl.lit(text.tobytes()).bin.slice("start", "length").cast(pl.String)
+        values = spans.select(cut).to_series()
+        if entry.type == "list":
+            ends = listed(found, f"{place}_ends")
+            starts = np.append(0, ends)
+            check_rows(f"{place}_ends", starts, offsets[:-1], text.size + 1)
+            flat = values.to_list()
+            lists = [flat[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=False)]
+            values = pl.Series(lists, dtype=pl.List(pl.String))
+    else:
+        array = listed(found, place)
+        if array.ndim != 1 or not array.dtype.isnative:
+            raise DamageError(f"{place} is not a column")
+        values = pl.Series(array)
+        if entry.type != "number":
+            values = values.cast(pl.Date if entry.type == "date" else pl.Datetime("us"))
+    if f"{place}_valid" in found:
+        valid = pl.Series(found[f"{place}_valid"])
+        values = pl.select(pl.when(valid).then(values)).to_series()
+    return values.alias(entry.name)
