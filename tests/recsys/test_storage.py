@@ -260,9 +260,7 @@ def test_only_a_saved_model_is_ever_replaced(recommender, tmp_path, make):
     if make == "broken_json":
         (path / "model.json").write_text("{")
     before = snapshot(tmp_path)
-    with pytest.raises(
-        ModelFileError, match="it exists and is not a saved model, so it is not"
-    ):
+    with pytest.raises(ModelFileError, match="it exists and is not a saved model, so it is not"):
         recommender.save(path, overwrite=True)
     assert snapshot(tmp_path) == before
 
@@ -356,7 +354,9 @@ def test_a_model_that_could_not_be_loaded_is_not_saved(tmp_path):
 def test_a_parameter_that_json_cannot_hold_is_refused(tmp_path):
     recommender = Recommender("popular").fit(make_ratings())
     recommender.model.damping = object()
-    with pytest.raises(DataError, match="model cannot be saved: <object .* is not a number or text"):
+    with pytest.raises(
+        DataError, match="model cannot be saved: <object .* is not a number or text"
+    ):
         recommender.save(tmp_path / "m")
     assert list(tmp_path.iterdir()) == []
 
@@ -452,7 +452,10 @@ def test_entries_of_the_wrong_type(saved, key, value):
             del document[key]
 
     edit_manifest(saved, change)
-    refused(saved, r"is damaged: model.json: |is damaged: the checksum|format version|of the kind 'missing'")
+    refused(
+        saved,
+        r"is damaged: model.json: |is damaged: the checksum|format version|of the kind 'missing'",
+    )
 
 
 @pytest.mark.parametrize(
@@ -529,7 +532,9 @@ def test_files_that_are_missing_or_of_another_size(saved, name):
 def test_files_that_model_json_does_not_list(saved, name):
     edit_manifest(saved, lambda document: document["files"].pop(name))
     short = name.removeprefix("arrays/").removesuffix(".npy")
-    refused(saved, f"is damaged: (model.json does not list {name}|.* needs an array '{short}'|.*values)")
+    refused(
+        saved, f"is damaged: (model.json does not list {name}|.* needs an array '{short}'|.*values)"
+    )
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
@@ -696,7 +701,9 @@ def test_metadata_of_every_type_come_back(tmp_path):
     loaded = Recommender.load(tmp_path / "m").ratings
     expected = info.with_columns(pl.col("genres").fill_null([]))
     found = loaded.item_info.with_columns(
-        pl.when(pl.col("item") == 2).then(pl.lit([], pl.List(pl.String))).otherwise("genres")
+        pl.when(pl.col("item") == 2)
+        .then(pl.lit([], pl.List(pl.String)))
+        .otherwise("genres")
         .alias("genres")
     )
     assert found.equals(expected)
@@ -733,8 +740,16 @@ def test_parameters_that_the_model_does_not_have(tmp_path):
             "model.json: Expected `str` matching",
         ),
         ("arrays/global_mean.npy", np.array(True), "'global_mean' must be of type float; got |b1"),
-        ("ratings/indices.npy", np.array([0, 1, 2, 3, 5], "i4"), "ratings/indptr have columns that do not exist"),
-        ("ratings/indices.npy", np.array([0, 1, 2, 3, -1], "i4"), "ratings/indptr have columns that do not exist"),
+        (
+            "ratings/indices.npy",
+            np.array([0, 1, 2, 3, 5], "i4"),
+            "ratings/indptr have columns that do not exist",
+        ),
+        (
+            "ratings/indices.npy",
+            np.array([0, 1, 2, 3, -1], "i4"),
+            "ratings/indptr have columns that do not exist",
+        ),
         (
             "ratings/values.npy",
             np.full(5, np.nan, "f4"),

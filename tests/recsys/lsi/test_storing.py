@@ -130,7 +130,11 @@ def test_arrays_that_do_not_fit_together_are_rejected(index, tmp_path):
         ("rows_indptr", lambda a: a * 1000, "rows_indptr does not end at"),
         ("rows_indptr", lambda a: a.astype(np.float64), "rows_indptr has the type <f8"),
         ("rows_indices", lambda a: a[:-1], "rows_indices must have shape"),
-        ("rows_indices", lambda a: a - 1, "the entries of rows_indptr have columns that do not exist"),
+        (
+            "rows_indices",
+            lambda a: a - 1,
+            "the entries of rows_indptr have columns that do not exist",
+        ),
         ("rows_data", lambda a: a.astype(">f4"), r"model.json: Expected `str` matching"),
         ("rows_data", lambda a: a * np.nan, "rows_data has values that are not finite"),
         ("components", lambda a: a.astype(np.float16), "components has the type <f2"),

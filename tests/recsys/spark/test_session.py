@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from recsys.errors import EngineError, ModelFileError
+from recsys.schema import SPARK_FORMAT
 from recsys.spark import session
 from recsys.spark.session import explained, spark_session
-from recsys.schema import SPARK_FORMAT
 
 
 def opened(master=None):
