@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 
 from lowrank import kernels
 from recsys.atomic import put_in_place, unfinished_directory
-from recsys.data.ids import Ids, Kind
+from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, ModelFileError, RecsysError
 from recsys.models.base import Model
@@ -534,7 +534,7 @@ def _arrays(directory: Path, manifest: Manifest, verify: bool) -> dict[str, NDAr
 
 
 def _ids(
-    found: Mapping[str, NDArray[Any]], manifest: Manifest, kind: Kind
+    found: Mapping[str, NDArray[Any]], manifest: Manifest, kind: str
 ) -> tuple[Ids, pl.DataFrame | None]:
     """Return the ids of users or items, and what else is known of them."""
     table = _table(found, manifest, f"{kind}s")
