@@ -1,4 +1,4 @@
-"""What models may be able to do besides scoring; each test runs for the models that can."""
+"""Abilities of some models beyond scoring; each test runs for the models that have it."""
 
 from pathlib import Path
 
@@ -78,7 +78,7 @@ def test_training_users_folded_in_get_what_the_fit_gave_them(name, ratings, fitt
 
 
 @those_with(FoldsInUsers)
-def test_users_folded_in_do_not_depend_on_their_company(name, ratings, fitted):
+def test_users_folded_in_do_not_depend_on_one_another(name, ratings, fitted):
     model = fitted(name)
     everyone = model.with_users(Histories.of(ratings))
     for user in (0, 13, N_USERS - 1):
@@ -119,7 +119,7 @@ def test_items_folded_in_can_be_scored(name, ratings, fitted):
 
 
 @those_with(FoldsInItems)
-def test_new_items_are_recommended_beside_the_old_ones(name, ratings):
+def test_new_items_are_recommended_next_to_the_old_ones(name, ratings):
     recommender = Recommender(name).fit(ratings)
     before = recommender.recommend(3, n=5)
     rows = {"user": [3, 5, 8, 8], "item": [97, 98, 97, 99], "rating": [4.0, 2.0, 3.0, 5.0]}
@@ -157,7 +157,7 @@ def test_explanations_through_the_facade_add_up(name, ratings):
 
 @pytest.mark.parametrize("name", sorted(set(MODELS) - {"popular", "random"}))
 @pytest.mark.parametrize("bad", [-1, N_USERS])
-def test_histories_of_what_there_is_not_are_refused(name, bad, fitted):
+def test_histories_of_unknown_indices_are_rejected(name, bad, fitted):
     model = fitted(name)
     history = Histories(np.array([0, 1]), np.array([bad], np.int32), np.ones(1, np.float32))
     for method, what in (("with_users", "item"), ("with_items", "user"), ("contributions", "item")):
@@ -168,7 +168,7 @@ def test_histories_of_what_there_is_not_are_refused(name, bad, fitted):
 
 
 @those_with(Explains)
-def test_contributions_of_an_unknown_item_are_refused(name, ratings, fitted):
+def test_contributions_of_an_unknown_item_are_rejected(name, ratings, fitted):
     with pytest.raises(IndexError, match="item indices must be between 0 and 29; got 30"):
         fitted(name).contributions(history_of(ratings, 0), [30])
 
@@ -187,7 +187,7 @@ def test_vectors_have_a_row_for_each(ability, method, length, fitted):
 
 
 @those_with(HasUserVectors)
-def test_users_of_one_taste_are_alike(name):
+def test_users_of_one_taste_are_similar(name):
     likes = np.add.outer(np.arange(60), np.arange(40)) % 2
     table = np.where(likes, 4.5, 1.5) + np.linspace(-0.5, 0.5, 40)
     # What one likes one has more of: some models see nothing else.
@@ -221,7 +221,7 @@ def test_uncertainty_is_positive_and_finite(name, fitted):
         ),
     ],
 )
-def test_an_ability_that_a_model_lacks_is_refused_with_the_models_that_have_it(ability, ask, what):
+def test_an_ability_that_a_model_lacks_is_rejected_with_the_models_that_have_it(ability, ask, what):
     able = [name for name in sorted(MODELS) if issubclass(model_class(name), ability)]
     message = f"The random model cannot {what}.*these models can: {', '.join(able) or 'none'}"
     with pytest.raises(DataError, match=message):
@@ -232,8 +232,8 @@ def test_the_table_of_abilities_in_the_guide_is_true():
     guide = Path(__file__).parents[3] / "docs" / "howto" / "models.md"
     table = guide.read_text(encoding="utf-8").split("## What each can do")[1].split("\n\n")[1]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
-    alike = (HasItemVectors, HasItemSimilarity)
-    abilities = [FoldsInUsers, FoldsInItems, alike, HasUserVectors, Explains, HasUncertainty]
+    similar = (HasItemVectors, HasItemSimilarity)
+    abilities = [FoldsInUsers, FoldsInItems, similar, HasUserVectors, Explains, HasUncertainty]
     for name, *said in rows:
         able = [issubclass(model_class(name), ability) for ability in abilities]
         assert [cell == "yes" for cell in said] == able, name

@@ -1,9 +1,10 @@
-"""What every model in `MODELS` must do, whatever it computes."""
+"""Behaviour that every model in `MODELS` has."""
 
 import copy
 import json
 import subprocess
 import sys
+from functools import cache
 
 import numpy as np
 import polars as pl
@@ -33,8 +34,20 @@ def make_ratings(*, implicit=False):
     return Ratings.from_matrix(np.where(np.isnan(table), np.nan, 1.0), implicit=True)
 
 
-def fitted(name, **params):
+def fit(name, **params):
     return make_model(name, **params).fit(make_ratings())
+
+
+@cache
+def fitted(name):
+    """A fitted model, which no test changes."""
+    return fit(name)
+
+
+@cache
+def recommender_of(name):
+    """A fitted recommender, which no test changes."""
+    return Recommender(name).fit(make_ratings())
 
 
 def all_pairs():
@@ -106,7 +119,7 @@ def test_parameters_survive_json(name):
 
 
 @every_model
-def test_an_unknown_parameter_is_refused_with_the_known_ones(name):
+def test_an_unknown_parameter_is_rejected_with_the_known_ones(name):
     with pytest.raises(DataError, match=f"The {name} model has no parameter 'nonsense'; it has "):
         make_model(name, nonsense=1)
 
@@ -127,7 +140,7 @@ def test_before_fit_says_not_fitted(name, ask):
 
 
 @every_model
-def test_an_attribute_that_is_none_is_missing_as_usual(name):
+def test_an_unknown_attribute_is_missing_as_usual(name):
     model = make_model(name)
     assert not hasattr(model, "nonsense")
     assert repr(copy.deepcopy(model)) == repr(model)
@@ -167,7 +180,7 @@ def test_scores_may_be_overwritten(name):
 
 
 @every_model
-def test_predictions_of_a_pair_are_the_same_bits_in_any_company(name):
+def test_predictions_of_a_pair_are_the_same_bits_in_any_call(name):
     model = fitted(name)
     users, items = all_pairs()
     whole = model.predict(users, items)
@@ -178,7 +191,7 @@ def test_predictions_of_a_pair_are_the_same_bits_in_any_company(name):
 
 
 @every_model
-def test_scores_of_a_user_are_within_the_stated_error_in_any_company(name):
+def test_scores_of_a_user_are_within_the_stated_error_in_any_call(name):
     model = fitted(name)
     users = np.arange(N_USERS)
     whole, error = model.scores(users), model._score_error(users)
@@ -205,7 +218,7 @@ def test_an_index_out_of_range_never_wraps(name, bad):
 
 @every_model
 def test_the_same_seed_gives_the_same_model(name):
-    first, second = fitted(name), fitted(name)
+    first, second = fitted(name), fit(name)
     second.fit(make_ratings())  # fitting again starts afresh
     for array, value in first._arrays().items():
         np.testing.assert_array_equal(value, second._arrays()[array], err_msg=array)
@@ -223,7 +236,7 @@ def test_arrays_rebuild_the_model(name):
 
 
 @every_model
-def test_arrays_that_are_missing_or_disagree_are_refused(name):
+def test_arrays_that_are_missing_or_disagree_are_rejected(name):
     model = fitted(name)
     for key, value in model._arrays().items():
         rest = {other: array for other, array in model._arrays().items() if other != key}
@@ -244,11 +257,11 @@ def test_sweeps_are_counted_and_validated(name):
         assert all(step.validation_rmse > 0 for step in steps)
 
 
-ASKED_BETWEEN = sorted(name for name in MODELS if model_class(name)._scores_between_sweeps)
+SCORE_BETWEEN = sorted(name for name in MODELS if model_class(name)._scores_between_sweeps)
 
 
-@pytest.mark.parametrize("name", ASKED_BETWEEN)
-def test_models_that_are_asked_between_sweeps_know_all_but_the_last_touch(name):
+@pytest.mark.parametrize("name", SCORE_BETWEEN)
+def test_models_that_score_between_sweeps_are_all_but_done(name):
     ratings = make_ratings()
     seen, model = [], make_model(name)
     model.fit(ratings, on_step=lambda _: seen.append(model.predict(*all_pairs())))
@@ -260,7 +273,7 @@ def test_models_that_are_asked_between_sweeps_know_all_but_the_last_touch(name):
 
 
 @every_model
-def test_implicit_feedback_is_taken_or_refused_with_an_alternative(name):
+def test_implicit_feedback_is_taken_or_rejected_with_an_alternative(name):
     ratings, model = make_ratings(implicit=True), make_model(name)
     if not model._needs_values:
         assert np.isfinite(model.fit(ratings).scores([0])).all()
@@ -285,7 +298,7 @@ def test_tiny_and_constant_tables_can_be_fitted(name, table):
 @every_model
 def test_the_recommender_never_gives_what_was_seen_and_pads_nothing(name):
     ratings = make_ratings()
-    frame = Recommender(name).fit(ratings).recommend(n=N_ITEMS + 5)
+    frame = recommender_of(name).recommend(n=N_ITEMS + 5)
     rated = ratings.to_frame().select("user", "item")
     assert frame.join(rated, on=["user", "item"], how="semi").is_empty()
     assert len(frame) == N_USERS * N_ITEMS - ratings.n_ratings
@@ -294,7 +307,7 @@ def test_the_recommender_never_gives_what_was_seen_and_pads_nothing(name):
 
 @every_model
 def test_the_recommender_gives_a_user_the_same_bits_alone(name):
-    recommender = Recommender(name).fit(make_ratings())
+    recommender = recommender_of(name)
     everyone = recommender.recommend(n=7)
     for user in (0, 17, 39):
         assert recommender.recommend(user, n=7).equals(everyone.filter(pl.col("user") == user))
@@ -302,7 +315,7 @@ def test_the_recommender_gives_a_user_the_same_bits_alone(name):
 
 @every_model
 def test_saving_and_loading_changes_nothing(name, tmp_path):
-    recommender = Recommender(name).fit(make_ratings())
+    recommender = recommender_of(name)
     recommender.save(tmp_path / "model")
     loaded = Recommender.load(tmp_path / "model")
     assert repr(loaded.model) == repr(recommender.model)
@@ -312,7 +325,7 @@ def test_saving_and_loading_changes_nothing(name, tmp_path):
     assert loaded.predict(pairs).equals(recommender.predict(pairs))
 
 
-def test_an_unknown_model_is_refused_with_the_nearest_name():
+def test_an_unknown_model_is_rejected_with_the_nearest_name():
     with pytest.raises(
         DataError, match=r"There is no model 'alss'; did you mean 'als'\? The models are als,"
     ):
@@ -334,8 +347,8 @@ def test_indices_must_be_integers_in_one_dimension():
 
 
 @every_model
-def test_unknown_ids_are_refused(name):
-    recommender = Recommender(name).fit(make_ratings())
+def test_unknown_ids_are_rejected(name):
+    recommender = recommender_of(name)
     with pytest.raises(UnknownIdError, match="Unknown user 40"):
         recommender.recommend([3, 40])
     with pytest.raises(UnknownIdError, match="Unknown user -1"):
@@ -346,7 +359,7 @@ def test_unknown_ids_are_refused(name):
 
 @every_model
 def test_a_user_without_ratings_is_recommended_something(name):
-    frame = Recommender(name).fit(make_ratings()).recommend(N_USERS - 1, n=4)
+    frame = recommender_of(name).recommend(N_USERS - 1, n=4)
     assert frame["rank"].to_list() == [1, 2, 3, 4]
     assert frame["score"].is_finite().all()
 
@@ -406,7 +419,7 @@ def test_allow_and_block_go_together(name):
 def test_the_number_of_threads_changes_nothing(name):
     if "threads" not in make_model(name).get_params():
         pytest.skip("one thread")
-    one, three = fitted(name, threads=1), fitted(name, threads=3)
+    one, three = fit(name, threads=1), fit(name, threads=3)
     for array, value in one._arrays().items():
         np.testing.assert_array_equal(value, three._arrays()[array], err_msg=array)
 
