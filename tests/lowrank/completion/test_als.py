@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lowrank.completion.als import BiasedFactors, als_sweeps
+from lowrank.completion.als import BiasedFactors, als_sweeps, biased_start
 
 
 def observed(n=40, m=30, density=0.4, seed=0, rank=2, noise=0.1, dtype=np.float64):
@@ -99,6 +99,24 @@ def test_the_solution_scales_with_the_data(factor, shift, seed):
         predictions(one.factors) * factor + shift,
         atol=1e-6 * factor + 1e-9 * abs(shift),
     )
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_start_is_near_the_svd_of_the_residual_of_the_biases(dtype):
+    X, _ = observed(n=200, m=150, rank=3, dtype=dtype)
+    X.data *= dtype(1e4)
+    start = biased_start(X, 3)
+    rows = np.repeat(np.arange(200), np.diff(X.indptr))
+    residual = X.copy()
+    residual.data -= start.mean + start.row_bias[rows] + start.column_bias[X.indices]
+    _, s, Vt = np.linalg.svd(residual.toarray(), full_matrices=False)
+    expected = Vt[:3].T * s[:3] @ Vt[:3]
+    found = start.column_factors @ start.column_factors.T
+    assert found.dtype == dtype
+    assert np.linalg.norm(found - expected) < 0.01 * np.linalg.norm(expected)
+    np.testing.assert_array_equal(biased_start(X, 3).column_factors, start.column_factors)
+    other = biased_start(X, 3, random_state=1).column_factors
+    assert not np.array_equal(other, start.column_factors)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

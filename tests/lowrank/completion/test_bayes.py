@@ -117,7 +117,7 @@ def test_float32_agrees_with_float64():
 
 
 def test_links_predict_from_what_was_rated():
-    """Held-out ratings are nearer where the choice of what to rate says who one is."""
+    """Held-out errors are lower where the set of rated columns depends on the factors."""
     X, seen = linked()
     i, j = np.nonzero(seen)
     out = np.random.default_rng(1).random(len(i)) < 0.3

@@ -82,15 +82,15 @@ def test_draws_of_the_links_have_their_posterior_covariance():
     chain.vectors = Posterior.exactly(vectors)
     rng, drawn = np.random.default_rng(2), []
     with kernels.at_most(1):
-        for _ in range(4000):
+        for _ in range(1500):
             chain.draw_link(rng)
             drawn.append(chain.prior.link.ravel())
     S, _ = scaled_pattern(X)
     rows = np.linalg.inv(S.T @ S + 2.0 * np.eye(3))
     covariance = np.kron(rows, np.linalg.inv(precision))
-    np.testing.assert_allclose(np.cov(np.array(drawn).T), covariance, atol=0.06 * covariance.max())
+    np.testing.assert_allclose(np.cov(np.array(drawn).T), covariance, atol=0.1 * covariance.max())
     mean = (rows @ S.T @ vectors).ravel()
-    tolerance = 0.06 * np.sqrt(covariance.max())
+    tolerance = 0.1 * np.sqrt(covariance.max())
     np.testing.assert_allclose(np.mean(drawn, axis=0), mean, atol=tolerance)
 
 

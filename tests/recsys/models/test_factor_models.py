@@ -1,4 +1,4 @@
-"""What the factor models `als` and `bayes` promise beyond the shared behaviour."""
+"""The factor models `als` and `bayes`, beyond the shared behaviour of models."""
 
 from __future__ import annotations
 

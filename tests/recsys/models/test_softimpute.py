@@ -164,7 +164,8 @@ def test_an_item_that_is_not_there_has_no_contributions(ratings, model):
         model.contributions(history_of(ratings, 0), [60])
 
 
-def test_the_same_bits_on_any_number_of_threads(ratings):
+def test_the_same_bits_on_any_number_of_threads():
+    ratings = make_ratings(n=40, m=30)
     one, three = (SoftImpute(threads=threads).fit(ratings) for threads in (1, 3))
     assert one.penalty == three.penalty
     np.testing.assert_array_equal(one.user_factors, three.user_factors)
