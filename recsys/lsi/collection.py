@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from recsys.data.frames import is_pandas
+from recsys.data.ids import Ids
 from recsys.errors import DataError
-from recsys.lsi.labels import Labels
 from recsys.lsi.vectorizer import checked_text
 from recsys.readers.documents import Document, DocumentBatch, batches_of
 from recsys.topn import inverse_lengths
@@ -29,7 +29,7 @@ _SNIPPET = 120  # characters
 class Names(NamedTuple):
     """Ids of documents, and the titles and snippets that are shown with them."""
 
-    ids: Labels
+    ids: Ids
     titles: pl.Series | None = None
     snippets: pl.Series | None = None
 
@@ -48,7 +48,7 @@ class Collection:
         Their coordinates, V_k S_k.
     """
 
-    ids: Labels
+    ids: Ids
     titles: pl.Series | None
     snippets: pl.Series | None
     rows: Any
@@ -139,7 +139,7 @@ class NamesCollector:
         if any(title is not None for title in self._titles):
             titles = pl.Series("title", self._titles, dtype=pl.String)
         snippets = pl.Series("snippet", self._snippets, dtype=pl.String)
-        return Names(Labels(self._ids, "document"), titles, snippets)
+        return Names(Ids(self._ids, "document", sort=False), titles, snippets)
 
 
 def _snippet(text: str) -> str:
@@ -165,7 +165,7 @@ def names_of_matrix(
             )
     labels = range(first_id, first_id + n) if ids is None else ids
     shown = None if titles is None else pl.Series("title", list(titles), dtype=pl.String)
-    return Names(Labels(labels, "document"), shown)
+    return Names(Ids(labels, "document", sort=False), shown)
 
 
 def batches_or_none(

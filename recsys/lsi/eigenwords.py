@@ -10,9 +10,9 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy import sparse
 
+from recsys.data.ids import Ids
 from recsys.errors import DataError, NotFittedError
 from recsys.lsi.collection import NamesCollector, batches_or_none
-from recsys.lsi.labels import Labels
 from recsys.lsi.queries import listed, similar_rows
 from recsys.lsi.space import decompose
 from recsys.lsi.vectorizer import TOKEN_PATTERN, StopWords, word_vectorizer
@@ -52,7 +52,7 @@ class Eigenwords:
 
     Attributes
     ----------
-    terms_ : Labels
+    terms_ : Ids
         The words, in alphabetic order.
     vectors_ : ndarray of shape (n_words, k)
     singular_values_ : ndarray of shape (k,)
@@ -96,7 +96,7 @@ class Eigenwords:
         self.min_count = min_count
         self.random_state = random_state
         self._analyze = word_vectorizer(stop_words, token_pattern).build_analyzer()
-        self._terms: Labels | None = None
+        self._terms: Ids | None = None
 
     def __repr__(self) -> str:
         if self._terms is None:
@@ -139,7 +139,7 @@ class Eigenwords:
         return self
 
     @property
-    def terms_(self) -> Labels:
+    def terms_(self) -> Ids:
         """The words.
 
         Raises
@@ -176,7 +176,7 @@ class Eigenwords:
 
     def _words(
         self, batches: Iterable[Sequence[str]]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], Labels]:
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], Ids]:
         """Return running text as numbers (-1 for rare words), the ends of texts, and the words."""
         places: dict[str, int] = {}
         numbers: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
@@ -193,7 +193,7 @@ class Eigenwords:
         kept = kept[np.argsort(names[kept], kind="stable")] if kept.size else kept
         target = np.full(len(names), -1, dtype=np.int64)
         target[kept] = np.arange(len(kept))
-        labels = Labels([str(name) for name in names[kept]], "word")
+        labels = Ids([str(name) for name in names[kept]], "word", sort=False)
         return target[running], np.cumsum(lengths), labels
 
 

@@ -14,9 +14,9 @@ from scipy import sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from recsys.data.ids import Ids
 from recsys.errors import DataError, ModelFileError
 from recsys.lsi.collection import Collection, NamesCollector, batches_or_none, names_of_matrix
-from recsys.lsi.labels import Labels
 from recsys.lsi.queries import (
     Queries,
     best_rows,
@@ -99,7 +99,7 @@ class LSI(
         Number of dimensions (fewer than requested if the matrix has a lower rank) and of terms.
     documents_ : Collection
         Ids, titles, snippets, weighted rows and coordinates of the documents.
-    terms_ : Labels
+    terms_ : Ids
     training_ : dict
         Counts and seconds of the fit.
 
@@ -490,7 +490,8 @@ class LSI(
         try:
             lsi = cls(**saved.parameters)
             encoder = lsi._make_encoder()
-            encoder.terms, ids = Labels(saved.terms, "term"), Labels(table["document"], "document")
+            encoder.terms = Ids(saved.terms, "term", sort=False)
+            ids = Ids(table["document"], "document", sort=False)
         except (TypeError, ValueError) as error:
             reason = str(error).rstrip(".")
             raise ModelFileError(f"The saved index {path} is damaged: {reason}.") from None
@@ -513,7 +514,7 @@ class LSI(
     # Internals
 
     @property
-    def terms_(self) -> Labels:
+    def terms_(self) -> Ids:
         """The terms, in the order of the columns of ``components_``."""
         return self._encoder.terms
 
@@ -618,13 +619,13 @@ class LSI(
         return frame, top.rows
 
 
-def _terms(vocabulary: Sequence[str] | None, n_terms: int) -> Labels:
+def _terms(vocabulary: Sequence[str] | None, n_terms: int) -> Ids:
     """Return the terms of a matrix, numbers without a vocabulary."""
     if vocabulary is not None and len(vocabulary) != n_terms:
         raise DataError(
             f"vocabulary must have one entry for each of {n_terms} terms; got {len(vocabulary)}."
         )
-    return Labels(range(n_terms) if vocabulary is None else vocabulary, "term")
+    return Ids(range(n_terms) if vocabulary is None else vocabulary, "term", sort=False)
 
 
 def _n_empty(rows: Any) -> int:

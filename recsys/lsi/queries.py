@@ -16,8 +16,8 @@ from recsys.lsi.vectorizer import row_norms
 from recsys.topn import Cosine, TopN, top_n
 
 if TYPE_CHECKING:
+    from recsys.data.ids import Ids
     from recsys.lsi.collection import Collection
-    from recsys.lsi.labels import Labels
 
 __all__ = [
     "NothingToRankError",
@@ -131,7 +131,7 @@ def best_rows(scorer: Cosine, n_queries: int, n: int, exclude: Indices | None = 
 
 
 def similar_rows(
-    labels: Labels, vectors: NDArray[np.float32], wanted: Sequence[Any], n: int
+    labels: Ids, vectors: NDArray[np.float32], wanted: Sequence[Any], n: int
 ) -> pl.DataFrame:
     """Return the rows most similar to some rows, as a frame: term, similar, rank, score.
 
@@ -144,7 +144,7 @@ def similar_rows(
     top = best_rows(Cosine(vectors, vectors[places]), len(places), n, places)
     return pl.DataFrame(
         [
-            labels.values.gather(places[top.rows]).alias(labels.noun),
+            labels.values.gather(places[top.rows]).alias(labels.kind),
             labels.values.gather(top.items).alias("similar"),
             pl.Series("rank", top.ranks),
             pl.Series("score", top.scores),

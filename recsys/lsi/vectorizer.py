@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +18,8 @@ from scipy import sparse
 from sklearn.base import clone
 from sklearn.feature_extraction.text import CountVectorizer
 
+from recsys.data.ids import Ids
 from recsys.errors import DataError
-from recsys.lsi.labels import Labels
-
-if TYPE_CHECKING:
-    from recsys.lsi.labels import Labels
 
 __all__ = [
     "TOKEN_PATTERN",
@@ -134,7 +131,7 @@ class WordEncoder:
 
     Attributes
     ----------
-    terms : Labels
+    terms : Ids
         Known after `read`, or set for a matrix with a vocabulary.
     n_words : int
         Number of words in the texts that `read` has counted.
@@ -152,7 +149,7 @@ class WordEncoder:
         self._weighting_name = weighting
         self._min_df = min_df
         self._words = word_vectorizer(stop_words, token_pattern)
-        self.terms: Labels
+        self.terms: Ids
         self.weighting: Weighting
         self.n_words = 0
 
@@ -186,7 +183,7 @@ class WordEncoder:
         kept = np.flatnonzero(frequency >= self._min_df)
         if not len(kept):
             raise DataError(_no_terms(n_texts, self.n_words, self._min_df))
-        self.terms = Labels(counter.get_feature_names_out()[kept].tolist(), "term")
+        self.terms = Ids(counter.get_feature_names_out()[kept].tolist(), "term", sort=False)
         return canonical_csr(counts[:, kept])
 
     def learn(self, counts: Any) -> Any:
@@ -229,7 +226,7 @@ class VectorizerEncoder:
     """Weights of a scikit-learn vectorizer; a copy of it is fitted."""
 
     n_words = 0
-    terms: Labels
+    terms: Ids
 
     def __init__(self, vectorizer: Any) -> None:
         self._vectorizer = clone(vectorizer)
@@ -238,7 +235,7 @@ class VectorizerEncoder:
         """Fit the vectorizer to all texts at once."""
         rows = self._vectorizer.fit_transform(list(chain.from_iterable(texts)))
         names = getattr(self._vectorizer, "get_feature_names_out", None)
-        self.terms = Labels(range(rows.shape[1]) if names is None else names(), "term")
+        self.terms = Ids(range(rows.shape[1]) if names is None else names(), "term", sort=False)
         return canonical_csr(rows)
 
     def learn(self, rows: Any) -> Any:

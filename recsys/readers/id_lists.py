@@ -57,7 +57,8 @@ def read_ids(path: str, kind: str) -> list[int] | list[str]:
             lines = (line.strip() for line in decoded_lines(data.path, data.name))
             ids = pl.Series(kind, [line for line in lines if line], pl.String)
         else:
-            layout = Layout("delimited", _separator(data), tuple(names))
+            number, line = _first_line(data)
+            layout = Layout("delimited", _separator(line), tuple(names), skip=number)
             ids = read_columns(data, layout, {kind: names.index(column)})[kind]
     if not len(ids):
         raise DataError(f"{path} lists no {kind}s; one id per line is expected.")
@@ -115,13 +116,18 @@ def _first_row(data: DataFile) -> list[str]:
     """Return the cells of the first row of a text file, or the columns of a Parquet file."""
     if data.is_parquet:
         return list(parquet_columns(data))
-    line = next((line for line in decoded_lines(data.path, data.name) if line.strip()), "")
-    return [name.strip() for name in next(csv.reader([line], delimiter=_separator(data)), [])]
+    _, line = _first_line(data)
+    return [name.strip() for name in next(csv.reader([line], delimiter=_separator(line)), [])]
 
 
-def _separator(data: DataFile) -> str:
-    """Return the separator of the first row: tab, semicolon or comma."""
-    line = next((line for line in decoded_lines(data.path, data.name) if line.strip()), "")
+def _first_line(data: DataFile) -> tuple[int, str]:
+    """Return the first line that is not blank, and its number."""
+    lines = enumerate(decoded_lines(data.path, data.name), 1)
+    return next(((number, line) for number, line in lines if line.strip()), (1, ""))
+
+
+def _separator(line: str) -> str:
+    """Return the separator of a line: tab, semicolon or comma."""
     return next((mark for mark in "\t;" if mark in line), ",")
 
 

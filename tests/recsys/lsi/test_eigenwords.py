@@ -73,7 +73,7 @@ def test_what_cannot_be_learnt_is_rejected():
 def test_words_that_are_not_known(everyday):
     with pytest.raises(NotFittedError, match="not fitted yet"):
         Eigenwords().nearest("tea")
-    with pytest.raises(UnknownIdError, match="Unknown word 'nurze'; the nearest is nurse"):
+    with pytest.raises(UnknownIdError, match="Unknown word 'nurze'; the nearest id is 'nurse'"):
         Eigenwords().fit(everyday).nearest("nurze")
 
 
