@@ -1,4 +1,4 @@
-"""Time per sweep of `als` on Spark and on the local engine, on the same cores; sizes on paper.
+"""Time per sweep of `als` on Spark, of MLlib and of the local engine, on the same cores; sizes.
 
 Usage: python benchmarks/spark.py [--factors K] [--memory 8g] [RATINGS ...]
        python benchmarks/spark.py --sizing [--factors K]
@@ -13,6 +13,7 @@ import tempfile
 import time
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import polars as pl
 from generated import movielens_shaped
@@ -21,10 +22,13 @@ from measuring import machine, median, table
 from recsys.models.registry import make_model
 from recsys.readers import read_ratings
 from recsys.spark import fit, spark_session
-from recsys.spark.fitting import OWN_SWEEPS, blocks_for
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SIZES = [1_000_000, 10_000_000, 25_000_000]
-MLLIB_SWEEPS = 10
+SWEEPS = 6
+RATINGS_PER_BLOCK = 1_000_000  # as in recsys.spark.fitting
 ON_PAPER = {  # ratings: users, items
     25_000_000: (162_541, 59_047),
     100_000_000: (480_000, 18_000),
@@ -34,25 +38,39 @@ ON_PAPER = {  # ratings: users, items
 
 
 def on_spark(file: Path, factors: int, folder: Path) -> dict[str, float]:
-    """Fit on the running session; seconds of each part."""
+    """Fit on the running session; seconds of each stage."""
     heard: list[tuple[str, float]] = []
 
     def say(text: str) -> None:
-        if ":" not in text:  # the beginning of a part
+        if ":" not in text:  # the beginning of a stage
             heard.append((text, time.perf_counter()))
 
-    sweeps = MLLIB_SWEEPS + OWN_SWEEPS
-    fit(str(file), str(folder), factors=factors, iterations=sweeps, overwrite=True, say=say)
+    fit(str(file), str(folder), factors=factors, iterations=SWEEPS, overwrite=True, say=say)
     heard.append(("end", time.perf_counter()))
     took = {text: after - before for (text, before), (_, after) in pairwise(heard)}
     own = [seconds for text, seconds in took.items() if text.startswith("sweep ")]
     return {
         "read": took["reading ratings"],
-        "mllib": took[f"{MLLIB_SWEEPS} sweeps of MLlib"] / MLLIB_SWEEPS,
-        "own": median(own[:-1]),  # the last one solves for the users twice
-        "rest": took["fitting biases"] + took["writing"],
+        "sweep": median(own[:-1]),  # the last one solves for the users twice
+        "write": took["writing"],
         "whole": sum(took.values()),
     }
+
+
+def by_mllib(spark: SparkSession, file: Path, factors: int) -> float:
+    """Return the seconds of a sweep of MLlib's ALS: a fit with more sweeps minus one with fewer."""
+    from pyspark.ml.recommendation import ALS
+
+    ratings = spark.read.parquet(str(file)).cache()
+    blocks = max(4, -(-ratings.count() // RATINGS_PER_BLOCK))
+    seconds = []
+    for sweeps in (1, 1 + SWEEPS):  # the first also warms up
+        als = ALS(rank=factors, maxIter=sweeps, numUserBlocks=blocks, numItemBlocks=blocks)
+        start = time.perf_counter()
+        als.fit(ratings).itemFactors.count()
+        seconds.append(time.perf_counter() - start)
+    ratings.unpersist()
+    return (seconds[1] - seconds[0]) / SWEEPS
 
 
 def on_this_machine(file: Path, factors: int) -> dict[str, float]:
@@ -80,21 +98,22 @@ def measure(sizes: list[int], factors: int, memory: str) -> None:
                 pl.DataFrame(columns).write_parquet(file)
                 del A, columns
                 here, there = on_this_machine(file, factors), on_spark(file, factors, place / "m")
-                ratio = there["mllib"] / here["sweep"]
-                sweeps = [here["sweep"], there["mllib"], there["own"], ratio]
-                others = [here["read"], there["read"], there["rest"], there["whole"]]
+                mllib = by_mllib(spark, file, factors)
+                ratio = there["sweep"] / here["sweep"]
+                sweeps = [here["sweep"], there["sweep"], mllib, mllib / there["sweep"]]
+                others = [here["read"], there["read"], there["write"], there["whole"]]
                 rows.append([f"{size:,}", *sweeps, *others, cores * ratio])
                 print(*rows[-1], file=sys.stderr, flush=True)  # what a later failure would lose
     finally:
         shutil.rmtree(place)
     print(f"{machine()}\n{factors} factors, Spark local[*] on {cores} cores, driver {memory}\n")
-    names = ["ratings", "local sweep s", "MLlib sweep s", "own sweep s", "MLlib / local"]
-    names += ["local read s", "Spark read s", "Spark biases + write s", "Spark fit s"]
+    names = ["ratings", "local sweep s", "Spark sweep s", "MLlib sweep s", "MLlib / Spark"]
+    names += ["local read s", "Spark read s", "Spark write s", f"Spark fit s, {SWEEPS} sweeps"]
     print(table([*names, "cores for parity"], rows))
     print(
-        "\nCores for parity: cores of a cluster at which MLlib's sweep would take what the local "
-        f"one takes on {cores}, if it scaled without loss. Below that Spark pays off only where "
-        "the ratings do not fit one machine."
+        "\nCores for parity: cores of a cluster at which a sweep would take as long as the local "
+        f"one on {cores}, if it scaled without loss. Below that Spark pays off only where the "
+        "ratings do not fit one machine."
     )
 
 
@@ -102,11 +121,11 @@ def sizing(factors: int) -> None:
     """Print memory and shuffle of a fit, by the formulas of docs/spark.md."""
     rows = []
     for ratings, (users, items) in ON_PAPER.items():
-        vector, blocks = 4 * factors, blocks_for(ratings)
+        vector, blocks = 4 * (factors + 1), -(-ratings // RATINGS_PER_BLOCK)
         copies = users * min(blocks, ratings / users) + items * min(blocks, ratings / items)
         counts = [f"{count:,}" for count in (ratings, users, items, blocks)]
         kept = [16 * ratings / 1e9, (users + items) * vector / 1e9]
-        moved = [vector * copies / 1e9, 4 * (factors + 1) * items / 1e9]
+        moved = [vector * copies / 1e9, vector * items / 1e9]
         rows.append([*counts, *kept, *moved, 2 * ratings * factors**2 / 1e12])
     names = ["ratings", "users", "items", "blocks", "ratings GB", "factors GB"]
     names += ["shuffle per sweep GB", "broadcast of items GB", "Tflop per sweep"]
