@@ -301,10 +301,8 @@ def biased_start(
 
     Parameters
     ----------
-    X : csr_array of shape (n, m), float32 or float64
-    k : int
-    biases : bool
-        False leaves the mean and the biases at zero.
+    X, k, biases
+        As in `als_sweeps`.
     random_state : int, optional
         Seed of Q.
 
@@ -401,17 +399,10 @@ def solve_row_terms(
     scale: float,
     count_power: float,
 ) -> NDArray[np.float64]:
-    """Return the solution of one row as a sum over its entries, its bias last.
+    """Return the solution of one row as a sum over its entries, shape (n_entries, k + 1).
 
-    Parameters
-    ----------
-    entries : CsrArrays
-        One row; the other parameters are those of `solve_rows`.
-
-    Returns
-    -------
-    ndarray of shape (n_entries, k + 1)
-        The sum of its rows is the solution of `solve_rows`, to rounding.
+    The terms of the bias come last; the sum is the solution of `solve_rows`, to rounding. The
+    parameters are those of `solve_rows`, with one row in `entries`.
     """
     indices = entries.indices
     design = np.ones((len(indices), column_factors.shape[1] + 1))

@@ -162,7 +162,7 @@ class RowPrior:
     mean : ndarray of shape (d,)
     precision : ndarray of shape (d, d)
     link : ndarray of shape (n_cols, d)
-        The matrix B, with no rows where there is no link.
+        The matrix B, with no rows for a prior without a link.
     count_power : float
         The exponent g of the number of entries n_u.
     """
@@ -224,21 +224,9 @@ def unpack(packed: Floats, d: int) -> Floats:
 
 
 def ridge_precision(k: int, regularization: float, scale: float, dtype: DTypeLike) -> Floats:
-    """Return the penalties of `als_sweeps` as the precision of a prior, for noise of variance 1.
+    """Return the penalties of `als_sweeps` as a prior precision, shape (k + 1, k + 1).
 
-    Parameters
-    ----------
-    k : int
-        Number of factors.
-    regularization : float
-        As in `als_sweeps`: the penalty of a bias.
-    scale : float
-        Standard deviation of the entries, by which the penalty of the factors is multiplied.
-    dtype : dtype
-
-    Returns
-    -------
-    ndarray of shape (k + 1, k + 1)
+    The noise variance is 1, and `scale` the standard deviation of the entries.
     """
     return np.diag(np.append(np.full(k, regularization * scale), regularization)).astype(dtype)
 
@@ -261,16 +249,14 @@ def posterior_rows(
 ) -> Posterior:
     """Return the posterior of rows given their entries and the posterior of the columns.
 
-    The rows of the fit itself get the very same bits as in its last sweep.
+    A row gets the same bits whichever rows are solved with it, on any number of threads.
 
     Parameters
     ----------
     entries : CsrArrays
         The rows, in CSR form.
     columns : Posterior
-        Of the columns.
     prior : RowPrior
-        Of the rows.
     mean : float
         The mean mu.
     noise : float
@@ -364,32 +350,16 @@ def _half_sweep(
 
 @dataclass(eq=False)
 class Side:
-    """The rows (or, transposed, the columns) of a fit: entries, vectors and their prior.
-
-    Attributes
-    ----------
-    data : ndarray of shape (nnz,)
-    link : Link
-        Carries the positions of the entries.
-    vectors : Posterior
-    prior : RowPrior
-    prior_means : ndarray of shape (n, d)
-    weight : ndarray of shape (n,)
-        n_u^g; 0 for rows without entries, which have no say in the prior.
-    typical : float
-        Mean weight of the rows with entries, in units of which penalties count.
-    penalty : float
-        Ridge penalty of B, in units of the prior precision; 0 without a link.
-    """
+    """The rows (or, transposed, the columns) of a fit: entries, vectors and their prior."""
 
     data: Floats
-    link: Link
+    link: Link  # carries the positions of the entries
     vectors: Posterior
     prior: RowPrior
-    prior_means: Floats
-    weight: Floats
-    typical: float
-    penalty: float
+    prior_means: Floats  # shape (n, d)
+    weight: Floats  # n_u^g; 0 for rows without entries, which have no say in the prior
+    typical: float  # mean weight of the rows with entries, in units of which penalties count
+    penalty: float  # of B, in units of the prior precision; 0 without a link
 
     @classmethod
     def pair(
@@ -403,24 +373,14 @@ class Side:
         for matrix, prior in ((X, row_prior), (X.T.tocsr(), column_prior)):
             (n, m), d = matrix.shape, len(prior.mean)
             entries = kernels.csr_arrays(matrix)
-            counts = np.diff(entries.indptr)
+            counts, link = np.diff(entries.indptr), Link.of(entries, m)
             weight = np.where(counts > 0, prior.weights(counts), 0).astype(X.dtype)
             typical = float(weight.sum(dtype=np.float64)) / np.count_nonzero(counts)
             if link_penalty and not len(prior.link):
                 prior = replace(prior, link=np.zeros((m, d), X.dtype))
-            link = Link.of(entries, m)
-            sides.append(
-                cls(
-                    data=entries.data,
-                    link=link,
-                    vectors=Posterior.exactly(kernels.aligned_zeros((n, d), X.dtype)),
-                    prior=prior,
-                    prior_means=prior.means(link),
-                    weight=weight,
-                    typical=typical,
-                    penalty=link_penalty * typical,
-                )
-            )
+            vectors = Posterior.exactly(kernels.aligned_zeros((n, d), X.dtype))
+            means, penalty = prior.means(link), link_penalty * typical
+            sides.append(cls(entries.data, link, vectors, prior, means, weight, typical, penalty))
         rows, columns = sides
         rows.link = rows.link.with_turned(columns.link)
         columns.link = columns.link.with_turned(rows.link)

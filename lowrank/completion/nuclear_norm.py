@@ -151,9 +151,8 @@ def soft_impute(
     step of soft-impute: an SVD of Z with the known entries put in, whose values are lowered by
     lambda. For factors A, B of enough columns ``(||A||_F^2 + ||B||_F^2) / 2`` stands for the
     nuclear norm of ``A B'``, so that both lower the same objective; the sweeps converge faster, the
-    SVD finds new directions and drops those that are not needed. What is decomposed is an operator:
-    the residual at the known entries plus the factors of Z. `truncated_svd` makes it dense only
-    where an iteration would take as much memory, that is, for small matrices.
+    SVD finds new directions and drops those that are not needed. The SVD is that of an operator,
+    the residual plus the factors of Z, and nothing is dense but small matrices.
 
     Parameters
     ----------
@@ -169,8 +168,7 @@ def soft_impute(
         Where to begin, as a rule the solution for a larger lambda.
     tol : float
         Relative duality gap to reach; rounding allows about 1e-13 (1e-5 in float32). Where the rank
-        cap binds there is no such bound, and the end is a decrease of less than a hundredth of
-        `tol` in one iteration.
+        cap binds, a decrease of less than a hundredth of `tol` in one iteration is the end.
     max_iter : int
         Most iterations.
     random_state : int, Generator, RandomState or None
@@ -360,7 +358,7 @@ def held_out_path(
     X, regularizations, max_rank, tol, random_state
         As for `choose_regularization`.
     others : Entries
-        What the solutions are compared with.
+        The entries to predict.
 
     Returns
     -------
