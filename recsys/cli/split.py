@@ -143,7 +143,7 @@ def load_splits(
     """
     from recsys.cli.inputs import load_ratings, require_path
     from recsys.evaluation import Split
-    from recsys.evaluation.splits import read_pair, read_split
+    from recsys.evaluation.split_files import read_pair, read_split
     from recsys.storage import is_split, split_files
 
     def read(path: Path) -> Ratings:

@@ -16,20 +16,18 @@ from recsys.evaluation.metrics import (
 )
 from recsys.evaluation.report import html_report
 from recsys.evaluation.results import Evaluation, Settings, SplitInfo
+from recsys.evaluation.split_files import read_split, split_from_pair
 from recsys.evaluation.splits import (
     Split,
-    fingerprint,
     held_out_users,
     k_fold,
     leave_last_split,
     per_user_split,
     random_split,
-    read_split,
-    split_from_pair,
     time_split,
 )
 from recsys.evaluation.tuning import Trial, Tuning, tune
-from recsys.storage import save_split
+from recsys.storage import fingerprint, save_split
 
 __all__ = [
     "METRICS",

@@ -24,12 +24,13 @@ from recsys.evaluation.metrics import (
     resolve_metrics,
 )
 from recsys.evaluation.results import Evaluation, Measurement, Settings, SplitInfo, summarize
-from recsys.evaluation.splits import NOTHING_KNOWN, Split, fingerprint
+from recsys.evaluation.splits import NOTHING_KNOWN, Split
 from recsys.models.abilities import FoldsInUsers
 from recsys.models.base import FactorForm, Floats, Histories, Indices, Model, Step
 from recsys.models.registry import MODELS, model_class
 from recsys.predictions import clip_to_range
 from recsys.recommender import Recommender
+from recsys.storage import fingerprint
 from recsys.topn import Scorer, check_n, csr_exclusion, top_n
 
 __all__ = [

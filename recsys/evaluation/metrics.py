@@ -1,7 +1,9 @@
 """Metrics of predicted ratings and of recommendations, and the registry of them.
 
-Recommendations are ranked without ties: of equal scores the lower item index has the better rank.
-Users without relevant test items have no ranking metrics, and no mean counts them.
+Ranking metrics are functions of arrays whose names and shapes `Metric` lists: the `lists` of
+recommended items, the `hits` among them, `n_relevant` (at least 1) and others; they return a value
+per user. There are no ties: of equal scores the lower item index has the better rank. Users without
+relevant test items have no ranking metrics, and no mean counts them.
 """
 
 from __future__ import annotations
@@ -241,10 +243,6 @@ def hit_matrix(lists: Lists, users: Counts, relevant: Ratings) -> Hits:
 def precision(hits: Hits) -> Doubles:
     """Return the precision at N, ``hits / N``, however few items are recommended or relevant.
 
-    Parameters
-    ----------
-    hits : bool ndarray of shape (n_users, N)
-
     Examples
     --------
     >>> precision(np.array([[True, False, True, False]]))
@@ -257,12 +255,6 @@ def precision(hits: Hits) -> Doubles:
 @_metric("recall", "relevant items among the N recommended, divided by the user's relevant items")
 def recall(hits: Hits, n_relevant: Counts) -> Doubles:
     """Return the recall at N, ``hits / n_relevant``; below 1 where more than N are relevant.
-
-    Parameters
-    ----------
-    hits : bool ndarray of shape (n_users, N)
-    n_relevant : int ndarray of shape (n_users,)
-        Number of relevant items of each user, at least 1.
 
     Examples
     --------
@@ -298,12 +290,6 @@ def average_precision(hits: Hits, n_relevant: Counts) -> Doubles:
     with as many hits in front as possible. (trec_eval and ranx divide by n_relevant also where
     that is more than N.)
 
-    Parameters
-    ----------
-    hits : bool ndarray of shape (n_users, N)
-    n_relevant : int ndarray of shape (n_users,)
-        Number of relevant items of each user, at least 1.
-
     Examples
     --------
     >>> average_precision(np.array([[True, False, True, False]]), np.array([2]))
@@ -338,12 +324,6 @@ def ndcg(hits: Hits, n_relevant: Counts) -> Doubles:
 
     ``DCG = sum over hits of 1 / log2(rank + 1)``, divided by the DCG of the best possible list,
     which has min(N, n_relevant) hits in front.
-
-    Parameters
-    ----------
-    hits : bool ndarray of shape (n_users, N)
-    n_relevant : int ndarray of shape (n_users,)
-        Number of relevant items of each user, at least 1.
 
     References
     ----------
@@ -447,11 +427,6 @@ def coverage_influence(lists: Lists, counts: Counts) -> Doubles:
 def coverage(counts: Counts) -> float:
     """Return the catalogue coverage: the share of the items that is recommended to anyone.
 
-    Parameters
-    ----------
-    counts : int ndarray of shape (n_items,)
-        How often each item is recommended, see `recommended_counts`.
-
     Examples
     --------
     >>> coverage(recommended_counts(np.array([[0, 1], [0, -1]], dtype=np.int32), 4))
@@ -472,18 +447,14 @@ def novelty(lists: Lists, information: Doubles) -> Doubles:
     ``p_i`` is the share of users who have rated item i in the training part. NaN for a user
     without recommendations.
 
-    Parameters
-    ----------
-    lists : int32 ndarray of shape (n_users, N)
-    information : float64 ndarray of shape (n_items,)
-
     References
     ----------
     Zhou et al. (2010), "Solving the apparent diversity-accuracy dilemma of recommender systems".
     """
     lengths = np.count_nonzero(lists >= 0, axis=1)
     sums = _list_sums(lists, information[:, None])[:, 0]
-    return np.divide(sums, lengths, out=np.full(len(lists), np.nan), where=lengths > 0)
+    means: Doubles = np.full(len(lists), np.nan)
+    return np.divide(sums, lengths, out=means, where=lengths > 0)
 
 
 @_metric(
@@ -497,12 +468,6 @@ def diversity(lists: Lists, directions: Doubles) -> Doubles:
 
     Over the items i and j of a list of length m, ``sum over i != j of (1 - cos(v_i, v_j)) /
     (m (m - 1))``. NaN for a user with fewer than two recommendations.
-
-    Parameters
-    ----------
-    lists : int32 ndarray of shape (n_users, N)
-    directions : float64 ndarray of shape (n_items, k)
-        Unit vectors of the items, or zeros, whose cosine with anything is 0.
 
     Notes
     -----
@@ -578,10 +543,6 @@ def gini(counts: Counts) -> float:
 
     0 if all items are recommended equally often, or none is; ``1 - 1 / m`` if only one is.
 
-    Parameters
-    ----------
-    counts : int ndarray of shape (n_items,)
-
     Examples
     --------
     >>> gini(np.array([2, 0, 0, 0]))
@@ -607,13 +568,6 @@ def popularity_bias(lists: Lists, popularity: Doubles, profile: Doubles) -> Doub
     ``p_i`` is the share of users who have rated item i in the training part: 0 is no bias; at 0.1,
     a tenth of all users more have rated a recommended item. NaN for a user without
     recommendations.
-
-    Parameters
-    ----------
-    lists : int32 ndarray of shape (n_users, N)
-    popularity : float64 ndarray of shape (n_items,)
-    profile : float64 ndarray of shape (n_users,)
-        The second mean; see `Catalogue.profile`.
 
     References
     ----------

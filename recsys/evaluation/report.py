@@ -210,7 +210,7 @@ def _sections(found: Evaluation, names: Sequence[str]) -> list[dict[str, Any]]:
         "RMSE on the training ratings": errors,
         "Objective, 1 after the first iteration": objectives,
     }
-    sections = [
+    sections: list[dict[str, Any]] = [
         {"title": "Intervals", "charts": intervals, "legend": []},
         {"title": "By length of the recommendations", "charts": lengths, "legend": models},
         {

@@ -3,42 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from recsys.data.frames import FrameLike
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.readers import as_ratings, read_ratings
-from recsys.schema import SPLIT_MANIFEST
-from recsys.storage import fingerprint, read_split_manifest, split_files
+from recsys.readers import as_ratings
 
 __all__ = [
     "Folds",
-    "RatingsLike",
     "Split",
-    "default_split",
-    "fingerprint",
-    "has_items",
-    "has_ratings",
     "held_out_users",
     "k_fold",
     "leave_last_split",
-    "pair_keys",
     "per_user_split",
     "random_split",
-    "read_pair",
-    "read_split",
-    "restricted",
-    "split_from_pair",
     "time_split",
 ]
 
@@ -63,16 +49,6 @@ _DESCRIPTIONS = {
 Mask = NDArray[np.bool_]
 RatingsLike: TypeAlias = "Ratings | FrameLike | str | os.PathLike[str]"
 """What `recsys.readers.as_ratings` takes: ratings, a frame of them, or the path of a file."""
-
-
-_NUMBERS = {  # parameters that the description of a split is made of
-    "random": ("test_fraction", "random_state"),
-    "per-user": ("test_fraction", "random_state"),
-    "leave-last": ("k",),
-    "time": ("cut",),
-    "k-fold": ("fold", "folds", "random_state"),
-    "users": ("test_fraction", "user_fraction", "random_state"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +96,7 @@ class Split:
     @property
     def parts(self) -> tuple[Ratings, ...]:
         """The training and the test ratings, and the history if there is one."""
-        both = (self.train, self.test)
-        return both if self.history is None else (*both, self.history)
+        return (self.train, self.test, *([] if self.history is None else [self.history]))
 
     @property
     def seen(self) -> Ratings:
@@ -173,29 +148,27 @@ class Split:
             user = test.users.take(test.user_index_of_nonzeros()[common[:1]])[0]
             item = test.items.take(test.indices[common[:1]])[0]
             raise DataError(
-                f"{len(common):,} of the test ratings {'is' if len(common) == 1 else 'are'} in the training part as "
-                f"well, the first of user {user!r} for item {item!r}; hold out other ratings."
+                f"The training part has {len(common):,} of the test ratings as well, the first of "
+                f"user {user!r} for item {item!r}; hold out other ratings."
             )
         if self.history is not None:
             places = self.train.users.find(test.users.values)
             both = np.flatnonzero((places >= 0) & has_ratings(self.train)[places])
             if len(both):
                 raise DataError(
-                    f"{len(both):,} of the held-out users {'has' if len(both) == 1 else 'have'} "
-                    f"training ratings, the first {test.users.take(both[:1])[0]!r}; a model must "
-                    "not learn from users that are folded in."
+                    f"The training part has ratings of {len(both):,} held-out users, the first "
+                    f"{test.users.take(both[:1])[0]!r}; users that are folded in must be new."
                 )
         if "cut" not in self.parameters:
             return
         cut = self.parameters["cut"]
-        for name, part, side in (("training", self.train, "before"), ("test", test, "from")):
+        for name, part, side in (("training", self.train, "older"), ("test", test, "newer")):
             times = _timestamps(part, "a split by time")
             wrong = times[times >= cut if name == "training" else times < cut]
             if len(wrong):
                 raise DataError(
-                    f"{len(wrong):,} of the {name} ratings {'is' if len(wrong) == 1 else 'are'} on the wrong side of "
-                    f"the cut at {cut}, the first at {wrong[0]}; they must be {side} that time"
-                    f"{' on' if side == 'from' else ''}."
+                    f"The {name} part has {len(wrong):,} ratings on the wrong side of the cut at "
+                    f"{cut}, the first at {wrong[0]}; they must be {side}."
                 )
 
     def without_new(self) -> Split:
@@ -309,13 +282,10 @@ def time_split(
 
     Examples
     --------
-    >>> import polars as pl
-    >>> rows = {"user": [1, 1, 2, 2], "item": [7, 8, 7, 8], "timestamp": [10, 40, 30, 20]}
+    >>>     >>> rows = {"user": [1, 1, 2, 2], "item": [7, 8, 7, 8], "timestamp": [10, 40, 30, 20]}
     >>> split = time_split(pl.DataFrame(rows), 0.5)
-    >>> split.test.to_frame().rows()
-    [(1, 8, 40), (2, 7, 30)]
-    >>> split.description
-    'the ratings since 1970-01-01 00:00:30 UTC'
+    >>> split.test.to_frame().rows(), split.description
+    ([(1, 8, 40), (2, 7, 30)], 'the ratings since 1970-01-01 00:00:30 UTC')
     """
     data = as_ratings(ratings)
     times = _timestamps(data, "time_split")
@@ -374,8 +344,7 @@ def held_out_users(
 
     Examples
     --------
-    >>> import polars as pl
-    >>> rows = {"user": [1, 1, 2, 2, 3, 3], "item": [7, 8, 7, 8, 7, 8]}
+    >>>     >>> rows = {"user": [1, 1, 2, 2, 3, 3], "item": [7, 8, 7, 8, 7, 8]}
     >>> split = held_out_users(pl.DataFrame(rows), 0.4)
     >>> [part.n_ratings for part in (split.train, split.history, split.test)]
     [4, 1, 1]
@@ -391,6 +360,7 @@ def held_out_users(
         )
     if not 0 < test_fraction < 1:
         raise DataError(f"test_fraction must be between 0 and 1; got {test_fraction}.")
+    shares = {"user_fraction": user_fraction, "test_fraction": test_fraction}
     rng = np.random.default_rng(random_state)
     held = np.zeros(data.n_users, dtype=np.bool_)
     held[rng.permutation(eligible)[:n_held]] = True
@@ -402,11 +372,7 @@ def held_out_users(
         theirs.take(tested),
         theirs.take(~tested),
         "users",
-        {
-            "user_fraction": user_fraction,
-            "test_fraction": test_fraction,
-            "random_state": random_state,
-        },
+        shares | {"random_state": random_state},
     )
 
 
@@ -496,8 +462,7 @@ def k_fold(ratings: RatingsLike, folds: int = FOLDS, random_state: int = 0) -> F
 
     Examples
     --------
-    >>> import polars as pl
-    >>> rows = {"user": [1, 1, 2, 2, 3], "item": [7, 8, 7, 8, 7]}
+    >>>     >>> rows = {"user": [1, 1, 2, 2, 3], "item": [7, 8, 7, 8, 7]}
     >>> [split.test.n_ratings for split in k_fold(pl.DataFrame(rows), 3)]
     [2, 2, 1]
     """
@@ -507,84 +472,6 @@ def k_fold(ratings: RatingsLike, folds: int = FOLDS, random_state: int = 0) -> F
         raise DataError(f"folds must be between 2 and the number of ratings, {n:,}; got {folds}.")
     order = np.random.default_rng(random_state).permutation(n)
     return Folds(data, np.array_split(order, folds), random_state)
-
-
-def split_from_pair(
-    train: RatingsLike,
-    test: RatingsLike,
-    *,
-    history: RatingsLike | None = None,
-    method: str = "given",
-    parameters: dict[str, Any] | None = None,
-) -> Split:
-    """Make a split of data sets that were read separately.
-
-    The parts get the same indices. Users and items that only the test data have stay in, without
-    training ratings, until `Split.without_new` drops them.
-
-    Parameters
-    ----------
-    train, test : Ratings
-    history : Ratings, optional
-        Other ratings of the users of `test`, if they are not in `train`.
-    method, parameters
-        As in `Split`, if they are known.
-
-    Raises
-    ------
-    DataError
-        If a pair of user and item is in both, or no test rating is of a known user and item.
-    """
-    train, test = as_ratings(train), as_ratings(test)
-    history = None if history is None else as_ratings(history)
-    seen = train if history is None else history
-    users = _union(seen.users, test.users)
-    parts = [train, test] if history is None else [train, test, history]
-    items = train.items
-    for part in parts:
-        items = _union(items, part.items)
-    split = Split(
-        _aligned(train, users if history is None else train.users, items),
-        _aligned(test, users, items),
-        None if history is None else _aligned(history, users, items),
-        method,
-        dict(parameters or {}),
-    )
-    if split.new_ratings == split.test.n_ratings:
-        raise DataError(NOTHING_KNOWN)
-    split.check()
-    return split
-
-
-def _union(known: Ids, others: Ids) -> Ids:
-    """Return all ids; those of `known` decide whether they are integers or strings."""
-    unknown = others.values.filter(known.find(others.values) < 0)
-    if not len(unknown):
-        return known
-    if unknown.dtype != known.dtype:
-        return Ids(pl.concat([known.values.cast(pl.String), unknown.cast(pl.String)]), known.kind)
-    return Ids(pl.concat([known.values, unknown]), known.kind)
-
-
-def _aligned(part: Ratings, users: Ids, items: Ids) -> Ratings:
-    """Return the same ratings under the indices of `users` and `items`."""
-    if part.users == users and part.items == items:
-        return replace(part, users=users, items=items)
-    rows = users.find(part.users.values)[part.user_index_of_nonzeros()]
-    columns = items.find(part.items.values)[part.indices]
-    keys = rows * np.int64(len(items)) + columns
-    order = np.arange(len(keys)) if np.all(np.diff(keys) > 0) else np.argsort(keys)
-    indptr = np.zeros(len(users) + 1, dtype=np.int64)
-    np.cumsum(np.bincount(rows, minlength=len(users)), out=indptr[1:])
-    return replace(
-        part,
-        users=users,
-        items=items,
-        indptr=indptr,
-        indices=columns[order].astype(np.int32),
-        values=part.values[order],
-        timestamps=None if part.timestamps is None else part.timestamps[order],
-    )
 
 
 def has_ratings(ratings: Ratings) -> Mask:
@@ -607,12 +494,7 @@ def pair_keys(ratings: Ratings) -> NDArray[np.int64]:
 def restricted(ratings: Ratings, users: Mask, items: Mask) -> Ratings:
     """Return the ratings of some items by some users, who get indices of their own.
 
-    Parameters
-    ----------
-    ratings : Ratings
-        Returned as they are where nobody and nothing is left out.
-    users : bool ndarray of shape (n_users,)
-    items : bool ndarray of shape (n_items,)
+    `users` and `items` are masks; where all are kept, the ratings are returned as they are.
     """
     if users.all() and items.all():
         return ratings
@@ -620,88 +502,8 @@ def restricted(ratings: Ratings, users: Mask, items: Mask) -> Ratings:
     index = np.cumsum(items, dtype=np.int32) - np.int32(1)
     return replace(
         part,
-        users=ratings.users
-        if users.all()
-        else Ids(ratings.users.values.filter(users), ratings.users.kind),
-        items=ratings.items
-        if items.all()
-        else Ids(ratings.items.values.filter(items), ratings.items.kind),
+        users=Ids(ratings.users.values.filter(users), ratings.users.kind),
+        items=Ids(ratings.items.values.filter(items), ratings.items.kind),
         indptr=np.append(part.indptr[:1], part.indptr[1:][users]),
         indices=index[part.indices],
     )
-
-
-def read_split(
-    path: str | Path, read: Callable[[Path], Ratings] | None = None
-) -> Split | list[Split]:
-    """Read the split in a folder, or the folds of one.
-
-    Parameters
-    ----------
-    path : str or Path
-    read : callable, optional
-        Reads the ratings of a file; `recsys.read_ratings`, if not given.
-
-    Raises
-    ------
-    DataError
-        If there is no split, its ratings overlap, test ratings are older than the cut or training
-        ratings newer, or the files are not those that the folder's split.json describes.
-    """
-    folder = Path(path)
-    manifest = read_split_manifest(folder)
-    if manifest is not None and manifest.folds:
-        splits = [read_split(folder / name, read) for name in manifest.folds]
-        return [split for split in splits if isinstance(split, Split)]
-    files = split_files(folder)
-    if files is None:
-        raise DataError(
-            f"{folder} is not a split: it needs a train and a test file, such as train.csv and "
-            "test.csv."
-        )
-    return read_pair(files["train"], files["test"], read, files.get("history"))
-
-
-def read_pair(
-    train: str | Path,
-    test: str | Path,
-    read: Callable[[Path], Ratings] | None = None,
-    history: Path | None = None,
-) -> Split:
-    """Read a split of two files; if they are those of a saved split, it is checked to be as saved.
-
-    Parameters
-    ----------
-    train, test : str or Path
-    read : callable, optional
-        As in `read_split`.
-    history : Path, optional
-        What else the test users have rated, if they are not in `train`.
-
-    Raises
-    ------
-    DataError
-        As `read_split`.
-    """
-    read, folder = read or read_ratings, Path(train).parent
-    files, manifest = split_files(folder) or {}, read_split_manifest(folder)
-    if (files.get("train"), files.get("test")) != (Path(train), Path(test)):
-        manifest = None
-    if manifest is not None:
-        history = history or files.get("history")
-        needed = (*_NUMBERS.get(manifest.method, ()), *({"cut"} & manifest.parameters.keys()))
-        if not all(name in manifest.parameters for name in needed):
-            raise DataError(f"{folder / SPLIT_MANIFEST} is damaged: it lacks {', '.join(needed)}.")
-    split = split_from_pair(
-        read(Path(train)),
-        read(Path(test)),
-        history=None if history is None else read(history),
-        method="given" if manifest is None else manifest.method,
-        parameters={} if manifest is None else manifest.parameters,
-    )
-    if manifest is not None and manifest.fingerprint != fingerprint(*split.parts):
-        raise DataError(
-            f"The files in {folder} are not those that its {SPLIT_MANIFEST} describes; make the "
-            f"split again, or remove {SPLIT_MANIFEST} if they were changed on purpose."
-        )
-    return split

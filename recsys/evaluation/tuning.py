@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -29,7 +30,6 @@ from recsys.evaluation.splits import (
     RatingsLike,
     Split,
     default_split,
-    fingerprint,
     has_ratings,
     restricted,
 )
@@ -38,10 +38,10 @@ from recsys.models.base import Model, Step
 from recsys.models.parameters import Range
 from recsys.models.registry import make_model, model_class, parameters
 from recsys.readers import as_ratings
+from recsys.storage import fingerprint
 
 if TYPE_CHECKING:
     import optuna
-    from optuna.trial import FrozenTrial
 
 __all__ = ["RANKING_METRICS", "Trial", "Tuning", "check_metric_name", "tune"]
 
@@ -245,7 +245,7 @@ def tune(
     >>> list(found.parameters)
     ['factors', 'regularization', 'count_power', 'iterations']
     """
-    ratings = as_ratings(ratings)
+    data = as_ratings(ratings)
     if trials < 1:
         raise DataError(f"trials must be at least 1; got {trials}.")
     if sampler not in ("tpe", "random", "grid"):
@@ -255,19 +255,35 @@ def tune(
     except ImportError as error:
         raise ImportError(_NO_OPTUNA) from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    metric = _default_metric(model, ratings) if metric is None else metric
-    _check_metric(metric, model_class(model), ratings)
+    predicts = model_class(model).predicts_ratings
+    if metric is None:
+        metric = "rmse" if predicts and not data.implicit else "ndcg@10"
+    check_metric_name(metric)
+    if metric in RATING_METRICS and data.implicit:
+        raise DataError(f"The data have no ratings, so there is no {metric}; tune by ndcg@10, say.")
+    if metric in RATING_METRICS and not predicts:
+        raise DataError(
+            f"The {model} model predicts no ratings, so it has no {metric}; "
+            "tune it by ndcg@10, say."
+        )
     fixed = dict(fixed or {})
     searched = _search_space(model, ranges or {}, fixed)
-    split = _validation_split(
-        validation or (lambda data: default_split(data, test_fraction, random_state)), ratings
+    whole = (
+        default_split(data, test_fraction, random_state) if validation is None else validation(data)
     )
+    whole.check()
+    split = whole.without_new()
+    if not split.test.n_ratings:
+        raise DataError(
+            f"Of the validation part ({whole.description}), no rating has both a user and an item "
+            "of the rest, so no trial can be measured; hold out other ratings, such as random ones."
+        )
     check_folding(make_model(model, **fixed), split)
     names = [each.name for each in parameters(model)]
     settings = {"random_state": random_state, "threads": threads}
     common = {**{name: value for name, value in settings.items() if name in names}, **fixed}
     task = _Objective(model, metric, searched, common, split, _sample_users(split, random_state))
-    mark = fingerprint(ratings)
+    mark = fingerprint(data)
     held_out = {k: v for k, v in split.parameters.items() if k not in ("random_state", "cut")}
     identity = {
         "training data": mark,
@@ -421,19 +437,17 @@ class _Objective:
         from optuna.trial import TrialState
 
         done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
-        return [self._as_trial(number, each) for number, each in enumerate(done)]
-
-    def _as_trial(self, number: int, trial: FrozenTrial) -> Trial:
-        complete = trial.state.name == "COMPLETE"
-        known = trial.user_attrs
-        return Trial(
-            number,
-            dict(known["parameters"]),
-            "complete" if complete else "pruned",
-            trial.value if complete else None,
-            known.get("iterations"),
-            known.get("seconds", 0.0),
-        )
+        return [
+            Trial(
+                number,
+                dict(each.user_attrs["parameters"]),
+                "complete" if each.state == TrialState.COMPLETE else "pruned",
+                each.value if each.state == TrialState.COMPLETE else None,
+                each.user_attrs.get("iterations"),
+                each.user_attrs.get("seconds", 0.0),
+            )
+            for number, each in enumerate(done)
+        ]
 
     def best(self, trials: Sequence[Trial]) -> Trial:
         """Return the best of the complete trials, the earliest of equals."""
@@ -479,13 +493,11 @@ def _search(
             return
         if point is not None or not number:
             study.enqueue_trial(point or {}, user_attrs={"is_default": not number})
-        report = None if on_step is None else (lambda step, at=number: on_step(at, step))
+        report = None if on_step is None else partial(on_step, number)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-                study.optimize(
-                    lambda trial, end=until, heard=report: task.run(trial, end, heard), n_trials=1
-                )
+                study.optimize(partial(task.run, deadline=until, on_step=report), n_trials=1)
         except _OutOfTimeError:
             return
         if on_trial is not None:
@@ -507,7 +519,7 @@ def _open_study(
     from optuna.storages.journal import JournalFileBackend
     from optuna.trial import TrialState
 
-    direction = "minimize" if task.minimize else "maximize"
+    direction: Literal["minimize", "maximize"] = "minimize" if task.minimize else "maximize"
     pruner = optuna.pruners.MedianPruner(n_startup_trials=_COMPARED_WITH)
     if path is None:
         return optuna.create_study(direction=direction, pruner=pruner)
@@ -517,7 +529,11 @@ def _open_study(
     if path.exists():
         if not path.is_file():
             raise DataError(f"{path} is not a file; a study is a file, such as als.study.")
-        _check_journal(path)
+        with path.open("r+b") as file:  # cut off an unfinished line, left by a killed process
+            text = file.read()
+            if text.lstrip()[:1] not in (b"{", b""):
+                raise DataError(f"{path} is not a study, or damaged; choose another file.")
+            file.truncate(text.rfind(b"\n") + 1)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -555,15 +571,6 @@ def _open_study(
     return study
 
 
-def _check_journal(path: Path) -> None:
-    """Cut off an unfinished last line, which a killed process leaves, if the file is a journal."""
-    with path.open("r+b") as file:
-        text = file.read()
-        if text.lstrip()[:1] not in (b"{", b""):
-            raise DataError(f"{path} is not a study, or damaged; choose another file.")
-        file.truncate(text.rfind(b"\n") + 1)
-
-
 def _search_space(
     model: str, ranges: Mapping[str, Range], fixed: Mapping[str, Any]
 ) -> dict[str, Range]:
@@ -597,19 +604,6 @@ def _search_space(
     return searched
 
 
-def _validation_split(validation: Splitter, ratings: Ratings) -> Split:
-    """Hold out the validation part, without users and items that have no other ratings."""
-    split = validation(ratings)
-    split.check()
-    known = split.without_new()
-    if not known.test.n_ratings:
-        raise DataError(
-            f"Of the validation part ({split.description}), no rating has both a user and an item "
-            "of the rest, so no trial can be measured; hold out another part, such as a random one."
-        )
-    return known
-
-
 def _sample_users(split: Split, random_state: int) -> Split:
     """Return the split with at most `_MOST_USERS` of its test users, drawn at random."""
     users = np.flatnonzero(has_ratings(split.test))
@@ -620,11 +614,6 @@ def _sample_users(split: Split, random_state: int) -> Split:
     every = np.ones(split.test.n_items, dtype=np.bool_)
     test, history = (restricted(part, chosen, every) for part in (split.test, split.history))
     return replace(split, test=test, history=history)
-
-
-def _default_metric(model: str, ratings: Ratings) -> str:
-    predicts = model_class(model).predicts_ratings and not ratings.implicit
-    return "rmse" if predicts else "ndcg@10"
 
 
 def check_metric_name(metric: str) -> None:
@@ -642,17 +631,4 @@ def check_metric_name(metric: str) -> None:
         raise DataError(
             f"metric must be one of {', '.join(RATING_METRICS)}, {ranking} (as in ndcg@10); "
             f"got {metric!r}."
-        )
-
-
-def _check_metric(metric: str, model: type[Model], ratings: Ratings) -> None:
-    check_metric_name(metric)
-    if "@" in metric:
-        return
-    if ratings.implicit:
-        raise DataError(f"The data have no ratings, so there is no {metric}; tune by ndcg@10, say.")
-    if not model.predicts_ratings:
-        raise DataError(
-            f"The {model.name} model predicts no ratings, so it has no {metric}; "
-            "tune it by ndcg@10, say."
         )

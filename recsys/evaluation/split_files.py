@@ -1,0 +1,182 @@
+"""Splits of data sets that were read separately: pairs of files, saved splits and folds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from recsys.data.ids import Ids
+from recsys.data.ratings import Ratings
+from recsys.errors import DataError
+from recsys.evaluation.splits import NOTHING_KNOWN, RatingsLike, Split
+from recsys.readers import as_ratings, read_ratings
+from recsys.schema import SPLIT_MANIFEST
+from recsys.storage import fingerprint, read_split_manifest, split_files
+
+__all__ = ["read_pair", "read_split", "split_from_pair"]
+
+_NUMBERS = {  # parameters that the description of a split is made of
+    "random": ("test_fraction", "random_state"),
+    "per-user": ("test_fraction", "random_state"),
+    "leave-last": ("k",),
+    "time": ("cut",),
+    "k-fold": ("fold", "folds", "random_state"),
+    "users": ("test_fraction", "user_fraction", "random_state"),
+}
+
+
+def split_from_pair(
+    train: RatingsLike,
+    test: RatingsLike,
+    *,
+    history: RatingsLike | None = None,
+    method: str = "given",
+    parameters: dict[str, Any] | None = None,
+) -> Split:
+    """Make a split of data sets that were read separately.
+
+    The parts get the same indices. Users and items that only the test data have stay in, without
+    training ratings, until `Split.without_new` drops them.
+
+    Parameters
+    ----------
+    train, test : Ratings, frame or path
+    history : Ratings, frame or path, optional
+        Other ratings of the users of `test`, if they are not in `train`.
+    method, parameters
+        As in `Split`, if they are known.
+
+    Raises
+    ------
+    DataError
+        If a pair of user and item is in both, or no test rating is of a known user and item.
+    """
+    train, test = as_ratings(train), as_ratings(test)
+    history = None if history is None else as_ratings(history)
+    users = _union((train if history is None else history).users, test.users)
+    items = _union(train.items, test.items)
+    if history is not None:
+        items = _union(items, history.items)
+    split = Split(
+        _aligned(train, users if history is None else train.users, items),
+        _aligned(test, users, items),
+        None if history is None else _aligned(history, users, items),
+        method,
+        dict(parameters or {}),
+    )
+    if split.new_ratings == split.test.n_ratings:
+        raise DataError(NOTHING_KNOWN)
+    split.check()
+    return split
+
+
+def _union(known: Ids, others: Ids) -> Ids:
+    """Return all ids; those of `known` decide whether they are integers or strings."""
+    unknown = others.values.filter(known.find(others.values) < 0)
+    if not len(unknown):
+        return known
+    if unknown.dtype != known.dtype:
+        return Ids(pl.concat([known.values.cast(pl.String), unknown.cast(pl.String)]), known.kind)
+    return Ids(pl.concat([known.values, unknown]), known.kind)
+
+
+def _aligned(part: Ratings, users: Ids, items: Ids) -> Ratings:
+    """Return the same ratings under the indices of `users` and `items`."""
+    if part.users == users and part.items == items:
+        return replace(part, users=users, items=items)
+    rows = users.find(part.users.values)[part.user_index_of_nonzeros()]
+    columns = items.find(part.items.values)[part.indices]
+    keys = rows * np.int64(len(items)) + columns
+    order = np.arange(len(keys)) if np.all(np.diff(keys) > 0) else np.argsort(keys)
+    indptr = np.zeros(len(users) + 1, dtype=np.int64)
+    np.cumsum(np.bincount(rows, minlength=len(users)), out=indptr[1:])
+    return replace(
+        part,
+        users=users,
+        items=items,
+        indptr=indptr,
+        indices=columns[order].astype(np.int32),
+        values=part.values[order],
+        timestamps=None if part.timestamps is None else part.timestamps[order],
+    )
+
+
+def read_split(
+    path: str | Path, read: Callable[[Path], Ratings] | None = None
+) -> Split | list[Split]:
+    """Read the split in a folder, or the folds of one.
+
+    Parameters
+    ----------
+    path : str or Path
+    read : callable, optional
+        Reads the ratings of a file; `recsys.read_ratings`, if not given.
+
+    Raises
+    ------
+    DataError
+        If there is no split, its ratings overlap, test ratings are older than the cut or training
+        ratings newer, or the files are not those that the folder's split.json describes.
+    """
+    folder = Path(path)
+    manifest = read_split_manifest(folder)
+    if manifest is not None and manifest.folds:
+        splits = [read_split(folder / name, read) for name in manifest.folds]
+        return [split for split in splits if isinstance(split, Split)]
+    files = split_files(folder)
+    if files is None:
+        raise DataError(
+            f"{folder} is not a split: it needs a train and a test file, such as train.csv and "
+            "test.csv."
+        )
+    return read_pair(files["train"], files["test"], read, files.get("history"))
+
+
+def read_pair(
+    train: str | Path,
+    test: str | Path,
+    read: Callable[[Path], Ratings] | None = None,
+    history: Path | None = None,
+) -> Split:
+    """Read a split of two files; if they are those of a saved split, it is checked to be as saved.
+
+    Parameters
+    ----------
+    train, test : str or Path
+    read : callable, optional
+        As in `read_split`.
+    history : Path, optional
+        Other ratings of the test users, if they are not in `train`.
+
+    Raises
+    ------
+    DataError
+        As `read_split`.
+    """
+    read, folder = read or read_ratings, Path(train).parent
+    files, manifest = split_files(folder) or {}, read_split_manifest(folder)
+    if (files.get("train"), files.get("test")) != (Path(train), Path(test)):
+        manifest = None
+    if manifest is not None:
+        history = history or files.get("history")
+        needed = (*_NUMBERS.get(manifest.method, ()), *({"cut"} & manifest.parameters.keys()))
+        if not all(name in manifest.parameters for name in needed):
+            raise DataError(f"{folder / SPLIT_MANIFEST} is damaged: it lacks {', '.join(needed)}.")
+    split = split_from_pair(
+        read(Path(train)),
+        read(Path(test)),
+        history=None if history is None else read(history),
+        method="given" if manifest is None else manifest.method,
+        parameters={} if manifest is None else manifest.parameters,
+    )
+    if manifest is not None and manifest.fingerprint != fingerprint(*split.parts):
+        raise DataError(
+            f"The files in {folder} are not those that its {SPLIT_MANIFEST} describes; make the "
+            f"split again, or remove {SPLIT_MANIFEST} if they were changed on purpose."
+        )
+    return split
