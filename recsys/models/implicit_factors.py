@@ -101,10 +101,10 @@ class _LibraryFactors(FactorModel):
     predicts_ratings: ClassVar[bool] = False
     _scores_between_sweeps: ClassVar[bool] = True
 
-    iterations: int = 1
+    if TYPE_CHECKING:  # a parameter of the models, which order them as they like
+        iterations: int
 
     def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
-
         def each(iteration: int, *_: object) -> None:
             if on_step is not None:
                 self._take(peer.user_factors, peer.item_factors)

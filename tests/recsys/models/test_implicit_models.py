@@ -186,13 +186,6 @@ def test_a_loaded_model_recommends_without_the_library(name, ratings, tmp_path):
     assert done.stdout == "10 False\n"
 
 
-@pytest.mark.parametrize("name", ["implicit-als", "implicit-bpr", "implicit-lmf"])
-def test_every_iteration_is_a_step(name, ratings):
-    steps = []
-    make_model(name, iterations=4).fit(ratings, on_step=steps.append)
-    assert [(step.step, step.total) for step in steps] == [(n, 4) for n in (1, 2, 3, 4)]
-
-
 @pytest.mark.parametrize("name", ["ease", "implicit-als", "implicit-knn", "implicit-lmf"])
 @pytest.mark.parametrize("implicit", [False, True])
 def test_ratings_and_counts_matter_but_not_their_scale(name, implicit, ratings):

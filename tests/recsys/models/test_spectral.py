@@ -189,13 +189,6 @@ def test_pairs_of_popular_items_need_no_memory_for_their_users():
     assert peak < 4 * 200 * 20_000 * 1.3  # what 200 users share with 20,000, in single precision
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_the_same_bits_on_any_number_of_threads(data, threads):
-    model, usual = fitted(data[0], threads=threads), fitted(data[0])
-    for name, array in usual._arrays().items():
-        np.testing.assert_array_equal(model._arrays()[name], array)
-
-
 def test_small_data_get_few_factors_and_none_more_than_there_are():
     assert default_factors(3, 2) == 1
     assert default_factors(10**6, 10**5) == 1024
