@@ -48,8 +48,8 @@ def choose_model(ratings: Ratings) -> Choice:
     no ratings, or all the same (and more than   implicit feedback: `spectral`, whose number of
     one)                                         singular vectors follows the numbers of users
                                                  and items
-    counts or amounts: positive, and few of      the same; how much contact there was is left
-    them large                                   aside
+    counts or amounts: positive, and few of      the same; the amounts are not used
+    them large
     ratings of different values                  `als`, with its default number of factors, but no
                                                  more than there are users or items
     ===========================================  ==================================================

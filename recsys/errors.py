@@ -1,12 +1,12 @@
-"""The exceptions that `recsys` raises on purpose.
+"""Errors that recsys raises: one tree, each also the builtin that fits.
 
 ::
 
     RecsysError
     ├── DataError         (also ValueError)   ratings or files that cannot be used
-    ├── UnknownIdError    (also LookupError)  a user or item that the data do not have
+    ├── UnknownIdError    (also LookupError)  a user or item that is not in the data
     ├── ModelFileError    (also ValueError)   a saved model that is damaged, foreign or too new
-    ├── NotFittedError    (also ValueError)   a model that is asked before it was fitted
+    ├── NotFittedError    (also ValueError)   a model that is used before `fit`
     └── EngineError       (also RuntimeError) a cluster that is missing, out of reach or failed
 
 Each message is one sentence: what was wrong, where, and what would be right.

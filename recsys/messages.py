@@ -1,4 +1,4 @@
-"""Numbers of things in words, words of any length in a few, and words that resemble each other."""
+"""Parts of messages: plurals, shortened texts and close matches."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 __all__ = ["close_matches", "counted", "shortened"]
 
-_ALIKE = 0.6  # how much two words have to have in common
+_SIMILAR = 0.6  # least ratio of two words
 _WORK = 20_000_000  # characters compared with each other: a few seconds
 
 
@@ -22,7 +22,7 @@ def counted(n: int, noun: str) -> str:
 
 
 def shortened(text: str, length: int = 40) -> str:
-    """Return a text as a message may quote it, of which the end may be left out.
+    """Return a text, cut where it is longer than a message should quote.
 
     Examples
     --------
@@ -33,10 +33,10 @@ def shortened(text: str, length: int = 40) -> str:
 
 
 def close_matches(text: str, others: Iterable[str], n: int) -> list[str]:
-    """Return up to n texts that resemble one, the most alike first.
+    """Return up to n texts that resemble one, the most similar first.
 
-    As `difflib.get_close_matches`, which takes hours where there are many texts and they are long;
-    here only as many of the others are looked at as a few seconds let.
+    As `difflib.get_close_matches`, but in bounded time: only as many of the others are compared as a few
+    seconds allow.
 
     Examples
     --------
@@ -50,16 +50,16 @@ def close_matches(text: str, others: Iterable[str], n: int) -> list[str]:
     found, left = [], _WORK
     for other in others:
         matcher.set_seq1(other)
-        if matcher.real_quick_ratio() < _ALIKE:
+        if matcher.real_quick_ratio() < _SIMILAR:
             continue
         left -= len(other)
         if left < 0:
             break
-        if matcher.quick_ratio() < _ALIKE:
+        if matcher.quick_ratio() < _SIMILAR:
             continue
         left -= len(text) * len(other)
         if left < 0:
             break
-        if (ratio := matcher.ratio()) >= _ALIKE:
+        if (ratio := matcher.ratio()) >= _SIMILAR:
             found.append((ratio, other))
     return [other for _, other in nlargest(n, found)]

@@ -100,7 +100,7 @@ class Recommender:
     >>> recommender.recommend("bob", n=2).rows()
     [('bob', 'oat', 1, 1.0), ('bob', 'rye', 2, 1.0)]
 
-    New users are described by what they have rated, and scores are explained:
+    New users are described by their ratings, and scores are explained:
 
     >>> recommender.recommend(history={"tea": 1, "oat": 1}).rows()
     [('new', 'rye', 1, 1.0)]
@@ -307,7 +307,7 @@ class Recommender:
     # New users, items and ratings
 
     def fold_in(self, histories: HistoryLike) -> Self:
-        """Return a recommender for new users, from what they have rated; nothing is refitted.
+        """Return a recommender for new users, from their ratings; nothing is refitted.
 
         A user of the training ratings, folded in with the same ratings, gets the same
         recommendations.
@@ -335,7 +335,7 @@ class Recommender:
         return folded._restored(new, self.training, counts)
 
     def fold_in_items(self, histories: FrameLike, *, item_info: FrameLike | None = None) -> Self:
-        """Return a recommender of new items, from who has rated them; nothing is refitted.
+        """Return a recommender of new items, from their ratings; nothing is refitted.
 
         It has the same users, and the new items alone: its scores can be compared with those of the
         other items. `update` puts old and new items into one model.
@@ -345,7 +345,7 @@ class Recommender:
         histories : frame
             Columns user, item and, unless the model needs none, rating.
         item_info : frame, optional
-            Column item, and what else is known of the items, such as title.
+            Column item, and metadata such as title.
 
         Raises
         ------
@@ -418,7 +418,7 @@ class Recommender:
         n : int
             The most items per user.
         history : frame, or mapping of item id to rating, optional
-            What new users have rated; recommend to these users (see `fold_in`).
+            Ratings of new users; recommend to these users (see `fold_in`).
         exclude_seen : bool
             Leave out the items that the user has rated.
         items : sequence of item ids, optional

@@ -536,7 +536,7 @@ def _arrays(directory: Path, manifest: Manifest, verify: bool) -> dict[str, NDAr
 def _ids(
     found: Mapping[str, NDArray[Any]], manifest: Manifest, kind: str
 ) -> tuple[Ids, pl.DataFrame | None]:
-    """Return the ids of users or items, and what else is known of them."""
+    """Return the ids of users or items, and their metadata."""
     table = _table(found, manifest, f"{kind}s")
     if table.columns[:1] != [kind] or table[kind].dtype not in (pl.Int64, pl.String):
         raise DamageError(f"the {kind}s have no column of ids")

@@ -338,7 +338,7 @@ def _by_factors(search: _Search, users: Indices, form: FactorForm) -> TopN:
 
 
 def _seen(exclude: Exclude | None, users: Indices) -> kernels.Seen | None:
-    """Return what to leave out as the kernel takes it."""
+    """Return the pairs to leave out as the kernel takes them."""
     if exclude is None:
         return None
     if isinstance(exclude, _CsrExclusion):

@@ -795,3 +795,14 @@ def test_loading_and_recommending_imports_no_scipy(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_process_without_standard_error_answers(tmp_path):
+    Recommender("bias").fit(make_ratings()).save(tmp_path / "m")
+    code = (
+        "from recsys import Recommender; "
+        f"print(Recommender.load({str(tmp_path / 'm')!r}).recommend('ann', n=1).height)"
+    )
+    line = f'exec "{sys.executable}" -c "{code}" 2>&-'
+    done = subprocess.run(["sh", "-c", line], stdout=subprocess.PIPE, text=True, timeout=60)
+    assert done.stdout == "1\n"
