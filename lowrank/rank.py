@@ -339,7 +339,7 @@ def choose_rank(
     return choose(leading, matrix.shape, fraction)
 
 
-def gavish_donoho(s: Any, shape: tuple[int, int], noise: float | None = None) -> int:
+def gavish_donoho(s: ArrayLike, shape: tuple[int, int], noise: float | None = None) -> int:
     r"""Count the singular values above the optimal hard threshold for white noise.
 
     With noise of standard deviation sigma per entry and beta = min(n, m) / max(n, m), the threshold
@@ -402,7 +402,7 @@ def marchenko_pastur_median(beta: float) -> float:
     return float(np.interp(mass[-1] / 2, mass, x))
 
 
-def minka(eigenvalues: Any, n_samples: int) -> int:
+def minka(eigenvalues: ArrayLike, n_samples: int) -> int:
     """Choose the rank with the largest evidence under probabilistic PCA (Laplace's approximation).
 
     For data in a subspace, exactly up to rounding, the rank is its dimension: without noise the

@@ -86,6 +86,20 @@ class SVD:
             f"passes={self.passes}, largest residual={self.residuals.max(initial=0.0):.1e})"
         )
 
+    def _repr_html_(self) -> str:
+        energy = self.explained_energy
+        facts = {
+            "shape": f"{self.shape[0]:,} x {self.shape[1]:,}",
+            "k": self.k,
+            "dtype": self.s.dtype,
+            "explained energy": "unknown" if energy is None else f"{energy:.2%}",
+            "singular values": f"{self.s[0]:.6g} ... {self.s[-1]:.6g}" if self.k else "none",
+            "largest residual": f"{self.residuals.max(initial=0.0):.1e}",
+            "solver": f"{self.method}, {self.passes} passes, {self.seconds:.2f} s",
+        }
+        rows = "".join(f"<tr><th>{name}</th><td>{fact}</td></tr>" for name, fact in facts.items())
+        return f"<table><caption>SVD</caption>{rows}</table>"
+
     @property
     def k(self) -> int:
         """Number of singular triplets."""

@@ -43,6 +43,14 @@ def test_repr_is_one_short_line():
     assert "\n" not in text
 
 
+def test_a_notebook_shows_a_table():
+    page = truncated_svd(gaussian(), 3)._repr_html_()
+    assert "<td>60 x 40</td>" in page
+    assert "dense, 3 passes" in page
+    assert "none" in truncated_svd(gaussian(), 0)._repr_html_()
+    assert "unknown" in truncated_svd(CONTAINERS[2](gaussian()), 1, method="lanczos")._repr_html_()
+
+
 def test_public_names():
     assert set(lowrank.__all__) >= {"SVD", "ConvergenceWarning", "truncated_svd", "elbow"}
     assert issubclass(ConvergenceWarning, UserWarning)
@@ -225,7 +233,7 @@ def test_arpack_without_convergence_keeps_what_it_found_and_warns(monkeypatch, f
         vectors = right[:found][::-1].T  # ARPACK's order is ascending
         raise scipy.sparse.linalg.ArpackNoConvergence("none", exact[:found] ** 2, vectors)
 
-    monkeypatch.setattr(scipy.sparse.linalg, "eigsh", fail)
+    monkeypatch.setattr("lowrank.solvers.arpack.eigsh", fail)
     with pytest.warns(ConvergenceWarning, match=r"method='arpack'; use a larger tol"):
         result = truncated_svd(gaussian(), 4, method="arpack", random_state=0)
     np.testing.assert_allclose(result.s[:found], exact[:found])
@@ -236,7 +244,7 @@ def test_arpack_errors_warn(monkeypatch):
     def fail(operator, k, **options):
         raise scipy.sparse.linalg.ArpackError(-9999)
 
-    monkeypatch.setattr(scipy.sparse.linalg, "eigsh", fail)
+    monkeypatch.setattr("lowrank.solvers.arpack.eigsh", fail)
     with pytest.warns(ConvergenceWarning, match=r"largest residual is"):
         truncated_svd(gaussian(), 4, method="arpack", random_state=0)
 
