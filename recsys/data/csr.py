@@ -100,7 +100,12 @@ def to_csr(
     timestamps = None if timestamps is None else timestamps[order]
     if n_duplicates == 0 or policy == "error":
         indptr = _indptr(users, shape[0])
-        repeat = _first_repeat(repeats, order) if n_duplicates else None
+        repeat = None
+        if n_duplicates:  # the pair whose second place comes first among the rows
+            places = np.flatnonzero(repeats)
+            rows = np.arange(len(users)) if isinstance(order, slice) else order
+            second = int(np.argmin(rows[places + 1]))
+            repeat = int(rows[places[second]]), int(rows[places[second] + 1])
         return CSR(shape, indptr, items[order], values, timestamps, n_duplicates, repeat)
     runs = _Runs.of(repeats)
     chosen = runs.choose(timestamps, "first" if policy == "first" else "last")
@@ -141,17 +146,6 @@ def _indptr(users: npt.NDArray[np.int32], n_users: int) -> npt.NDArray[np.int64]
     return indptr
 
 
-def _first_repeat(
-    repeats: npt.NDArray[np.bool_], order: npt.NDArray[np.int64] | slice
-) -> tuple[int, int]:
-    """Return the rows of the repeated pair whose second place comes first among the rows."""
-    places = np.flatnonzero(repeats)
-    if isinstance(order, slice):
-        return int(places[0]), int(places[0]) + 1
-    second = int(np.argmin(order[places + 1]))
-    return int(order[places[second]]), int(order[places[second] + 1])
-
-
 @dataclass(frozen=True, slots=True)
 class _Runs:
     """Runs of equal pairs among the sorted rows; `long` are those of more than one row.
@@ -181,7 +175,9 @@ class _Runs:
         """Return the sorted row that stands for each run: the first or last one in time."""
         members = self.members
         if timestamps is not None:
-            members = members[np.lexsort((timestamps[members], self._run_of_member()))]
+            lengths = np.diff(self.offsets, append=len(members))
+            run_of_member = np.repeat(np.arange(len(lengths)), lengths)
+            members = members[np.lexsort((timestamps[members], run_of_member))]
         ends = np.append(self.offsets[1:], len(members)) - 1
         chosen = self.starts.copy()
         chosen[self.long] = members[self.offsets if which == "first" else ends]
@@ -197,10 +193,6 @@ class _Runs:
             totals /= np.diff(self.offsets, append=len(self.members))
         merged[self.long] = totals
         return merged
-
-    def _run_of_member(self) -> npt.NDArray[np.int64]:
-        lengths = np.diff(self.offsets, append=len(self.members))
-        return np.repeat(np.arange(len(lengths)), lengths)
 
 
 class Axis(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard
 
@@ -123,15 +122,12 @@ def _pandas_column(series: Any) -> pl.Series:
         return pl.Series(name, np.ascontiguousarray(series.to_numpy()))
     if kind == "M":
         return pl.Series(name, series.to_numpy(dtype="datetime64[us]"))
-    values = [None if _is_missing(value) else value for value in series.tolist()]
+    missing = ("NoneType", "NAType", "NaTType")
+    values = [
+        None if type(value).__name__ in missing or value != value else value  # NaN is not itself
+        for value in series.tolist()
+    ]
     try:
         return pl.Series(name, values, strict=True)
     except (TypeError, ValueError, pl.exceptions.PolarsError):
         raise DataError(f"Column {name!r} mixes values of several types.") from None
-
-
-def _is_missing(value: object) -> bool:
-    """Return whether a pandas value is None, NaN, NaT or NA."""
-    if value is None or type(value).__name__ in ("NAType", "NaTType"):
-        return True
-    return isinstance(value, float) and math.isnan(value)

@@ -71,7 +71,7 @@ class Ids:
         self._kind = kind
         self._order: npt.NDArray[np.int64] | None = None  # index of each id in sorted order
         self._values = self._sorted = series
-        if not _strictly_increasing(series):
+        if not (series.head(-1) < series.tail(-1)).all():
             self._sorted = series.unique().sort()
             if sort:
                 self._values = self._sorted
@@ -196,7 +196,12 @@ class Ids:
             return np.full(len(queries), -1, dtype=np.int64)
         span = int(numbers[-1]) - int(numbers[0]) + 1
         if len(queries) >= _TABLE_PAYS_FROM and span <= 8 * len(queries):
-            return _look_up(numbers, queries, span)
+            table = np.full(span, -1, dtype=np.int64)
+            table[numbers - numbers[0]] = np.arange(len(numbers))
+            inside = (queries >= numbers[0]) & (queries <= numbers[-1])
+            found: npt.NDArray[np.int64] = table[np.where(inside, queries - numbers[0], 0)]
+            found[~inside] = -1
+            return found
         places = np.minimum(np.searchsorted(numbers, queries), len(numbers) - 1)
         places[numbers[places] != queries] = -1
         return places
@@ -213,7 +218,10 @@ class Ids:
 
     def _unknown_message(self, unknown: Sequence[int | str]) -> str:
         if self._numbers is not None:
-            unknown = [_as_integer_if_canonical(value) for value in unknown]
+            unknown = [
+                int(each) if isinstance(each, str) and _CANONICAL_INTEGER.fullmatch(each) else each
+                for each in unknown
+            ]
         first, named = unknown[0], _listed(unknown[:_NAMED])
         if len(unknown) == 1:
             return f"Unknown {self._kind} {named}; {self._nearest(first)}."
@@ -230,7 +238,10 @@ class Ids:
         if self._numbers is None:
             near = _closest_strings(str(unknown), self._sorted)
         elif isinstance(unknown, int):
-            near = _closest_integers(unknown, self._numbers)
+            clipped = min(max(unknown, -_INT64_LIMIT), _INT64_LIMIT - 1)
+            place = int(np.searchsorted(self._numbers, clipped))
+            around = self._numbers[max(place - _NAMED, 0) : place + _NAMED].tolist()
+            near = sorted(around, key=lambda each: (abs(each - unknown), each))[:_NAMED]
         if not near:
             return f"ids look like {_listed(self._values.head(_NAMED))}"
         ids_are = "ids{} are" if len(near) > 1 else "id{} is"
@@ -322,10 +333,6 @@ def _first(mask: pl.Series) -> int:
     return mask.arg_max() or 0
 
 
-def _strictly_increasing(series: pl.Series) -> bool:
-    return len(series) < 2 or bool((series.head(-1) < series.tail(-1)).all())
-
-
 def encode(
     series: pl.Series, kind: str, idle: pl.Series | None = None
 ) -> tuple[Ids, npt.NDArray[np.int32]]:
@@ -358,25 +365,6 @@ def encode(
     return ids, codes
 
 
-def _look_up(
-    numbers: npt.NDArray[np.int64], queries: npt.NDArray[np.int64], span: int
-) -> npt.NDArray[np.int64]:
-    """Return the index of each query through a table over the whole span of the ids."""
-    table = np.full(span, -1, dtype=np.int64)
-    table[numbers - numbers[0]] = np.arange(len(numbers))
-    inside = (queries >= numbers[0]) & (queries <= numbers[-1])
-    found: npt.NDArray[np.int64] = table[np.where(inside, queries - numbers[0], 0)]
-    found[~inside] = -1
-    return found
-
-
-def _closest_integers(unknown: int, numbers: npt.NDArray[np.int64]) -> list[int]:
-    clipped = min(max(unknown, -_INT64_LIMIT), _INT64_LIMIT - 1)
-    place = int(np.searchsorted(numbers, clipped))
-    around = numbers[max(place - _NAMED, 0) : place + _NAMED].tolist()
-    return sorted(around, key=lambda number: (abs(number - unknown), number))[:_NAMED]
-
-
 def _closest_strings(unknown: str, values: pl.Series) -> list[str]:
     """Return up to three ids that resemble an unknown one, or else have it in them.
 
@@ -393,12 +381,6 @@ def _closest_strings(unknown: str, values: pl.Series) -> list[str]:
         within = values.filter(lower.str.contains(unknown.lower(), literal=True)).to_frame("id")
         return within.sort(pl.col("id").str.len_chars(), "id")["id"].head(_NAMED).to_list()
     return list(dict.fromkeys([*folded, *close]))[:_NAMED]
-
-
-def _as_integer_if_canonical(value: int | str) -> int | str:
-    if isinstance(value, str) and _CANONICAL_INTEGER.fullmatch(value):
-        return int(value)
-    return value
 
 
 def _quoted(value: int | str) -> str:

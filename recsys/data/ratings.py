@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -330,13 +331,32 @@ class Ratings:
 
     def __str__(self) -> str:
         noun = "interaction" if self.implicit else "rating"
+        percent = 100 * self.density
+        filled = f"{percent:.0f}%" if percent >= 9.95 else f"{percent:.2g}%"  # two digits
+        filled = "under 0.001%" if 0 < percent < 0.001 else filled
         return (
             f"{counted(self.n_users, 'user')} x {counted(self.n_items, 'item')}, "
-            f"{counted(self.n_ratings, noun)}, {_percent(self.density)} filled"
+            f"{counted(self.n_ratings, noun)}, {filled} filled"
         )
 
     def __repr__(self) -> str:
         return f"<Ratings: {self}>"
+
+    def _repr_html_(self) -> str:
+        """Return the counts, and a histogram of the ratings, for notebooks."""
+        html = f"<div><b>Ratings</b>: {escape(str(self))}"
+        if self.source is not None:
+            html += f"<br><small>{escape(str(self.source))}</small>"
+        if not self.implicit and self.nnz:
+            counts, edges = np.histogram(self.values, bins=min(10, len(np.unique(self.values))))
+            cell, box = "vertical-align:bottom;padding:0 1px", "background:#4878a8;width:24px"
+            bars = "".join(
+                f"<td style='{cell}' title='{count:,}'><div style='{box};height:"
+                f"{60 * count / counts.max():.0f}px'></div><small>{low:.3g}</small></td>"
+                for count, low in zip(counts, edges, strict=False)
+            )
+            html += f"<table><tr>{bars}</tr></table>"
+        return f"{html}</div>"
 
 
 def build_ratings(
@@ -477,21 +497,15 @@ def unix_seconds(series: pl.Series, place: Place = row_place) -> npt.NDArray[np.
     if seconds.null_count():
         row = seconds.is_null().arg_max() or 0
         value = series[row]
-        raise DataError(f"{place(row)}: {_time_problem(value)}")
+        shown = repr(shortened(value)) if isinstance(value, str) else repr(value)
+        if value is None or value == "" or value != value:  # NaN
+            problem = "the time is missing."
+        elif isinstance(value, str) and not _seconds(pl.Series([value])).null_count():
+            problem = f"time {shown} is a date, but other times are numbers; choose one form."
+        else:
+            problem = f"time {shown} is neither a number nor an ISO 8601 date, such as 2024-01-31."
+        raise DataError(f"{place(row)}: {problem}")
     return seconds.to_numpy()
-
-
-def _time_problem(value: object) -> str:
-    """Say what is wrong with a time that could not be read."""
-    if value is None or value == "" or value != value:  # NaN
-        return "the time is missing."
-    if isinstance(value, str) and not _seconds(pl.Series([value])).null_count():
-        return f"time {_shown(value)} is a date, but other times are numbers; choose one form."
-    return f"time {_shown(value)} is neither a number nor an ISO 8601 date, such as 2024-01-31."
-
-
-def _shown(value: object) -> str:
-    return repr(shortened(value)) if isinstance(value, str) else repr(value)
 
 
 def _seconds(series: pl.Series) -> pl.Series:
@@ -502,17 +516,17 @@ def _seconds(series: pl.Series) -> pl.Series:
     if dtype == pl.String:
         numbers = series.cast(pl.Float64, strict=False)
         if numbers.null_count() < len(numbers):
-            return _in_seconds(_exact_integers(series, numbers))
-        return _parsed_dates(series)
+            exact = series.cast(pl.Int64, strict=False)
+            return _in_seconds(exact if exact.null_count() == numbers.null_count() else numbers)
+        text = series.str.strip_chars().str.replace(r"[Tt]", " ").str.replace(r"[Zz]$", "+00:00")
+        seconds = pl.Series(series.name, [None], dtype=pl.Int64).new_from_index(0, len(series))
+        for form in _FORMATS:
+            parsed = text.str.to_datetime(form, time_unit="us", strict=False)
+            seconds = seconds.zip_with(seconds.is_not_null(), parsed.dt.epoch("s"))
+        return seconds
     if dtype.is_numeric() or dtype == pl.Null:
         return _in_seconds(series)
     raise DataError(f"Times must be numbers, dates or ISO 8601 strings; got {dtype} values.")
-
-
-def _exact_integers(series: pl.Series, numbers: pl.Series) -> pl.Series:
-    """Return strings as Int64 where all are integers, else as the given floats."""
-    exact = series.cast(pl.Int64, strict=False)
-    return exact if exact.null_count() == numbers.null_count() else numbers
 
 
 def _in_seconds(numbers: pl.Series) -> pl.Series:
@@ -527,18 +541,6 @@ def _in_seconds(numbers: pl.Series) -> pl.Series:
     if numbers.dtype.is_float():
         numbers = numbers.floor()
     return numbers.cast(pl.Int64, strict=False)
-
-
-def _parsed_dates(series: pl.Series) -> pl.Series:
-    """Return ISO 8601 strings as Int64 seconds; null where no format fits."""
-    text = series.str.strip_chars().str.replace(r"[Tt]", " ").str.replace(r"[Zz]$", "+00:00")
-    seconds = pl.Series(series.name, [None], dtype=pl.Int64).new_from_index(0, len(series))
-    for form in _FORMATS:
-        parsed = text.str.to_datetime(form, time_unit="us", strict=False)
-        seconds = seconds.zip_with(seconds.is_not_null(), parsed.dt.epoch("s"))
-        if not seconds.null_count():
-            break
-    return seconds
 
 
 def _as_mask(which: npt.NDArray[Any], nnz: int) -> npt.NDArray[np.bool_]:
@@ -558,11 +560,3 @@ def _as_mask(which: npt.NDArray[Any], nnz: int) -> npt.NDArray[np.bool_]:
     if np.count_nonzero(mask) != which.size:
         raise DataError("Positions must be distinct; some are repeated.")
     return mask
-
-
-def _percent(share: float) -> str:
-    """Return a share as a percentage with two significant digits."""
-    percent = 100 * share
-    if percent >= 9.95:
-        return f"{percent:.0f}%"
-    return f"{percent:.2g}%" if percent >= 0.001 or not percent else "under 0.001%"

@@ -208,7 +208,8 @@ class Documents:
                 raise DataError(f"{data.name} is empty.")
             layout, names = separator_name(separator), [name.strip() for name in header[0]]
             columns = _chosen(names, self._columns, data.name)
-            rows = _delimited_rows(data, Layout("delimited", separator, tuple(names)))
+            found = records(data, Layout("delimited", separator, tuple(names)))
+            rows = ((line, _named(names, fields, data, line)) for line, fields in found)
         parts = [layout, f"text = {columns.text}"]
         parts.append(f"id = {columns.id}" if columns.id else self._numbered(unit))
         parts += [f"title = {columns.title}"] if columns.title else []
@@ -296,14 +297,12 @@ def _head(path: Path) -> bytes:
         return stream.read(1 << 16)
 
 
-def _delimited_rows(data: DataFile, layout: Layout) -> Rows:
-    names = layout.names
-    for line, fields in records(data, layout):
-        if len(fields) != len(names):
-            raise DataError(
-                f"{data.name}, line {line}: {len(fields)} fields, and the header has {len(names)}."
-            )
-        yield line, dict(zip(names, fields, strict=True))
+def _named(names: list[str], fields: list[str], data: DataFile, line: int) -> dict[str, Any]:
+    if len(fields) != len(names):
+        raise DataError(
+            f"{data.name}, line {line}: {len(fields)} fields, and the header has {len(names)}."
+        )
+    return dict(zip(names, fields, strict=True))
 
 
 def _parquet_rows(data: DataFile, columns: _Columns) -> Rows:

@@ -92,7 +92,9 @@ def read_history(path: str, request: Request, items: Ids) -> pl.DataFrame:
         names = _first_row(data)
         has_items = _column_of(names, "item", request.item) is not None
         is_table = has_items and _column_of(names, "user") is None
-        is_list = not is_table and _is_list(names, items)
+        line = ",".join(names).strip()  # an id, of several words perhaps, or a single word
+        is_word = len(names) == 1 and re.search(r"[\s;|:]", line) is None
+        is_list = not is_table and (is_word or items.find([line])[0] >= 0)
         if request.user is not None or not (is_list or is_table):
             columns = read_raw(data, request).columns
         elif is_table and len(names) > 1:
@@ -102,14 +104,6 @@ def read_history(path: str, request: Request, items: Ids) -> pl.DataFrame:
             return pl.DataFrame({"item": read_ids(str(data.path), "item")})
     columns.pop("timestamp", None)
     return pl.DataFrame([column.alias(role) for role, column in columns.items()])
-
-
-def _is_list(names: Sequence[str], items: Ids) -> bool:
-    """Return whether the first row is that of a list: a known item, or a single word."""
-    line = ",".join(names).strip()
-    if items.find([line])[0] >= 0:  # an id, of several words perhaps
-        return True
-    return len(names) == 1 and re.search(r"[\s;|:]", line) is None
 
 
 def _first_row(data: DataFile) -> list[str]:

@@ -1,11 +1,10 @@
-"""Titles, genres and years that lie beside the ratings: MovieLens layouts, or an items.csv."""
+"""Titles, genres and years next to the ratings: MovieLens layouts, or an items.csv."""
 
 from __future__ import annotations
 
 import csv
 import io
 from collections.abc import Sequence
-from pathlib import Path
 
 import polars as pl
 
@@ -26,7 +25,7 @@ _NO_GENRES = "(no genres listed)"
 
 
 def read_titles(data: DataFile) -> tuple[pl.DataFrame | None, str]:
-    """Read the titles beside a ratings file.
+    """Read the titles next to a ratings file.
 
     Returns
     -------
@@ -40,21 +39,23 @@ def read_titles(data: DataFile) -> tuple[pl.DataFrame | None, str]:
     if data.folder is None or name is None or name == data.name.rpartition("/")[2]:
         return None, ""
     try:
-        rows = _rows(_text(data.folder.fetch(name)), plain_name(name))
+        raw = data.folder.fetch(name).read_bytes()
+        try:
+            text = raw.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            text = raw.decode("latin-1")  # as the older MovieLens sets
+        rows = _rows(text, plain_name(name))
     except (DataError, csv.Error) as error:
         return None, f"{name} not used: {error}"
     if rows is None:
         return None, f"{name} not used (no columns of items and titles)"
-    return _with_year(rows), name
-
-
-def _text(path: Path) -> str:
-    """Return a text file that is UTF-8 or, as the older MovieLens sets, Latin-1."""
-    raw = path.read_bytes()
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        return raw.decode("latin-1")
+    year = pl.col("title").str.extract(r"\((\d{4})\)\s*$")
+    if "year" in rows.columns:
+        year = pl.coalesce("year", year)
+    rows = rows.with_columns(year.cast(pl.Int32, strict=False).alias("year"))
+    if "genres" in rows.columns:
+        rows = rows.with_columns(pl.col("genres").replace(_NO_GENRES, None))
+    return rows, name
 
 
 def _rows(text: str, kind: str) -> pl.DataFrame | None:
@@ -66,19 +67,16 @@ def _rows(text: str, kind: str) -> pl.DataFrame | None:
         return _frame(("item", "title", "genres"), cells)
     if kind == "u.item":
         cells = [line.split("|") for line in lines]
-        return _frame(("item", "title", "genres"), [_with_genres(row) for row in cells])
+        rows = []
+        for row in cells:  # id, title, ...; the last 19 fields are flags of genres
+            flags = zip(_U_ITEM_GENRES, row[-len(_U_ITEM_GENRES) :], strict=False)
+            rows.append([*row[:2], "|".join(genre for genre, flag in flags if flag == "1")])
+        return _frame(("item", "title", "genres"), rows)
     table = [row for row in csv.reader(io.StringIO(text, newline=None)) if row]
     places = title_columns(table[0]) if table else None
     if places is None:
         return None
     return _frame(_unique_names(table[0], *places), table[1:])
-
-
-def _with_genres(row: Sequence[str]) -> list[str]:
-    """Return id, title and genres of a row of u.item, whose last 19 fields are flags."""
-    flags = row[-len(_U_ITEM_GENRES) :]
-    genres = [g for g, flag in zip(_U_ITEM_GENRES, flags, strict=False) if flag == "1"]
-    return [*row[:2], "|".join(genres)]
 
 
 def _unique_names(header: Sequence[str], item: int, title: int) -> list[str]:
@@ -103,14 +101,3 @@ def _frame(names: Sequence[str], rows: Sequence[Sequence[str]]) -> pl.DataFrame:
     padded = [[cell or None for cell in row[:width]] + [None] * (width - len(row)) for row in rows]
     frame = pl.DataFrame(padded, schema=dict.fromkeys(names, pl.String), orient="row")
     return frame.with_columns(pl.all().str.strip_chars()).filter(pl.col("item").is_not_null())
-
-
-def _with_year(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return the frame with a year, from its own column or the end of the title."""
-    year = pl.col("title").str.extract(r"\((\d{4})\)\s*$")
-    if "year" in frame.columns:
-        year = pl.coalesce("year", year)
-    frame = frame.with_columns(year.cast(pl.Int32, strict=False).alias("year"))
-    if "genres" not in frame.columns:
-        return frame
-    return frame.with_columns(pl.col("genres").replace(_NO_GENRES, None))

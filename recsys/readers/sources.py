@@ -205,7 +205,8 @@ def _unpacked(data: DataFile, scratch: _Scratch) -> DataFile:
             within = _Zip(data, scratch, member[: member.rfind("/") + 1])
             data = DataFile(name, folder.fetch(member), data_suffix(member), within)
         else:
-            with _readable(data.name), _unpacker(data.path, packing) as stream:
+            opener = {"gz": gzip.open, "xz": lzma.open}.get(packing) or _zstd().open
+            with _readable(data.name), opener(data.path, "rb") as stream:
                 data = replace(data, path=scratch.copy(stream))
     raise DataError(f"{data.name} is packed more than {_LAYERS - 1} times over; unpack it first.")
 
@@ -213,12 +214,6 @@ def _unpacked(data: DataFile, scratch: _Scratch) -> DataFile:
 def _begins_with(path: Path, magic: bytes) -> bool:
     with path.open("rb") as stream:
         return stream.read(len(magic)) == magic
-
-
-def _unpacker(path: Path, packing: str) -> Any:
-    if packing == "zst":
-        return _zstd().open(path, "rb")
-    return gzip.open(path) if packing == "gz" else lzma.open(path)
 
 
 def _zstd() -> Any:
@@ -321,7 +316,7 @@ class _Zip:
             members = [info.filename for info in archive.infolist() if not info.is_dir()]
         inside = [name.removeprefix(prefix) for name in members if name.startswith(prefix)]
         self._names = sorted(
-            name for name in inside if not name.startswith("__MACOSX/") and not _is_hidden(name)
+            name for name in inside if not name.startswith(("__MACOSX/", ".")) and "/." not in name
         )
         if members and not self._names:
             raise DataError(
@@ -341,10 +336,6 @@ class _Zip:
         ):
             local = self._scratch.copy(source)
         return _unpacked(DataFile(label, local), self._scratch).path
-
-
-def _is_hidden(name: str) -> bool:
-    return any(part.startswith(".") for part in name.split("/"))
 
 
 def _choose_member(names: list[str], place: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys.data.ids import Ids
-from recsys.data.ratings import Ratings
+from recsys.data.ratings import Ratings, Source
 from recsys.errors import DataError
 
 FRAME = pl.DataFrame(
@@ -449,3 +450,13 @@ def test_words(shape: tuple[int, int], nnz: int, words: str) -> None:
 
 def test_words_of_implicit_feedback() -> None:
     assert "4 interactions" in str(Ratings.from_frame(FRAME, rating=None))
+
+
+def test_html_has_the_counts_the_source_and_a_histogram() -> None:
+    frame = pl.DataFrame({"user": [1, 1, 2], "item": [1, 2, 2], "rating": [1.0, 5.0, 5.0]})
+    ratings = replace(Ratings.from_frame(frame), source=Source("<r>.csv", "comma-separated"))
+    html = ratings._repr_html_()
+    assert "2 users x 2 items, 3 ratings" in html
+    assert "&lt;r&gt;.csv: comma-separated" in html
+    assert html.count("<td") == 2
+    assert "<td" not in Ratings.from_frame(frame.drop("rating"))._repr_html_()
