@@ -257,7 +257,7 @@ class Model:
     summary : str
         When to use the model, in one line.
     predicts_ratings : bool
-        Whether `predict` estimates the rating itself, so that RMSE and MAE apply.
+        Whether `predict` estimates ratings, so that RMSE and MAE apply.
     """
 
     name: ClassVar[str]

@@ -158,26 +158,17 @@ class ImplicitKNN(ItemItemModel):
         return weighted
 
     def _products(self, histories: Histories) -> Floats:
-        from scipy.sparse import csr_array
-
-        neighbors = (self.neighbor_weights, self.neighbor_items, self.neighbor_indptr)
-        S = csr_array(neighbors, shape=(len(self.neighbor_indptr) - 1, self.n_items))
+        S = self._similarities()
         return (weighted_matrix(histories, S.shape[0], 1) @ S).toarray()
 
     def _entries(self, rows: Indices, columns: Indices) -> Floats:
-        distinct, inverse = np.unique(columns, return_inverse=True)
-        place = np.full(self.n_items, -1)
-        place[distinct] = np.arange(len(distinct))
-        neighbors = self._neighbors_of(rows)
-        found = np.zeros((len(rows), len(distinct)), dtype=np.float32)
-        at = place[neighbors.indices]
-        found[neighbors.rows[at >= 0], at[at >= 0]] = neighbors.values[at >= 0]
-        return found[:, inverse]
+        return self._similarities()[rows][:, columns].toarray()
 
-    def _neighbors_of(self, items: Indices) -> Histories:
-        """Return the rows of some items of the matrix of similarities."""
-        S = Histories(self.neighbor_indptr, self.neighbor_items, self.neighbor_weights)
-        return S.take(items)
+    def _similarities(self) -> csr_array[np.float32]:
+        from scipy.sparse import csr_array
+
+        neighbors = (self.neighbor_weights, self.neighbor_items, self.neighbor_indptr)
+        return csr_array(neighbors, shape=(len(self.neighbor_indptr) - 1, self.n_items))
 
 
 class Neighbors:
@@ -209,7 +200,9 @@ class Neighbors:
     def scores(self, users: Indices) -> Floats:
         """Similarities of some items to all, shape (n_block, n_items)."""
         block = np.full((len(users), self.n_items), -np.inf, dtype=np.float32)
-        found = self._model._neighbors_of(users)
+        model = self._model
+        similarities = model.neighbor_indptr, model.neighbor_items, model.neighbor_weights
+        found = Histories(*similarities).take(users)
         block[found.rows, found.indices] = found.values * self._confidence[found.indices]
         return block
 

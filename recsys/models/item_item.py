@@ -43,8 +43,8 @@ _BLOCK_SCORES = 2**22  # scores of the users of pairs that are computed at a tim
 class HistoryModel(Model):
     """A model that knows nothing of a user but the history, which it keeps.
 
-    New items are scored from the same histories, of the items of the fit: a model that has folded
-    in items refers to the one that it was made from.
+    New items are scored from the same histories, of the items of the fit: a model with folded-in
+    items refers to the model that it was made from.
 
     Attributes
     ----------
@@ -70,13 +70,7 @@ class HistoryModel(Model):
         return source
 
     def with_items(self, histories: Histories) -> Self:
-        """Return the model whose items are these; items folded in before are dropped.
-
-        Raises
-        ------
-        DataError
-            If the new items cannot be solved for (EASE).
-        """
+        """Return the model whose items are these; items folded in before are dropped."""
         source = self._source
         check_indices(histories.indices, source.n_users, "user")
         folded = copy.copy(source)

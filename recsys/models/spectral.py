@@ -161,14 +161,9 @@ class Spectral(HistoryModel):
         found = kernels.pair_dots(self._filtered(distinct), self.item_factors, rows, i)
         for block in self._blocks(len(distinct)):
             here = np.flatnonzero((rows >= block.start) & (rows < block.stop))
-            linear = kernels.pattern_pairs(
-                self._shared(distinct[block]),
-                self.item_indptr,
-                self.item_users,
-                rows[here] - block.start,
-                i[here],
-                threads=self.threads,
-            )
+            shared, pairs = self._shared(distinct[block]), (rows[here] - block.start, i[here])
+            of_items = self.item_indptr, self.item_users
+            linear = kernels.pattern_pairs(shared, *of_items, *pairs, threads=self.threads)
             found[here] += linear * self.item_weight[i[here]]  # the same bits as in `_linear`
         found *= self.item_output[i]
         return found
@@ -241,9 +236,8 @@ class Spectral(HistoryModel):
         user_scale = _power(np.diff(self.history_indptr), -self.user_power)
         self.user_weight = user_scale**2 / self.singular_values[0] ** 2
         self.trained_indptr, self.trained_items = self.history_indptr, self.history_items
-        self.item_indptr, self.item_users = _transposed(
-            self.history_indptr, self.history_items, self.n_items
-        )
+        trained = self.trained_indptr, self.trained_items
+        self.item_indptr, self.item_users = _transposed(*trained, self.n_items)
 
     def _set_items(self, histories: Histories) -> None:
         """Place new items by their users, which are those that the model has now.
@@ -255,10 +249,9 @@ class Spectral(HistoryModel):
         source = copy.copy(self._source)
         source._train_on_histories()
         vars(self)["_source_model"], self.user_weight = source, source.user_weight
-        self.trained_indptr, self.trained_items = _transposed(
-            histories.indptr, histories.indices, self.n_users
-        )
         self.item_indptr, self.item_users = histories.indptr, histories.indices
+        of_items = self.item_indptr, self.item_users
+        self.trained_indptr, self.trained_items = _transposed(*of_items, self.n_users)
         self.item_weight = _power(histories.counts, -self.item_power)
         self.item_output = _power(histories.counts, self.popularity)
         users, place = np.unique(histories.indices, return_inverse=True)
@@ -271,9 +264,8 @@ class Spectral(HistoryModel):
         for start in range(0, found.shape[1], width):
             block = np.ascontiguousarray(source.item_factors[:, start : start + width])
             placed = kernels.csr_matmat(*theirs, block, threads=self.threads)  # rows of U S
-            found[:, start : start + width] = kernels.csr_matmat(
-                *columns, placed, threads=self.threads
-            )
+            placed = kernels.csr_matmat(*columns, placed, threads=self.threads)
+            found[:, start : start + width] = placed
         share = self.singular_values / self.singular_values[0]
         found *= np.divide(1, share**2, out=np.zeros_like(share), where=share > _NO_DIRECTION)
         self.item_factors = found * self.item_weight[:, None]
@@ -312,13 +304,9 @@ class Spectral(HistoryModel):
         The kernel sums each row in the same order whatever the others are.
         """
         source, history = self._source, self._history(users)
-        shared = kernels.csr_pattern(
-            *history._replace(values=history.values * source.item_weight[history.indices]),
-            source.item_indptr,
-            source.item_users,
-            len(self.user_weight),
-            threads=self.threads,
-        )
+        weighted = history._replace(values=history.values * source.item_weight[history.indices])
+        of_items, n = (source.item_indptr, source.item_users), len(self.user_weight)
+        shared = kernels.csr_pattern(*weighted, *of_items, n, threads=self.threads)
         shared *= self.user_weight
         return shared
 
@@ -335,15 +323,10 @@ class Spectral(HistoryModel):
             block *= self.item_weight[:, None]
             return block.T
         rows, users = np.nonzero(shared)
-        scores = kernels.csr_pattern(
-            np.searchsorted(rows, np.arange(len(shared) + 1)),
-            users.astype(np.int32),
-            shared[rows, users],
-            self.trained_indptr,
-            self.trained_items,
-            self.n_items,
-            threads=self.threads,
-        )
+        indptr = np.searchsorted(rows, np.arange(len(shared) + 1))
+        overlap = indptr, users.astype(np.int32), shared[rows, users]
+        trained = self.trained_indptr, self.trained_items
+        scores = kernels.csr_pattern(*overlap, *trained, self.n_items, threads=self.threads)
         scores *= self.item_weight
         return scores
 
