@@ -1,4 +1,3 @@
-from .readers.sources import sample_path as sample_path
 from .data.ids import Ids as Ids
 from .data.ratings import Ratings as Ratings
 from .errors import DataError as DataError
@@ -10,14 +9,14 @@ from .errors import UnknownIdError as UnknownIdError
 from .evaluation.experiment import evaluate as evaluate
 from .evaluation.report import html_report as html_report
 from .evaluation.results import Evaluation as Evaluation
+from .evaluation.split_files import read_split as read_split
+from .evaluation.split_files import split_from_pair as split_from_pair
 from .evaluation.splits import Split as Split
 from .evaluation.splits import held_out_users as held_out_users
 from .evaluation.splits import k_fold as k_fold
 from .evaluation.splits import leave_last_split as leave_last_split
 from .evaluation.splits import per_user_split as per_user_split
 from .evaluation.splits import random_split as random_split
-from .evaluation.splits import read_split as read_split
-from .evaluation.splits import split_from_pair as split_from_pair
 from .evaluation.splits import time_split as time_split
 from .evaluation.tuning import Tuning as Tuning
 from .evaluation.tuning import tune as tune
@@ -40,6 +39,7 @@ from .models.registry import make_model as make_model
 from .models.softimpute import SoftImpute as SoftImpute
 from .models.spectral import Spectral as Spectral
 from .readers import read_ratings as read_ratings
+from .readers.sources import sample_path as sample_path
 from .recommender import Recommender as Recommender
 from .storage import save_split as save_split
 

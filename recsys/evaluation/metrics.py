@@ -453,8 +453,9 @@ def novelty(lists: Lists, information: Doubles) -> Doubles:
     """
     lengths = np.count_nonzero(lists >= 0, axis=1)
     sums = _list_sums(lists, information[:, None])[:, 0]
-    means: Doubles = np.full(len(lists), np.nan)
-    return np.divide(sums, lengths, out=means, where=lengths > 0)
+    out = np.full(len(lists), np.nan)
+    means: Doubles = np.divide(sums, lengths, out=out, where=lengths > 0)
+    return means
 
 
 @_metric(

@@ -6,7 +6,6 @@ import itertools
 import json
 import math
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -94,15 +93,12 @@ class Tuning:
 
     Attributes
     ----------
-    model : str
-    metric : str
-        Such as "rmse" or "ndcg@10".
+    model, metric : str
+        As in `tune`.
     ranges : mapping of str to Range
         The values that were searched.
-    fixed : dict
-        Parameters that were given.
-    defaults : dict
-        All parameters of the model with their defaults.
+    fixed, defaults : dict
+        Parameters that were given, and all parameters of the model with their defaults.
     trials : tuple of Trial
         In order; the first one has the defaults.
     best : Trial
@@ -232,8 +228,6 @@ def tune(
     ----------
     Akiba et al. (2019), "Optuna: a next-generation hyperparameter optimization framework".
     Bergstra et al. (2011), "Algorithms for hyper-parameter optimization", section 4, for TPE.
-    Golovin et al. (2017), "Google Vizier: a service for black-box optimization", section 3.2, for
-    the median rule.
 
     Examples
     --------
@@ -331,13 +325,10 @@ class _Objective:
     def minimize(self) -> bool:
         return self.metric in RATING_METRICS
 
-    def make(self, values: Mapping[str, float | None]) -> Model:
-        return make_model(self.model, **self.common, **values)
-
     def suggest(self, trial: optuna.Trial) -> dict[str, float | None]:
         """Return the values of a trial; the first one has the defaults."""
         if trial.user_attrs.get("is_default"):
-            known = self.make({}).get_params()
+            known = make_model(self.model, **self.common).get_params()
             return {name: known[name] for name in self.ranges}
         values: dict[str, float | None] = {}
         for name, each in self.ranges.items():
@@ -357,7 +348,7 @@ class _Objective:
         start = time.perf_counter()
         values = self.suggest(trial)
         trial.set_user_attr("parameters", values)
-        model = self.make(values)
+        model = make_model(self.model, **self.common, **values)
         is_first = bool(trial.user_attrs.get("is_default"))
         curve: list[float] = []
 
@@ -495,9 +486,7 @@ def _search(
             study.enqueue_trial(point or {}, user_attrs={"is_default": not number})
         report = None if on_step is None else partial(on_step, number)
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-                study.optimize(partial(task.run, deadline=until, on_step=report), n_trials=1)
+            study.optimize(partial(task.run, deadline=until, on_step=report), n_trials=1)
         except _OutOfTimeError:
             return
         if on_trial is not None:
@@ -508,17 +497,12 @@ def _search(
 def _open_study(
     path: str | Path | None, identity: dict[str, Any], task: _Objective
 ) -> optuna.Study:
-    """Open the study in a file, or begin one; without a path it is in memory.
-
-    Raises
-    ------
-    DataError
-        If the file is something else, damaged, or a study of something else.
-    """
+    """Open the study in a file, or begin one; without a path it is in memory."""
     import optuna
     from optuna.storages.journal import JournalFileBackend
     from optuna.trial import TrialState
 
+    damaged = f"{path} is not a study, or damaged; choose another file."
     direction: Literal["minimize", "maximize"] = "minimize" if task.minimize else "maximize"
     pruner = optuna.pruners.MedianPruner(n_startup_trials=_COMPARED_WITH)
     if path is None:
@@ -532,12 +516,10 @@ def _open_study(
         with path.open("r+b") as file:  # cut off an unfinished line, left by a killed process
             text = file.read()
             if text.lstrip()[:1] not in (b"{", b""):
-                raise DataError(f"{path} is not a study, or damaged; choose another file.")
+                raise DataError(damaged)
             file.truncate(text.rfind(b"\n") + 1)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            storage = optuna.storages.JournalStorage(JournalFileBackend(str(path)))
+        storage = optuna.storages.JournalStorage(JournalFileBackend(str(path)))
         study = optuna.create_study(
             storage=storage,
             study_name=_STUDY,
@@ -550,23 +532,23 @@ def _open_study(
         sound = (
             all(set(trial.parameters) == set(task.ranges) for trial in done) or known != identity
         )
-        interrupted = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-        waiting = study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
+        unfinished = (TrialState.RUNNING, TrialState.WAITING)
+        interrupted = study.get_trials(deepcopy=False, states=unfinished)
     except OSError:
         raise
     except Exception as error:  # optuna takes a journal on trust
-        raise DataError(f"{path} is not a study, or damaged; choose another file.") from error
+        raise DataError(damaged) from error
     identity = json.loads(json.dumps(identity))
     if known is None and not done:
         study.set_user_attr("identity", identity)
     elif not isinstance(known, dict) or not sound:
-        raise DataError(f"{path} is not a study, or damaged; choose another file.")
+        raise DataError(damaged)
     elif different := [name for name, value in identity.items() if known.get(name) != value]:
         raise DataError(
             f"The study {path} has other {' and '.join(different)}; choose another file, or the "
             "same arguments as before."
         )
-    for trial in (*interrupted, *waiting):
+    for trial in interrupted:
         study._storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
     return study
 
@@ -605,7 +587,7 @@ def _search_space(
 
 
 def _sample_users(split: Split, random_state: int) -> Split:
-    """Return the split with at most `_MOST_USERS` of its test users, drawn at random."""
+    """Keep at most `_MOST_USERS` of the test users, drawn at random."""
     users = np.flatnonzero(has_ratings(split.test))
     chosen = np.zeros(split.test.n_users, dtype=np.bool_)
     chosen[np.random.default_rng(random_state).permutation(users)[:_MOST_USERS]] = True
