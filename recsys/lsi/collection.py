@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from numbers import Number
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import polars as pl
@@ -89,6 +89,32 @@ class Collection:
             embedding=np.vstack([self.embedding, more.embedding]),
         )
 
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays of a saved index that belong to the documents."""
+        return {
+            "embedding": self.embedding,
+            "rows_data": self.rows.data,
+            "rows_indices": self.rows.indices,
+            "rows_indptr": self.rows.indptr.astype(np.int64),
+        }
+
+    def table(self) -> pl.DataFrame:
+        """Return the columns document, title and snippet, as far as they are known."""
+        shown = [each for each in (self.titles, self.snippets) if each is not None]
+        return pl.DataFrame([self.ids.values.alias("document"), *shown])
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, NDArray[Any]], table: pl.DataFrame, n_terms: int) -> Self:
+        """Return the documents that `arrays` and `table` describe."""
+        csr = (arrays["rows_data"], arrays["rows_indices"], arrays["rows_indptr"])
+        return cls(
+            ids=Ids(table["document"], "document", sort=False),
+            titles=table.get_column("title", default=None),
+            snippets=table.get_column("snippet", default=None),
+            rows=sparse.csr_array(csr, shape=(len(table), n_terms)),
+            embedding=arrays["embedding"],
+        )
+
     def placed(self, embedding: NDArray[np.floating[Any]]) -> Collection:
         """Return the same documents with other coordinates."""
         return replace(self, embedding=embedding)
@@ -115,7 +141,13 @@ class NamesCollector:
         self._snippets: list[str] = []
 
     def watch(self, batches: Iterable[DocumentBatch]) -> Iterator[list[str]]:
-        """Yield the texts of each batch, each with its title in front."""
+        """Yield the texts of each batch, each with its title in front.
+
+        Raises
+        ------
+        DataError
+            If a batch has fewer ids or titles than texts, or an item is not a text.
+        """
         for batch in batches:
             titles = batch.titles or [None] * len(batch.ids)
             if not len(batch.ids) == len(batch.texts) == len(titles):
@@ -127,7 +159,10 @@ class NamesCollector:
             texts = [checked_text(text, first + i) for i, text in enumerate(batch.texts)]
             self._ids += batch.ids
             self._titles += titles
-            self._snippets += map(_snippet, texts)
+            for text in texts:
+                line = " ".join(text[: 4 * _SNIPPET].split())
+                long = len(line) > _SNIPPET
+                self._snippets.append(line[: _SNIPPET - 1].rstrip() + "…" if long else line)
             yield [
                 text if title is None or text.startswith(title) else f"{title}\n{text}"
                 for title, text in zip(titles, texts, strict=True)
@@ -140,12 +175,6 @@ class NamesCollector:
             titles = pl.Series("title", self._titles, dtype=pl.String)
         snippets = pl.Series("snippet", self._snippets, dtype=pl.String)
         return Names(Ids(self._ids, "document", sort=False), titles, snippets)
-
-
-def _snippet(text: str) -> str:
-    """Return the beginning of a text on one line."""
-    words = " ".join(text[: 4 * _SNIPPET].split())
-    return words if len(words) <= _SNIPPET else words[: _SNIPPET - 1].rstrip() + "…"
 
 
 def names_of_matrix(

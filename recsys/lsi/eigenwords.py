@@ -126,7 +126,7 @@ class Eigenwords:
         self.counts_ = word_contexts(words, ends, len(terms), self.window, self.sides)
         if not self.counts_.nnz:
             raise DataError("No word has another one in its window.")
-        scaled = _SCALE[self.scaling](self.counts_)
+        scaled = _scaled(self.counts_, self.scaling)
         k = self.n_components
         if isinstance(k, int) and not isinstance(k, bool):
             k = min(k, *scaled.shape)
@@ -232,19 +232,19 @@ def word_contexts(
     return total
 
 
-def _ppmi(counts: Any) -> Any:
-    """Return max(0, ln(#(w, c) # / (#(w) #(c))))."""
+def _scaled(counts: Any, scaling: str) -> Any:
+    """Return the counts scaled by "ppmi" or "sqrt", as `Eigenwords` defines them."""
     coo = counts.tocoo()
     of_words, of_contexts = _totals(coo)
-    expected = of_words[coo.row] * of_contexts[coo.col] / of_words.sum()
-    return _with_data(coo, np.maximum(np.log(coo.data / expected), 0))
-
-
-def _square_roots(counts: Any) -> Any:
-    """Return sqrt(#(w, c)) / (#(w) #(c))^(1/4)."""
-    coo = counts.tocoo()
-    of_words, of_contexts = _totals(coo)
-    return _with_data(coo, np.sqrt(coo.data / np.sqrt(of_words[coo.row] * of_contexts[coo.col])))
+    product = of_words[coo.row] * of_contexts[coo.col]
+    if scaling == "ppmi":
+        data = np.maximum(np.log(coo.data * of_words.sum() / product), 0)
+    else:
+        data = np.sqrt(coo.data / np.sqrt(product))
+    places = (coo.row, coo.col)
+    scaled = sparse.csr_array((data.astype(np.float32), places), shape=coo.shape)
+    scaled.eliminate_zeros()
+    return scaled
 
 
 def _totals(coo: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -254,12 +254,3 @@ def _totals(coo: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         for places, length in zip((coo.row, coo.col), coo.shape, strict=True)
     )
     return of_words, of_contexts
-
-
-def _with_data(coo: Any, data: Any) -> Any:
-    scaled = sparse.csr_array((data.astype(np.float32), (coo.row, coo.col)), shape=coo.shape)
-    scaled.eliminate_zeros()
-    return scaled
-
-
-_SCALE = {"ppmi": _ppmi, "sqrt": _square_roots}

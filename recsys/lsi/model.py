@@ -56,6 +56,7 @@ __all__ = ["LSI"]
 
 Floats = NDArray[np.floating[Any]]
 _METHODS = ("fold-in", "update")
+_DEFAULT = f"default: a third of the documents or terms, at most {DEFAULT_RANK}"
 
 
 class LSI(
@@ -175,7 +176,14 @@ class LSI(
         if batches is None:
             counts = self._matrix(documents, reset=True)
             names = names_of_matrix(counts.shape[0], ids, titles, 0)
-            encoder.terms = _terms(vocabulary, counts.shape[1])
+            n_terms = counts.shape[1]
+            if vocabulary is not None and len(vocabulary) != n_terms:
+                raise DataError(
+                    f"vocabulary must have one entry for each of {n_terms} terms; got "
+                    f"{len(vocabulary)}."
+                )
+            terms = range(n_terms) if vocabulary is None else vocabulary
+            encoder.terms = Ids(terms, "term", sort=False)
         elif vocabulary is not None:
             raise DataError("vocabulary is for matrices; the terms of texts are found in them.")
         else:
@@ -187,6 +195,9 @@ class LSI(
         self._encoder = encoder
         self._set_space(decompose(rows, self.n_components, self.random_state))
         self.documents_ = self._collection(names, rows)
+        dimensions_by = "as given" if self.n_components is not None else _DEFAULT
+        if isinstance(self.n_components, str):
+            dimensions_by = f"rule: {self.n_components}"
         energy = float(np.sum(rows.data.astype(np.float64) ** 2))
         kept = float(np.sum(self.singular_values_.astype(np.float64) ** 2))
         self.training_ = {
@@ -195,7 +206,7 @@ class LSI(
             "terms": rows.shape[1],
             "words": encoder.n_words,
             "dimensions": self.n_components_,
-            "dimensions_by": _rule_in_words(self.n_components),
+            "dimensions_by": dimensions_by,
             "share_kept": min(1.0, kept / energy),
             "added": 0,
             "orthogonality_loss": 0.0,
@@ -204,16 +215,7 @@ class LSI(
         return self
 
     def transform(self, documents: Any) -> Floats:
-        """Return the coordinates q' U_k of documents.
-
-        Parameters
-        ----------
-        documents : iterable of str, or matrix of shape (n_documents, n_terms)
-
-        Returns
-        -------
-        ndarray of shape (n_documents, n_components_)
-        """
+        """Return the coordinates q' U_k of texts or of rows of counts, shape (n, n_components_)."""
         check_is_fitted(self)
         batches = batches_or_none(documents)
         if batches is None:
@@ -237,8 +239,7 @@ class LSI(
 
         Parameters
         ----------
-        documents : as for `fit`
-        ids, titles : as for `fit`
+        documents, ids, titles : as for `fit`
         method : {"update", "fold-in"}
             "update" updates the singular value decomposition: close to a new one in less time,
             see `recsys.lsi.space`. "fold-in" only gives the documents coordinates: quicker still,
@@ -436,11 +437,7 @@ class LSI(
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Save the index as a directory of JSON and ``.npy`` files, without pickle.
 
-        Parameters
-        ----------
-        path : str or Path
-        overwrite : bool
-            Replace a saved index at `path`, but nothing else.
+        With `overwrite` it replaces a saved index at `path`, but nothing else.
 
         Raises
         ------
@@ -460,25 +457,16 @@ class LSI(
             "components": self.components_,
             "singular_values": self.singular_values_,
             "term_weights": encoder.weighting.term_weights,
-            "embedding": documents.embedding,
-            "rows_data": documents.rows.data,
-            "rows_indices": documents.rows.indices,
-            "rows_indptr": documents.rows.indptr.astype(np.int64),
-        }
-        shown = [each for each in (documents.titles, documents.snippets) if each is not None]
-        table = pl.DataFrame([documents.ids.values.alias("document"), *shown])
-        index = SavedIndex(parameters, self.training_, arrays, self.terms_.values, table)
+        } | documents.arrays()
+        terms, table = self.terms_.values, documents.table()
+        index = SavedIndex(parameters, self.training_, arrays, terms, table)
         save_index(index, path, overwrite=overwrite)
 
     @classmethod
     def load(cls, path: str | Path, *, verify: bool = False) -> LSI:
         """Load a saved index; its arrays are mapped from the files, not read.
 
-        Parameters
-        ----------
-        path : str or Path
-        verify : bool
-            Verify the checksums of an index larger than 64 MB too.
+        With `verify` the checksums of an index larger than 64 MB are verified too.
 
         Raises
         ------
@@ -486,28 +474,20 @@ class LSI(
             If there is no saved index at `path`, or it is damaged or too new.
         """
         saved = load_index(path, verify=verify)
-        arrays, table = saved.arrays, saved.documents
+        arrays = saved.arrays
         try:
             lsi = cls(**saved.parameters)
-            encoder = lsi._make_encoder()
+            encoder = WordEncoder(lsi.weighting, lsi.min_df, lsi.stop_words, lsi.token_pattern)
             encoder.terms = Ids(saved.terms, "term", sort=False)
-            ids = Ids(table["document"], "document", sort=False)
+            lsi.documents_ = Collection.of(arrays, saved.documents, len(encoder.terms))
         except (TypeError, ValueError) as error:
             reason = str(error).rstrip(".")
             raise ModelFileError(f"The saved index {path} is damaged: {reason}.") from None
         encoder.n_words = saved.training["words"]
-        encoder.weighting = Weighting(str(lsi.weighting), arrays["term_weights"])
-        csr = (arrays["rows_data"], arrays["rows_indices"], arrays["rows_indptr"])
+        encoder.weighting = Weighting(lsi.weighting, arrays["term_weights"])
         lsi._encoder = encoder
         lsi._set_space(Space(arrays["components"], arrays["singular_values"]))
         lsi.n_features_in_ = len(encoder.terms)
-        lsi.documents_ = Collection(
-            ids=ids,
-            titles=table.get_column("title", default=None),
-            snippets=table.get_column("snippet", default=None),
-            rows=sparse.csr_array(csr, shape=(len(table), len(encoder.terms))),
-            embedding=arrays["embedding"],
-        )
         lsi.training_ = saved.training
         return lsi
 
@@ -619,20 +599,5 @@ class LSI(
         return frame, top.rows
 
 
-def _terms(vocabulary: Sequence[str] | None, n_terms: int) -> Ids:
-    """Return the terms of a matrix, numbers without a vocabulary."""
-    if vocabulary is not None and len(vocabulary) != n_terms:
-        raise DataError(
-            f"vocabulary must have one entry for each of {n_terms} terms; got {len(vocabulary)}."
-        )
-    return Ids(range(n_terms) if vocabulary is None else vocabulary, "term", sort=False)
-
-
 def _n_empty(rows: Any) -> int:
     return int(np.sum(np.diff(rows.indptr) == 0))
-
-
-def _rule_in_words(n_components: Any) -> str:
-    if n_components is None:
-        return f"default: a third of the documents or terms, at most {DEFAULT_RANK}"
-    return f"rule: {n_components}" if isinstance(n_components, str) else "as given"

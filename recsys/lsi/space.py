@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from lowrank import choose_rank, truncated_svd
 from lowrank.kernels import one_blas_thread
+from lowrank.rank import RULES
 from recsys.errors import DataError
 
 __all__ = [
     "DEFAULT_RANK",
-    "RULES",
     "Added",
     "Space",
     "decompose",
@@ -27,7 +27,6 @@ __all__ = [
 
 Floats = NDArray[np.floating[Any]]
 
-RULES = ("elbow", "profile", "energy", "gavish-donoho", "parallel", "cv", "mle")
 DEFAULT_RANK = 200
 _SHARE = 3  # documents (or terms) for each dimension, at least, by default
 
@@ -88,37 +87,25 @@ def decompose(weighted: Any, n_components: int | str | None, random_state: Any) 
     DataError
         If the rule is unknown, the number is out of its range, or no document has a weight.
     """
-    k = _rank(weighted, n_components, random_state)
+    largest = min(weighted.shape)
+    if n_components is None:
+        k = default_rank(weighted.shape)
+    elif isinstance(n_components, str) and n_components in RULES:
+        seed = 0 if random_state is None else random_state
+        k = max(1, choose_rank(weighted, n_components, random_state=seed))
+    elif isinstance(n_components, numbers.Integral) and 1 <= n_components <= largest:
+        k = int(n_components)
+    else:
+        raise DataError(
+            f"n_components must be an integer from 1 to {largest} (documents or terms, whichever "
+            f"are fewer), None, or one of {', '.join(RULES)}; got {n_components!r}."
+        )
     svd = truncated_svd(weighted, k, random_state=random_state)
     rounding = svd.s[0] * max(weighted.shape) * np.finfo(svd.s.dtype).eps if k else 0
     kept = int(np.sum(svd.s > rounding))
     if not kept:
         raise DataError("There is nothing to decompose: every term has weight zero everywhere.")
     return Space(svd.Vt[:kept], svd.s[:kept])
-
-
-def _rank(weighted: Any, n_components: int | str | None, random_state: Any) -> int:
-    if n_components is None:
-        return default_rank(weighted.shape)
-    if isinstance(n_components, str):
-        return _rank_by_rule(weighted, n_components, random_state)
-    largest = min(weighted.shape)
-    is_integer = isinstance(n_components, numbers.Integral) and not isinstance(n_components, bool)
-    if not is_integer or not 1 <= n_components <= largest:
-        raise DataError(
-            f"n_components must be an integer from 1 to {largest} (documents or terms, whichever "
-            f"are fewer), a rule such as 'elbow', or None; got {n_components!r}."
-        )
-    return int(n_components)
-
-
-def _rank_by_rule(weighted: Any, rule: str, random_state: Any) -> int:
-    if rule not in RULES:
-        raise DataError(
-            f"n_components must be an integer, None, or one of {', '.join(RULES)}; got {rule!r}."
-        )
-    seed = 0 if random_state is None else random_state
-    return max(1, choose_rank(weighted, rule, random_state=seed))
 
 
 Float64s = NDArray[np.float64]

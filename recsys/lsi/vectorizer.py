@@ -74,7 +74,8 @@ def words_of(text: str) -> list[str]:
     end = 0
     for run in _UNSPACED_RUN.finditer(text):
         words += _spaced_words().findall(text, end, run.start())
-        words += _pairs(run.group())
+        characters = run.group()
+        words += [first + second for first, second in pairwise(characters)] or [characters]
         end = run.end()
     words += _spaced_words().findall(text, end)
     return words
@@ -83,13 +84,6 @@ def words_of(text: str) -> list[str]:
 def normalised(text: str) -> str:
     """Return a text in Unicode's composed form (NFKC), in which words are compared."""
     return text if text.isascii() else unicodedata.normalize("NFKC", text)
-
-
-def _pairs(run: str) -> Iterator[str]:
-    if len(run) == 1:
-        yield run
-    for first, second in pairwise(run):
-        yield first + second
 
 
 def _is_plain(text: str) -> bool:
@@ -172,7 +166,7 @@ class WordEncoder:
                 self.n_words += len(found)
                 yield found
 
-        counter = CountVectorizer(analyzer=_as_is, dtype=np.float32)
+        counter = CountVectorizer(analyzer=list, dtype=np.float32)
         try:
             counts = counter.fit_transform(words())
         except DataError:
@@ -278,10 +272,6 @@ def _no_terms(n: int, n_words: int, min_df: int) -> str:
     if not n_words:
         return f"There are no words in {documents}; by default a word has two letters or more."
     return f"No word is in min_df={min_df} documents or more; choose a smaller min_df."
-
-
-def _as_is(words: list[str]) -> list[str]:
-    return words
 
 
 def word_vectorizer(stop_words: StopWords, token_pattern: str) -> CountVectorizer:
@@ -415,17 +405,6 @@ def canonical_csr(matrix: Any) -> Any:
     return fresh
 
 
-def _sublinear(counts: Floats) -> Floats:
-    """1 + ln c, continued below 1 by c, to which it is tangent."""
-    return np.where(counts >= 1, 1 + np.log(np.maximum(counts, 1)), counts)
-
-
-def _inverse_frequency(counts: Any) -> Float64s:
-    frequency = np.bincount(counts.indices, minlength=counts.shape[1])
-    weights: Float64s = np.log((1 + counts.shape[0]) / np.maximum(frequency, 1))
-    return weights
-
-
 def _entropy(counts: Any) -> Float64s:
     terms, data = counts.indices, counts.data.astype(np.float64)
     sums = np.bincount(terms, weights=data, minlength=counts.shape[1])
@@ -439,12 +418,16 @@ def _entropy(counts: Any) -> Float64s:
 
 
 _LOCAL: dict[str, Callable[[Floats], Floats]] = {
-    "tfidf": _sublinear,
+    # 1 + ln c, continued below 1 by c, to which it is tangent
+    "tfidf": lambda c: np.where(c >= 1, 1 + np.log(np.maximum(c, 1)), c),
     "log-entropy": np.log1p,
-    "count": lambda counts: counts,
+    "count": lambda c: c,
 }
 _GLOBAL: dict[str, Callable[[Any], Float64s]] = {
-    "tfidf": _inverse_frequency,
+    "tfidf": lambda counts: np.log(
+        (1 + counts.shape[0])
+        / np.maximum(np.bincount(counts.indices, minlength=counts.shape[1]), 1)
+    ),
     "log-entropy": _entropy,
     "count": lambda counts: np.ones(counts.shape[1]),
 }
