@@ -18,7 +18,7 @@ from recsys.readers import read_ratings, sample_path
 from recsys.recommender import Recommender
 
 
-def contacts(seed=0, shape=(40, 12), density=0.3, **kinds):
+def interactions(seed=0, shape=(40, 12), density=0.3, **kinds):
     rng = np.random.default_rng(seed)
     table = np.where(rng.random(shape) < density, 1.0, np.nan)
     table[0, 0] = 1
@@ -39,7 +39,7 @@ def by_ridge_regressions(X, penalty):
 @settings(deadline=None, max_examples=25)
 @given(st.integers(0, 10_000), st.floats(0.5, 500), st.integers(1, 15), st.integers(1, 30))
 def test_the_weights_are_those_of_one_ridge_regression_per_item(seed, penalty, n_items, n_users):
-    ratings = contacts(seed, (n_users, n_items))
+    ratings = interactions(seed, (n_users, n_items))
     model = EASE(regularization=penalty).fit(ratings)
     expected = by_ridge_regressions(ratings.matrix.toarray().astype(float), penalty)
     np.testing.assert_allclose(model.weights, expected, atol=1e-5)
@@ -47,7 +47,7 @@ def test_the_weights_are_those_of_one_ridge_regression_per_item(seed, penalty, n
 
 
 def test_work_in_many_blocks_gives_the_same(monkeypatch):
-    ratings = contacts(shape=(60, 23))
+    ratings = interactions(shape=(60, 23))
     whole = EASE().fit(ratings)
     monkeypatch.setattr(ease, "_BLOCK", 50)
     np.testing.assert_allclose(EASE().fit(ratings).weights, whole.weights, atol=1e-7)
@@ -55,8 +55,8 @@ def test_work_in_many_blocks_gives_the_same(monkeypatch):
 
 def test_the_fit_needs_the_memory_of_one_gram_matrix(monkeypatch):
     monkeypatch.setattr(ease, "_BLOCK", 2**14)
-    ratings = contacts(shape=(200, 1500), density=0.02)
-    EASE().fit(contacts())  # imports
+    ratings = interactions(shape=(200, 1500), density=0.02)
+    EASE().fit(interactions())  # imports
     tracemalloc.start()
     EASE().fit(ratings)
     peak = tracemalloc.get_traced_memory()[1]
@@ -80,7 +80,7 @@ def rows_of_items(X):
 @pytest.mark.parametrize("block", [2**22, 100])
 def test_an_unseen_item_gets_the_weights_of_a_fit_with_it(block, monkeypatch):
     monkeypatch.setattr("recsys.models.ease._BLOCK", block)
-    X = contacts(shape=(60, 14)).matrix.toarray()
+    X = interactions(shape=(60, 14)).matrix.toarray()
     whole = EASE(regularization=3).fit(Ratings.from_matrix(np.where(X, 1.0, np.nan), implicit=True))
     some = Ratings.from_matrix(np.where(X[:, :13], 1.0, np.nan), implicit=True)
     model = EASE(regularization=3).fit(some)
@@ -94,8 +94,8 @@ def test_an_unseen_item_gets_the_weights_of_a_fit_with_it(block, monkeypatch):
     np.testing.assert_allclose(again.weights[:, 0], folded.weights[:, 0], atol=1e-6)
 
 
-def test_items_folded_in_without_contacts_score_nothing_and_bring_no_users():
-    model = EASE().fit(contacts())
+def test_items_folded_in_without_interactions_score_nothing_and_bring_no_users():
+    model = EASE().fit(interactions())
     nobody = Histories(np.zeros(2, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32))
     folded = model.with_items(nobody)
     assert (folded.scores(np.arange(40)) == 0).all()
@@ -106,22 +106,22 @@ def test_items_folded_in_without_contacts_score_nothing_and_bring_no_users():
         model.with_items(Histories(np.array([0, 1]), np.array([40], np.int32), np.ones(1)))
 
 
-def test_regressions_that_do_not_converge_are_refused(monkeypatch):
+def test_regressions_that_do_not_converge_are_rejected(monkeypatch):
     monkeypatch.setattr("recsys.models.ease._STEPS", 1)
-    ratings = contacts()
+    ratings = interactions()
     with pytest.raises(DataError, match="did not converge in 1 steps; try a larger"):
         EASE().fit(ratings).with_items(rows_of_items(ratings.matrix.toarray()))
 
 
 def test_scores_are_sums_of_weights_over_the_history():
-    ratings = contacts()
+    ratings = interactions()
     model = EASE().fit(ratings)
     expected = ratings.matrix.toarray() @ model.weights
     np.testing.assert_allclose(model.scores(np.arange(40)), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_predicting_many_pairs_goes_by_blocks_of_users(monkeypatch):
-    model = EASE().fit(contacts())
+    model = EASE().fit(interactions())
     users, items = np.divmod(np.random.default_rng(1).permutation(40 * 12), 12)
     whole = model.predict(users, items)
     np.testing.assert_array_equal(whole, model.scores(np.arange(40))[users, items])
@@ -156,12 +156,12 @@ def test_scores_are_not_clipped_to_the_range_of_the_ratings():
 
 
 def test_the_default_penalty_grows_slowly_with_the_popularity_of_items():
-    small = EASE().fit(contacts(shape=(50, 12)))
-    large = EASE().fit(contacts(shape=(400, 12)))
+    small = EASE().fit(interactions(shape=(50, 12)))
+    large = EASE().fit(interactions(shape=(400, 12)))
     assert large.penalty == pytest.approx(2 * small.penalty, rel=0.05)
 
 
-def test_a_catalogue_that_does_not_fit_is_refused_before_anything_is_made(monkeypatch):
+def test_a_catalogue_that_does_not_fit_is_rejected_before_anything_is_made(monkeypatch):
     monkeypatch.setattr(ease.os, "sysconf", lambda name: 2**15)  # pages of 32 KiB: 1 GiB
     ratings = Ratings.from_matrix(np.ones((1, 20_000)), implicit=True)
     message = (
@@ -172,7 +172,7 @@ def test_a_catalogue_that_does_not_fit_is_refused_before_anything_is_made(monkey
         EASE().fit(ratings)
 
 
-def test_a_singular_matrix_is_refused():
+def test_a_singular_matrix_is_rejected():
     ratings = Ratings.from_matrix(np.full((3000, 2), 1.0), implicit=True)
     with pytest.raises(DataError, match="singular in single precision; try a larger"):
         EASE(regularization=1e-9).fit(ratings)
@@ -189,13 +189,13 @@ def test_a_singular_matrix_is_refused():
         ([0, 2], [-1, 0], "between 0 and 2; got -1 to 0"),
     ],
 )
-def test_rows_that_are_none_are_refused(indptr, indices, message):
+def test_invalid_rows_are_rejected(indptr, indices, message):
     with pytest.raises(DataError, match=message):
         check_rows(np.array(indptr, np.int64), np.array(indices, np.int32), 3, "history")
 
 
-def test_a_saved_model_with_foreign_items_in_its_histories_is_refused(tmp_path):
-    recommender = Recommender("ease").fit(contacts())
+def test_a_saved_model_with_foreign_items_in_its_histories_is_rejected(tmp_path):
+    recommender = Recommender("ease").fit(interactions())
     recommender.model.history_items = recommender.model.history_items + np.int32(7)
     recommender.save(tmp_path / "model")
     with pytest.raises(ModelFileError, match="indices of the history must be between 0 and"):

@@ -1,4 +1,4 @@
-"""The models of the library `implicit`: that they are its own, and that its defects don't show."""
+"""Models of the library `implicit`: equality with its own, and its defects avoided."""
 
 import subprocess
 import sys
@@ -143,7 +143,7 @@ def test_negative_ratings_make_no_nan(weighting, ratings):
     assert np.isfinite(model.with_items(item_rows(negative)).scores(np.arange(60))).all()
 
 
-def test_fewer_neighbours_than_asked_for_are_not_padded_with_item_0():
+def test_fewer_neighbours_than_requested_are_not_padded_with_item_0():
     table = np.pad(np.kron(np.eye(3), np.ones((4, 2))), ((0, 0), (1, 0)))
     ratings = Ratings.from_matrix(np.where(table > 0, 1.0, np.nan), implicit=True)
     model = make_model("implicit-knn", neighbors=5).fit(ratings)
@@ -159,8 +159,8 @@ def test_similar_items_of_knn_are_its_neighbours(ratings):
     cosine = X[:, 0] @ X[:, 1] / np.sqrt(X[:, 0].sum() * X[:, 1].sum())
     support = X[:, 1].sum() / (X[:, 1].sum() + 10)
     assert frame["score"][0] == pytest.approx(cosine * support, rel=1e-5)
-    likeness = recommender.model.item_similarity(np.ones(25, np.float32))
-    assert likeness.predict(np.array([3]), np.array([3]))[0] == pytest.approx(1)
+    similarity = recommender.model.item_similarity(np.ones(25, np.float32))
+    assert similarity.predict(np.array([3]), np.array([3]))[0] == pytest.approx(1)
 
 
 @pytest.mark.parametrize("name", NAMES)

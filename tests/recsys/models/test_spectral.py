@@ -16,7 +16,7 @@ from recsys.topn import csr_exclusion, top_n
 N_USERS, N_ITEMS, K = 50, 36, 7
 
 
-def contacts(seed=0):
+def interactions(seed=0):
     """Return ratings of which one user and one item have none, and the 0/1 matrix."""
     rng = np.random.default_rng(seed)
     taste = np.add.outer(np.arange(N_USERS), np.arange(N_ITEMS)) % 3 == 0
@@ -26,7 +26,7 @@ def contacts(seed=0):
 
 
 def by_the_formula(R, r, *, linear=True, p=0.3, q=0.35, y=0.25, t=0.8):
-    """Return h of the full eigendecomposition applied to the contacts r, (n, n_items)."""
+    """Return h of the full eigendecomposition applied to the interactions r, (n, n_items)."""
     of_users, of_items = np.maximum(R.sum(1), 1), np.maximum(R.sum(0), 1)
     normalised = of_users[:, None] ** -p * R * of_items**-q
     values, vectors = np.linalg.eigh(normalised.T @ normalised)
@@ -39,7 +39,7 @@ def by_the_formula(R, r, *, linear=True, p=0.3, q=0.35, y=0.25, t=0.8):
 
 @pytest.fixture(scope="module")
 def data():
-    return contacts()
+    return interactions()
 
 
 def fitted(ratings, **params):
@@ -74,7 +74,7 @@ def test_each_parameter_does_what_it_says(data, params, formula):
 
 def test_strangers_get_the_scores_of_the_formula(data):
     ratings, R = data
-    theirs, r = contacts(seed=1)
+    theirs, r = interactions(seed=1)
     expected = by_the_formula(R, r)
     found = fitted(ratings).with_users(Histories.of(theirs)).scores(np.arange(N_USERS))
     np.testing.assert_allclose(found, expected, atol=2e-2 * np.abs(expected).max())
@@ -128,7 +128,7 @@ def test_unseen_items_get_the_scores_of_the_formula(data):
 
 def test_items_and_users_can_both_be_folded_in(data):
     ratings, R = data
-    theirs, r = contacts(seed=1)
+    theirs, r = interactions(seed=1)
     model = fitted(ratings)
     strangers = model.with_users(Histories.of(theirs)).with_items(item_rows(r))
     users = np.arange(N_USERS)
@@ -155,7 +155,7 @@ def test_top_n_is_that_of_predict(data, linear):
     np.testing.assert_array_equal(top.items.reshape(N_USERS, 5), expected)
 
 
-def test_ratings_are_contacts_whatever_their_values(data):
+def test_ratings_are_interactions_whatever_their_values(data):
     ratings, _ = data
     values = np.random.default_rng(2).random(ratings.n_ratings).astype(np.float32) * 5
     explicit = replace(ratings, implicit=False, values=values)
@@ -205,7 +205,7 @@ def test_small_data_get_few_factors_and_none_more_than_there_are():
         ("trained_indptr", lambda a: np.append(a, a[-1]), "must have 51 row starts; got 52"),
     ],
 )
-def test_arrays_that_name_nobody_are_refused(data, name, spoil, message):
+def test_arrays_that_name_nobody_are_rejected(data, name, spoil, message):
     model = fitted(data[0])
     with pytest.raises(DataError, match=message):
         model._with_arrays(**{name: spoil(model._arrays()[name])})
