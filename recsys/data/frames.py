@@ -105,8 +105,9 @@ def listed(ids: IdsLike) -> list[Any] | pl.Series | npt.NDArray[Any]:
     if isinstance(ids, Mapping) or hasattr(ids, "columns"):
         hint = "; what a user has rated is given as history=" * isinstance(ids, Mapping)
         raise DataError(f"Expected an id or a sequence of ids; got a {type(ids).__name__}{hint}.")
-    single = isinstance(ids, str | int | np.integer | float)
-    return [ids] if single else ids if isinstance(ids, pl.Series | np.ndarray) else list(ids)
+    if isinstance(ids, str | int | np.integer | float):
+        return [ids]
+    return ids if isinstance(ids, pl.Series | np.ndarray) else list(ids)
 
 
 def is_pandas(frame: object) -> TypeGuard[pd.DataFrame]:

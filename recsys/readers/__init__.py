@@ -71,8 +71,9 @@ def read_ratings(
         line and text.
     """
     check_policy(duplicates)
-    names = (None if name is None else str(name) for name in (user, item, rating, timestamp))
-    request = Request(*names, sep, encoding, implicit)
+    named = {"user": user, "item": item, "rating": rating, "timestamp": timestamp}
+    names = {role: str(name) for role, name in named.items() if name is not None}
+    request = Request(**names, sep=sep, encoding=encoding, implicit=implicit)  # type: ignore[arg-type]
     with open_data(path, encoding) as data:
         raw = read_raw(data, request)
         titles, remark = read_titles(data)

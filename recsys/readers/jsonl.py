@@ -11,9 +11,9 @@ import polars as pl
 
 from recsys.data.ratings import rating_problem
 from recsys.errors import DataError
-from recsys.readers.layout import Request, Roles, choose_columns
+from recsys.readers.layout import Request, Roles
 from recsys.readers.sources import DataFile
-from recsys.readers.table import RawRatings, decoded_lines, describe_roles, without_foreign_time
+from recsys.readers.table import RawRatings, assign_roles, decoded_lines
 
 __all__ = ["json_objects", "read_jsonl"]
 
@@ -35,9 +35,9 @@ def read_jsonl(
     """
     sample = [fields for _, fields in islice(json_objects(data), _SAMPLE)]
     names = list(dict.fromkeys(name for fields in sample for name in fields))
-    roles = choose_columns(names, request, data.name, required)
-    times = [fields.get(names[roles["timestamp"]]) for fields in sample if "timestamp" in roles]
-    roles, remarks = without_foreign_time(roles, names, times, request)
+    roles, description = assign_roles(
+        names, request, data.name, required, lambda place: [row.get(names[place]) for row in sample]
+    )
     columns = _read_fast(data, names, roles, sample)
     if columns is None:
         values: dict[str, list[Any]] = {role: [] for role in roles}
@@ -54,7 +54,7 @@ def read_jsonl(
         line, _ = next(islice(json_objects(data), row, None))
         return f"{data.name}, line {line}"
 
-    return RawRatings(columns, f"JSON lines, {describe_roles(roles, names, remarks)}", place_of)
+    return RawRatings(columns, f"JSON lines, {description}", place_of)
 
 
 def json_objects(data: DataFile) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
@@ -277,7 +277,7 @@ def sniff_separator(lines: list[str], separators: Sequence[str] = tuple(_SEPARAT
 def split_rows(lines: list[str], separator: str) -> list[list[str]]:
     """Return the fields of the first 200 rows, blank ones left out."""
     if separator == _DOUBLE_COLON:
-        rows = (line.rstrip("\r\n").split(_DOUBLE_COLON) for line in lines)
+        rows: Iterable[list[str]] = (line.rstrip("\r\n").split(_DOUBLE_COLON) for line in lines)
     else:
         rows = csv.reader(map(without_returns, lines), delimiter=separator)
     return list(islice((row for row in rows if any(map(str.strip, row))), _SAMPLE_ROWS))
@@ -376,7 +376,7 @@ def choose_columns(
         raise DataError(_missing_columns(missing, chosen["rating"] is None, names, where))
     if request.implicit:
         chosen["rating"] = None
-    return {role: place for role in _OPTIONS if (place := chosen[role]) is not None}
+    return {role: found for role in _OPTIONS if (found := chosen[role]) is not None}
 
 
 def _missing_columns(missing: list[str], no_rating: bool, names: Sequence[str], where: str) -> str:

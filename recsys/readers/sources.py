@@ -205,8 +205,8 @@ def _unpacked(data: DataFile, scratch: _Scratch) -> DataFile:
             within = _Zip(data, scratch, member[: member.rfind("/") + 1])
             data = DataFile(name, folder.fetch(member), data_suffix(member), within)
         else:
-            opener = {"gz": gzip.open, "xz": lzma.open}.get(packing) or _zstd().open
-            with _readable(data.name), opener(data.path, "rb") as stream:
+            opener: Any = {"gz": gzip, "xz": lzma}.get(packing) or _zstd()
+            with _readable(data.name), opener.open(data.path, "rb") as stream:
                 data = replace(data, path=scratch.copy(stream))
     raise DataError(f"{data.name} is packed more than {_LAYERS - 1} times over; unpack it first.")
 

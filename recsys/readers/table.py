@@ -30,8 +30,8 @@ from recsys.readers.sources import DataFile
 
 __all__ = [
     "RawRatings",
+    "assign_roles",
     "decoded_lines",
-    "describe_roles",
     "parquet_columns",
     "read_carefully",
     "read_columns",
@@ -39,7 +39,6 @@ __all__ = [
     "read_parquet",
     "reading_parquet",
     "records",
-    "without_foreign_time",
 ]
 
 Kind = Literal["id", "integer", "float", "text"]
@@ -87,7 +86,9 @@ def read_delimited(
         no rows.
     """
     try:
-        roles = choose_columns(layout.names, request, data.name, required)
+        roles, description = assign_roles(
+            layout.names, request, data.name, required, lambda place: _sampled(layout, place)
+        )
     except DataError as error:
         if not layout.has_header or request.columns or any(map(is_known_name, layout.names)):
             raise
@@ -95,8 +96,6 @@ def read_delimited(
         raise DataError(f"{error} {hint}") from None
     if not layout.sample:
         raise DataError(f"{data.name} has a header but no rows.")
-    times = _sampled(layout, roles["timestamp"]) if "timestamp" in roles else []
-    roles, remarks = without_foreign_time(roles, layout.names, times, request)
     columns = read_columns(data, layout, roles)
     form = separator_name(layout.separator) + ("" if layout.has_header else ", no header")
 
@@ -104,7 +103,7 @@ def read_delimited(
         line, _ = next(islice(records(data, layout), row, None))
         return f"{data.name}, line {line}"
 
-    return RawRatings(columns, f"{form}, {describe_roles(roles, layout.names, remarks)}", place)
+    return RawRatings(columns, f"{form}, {description}", place)
 
 
 def read_columns(data: DataFile, layout: Layout, roles: Roles) -> dict[str, pl.Series]:
@@ -371,57 +370,61 @@ def _integers_if_canonical(texts: pl.Series) -> pl.Series:
     return texts if numbers.null_count() else numbers
 
 
-def describe_roles(roles: Roles, names: Sequence[str], remarks: Sequence[str] = ()) -> str:
-    """Describe which column has which role, and which have none if ratings or times are missing.
+def assign_roles(
+    names: Sequence[str],
+    request: Request,
+    where: str,
+    required: Sequence[str],
+    times: Callable[[int], Sequence[Any]],
+) -> tuple[Roles, str]:
+    """Choose the columns, and describe the choice.
 
-    `remarks` are added; a column that one begins with is not named twice.
-    """
-    parts = [f"{role} = {names[place]}" for role, place in roles.items()]
-    if "rating" not in roles:
-        parts.insert(2, "no rating: implicit feedback")
-    parts += remarks
-    unused = [name for place, name in enumerate(names) if place not in roles.values() and name]
-    unused = [name for name in unused if not any(r.startswith(f"{name} ") for r in remarks)]
-    if unused and ("rating" not in roles or "timestamp" not in roles):
-        more = f" and {len(unused) - _NAMED:,} more" if len(unused) > _NAMED else ""
-        parts.append(f"not used: {', '.join(unused[:_NAMED])}{more}")
-    return ", ".join(parts)
-
-
-def without_foreign_time(
-    roles: Roles, names: Sequence[str], sample: Sequence[Any], request: Request
-) -> tuple[Roles, list[str]]:
-    """Leave out a column of timestamps that was not requested and cannot be read.
+    A column of timestamps that was not requested and cannot be read is left out.
 
     Parameters
     ----------
-    roles : dict of str to int
-    names : sequence of str
-    sample : sequence
-        Values of the column.
-    request : Request
+    names, request, where, required
+        As in `choose_columns`.
+    times : callable
+        Sample of a column, given its position.
 
     Returns
     -------
     dict of str to int
-        The roles, without "timestamp" if it is left out.
-    list of str
-        A remark about it, if it is.
+        Positions of the columns by role.
+    str
+        Such as "user = userId, item = movieId, no rating: implicit feedback".
+
+    Raises
+    ------
+    DataError
+        As `choose_columns`.
     """
+    roles = choose_columns(names, request, where, required)
+    parts = [f"{role} = {names[place]}" for role, place in roles.items()]
+    if "rating" not in roles:
+        parts.insert(2, "no rating: implicit feedback")
+    used = set(roles.values())
+    if "timestamp" in roles and request.timestamp is None:
+        sample = times(roles["timestamp"])
+        if not any(map(_is_time, sample)):
+            value = next((value for value in sample if value not in (None, "")), "")
+            shown = repr(shortened(value)) if isinstance(value, str) else repr(value)
+            name = names[roles.pop("timestamp")]
+            parts[-1] = f"{name} not used ({shown} is not a time that can be read)"
+    unused = [name for place, name in enumerate(names) if place not in used and name]
+    if unused and ("rating" not in roles or "timestamp" not in roles):
+        more = f" and {len(unused) - _NAMED:,} more" if len(unused) > _NAMED else ""
+        parts.append(f"not used: {', '.join(unused[:_NAMED])}{more}")
+    return roles, ", ".join(parts)
 
-    def is_time(value: object) -> bool:
-        try:
-            unix_seconds(pl.Series([value]))
-        except (DataError, TypeError, OverflowError):
-            return False
-        return True
 
-    if "timestamp" not in roles or request.timestamp is not None or any(map(is_time, sample)):
-        return roles, []
-    value = next((value for value in sample if value not in (None, "")), "")
-    shown = repr(shortened(value)) if isinstance(value, str) else repr(value)
-    remark = f"{names[roles['timestamp']]} not used ({shown} is not a time that can be read)"
-    return {role: place for role, place in roles.items() if role != "timestamp"}, [remark]
+def _is_time(value: object) -> bool:
+    try:
+        unix_seconds(pl.Series([value]))
+    except (DataError, TypeError, OverflowError):
+        return False
+    return True
 
 
 @contextmanager
@@ -462,26 +465,21 @@ def read_parquet(
     DataError
         If the file is damaged or has no rows, or columns are missing or ambiguous.
     """
-    types = parquet_columns(data)
-    names = list(types)
-    roles = choose_columns(names, request, data.name, required)
+    names = list(parquet_columns(data))
+    scan = pl.scan_parquet(data.path, glob=False)
+
+    def times(place: int) -> list[Any]:
+        head = scan.select(names[place]).head(_SAMPLE).collect()[names[place]]
+        if head.dtype == pl.Date or isinstance(head.dtype, pl.Datetime):
+            head = head.dt.epoch("s")  # of years, too, that Python does not know
+        is_plain = head.dtype.is_numeric() or head.dtype == pl.String
+        return head.to_list() if is_plain else [str(head.dtype)]
+
     with reading_parquet(data.name):
-        scan = pl.scan_parquet(data.path, glob=False)
-        times: list[Any] = []
-        if "timestamp" in roles:
-            name = names[roles["timestamp"]]
-            head = scan.select(name).head(_SAMPLE).collect()[name]
-            if head.dtype == pl.Date or isinstance(head.dtype, pl.Datetime):
-                head = head.dt.epoch("s")  # of years, too, that Python does not know
-            is_plain = head.dtype.is_numeric() or head.dtype == pl.String
-            times = head.to_list() if is_plain else [str(head.dtype)]
-        roles, remarks = without_foreign_time(roles, names, times, request)
+        roles, description = assign_roles(names, request, data.name, required, times)
         chosen = [pl.col(names[place]).alias(role) for role, place in roles.items()]
         read = scan.select(chosen).collect(engine="streaming")
     if not len(read):
         raise DataError(f"{data.name} has no rows.")
-    return RawRatings(
-        {role: read[role] for role in roles},
-        f"Parquet, {describe_roles(roles, names, remarks)}",
-        lambda row: f"{data.name}, row {row + 1}",
-    )
+    columns = {role: read[role] for role in roles}
+    return RawRatings(columns, f"Parquet, {description}", lambda row: f"{data.name}, row {row + 1}")
