@@ -281,16 +281,11 @@ class LowRank:
             entries = wide.entries(*coo.coords)
             off = wide.frobenius_norm() ** 2 - float(entries @ entries)
             return math.hypot(np.linalg.norm(coo.data - entries), math.sqrt(max(off, 0.0)))
-        step = max(1, _CHUNK // max(1, self.shape[1]))
-        return math.hypot(
-            *(
-                np.linalg.norm(
-                    matrix.array[start : start + step]
-                    - wide.left[start : start + step] @ wide.right.T
-                )
-                for start in range(0, self.shape[0], step)
-            )
-        )
+        distances, step = [], max(1, _CHUNK // max(1, self.shape[1]))
+        for start in range(0, self.shape[0], step):
+            rows = slice(start, start + step)
+            distances.append(np.linalg.norm(matrix.array[rows] - wide.left[rows] @ wide.right.T))
+        return math.hypot(*distances)
 
     def aslinearoperator(self) -> LinearOperator:
         """Return a scipy.sparse.linalg.LinearOperator with the same products."""
@@ -328,11 +323,6 @@ def approximate(
     -------
     LowRank
         With ``left = U diag(s)`` and ``right = V``, and with ``svd`` and ``error``.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `truncated_svd`.
 
     References
     ----------
@@ -501,11 +491,6 @@ def soft_threshold(
     Returns
     -------
     LowRank
-
-    Raises
-    ------
-    ValueError
-        As `hard_threshold`.
 
     References
     ----------

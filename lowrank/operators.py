@@ -79,32 +79,12 @@ class MatrixOperator(ABC):
         self.passes = 0
 
     def matmat(self, X: FloatArray) -> FloatArray:
-        """Product A X.
-
-        Parameters
-        ----------
-        X : ndarray of shape (n_columns, b)
-            Block of vectors in the operator's dtype.
-
-        Returns
-        -------
-        ndarray of shape (n_rows, b)
-        """
+        """Return A X, shape (n_rows, b), for a block X of b vectors in the operator's dtype."""
         self.passes += 1
         return self._matmat(X)
 
     def rmatmat(self, Y: FloatArray) -> FloatArray:
-        """Product A' Y.
-
-        Parameters
-        ----------
-        Y : ndarray of shape (n_rows, b)
-            Block of vectors in the operator's dtype.
-
-        Returns
-        -------
-        ndarray of shape (n_columns, b)
-        """
+        """Return A' Y, shape (n_columns, b), for a block Y of b vectors."""
         self.passes += 1
         return self._rmatmat(Y)
 

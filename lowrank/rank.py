@@ -148,11 +148,6 @@ def elbow(s: ArrayLike) -> int:
     int
         From 0 (for an empty spectrum) to len(s).
 
-    Raises
-    ------
-    ValueError
-        If `s` is not a descending sequence of finite, non-negative numbers.
-
     References
     ----------
     Satopaa, Albrecht, Irwin & Raghavan (2011), "Finding a 'kneedle' in a haystack", section III,
@@ -219,11 +214,6 @@ def profile_likelihood(s: ArrayLike) -> int:
     -------
     int
         From 1 to len(s) - 1; len(s) if it is below 2 or all values are equal.
-
-    Raises
-    ------
-    ValueError
-        If `s` is not a descending sequence of finite, non-negative numbers.
 
     References
     ----------
@@ -474,11 +464,6 @@ def parallel_analysis(
     -------
     int
         At most 50.
-
-    Raises
-    ------
-    TypeError
-        If A is a LinearOperator: its entries are not known.
 
     References
     ----------
