@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import polars as pl
 
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
@@ -47,17 +48,9 @@ __all__ = ["RANKING_METRICS", "Trial", "Tuning", "check_metric_name", "tune"]
 RATING_METRICS = ("rmse", "mae")
 RANKING_METRICS = tuple(metric.name for metric in METRICS.values() if metric.direction > 0)
 
-Splitter = Callable[[Ratings], Split]
-"""Holds out a validation part of training ratings, as `recsys.time_split` does."""
-
 _MOST_USERS = 500  # whose ranking metric is computed during a fit
 _COMPARED_WITH = 5  # complete trials before any is pruned
 _FIRST_DECISIVE = 3  # iteration whose validation RMSE may prune a trial
-_STUDY = "recsys"  # name of the study in its file
-_NO_OPTUNA = (
-    "Tuning needs optuna; install it with pip install 'lowrank-recsys[tune]', or in a clone with "
-    "pip install -e '.[tune]'."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,21 +123,16 @@ class Tuning:
         )
 
     def _repr_html_(self) -> str:
-        import polars as pl
-
-        rows = [
-            {"trial": t.number, self.metric: t.value, "seconds": t.seconds, **t.parameters}
-            for t in self.trials
-        ]
-        frame = pl.DataFrame(rows, infer_schema_length=None)
-        return f"<p>{escape(repr(self)[1:-1])}</p>{frame._repr_html_()}"
+        rows = [{"trial": t.number, self.metric: t.value, **t.parameters} for t in self.trials]
+        table = pl.DataFrame(rows, infer_schema_length=None)._repr_html_()
+        return f"<p>{escape(repr(self)[1:-1])}</p>{table}"
 
     @property
     def parameters(self) -> dict[str, Any]:
         """The parameters to fit the model with: the fixed and the best ones, and the iterations."""
+        found = {**self.fixed, **self.best.parameters}
         kept = self.best.iterations
-        iterations = {} if kept is None else {"iterations": kept}
-        return {**self.fixed, **self.best.parameters, **iterations}
+        return found if kept is None else found | {"iterations": kept}
 
 
 def tune(
@@ -158,7 +146,7 @@ def tune(
     ranges: Mapping[str, Range] | None = None,
     fixed: Mapping[str, Any] | None = None,
     test_fraction: float = 0.1,
-    validation: Splitter | None = None,
+    validation: Callable[[Ratings], Split] | None = None,
     study: str | Path | None = None,
     random_state: int = 0,
     threads: int | None = None,
@@ -171,10 +159,9 @@ def tune(
     fits the model to the rest with other parameters and is measured on that part. The first trial
     has the defaults, so the best one is no worse.
 
-    A trial is pruned as soon as it is worse, after some iteration, than the median of the earlier
-    trials (optuna's ``MedianPruner``). For "rmse" and "mae" the RMSE decides, from the third
-    iteration on; for a ranking metric that metric, of at most 500 validation users, after the 2nd,
-    4th, 8th, ... iteration. Models without iterations run every trial to its end.
+    A trial is pruned when it is worse than the median of the earlier trials (optuna's
+    ``MedianPruner``): for "rmse" and "mae" by the RMSE, from the third iteration on; for a ranking
+    metric by that metric of at most 500 validation users, after the 2nd, 4th, 8th, ... iteration.
 
     Parameters
     ----------
@@ -183,27 +170,24 @@ def tune(
     ratings : Ratings, frame or path
         Training ratings, without those that the tuned model will be tested on.
     metric : str, optional
-        "rmse", "mae", or one of "ndcg", "recall", "precision", "hit_rate", "map" and "mrr" with a
-        number of recommendations, as in "ndcg@10". By default "rmse" if the model predicts
-        ratings, else "ndcg@10".
+        "rmse", "mae", or a ranking metric with a number of recommendations, as in "ndcg@10". By
+        default "rmse" if the model predicts ratings, else "ndcg@10".
     trials : int
         Number of trials, including those that the study holds already.
     timeout : float, optional
         Seconds after which no trial begins or continues, except the first.
     sampler : {"tpe", "random", "grid"}
-        Optuna's ``TPESampler`` or ``RandomSampler``, or a grid with as many values of each
-        parameter as can be combined in `trials` trials, in random order.
+        Optuna's ``TPESampler`` or ``RandomSampler``, or a grid of at most `trials` points in
+        random order.
     ranges : mapping of str to Range, optional
         Ranges in place of the model's own, or of further parameters.
     fixed : mapping, optional
         Values of parameters that are not tuned.
     test_fraction : float
-        Share of the ratings that is held out for validation: the newest ones if they have
-        timestamps, else random ones.
+        Share of the ratings that is held out: the newest, or random ones without timestamps.
     validation : callable, optional
-        Holds out the validation part instead: `leave_last_split` or another function of the
-        training ratings that returns a `Split`. Take the kind by which the test part was held
-        out.
+        Function of the training ratings that returns a `Split` instead, such as
+        `leave_last_split`; take the kind by which the test part was held out.
     study : str or Path, optional
         File in which optuna keeps the trials (a ``JournalStorage``): the same call continues an
         interrupted one, and ends as it would have.
@@ -227,7 +211,6 @@ def tune(
     References
     ----------
     Akiba et al. (2019), "Optuna: a next-generation hyperparameter optimization framework".
-    Bergstra et al. (2011), "Algorithms for hyper-parameter optimization", section 4, for TPE.
 
     Examples
     --------
@@ -247,7 +230,10 @@ def tune(
     try:
         import optuna
     except ImportError as error:
-        raise ImportError(_NO_OPTUNA) from error
+        raise ImportError(
+            "Tuning needs optuna; install it with pip install 'lowrank-recsys[tune]', or in a "
+            "clone with pip install -e '.[tune]'."
+        ) from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     predicts = model_class(model).predicts_ratings
     if metric is None:
@@ -386,14 +372,9 @@ class _Objective:
                     "these ratings; fix other values of its parameters."
                 )
             raise optuna.TrialPruned
-        if curve and self._validates and model._keeps_best_sweep:
+        if curve and self.split.history is None and self.minimize and model._keeps_best_sweep:
             trial.set_user_attr("iterations", int(np.argmin(curve)) + 1)
         return value
-
-    @property
-    def _validates(self) -> bool:
-        """Whether a fit is given the validation ratings, which must be of its own users."""
-        return self.minimize and self.split.history is None
 
     def _fit_and_measure(self, model: Any, on_step: Callable[[Step], None]) -> float:
         train, test = self.split
@@ -408,7 +389,9 @@ class _Objective:
                 on_step=lambda _, step: on_step(step),
             )
             return float(found.table[self.metric][0])
-        model.fit(train, on_step=on_step, validation=test if self._validates else None)
+        # The validation ratings that a fit is given must be of its own users.
+        validation = test if self.split.history is None else None
+        model.fit(train, on_step=on_step, validation=validation)
         return self._value(model, self.split)
 
     def _value(self, model: Model, split: Split) -> float:
@@ -522,7 +505,7 @@ def _open_study(
         storage = optuna.storages.JournalStorage(JournalFileBackend(str(path)))
         study = optuna.create_study(
             storage=storage,
-            study_name=_STUDY,
+            study_name="recsys",
             direction=direction,
             pruner=pruner,
             load_if_exists=True,
