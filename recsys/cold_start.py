@@ -95,7 +95,7 @@ def predict_cold(model: Model, popular: Popular | None, users: Indices, items: I
     return predicted
 
 
-def labels_of(ids: Ids, queries: list[Any], found: Indices) -> pl.Series:
+def labels_of(ids: Ids, queries: Any, found: Indices) -> pl.Series:
     """Return the requested ids, known or not, in the dtype of `ids`.
 
     Parameters

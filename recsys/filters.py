@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from recsys.data.frames import listed
+from recsys.data.ids import IdsLike
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 
@@ -27,8 +26,8 @@ _MOST_WORDS = 400  # the parser of polars recurses without a limit, and would cr
 
 def candidate_mask(
     ratings: Ratings,
-    items: Iterable[Any] | int | str | None,
-    block: Iterable[Any] | int | str | None,
+    items: IdsLike | None,
+    block: IdsLike | None,
     where: str | pl.Expr | None,
 ) -> npt.NDArray[np.bool_] | None:
     """Return which items may be recommended, shape (n_items,); None for all.

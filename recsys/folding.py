@@ -47,6 +47,7 @@ def new_users(source: HistoryLike, known: Ratings, *, needs_values: bool) -> Rat
     DataError
         If a column is missing, an id is null or a rating is not a finite number.
     """
+    frame: pl.DataFrame | Any
     if isinstance(source, Mapping):
         frame = _frame_of(source)
     else:

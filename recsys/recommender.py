@@ -5,10 +5,10 @@ from __future__ import annotations
 import html
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, TypeAlias, TypedDict, Unpack, overload
+from typing import Any, ClassVar, Literal, Self, TypeAlias, TypedDict, Unpack, cast, overload
 
 import numpy as np
 import polars as pl
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from recsys.cold_start import WithNewUser, labels_of, predict_cold
 from recsys.data.frames import FrameLike, as_frame, column, listed
-from recsys.data.ids import Ids
+from recsys.data.ids import Ids, IdsLike
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, NotFittedError, RecsysError
 from recsys.filters import candidate_mask
@@ -56,7 +56,6 @@ __all__ = [
 ColdUser = Literal["error", "popular"]
 ColdPair = Literal["error", "bias", "popular"]
 IdLike: TypeAlias = int | str
-IdsLike: TypeAlias = "IdLike | Iterable[IdLike] | pl.Series | NDArray[Any]"
 
 _SUPPORT = 10  # ratings at which a similarity counts half
 
@@ -635,7 +634,7 @@ class Recommender:
         if item is not None:
             pair = pl.DataFrame({"user": [pairs], "item": [item]})
             return float(self.predict(pair, cold_start=cold_start)["prediction"][0])
-        ratings, frame = self.ratings, as_frame(pairs)
+        ratings, frame = self.ratings, as_frame(cast(FrameLike, pairs))
         user, items_of = column(frame, "user"), column(frame, "item")
         if cold_start == "error":
             users, items = ratings.users.index(user), ratings.items.index(items_of)
