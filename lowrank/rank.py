@@ -534,8 +534,8 @@ def whole_spectrum(A: MatrixLike | MatrixOperator, center: bool) -> Float64Array
     matrix, exponent = _rescaled(matrix)
     if isinstance(matrix, DenseOperator):
         centred = matrix.array.astype(np.float64) - matrix.column_means() * center
-        spectrum: Float64Array = np.linalg.svd(centred, compute_uv=False)
-        return np.ldexp(spectrum, exponent)
+        spectrum: Any = np.linalg.svd(centred, compute_uv=False)
+        return np.asarray(np.ldexp(spectrum, exponent))
     if min(matrix.shape) == 0:
         return np.zeros(0)
     if min(matrix.shape) > _LARGEST_GRAM:
