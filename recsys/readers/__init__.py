@@ -73,7 +73,7 @@ def read_ratings(
     check_policy(duplicates)
     named = {"user": user, "item": item, "rating": rating, "timestamp": timestamp}
     names = {role: str(name) for role, name in named.items() if name is not None}
-    request = Request(**names, sep=sep, encoding=encoding, implicit=implicit)  # type: ignore[arg-type]
+    request = Request(**names, sep=sep, encoding=encoding, implicit=implicit)
     with open_data(path, encoding) as data:
         raw = read_raw(data, request)
         titles, remark = read_titles(data)

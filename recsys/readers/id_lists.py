@@ -110,6 +110,8 @@ def _first_row(data: DataFile) -> list[str]:
     """Return the cells of the first row of a text file, or the columns of a Parquet file."""
     if data.is_parquet:
         return list(parquet_columns(data))
+    if data.suffix == ".parquet":
+        raise DataError(f"{data.name} is not a Parquet file.")
     _, line = _first_line(data)
     return [name.strip() for name in next(csv.reader([line], delimiter=_separator(line)), [])]
 
