@@ -194,7 +194,11 @@ def test_ids_with_what_unicode_takes_for_the_end_of_a_line(run):
         ("nowhere.txt", None, "There is no file nowhere.txt with a list of users."),
         ("empty.txt", "\n", "empty.txt lists no users; one id per line is expected."),
         ("short.csv", "a,user\n1,2\n3\n", "short.csv, line 3: found 1 field, expected 2."),
-        ("latin.txt", b"\xe9\n", "latin.txt, line 1: byte 0xe9 (byte 0 of the file) is not valid UTF-8"),
+        (
+            "latin.txt",
+            b"\xe9\n",
+            "latin.txt, line 1: byte 0xe9 (byte 0 of the file) is not valid UTF-8",
+        ),
         ("fake.parquet", "1\n", "fake.parquet is not a Parquet file."),
     ],
 )
