@@ -48,7 +48,7 @@ _DESCRIPTIONS = {
 
 Mask = NDArray[np.bool_]
 RatingsLike: TypeAlias = "Ratings | FrameLike | str | os.PathLike[str]"
-"""What `recsys.readers.as_ratings` takes: ratings, a frame of them, or the path of a file."""
+"""Ratings, a frame of them, or the path of a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Split:
 
     @property
     def seen(self) -> Ratings:
-        """What the test users have rated before: `history`, or else the training ratings."""
+        """Earlier ratings of the test users: `history`, or else the training ratings."""
         return self.train if self.history is None else self.history
 
     @property
