@@ -41,7 +41,7 @@ _OPTIONS = {
     "user": "--user-col",
     "item": "--item-col",
     "rating": "--rating-col",
-    "timestamp": "--time-col",
+    "timestamp": "--timestamp-col",
 }
 _WEB_PAGE = "a web page, perhaps in place of the file that was to be downloaded."
 _FOREIGN = {

@@ -61,7 +61,7 @@ def test_what_was_asked_for_wins_and_frees_the_rest() -> None:
         ),
         (["user", "user_id", "item"], {}, "may be the user: 'user' and 'user_id'; .* --user-col"),
         (["user", "track", "artist"], {}, "may be the item: 'track' and 'artist'; .* --item-col"),
-        (["user", "item", "ts", "timestamp"], {}, "may be the timestamp: .* --time-col"),
+        (["user", "item", "ts", "timestamp"], {}, "may be the timestamp: .* --timestamp-col"),
         (["user", "item", "rating", "rating"], {}, "may be the rating: 'rating' and 'rating'"),
         (["who", "item"], {}, "has no user column; its columns are 'who', 'item'. .* --user-col"),
         (["user", "what"], {}, "has no item column; .* --item-col"),

@@ -14,7 +14,6 @@ import pytest
 
 from recsys.cli.info import library_versions
 from recsys.cli.main import VERBS, cli
-from recsys.cli.options import MODEL_NAMES
 
 HEAVY = {"numpy", "polars", "scipy", "pandas", "rich", "sklearn", "implicit", "matplotlib"}
 
@@ -58,12 +57,6 @@ def test_examples_parse(path, example):
         command, words = command.get_command(parent, words[0]), words[1:]
     assert parent is not None
     command.make_context(command.name, words, parent=parent)
-
-
-def test_model_names_are_those_of_the_library():
-    from recsys.models.registry import MODELS
-
-    assert set(MODEL_NAMES) == set(MODELS)
 
 
 def test_libraries_that_are_missing_are_listed_as_such():
