@@ -63,7 +63,7 @@ def data() -> None:
 )
 @click.argument("ratings")
 @output_options
-@reader_options
+@reader_options()
 def inspect(ratings: str, output: Output, reader: ReaderOptions) -> None:
     """Show the contents of a ratings file and how it is read.
 

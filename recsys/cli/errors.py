@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import re
 import sys
 import warnings
 from collections.abc import Callable
@@ -98,6 +100,9 @@ def _sentence(error: BaseException) -> str:
     if isinstance(error, MemoryError):
         return f"not enough memory. {error}".strip()
     text = " ".join(str(error).split())
+    system = re.search(r"\(os error (\d+)\)", text)  # in errors of polars
+    if system is not None:
+        return f"{os.strerror(int(system[1])).lower()}."
     return f"unexpected {type(error).__name__}: {text} (run with --debug for the traceback)"
 
 

@@ -54,7 +54,7 @@ class Request:
     ratings: str | None
     train: str | None
     test: str | None
-    models: tuple[str, ...]
+    model: tuple[str, ...]
     n: tuple[int, ...]
     new: Any
     candidates: int | None
@@ -73,7 +73,6 @@ def evaluation_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @option("--test", metavar="FILE", help="Test ratings.")
     @option(
         "--model",
-        "models",
         multiple=True,
         type=ModelName(),
         show_default="als, bias, popular; spectral, popular, random for implicit data",
@@ -108,7 +107,7 @@ def evaluation_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @parameter_options
     @seed_option("Model")
     @threads_option("Model")
-    @reader_options(details="As in `recsys fit --help`")
+    @reader_options("As in `recsys fit --help`")
     @functools.wraps(function)
     def verb(*args: Any, seed: int, threads: int | None, given: Given, **values: Any) -> Any:
         own = {name: values.pop(name) for name in Request.__dataclass_fields__ if name in values}
@@ -133,11 +132,11 @@ def run(request: Request, *, at_least: int = 1) -> tuple[dict[str, Model], Evalu
 
     check_file(request.per_user, "--per-user", (".csv", ".parquet"))
     check_file(request.report, "--report", (".html", ".htm"))
-    if request.models and len(set(request.models)) < at_least:
+    if request.model and len(set(request.model)) < at_least:
         raise click.UsageError("Give at least two models to compare, each with --model.")
     pair, fitting = (request.train, request.test), request.fitting
     splits = load_splits(request.ratings, pair, request.splitting, fitting.seed, request.reader)
-    names, splits = _chosen_models(request.models, splits)
+    names, splits = _chosen_models(request.model, splits)
     models = {
         name: make_model(name, **values) for name, values in parameters_for(names, fitting).items()
     }
@@ -306,8 +305,8 @@ def _result(row: dict[str, Any], model: Model, found: Evaluation) -> dict[str, A
     }
 
 
-def _table(found: Evaluation) -> tuple[pl.DataFrame, str]:
-    """Return a table of a column per model, with intervals if they fit the terminal; a legend."""
+def _tables(found: Evaluation) -> tuple[list[pl.DataFrame], str]:
+    """Return tables of a column per model that fit the terminal, with intervals if they do."""
     import polars as pl
 
     from recsys.evaluation.results import named, significantly_worse
@@ -341,7 +340,13 @@ def _table(found: Evaluation) -> tuple[pl.DataFrame, str]:
             f"  {_MARK} worse than the best of its row (paired sign-flip test, Holm, "
             f"p < {level:.2g})"
         )
-    return pl.DataFrame(columns(decimals)), legend if found.settings.resamples else ""
+    cells = columns(decimals)
+    parts: list[dict[str, list[str]]] = [{"metric": cells.pop("metric")}]
+    for label, texts in cells.items():
+        if len(parts[-1]) > 1 and _width({**parts[-1], label: texts}) > terminal:
+            parts.append({"metric": parts[0]["metric"]})
+        parts[-1][label] = texts
+    return [pl.DataFrame(part) for part in parts], legend if found.settings.resamples else ""
 
 
 def _cell(row: dict[str, Any] | None, decimals: int) -> str:
@@ -388,10 +393,11 @@ def _differences(found: Evaluation) -> tuple[pl.DataFrame, str]:
     terminal, needed = shutil.get_terminal_size((80, 24)).columns, _width(cells)
     if needed > terminal:
         legend += f" (all columns need {needed}, or --json)"
-    for left_out in ("p", interval):
-        if _width(cells) > terminal:
-            del cells[left_out]
-    return pl.DataFrame(cells), legend
+    for left_out in ((), ("p",), (interval,), ("p", interval)):
+        kept = {name: texts for name, texts in cells.items() if name not in left_out}
+        if _width(kept) <= terminal:
+            break
+    return pl.DataFrame(kept), legend
 
 
 @command(
@@ -406,7 +412,7 @@ def _differences(found: Evaluation) -> tuple[pl.DataFrame, str]:
     ],
 )
 @evaluation_options
-@engine_options(details="As in `recsys fit --help`")
+@engine_options("As in `recsys fit --help`")
 @output_options
 def evaluate(request: Request, output: Output, engine: EngineOptions) -> None:
     """Evaluate models on held-out ratings.
@@ -423,7 +429,7 @@ def evaluate(request: Request, output: Output, engine: EngineOptions) -> None:
     if engine.on_spark:
         from recsys.cli.spark import evaluate_on_spark
 
-        others = (request.train, request.models, request.candidates, request.per_user)
+        others = (request.train, request.model, request.candidates, request.per_user)
         if any(others) or request.report or request.fitting.given or len(request.n) > 1:
             raise click.UsageError("--engine spark takes MODEL --test FILE, and one -n.")
         if request.ratings is None or request.test is None:
@@ -433,9 +439,9 @@ def evaluate(request: Request, output: Output, engine: EngineOptions) -> None:
         )
         return
     models, found = run(request)
-    table, legend = _table(found)
+    tables, legend = _tables(found)
     document = _document("evaluate", models, found)
-    output.write_document(document, _without_empty(found.table), table, legend)
+    output.write_document(document, _without_empty(found.table), tables, legend)
 
 
 @command(

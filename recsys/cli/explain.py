@@ -35,7 +35,7 @@ __all__ = ["explain"]
 @n_option("contributions shown")
 @output_options
 @fitting_options
-@reader_options(details="As in `recsys fit --help`")
+@reader_options("As in `recsys fit --help`")
 def explain(
     source: str,
     user: str,
@@ -56,6 +56,6 @@ def explain(
     from recsys.cli.inputs import find_title, open_recommender
 
     recommender = open_recommender(source, reader, fitting)
-    chosen = item if title is None else find_title(recommender.ratings, title)
+    chosen = str(item) if title is None else find_title(recommender.ratings, title)
     frame = recommender.explain(user, chosen, n)
     output.write(frame, command="explain", model=recommender.model.name, user=user, item=chosen)

@@ -41,8 +41,8 @@ __all__ = ["fit"]
     help="Share of the ratings to hold out, and report their RMSE after each iteration.",
 )
 @fit_options
-@reader_options
-@engine_options
+@reader_options()
+@engine_options()
 def fit(
     ratings: str,
     out: str,

@@ -77,13 +77,14 @@ class Option(click.Option):
         try:
             return super().handle_parse_result(ctx, opts, args)
         except click.BadParameter as error:
+            place = FILE_NAME
             source = ctx.get_parameter_source(str(self.name))
             if source is ParameterSource.ENVIRONMENT:
-                name = next(name for name in variables(self, ctx) if os.environ.get(name))
-                error.message += f" It is set in {name}."
-            elif source is ParameterSource.DEFAULT_MAP:
-                error.message += f" It is set in {FILE_NAME}."
-            raise
+                place = next(name for name in variables(self, ctx) if os.environ.get(name))
+            elif source is not ParameterSource.DEFAULT_MAP:
+                raise
+            message = f"{error.message} It is set in {place}."
+            raise click.BadParameter(message, error.ctx, error.param, error.param_hint) from error
 
 
 class _WithExamples(click.Command):
@@ -101,8 +102,8 @@ class _WithExamples(click.Command):
             record = param.get_help_record(ctx)
             if record is None or not isinstance(param, click.Option):
                 continue
-            if getattr(param, "details", ""):
-                elsewhere.setdefault(param.details, []).append(param.opts[0])
+            if details := getattr(param, "details", ""):
+                elsewhere.setdefault(details, []).append(param.opts[0])
             else:
                 sections.setdefault(getattr(param, "section", EVERYWHERE), []).append(record)
         sections[EVERYWHERE] = sections.pop(EVERYWHERE)
@@ -145,11 +146,14 @@ class Command(_WithExamples):
         except click.NoSuchOption as error:
             meant = f"-{error.option_name.lstrip('-')}"
             if any(meant in param.opts for param in self.params):
-                error.possibilities = [meant]
+                raise click.NoSuchOption(
+                    error.option_name, possibilities=[meant], ctx=ctx
+                ) from error
             raise
         except click.UsageError as error:
             if error.message.startswith("Got unexpected extra argument"):
-                error.message += "; quote values that contain spaces."
+                message = f"{error.message} Quote values that contain spaces."
+                raise click.UsageError(message, ctx) from error
             raise
         if self.one_of and not ctx.resilient_parsing:
             self._choose_one(ctx)
@@ -214,15 +218,14 @@ class Group(_WithExamples, click.Group):
         name, known = args[0], self.list_commands(ctx)
         if name in known or name.startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
-        if name == "help":
-            raise click.NoSuchCommand(name, f"No such command {name!r}. Did you mean '--help'?")
-        meant = ELSEWHERE.get(name, "")
-        possible = [meant] if meant.split(" ")[0] in known else known
-        error = click.NoSuchCommand(name, possibilities=possible, ctx=ctx)
-        if meant in possible:
-            error.possibilities = [meant]
-        elif not error.possibilities:
-            error.message += f" The commands are {', '.join(known)}."
+        meant = {**ELSEWHERE, "help": "--help"}.get(name, "")
+        text = f"No such command {name!r}."
+        if meant.split(" ")[0] in {*known, "--help"}:
+            raise click.NoSuchCommand(name, f"{text} Did you mean {meant!r}?", ctx=ctx)
+        error = click.NoSuchCommand(name, possibilities=known, ctx=ctx)
+        if not error.possibilities:
+            text = f"{text} The commands are {', '.join(known)}."
+            raise click.NoSuchCommand(name, text, ctx=ctx)
         raise error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -463,6 +463,7 @@ def load_history(path: str, reader: ReaderOptions, recommender: Recommender) -> 
     """
     import polars as pl
 
+    from recsys.data.ids import as_id_series
     from recsys.folding import NEW_USER
     from recsys.readers.id_lists import read_history
     from recsys.readers.layout import Request
@@ -481,6 +482,7 @@ def load_history(path: str, reader: ReaderOptions, recommender: Recommender) -> 
         n_unknown = int((places < 0).sum())
         note(f"{path}: {n_unknown:,} of {len(frame):,} rows are of unknown items, ignored")
         frame = frame.filter(pl.Series(places >= 0))
+    as_id_series(frame["user"], "user")  # raises for ids of endless length
     repeated = len(frame) - frame.select("user", "item").n_unique()
     if repeated:
         note(f"{path}: {repeated:,} duplicate{'s' if repeated > 1 else ''} (last kept)")

@@ -44,6 +44,7 @@ __all__ = [
 
 F = TypeVar("F", bound=Callable[..., Any])
 Verb = Callable[..., Any]
+Decorator = Callable[[Verb], Verb]
 Given = tuple[tuple[str, str, Any], ...]
 """Model (or "" for all), name and value of each parameter on the command line."""
 
@@ -98,42 +99,43 @@ class ReaderOptions:
         return {name.removesuffix("_col"): value for name, value in vars(self).items()}
 
 
-def reader_options(function: Verb | None = None, *, details: str = "") -> Any:
+def reader_options(details: str = "") -> Decorator:
     """Add the options for reading ratings; the verb is given `reader`.
 
     With `details`, the help only lists their names under that title.
     """
-    if function is None:
-        return functools.partial(reader_options, details=details)
     shared: dict[str, Any] = {"section": "Reading", "details": details}
 
-    @option("--user-col", metavar="NAME", help="Column of the users.", **shared)
-    @option("--item-col", metavar="NAME", help="Column of the items.", **shared)
-    @option("--rating-col", metavar="NAME", help="Column of the ratings.", **shared)
-    @option("--timestamp-col", metavar="NAME", help="Column of the timestamps.", **shared)
-    @option("--sep", metavar="TEXT", help="Separator of the columns.", **shared)
-    @option("--encoding", metavar="NAME", help="Text encoding.", **shared)
-    @option(
-        "--duplicates",
-        type=click.Choice(("last", "first", "mean", "sum", "error")),
-        default="last",
-        show_default=True,
-        help="Rating kept of repeated user-item pairs; by timestamp, if known.",
-        **shared,
-    )
-    @option(
-        "--implicit",
-        is_flag=True,
-        help="Ignore the rating column and treat every row as implicit feedback.",
-        **shared,
-    )
-    @functools.wraps(function)
-    def verb(*args: Any, **values: Any) -> Any:
-        names = ReaderOptions.__dataclass_fields__
-        values["reader"] = ReaderOptions(**{name: values.pop(name) for name in names})
-        return function(*args, **values)
+    def decorate(function: Verb) -> Verb:
+        @option("--user-col", metavar="NAME", help="Column of the users.", **shared)
+        @option("--item-col", metavar="NAME", help="Column of the items.", **shared)
+        @option("--rating-col", metavar="NAME", help="Column of the ratings.", **shared)
+        @option("--timestamp-col", metavar="NAME", help="Column of the timestamps.", **shared)
+        @option("--sep", metavar="TEXT", help="Separator of the columns.", **shared)
+        @option("--encoding", metavar="NAME", help="Text encoding.", **shared)
+        @option(
+            "--duplicates",
+            type=click.Choice(("last", "first", "mean", "sum", "error")),
+            default="last",
+            show_default=True,
+            help="Rating kept of repeated user-item pairs; by timestamp, if known.",
+            **shared,
+        )
+        @option(
+            "--implicit",
+            is_flag=True,
+            help="Ignore the rating column and treat every row as implicit feedback.",
+            **shared,
+        )
+        @functools.wraps(function)
+        def verb(*args: Any, **values: Any) -> Any:
+            names = ReaderOptions.__dataclass_fields__
+            values["reader"] = ReaderOptions(**{name: values.pop(name) for name in names})
+            return function(*args, **values)
 
-    return verb
+        return verb
+
+    return decorate
 
 
 @dataclass(frozen=True)
@@ -150,44 +152,45 @@ class EngineOptions:
         return self.engine == "spark"
 
 
-def engine_options(function: Verb | None = None, *, details: str = "") -> Any:
+def engine_options(details: str = "") -> Decorator:
     """Add the options of the engine, above `output_options`; the verb is given `engine`."""
-    if function is None:
-        return functools.partial(engine_options, details=details)
     section = "Cluster"
 
-    @option(
-        "--engine",
-        type=click.Choice(["local", "spark"]),
-        default="local",
-        show_default=True,
-        section=section,
-        help="Where to compute: here, or on Apache Spark (extra `spark`).",
-    )
-    @option(
-        "--master",
-        metavar="URL",
-        section=section,
-        details=details,
-        help="Spark master: local[N], spark://HOST:PORT, yarn or k8s://URL.",
-    )
-    @option(
-        "--conf",
-        metavar="K=V",
-        multiple=True,
-        section=section,
-        details=details,
-        help="Spark setting; repeatable.",
-    )
-    @functools.wraps(function)
-    def verb(*args: Any, engine: str, master: str | None, conf: Any, **values: Any) -> Any:
-        ctx = click.get_current_context()
-        sources = [ctx.get_parameter_source(name) for name in ("master", "conf")]
-        if engine != "spark" and ParameterSource.COMMANDLINE in sources:
-            raise click.UsageError("--master and --conf require --engine spark.")
-        return function(*args, engine=EngineOptions(engine, master, conf), **values)
+    def decorate(function: Verb) -> Verb:
+        @option(
+            "--engine",
+            type=click.Choice(["local", "spark"]),
+            default="local",
+            show_default=True,
+            section=section,
+            help="Where to compute: here, or on Apache Spark (extra `spark`).",
+        )
+        @option(
+            "--master",
+            metavar="URL",
+            section=section,
+            details=details,
+            help="Spark master: local[N], spark://HOST:PORT, yarn or k8s://URL.",
+        )
+        @option(
+            "--conf",
+            metavar="K=V",
+            multiple=True,
+            section=section,
+            details=details,
+            help="Spark setting; repeatable.",
+        )
+        @functools.wraps(function)
+        def verb(*args: Any, engine: str, master: str | None, conf: Any, **values: Any) -> Any:
+            ctx = click.get_current_context()
+            sources = [ctx.get_parameter_source(name) for name in ("master", "conf")]
+            if engine != "spark" and ParameterSource.COMMANDLINE in sources:
+                raise click.UsageError("--master and --conf require --engine spark.")
+            return function(*args, engine=EngineOptions(engine, master, conf), **values)
 
-    return verb
+        return verb
+
+    return decorate
 
 
 @dataclass(frozen=True)

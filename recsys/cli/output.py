@@ -134,7 +134,7 @@ class Output:
         self,
         document: Mapping[str, Any],
         frame: pl.DataFrame,
-        table: pl.DataFrame | None = None,
+        table: pl.DataFrame | list[pl.DataFrame] | None = None,
         remark: str = "",
     ) -> None:
         """Write `document` as JSON, `table` with `remark` as table, `frame` in other formats."""

@@ -49,7 +49,7 @@ _HINT = "Hint: --cold-start bias predicts pairs with unknown users or items as w
 @option("--std", is_flag=True, help="Add standard deviations, for models that have them.")
 @output_options
 @fitting_options
-@reader_options(details="As in `recsys fit --help`")
+@reader_options("As in `recsys fit --help`")
 def predict(
     source: str,
     pairs: str,
@@ -101,7 +101,7 @@ def predict(
 )
 @output_options
 @fitting_options
-@reader_options(details="As in `recsys fit --help`")
+@reader_options("As in `recsys fit --help`")
 def impute(
     source: str,
     users: str | None,

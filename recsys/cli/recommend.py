@@ -70,10 +70,10 @@ _HINT = (
     show_default=True,
     help="Answer for unknown users: an error, or the most popular items.",
 )
-@engine_options(details="As in `recsys fit --help`")
+@engine_options("As in `recsys fit --help`")
 @output_options
 @fitting_options
-@reader_options(details="As in `recsys fit --help`")
+@reader_options("As in `recsys fit --help`")
 def recommend(
     source: str,
     user: tuple[str, ...],

@@ -37,7 +37,7 @@ _PICTURES = (".png", ".svg", ".pdf")
 )
 @option("--plot", metavar="FILE", help="Plot to write: .png, .svg or .pdf.")
 @output_options
-@reader_options
+@reader_options()
 def scree(ratings: str, k: int, plot: str | None, output: Output, reader: ReaderOptions) -> None:
     """Show the singular values of the ratings.
 
@@ -62,10 +62,9 @@ def scree(ratings: str, k: int, plot: str | None, output: Output, reader: Reader
             matrix.data -= bias.predict(data.user_index_of_nonzeros(), data.indices)
         svd = lowrank.truncated_svd(matrix, min(k, *data.shape), random_state=0)
     energy = float(svd.frobenius_norm or 0.0) ** 2
-    head = {"decomposed": decomposed, "shape": list(data.shape)}
-    head["frobenius_norm"] = svd.frobenius_norm
+    head = {"decomposed": decomposed, "frobenius_norm": svd.frobenius_norm}
     report = f"{decomposed}: {{count}} singular values, elbow at {{elbow}}"
-    write_spectrum(svd.s, energy, output, plot, report, command="scree", **head)
+    write_spectrum(svd.s, energy, output, plot, report, command="scree", shape=data.shape, **head)
 
 
 def write_spectrum(

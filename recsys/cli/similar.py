@@ -39,7 +39,7 @@ __all__ = ["similar"]
 @n_option("similar items or users for each")
 @output_options
 @fitting_options
-@reader_options(details="As in `recsys fit --help`")
+@reader_options("As in `recsys fit --help`")
 def similar(
     source: str,
     item: tuple[str, ...],

@@ -200,7 +200,7 @@ def load_splits(
 )
 @split_options
 @seed_option("Splitting")
-@reader_options
+@reader_options()
 def split(
     ratings: str,
     out: str,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import shlex
 from dataclasses import asdict, fields, replace
@@ -101,7 +100,7 @@ _OPTIONS = ("factors", "regularization", "iterations")
 @fit_options
 @split_options
 @output_options
-@reader_options(details="As in `recsys fit --help`")
+@reader_options("As in `recsys fit --help`")
 def tune(
     ratings: str | None,
     train: str | None,
@@ -145,6 +144,17 @@ def tune(
         note(f"chose {choice.model}: {choice.reason}")
         model, data = choice.model, choice.ratings
         reader = replace(reader, implicit=data.implicit)
+    logged: list[int] = []
+
+    def log(trial: Trial, best: Trial) -> None:
+        if not logged and trial.number:
+            note(f"continuing after {counted(trial.number, 'trial')} of {study}")
+        logged.append(trial.number)
+        result = "pruned" if trial.value is None else f"{trial.value:.4f}"
+        values = ", ".join(f"{name} {_text(value)}" for name, value in trial.parameters.items())
+        number = f"trial {trial.number + 1}/{trials}"
+        note(f"{number}: {result} (best {best.value:.4f}) in {trial.seconds:.1f} s with {values}")
+
     with Activity(f"Tuning {model}") as activity:
 
         def each(number: int, step: Step) -> None:
@@ -164,7 +174,7 @@ def tune(
             study=study,
             random_state=fitting.seed,
             threads=fitting.threads,
-            on_trial=functools.partial(_log, trials),
+            on_trial=log,
             on_step=each,
         )
     commands = commands_with(found, ratings, train, fitting, splitting, reader)
@@ -230,14 +240,6 @@ def _single(parts: Split | Sequence[Split]) -> Split:
     if not isinstance(parts, Split):
         raise click.UsageError(_FOLDS)
     return parts
-
-
-def _log(trials: int, trial: Trial, best: Trial) -> None:
-    """Print one line for a trial that ends."""
-    result = "pruned" if trial.value is None else f"{trial.value:.4f}"
-    values = ", ".join(f"{name} {_text(value)}" for name, value in trial.parameters.items())
-    number = f"trial {trial.number + 1}/{trials}"
-    note(f"{number}: {result} (best {best.value:.4f}) in {trial.seconds:.1f} s with {values}")
 
 
 def _text(value: Any) -> str:

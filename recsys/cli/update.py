@@ -24,7 +24,7 @@ __all__ = ["update"]
 @click.argument("ratings")
 @option("--out", "-o", metavar="MODEL2", help="Directory for the updated model.")
 @option("--force", is_flag=True, help="Replace an existing model: MODEL, without --out.")
-@reader_options
+@reader_options()
 def update(model: str, ratings: str, out: str | None, force: bool, reader: ReaderOptions) -> None:
     """Add new ratings to a model.
 
