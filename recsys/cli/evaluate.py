@@ -131,7 +131,7 @@ def run(request: Request, *, at_least: int = 1) -> tuple[dict[str, Model], Evalu
     from recsys.models.registry import make_model
 
     check_file(request.per_user, "--per-user", (".csv", ".parquet"))
-    check_file(request.report, "--report", (".html", ".htm"))
+    check_file(request.report, "--report", (".html",))
     if request.model and len(set(request.model)) < at_least:
         raise click.UsageError("Give at least two models to compare, each with --model.")
     pair, fitting = (request.train, request.test), request.fitting

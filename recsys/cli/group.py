@@ -152,7 +152,9 @@ class Command(_WithExamples):
             raise
         except click.UsageError as error:
             if error.message.startswith("Got unexpected extra argument"):
-                message = f"{error.message} Quote values that contain spaces."
+                places = [p.make_metavar(ctx) for p in self.params if isinstance(p, click.Argument)]
+                expected = " and ".join(places) or "no arguments"
+                message = f"{error.message}; expected {expected}. Quote values that contain spaces."
                 raise click.UsageError(message, ctx) from error
             raise
         if self.one_of and not ctx.resilient_parsing:

@@ -64,10 +64,11 @@ def check_file(path: str | Path | None, option: str, suffixes: Iterable[str] = (
     if path is None:
         return
     path, allowed = Path(path), tuple(suffixes)
-    if allowed and path.suffix.lower() not in allowed:
-        raise click.UsageError(f"{option} must end in {' or '.join(allowed)}; got {path}.")
     if path.is_dir():
         raise CommandError(f"{path} is a directory; {option} needs the name of a file.")
+    if allowed and path.suffix.lower() not in allowed:
+        listed = " or ".join(filter(None, [", ".join(allowed[:-1]), allowed[-1]]))
+        raise click.UsageError(f"{option} must end in {listed}; got {path}.")
     if not path.parent.is_dir():
         raise CommandError(f"Cannot write {path}: there is no directory {path.parent}.")
 

@@ -17,7 +17,7 @@ def settings(monkeypatch, run):
     """The parameters that `recsys fit x --out m ...` is called with."""
 
     def parse(*args: str) -> dict[str, object]:
-        root = click.Context(cli, info_name="recsys")
+        root = click.Context(cli, info_name="recsys", auto_envvar_prefix="RECSYS")
         command = cli.get_command(root, "fit")
         return command.make_context("fit", ["x", "--out", "m", *args], parent=root).params
 
@@ -56,7 +56,7 @@ def test_empty_variable_sets_nothing(settings, monkeypatch):
 
 
 def test_repeatable_option(monkeypatch):
-    root = click.Context(cli, info_name="recsys")
+    root = click.Context(cli, info_name="recsys", auto_envvar_prefix="RECSYS")
     command = cli.get_command(root, "recommend")
 
     def users():
@@ -94,8 +94,8 @@ def test_quiet_and_debug_can_be_set(run, monkeypatch):
         ("fit = 3", "sets 'fit', which no command has"),
         ("seed = ", "recsys.toml is not valid TOML"),
         ("seed = " + "9" * 5000, "recsys.toml is not valid TOML"),
-        ("seed = " + "[" * 5000, "recsys.toml has tables or lists too deep in each other"),
-        ("a." * 5000 + "a = 1", "recsys.toml has tables or lists too deep in each other"),
+        ("seed = " + "[" * 5000, "recsys.toml is nested too deeply."),
+        ("a." * 5000 + "a = 1", "recsys.toml is nested too deeply."),
     ],
 )
 def test_bad_file_is_one_sentence(run, text, message):
@@ -114,7 +114,7 @@ def test_help_works_in_spite_of_a_bad_file(run):
 def test_bad_value_names_its_source(run, monkeypatch):
     write('[fit]\nseed = "many"')
     stderr = run("fit", "x", "--out", "m", code=2).stderr
-    assert "Invalid value for '--seed': 'many' is not a whole number" in stderr
+    assert "Invalid value for '--seed': 'many' is not a valid integer range" in stderr
     assert "It is set in recsys.toml." in stderr
     monkeypatch.setenv("RECSYS_SEED", "-3")
     assert "It is set in RECSYS_SEED." in run("fit", "x", "--out", "m", code=2).stderr
@@ -142,3 +142,29 @@ def test_no_settings_no_lines(run):
 
 def test_the_file_is_of_the_current_directory():
     assert config.FILE_NAME == "recsys.toml"
+
+
+def test_a_flag_or_a_suffix_beats_settings(run, monkeypatch, model):
+    import polars as pl
+
+    monkeypatch.setenv("RECSYS_FORMAT", "table")
+    assert json.loads(run("info", "--json").stdout)["schema"] == 1
+    run("recommend", model, "--all", "-o", "all.parquet")
+    assert len(pl.read_parquet("all.parquet")) > 0
+    assert json.loads(run("info", "--json").stdout)["settings"]["info --format"].startswith("table")
+    monkeypatch.delenv("RECSYS_FORMAT")
+    write('format = "table"')
+    assert json.loads(run("info", "--json").stdout)["schema"] == 1
+    run("recommend", model, "--all", "-o", "all.csv")
+    assert pl.read_csv("all.csv").columns[:2] == ["user", "item"]
+
+
+def test_a_setting_gives_way_to_another_choice_on_the_command_line(run, monkeypatch, model):
+    monkeypatch.setenv("RECSYS_ALL", "1")
+    monkeypatch.setenv("RECSYS_EVERYONE", "1")
+    assert run("recommend", model, "--user", 1, "-n", 2).stdout.count("\n") == 3
+
+
+def test_two_statements_on_the_command_line_contradict_each_other(run, model):
+    said = run("recommend", model, "--all", "--format", "csv", "-o", "x.parquet", code=2).stderr
+    assert "--format csv and x.parquet contradict each other" in said

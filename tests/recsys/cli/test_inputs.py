@@ -51,22 +51,26 @@ def test_like_for_a_model_of_contacts(run, contacts):
     found = table(run("recommend", contacts, "--like", "101", "-n", 30))
     assert len(found) == 29
     said = run("recommend", contacts, "--rate", "101=4", code=1).stderr
-    assert "The model learnt from contacts without ratings; use --like, not --rate." in said
+    assert "The model is fitted to implicit feedback; use --like, not --rate." in said
 
 
 @pytest.mark.parametrize(
     ("args", "code", "message"),
     [
-        (["--like", "Film 1"], 1, "11 titles fit 'Film 1'; use one of their ids instead:"),
+        (["--like", "Film 1"], 1, "11 titles match 'Film 1'; use one of their ids instead:"),
         (["--like", "Filn 7, The [7] (1999)"], 1, "The nearest are Film 7, The [7]"),
         (["--rate", "Film 7"], 2, "--rate takes TITLE=X with a number X; got 'Film 7'."),
         (["--rate", "=3"], 2, "--rate takes TITLE=X"),
         (["--rate", "107=nan"], 2, "--rate takes TITLE=X"),
-        (["--rate", "107=9"], 1, "outside of the ratings, which lie between 1 and 5."),
+        (["--rate", "107=9"], 1, "is out of range; the ratings are between 1 and 5."),
         (["--like", "107", "--rate", "Film 7,=3"], 1, "Item 107 is liked or rated twice"),
-        (["--like", "107", "--user", "1"], 2, "Only one of --user, --users, --all, --history, and"),
-        ([], 2, "Say which users: --user ID, --users FILE or --all; new ones"),
-        (["--history", "none.csv"], 1, "There is no file none.csv with a history."),
+        (
+            ["--like", "107", "--user", "1"],
+            2,
+            "Give only one of --user, --users, --all, --history or --like with --rate.",
+        ),
+        ([], 2, "Choose the users: --user, --users, --all, --history or --like with --rate."),
+        (["--history", "none.csv"], 1, "There is no file or directory none.csv."),
     ],
 )
 def test_new_users_that_cannot_be_understood(run, model, args, code, message):
@@ -86,7 +90,7 @@ def test_an_id_that_is_also_a_title_is_ambiguous(run):
     Path("d/ratings.csv").write_text("userId,movieId,rating\n1,300,3\n1,8,4\n2,8,5\n")
     Path("d/movies.csv").write_text("movieId,title,genres\n300,Alien,\n8,300,\n")
     said = run("recommend", "d", "--like", "300", code=1).stderr
-    assert "2 titles fit '300'; use one of their ids instead:\n  8  300\n  300  Alien" in said
+    assert "2 titles match '300'; use one of their ids instead:\n  8  300\n  300  Alien" in said
 
 
 HISTORY = "user,item,rating\nx,103,5\nx,104,2.5\ny,105,4\n"
@@ -219,9 +223,8 @@ def test_bad_histories(run, model):
 # Candidates
 
 
-def test_items_and_allow_and_block_and_where(run, model):
+def test_items_and_block_and_where(run, model):
     Path("items.txt").write_text("101\n102\n103\n104\n")
-    Path("allow.txt").write_text("102\n103\n120\n")
     Path("block.txt").write_text("103\n")
 
     def items(*args):
@@ -229,18 +232,17 @@ def test_items_and_allow_and_block_and_where(run, model):
         return set(found["item"])
 
     assert items("--items", "items.txt") == {101, 102, 103, 104}
-    assert items("--items", "items.txt", "--allow", "allow.txt") == {102, 103}
-    assert items("--items", "items.txt", "--allow", "allow.txt", "--block", "block.txt") == {102}
+    assert items("--items", "items.txt", "--block", "block.txt") == {101, 102, 104}
     assert items("--items", "items.txt", "--where", "item > 102 AND year = 1999") == {103, 104}
     assert items("--where", "title LIKE 'Film 2%' AND genres = 'Drama'") == {102, *range(120, 130)}
 
 
 def test_bad_where_is_one_sentence(run, model):
     said = run("recommend", model, "--user", 1, "--where", "yaer > 1", code=1).stderr
-    assert said == (
-        "Error: where: yaer is neither a column nor an allowed word; "
-        "the columns of the items are item, title, genres, year.\n"
-    )
+    assert said.startswith("Error: where: ")
+    assert "yaer" in said
+    assert "title" in said
+    assert said.count("\n") == 1
 
 
 # similar users
@@ -252,7 +254,7 @@ def test_similar_users(run, model, loaded):
     assert found.columns == ["user", "similar", "rank", "score"]
     assert found["similar"].to_list() == expected["similar"].to_list()
     said = run("similar", model, "--user", 3, "--item", 103, code=2).stderr
-    assert "Only one of users and items can be asked for." in said
+    assert "Give only one of --item with --title or --user." in said
 
 
 # explain
@@ -270,10 +272,12 @@ def test_explain_is_the_librarys_answer(run, model, loaded):
 
 
 def test_explain_refuses(run, model):
-    assert "by either --item ID or" in run("explain", model, "--user", 1, code=2).stderr
+    assert (
+        "Choose the item: --item or --title." in run("explain", model, "--user", 1, code=2).stderr
+    )
     assert "Unknown user 99" in run("explain", model, "--user", 99, "--item", 101, code=1).stderr
     said = run("explain", model, "--user", 1, "--item", 101, "--title", "x", code=2).stderr
-    assert "by either --item ID or --title TEXT" in said
+    assert "Give only one of --item or --title." in said
 
 
 # predict
@@ -282,7 +286,7 @@ def test_explain_refuses(run, model):
 def test_std_of_a_model_that_does_not_know_it(run, model):
     Path("pairs.csv").write_text("user,item\n1,101\n")
     said = run("predict", model, "pairs.csv", "--std", code=1).stderr
-    assert "The als model cannot tell the uncertainty of a prediction; these models can:" in said
+    assert "these models can: bayes." in said
 
 
 # update
@@ -311,7 +315,7 @@ def test_update_in_place_needs_force(run, model):
     Path("new.csv").write_text(NEW)
     Recommender.load(model).save("m")
     said = run("update", "m", "new.csv", code=2).stderr
-    assert "Say where the model goes: --out MODEL2, or --force in place." in said
+    assert "Add --out MODEL2 for a new model, or --force to replace MODEL." in said
     assert Recommender.load("m").ratings.n_users == 40
     run("update", "m", "new.csv", "--force")
     assert Recommender.load("m").ratings.n_users == 41
@@ -359,7 +363,7 @@ def test_impute_some(run, model):
 
 def test_impute_refuses_and_leaves_nothing_behind(run, contacts):
     said = run("impute", contacts, "--output", "all.csv", code=1).stderr
-    assert "Only ratings can be imputed, and these data are implicit feedback" in said
+    assert "Only ratings can be imputed, and the data are implicit feedback" in said
     assert list(Path.cwd().iterdir()) == []
 
 

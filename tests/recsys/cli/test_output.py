@@ -99,16 +99,16 @@ def test_format_wins_over_the_suffix():
 
 
 def test_unknown_suffix_is_refused():
-    with pytest.raises(click.UsageError, match=r"The suffix of 'a\.foo' tells no format"):
-        Output(Path("a.foo"))
+    with pytest.raises(click.UsageError, match=r"Cannot infer the format from 'a\.foo'"):
+        Output(Path("a.foo")).check()
 
 
 def test_target_is_checked_before_the_work():
     Path("folder").mkdir()
     with pytest.raises(CommandError, match="folder is a directory; --output needs"):
-        Output(Path("folder"), "csv")
+        Output(Path("folder"), "csv").check()
     with pytest.raises(CommandError, match="there is no directory nowhere"):
-        Output(Path("nowhere/a.csv"))
+        Output(Path("nowhere/a.csv")).check()
 
 
 class Terminal(io.TextIOWrapper):
@@ -134,8 +134,8 @@ def test_terminal_gets_a_table_and_a_pipe_csv(monkeypatch):
 
 def test_parquet_is_refused_on_a_terminal(monkeypatch):
     on_terminal(monkeypatch)
-    with pytest.raises(click.UsageError, match="Parquet is no text for a terminal"):
-        Output(format="parquet")
+    with pytest.raises(click.UsageError, match="Parquet cannot be shown on a terminal"):
+        Output(format="parquet").check()
 
 
 def test_parquet_in_a_pipe(monkeypatch):
@@ -229,3 +229,9 @@ def test_table_shows_missing_numbers():
 
 def test_all_formats_have_a_sink():
     assert set(FORMATS) == set(module._SINKS)
+
+
+def test_no_title_breaks_or_turns_a_row_of_a_table():
+    text = render(pl.DataFrame({"item": [1], "title": ["A\u2028user 7\u2029  B\u202e\u2066"]}))
+    assert len(text.splitlines()) == text.count("\n") == 3
+    assert not set("\u202e\u2066\u2028\u2029") & set(text)

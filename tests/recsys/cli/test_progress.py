@@ -76,13 +76,13 @@ def test_quiet_on_a_real_terminal(source_tree, quiet):
     """A process whose standard error is a pseudo-terminal."""
     script = (
         "import time\n"
-        "from recsys.cli import fit, main, progress\n"
+        "from recsys.cli import inputs, main, progress\n"
         "progress.PATIENCE = 0.05\n"
         "def work(*args, **kwargs):\n"
         "    with progress.Activity('Working'):\n"
         "        time.sleep(0.6)\n"
         "    raise SystemExit(0)\n"
-        "fit.check_destination = work\n"
+        "inputs.check_destination = work\n"
         "main.main()\n"
     )
     leader, follower = pty.openpty()

@@ -50,18 +50,18 @@ def test_the_table_and_what_is_said(run, ratings):
     assert table["default"].to_list() == [5.0, 5.0]
     assert "trial 4/4: " in result.stderr
     fit, evaluate = result.stderr.splitlines()[-2:]
-    assert fit.startswith(f"fit: recsys fit {ratings} --model bias --user-damping ")
+    assert fit.startswith(f"fit: recsys fit {ratings} --model bias -p user_damping=")
     assert evaluate.startswith(f"evaluate: recsys evaluate {ratings} --model bias ")
     assert "trial" not in run("tune", ratings, *QUICK, "--model", "bias", "-q").stderr
 
 
 def test_the_fit_line_works_as_it_is(run, ratings):
     shutil.copy(ratings / "ratings.csv", "it's mine.txt")
-    args = ["it's mine.txt", *QUICK, "--seed", 3, "--factors", 2, "--linked", "--sep", ","]
+    args = ["it's mine.txt", *QUICK, "--seed", 3, "--factors", 2, "-p", "linked=true", "--sep", ","]
     line = document(run("tune", *args, "--rating-col", "rating", "--json"))["commands"]["fit"]
     program, *words = shlex.split(line)
     assert program == "recsys"
-    assert "--linked" in words
+    assert "linked=true" in words
     run(*words)
     fitted = Recommender.load("als-tuned").model.get_params()
     found = document(run("tune", *args, "--rating-col", "rating", "--json"))
@@ -110,7 +110,7 @@ def test_a_folder_with_a_split(run, ratings):
     assert found["trials"] == whole["trials"]
     assert "recsys fit parts/train." in found["commands"]["fit"]
     said = run("tune", ratings, "--method", "k-fold", code=2).stderr
-    assert "Folds have no training part in common; choose another --method." in said
+    assert "Folds have no training ratings in common; choose another --method." in said
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_what_is_said_of_the_validation_part(run, ratings):
     )
     last = ["--method", "leave-last", "--validation-fraction", 0.1]
     said = run("tune", ratings, *QUICK, *last, code=2).stderr
-    assert "--validation-fraction does not apply where each user's last ratings are" in said
+    assert "--validation-fraction does not apply to leave-last." in said
 
 
 def test_train_is_used_whole(run, ratings):
@@ -159,7 +159,7 @@ def test_the_data_choose_the_model(run, ratings):
     result = run("tune", ratings, "--implicit", *QUICK, "--json")
     found = document(result)
     assert (found["model"], found["metric"]) == ("spectral", "ndcg@10")
-    assert "chose spectral: there are no ratings, only contacts" in result.stderr
+    assert "chose spectral: there are no ratings, only interactions" in result.stderr
     assert "--implicit" in found["commands"]["fit"]
     assert "chose als: the ratings are between" in run("tune", ratings, *QUICK).stderr
 
@@ -168,7 +168,7 @@ def test_a_parameter_that_the_model_chooses_itself(run, ratings):
     pytest.importorskip("optuna")
     args = ["--model", "softimpute", "--trials", 12, "--range", "regularization=50:500:log"]
     result = run("tune", ratings, *args, "--json")
-    assert result.stderr.splitlines()[2].endswith("regularization -")
+    assert result.stderr.splitlines()[2].endswith("regularization auto")
     found = document(result)
     assert found["parameters"]["regularization"] is None
     assert all(50 <= trial["parameters"]["regularization"] <= 500 for trial in found["trials"][1:])
@@ -192,17 +192,17 @@ def test_what_is_no_range(run, ratings, text):
 @pytest.mark.parametrize(
     ("args", "code", "message"),
     [
-        ([], 2, "Give either RATINGS or --train FILE."),
+        ([], 2, "Choose the data: RATINGS or --train."),
         (["--train", "x", "--test-fraction", 0.1], 2, "--test-fraction applies to RATINGS"),
         (["--train", "x", "--metric", "ndgc@10"], 1, "metric must be one of rmse, mae, precision"),
-        (["--train", "x", "--method", "k-fold"], 2, "Folds have no training part in common"),
+        (["--train", "x", "--method", "k-fold"], 2, "Folds have no training ratings in common"),
         (["--train", "x", "--last", 2], 2, "--last applies to --method leave-last."),
         (
             ["--train", "x", "--range", "factors=3:1"],
             2,
-            "low must be below high, both finite; got 3 to 1",
+            "low must be below high, both finite; got 3 to",
         ),
-        (["--train", "x", "--model", "bias", "--factors", 3], 1, "does not apply to --model bias"),
+        (["--train", "x", "--model", "bias", "--factors", 3], 2, "has no parameter 'factors'"),
         (["--train", "x", "--factors", 3, "--range", "factors=1:4"], 1, "no file or directory x"),
     ],
 )
@@ -222,7 +222,7 @@ def test_a_folder_with_a_split_of_an_unknown_kind(run, ratings):
 
 def test_a_folder_with_folds(run, ratings):
     run("split", ratings, "--method", "k-fold", "--folds", 2, "--out", "folds")
-    assert "Folds have no training part in common" in run("tune", "folds", code=2).stderr
+    assert "Folds have no training ratings in common" in run("tune", "folds", code=2).stderr
 
 
 def test_killed_and_started_again(command, source_tree, run, ratings):

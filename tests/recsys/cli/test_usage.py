@@ -15,15 +15,14 @@ from recsys.cli.group import ELSEWHERE
     ("args", "message"),
     [
         (["recommend", "M", "--user", 7, "--n", 3], "No such option '--n'. Did you mean '-n'?"),
-        (["recommend", "M", "--all", "--csv"], "'--csv'. Did you mean '--format csv'?"),
         (["recommend", "M", "--usr", 7], "option '--usr'. (Did you mean one of: '--user', "),
-        (["recommend", "M", "--user", 7, "-n", "x"], "'-n': 'x' is not a whole number."),
-        (["fit", "M", "-o", "m", "--alpha", "x"], "'--alpha': 'x' is not a number."),
-        (["recommend", "M", 7], "argument (7). Expected is MODEL|RATINGS; other things are named "),
-        (["similar", "M", "--title", "Toy", "Story"], "Words that belong together need quotes."),
-        (["predict", "M", "pairs", "more"], "Expected is MODEL|RATINGS and PAIRS"),
-        (["data", "sample", "films"], "(films). Expected is no argument; other things are named"),
-        (["fit", "M"], "Missing option '--out' / '-o'. Add --out MODEL: directory for the model."),
+        (["recommend", "M", "--user", 7, "-n", "x"], "'-n': 'x' is not a valid integer range."),
+        (["fit", "M", "-o", "m", "-p", "alpha"], "takes NAME=VALUE, such as linked=true; got"),
+        (["recommend", "M", 7], "argument (7); expected MODEL|RATINGS. Quote values"),
+        (["similar", "M", "--title", "Toy", "Story"], "Quote values that contain spaces."),
+        (["predict", "M", "pairs", "more"], "expected MODEL|RATINGS and PAIRS"),
+        (["data", "sample", "films"], "(films); expected no arguments."),
+        (["fit", "M"], "Missing option '--out' / '-o'."),
         (["recommend"], "Missing argument 'MODEL|RATINGS'."),
         (["recommend", "M", "-n"], "Option '-n' requires an argument."),
     ],
@@ -42,7 +41,7 @@ def test_verbs_that_are_looked_for_elsewhere(run):
 
 def test_another_model_than_the_saved_one_is_refused(run, model, monkeypatch):
     said = run("recommend", model, "--user", 7, "--model", "bayes", code=1).stderr
-    assert "is a saved model, als; --model bayes is for a file of ratings. Leave it out" in said
+    assert "is a saved als model, and --model bayes needs a file of ratings; leave it out" in said
     assert run("recommend", model, "--user", 7, "--model", "als").stderr == ""
     monkeypatch.setenv("RECSYS_MODEL", "bayes")  # a setting for fits
     assert run("recommend", model, "--user", 7).stderr == ""
@@ -107,5 +106,5 @@ def test_no_recommendations_are_explained(run, model):
     result = run("recommend", model, "--user", 7, "--where", "item < 0")
     assert result.stdout == "user,item,rank,score,title\n"
     assert result.stderr == (
-        "nothing to recommend: every item is rated already, blocked, or out of the conditions\n"
+        "no recommendations: every item is already rated, blocked or filtered out\n"
     )
