@@ -282,7 +282,8 @@ def time_split(
 
     Examples
     --------
-    >>>     >>> rows = {"user": [1, 1, 2, 2], "item": [7, 8, 7, 8], "timestamp": [10, 40, 30, 20]}
+    >>> import polars as pl
+    >>> rows = {"user": [1, 1, 2, 2], "item": [7, 8, 7, 8], "timestamp": [10, 40, 30, 20]}
     >>> split = time_split(pl.DataFrame(rows), 0.5)
     >>> split.test.to_frame().rows(), split.description
     ([(1, 8, 40), (2, 7, 30)], 'the ratings since 1970-01-01 00:00:30 UTC')
@@ -344,7 +345,8 @@ def held_out_users(
 
     Examples
     --------
-    >>>     >>> rows = {"user": [1, 1, 2, 2, 3, 3], "item": [7, 8, 7, 8, 7, 8]}
+    >>> import polars as pl
+    >>> rows = {"user": [1, 1, 2, 2, 3, 3], "item": [7, 8, 7, 8, 7, 8]}
     >>> split = held_out_users(pl.DataFrame(rows), 0.4)
     >>> [part.n_ratings for part in (split.train, split.history, split.test)]
     [4, 1, 1]
@@ -462,7 +464,8 @@ def k_fold(ratings: RatingsLike, folds: int = FOLDS, random_state: int = 0) -> F
 
     Examples
     --------
-    >>>     >>> rows = {"user": [1, 1, 2, 2, 3], "item": [7, 8, 7, 8, 7]}
+    >>> import polars as pl
+    >>> rows = {"user": [1, 1, 2, 2, 3], "item": [7, 8, 7, 8, 7]}
     >>> [split.test.n_ratings for split in k_fold(pl.DataFrame(rows), 3)]
     [2, 2, 1]
     """
