@@ -147,4 +147,3 @@ def test_nothing_half_written_is_taken_for_whole(verb: str, folder: Path) -> Non
     assert {target: check_whole(target) for target in first} == first
     visible = {each.name for each in folder.iterdir()}
     assert visible <= {"ratings.csv", "texts.txt", "old"}.union(*TARGETS.values())
-
