@@ -97,7 +97,7 @@ class Ratings:
         No ratings were given, only interactions. `values` are ones, or counts where repeated
         pairs were summed.
     item_info, user_info : polars DataFrame or None
-        What else is known: column "item" ("user") with ids, and e.g. "title", "genres", "year".
+        Further columns: column "item" ("user") with ids, and e.g. "title", "genres", "year".
     n_duplicates : int
         Rows that were merged or dropped because their (user, item) pair was there already.
     source : Source or None
@@ -169,10 +169,10 @@ class Ratings:
             Column of unix times (seconds, or milliseconds if above 1e11), dates, or ISO 8601
             strings. None, or a frame without the column "timestamp": no times.
         duplicates : {"last", "first", "mean", "sum", "error"}
-            What to do with a (user, item) pair that is there more than once. Last and first go
+            Treatment of a (user, item) pair that is there more than once. Last and first go
             by time where there is one, by the order of rows otherwise and on ties.
         item_info, user_info : frame, optional
-            Further columns beside a column of ids named "item" ("user"); rows of unknown ids
+            Further columns next to a column of ids named "item" ("user"); rows of unknown ids
             are left out.
 
         Raises
