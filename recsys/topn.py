@@ -211,7 +211,8 @@ def inverse_lengths(vectors: Floats) -> Floats:
     """Return 1 / length of each row, NaN for rows of zeros: they have no direction."""
     lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
     inverse: Floats = np.full_like(lengths, np.nan)
-    return np.divide(1, lengths, out=inverse, where=lengths > 0)
+    np.divide(1, lengths, out=inverse, where=lengths > 0)
+    return inverse
 
 
 class Cosine:
