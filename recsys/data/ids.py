@@ -45,7 +45,7 @@ class Ids:
     values : polars Series, sequence or ndarray
         Integers (also floats without a fractional part) or strings; no nulls.
     kind : str
-        Kind of thing that the ids name, such as "user"; it is the name of `values` and appears in messages.
+        Kind of thing that the ids name, such as "user": the name of `values`, also in messages.
     sort : bool
         If False, ids keep their order and must be distinct; a mixture becomes strings.
 
