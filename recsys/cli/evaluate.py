@@ -126,7 +126,7 @@ def run(request: Request, *, at_least: int = 1) -> tuple[dict[str, Model], Evalu
         If the options contradict each other, or there are fewer than `at_least` models.
     """
     from recsys import evaluation
-    from recsys.cli.inputs import parameters_for
+    from recsys.cli.inputs import is_model, load_model, load_ratings, parameters_for
     from recsys.evaluation.results import only
     from recsys.models.registry import make_model
 
@@ -134,12 +134,19 @@ def run(request: Request, *, at_least: int = 1) -> tuple[dict[str, Model], Evalu
     check_file(request.report, "--report", (".html",))
     if request.model and len(set(request.model)) < at_least:
         raise click.UsageError("Give at least two models to compare, each with --model.")
-    pair, fitting = (request.train, request.test), request.fitting
-    splits = load_splits(request.ratings, pair, request.splitting, fitting.seed, request.reader)
-    names, splits = _chosen_models(request.model, splits)
-    models = {
-        name: make_model(name, **values) for name, values in parameters_for(names, fitting).items()
-    }
+    fitting, pair = request.fitting, (request.train, request.test)
+    if request.ratings and request.test and not request.train and is_model(request.ratings):
+        if request.model or fitting.given:
+            raise click.UsageError("A saved model is evaluated as it is; leave out --model and -p.")
+        saved = load_model(request.ratings)
+        reader = replace(request.reader, implicit=saved.ratings.implicit)
+        splits: Any = evaluation.split_from_pair(saved.ratings, load_ratings(request.test, reader))
+        parameters = {saved.model.name: saved.model.get_params()}
+    else:
+        splits = load_splits(request.ratings, pair, request.splitting, fitting.seed, request.reader)
+        names, splits = _chosen_models(request.model, splits)
+        parameters = parameters_for(names, fitting)
+    models = {name: make_model(name, **values) for name, values in parameters.items()}
     ns = request.n
     if request.report is not None:  # its curves show shorter lists as well
         ns = tuple(sorted({*ns, *(n for n in _CURVE if n < max(ns))}))
@@ -408,6 +415,7 @@ def _differences(found: Evaluation) -> tuple[pl.DataFrame, str]:
         "recsys evaluate ratings.csv --model als --model bayes --factors 64 -p als.linked=true",
         "recsys evaluate ratings.csv --method k-fold --per-user users.parquet",
         "recsys evaluate --train train.csv --test test.csv",
+        "recsys evaluate model --test test.csv",
         "recsys evaluate s3a://lake/model --test s3a://lake/test --engine spark",
     ],
 )
@@ -418,7 +426,8 @@ def evaluate(request: Request, output: Output, engine: EngineOptions) -> None:
     """Evaluate models on held-out ratings.
 
     Takes RATINGS, of which some are held out (the newest, if timestamps are known); or a directory
-    of `recsys split`; or both --train and --test. RMSE and MAE are over the held-out ratings.
+    of `recsys split`; or both --train and --test; or a saved MODEL, which is fitted to its own
+    ratings with its parameters, and --test. RMSE and MAE are over the held-out ratings.
     Ranking metrics are over the users that have any: each gets N recommendations out of all items
     not rated in training, and held-out items are relevant. JSON has the definitions, 95% intervals
     over users, tests of the differences between models, and a fingerprint of the data.

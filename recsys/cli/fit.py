@@ -1,8 +1,9 @@
-"""`recsys fit`: fit a model to ratings and save it."""
+"""`recsys fit` and `recsys update`: fit a model and save it, add ratings to a saved one."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import click
 
@@ -17,8 +18,9 @@ from recsys.cli.options import (
     option,
     reader_options,
 )
+from recsys.messages import counted
 
-__all__ = ["fit"]
+__all__ = ["fit", "update"]
 
 
 @command(
@@ -97,3 +99,43 @@ def fit(
     recommender.save(out, overwrite=force)
     fitted = f"fitted {recommender.model.name} to {recommender.ratings}"
     note(f"{fitted} in {seconds:.1f} s, saved in {out}")
+
+
+@command(
+    "update",
+    examples=[
+        "recsys update model new-ratings.csv --out model2",
+        "recsys update model new-ratings.csv --force",
+    ],
+)
+@click.argument("model")
+@click.argument("ratings")
+@option("--out", "-o", metavar="MODEL2", help="Directory for the updated model.")
+@option("--force", is_flag=True, help="Replace an existing model: MODEL, without --out.")
+@reader_options()
+def update(model: str, ratings: str, out: str | None, force: bool, reader: ReaderOptions) -> None:
+    """Add new ratings to a model.
+
+    The model is fitted again to its own ratings and the new ones together, with the same
+    parameters; als starts from its factors and needs fewer iterations. Users and items may be new;
+    a rating of a known pair replaces the old one. The new model is written to a temporary directory
+    and moved into place when complete.
+    """
+    from recsys.cli.inputs import check_destination, is_model, load_model, load_ratings
+    from recsys.cli.progress import Activity, note
+
+    if out is None and not force:
+        raise click.UsageError("Add --out MODEL2 for a new model, or --force to replace MODEL.")
+    target = out or model
+    check_destination(target, is_model, force=force)
+    old = load_model(model)
+    new = load_ratings(ratings, replace(reader, implicit=reader.implicit or old.ratings.implicit))
+    start = time.perf_counter()
+    with Activity(f"Updating {old.model.name}") as activity:
+        updated = old.update(new, on_step=activity.step)
+    seconds = time.perf_counter() - start
+    updated.save(target, overwrite=force)
+    replaced = old.ratings.n_ratings + new.n_ratings - updated.ratings.n_ratings
+    note(f"{counted(new.n_ratings, 'new rating')}, {replaced:,} of them in place of old ones")
+    fitted = f"updated {old.model.name} to {updated.ratings}"
+    note(f"{fitted} in {seconds:.1f} s, saved in {target}")

@@ -26,7 +26,7 @@ VERBS = {
     "predict": Verb("recsys.cli.predict:predict", "Predict the ratings of user-item pairs."),
     "impute": Verb("recsys.cli.predict:impute", "Predict all missing ratings."),
     "explain": Verb("recsys.cli.explain:explain", "Explain a score by the ratings behind it."),
-    "update": Verb("recsys.cli.update:update", "Add new ratings to a model."),
+    "update": Verb("recsys.cli.fit:update", "Add new ratings to a model."),
     "split": Verb("recsys.cli.split:split", "Split ratings into training and test files."),
     "evaluate": Verb("recsys.cli.evaluate:evaluate", "Evaluate models on held-out ratings."),
     "compare": Verb(
@@ -38,7 +38,7 @@ VERBS = {
     "lsi": Verb("recsys.cli.lsi:lsi", "Search documents by latent semantic indexing."),
     "data": Verb("recsys.cli.data:data", "Inspect ratings files, and copy sample data."),
     "info": Verb("recsys.cli.info:info", "Show versions and settings, or a saved model."),
-    "completion": Verb("recsys.cli.completion:completion", "Print a shell completion script."),
+    "completion": Verb("recsys.cli.info:completion", "Print a shell completion script."),
 }
 
 
