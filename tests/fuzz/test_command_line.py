@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 
 import recsys
 from recsys import Ratings, Recommender
-from recsys.cli.config import _commands
 from recsys.cli.main import cli
 from recsys.lsi import LSI
 
@@ -166,8 +165,18 @@ REPEATED = {"trials", "iterations", "samples", "thinning", "burn_in", "timeout",
 
 
 def _leaves() -> dict[str, click.Command]:
-    with cli.make_context("recsys", ["info"]) as context:
-        return {" ".join(path): command for path, command in _commands(cli, context)}
+    def below(group: click.Group, context: click.Context) -> dict[str, click.Command]:
+        found = {}
+        for name in group.list_commands(context):
+            command = group.get_command(context, name)
+            if isinstance(command, click.Group):
+                nested = below(command, click.Context(command, parent=context, info_name=name))
+                found |= {f"{name} {verb}": each for verb, each in nested.items()}
+            elif command is not None:
+                found[name] = command
+        return found
+
+    return below(cli, click.Context(cli, info_name="recsys"))
 
 
 LEAVES = _leaves()
@@ -184,7 +193,6 @@ FITTING = {
     "word": ["salt"],
     "users": ["ids.txt"],
     "items": ["ids.txt"],
-    "allow": ["ids.txt"],
     "block": ["ids.txt"],
     "history": ["ids.txt", "ratings.csv"],
     "train": ["split/train.csv"],
@@ -213,7 +221,9 @@ FITTING = {
     "sep": [","],
     "item_col": ["item"],
     "rating_col": ["rating"],
-    "time_col": ["timestamp"],
+    "timestamp_col": ["timestamp"],
+    "parameter": ["tol=0.1", "als.linked=true", "damping=3"],
+    "name": ["als", "bias"],
 }
 SMALL = ["1", "2", "3"]
 

@@ -55,12 +55,11 @@ def test_other_verbs_take_the_model_as_it_is(run, fitted):
 
 def test_recommend_to_all_on_the_cluster(run, fitted, tmp_path):
     out, _ = fitted
-    (tmp_path / "some.txt").write_text("101\n102\n103\n104\n")
-    (tmp_path / "others.txt").write_text("102\n103\n104\n105\n")
+    (tmp_path / "some.txt").write_text("102\n103\n104\n")
     (tmp_path / "never.txt").write_text("104\n")
-    words = ("--items", "some.txt", "--allow", "others.txt", "--block", "never.txt", "-n", 3)
+    words = ("--items", "some.txt", "--block", "never.txt", "-n", 3)
     top = tmp_path / "top"
-    run("recommend", out, "--all", "--engine", "spark", "--out", top, *words)
+    run("recommend", out, "--all", "--engine", "spark", "--output", top, *words)
     here = run("recommend", out, "--all", *words, "--output", "here.parquet")
     assert here.exit_code == 0
     found, wanted = pl.read_parquet(f"{top}/*.parquet"), pl.read_parquet("here.parquet")
