@@ -15,45 +15,58 @@ inline constexpr std::int64_t prefetch_distance = 12;  // gathered rows ahead
 template <class T>
 struct Batch {
     std::int64_t row[lanes<T>];
-    T sum[lanes<T>];             // sum of the targets
+    T sum[lanes<T>];  // sum of the targets
     double sum_squares[lanes<T>];
     int count = 0;
 };
 
-// Layout of one thread's scratch memory.
+// One thread's scratch memory, in pieces that start on a cache line.
+struct Scratch {
+    char* next;
+    template <class U>
+    U* take(std::int64_t n) {
+        char* start = next;
+        next += round_up(n * static_cast<std::int64_t>(sizeof(U)), 64);
+        return reinterpret_cast<U*>(start);
+    }
+};
+
+// A tile of gathered rows, and the systems solved from their Gram matrices.
 template <class T>
-struct Workspace {
+struct TileSpace {
     using V = Vec<T, lanes<T>>;
-    std::int64_t width;      // k rounded up to whole register blocks
-    std::int64_t stride;     // of a tile row: the factors, then the side columns
+    std::int64_t width;   // k rounded up to whole register blocks
+    std::int64_t stride;  // of a tile row: the factors, then the side columns
     std::int64_t tile_rows;
-    std::int64_t gram_size;  // numbers in one row's normal equations
     T* tile;
-    T* grams;                // one for each lane
     V* solution;
     LaneSystems<T> systems;
-    std::size_t bytes;
 
-    Workspace(std::int64_t k, void* memory) {
+    TileSpace(std::int64_t k, std::int64_t unknowns, Scratch& scratch) {
         constexpr int W = lanes<T>;
         width = round_up(k, W > block_rows ? W : block_rows);
         stride = width + round_up(side_columns, W);
         tile_rows = tile_bytes / (stride * static_cast<std::int64_t>(sizeof(T)));
         if (tile_rows < 16) tile_rows = 16;
-        gram_size = (width + side_columns) * width;
-        systems.size = static_cast<int>(round_up(k, factor_rows));
-        char* next = static_cast<char*>(memory);
-        const auto take = [&next](std::int64_t n, std::size_t size) {
-            char* start = next;
-            next += round_up(n * static_cast<std::int64_t>(size), 64);
-            return start;
-        };
-        tile = reinterpret_cast<T*>(take(tile_rows * stride, sizeof(T)));
-        grams = reinterpret_cast<T*>(take(gram_size * W, sizeof(T)));
-        solution = reinterpret_cast<V*>(take(systems.size, sizeof(V)));
-        systems.inverse_diagonal = reinterpret_cast<V*>(take(systems.size, sizeof(V)));
-        systems.cells = reinterpret_cast<V*>(take(LaneSystems<T>::cell_count(systems.size), sizeof(V)));
-        bytes = static_cast<std::size_t>(next - static_cast<char*>(memory));
+        tile = scratch.take<T>(tile_rows * stride);
+        systems.size = round_up(unknowns, factor_rows);
+        solution = scratch.take<V>(systems.size);
+        systems.inverse_diagonal = scratch.take<V>(systems.size);
+        systems.cells = scratch.take<V>(LaneSystems<T>::cell_count(systems.size));
+    }
+};
+
+template <class T>
+struct Workspace : TileSpace<T> {
+    std::int64_t gram_size;  // numbers in one row's normal equations
+    T* grams;                // one for each lane
+    std::size_t bytes;
+
+    Workspace(std::int64_t k, void* memory) : Workspace(k, Scratch{static_cast<char*>(memory)}) {}
+    Workspace(std::int64_t k, Scratch scratch) : TileSpace<T>(k, k, scratch) {
+        gram_size = (this->width + side_columns) * this->width;
+        grams = scratch.take<T>(gram_size * lanes<T>);
+        bytes = reinterpret_cast<std::size_t>(scratch.next);  // of a layout that starts at null
     }
 };
 
@@ -71,70 +84,63 @@ template <class T>
     for (; j < k; ++j) to[j] = from[j];
 }
 
-// The normal equations of one row, into the batch's next lane.
-template <class T>
-inline void accumulate(const AlsProblem<T>& problem, std::int64_t row, const Workspace<T>& work,
-                       Batch<T>& batch) {
-    const std::int64_t end = problem.ratings.indptr[row + 1];
-    const std::int32_t* indices = problem.ratings.indices;
-    T* gram = work.grams + batch.count * work.gram_size;
-    __builtin_memset(gram, 0, work.gram_size * sizeof(T));
-    double sum = 0, sum_squares = 0;
-    for (std::int64_t start = problem.ratings.indptr[row]; start < end; start += work.tile_rows) {
+struct TargetSums {
+    double sum = 0, squares = 0;
+};
+
+// The Gram matrix and side products of one row's data, from vectors of k factors at a distance of
+// `step` in `other`; bias(column) is subtracted from the targets.
+template <class T, class Bias>
+[[gnu::always_inline]] inline TargetSums accumulate(const Csr<T>& ratings, std::int64_t row, double shift,
+                                                    const T* other, std::int64_t step, std::int64_t k,
+                                                    const TileSpace<T>& work, T* gram, const Bias& bias) {
+    const std::int64_t end = ratings.indptr[row + 1];
+    const std::int32_t* indices = ratings.indices;
+    __builtin_memset(gram, 0, (work.width + side_columns) * work.width * sizeof(T));
+    TargetSums sums;
+    for (std::int64_t start = ratings.indptr[row]; start < end; start += work.tile_rows) {
         const std::int64_t n = end - start < work.tile_rows ? end - start : work.tile_rows;
         for (std::int64_t p = 0; p < n; ++p) {
             if (start + p + prefetch_distance < end)
-                prefetch_row(problem.other + indices[start + p + prefetch_distance] * problem.k, problem.k);
+                prefetch_row(other + indices[start + p + prefetch_distance] * step, step);
             const std::int64_t column = indices[start + p];
             T* packed = work.tile + p * work.stride;
-            copy_row(problem.other + column * problem.k, packed, problem.k);
-            const T target = static_cast<T>(problem.ratings.data[start + p] - problem.shift) -
-                             problem.other_bias[column];
+            copy_row(other + column * step, packed, k);
+            const T target = static_cast<T>(ratings.data[start + p] - shift) - bias(column);
             packed[work.width] = target;
             packed[work.width + 1] = 1;
-            sum += target;
-            sum_squares += static_cast<double>(target) * target;
+            sums.sum += target;
+            sums.squares += static_cast<double>(target) * target;
         }
         gram_update(Tile<T>{work.tile, n, work.stride}, work.width, gram);
     }
-    batch.row[batch.count] = row;
-    batch.sum[batch.count] = static_cast<T>(sum);
-    batch.sum_squares[batch.count] = sum_squares;
-    ++batch.count;
+    return sums;
 }
 
-// From one Gram matrix per lane to one lane per Gram matrix. Idle lanes repeat the first system.
+// From one system per lane, `distance` apart, to one lane per system. A system has its upper triangle,
+// then from row `first_side` on its right-hand sides, in rows of `stride`. Idle lanes repeat the first.
 template <class T>
-inline void interleave_systems(const AlsProblem<T>& problem, const Workspace<T>& work, const Batch<T>& batch) {
+inline void interleave_systems(const LaneSystems<T>& systems, const T* first, int count, std::int64_t distance,
+                               std::int64_t stride, std::int64_t first_side) {
     constexpr int W = lanes<T>;
     using V = Vec<T, W>;
-    const std::int64_t size = work.systems.size;
-    const T* gram[W];
-    V penalty;
-    for (int l = 0; l < W; ++l) {
-        const int lane = l < batch.count ? l : 0;
-        gram[l] = work.grams + lane * work.gram_size;
-        penalty[l] = problem.penalty[batch.row[lane]];
-    }
+    const std::int64_t size = systems.size;
     const auto lanes_of = [&](std::int64_t offset, V(&v)[W]) {
-        for (int l = 0; l < W; ++l) v[l] = load<T, W>(gram[l] + offset);
+        for (int l = 0; l < W; ++l) v[l] = load<T, W>(first + (l < count ? l : 0) * distance + offset);
         transpose<T, W>(v);
     };
     V v[W];
     for (std::int64_t i = 0; i < size; ++i) {
-        V* row = work.systems.row(i);
+        V* row = systems.row(i);
         for (std::int64_t j = i / W * W; j < size; j += W) {
-            lanes_of(i * work.width + j, v);
+            lanes_of(i * stride + j, v);
             for (std::int64_t c = j < i ? i - j : 0; c < W && j + c < size; ++c) row[j + c] = v[c];
         }
-        // Padding rows have a zero Gram matrix: the penalty alone keeps them solvable.
-        row[i] += i < problem.k ? penalty : broadcast<T, W>(1);
     }
-    for (int side = 0; side < side_columns; ++side)
+    for (int side = 0; side < rhs_columns; ++side)
         for (std::int64_t j = 0; j < size; j += W) {
-            lanes_of((work.width + side) * work.width + j, v);
-            for (std::int64_t c = 0; c < W && j + c < size; ++c)
-                work.systems.row(j + c)[size + side] = v[c];
+            lanes_of((first_side + side) * stride + j, v);
+            for (std::int64_t c = 0; c < W && j + c < size; ++c) systems.row(j + c)[size + side] = v[c];
         }
 }
 
@@ -170,7 +176,12 @@ template <class T>
 inline void solve_batch(const AlsProblem<T>& problem, const Workspace<T>& work, Batch<T>& batch) {
     using V = Vec<T, lanes<T>>;
     if (batch.count == 0) return;
-    interleave_systems(problem, work, batch);
+    interleave_systems(work.systems, work.grams, batch.count, work.gram_size, work.width, work.width);
+    V penalty;
+    for (int l = 0; l < lanes<T>; ++l) penalty[l] = problem.penalty[batch.row[l < batch.count ? l : 0]];
+    // Padding rows have a zero Gram matrix: the penalty alone keeps them solvable.
+    for (std::int64_t i = 0; i < work.systems.size; ++i)
+        work.systems.row(i)[i] += i < problem.k ? penalty : broadcast<T, lanes<T>>(1);
     factor(work.systems);
     double gain[lanes<T>];
     const V bias = solve_bias(problem, work, batch, gain);
@@ -205,7 +216,13 @@ void als_rows(const AlsProblem<T>& problem, std::int64_t begin, std::int64_t end
             problem.objective[row] = 0;
             continue;
         }
-        accumulate(problem, row, work, batch);
+        const TargetSums sums =
+            accumulate(problem.ratings, row, problem.shift, problem.other, problem.k, problem.k, work,
+                       work.grams + batch.count * work.gram_size,
+                       [&](std::int64_t column) { return problem.other_bias[column]; });
+        batch.row[batch.count] = row;
+        batch.sum[batch.count] = static_cast<T>(sums.sum);
+        batch.sum_squares[batch.count++] = sums.squares;
         if (batch.count == lanes<T>) solve_batch(problem, work, batch);
     }
     solve_batch(problem, work, batch);

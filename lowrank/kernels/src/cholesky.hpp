@@ -32,8 +32,7 @@ struct LaneSystems {
 
 // acc = G[i:i+Rows, j:j+Cols] - sum_{p < i} R[p, i:i+Rows]' R[p, j:j+Cols]
 template <class T, int Rows, int Cols, class V>
-[[gnu::always_inline]] inline void eliminate(const LaneSystems<T>& s, int i, int j,
-                                             V (&acc)[Rows][Cols]) {
+[[gnu::always_inline]] inline void eliminate(const LaneSystems<T>& s, int i, int j, V (&acc)[Rows][Cols]) {
     for (int p = 0; p < i; ++p) {
         const V* row = s.row(p);
         V b[Cols];

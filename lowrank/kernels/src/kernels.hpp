@@ -125,11 +125,9 @@ struct Kernels {
     std::size_t (*posterior_workspace)(std::int64_t k);
     void (*posterior_rows)(const PosteriorProblem<T>&, std::int64_t begin, std::int64_t end, void* workspace);
     // Y[begin:end] = A[begin:end] X, with X of shape n_cols x width.
-    void (*matmat_rows)(const Csr<T>&, const T* X, std::int64_t width, T* Y,
-                        std::int64_t begin, std::int64_t end);
+    void (*matmat_rows)(const Csr<T>&, const T* X, std::int64_t width, T* Y, std::int64_t begin, std::int64_t end);
     // Y[begin:end] = (A' X)[begin:end], with X of shape n_rows x width: the columns begin:end of A.
-    void (*rmatmat_cols)(const Csr<T>&, const T* X, std::int64_t width, T* Y,
-                         std::int64_t begin, std::int64_t end);
+    void (*rmatmat_cols)(const Csr<T>&, const T* X, std::int64_t width, T* Y, std::int64_t begin, std::int64_t end);
     // Y[begin:end] = A[begin:end] P, for a matrix P of zeros and ones.
     void (*pattern_rows)(const Csr<T>&, const Pattern&, T* Y, std::int64_t begin, std::int64_t end);
     // found[p] = (X P')[rows[p], others[p]] for p in begin:end.

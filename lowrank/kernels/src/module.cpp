@@ -8,9 +8,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <atomic>
 #include <memory>
-#include <new>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -84,10 +82,6 @@ Csr<T> csr(const In1<std::int64_t>& indptr, const In1<std::int32_t>& indices, co
     return {indptr.data(), indices.data(), data.data(), n_rows, n_cols};
 }
 
-struct AlignedDelete {
-    void operator()(void* p) const { ::operator delete(p, std::align_val_t{64}); }
-};
-
 template <class T>
 void als_half_sweep(In1<std::int64_t> indptr, In1<std::int32_t> indices, In1<T> data, In2<T> other,
                     In1<T> other_bias, double shift, In1<T> penalty, In1<T> bias_penalty, bool fit_bias,
@@ -102,13 +96,8 @@ void als_half_sweep(In1<std::int64_t> indptr, In1<std::int32_t> indices, In1<T> 
                                 objective.data(), shift, static_cast<std::int64_t>(other.shape(1)), fit_bias};
     const nb::gil_scoped_release release;
     const Kernels<T>& kernel = kernels<T>();
-    RowQueue queue(problem.ratings.indptr, n_rows, active->batch_rows, threads);
-    on_threads(threads, [&](int) {
-        const std::unique_ptr<void, AlignedDelete> workspace(
-            ::operator new(kernel.als_workspace(problem.k), std::align_val_t{64}));
-        for (std::int64_t begin, end; queue.next(begin, end);)
-            kernel.als_rows(problem, begin, end, workspace.get());
-    });
+    on_rows(indptr.data(), n_rows, active->batch_rows, threads, kernel.als_workspace(problem.k),
+            [&](auto begin, auto end, void* memory) { kernel.als_rows(problem, begin, end, memory); });
 }
 
 // Empty arrays stand for no covariance and no draws.
@@ -135,13 +124,8 @@ void posterior_half_sweep(In1<std::int64_t> indptr, In1<std::int32_t> indices, I
         static_cast<std::int64_t>(d) - 1};
     const nb::gil_scoped_release release;
     const Kernels<T>& kernel = kernels<T>();
-    RowQueue queue(problem.ratings.indptr, static_cast<std::int64_t>(n_rows), active->batch_rows, threads);
-    on_threads(threads, [&](int) {
-        const std::unique_ptr<void, AlignedDelete> workspace(
-            ::operator new(kernel.posterior_workspace(problem.k), std::align_val_t{64}));
-        for (std::int64_t begin, end; queue.next(begin, end);)
-            kernel.posterior_rows(problem, begin, end, workspace.get());
-    });
+    on_rows(indptr.data(), problem.ratings.n_rows, active->batch_rows, threads, kernel.posterior_workspace(problem.k),
+            [&](auto begin, auto end, void* memory) { kernel.posterior_rows(problem, begin, end, memory); });
 }
 
 template <class T>
@@ -150,10 +134,8 @@ void csr_matmat(In1<std::int64_t> indptr, In1<std::int32_t> indices, In1<T> data
     require(X.shape(1) == Y.shape(1), "X and Y must have the same number of columns");
     const std::int64_t width = X.shape(1);
     const nb::gil_scoped_release release;
-    RowQueue queue(A.indptr, A.n_rows, 16, threads);
-    on_threads(threads, [&](int) {
-        for (std::int64_t begin, end; queue.next(begin, end);)
-            kernels<T>().matmat_rows(A, X.data(), width, Y.data(), begin, end);
+    on_rows(A.indptr, A.n_rows, 16, threads, 0, [&](auto begin, auto end, void*) {
+        kernels<T>().matmat_rows(A, X.data(), width, Y.data(), begin, end);
     });
 }
 
@@ -191,8 +173,7 @@ void csr_rmatmat(In1<std::int64_t> indptr, In1<std::int32_t> indices, In1<T> dat
 
 Pattern pattern(const In1<std::int64_t>& indptr, const In1<std::int32_t>& indices, std::int64_t n_cols) {
     require(indptr.size() > 0, "indptr must have one entry more than rows");
-    require(indptr.data()[0] == 0 &&
-                indptr.data()[indptr.size() - 1] == static_cast<std::int64_t>(indices.size()),
+    require(indptr.data()[0] == 0 && indptr.data()[indptr.size() - 1] == static_cast<std::int64_t>(indices.size()),
             "indptr must run from 0 to the number of stored entries");
     return {indptr.data(), indices.data(), n_cols};
 }
@@ -203,10 +184,8 @@ void csr_pattern(In1<std::int64_t> indptr, In1<std::int32_t> indices, In1<T> dat
     const Pattern P = pattern(other_indptr, other_indices, Y.shape(1));
     const Csr<T> A = csr<T>(indptr, indices, data, Y.shape(0), other_indptr.size() - 1);
     const nb::gil_scoped_release release;
-    RowQueue queue(A.indptr, A.n_rows, 1, threads);
-    on_threads(threads, [&](int) {
-        for (std::int64_t begin, end; queue.next(begin, end);)
-            kernels<T>().pattern_rows(A, P, Y.data(), begin, end);
+    on_rows(A.indptr, A.n_rows, 1, threads, 0, [&](auto begin, auto end, void*) {
+        kernels<T>().pattern_rows(A, P, Y.data(), begin, end);
     });
 }
 
@@ -217,13 +196,8 @@ void pattern_pairs(In2<T> X, In1<std::int64_t> indptr, In1<std::int32_t> indices
             "rows, others and found must have the same length");
     const Pattern P = pattern(indptr, indices, X.shape(1));
     const nb::gil_scoped_release release;
-    constexpr std::int64_t step = 64;
-    const std::int64_t end = found.size();
-    std::atomic<std::int64_t> next{0};
-    on_threads(static_cast<int>(std::clamp<std::int64_t>((end + step - 1) / step, 1, threads)), [&](int) {
-        for (std::int64_t begin; (begin = next.fetch_add(step)) < end;)
-            kernels<T>().pattern_pairs(X.data(), P, rows.data(), others.data(), found.data(), begin,
-                                       std::min(begin + step, end));
+    on_ranges(found.size(), 64, threads, 0, [&](auto begin, auto end, void*) {
+        kernels<T>().pattern_pairs(X.data(), P, rows.data(), others.data(), found.data(), begin, end);
     });
 }
 
@@ -248,11 +222,9 @@ void coefficients(InRows<T> V, In2<T> W, Out2<T> P, int threads) {
     const nb::gil_scoped_release release;
     const std::int64_t parts = std::clamp<std::int64_t>(n / 1024, 1, 32), cells = size * width;
     const auto sums = std::make_unique_for_overwrite<T[]>(parts * cells);
-    std::atomic<std::int64_t> next{0};
-    on_threads(threads, [&](int) {
-        for (std::int64_t part; (part = next++) < parts;)
-            kernels<T>().coefficient_rows(V.data(), V.stride(0), size, W.data(), width, &sums[part * cells],
-                                          n * part / parts, n * (part + 1) / parts);
+    on_ranges(parts, 1, threads, 0, [&](auto part, auto following, void*) {
+        kernels<T>().coefficient_rows(V.data(), V.stride(0), size, W.data(), width, &sums[part * cells],
+                                      n * part / parts, n * following / parts);
     });
     std::vector<double> total(cells);
     for (std::int64_t part = 0; part < parts; ++part)
@@ -265,15 +237,10 @@ template <auto rows_of, class T>
 void product(InRows<T> V, In2<T> H, Out2<T> W, int threads) {
     const std::int64_t n = W.shape(0), width = W.shape(1);
     check_basis(V, n);
-    require(H.shape(0) == V.shape(1) && H.shape(1) == W.shape(1),
-            "H must have shape (columns of V, columns of W)");
+    require(H.shape(0) == V.shape(1) && H.shape(1) == W.shape(1), "H must have shape (columns of V, columns of W)");
     const nb::gil_scoped_release release;
-    constexpr std::int64_t rows = 1024;
-    std::atomic<std::int64_t> next{0};
-    on_threads(threads, [&](int) {
-        for (std::int64_t begin; (begin = rows * next++) < n;)
-            (kernels<T>().*rows_of)(V.data(), V.stride(0), V.shape(1), H.data(), width, W.data(), begin,
-                                    std::min(begin + rows, n));
+    on_ranges(n, 1024, threads, 0, [&](auto begin, auto end, void*) {
+        (kernels<T>().*rows_of)(V.data(), V.stride(0), V.shape(1), H.data(), width, W.data(), begin, end);
     });
 }
 
@@ -325,14 +292,9 @@ void top_k(In2<float> users, In1<float> offset, In2<float> items, In1<float> bia
     }
     const nb::gil_scoped_release release;
     const RetrievalKernels& kernel = active->retrieval;
-    const std::int64_t end = static_cast<std::int64_t>(n_queries), step = topk_block(end, problem.n, threads);
-    std::atomic<std::int64_t> next{0};
-    on_threads(static_cast<int>(std::clamp<std::int64_t>((end + step - 1) / step, 1, threads)), [&](int) {
-        const std::unique_ptr<void, AlignedDelete> workspace(
-            ::operator new(kernel.topk_workspace(problem.k, problem.n, step), std::align_val_t{64}));
-        for (std::int64_t begin; (begin = next.fetch_add(step)) < end;)
-            kernel.topk_users(problem, begin, std::min(begin + step, end), workspace.get());
-    });
+    const std::int64_t step = topk_block(n_queries, problem.n, threads);
+    on_ranges(n_queries, step, threads, kernel.topk_workspace(problem.k, problem.n, step),
+              [&](auto begin, auto end, void* memory) { kernel.topk_users(problem, begin, end, memory); });
 }
 
 void pair_dots(In2<float> left, In2<float> right, In1<std::int64_t> rows, In1<std::int64_t> others, Out1<float> dots,
@@ -346,45 +308,29 @@ void pair_dots(In2<float> left, In2<float> right, In1<std::int64_t> rows, In1<st
     const PairDots problem{left.data(), right.data(), static_cast<std::int64_t>(left.shape(1)), rows.data(),
                            others.data(), dots.data()};
     const nb::gil_scoped_release release;
-    constexpr std::int64_t step = 4096;
-    const std::int64_t end = dots.size();
-    std::atomic<std::int64_t> next{0};
-    on_threads(static_cast<int>(std::clamp<std::int64_t>((end + step - 1) / step, 1, threads)), [&](int) {
-        for (std::int64_t begin; (begin = next.fetch_add(step)) < end;)
-            active->retrieval.pair_dots(problem, begin, std::min(begin + step, end));
-    });
+    on_ranges(dots.size(), 4096, threads, 0,
+              [&](auto begin, auto end, void*) { active->retrieval.pair_dots(problem, begin, end); });
+}
+
+// noconvert: a silent copy of an output would lose the result, of an input the time.
+template <class Function, class... Names>
+void add(nb::module_& m, const char* name, Function* function, Names... arguments) {
+    m.def(name, function, nb::arg(arguments).noconvert()...);
 }
 
 template <class T>
 void add_kernels(nb::module_& m) {
-    // noconvert: a silent copy of an output would lose the result, of an input the time.
-    m.def("als_half_sweep", &als_half_sweep<T>, nb::arg("indptr").noconvert(), nb::arg("indices").noconvert(),
-          nb::arg("data").noconvert(), nb::arg("other").noconvert(), nb::arg("other_bias").noconvert(),
-          nb::arg("shift"), nb::arg("penalty").noconvert(), nb::arg("bias_penalty").noconvert(),
-          nb::arg("fit_bias"), nb::arg("factors").noconvert(), nb::arg("bias").noconvert(),
-          nb::arg("objective").noconvert(), nb::arg("threads"));
-    m.def("posterior_half_sweep", &posterior_half_sweep<T>, nb::arg("indptr").noconvert(),
-          nb::arg("indices").noconvert(), nb::arg("data").noconvert(), nb::arg("other").noconvert(),
-          nb::arg("shift"), nb::arg("prior").noconvert(), nb::arg("weight").noconvert(),
-          nb::arg("prior_right").noconvert(), nb::arg("noise_variance"), nb::arg("draws").noconvert(),
-          nb::arg("covariance").noconvert(), nb::arg("vectors").noconvert(), nb::arg("objective").noconvert(),
-          nb::arg("log_det").noconvert(), nb::arg("threads"));
-    m.def("csr_matmat", &csr_matmat<T>, nb::arg("indptr").noconvert(), nb::arg("indices").noconvert(),
-          nb::arg("data").noconvert(), nb::arg("X").noconvert(), nb::arg("Y").noconvert(), nb::arg("threads"));
-    m.def("csr_rmatmat", &csr_rmatmat<T>, nb::arg("indptr").noconvert(), nb::arg("indices").noconvert(),
-          nb::arg("data").noconvert(), nb::arg("X").noconvert(), nb::arg("Y").noconvert(), nb::arg("threads"));
-    m.def("csr_pattern", &csr_pattern<T>, nb::arg("indptr").noconvert(), nb::arg("indices").noconvert(),
-          nb::arg("data").noconvert(), nb::arg("other_indptr").noconvert(), nb::arg("other_indices").noconvert(),
-          nb::arg("Y").noconvert(), nb::arg("threads"));
-    m.def("pattern_pairs", &pattern_pairs<T>, nb::arg("X").noconvert(), nb::arg("indptr").noconvert(),
-          nb::arg("indices").noconvert(), nb::arg("rows").noconvert(), nb::arg("others").noconvert(),
-          nb::arg("found").noconvert(), nb::arg("threads"));
-    m.def("coefficients", &coefficients<T>, nb::arg("V").noconvert(), nb::arg("W").noconvert(),
-          nb::arg("P").noconvert(), nb::arg("threads"));
-    m.def("multiply", &product<&Kernels<T>::multiply_rows, T>, nb::arg("V").noconvert(), nb::arg("H").noconvert(),
-          nb::arg("W").noconvert(), nb::arg("threads"));
-    m.def("subtract", &product<&Kernels<T>::subtract_rows, T>, nb::arg("V").noconvert(), nb::arg("H").noconvert(),
-          nb::arg("W").noconvert(), nb::arg("threads"));
+    add(m, "als_half_sweep", &als_half_sweep<T>, "indptr", "indices", "data", "other", "other_bias", "shift",
+        "penalty", "bias_penalty", "fit_bias", "factors", "bias", "objective", "threads");
+    add(m, "posterior_half_sweep", &posterior_half_sweep<T>, "indptr", "indices", "data", "other", "shift", "prior",
+        "weight", "prior_right", "noise_variance", "draws", "covariance", "vectors", "objective", "log_det", "threads");
+    add(m, "csr_matmat", &csr_matmat<T>, "indptr", "indices", "data", "X", "Y", "threads");
+    add(m, "csr_rmatmat", &csr_rmatmat<T>, "indptr", "indices", "data", "X", "Y", "threads");
+    add(m, "csr_pattern", &csr_pattern<T>, "indptr", "indices", "data", "other_indptr", "other_indices", "Y", "threads");
+    add(m, "pattern_pairs", &pattern_pairs<T>, "X", "indptr", "indices", "rows", "others", "found", "threads");
+    add(m, "coefficients", &coefficients<T>, "V", "W", "P", "threads");
+    add(m, "multiply", &product<&Kernels<T>::multiply_rows, T>, "V", "H", "W", "threads");
+    add(m, "subtract", &product<&Kernels<T>::subtract_rows, T>, "V", "H", "W", "threads");
 }
 
 }  // namespace
@@ -395,12 +341,7 @@ NB_MODULE(_core, m) {
     m.def("active", [] { return std::string(active->name); });
     add_kernels<float>(m);
     add_kernels<double>(m);
-    m.def("top_k", &top_k, nb::arg("users").noconvert(), nb::arg("offset").noconvert(), nb::arg("items").noconvert(),
-          nb::arg("bias").noconvert(), nb::arg("weight").noconvert().none(), nb::arg("order").noconvert(), nb::arg("user_size").noconvert().none(),
-          nb::arg("size").noconvert().none(), nb::arg("lift").noconvert().none(),
-          nb::arg("seen_rows").noconvert().none(), nb::arg("seen_indptr").noconvert().none(),
-          nb::arg("seen_indices").noconvert().none(), nb::arg("found").noconvert(), nb::arg("scores").noconvert(),
-          nb::arg("counts").noconvert(), nb::arg("threads"));
-    m.def("pair_dots", &pair_dots, nb::arg("left").noconvert(), nb::arg("right").noconvert(),
-          nb::arg("rows").noconvert(), nb::arg("others").noconvert(), nb::arg("dots").noconvert(), nb::arg("threads"));
+    add(m, "top_k", &top_k, "users", "offset", "items", "bias", "weight", "order", "user_size", "size", "lift",
+        "seen_rows", "seen_indptr", "seen_indices", "found", "scores", "counts", "threads");
+    add(m, "pair_dots", &pair_dots, "left", "right", "rows", "others", "dots", "threads");
 }

@@ -2,9 +2,13 @@
 
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <mutex>
+#include <new>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -66,5 +70,35 @@ private:
     std::int64_t n_rows_, step_, share_, next_ = 0;
     std::mutex guard_;
 };
+
+struct AlignedDelete {
+    void operator()(void* p) const { ::operator delete(p, std::align_val_t{64}); }
+};
+
+inline std::unique_ptr<void, AlignedDelete> aligned_memory(std::size_t bytes) {
+    return std::unique_ptr<void, AlignedDelete>(::operator new(bytes, std::align_val_t{64}));
+}
+
+// Calls body(begin, end, scratch memory of the thread) on ranges of rows from a RowQueue.
+template <class Body>
+void on_rows(const std::int64_t* indptr, std::int64_t n_rows, std::int64_t step, int threads, std::size_t scratch,
+             const Body& body) {
+    RowQueue queue(indptr, n_rows, step, threads);
+    on_threads(threads, [&](int) {
+        const auto memory = aligned_memory(scratch);
+        for (std::int64_t begin, end; queue.next(begin, end);) body(begin, end, memory.get());
+    });
+}
+
+// Calls the same on ranges of `step` of the numbers 0 ... n - 1, on no more threads than there are ranges.
+template <class Body>
+void on_ranges(std::int64_t n, std::int64_t step, int threads, std::size_t scratch, const Body& body) {
+    std::atomic<std::int64_t> next{0};
+    on_threads(static_cast<int>(std::clamp<std::int64_t>((n + step - 1) / step, 1, threads)), [&](int) {
+        const auto memory = aligned_memory(scratch);
+        for (std::int64_t begin; (begin = next.fetch_add(step)) < n;)
+            body(begin, std::min(begin + step, n), memory.get());
+    });
+}
 
 }  // namespace lowrank

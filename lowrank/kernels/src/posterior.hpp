@@ -9,80 +9,27 @@
 
 namespace lowrank::LOWRANK_ISA {
 
-// Layout of one thread's scratch memory.
 template <class T>
-struct PosteriorWorkspace {
+struct PosteriorWorkspace : TileSpace<T> {
     using V = Vec<T, lanes<T>>;
     std::int64_t k, d;         // factors; unknowns, k + 1
-    std::int64_t width;        // k rounded up to whole register blocks
-    std::int64_t stride;       // of a tile row: the factors, then the side columns
-    std::int64_t tile_rows;
     std::int64_t flat_stride;  // of a row of one lane's system
     std::int64_t flat_size;
-    T* tile;
     T* gram;
-    T* flat;                   // one system for each lane, its right-hand side in row `size`
-    V* solution;
+    T* flat;  // one system for each lane, its right-hand side in row `size`, and a row of zeros
     V* line;
-    LaneSystems<T> systems;
     std::size_t bytes;
 
-    PosteriorWorkspace(std::int64_t k, void* memory) : k(k), d(k + 1) {
-        constexpr int W = lanes<T>;
-        width = round_up(k, W > block_rows ? W : block_rows);
-        stride = width + round_up(side_columns, W);
-        tile_rows = tile_bytes / (stride * static_cast<std::int64_t>(sizeof(T)));
-        if (tile_rows < 16) tile_rows = 16;
-        systems.size = round_up(d, factor_rows);
-        flat_stride = round_up(systems.size, W);
-        flat_size = (systems.size + 1) * flat_stride;
-        char* next = static_cast<char*>(memory);
-        const auto take = [&next](std::int64_t n, std::size_t size) {
-            char* start = next;
-            next += round_up(n * static_cast<std::int64_t>(size), 64);
-            return start;
-        };
-        tile = reinterpret_cast<T*>(take(tile_rows * stride, sizeof(T)));
-        gram = reinterpret_cast<T*>(take((width + side_columns) * width, sizeof(T)));
-        flat = reinterpret_cast<T*>(take(flat_size * W, sizeof(T)));
-        solution = reinterpret_cast<V*>(take(systems.size, sizeof(V)));
-        line = reinterpret_cast<V*>(take(systems.size, sizeof(V)));
-        systems.inverse_diagonal = reinterpret_cast<V*>(take(systems.size, sizeof(V)));
-        systems.cells = reinterpret_cast<V*>(take(LaneSystems<T>::cell_count(systems.size), sizeof(V)));
-        bytes = static_cast<std::size_t>(next - static_cast<char*>(memory));
+    PosteriorWorkspace(std::int64_t k, void* memory) : PosteriorWorkspace(k, Scratch{static_cast<char*>(memory)}) {}
+    PosteriorWorkspace(std::int64_t k, Scratch scratch) : TileSpace<T>(k, k + 1, scratch), k(k), d(k + 1) {
+        flat_stride = round_up(this->systems.size, lanes<T>);
+        flat_size = (this->systems.size + rhs_columns) * flat_stride;
+        gram = scratch.take<T>((this->width + side_columns) * this->width);
+        flat = scratch.take<T>(flat_size * lanes<T>);
+        line = scratch.take<V>(this->systems.size);
+        bytes = reinterpret_cast<std::size_t>(scratch.next);  // of a layout that starts at null
     }
 };
-
-struct TargetSums {
-    double sum = 0, squares = 0;
-};
-
-// The data's part of one row's normal equations, into work.gram.
-template <class T>
-inline TargetSums accumulate_row(const PosteriorProblem<T>& problem, std::int64_t row,
-                                 const PosteriorWorkspace<T>& work) {
-    const std::int64_t end = problem.ratings.indptr[row + 1], k = work.k, d = work.d;
-    const std::int32_t* indices = problem.ratings.indices;
-    __builtin_memset(work.gram, 0, (work.width + side_columns) * work.width * sizeof(T));
-    TargetSums sums;
-    for (std::int64_t start = problem.ratings.indptr[row]; start < end; start += work.tile_rows) {
-        const std::int64_t n = end - start < work.tile_rows ? end - start : work.tile_rows;
-        for (std::int64_t p = 0; p < n; ++p) {
-            if (start + p + prefetch_distance < end)
-                prefetch_row(problem.other + indices[start + p + prefetch_distance] * d, d);
-            const T* vector = problem.other + indices[start + p] * d;
-            T* packed = work.tile + p * work.stride;
-            copy_row(vector, packed, k);
-            const T target = static_cast<T>(problem.ratings.data[start + p] - problem.shift) - vector[k];
-            packed[work.width] = target;
-            packed[work.width + 1] = 1;
-            sums.sum += target;
-            sums.squares += static_cast<double>(target) * target;
-        }
-        gram_update(Tile<T>{work.tile, n, work.stride}, work.width, work.gram);
-    }
-    return sums;
-}
 
 // Data, prior and the other side's covariances together, as the system of one lane.
 template <class T>
@@ -114,33 +61,6 @@ inline void assemble(const PosteriorProblem<T>& problem, std::int64_t row, const
         cell += d - i;
     }
     sums.squares += *cell;
-}
-
-// From one system per lane to one lane per system. Idle lanes repeat the first system.
-template <class T>
-inline void interleave_flat(const PosteriorWorkspace<T>& work, int count) {
-    constexpr int W = lanes<T>;
-    using V = Vec<T, W>;
-    const std::int64_t size = work.systems.size;
-    const auto lanes_of = [&](std::int64_t offset, V(&v)[W]) {
-        for (int l = 0; l < W; ++l) v[l] = load<T, W>(work.flat + (l < count ? l : 0) * work.flat_size + offset);
-        transpose<T, W>(v);
-    };
-    V v[W];
-    for (std::int64_t i = 0; i < size; ++i) {
-        V* row = work.systems.row(i);
-        for (std::int64_t j = i / W * W; j < size; j += W) {
-            lanes_of(i * work.flat_stride + j, v);
-            for (std::int64_t c = j < i ? i - j : 0; c < W && j + c < size; ++c) row[j + c] = v[c];
-        }
-    }
-    for (std::int64_t j = 0; j < size; j += W) {
-        lanes_of(size * work.flat_stride + j, v);
-        for (std::int64_t c = 0; c < W && j + c < size; ++c) {
-            work.systems.row(j + c)[size] = v[c];
-            work.systems.row(j + c)[size + 1] = V{};
-        }
-    }
 }
 
 // Replaces R by R^-1, from the last row up: T_i = (e_i - sum_{p > i} R_ip T_p) / R_ii.
@@ -198,7 +118,7 @@ inline void solve_posteriors(const PosteriorProblem<T>& problem, const Posterior
                              std::int64_t first, int count, const double* squares) {
     using V = Vec<T, lanes<T>>;
     const LaneSystems<T>& s = work.systems;
-    interleave_flat(work, count);
+    interleave_systems(s, work.flat, count, work.flat_size, work.flat_stride, s.size);
     factor(s);
     V gain{};
     double log_det[lanes<T>] = {};
@@ -238,7 +158,9 @@ void posterior_rows(const PosteriorProblem<T>& problem, std::int64_t begin, std:
         const int count = static_cast<int>(end - first < lanes<T> ? end - first : lanes<T>);
         double squares[lanes<T>];
         for (int l = 0; l < count; ++l) {
-            TargetSums sums = accumulate_row(problem, first + l, work);
+            const auto bias = [&](std::int64_t column) { return problem.other[column * work.d + work.k]; };
+            TargetSums sums = accumulate(problem.ratings, first + l, problem.shift, problem.other, work.d, work.k, work,
+                                         work.gram, bias);
             assemble(problem, first + l, work, sums, work.flat + l * work.flat_size);
             squares[l] = sums.squares;
         }

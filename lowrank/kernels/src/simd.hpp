@@ -51,8 +51,7 @@ template <class T>
 }
 
 template <class T, int N, int Offset, int... I>
-[[gnu::always_inline]] inline Vec<T, N> interleave(Vec<T, N> a, Vec<T, N> b,
-                                                   std::integer_sequence<int, I...>) {
+[[gnu::always_inline]] inline Vec<T, N> interleave(Vec<T, N> a, Vec<T, N> b, std::integer_sequence<int, I...>) {
     return __builtin_shufflevector(a, b, (Offset + I / 2 + (I % 2) * N)...);
 }
 

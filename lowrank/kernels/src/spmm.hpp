@@ -13,8 +13,7 @@ namespace lowrank::LOWRANK_ISA {
 inline constexpr std::int64_t spmm_prefetch_distance = 16;
 
 template <class T, int N, int Cols>
-inline void matmat_chunk(const Csr<T>& A, const T* X, std::int64_t width, T* Y, std::int64_t begin,
-                         std::int64_t end) {
+inline void matmat_chunk(const Csr<T>& A, const T* X, std::int64_t width, T* Y, std::int64_t begin, std::int64_t end) {
     const std::int64_t last = A.indptr[end];
     for (std::int64_t row = begin; row < end; ++row) {
         Vec<T, N> acc[Cols] = {};
@@ -42,8 +41,7 @@ inline std::int64_t lower_bound(const std::int32_t* indices, std::int64_t begin,
 }
 
 template <class T, int N, int Cols>
-inline void rmatmat_chunk(const Csr<T>& A, const T* X, std::int64_t width, T* Y, std::int64_t begin,
-                          std::int64_t end) {
+inline void rmatmat_chunk(const Csr<T>& A, const T* X, std::int64_t width, T* Y, std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = 0; row < A.n_rows; ++row) {
         Vec<T, N> x[Cols];
         for (int c = 0; c < Cols; ++c) x[c] = load<T, N>(X + row * width + c * N);
