@@ -145,11 +145,6 @@ def test_parameters_that_overflow_are_said(run, ratings):
     assert not Path("m").exists()
 
 
-def test_an_endless_history_is_refused(run, model):
-    stderr = run("recommend", model, "--history", "/dev/zero", code=1).stderr
-    assert stderr == "Error: /dev/zero is a device, not a file; copy from it what is to be read.\n"
-
-
 # In processes of their own.
 
 
