@@ -35,8 +35,10 @@ __all__ = [
     "Problem",
     "as_operator",
     "check_not_negative",
+    "checked_center",
     "checked_generator",
     "checked_rank",
+    "checked_tol",
     "safe_exponent",
     "validated",
 ]
@@ -81,9 +83,9 @@ def validated(
     matrix = as_operator(A)
     matrix.passes = 0
     k = checked_rank(k, min(matrix.shape))
-    tol = _checked_tol(tol, matrix.dtype)
+    tol = checked_tol(tol, matrix.dtype)
     rng = checked_generator(random_state)
-    row = _checked_center(center, matrix.shape[1])
+    row = checked_center(center, matrix.shape[1])
     peak = matrix.peak
     if isinstance(matrix, ProductOperator):  # the entries of a product with a vector of length 1
         direction = np.random.default_rng(0).standard_normal((matrix.shape[1], 1))
@@ -243,7 +245,14 @@ def check_not_negative(value: float, name: str) -> None:
         raise ArgumentError(f"{name} must be finite and not negative; got {value}.")
 
 
-def _checked_tol(tol: Any, dtype: np.dtype[Any]) -> float:
+def checked_tol(tol: float | None, dtype: np.dtype[Any]) -> float:
+    """Return the tolerance, that of the dtype for None, the limit of rounding for 0.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is not None or a finite number, 0 or larger.
+    """
     if tol is None:
         return _DEFAULT_TOL[str(dtype)]
     if isinstance(tol, (bool, np.bool_)) or not isinstance(tol, numbers.Real):
@@ -277,8 +286,14 @@ def checked_generator(random_state: RandomStateLike) -> np.random.Generator:
         raise ArgumentError(message) from None
 
 
-def _checked_center(center: Any, columns: int) -> Any:
-    """Return None, True, or the row to subtract as a float64 array of shape (columns,)."""
+def checked_center(center: Any, columns: int) -> Any:
+    """Return None, True, or the row to subtract as a float64 array of shape (columns,).
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is not None, a bool, or a finite array of that shape.
+    """
     if center is None or (isinstance(center, (bool, np.bool_)) and not center):
         return None
     if isinstance(center, (bool, np.bool_)):

@@ -91,6 +91,9 @@ def leading_eigenvectors(
     tol: float,
     rng: np.random.Generator,
     max_steps: int,
+    *,
+    block: int = _BLOCK,
+    check_every: int = _CHECK_EVERY,
 ) -> tuple[FloatArray, bool]:
     """Compute orthonormal eigenvectors of the k largest eigenvalues of A'A, largest first.
 
@@ -110,6 +113,10 @@ def leading_eigenvectors(
         Draws the start block.
     max_steps : int
         Products, after which the best vectors so far are returned.
+    block : int
+        Vectors per product.
+    check_every : int
+        Products from one check of convergence to the next.
 
     Returns
     -------
@@ -117,12 +124,12 @@ def leading_eigenvectors(
     converged : bool
         Whether they reach `tol`, as far as A'A can tell.
     """
-    start = rng.standard_normal((size, min(_BLOCK, size))).astype(dtype)
+    start = rng.standard_normal((size, min(block, size))).astype(dtype)
     space = _LanczosSpace(gram_product, start, k, rng)
     # A little less than tol, as rounding adds to the estimate.
     target = max(0.8 * tol, 10 * float(np.finfo(dtype).eps))
     while True:
-        space.extend(_CHECK_EVERY, at_least=k)
+        space.extend(check_every, at_least=k)
         space.rotate()
         converged = bool(space.residuals(k).max() <= target)
         if converged or space.is_complete or space.steps >= max_steps:
@@ -138,9 +145,9 @@ def has_wide_cluster(s: FloatArray) -> bool:
     return bool(s.size > span and np.any(s[:-span] - s[span:] <= equal))
 
 
-def basis_size(k: int, smaller_side: int) -> int:
-    """Return the number of vectors that `solve` keeps at most."""
-    return min(smaller_side, -(-(5 * k // 2 + 2 * _BLOCK) // _BLOCK) * _BLOCK)
+def basis_size(k: int, smaller_side: int, block: int = _BLOCK) -> int:
+    """Return the number of vectors that are kept at most."""
+    return min(smaller_side, -(-(5 * k // 2 + 2 * block) // block) * block)
 
 
 class _LanczosSpace:
@@ -162,8 +169,8 @@ class _LanczosSpace:
         self.steps = 0
         self._gram_product, self._rng = gram_product, rng
         self._eps = float(np.finfo(start.dtype).eps)
-        self._limit = basis_size(k, columns)
-        widest = min(self._limit + _BLOCK, columns)
+        self._limit = basis_size(k, columns, width)
+        widest = min(self._limit + width, columns)
         self._V: FloatArray = np.empty((columns, widest), start.dtype)
         self._H: FloatArray = np.zeros((widest, widest))
         self._tail: FloatArray = np.zeros((0, 0))

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from lowrank import pca
+from lowrank.errors import ArgumentError
 from lowrank.pca import Directions
 from lowrank.samples import negligible_value, require_samples
-from lowrank.spark.decomposition import decomposed
+from lowrank.spark.decomposition import decompose
 from lowrank.spark.rows import open_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from lowrank.arguments import RandomStateLike
 
 __all__ = ["PCA"]
 
@@ -50,7 +56,7 @@ class PCA(pca.PCA):
         ddof: int = 1,
         whiten: bool = False,
         tol: float | None = None,
-        random_state: int | np.random.Generator | np.random.RandomState | None = None,
+        random_state: RandomStateLike = None,
     ) -> None:
         super().__init__(
             n_components,
@@ -63,14 +69,14 @@ class PCA(pca.PCA):
 
     def fit(
         self,
-        rows: Any,
+        rows: DataFrame | str,
         y: Any = None,
         *,
         values: str = "values",
         indices: str | None = None,
         n_columns: int | None = None,
     ) -> Self:
-        """Find the components.
+        """Find the components of samples on the cluster.
 
         Parameters
         ----------
@@ -93,35 +99,33 @@ class PCA(pca.PCA):
             As `lowrank.spark.truncated_svd`, or if there are too few samples.
         """
         if self.center != "exact" and self.center is not False:
-            raise ValueError(f"center must be 'exact' or False; got {self.center!r}.")
-        matrix = open_rows(rows, values=values, indices=indices, order=None, n_columns=n_columns)
-        n, dtype = matrix.shape[0], np.dtype(np.float32 if matrix.is_single else np.float64)
+            raise ArgumentError(f"center must be 'exact' or False; got {self.center!r}.")
+        A = open_rows(rows, values=values, indices=indices, order=None, n_columns=n_columns)
+        n = A.shape[0]
         require_samples(n, self.ddof)
-        centred = True if self.center == "exact" else None
-        found = decomposed(
-            matrix,
+        svd, row, means, sums = decompose(
+            A,
             self.n_components,
             tol=self.tol,
-            center=centred,
+            center=self.center == "exact",
             random_state=self.random_state,
             with_left=False,
         )
-        svd = found.svd
-        own_means = n * np.square(found.score_sums / n)
-        variances = (svd.s.astype(np.float64) ** 2 - own_means) / (n - self.ddof)
-        norm = 0.0 if svd.frobenius_norm is None else svd.frobenius_norm
-        directions = Directions(
-            components=svd.Vt,
-            singular_values=svd.s,
-            variances=np.maximum(variances, 0.0).astype(dtype),
-            row=found.row,
-            alignment=None,
-            negligible=negligible_value(svd, found.row),
-            squares=norm**2,
-            total=found.total,
-            means=found.means,
-            n_samples=n,
+        squares = float(svd.frobenius_norm or 0.0) ** 2
+        variances = (svd.s.astype(np.float64) ** 2 - np.square(sums) / n) / (n - self.ddof)
+        self.n_features_in_ = A.shape[1]
+        self._keep(
+            Directions(
+                components=svd.Vt,
+                singular_values=svd.s,
+                variances=np.maximum(variances, 0.0).astype(svd.s.dtype),
+                row=row,
+                alignment=None,
+                negligible=negligible_value(svd, row),
+                squares=squares,
+                total=max(squares - n * float(np.square(means - row).sum()), 0.0),
+                means=means,
+                n_samples=n,
+            )
         )
-        self.n_features_in_ = matrix.shape[1]
-        self._keep(directions)
         return self

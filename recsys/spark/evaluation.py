@@ -1,10 +1,11 @@
-"""Evaluation on a cluster."""
+"""Evaluation of models of the Spark engine on a cluster."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from recsys.errors import DataError
@@ -15,16 +16,9 @@ from recsys.spark.session import BROADCAST_LIMIT, spark_session, watching
 from recsys.spark.topn import top_items
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame
 
-__all__ = [
-    "Metric",
-    "RatingErrors",
-    "SparkEvaluation",
-    "evaluate",
-    "ranking_metrics",
-    "rating_errors",
-]
+__all__ = ["Metric", "SparkEvaluation", "evaluate", "rating_errors"]
 
 _NORMAL_95 = 1.96
 
@@ -101,6 +95,8 @@ def evaluate(
     EngineError
         If Spark is missing, cannot be reached or fails.
     """
+    from pyspark.sql import functions as sql
+
     if n < 1:
         raise DataError(f"n must be at least 1; got {n}.")
     with spark_session(master, conf) as spark, watching(spark, "evaluating", say):
@@ -110,48 +106,28 @@ def evaluate(
         pairs, unknown = _known_pairs(table.frame, users, items)
         pairs = pairs.cache()
         try:
-            found = _measured(spark, fitted, pairs, n, relevant_from, broadcast_limit)
+            count = _checked_count(pairs, users)
+            metrics: dict[str, Metric] = {}
+            if not fitted.implicit:
+                limits = (fitted.training["rating_min"], fitted.training["rating_max"])
+                errors = rating_errors(pairs, users, items, fitted.global_mean, limits)
+                for name, value in zip(("rmse", "mae"), errors, strict=True):
+                    metrics[name] = Metric(value, None, count)
+            relevant = pairs.select("user", "item")
+            if relevant_from is not None:
+                relevant = pairs.where(sql.col("value") >= relevant_from).select("user", "item")
+            tested = relevant.select(sql.col("user").alias("index"))
+            chosen = users.join(tested, "index", "left_semi")
+            top = top_items(spark, fitted, n, users=chosen, broadcast_limit=broadcast_limit)
+            found = top.select("user_index", "item_index", "rank").toDF("user", "item", "rank")
+            metrics |= _ranking_metrics(found, relevant, n)
         finally:
             pairs.unpersist()
-    found.counts["unknown_ratings"] = unknown
-    return found
-
-
-def _measured(
-    spark: SparkSession,
-    fitted: SparkModel,
-    pairs: DataFrame,
-    n: int,
-    relevant_from: float | None,
-    broadcast_limit: int,
-) -> SparkEvaluation:
-    from pyspark.sql import functions as sql
-
-    users, items = fitted.users(spark), fitted.items(spark)
-    count = pairs.count()
-    if not count:
-        raise DataError("No test rating has both a user and an item of the model.")
-    seen = users.select(sql.col("index").alias("user"), sql.explode("others").alias("item"))
-    common = pairs.join(seen, ["user", "item"], "left_semi").count()
-    if common:
-        raise DataError(
-            f"{common:,} of the test ratings are also training ratings of the model; test on "
-            "ratings that it was not fitted to."
-        )
-    metrics: dict[str, Metric] = {}
-    if not fitted.implicit:
-        limits = (fitted.training["rating_min"], fitted.training["rating_max"])
-        errors = rating_errors(pairs, users, items, fitted.global_mean, limits)
-        metrics["rmse"] = Metric(errors.rmse, None, errors.count)
-        metrics["mae"] = Metric(errors.mae, None, errors.count)
-    relevant = pairs if relevant_from is None else pairs.where(sql.col("value") >= relevant_from)
-    chosen = users.join(relevant.select(sql.col("user").alias("index")), "index", "left_semi")
-    top = top_items(spark, fitted, n, users=chosen, broadcast_limit=broadcast_limit)
-    found = top.select(
-        sql.col("user_index").alias("user"), sql.col("item_index").alias("item"), "rank"
-    )
-    metrics |= _means(ranking_metrics(found, relevant.select("user", "item"), n), n)
-    counts = {"test_ratings": count, "users_evaluated": metrics[f"ndcg@{n}"].count}
+    counts = {
+        "test_ratings": count,
+        "users_evaluated": metrics[f"ndcg@{n}"].count,
+        "unknown_ratings": unknown,
+    }
     return SparkEvaluation(metrics, n, counts)
 
 
@@ -162,12 +138,8 @@ def _known_pairs(test: DataFrame, users: DataFrame, items: DataFrame) -> tuple[D
     coded = test
     for ids, side in ((users, "user"), (items, "item")):
         known = ids.select(sql.col("id").cast("string").alias(side), sql.col("index"))
-        coded = (
-            coded.withColumn(side, sql.col(side).cast("string"))
-            .join(known, side, "left")
-            .drop(side)
-            .withColumnRenamed("index", side)
-        )
+        coded = coded.withColumn(side, sql.col(side).cast("string")).join(known, side, "left")
+        coded = coded.drop(side).withColumnRenamed("index", side)
     merged = coded.groupBy("user", "item").agg(
         sql.avg("value").alias("value"), sql.count(sql.lit(1)).alias("rows")
     )
@@ -176,31 +148,21 @@ def _known_pairs(test: DataFrame, users: DataFrame, items: DataFrame) -> tuple[D
     return merged.where(is_known).select("user", "item", "value"), int(unknown or 0)
 
 
-def _means(per_user: DataFrame, n: int) -> dict[str, Metric]:
+def _checked_count(pairs: DataFrame, users: DataFrame) -> int:
+    """Check that there are test ratings, none of them used for training; return their number."""
     from pyspark.sql import functions as sql
 
-    names = ("precision", "recall", "ndcg")
-    sums = [each for name in names for each in (sql.avg(name), sql.stddev_samp(name))]
-    found = per_user.agg(sql.count(sql.lit(1)), *sums).first()
-    count = int(found[0])
+    count: int = pairs.count()
     if not count:
-        raise DataError("No test rating is high enough to be relevant; lower relevant_from.")
-    metrics = {}
-    for place, name in enumerate(names):
-        mean, spread = found[1 + 2 * place], found[2 + 2 * place]
-        half = None if count < 2 else _NORMAL_95 * float(spread) / count**0.5
-        interval = None if half is None else (float(mean) - half, float(mean) + half)
-        metrics[f"{name}@{n}"] = Metric(float(mean), interval, count)
-    return metrics
-
-
-@dataclass(frozen=True, slots=True)
-class RatingErrors:
-    """RMSE and MAE of predicted ratings, and their number."""
-
-    rmse: float
-    mae: float
-    count: int
+        raise DataError("No test rating has both a user and an item of the model.")
+    seen = users.select(sql.col("index").alias("user"), sql.explode("others").alias("item"))
+    common = pairs.join(seen, ["user", "item"], "left_semi").count()
+    if common:
+        raise DataError(
+            f"{common:,} of the test ratings are also training ratings of the model; test on "
+            "ratings that it was not fitted to."
+        )
+    return count
 
 
 def rating_errors(
@@ -209,8 +171,8 @@ def rating_errors(
     items: DataFrame,
     mean: float,
     limits: tuple[float, float] | None = None,
-) -> RatingErrors:
-    """Return the errors of the predicted ratings of pairs.
+) -> tuple[float, float]:
+    """Return RMSE and MAE of the predicted ratings of pairs.
 
     Parameters
     ----------
@@ -226,66 +188,51 @@ def rating_errors(
 
     known = pairs
     for vectors, side in ((users, "user"), (items, "item")):
-        renamed = vectors.select(
-            sql.col("index").alias(side),
-            sql.col("bias").alias(f"{side}_bias"),
-            sql.col("factors").alias(f"{side}_factors"),
-        )
-        known = known.join(renamed, side, "left")
+        renamed = vectors.select("index", "bias", "factors")
+        known = known.join(renamed.toDF(side, f"{side}_bias", f"{side}_factors"), side, "left")
     products = sql.zip_with("user_factors", "item_factors", lambda a, b: a.cast("double") * b)
     dot = sql.aggregate(products, sql.lit(0.0), lambda total, each: total + each)
-    terms = [sql.col("user_bias"), sql.col("item_bias"), dot]
     predicted: Column = sql.lit(mean)
-    for term in terms:
+    for term in (sql.col("user_bias"), sql.col("item_bias"), dot):
         predicted = predicted + sql.coalesce(term, sql.lit(0.0))
     if limits is not None:
         low, high = (sql.lit(float(limit)) for limit in limits)
         predicted = sql.greatest(low, sql.least(high, predicted))
     error = predicted - sql.col("value")
-    found = known.agg(
-        sql.avg(error * error).alias("square"),
-        sql.avg(sql.abs(error)).alias("size"),
-        sql.count(sql.lit(1)).alias("count"),
-    ).first()
-    return RatingErrors(math.sqrt(found["square"]), float(found["size"]), int(found["count"]))
+    square, size = known.agg(sql.avg(error * error), sql.avg(sql.abs(error))).first()
+    return math.sqrt(square), float(size)
 
 
-def ranking_metrics(recommended: DataFrame, relevant: DataFrame, n: int) -> DataFrame:
-    """Return precision, recall and NDCG at n of each user with relevant items.
+def _ranking_metrics(recommended: DataFrame, relevant: DataFrame, n: int) -> dict[str, Metric]:
+    """Return the means of precision, recall and NDCG at n, as `recsys.evaluation` defines them.
 
-    They are defined as in `recsys.evaluation.metrics`.
-
-    Parameters
-    ----------
-    recommended : DataFrame
-        Columns user, item (indices) and rank.
-    relevant : DataFrame
-        Columns user and item: the right answers.
-    n : int
-
-    Returns
-    -------
-    DataFrame
-        Columns user, precision, recall and ndcg.
+    `recommended` has the columns user, item (indices) and rank, `relevant` user and item.
     """
     from pyspark.sql import functions as sql
 
-    gain = sql.lit(math.log(2)) / sql.log(sql.col("rank") + 1.0)
     hits = relevant.join(recommended, ["user", "item"], "left").groupBy("user")
     counted = hits.agg(
         sql.count("rank").alias("hits"),
-        sql.sum(gain).alias("gain"),
+        sql.coalesce(sql.sum(1 / sql.log2(sql.col("rank") + 1.0)), sql.lit(0.0)).alias("gain"),
         sql.count(sql.lit(1)).alias("relevant"),
     )
-    best, ideals = 0.0, []
-    for rank in range(1, n + 1):
-        best += math.log(2) / math.log(rank + 1)
-        ideals.append(best)
+    ideals = accumulate(1 / math.log2(rank + 1) for rank in range(1, n + 1))
     table = sql.array(*(sql.lit(each) for each in ideals))
     ideal = sql.element_at(table, sql.least(sql.col("relevant"), sql.lit(n)).cast("int"))
-    return counted.select(
-        "user",
-        (sql.col("hits") / n).alias("precision"),
-        (sql.col("hits") / sql.col("relevant")).alias("recall"),
-        (sql.coalesce("gain", sql.lit(0.0)) / ideal).alias("ndcg"),
-    )
+    per_user = {
+        "precision": sql.col("hits") / n,
+        "recall": sql.col("hits") / sql.col("relevant"),
+        "ndcg": sql.col("gain") / ideal,
+    }
+    moments = [f(each) for each in per_user.values() for f in (sql.avg, sql.stddev_samp)]
+    count, *found = counted.agg(sql.count(sql.lit(1)), *moments).first()
+    if not count:
+        raise DataError("No test rating is high enough to be relevant; lower relevant_from.")
+    metrics = {}
+    for name, mean, spread in zip(per_user, found[::2], found[1::2], strict=True):
+        interval = None
+        if count > 1:
+            half = _NORMAL_95 * spread / math.sqrt(count)
+            interval = (mean - half, mean + half)
+        metrics[f"{name}@{n}"] = Metric(mean, interval, count)
+    return metrics

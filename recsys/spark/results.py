@@ -40,7 +40,6 @@ __all__ = [
     "SparkModel",
     "is_result",
     "load_result",
-    "memory_needed",
     "model_class",
     "parse_manifest",
     "read_result",
@@ -125,7 +124,7 @@ class SparkModel(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def open(cls, spark: SparkSession, path: str) -> SparkModel:
-        """Read the description of the model at `path`.
+        """Read the description of the model at `path`, on any file system of Spark.
 
         Raises
         ------
@@ -233,15 +232,18 @@ def load_result(path: str | Path) -> tuple[Model, Ratings, dict[str, Any]]:
     """
     result = read_result(path)
     try:
-        needed = memory_needed(result)
+        if result.model not in MODELS:
+            raise DataError(f"the Spark engine has no model {result.model!r}")
+        rows = result.n_users + result.n_items
+        bytes_of_rows = rows * (4 * (result.factors + 1) + _BYTES_PER_ID)
+        needed = 2 * (bytes_of_rows + _BYTES_PER_RATING * int(result.training["ratings"]))
         available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         if needed > _SHARE_OF_MEMORY * available:
             raise ModelFileError(
                 f"The model {path} needs about {needed / 1e9:.1f} GB of memory here, of "
                 f"{available / 1e9:.1f} GB; use it on the cluster (--engine spark)."
             )
-        users, items = (_table(result, name) for name in ("users", "items"))
-        return _model(result, users, items), _ratings(result, users, items), result.training
+        return *_opened(result), result.training
     except ModelFileError:
         raise
     except (
@@ -256,43 +258,31 @@ def load_result(path: str | Path) -> tuple[Model, Ratings, dict[str, Any]]:
         raise ModelFileError(f"The model {path} is damaged: {reason}.") from None
 
 
-def memory_needed(result: SparkModel) -> int:
-    """Return about how many bytes a result takes on one machine."""
-    rows = result.n_users + result.n_items
-    vectors = rows * (4 * (result.factors + 1) + _BYTES_PER_ID)
-    return 2 * (vectors + _BYTES_PER_RATING * int(result.training["ratings"]))
-
-
-def _table(result: SparkModel, name: str) -> pl.DataFrame:
-    files = [Path(result.path) / each for each in result.files if each.startswith(f"{name}/")]
-    table = pl.concat([pl.read_parquet(file, glob=False) for file in files]).sort("index")
-    if not np.array_equal(table["index"].to_numpy(), np.arange(len(table))):
-        raise DataError(f"the {name} are not numbered 0 to {len(table) - 1}")
-    return table
-
-
-def _ratings(result: SparkModel, users: pl.DataFrame, items: pl.DataFrame) -> Ratings:
+def _opened(result: SparkModel) -> tuple[Model, Ratings]:
+    """Read the tables of a result into a model and its training ratings."""
+    tables: dict[str, pl.DataFrame] = {}
+    arrays: dict[str, Any] = {name: np.asarray(value) for name, value in result.fitted.items()}
+    for side in ("user", "item"):
+        files = [Path(result.path) / name for name in result.files if name.startswith(f"{side}s/")]
+        table = pl.concat([pl.read_parquet(file, glob=False) for file in files]).sort("index")
+        if not np.array_equal(table["index"].to_numpy(), np.arange(len(table))):
+            raise DataError(f"the {side}s are not numbered 0 to {len(table) - 1}")
+        tables[side] = table
+        arrays[f"{side}_bias"] = table["bias"].cast(pl.Float32).to_numpy()
+        factors = _flat(table["factors"], np.float32)
+        arrays[f"{side}_factors"] = factors.reshape(len(table), result.factors)
+    users = tables["user"]
     indptr = np.zeros(len(users) + 1, np.int64)
     np.cumsum(users["others"].list.len().to_numpy(), out=indptr[1:])
-    return Ratings(
+    ratings = Ratings(
         users=Ids(users["id"], "user"),
-        items=Ids(items["id"], "item"),
+        items=Ids(tables["item"]["id"], "item"),
         indptr=indptr,
         indices=_flat(users["others"], np.int32),
         values=_flat(users["values"], np.float32),
         implicit=result.implicit,
     )
-
-
-def _model(result: SparkModel, users: pl.DataFrame, items: pl.DataFrame) -> Model:
-    if result.model not in MODELS:
-        raise DataError(f"the Spark engine has no model {result.model!r}")
-    arrays: dict[str, Any] = {name: np.asarray(value) for name, value in result.fitted.items()}
-    for side, table in (("user", users), ("item", items)):
-        arrays[f"{side}_bias"] = table["bias"].cast(pl.Float32).to_numpy()
-        factors = _flat(table["factors"], np.float32)
-        arrays[f"{side}_factors"] = factors.reshape(len(table), result.factors)
-    return model_class(result.model)._from_arrays(result.parameters, arrays)
+    return model_class(result.model)._from_arrays(result.parameters, arrays), ratings
 
 
 def _flat(lists: pl.Series, dtype: type[np.generic]) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""Spark sessions: start, errors in one sentence, progress."""
+"""Spark sessions: start, failures in one sentence, progress."""
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lowrank.spark.rows import without_word_of_pandas
+from lowrank.spark.arrow import quiet_pandas
 from recsys.errors import EngineError, RecsysError
+from recsys.messages import shortened
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["BROADCAST_LIMIT", "explained", "require_pyspark", "spark_session", "watching"]
+__all__ = ["BROADCAST_LIMIT", "explained", "spark_session", "watching"]
 
 BROADCAST_LIMIT = 2**29
 """Bytes of vectors that are sent to each worker whole."""
 
-_DEFAULT_MASTER = "local[*]"
 _CONNECT_SECONDS = 5.0
-_LOCAL_SHUFFLE = "32"  # partitions; 200, as for a cluster, are slow on a few cores
 _MASTER = re.compile(r"local(\[(\*|\d+)(,\s*\d+)?\])?|spark://\S+|yarn|k8s://\S+")
 
 _LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -39,6 +38,48 @@ _CONF = {
     "spark.log.level": "ERROR",
     "spark.ui.showConsoleProgress": "false",
 }
+_LOCAL_CONF = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "32",  # 200, as for a cluster, are slow on a few cores
+}
+
+_SECONDS = 1.0  # between two reports of the progress
+_LONGEST = 300  # characters of a reason
+
+# Failures by a pattern of their text: the sentence quotes the group of the pattern, or else the
+# first line.
+_FAILURES = (
+    (
+        r"ExecutorLostFailure \(.*?\) Reason: (.*)",
+        "An executor of Spark died, again after every retry, so the job failed and nothing was "
+        "written ({}); more memory per executor (spark.executor.memory, "
+        "spark.executor.memoryOverhead) or smaller partitions may help.",
+    ),
+    (
+        r"OutOfMemoryError",
+        "Spark ran out of memory; give it more with --conf spark.driver.memory=4g or "
+        "--conf spark.executor.memory=8g.",
+    ),
+    (
+        r"No module named '(?:recsys|lowrank)'",
+        "The executors have no package lowrank-recsys ({}); install it there, or send an "
+        "environment along with spark.archives (docs/spark.md shows how).",
+    ),
+    (
+        r"unresponsive|SparkContext was shut down|stopped",
+        "The Spark cluster is gone or has stopped the application ({}).",
+    ),
+    (
+        r"JAVA_GATEWAY_EXITED",
+        "Java could not start Spark; Spark needs Java 17 or newer (see java -version).",
+    ),
+    (
+        r"^ConnectionRefusedError|^\w*Py4JNetworkError",
+        "The Java process of Spark is gone; its log above may say why.",
+    ),
+)
 
 
 @contextmanager
@@ -61,9 +102,14 @@ def spark_session(
         If PySpark or Java is missing, the cluster cannot be reached, a session with another master
         is running, or, within the block, a job fails.
     """
-    require_pyspark()
-    from pyspark.sql import SparkSession
-
+    try:
+        import pyspark  # noqa: F401
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise EngineError(
+            "The Spark engine needs PySpark, which is not installed; install it with "
+            "pip install 'lowrank-recsys[spark]', or in a clone pip install -e '.[spark]'."
+        ) from None
     running = SparkSession.getActiveSession()
     if running is not None:
         now = running.sparkContext.master
@@ -84,23 +130,6 @@ def spark_session(
                 spark.stop()
 
 
-def require_pyspark() -> None:
-    """Check that PySpark is installed.
-
-    Raises
-    ------
-    EngineError
-        If it is not; the message names the extra.
-    """
-    try:
-        import pyspark  # noqa: F401
-    except ImportError:
-        raise EngineError(
-            "The Spark engine needs PySpark, which is not installed; install it with "
-            "pip install 'lowrank-recsys[spark]', or in a clone pip install -e '.[spark]'."
-        ) from None
-
-
 @contextmanager
 def explained() -> Iterator[None]:
     """Turn a failure of Spark into an `EngineError` of one sentence.
@@ -115,9 +144,11 @@ def explained() -> Iterator[None]:
     except RecsysError:
         raise
     except Exception as error:
-        if not _is_of_spark(error):
-            raise
-        raise EngineError(_sentence(str(error), type(error).__name__)) from error
+        package = type(error).__module__.partition(".")[0]
+        # A JVM that is gone shows itself as a failed connection to it.
+        if package in ("pyspark", "py4j") or isinstance(error, ConnectionError):
+            raise EngineError(_sentence(f"{type(error).__name__}: {error}")) from error
+        raise
 
 
 def _start(master: str | None, conf: dict[str, str]) -> SparkSession:
@@ -125,44 +156,34 @@ def _start(master: str | None, conf: dict[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession
 
     submitted = SparkConf()
-    chosen = master or conf.get("spark.master") or submitted.get("spark.master")
-    chosen = chosen or _DEFAULT_MASTER
+    chosen = master or conf.get("spark.master") or submitted.get("spark.master") or "local[*]"
     if not _MASTER.fullmatch(chosen):
         raise EngineError(
             "The master must be local, local[N], local[*], spark://HOST:PORT, yarn or k8s://URL; "
             f"got {chosen!r}."
         )
-    _require_java()
-    if chosen.startswith("spark://"):
-        _require_listener(chosen)
-    if chosen.startswith("local"):
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        conf.setdefault("spark.ui.enabled", "false")
-        conf.setdefault("spark.driver.host", "127.0.0.1")
-        conf.setdefault("spark.driver.bindAddress", "127.0.0.1")
-        conf.setdefault("spark.sql.shuffle.partitions", _LOCAL_SHUFFLE)
-    builder = SparkSession.builder.master(chosen)
-    if not submitted.contains("spark.app.name"):
-        builder = builder.appName("recsys")
-    for name, value in conf.items():
-        builder = builder.config(name, value)
-    for name, value in _CONF.items():
-        if name not in conf and not submitted.contains(name):
-            builder = builder.config(name, value)
-    with without_word_of_pandas():
-        return builder.getOrCreate()
-
-
-def _require_java() -> None:
     home = os.environ.get("JAVA_HOME")
-    if home is not None:
-        if not (Path(home) / "bin" / "java").is_file():
-            raise EngineError(f"Spark needs Java 17 or newer; JAVA_HOME, {home}, has no bin/java.")
-    elif shutil.which("java") is None:
+    if home is not None and not (Path(home) / "bin" / "java").is_file():
+        raise EngineError(f"Spark needs Java 17 or newer; JAVA_HOME, {home}, has no bin/java.")
+    if home is None and shutil.which("java") is None:
         raise EngineError(
             "Spark needs Java 17 or newer, but there is no java on the PATH, and no JAVA_HOME; "
             "install a Java runtime (on Debian: apt install openjdk-17-jre-headless)."
         )
+    defaults = dict(_CONF)
+    if chosen.startswith("spark://"):
+        _require_listener(chosen)
+    if chosen.startswith("local"):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        conf = _LOCAL_CONF | conf
+    if not submitted.contains("spark.app.name"):
+        defaults["spark.app.name"] = "recsys"
+    conf = {name: each for name, each in defaults.items() if not submitted.contains(name)} | conf
+    builder = SparkSession.builder.master(chosen)
+    for name, value in conf.items():
+        builder = builder.config(name, value)
+    with quiet_pandas():
+        return builder.getOrCreate()
 
 
 def _require_listener(master: str) -> None:
@@ -182,53 +203,17 @@ def _require_listener(master: str) -> None:
     )
 
 
-def _is_of_spark(error: BaseException) -> bool:
-    package = type(error).__module__.partition(".")[0]
-    # A JVM that is gone shows itself as a refused connection to it.
-    return package in {"pyspark", "py4j"} or isinstance(error, ConnectionError)
-
-
-def _sentence(text: str, kind: str) -> str:
+def _sentence(text: str) -> str:
     """Return the reason for a failure of Spark in one sentence."""
-    lost = re.search(r"ExecutorLostFailure \((.*?)\) Reason: (.*)", text)
-    if lost:
-        return (
-            "An executor of Spark died, again after every retry, so the job failed and nothing "
-            f"was written ({_first_line(lost[2])}); more memory per executor "
-            "(spark.executor.memory, spark.executor.memoryOverhead) or smaller partitions may help."
-        )
-    if "OutOfMemoryError" in text:
-        return (
-            "Spark ran out of memory; give it more with --conf spark.driver.memory=4g or "
-            "--conf spark.executor.memory=8g."
-        )
-    if "No module named 'recsys'" in text or "No module named 'lowrank'" in text:
-        return (
-            "The executors have no package lowrank-recsys; install it there, or send an "
-            "environment along with spark.archives (docs/spark.md shows how)."
-        )
-    if "unresponsive" in text or "SparkContext was shut down" in text or "stopped" in text:
-        return f"The Spark cluster is gone or has stopped the application ({_first_line(text)})."
-    if "JAVA_GATEWAY_EXITED" in text:
-        return "Java could not start Spark; Spark needs Java 17 or newer (see java -version)."
-    if kind == "ConnectionRefusedError" or "Py4JNetworkError" in kind:
-        return "The Java process of Spark is gone; its log above may say why."
-    return f"Spark failed: {_root_cause(text)}"
-
-
-def _root_cause(text: str) -> str:
-    """Return the last line that names a cause, else the first line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    reason = (lines or ["no reason given"])[0]
+    for pattern, sentence in _FAILURES:
+        found = re.search(pattern, text)
+        if found:
+            reason = found[1] if found.groups() else reason
+            return sentence.format(shortened(reason.strip(), _LONGEST))
     causes = re.findall(r"(?:Caused by: |^:? ?)([\w.]+(?:Error|Exception): .+)", text, re.MULTILINE)
-    return _first_line(causes[-1] if causes else text)
-
-
-def _first_line(text: Any) -> str:
-    lines = [line.strip() for line in str(text).splitlines() if line.strip()]
-    line = lines[0] if lines else "no reason given"
-    return line if len(line) <= 300 else f"{line[:297]}..."
-
-
-_SECONDS = 1.0
+    return f"Spark failed: {shortened(causes[-1] if causes else reason, _LONGEST)}"
 
 
 @contextmanager
@@ -257,14 +242,9 @@ def watching(spark: SparkSession, what: str, say: Callable[[str], None] | None) 
 
 def _status(tracker: Any) -> str:
     """Return the number of finished stages and of running tasks."""
-    done = stages = tasks = 0
-    for job in tracker.getActiveJobsIds():
-        known = tracker.getJobInfo(job)
-        for stage in known.stageIds if known else ():
-            info = tracker.getStageInfo(stage)
-            stages += 1
-            if info is not None and info.numCompletedTasks >= info.numTasks:
-                done += 1
-            elif info is not None:
-                tasks += info.numActiveTasks
-    return f"{done} of {stages} stages done, {tasks} tasks running"
+    jobs = [tracker.getJobInfo(job) for job in tracker.getActiveJobsIds()]
+    stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
+    known = [stage for stage in stages if stage is not None]
+    done = sum(stage.numCompletedTasks >= stage.numTasks for stage in known)
+    tasks = sum(stage.numActiveTasks for stage in known)
+    return f"{done} of {len(stages)} stages done, {tasks} tasks running"

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowrank.kernels import at_most
-from lowrank.spark.rows import cogroup_in_arrow, column, lists, map_in_arrow, matrix, table_of
+from lowrank.spark.arrow import cogroup_in_arrow, column, lists, map_in_arrow, matrix, table_of
 from recsys.errors import DataError, UnknownIdError
 from recsys.models.base import FactorModel, Floats
 from recsys.spark.files import Place, staged

@@ -1,4 +1,4 @@
-"""Real ratings, the sample where there are none, in two parts, and a model fitted to the first."""
+"""Real ratings, the sample where there are none, split in two, and a model fitted to the first."""
 
 import os
 from dataclasses import dataclass
@@ -49,10 +49,10 @@ def case(spark, tmp_path_factory):
 
 @dataclass(frozen=True)
 class ToyFit:
-    """A fit of the toy ratings, with what was asked for and the steps that it told."""
+    """A fit of the toy ratings, its parameters and the steps that it reported."""
 
     path: Path
-    asked: dict[str, float]
+    parameters: dict[str, float]
     steps: list[Step]
 
 
@@ -63,9 +63,9 @@ def toy_fit(spark, toy, tmp_path_factory):
     path, steps = tmp_path_factory.mktemp("toy") / "model", []
     schema = "user string, item smallint, rating double"
     frame = spark.createDataFrame(toy.to_dicts(), schema)
-    asked = {"factors": 3, "iterations": 4, "test_fraction": 0.2, "random_state": 5}
-    fit(frame, str(path), **asked, broadcast_limit=0, on_step=steps.append)
-    return ToyFit(path, asked, steps)
+    parameters = {"factors": 3, "iterations": 4, "test_fraction": 0.2, "random_state": 5}
+    fit(frame, str(path), **parameters, broadcast_limit=0, on_step=steps.append)
+    return ToyFit(path, parameters, steps)
 
 
 @pytest.fixture(scope="session")

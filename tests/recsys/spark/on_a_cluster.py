@@ -39,7 +39,7 @@ def kill_executor(batches):
 
 
 def main(master: str, ratings: str, folder: str, victim: int, parameters: dict, java: str) -> None:
-    from lowrank.spark.rows import map_in_arrow
+    from lowrank.spark.arrow import map_in_arrow
     from recsys.spark.files import staged
 
     killed = []

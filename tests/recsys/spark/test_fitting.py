@@ -2,7 +2,6 @@
 
 import json
 from itertools import pairwise
-from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -45,7 +44,7 @@ def test_its_ids_and_ratings_are_those_that_were_read(case):
         np.testing.assert_array_equal(getattr(opened, name), getattr(case.train, name))
 
 
-def test_a_training_user_folded_in_gets_the_very_same_vector(case):
+def test_a_training_user_folded_in_gets_the_same_vector(case):
     opened = Recommender.load(case.path)
     folded = opened.model.with_users(Histories.of(opened.ratings))
     np.testing.assert_array_equal(folded.user_factors, opened.model.user_factors)
@@ -67,27 +66,29 @@ def test_it_is_an_ordinary_model(case, tmp_path):
 
 def test_blocks_give_what_whole_vectors_give_and_what_als_folds_in(spark, toy, tmp_path):
     from recsys.spark.files import Place
-    from recsys.spark.fitting import SOLVED, Solver, dense_vectors, half_sweep
+    from recsys.spark.fitting import SOLVED, dense_vectors, half_sweep, row_solver
 
     ratings = Ratings.from_frame(toy)
     model = make_model("als", factors=3).fit(ratings)
-    vectors = np.column_stack([model.item_factors, model.item_bias])
-    table = [(i, 1, float(row[-1]), row[:-1].tolist()) for i, row in enumerate(vectors)]
+    vectors = model.item_factors, model.item_bias
+    table = [
+        (i, 1, float(b), row.tolist()) for i, (row, b) in enumerate(zip(*vectors, strict=True))
+    ]
     parts = [slice(*pair) for pair in pairwise(ratings.indptr)]
     rows = [
         (u, ratings.indices[p].tolist(), ratings.values[p].tolist()) for u, p in enumerate(parts)
     ]
     frame = spark.createDataFrame(rows, "index int, others array<int>, values array<float>")
-    solver = Solver(model.get_params(), model.global_mean, model.rating_std)
+    solver = row_solver(model.get_params(), model.global_mean, model.rating_std)
     for name, others in (("whole", vectors), ("blocked", spark.createDataFrame(table, SOLVED))):
         place = Place(spark, str(tmp_path / name))
-        solved = half_sweep(spark, frame, others, solver, 3, place)
-        found = dense_vectors(solved, ratings.n_users, 3)
-        np.testing.assert_array_equal(found[:, :-1], model.user_factors)
-        np.testing.assert_array_equal(found[:, -1], model.user_bias)
+        solved = half_sweep(frame, others, solver, 3, place)
+        factors, bias = dense_vectors(solved, ratings.n_users, 3)
+        np.testing.assert_array_equal(factors, model.user_factors)
+        np.testing.assert_array_equal(bias, model.user_bias)
 
 
-def test_the_held_out_ratings_are_not_learnt_and_their_error_is_told(toy, toy_fit):
+def test_the_held_out_ratings_are_not_learnt_and_their_error_is_reported(toy, toy_fit):
     opened, steps = Recommender.load(toy_fit.path), toy_fit.steps
     whole = Ratings.from_frame(toy)
     assert opened.ratings.users == whole.users
@@ -147,9 +148,8 @@ def test_a_fit_that_breaks_down_is_rejected(spark):
 
     solved = spark.createDataFrame([(0, 3, float("nan"))], "index int, count int, bias float")
     parameters = make_model("als", regularization=1e-9).get_params()
-    job = SimpleNamespace(parameters=parameters, n_ratings=3)
     with pytest.raises(DataError, match="single precision with regularization 1e-09 and count_pow"):
-        _mean_residual(job, solved)
+        _mean_residual(parameters, solved, 3)
 
 
 def test_all_ratings_held_out(spark, tmp_path):
@@ -247,7 +247,7 @@ def test_a_part_of_another_size_is_noticed(copied):
         ({"training": {}}, "is damaged: "),
     ],
 )
-def test_a_manifest_that_is_wrong_is_said(copied, changes, message):
+def test_a_damaged_manifest_is_an_error(copied, changes, message):
     document = json.loads((copied / "model.json").read_text())
     (copied / "model.json").write_text(json.dumps(document | changes))
     with pytest.raises(ModelFileError, match=message):
@@ -274,7 +274,7 @@ def test_items_that_are_not_numbered_from_zero(copied):
         ("[]", "was not written by the Spark engine: its model.json does not have the format"),
     ],
 )
-def test_what_is_no_manifest(tmp_path, content, message):
+def test_a_file_that_is_not_a_manifest_is_an_error(tmp_path, content, message):
     from recsys.spark.results import read_result
 
     if content is not None:

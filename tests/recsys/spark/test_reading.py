@@ -69,13 +69,13 @@ def test_no_rows(spark, tmp_path):
 
 
 def test_more_ids_than_an_index_has_room_for(spark, tmp_path, monkeypatch):
-    from recsys.spark import reading as indexing
+    from recsys.spark import reading
     from recsys.spark.files import Place
 
-    monkeypatch.setattr(indexing, "MOST_IDS", 2)
+    monkeypatch.setattr(reading, "MOST_IDS", 2)
     ids = spark.createDataFrame([(1,), (2,), (3,)], "id bigint")
     with pytest.raises(DataError, match="at most 2 users and as many items; got 3"):
-        indexing.number(spark, ids, Place(spark, str(tmp_path / "ids")))
+        reading.number(ids, Place(spark, str(tmp_path / "ids")))
 
 
 def test_files_that_are_not_there(spark, tmp_path):
@@ -110,7 +110,7 @@ def test_ids_are_numbered_in_sorted_order(spark, tmp_path, values, schema):
     from recsys.spark.reading import number
 
     frame = spark.createDataFrame([(value,) for value in values], schema).repartition(3)
-    numbered, count = number(spark, frame, Place(spark, str(tmp_path / "ids")))
+    numbered, count = number(frame, Place(spark, str(tmp_path / "ids")))
     found = dict(numbered.select("id", "index").collect())
     assert count == len(found)
     assert found == {value: place for place, value in enumerate(sorted(set(values)))}
@@ -121,19 +121,14 @@ REPEATED = [(1, 1, 2.0, 10), (1, 1, 4.0, 30), (1, 1, 3.0, 20), (1, 2, 5.0, 5)]
 
 def test_repeated_pairs_are_merged(spark, tmp_path):
     from recsys.spark.files import Place
-    from recsys.spark.reading import _merging, encode
+    from recsys.spark.reading import encode
 
     found = table(spark, REPEATED, "user int, item int, rating double, time int")
-    scratch = Place(spark, str(tmp_path))
-    coded = encode(spark, found, scratch, duplicates="last", test_fraction=0, random_state=0)
-    rows = coded.pairs.orderBy("item").collect()
-    assert [tuple(row) for row in rows] == [(0, 0, 4.0, False), (0, 1, 5.0, False)]
-    grouped = found.frame.groupBy("user", "item")
-    for policy, value in (("first", 2.0), ("mean", 3.0), ("sum", 9.0)):
-        merged = {
-            row["item"]: row["value"] for row in grouped.agg(*_merging(found, policy)).collect()
-        }
-        assert merged == {1: value, 2: 5.0}, policy
+    for policy, value in (("last", 4.0), ("first", 2.0), ("mean", 3.0), ("sum", 9.0)):
+        scratch = Place(spark, str(tmp_path / policy))
+        coded = encode(found, scratch, duplicates=policy, test_fraction=0, random_state=0)
+        rows = coded.pairs.orderBy("item").collect()
+        assert rows == [(0, 0, value, False), (0, 1, 5.0, False)], policy
 
 
 @pytest.mark.parametrize(
@@ -151,16 +146,5 @@ def test_repeated_pairs_that_nothing_decides_are_rejected(spark, tmp_path, polic
     found = table(spark, [row[:3] for row in REPEATED], "user int, item int, rating double")
     with pytest.raises(DataError, match=message):
         encode(
-            spark,
-            found,
-            Place(spark, str(tmp_path)),
-            duplicates=policy,
-            test_fraction=0,
-            random_state=0,
+            found, Place(spark, str(tmp_path)), duplicates=policy, test_fraction=0, random_state=0
         )
-
-
-def test_the_blocks_of_mllib_depend_on_the_number_of_ratings_alone():
-    from recsys.spark.fitting import blocks_for
-
-    assert [blocks_for(n) for n in (1, 10**7, 10**12)] == [4, 5, 2000]

@@ -1,4 +1,4 @@
-"""What is said when Spark is missing, out of reach or fails."""
+"""Errors when Spark is missing, out of reach or fails."""
 
 import json
 import re
@@ -51,7 +51,7 @@ def test_the_master_is_out_of_reach(no_session):
             opened(master)
 
 
-def test_the_master_is_no_master(no_session):
+def test_the_master_is_not_one(no_session):
     with pytest.raises(EngineError, match=r"The master must be local, local\[N\].*; got 'moon'"):
         opened("moon")
 
@@ -64,7 +64,7 @@ def test_another_session_is_running(spark):
 
 
 def test_the_failure_of_a_job_is_one_sentence(spark):
-    from lowrank.spark.rows import map_in_arrow
+    from lowrank.spark.arrow import map_in_arrow
 
     def broken(batches):
         raise OverflowError("the well is dry")
@@ -91,7 +91,10 @@ def test_errors_of_others_pass_unchanged():
             r"An executor of Spark died, again after every retry.*\(Command exited with code 137\)",
         ),
         ("java.lang.OutOfMemoryError: Java heap space", "Spark ran out of memory; give it more"),
-        ("ModuleNotFoundError: No module named 'recsys'", "executors have no package lowrank"),
+        (
+            "ModuleNotFoundError: No module named 'recsys'",
+            "executors have no package lowrank-recsys .ModuleNotFound",
+        ),
         (
             "Job 3 cancelled because SparkContext was shut down",
             "cluster is gone or has stopped the appl",
@@ -104,7 +107,7 @@ def test_errors_of_others_pass_unchanged():
     ],
 )
 def test_sentences(text, sentence):
-    found = session._sentence(text, "Py4JJavaError")
+    found = session._sentence(f"Py4JJavaError: {text}")
     assert re.search(sentence, found)
     assert "\n" not in found
 
@@ -115,7 +118,7 @@ def test_java_is_gone():
         raise ConnectionRefusedError(111, "Connection refused")
 
 
-def test_object_stores_have_no_folder_to_ask_for(spark, tmp_path, monkeypatch):
+def test_object_stores_need_no_parent_folder(spark, tmp_path, monkeypatch):
     from recsys.spark import files
 
     place = files.Place(spark, str(tmp_path / "no" / "model"))
@@ -124,7 +127,7 @@ def test_object_stores_have_no_folder_to_ask_for(spark, tmp_path, monkeypatch):
     assert place.has_parent()
 
 
-def test_what_was_there_is_put_back_where_the_new_cannot_take_its_place(spark, tmp_path):
+def test_the_old_result_is_put_back_where_the_new_one_cannot_be_moved(spark, tmp_path):
     from recsys.spark.files import Place, put_in_place
 
     class Stuck(Place):

@@ -7,8 +7,8 @@ import pytest
 import scipy.sparse as sp
 
 import lowrank
+from lowrank.solvers.lanczos import leading_eigenvectors
 from lowrank.spark import PCA, truncated_svd
-from lowrank.spark.decomposition import leading_eigenpairs
 
 N, M = 120, 45
 
@@ -100,12 +100,12 @@ def test_large_sums_are_added_up_on_the_cluster(sparse, monkeypatch):
     )
 
 
-def test_a_tolerance_that_is_not_reached_is_said(sparse, monkeypatch):
-    from lowrank.spark import decomposition, krylov
+def test_a_tolerance_that_is_not_reached_is_a_warning(sparse, monkeypatch):
+    from lowrank.spark import decomposition
 
     monkeypatch.setattr(decomposition, "_GRAM_UP_TO", 0)
-    monkeypatch.setattr(krylov, "_MOST_PASSES", 1)
-    said = r"largest residual is .* above tol=1.0e-08, after 4 passes with method='lanczos'"
+    monkeypatch.setattr(decomposition, "_MOST_PASSES", 1)
+    said = r"largest residual is .* above tol=1.0e-08, after 3 passes with method='lanczos'"
     with pytest.warns(lowrank.ConvergenceWarning, match=said):
         truncated_svd(sparse[1], 3, values="x", indices="at", n_columns=M, random_state=0)
 
@@ -162,7 +162,7 @@ def test_pca_is_that_of_the_local_engine(dense, center):
     )
 
 
-def test_pca_of_another_centre_is_refused(dense):
+def test_pca_with_another_centre_is_an_error(dense):
     with pytest.raises(ValueError, match="center must be 'exact' or False; got 'auto'"):
         PCA(2, center="auto").fit(dense[1], values="x")
 
@@ -177,21 +177,21 @@ def test_pca_of_another_centre_is_refused(dense):
         ([(None,)], "values array<double>", {}, ValueError, "1 of 1 rows have no values"),
         ([([1.0],)], "values array<double>", {"k": 2}, ValueError, "between 0 and 1 .*; got 2"),
         ([([1.0],)], "values array<double>", {"values": "x"}, ValueError, "has no column 'x'"),
-        ([([1.0],)], "values array<double>", {"center": [1.0, 2.0]}, ValueError, "1 finite numbe"),
-        ([([1.0],)], "values array<double>", {"tol": 0.0}, ValueError, "tol must be positive"),
-        ([([1.0],)], "values array<double>", {"k": "1"}, TypeError, "an integer; got str"),
+        ([([1.0],)], "values array<double>", {"center": [1.0, 2.0]}, ValueError, "got .2,"),
+        ([([1.0],)], "values array<double>", {"tol": -1.0}, ValueError, "tol must be finite"),
+        ([([1.0],)], "values array<double>", {"k": "1"}, TypeError, "an integer; got '1'"),
         ([([1.0],)], "values array<double>", {"n_columns": 2}, ValueError, "must be 1, the length"),
         ([([0, 0], [1.0, 2.0])], "i array<int>, values array<double>", {"indices": "i"}, ValueError,
          "1 of 1 rows name a column twice"),
         ([([0], [1.0, 2.0])], "i array<int>, values array<double>", {"indices": "i"}, ValueError,
-         "1 of 1 rows have not as many indices as values"),
+         "1 of 1 rows have another number of indices than of values"),
         ([([-1], [1.0])], "i array<int>, values array<double>", {"indices": "i"}, ValueError,
          "Indices must be 0 or more; got -1"),
         ([([7], [1.0])], "i array<int>, values array<double>", {"indices": "i", "n_columns": 5},
          ValueError, "Indices must be below n_columns, 5; got 7"),
     ],
 )  # fmt: skip
-def test_what_is_no_matrix_is_refused(spark, rows, schema, options, error, message):
+def test_a_table_that_is_not_a_matrix_is_an_error(spark, rows, schema, options, error, message):
     with pytest.raises(error, match=message):
         truncated_svd(spark.createDataFrame(rows, schema), **({"k": 1} | options))
 
@@ -220,34 +220,25 @@ def test_left_vectors_too_large_for_the_driver(dense, monkeypatch):
         truncated_svd(dense[1], 2, values="x")
 
 
-def test_public_names():
-    assert {"PCA", "DistributedSVD", "truncated_svd"} <= set(dir(lowrank.spark))
-    with pytest.raises(AttributeError, match="has no attribute 'svd'"):
-        lowrank.spark.svd  # noqa: B018
-
-
 def test_pyspark_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyspark.sql", None)
     with pytest.raises(ImportError, match=r"pip install 'lowrank-recsys\[spark\]'"):
         truncated_svd("rows.parquet", 1)
 
 
-# The iteration on the driver
-
-
-@pytest.mark.parametrize("m", [30, 700])
-@pytest.mark.parametrize("k", [1, 10, 30])
-def test_leading_eigenpairs(m, k):
+@pytest.mark.parametrize(("m", "k"), [(30, 10), (30, 30), (700, 1), (700, 30)])
+def test_wide_blocks_on_the_driver(m, k):
     rng = np.random.default_rng(3)
     values = np.concatenate([[5.0, 5.0, 5.0], np.geomspace(1, 1e-6, m - 3)])
     basis = np.linalg.qr(rng.standard_normal((m, m)))[0]
-    found = leading_eigenpairs(
-        lambda X: basis @ (values[:, None] * (basis.T @ X)), m, k, 1e-10, rng
+
+    def product(X):
+        return basis @ (values[:, None] * (basis.T @ X))
+
+    options = {"block": k + 8, "check_every": 1}
+    V, converged = leading_eigenvectors(
+        product, m, np.dtype(np.float64), k, 1e-8, rng, 60, **options
     )
-    np.testing.assert_allclose(found.values, values[:k], rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(found.vectors.T @ found.vectors, np.eye(k), atol=1e-12)
-
-
-def test_eigenpairs_of_a_zero_matrix():
-    found = leading_eigenpairs(lambda X: np.zeros_like(X), 50, 3, 1e-8, np.random.default_rng(0))
-    np.testing.assert_array_equal(found.values, 0)
+    assert converged
+    np.testing.assert_allclose(np.sum(V * product(V), axis=0), values[:k], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(V.T @ V, np.eye(k), atol=1e-12)

@@ -1,0 +1,112 @@
+"""Arrow tables between Spark and NumPy."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    Batches = Iterator[pa.RecordBatch]
+
+__all__ = [
+    "cogroup_in_arrow",
+    "column",
+    "group_in_arrow",
+    "list_array",
+    "lists",
+    "map_in_arrow",
+    "matrix",
+    "quiet_pandas",
+    "table_of",
+]
+
+
+@contextmanager
+def quiet_pandas() -> Iterator[None]:
+    """Silence PySpark's warnings of new versions of pandas, which it gives without using it."""
+    with warnings.catch_warnings():
+        for category in (FutureWarning, UserWarning):
+            warnings.filterwarnings("ignore", message=".*pandas", category=category)
+        yield
+
+
+def map_in_arrow(
+    frame: DataFrame, function: Callable[[Batches], Batches], schema: str
+) -> DataFrame:
+    """Send each partition of `frame` through `function` as Arrow record batches."""
+    with quiet_pandas():
+        return frame.mapInArrow(function, schema)
+
+
+def group_in_arrow(
+    frame: DataFrame, by: str, function: Callable[[pa.Table], pa.Table], schema: str
+) -> DataFrame:
+    """Send the rows of each key through `function` as one table."""
+    with quiet_pandas():
+        return frame.groupBy(by).applyInArrow(function, schema)
+
+
+def cogroup_in_arrow(
+    left: DataFrame,
+    right: DataFrame,
+    left_by: list[str],
+    right_by: list[str],
+    function: Callable[[pa.Table, pa.Table], pa.Table],
+    schema: str,
+) -> DataFrame:
+    """Send the rows of both frames with the same key through `function` as a pair of tables.
+
+    The columns of the two keys have different names, so that Spark can distinguish them.
+    """
+    with quiet_pandas():
+        pairs = left.groupBy(*left_by).cogroup(right.groupBy(*right_by))
+        return pairs.applyInArrow(function, schema)
+
+
+def table_of(frame: DataFrame) -> pa.Table:
+    """Collect a small frame as an Arrow table."""
+    with quiet_pandas():
+        return frame.toArrow()
+
+
+def column(batch: Any, name: str) -> NDArray[Any]:
+    """Return a column of numbers of a record batch or table."""
+    array: NDArray[Any] = _whole(batch, name).to_numpy(zero_copy_only=False)
+    return array
+
+
+def lists(batch: Any, name: str) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Return a column of lists as row pointers, shape (n + 1,), and the values of all lists."""
+    array = _whole(batch, name)
+    indptr = np.zeros(len(array) + 1, np.int64)
+    np.cumsum(array.value_lengths().to_numpy(zero_copy_only=False), out=indptr[1:])
+    return indptr, array.flatten().to_numpy(zero_copy_only=False)
+
+
+def matrix(batch: Any, name: str) -> NDArray[np.float32]:
+    """Return a column of lists of one length as the rows of a float32 matrix."""
+    indptr, values = lists(batch, name)
+    width = int(indptr[1]) if len(indptr) > 1 else 0
+    return values.reshape(len(indptr) - 1, width).astype(np.float32, copy=False)
+
+
+def list_array(rows: NDArray[Any]) -> pa.ListArray:
+    """Return the rows of a matrix as a column of lists."""
+    import pyarrow as pa
+
+    offsets = np.arange(len(rows) + 1, dtype=np.int32) * np.int32(rows.shape[1])
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(rows.ravel()))
+
+
+def _whole(batch: Any, name: str) -> Any:
+    """Return a column in one piece; those of tables are chunked."""
+    array = batch.column(name)
+    return array.combine_chunks() if hasattr(array, "combine_chunks") else array
