@@ -55,7 +55,9 @@ class Rows:
 
     def column_means(self) -> Doubles:
         """Return the means of the columns of the table, in one pass."""
-        sums = self.summed(lambda A: np.asarray(A.sum(axis=0), np.float64)[:, None], (self.shape[1], 1))
+        sums = self.summed(
+            lambda A: np.asarray(A.sum(axis=0), np.float64)[:, None], (self.shape[1], 1)
+        )
         means: Doubles = sums[:, 0] / self.shape[0]
         return means
 
