@@ -191,7 +191,7 @@ def merged(old: Ratings, new: Ratings) -> Ratings:
 
 def takes_start(model: Model) -> bool:
     """Return whether `model.fit` can begin where another fit ended."""
-    return "start" in inspect.signature(model.fit).parameters
+    return "start" in inspect.signature(model._fit).parameters
 
 
 def spread(model: Any, users: Indices, items: Indices, shape: tuple[int, int]) -> Any:

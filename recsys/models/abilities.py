@@ -1,20 +1,6 @@
 """Abilities that only some models have, beyond fitting and scoring.
 
 A model has an ability by having its method: ``isinstance(model, FoldsInUsers)``.
-
-====================  ====================  ======================================================
-ability               method                used for
-====================  ====================  ======================================================
-`FoldsInUsers`        ``with_users``        recommending to users that were not in the fit
-`FoldsInItems`        ``with_items``        recommending items that were not in the fit
-`Explains`            ``contributions``     explaining a score, with one term per rated item
-`HasItemVectors`      ``item_vectors``      similar items
-`HasItemSimilarity`   ``item_similarity``   similar items, of a model without vectors
-`HasUserVectors`      ``user_vectors``      similar users
-`HasUncertainty`      ``predict_std``       standard deviations of predictions
-====================  ====================  ======================================================
-
-A model of which ``fit`` takes ``start=`` can moreover be refitted from an earlier fit.
 """
 
 from __future__ import annotations

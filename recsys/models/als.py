@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
@@ -33,15 +33,18 @@ from recsys.models.base import (
     FactorModel,
     Floats,
     Histories,
+    OnStep,
     Step,
+    ValidationWatch,
+    breakdown,
     check_indices,
     fitted,
     model,
     parameter,
     random_state_parameter,
     threads_parameter,
+    validation_rmse,
 )
-from recsys.models.early_stopping import ValidationWatch, breakdown, validation_rmse
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
@@ -71,22 +74,13 @@ class ALS(FactorModel):
 
     factors: int = parameter(32, "Number of latent factors.", low=4, high=128, log=True)
     regularization: float = parameter(
-        1.3,
-        "Ridge penalty of the factors, for ratings of standard deviation 1.",
-        low=0.1,
-        high=10.0,
-        log=True,
+        1.3, "Ridge penalty, for ratings of standard deviation 1.", low=0.1, high=10.0, log=True
     )
     count_power: float = parameter(
-        0.5,
-        "Exponent of the number of ratings that the penalty grows with: 0 is plain ridge.",
-        low=0.0,
-        high=1.0,
-        minimum=0,
+        0.5, "Power of the number of ratings in the penalty: 0 is plain ridge.", low=0.0, high=1.0
     )
     linked: bool = parameter(
-        False,
-        "Learn also from which items a user rated, whatever the ratings: slower, more accurate.",
+        False, "Learn also from which items a user rated: slower, more accurate."
     )
     link_penalty: float = parameter(
         10.0, "Ridge penalty on the implicit-feedback (who rated what) term."
@@ -104,40 +98,15 @@ class ALS(FactorModel):
     user_link: Floats = fitted("linked_items", "d", when="linked")
     item_link: Floats = fitted("linked_users", "d", when="linked")
 
-    @property
-    def _keeps_best_sweep(self) -> bool:
-        """True: validation ratings choose the number of sweeps."""
-        return True
+    _keeps_best_sweep = True
 
-    def fit(
+    def _fit(
         self,
         ratings: Ratings,
-        *,
-        on_step: Callable[[Step], None] | None = None,
-        validation: Ratings | None = None,
+        on_step: OnStep,
+        validation: Ratings | None,
         start: FactorModel | None = None,
-    ) -> Self:
-        """Fit to `ratings`.
-
-        Parameters
-        ----------
-        ratings : Ratings
-            With values; not implicit feedback.
-        on_step : callable, optional
-            Called with a `Step` after each sweep.
-        validation : Ratings, optional
-            Held-out ratings of the same users and items, for the RMSE in each `Step`: the fit
-            stops when it no longer falls, and keeps its best sweep.
-        start : FactorModel, optional
-            A fitted model of the same items and number of factors to begin from.
-
-        Raises
-        ------
-        DataError
-            If `ratings` are implicit, or the fit breaks down in single precision with these
-            parameters.
-        """
-        self._require_values(ratings)
+    ) -> None:
         self.rating_std = float(ratings.values.std(dtype=np.float64)) or 1.0
         # Only the items and the mean are kept of the best sweep: the users follow from them.
         kept = ["global_mean", "item_bias", "item_factors"]
@@ -162,7 +131,6 @@ class ALS(FactorModel):
             setattr(self, name, value)
         # The users once more, so that a user folded in later gets the very same vector.
         self.user_factors, self.user_bias = self._solve(Histories.of(ratings), of_users=True)
-        return self
 
     def with_users(self, histories: Histories) -> Self:
         """Return the model with other users, folded in from their ratings; the items stay.
@@ -211,12 +179,9 @@ class ALS(FactorModel):
             "threads": self.threads,
         }
         if start is not None:
+            of_users, of_items = start.user_factors, start.item_factors
             options["start"] = BiasedFactors(
-                start.global_mean,
-                start.user_bias,
-                start.item_bias,
-                start.user_factors,
-                start.item_factors,
+                start.global_mean, start.user_bias, start.item_bias, of_users, of_items
             )
         if not self.linked:
             return als_sweeps(ratings.matrix, self.factors, **options)

@@ -19,6 +19,7 @@ in new users, is in `recsys.models.abilities`.
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -62,12 +63,15 @@ __all__ = [
     "Parameter",
     "Range",
     "Step",
+    "ValidationWatch",
+    "breakdown",
     "check_indices",
     "fitted",
     "model",
     "parameter",
     "random_state_parameter",
     "threads_parameter",
+    "validation_rmse",
 ]
 
 Floats = NDArray[np.float32]
@@ -179,6 +183,56 @@ class Step:
 
 
 OnStep = Callable[[Step], None] | None
+
+_PATIENCE = 3  # sweeps without a better validation RMSE before the fit stops
+
+
+class ValidationWatch:
+    """Early stopping by the validation RMSE of a fit; without one every sweep is the best.
+
+    Examples
+    --------
+    >>> watch = ValidationWatch()
+    >>> [watch.is_best(rmse) for rmse in (0.9, 0.8, 0.85, 0.81)], watch.over
+    ([True, True, False, False], False)
+    >>> watch.is_best(0.9), watch.over
+    (False, True)
+    """
+
+    def __init__(self) -> None:
+        self._best, self._since = math.inf, 0
+
+    def is_best(self, rmse: float | None) -> bool:
+        """Record a sweep's RMSE; return whether it is the best so far."""
+        if rmse is None:
+            return True
+        better = rmse < self._best
+        self._best = min(rmse, self._best)
+        self._since = 0 if better else self._since + 1
+        return better
+
+    @property
+    def over(self) -> bool:
+        """Return whether the last sweeps have all been worse than the best."""
+        return self._since >= _PATIENCE
+
+
+def validation_rmse(model: Model, held_out: Ratings | None) -> float | None:
+    """Return the RMSE of a model on held-out ratings, None if there are none."""
+    if held_out is None:
+        return None
+    predicted = model.predict(held_out.user_index_of_nonzeros(), held_out.indices)
+    return float(np.sqrt(np.mean((predicted - held_out.values) ** 2, dtype=np.float64)))
+
+
+def breakdown(model: Model, *names: str) -> DataError:
+    """Return the error of a fit that diverged, with the parameters that may be the cause."""
+    own = " and ".join(f"{name} {getattr(model, name):g}" for name in names)
+    usual = " and ".join(f"{getattr(type(model), name):g}" for name in names)
+    return DataError(
+        f"The fit of {model.name} leaves the range of single precision with {own}; "
+        f"choose values nearer to {usual}."
+    )
 
 
 def fitted(*axes: str, when: str | None = None) -> Any:
@@ -326,8 +380,9 @@ class Model:
         self,
         ratings: Ratings,
         *,
-        on_step: Callable[[Step], None] | None = None,
+        on_step: OnStep = None,
         validation: Ratings | None = None,
+        **options: Any,
     ) -> Self:
         """Fit to `ratings`.
 
@@ -338,16 +393,23 @@ class Model:
         on_step : callable, optional
             Called with a `Step` after each iteration.
         validation : Ratings, optional
-            Held-out ratings of the same users and items, for the RMSE in each `Step`.
+            Held-out ratings of the same users and items, for the RMSE in each `Step`. Fits of
+            als and variational bayes stop when it no longer falls, and keep their best sweep.
+        **options
+            Of als: ``start``, a fitted model of the same items and factors to begin from.
 
         Raises
         ------
         DataError
             If the model needs ratings with values, and `ratings` are implicit, or the fit fails.
         """
-        if self._needs_values:
-            self._require_values(ratings)
-        self._fit(ratings, on_step, validation)
+        if self._needs_values and ratings.implicit:
+            raise DataError(
+                f"The {self.name} model needs ratings with values, but these have no rating column "
+                "(implicit feedback); use a model of implicit feedback such as spectral, ease or "
+                "popular."
+            )
+        self._fit(ratings, on_step, validation, **options)
         return self
 
     def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
@@ -363,7 +425,7 @@ class Model:
 
     @property
     def _keeps_best_sweep(self) -> bool:
-        """Whether `fit` with validation ratings ends with the iteration that predicts them best."""
+        """Return whether `fit` keeps the iteration that predicts validation ratings best."""
         return False
 
     def _score_error(self, users: ArrayLike) -> Floats | None:
@@ -377,15 +439,6 @@ class Model:
     def _factor_form(self, users: ArrayLike) -> FactorForm | None:
         """Return the factors whose products are the scores; None if they are not products."""
         return None
-
-    def _require_values(self, ratings: Ratings) -> None:
-        """Raise an error for implicit feedback."""
-        if ratings.implicit:
-            raise DataError(
-                f"The {self.name} model needs ratings with values, but these have no rating column "
-                "(implicit feedback); use a model of implicit feedback such as spectral, ease or "
-                "popular."
-            )
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         """Return the fitted arrays by name, without a copy; scalars have shape ()."""

@@ -22,8 +22,8 @@ from recsys.models.base import (
     model,
     parameter,
     random_state_parameter,
+    validation_rmse,
 )
-from recsys.models.early_stopping import validation_rmse
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
@@ -105,16 +105,14 @@ class Bias(BiasedModel):
     def with_users(self, histories: Histories) -> Self:
         """Return the model whose users are these; their biases, with those of the items fixed."""
         check_indices(histories.indices, self.n_items, "item")
-        return self._with_arrays(
-            user_bias=self._solve(histories, self.item_bias, self.user_damping)
-        )
+        bias = self._solve(histories, self.item_bias, self.user_damping)
+        return self._with_arrays(user_bias=bias)
 
     def with_items(self, histories: Histories) -> Self:
         """Return the model whose items are these; their biases, with those of the users fixed."""
         check_indices(histories.indices, self.n_users, "user")
-        return self._with_arrays(
-            item_bias=self._solve(histories, self.user_bias, self.item_damping)
-        )
+        bias = self._solve(histories, self.user_bias, self.item_damping)
+        return self._with_arrays(item_bias=bias)
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
         """Return the scores of `items`: a rating adds the same to all, by the user's bias.
@@ -151,7 +149,7 @@ class Popular(Model):
 
     damping: float = parameter(
         10.0,
-        "Number of ratings at the global mean that are added to each item.",
+        "Ratings at the global mean added to each item.",
         low=0.1,
         high=1000.0,
         log=True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -20,15 +20,18 @@ from recsys.models.base import (
     FactorModel,
     Floats,
     Histories,
+    OnStep,
     Step,
+    ValidationWatch,
+    breakdown,
     check_indices,
     fitted,
     model,
     parameter,
     random_state_parameter,
     threads_parameter,
+    validation_rmse,
 )
-from recsys.models.early_stopping import ValidationWatch, breakdown, validation_rmse
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
@@ -82,25 +85,13 @@ class Bayes(FactorModel):
         True, "Learn also from which items a user rated, whatever the ratings."
     )
     link_penalty: float = parameter(
-        2.0,
-        "Ridge penalty on the implicit-feedback (who rated what) term.",
-        low=0.2,
-        high=20.0,
-        log=True,
+        2.0, "Ridge penalty on the who-rated-what term.", low=0.2, high=20.0, log=True
     )
     temperature: float = parameter(
-        1.3,
-        "Likelihood temperature; values above 1 widen the posterior.",
-        low=1.0,
-        high=3.0,
-        minimum=1,
+        1.3, "Temperature; values above 1 widen the posterior.", low=1.0, high=3.0, minimum=1
     )
     count_power: float = parameter(
-        0.3,
-        "Exponent of the number of ratings that the prior precision grows with.",
-        low=0.0,
-        high=1.0,
-        minimum=0,
+        0.3, "Power of the number of ratings in the prior precision.", low=0.0, high=1.0
     )
     iterations: int = parameter(
         30, "Maximum number of sweeps of variational inference, from which Gibbs sampling starts."
@@ -129,40 +120,16 @@ class Bayes(FactorModel):
 
     @property
     def _sampled(self) -> bool:
-        """Whether the vectors are samples, without covariances."""
+        """Return whether the vectors are samples, without covariances."""
         return self.inference == "gibbs"
 
     @property
     def _keeps_best_sweep(self) -> bool:
-        """Whether validation ratings choose the number of sweeps: not those of Gibbs sampling."""
+        """Return whether validation ratings choose the number of sweeps."""
         return not self._sampled
 
-    def fit(
-        self,
-        ratings: Ratings,
-        *,
-        on_step: Callable[[Step], None] | None = None,
-        validation: Ratings | None = None,
-    ) -> Self:
-        """Fit to `ratings`.
-
-        Parameters
-        ----------
-        ratings : Ratings
-            With values; not implicit feedback.
-        on_step : callable, optional
-            Called with a `Step` after each sweep; its objective is minus the free energy.
-        validation : Ratings, optional
-            Held-out ratings of the same users and items: variational inference stops when their
-            RMSE no longer falls, and keeps its best sweep.
-
-        Raises
-        ------
-        DataError
-            If `ratings` are implicit, or the fit breaks down in single precision with these
-            parameters.
-        """
-        self._require_values(ratings)
+    def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
+        """Minimise minus the free energy, which is the objective in each `Step`."""
         n_samplings = self.burn_in + self.samples * self.thinning
         total = self.iterations + (n_samplings if self._sampled else 0)
         options: dict[str, Any] = {
@@ -204,7 +171,6 @@ class Bayes(FactorModel):
                 report(number + drawn, sampling)
         # The users once more, so that a user folded in later gets the very same vector.
         self._set_users(Histories.of(ratings))
-        return self
 
     def with_users(self, histories: Histories) -> Self:
         """Return the model with other users, folded in from their ratings; the items stay.
@@ -215,9 +181,8 @@ class Bayes(FactorModel):
         model = copy.copy(self)
         model._set_users(histories)
         if self.linked:  # nothing is learned from the new users about items
-            model.item_link = np.zeros(
-                (self._n_samples, model.n_users, self.factors + 1), np.float32
-            )
+            shape = (self._n_samples, model.n_users, self.factors + 1)
+            model.item_link = np.zeros(shape, np.float32)
         return model
 
     def with_items(self, histories: Histories) -> Self:
@@ -226,9 +191,8 @@ class Bayes(FactorModel):
         model = copy.copy(self)
         model._set_vectors(self._solve(histories, of_users=False, draw=self._sampled), False)
         if self.linked:
-            model.user_link = np.zeros(
-                (self._n_samples, model.n_items, self.factors + 1), np.float32
-            )
+            shape = (self._n_samples, model.n_items, self.factors + 1)
+            model.user_link = np.zeros(shape, np.float32)
         return model
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:

@@ -22,9 +22,9 @@ from recsys.models.base import (
     model,
     parameter,
     random_state_parameter,
+    validation_rmse,
 )
 from recsys.models.baselines import Bias
-from recsys.models.early_stopping import validation_rmse
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings

@@ -294,11 +294,7 @@ class ImplicitLMF(_LibraryFactors):
 
     factors: int = parameter(16, "Number of latent factors.", low=4, high=64, log=True)
     learning_rate: float = parameter(
-        1.0,
-        "Step size of the first gradient step; later ones shrink (AdaGrad).",
-        low=0.1,
-        high=3.0,
-        log=True,
+        1.0, "Size of the first gradient step; later ones shrink.", low=0.1, high=3.0, log=True
     )
     regularization: float = parameter(
         6.0, "Ridge penalty of the factors.", low=0.1, high=20.0, log=True

@@ -49,7 +49,7 @@ class Range:
 
     @property
     def integer(self) -> bool:
-        """Whether the values are integers."""
+        """Return whether the values are integers."""
         return isinstance(self.low, int) and isinstance(self.high, int)
 
     def __contains__(self, value: float | None) -> bool:
@@ -152,8 +152,9 @@ def parameter(
     choices: tuple[str, ...] = (),
     minimum: float | None = None,
 ) -> Any:
-    """Declare a parameter of a model; for the arguments see `Parameter`."""
+    """Declare a parameter of a model (see `Parameter`); 0 is valid if a range starts there."""
     metadata = {"description": description, "low": low, "high": high, "log": log}
+    minimum = 0 if low == 0 else minimum
     return field(default=default, metadata=metadata | {"choices": choices, "minimum": minimum})
 
 

@@ -66,7 +66,7 @@ def parameters(name: str) -> tuple[Parameter, ...]:
     Examples
     --------
     >>> [(p.name, p.default, p.description) for p in parameters("popular")]
-    [('damping', 10.0, 'Number of ratings at the global mean that are added to each item.')]
+    [('damping', 10.0, 'Ratings at the global mean added to each item.')]
     """
     return model_class(name).parameters()
 

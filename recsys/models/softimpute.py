@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -16,6 +15,7 @@ from recsys.models.base import (
     FactorModel,
     Floats,
     Histories,
+    OnStep,
     Step,
     check_indices,
     fitted,
@@ -23,9 +23,9 @@ from recsys.models.base import (
     parameter,
     random_state_parameter,
     threads_parameter,
+    validation_rmse,
 )
 from recsys.models.baselines import Bias
-from recsys.models.early_stopping import validation_rmse
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -70,20 +70,10 @@ class SoftImpute(FactorModel):
     )
     factors: int = parameter(100, "Maximum number of latent factors.")
     user_damping: float = parameter(
-        5.0,
-        "Ridge penalty of the user biases, in ratings.",
-        low=0.1,
-        high=100.0,
-        log=True,
-        minimum=0,
+        5.0, "Ridge penalty of user biases, in ratings.", low=0.1, high=100.0, log=True, minimum=0
     )
     item_damping: float = parameter(
-        5.0,
-        "Ridge penalty of the item biases, in ratings.",
-        low=0.1,
-        high=100.0,
-        log=True,
-        minimum=0,
+        5.0, "Ridge penalty of item biases, in ratings.", low=0.1, high=100.0, log=True, minimum=0
     )
     tol: float = parameter(0.01, "Relative duality gap at which to stop.")
     random_state: int = random_state_parameter()
@@ -91,29 +81,8 @@ class SoftImpute(FactorModel):
 
     penalty: float = fitted()
 
-    def fit(
-        self,
-        ratings: Ratings,
-        *,
-        on_step: Callable[[Step], None] | None = None,
-        validation: Ratings | None = None,
-    ) -> Self:
-        """Fit to `ratings`, by way of a few larger penalties.
-
-        Parameters
-        ----------
-        ratings : Ratings
-            With values; not implicit feedback.
-        on_step : callable, optional
-            Called with a `Step` after each penalty.
-        validation : Ratings, optional
-            Held-out ratings of the same users and items, for the RMSE in each `Step`.
-
-        Raises
-        ------
-        DataError
-            If `ratings` are implicit.
-        """
+    def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
+        """Fit by way of a few larger penalties, each a `Step`."""
         # Only a fit needs the solvers, which take longer to import than a saved model to open.
         from lowrank.completion.nuclear_norm import (
             held_out_path,
@@ -123,7 +92,6 @@ class SoftImpute(FactorModel):
         )
         from lowrank.completion.observed import hold_out
 
-        self._require_values(ratings)
         rank = min(self.factors, ratings.n_users, ratings.n_items)
         options: dict[str, int] = {"max_rank": rank, "random_state": self.random_state}
         with kernels.at_most(self.threads):
@@ -156,7 +124,6 @@ class SoftImpute(FactorModel):
                     objective, reached = solution.objectives[-1], validation_rmse(self, validation)
                     on_step(Step(number, len(grid), float(objective), solution.rmse, reached))
             self.user_bias, self.user_factors = self._users(Histories.of(ratings))
-        return self
 
     def with_users(self, histories: Histories) -> Self:
         """Return the model whose users are these: a bias and a ridge solve, the items fixed.
@@ -171,9 +138,8 @@ class SoftImpute(FactorModel):
     def with_items(self, histories: Histories) -> Self:
         """Return the model whose items are these: a bias and a ridge solve, the users fixed."""
         check_indices(histories.indices, self.n_users, "user")
-        bias, factors = self._solved(
-            histories, self.user_bias, self.user_factors, self.item_damping
-        )
+        users = self.user_bias, self.user_factors
+        bias, factors = self._solved(histories, *users, self.item_damping)
         return self._with_arrays(item_bias=bias, item_factors=factors)
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
@@ -210,8 +176,7 @@ class SoftImpute(FactorModel):
         self, rows: Histories, other_bias: Floats, other_factors: Floats, damping: float
     ) -> tuple[Floats, Floats]:
         """Return bias and factors of some rows, with the other side fixed."""
-        counts = np.diff(rows.indptr)
-        row_of_each = np.repeat(np.arange(len(counts)), counts)
+        counts, row_of_each = rows.counts, rows.rows
         deviations = rows.values - np.float64(self.global_mean) - other_bias[rows.indices]
         sums = np.bincount(row_of_each, deviations, minlength=len(counts))
         divisors = counts + damping

@@ -85,28 +85,16 @@ class Spectral(HistoryModel):
         "Number of singular vectors; by default a sixteenth of the users or items, at most 1,024.",
     )
     user_power: float = parameter(
-        0.3,
-        "Exponent by which users with many items are weighted down.",
-        low=0.0,
-        high=1.0,
-        minimum=0,
+        0.3, "Exponent by which users with many items are weighted down.", low=0.0, high=1.0
     )
     item_power: float = parameter(
-        0.35,
-        "Exponent by which items with many users are weighted down.",
-        low=0.0,
-        high=1.0,
-        minimum=0,
+        0.35, "Exponent by which items with many users are weighted down.", low=0.0, high=1.0
     )
     popularity: float = parameter(
-        0.25,
-        "Exponent by which items with many users are recommended more.",
-        low=0.0,
-        high=1.0,
-        minimum=0,
+        0.25, "Exponent by which items with many users are recommended more.", low=0.0, high=1.0
     )
     sharpening: float = parameter(
-        0.8, "Strength of the correction for popular items.", low=0.0, high=2.0, minimum=0
+        0.8, "Strength of the correction for popular items.", low=0.0, high=2.0
     )
     linear: bool = parameter(
         True, "Add the exact linear filter; without it ranking is faster and less accurate."

@@ -32,8 +32,7 @@ from lowrank.spark.arrow import (
 from recsys import __version__
 from recsys.errors import DataError
 from recsys.models.als import ALS
-from recsys.models.base import Floats, Step
-from recsys.models.early_stopping import breakdown
+from recsys.models.base import Floats, Step, breakdown
 from recsys.readers.layout import Request
 from recsys.schema import MANIFEST
 from recsys.spark.evaluation import rating_errors

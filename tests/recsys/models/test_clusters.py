@@ -4,10 +4,9 @@ from threadpoolctl import threadpool_limits
 
 from recsys.data.ratings import Ratings
 from recsys.evaluation.splits import random_split
-from recsys.models.base import Histories
+from recsys.models.base import Histories, validation_rmse
 from recsys.models.baselines import Bias
 from recsys.models.clusters import Clusters
-from recsys.models.early_stopping import validation_rmse
 
 
 def tastes(n_users=80, n_items=45, seed=0):
