@@ -114,7 +114,7 @@ def test_similar_words_and_documents(run, index):
     found = rows(run("lsi", "similar", index, "4", "-n", 1, "--json"))
     assert found[0]["similar"] == 5
     said = run("lsi", "terms", index, "nurze", code=1).stderr
-    assert said == "Error: Unknown term 'nurze'; the nearest is nurse.\n"
+    assert said == "Error: Unknown term 'nurze'; the nearest id is 'nurse'.\n"
     assert run("lsi", "similar", index, "44", code=1).stderr.startswith("Error: Unknown document")
 
 
