@@ -261,7 +261,7 @@ def test_split_replaces_only_when_told(run, ratings):
     run("split", ratings, "--out", "p", "--method", "random")
     before = Path("p/test.csv").read_bytes()
     said = run("split", ratings, "--out", "p", "--seed", 1, code=1).stderr
-    assert "There is a saved split in" in said
+    assert "there is a saved split already" in said
     assert Path("p/test.csv").read_bytes() == before
     run("split", ratings, "--out", "p", "--method", "random", "--seed", 1, "--force")
     assert Path("p/test.csv").read_bytes() != before
