@@ -23,9 +23,7 @@ from lowrank.kernels import reference
 def half_sweep(A: sp.csr_array, other: np.ndarray, out: np.ndarray) -> None:
     counts = np.diff(A.indptr).astype(np.float32)
     kernels.als_half_sweep(
-        A.indptr.astype(np.int64),
-        A.indices,
-        A.data,
+        kernels.csr_arrays(A),
         other,
         penalty=np.sqrt(counts),
         bias_penalty=np.sqrt(counts),

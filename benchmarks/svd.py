@@ -171,7 +171,7 @@ def _limits(A: Any, k: int, bandwidth: float) -> list[Any]:
     else:
         arrays = kernels.csr_arrays(A)
         block = np.ones((A.shape[1], 16), A.dtype)
-        one = interleaved({"": lambda: kernels.csr_matmat(*arrays, block)}, 5)[""]
+        one = interleaved({"": lambda: kernels.csr_matmat(arrays, block)}, 5)[""]
         size = arrays.data.nbytes + arrays.indices.nbytes
     return [str(passes), passes * median(one), size / bandwidth]
 

@@ -245,10 +245,10 @@ class SparseOperator(MatrixOperator):
         return SparseOperator(self.csr * self.dtype.type(factor))
 
     def _matmat(self, X: FloatArray) -> FloatArray:
-        return kernels.csr_matmat(*self._rows, X)
+        return kernels.csr_matmat(self._rows, X)
 
     def _rmatmat(self, Y: FloatArray) -> FloatArray:
-        return kernels.csr_matmat(*self._columns, Y)
+        return kernels.csr_matmat(self._columns, Y)
 
     @cached_property
     def _rows(self) -> kernels.CsrArrays:

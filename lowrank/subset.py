@@ -385,13 +385,13 @@ class _Columns:
     def product(self, X: Float64Array) -> Float64Array:
         """Return A X."""
         if self.is_sparse:
-            return np.asarray(kernels.csr_matmat(*self._rows, np.ascontiguousarray(X)))
+            return np.asarray(kernels.csr_matmat(self._rows, np.ascontiguousarray(X)))
         return np.asarray(self._matrix @ X)
 
     def transposed_product(self, Y: Float64Array) -> Float64Array:
         """Return A' Y."""
         if self.is_sparse:
-            return np.asarray(kernels.csr_matmat(*self._transposed, np.ascontiguousarray(Y)))
+            return np.asarray(kernels.csr_matmat(self._transposed, np.ascontiguousarray(Y)))
         return np.asarray(self._matrix.T @ Y)
 
     def squares(self) -> Float64Array:

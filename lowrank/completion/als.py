@@ -92,15 +92,15 @@ class Biases(NamedTuple):
         known = kernels.csr_arrays(X)._replace(data=np.ones_like(X.data))
         deviations = known._replace(data=X.data - X.dtype.type(mean))
         one_per_row, one_per_column = np.ones((n, 1), X.dtype), np.ones((m, 1), X.dtype)
-        row_sums = kernels.csr_matmat(*deviations, one_per_column)
-        column_sums = kernels.csr_rmatmat(*deviations, one_per_row, m)
-        row_weight = kernels.csr_matmat(*known, one_per_column) + _BIAS_DAMPING
-        column_weight = kernels.csr_rmatmat(*known, one_per_row, m) + _BIAS_DAMPING
+        row_sums = kernels.csr_matmat(deviations, one_per_column)
+        column_sums = kernels.csr_rmatmat(deviations, one_per_row, m)
+        row_weight = kernels.csr_matmat(known, one_per_column) + _BIAS_DAMPING
+        column_weight = kernels.csr_rmatmat(known, one_per_row, m) + _BIAS_DAMPING
         row_bias = np.zeros_like(row_sums)
         for _ in range(rounds):
-            column_bias = column_sums - kernels.csr_rmatmat(*known, row_bias, m)
+            column_bias = column_sums - kernels.csr_rmatmat(known, row_bias, m)
             column_bias /= column_weight
-            row_bias = row_sums - kernels.csr_matmat(*known, column_bias)
+            row_bias = row_sums - kernels.csr_matmat(known, column_bias)
             row_bias /= row_weight
         return cls(mean, row_bias[:, 0], column_bias[:, 0])
 
@@ -132,7 +132,7 @@ class _Side:
     def solve(self, other: _Side, mean: float, threads: int | None) -> float:
         """Minimise over this side; return the minimum without the other side's penalties."""
         objective = kernels.als_half_sweep(
-            *self.entries,
+            self.entries,
             other.factors,
             other_bias=other.bias,
             shift=mean,
@@ -324,11 +324,11 @@ def biased_start(
         (m, min(k + _START_COLUMNS, n, m)), dtype
     )
     for _ in range(_START_STEPS):
-        Q = kernels.csr_rmatmat(*R, kernels.csr_matmat(*R, Q), m)
+        Q = kernels.csr_rmatmat(R, kernels.csr_matmat(R, Q), m)
         squares, turn = np.linalg.eigh(kernels.coefficients(Q, Q).astype(np.float64))
         kept = squares > np.finfo(dtype).eps * squares[-1]
         Q = kernels.multiply(Q, turn[:, kept] / np.sqrt(squares[kept]))
-    image = kernels.csr_matmat(*R, Q)
+    image = kernels.csr_matmat(R, Q)
     squares, turn = np.linalg.eigh(kernels.coefficients(image, image).astype(np.float64))
     best = slice(None, -k - 1, -1)
     lengths = np.sqrt(size) * np.maximum(squares[best], 0) ** 0.25
@@ -376,7 +376,7 @@ def solve_rows(
     """
     rows = _side(entries, column_factors.shape[1], regularization, scale, count_power)
     kernels.als_half_sweep(
-        *entries,
+        entries,
         np.ascontiguousarray(column_factors),
         other_bias=np.ascontiguousarray(column_bias),
         shift=mean,

@@ -81,9 +81,9 @@ class Link:
     def forward(self, B: Floats) -> Floats:
         """Return S @ B for B of shape (n_cols, width)."""
         if self.turned is None:
-            product = kernels.csr_matmat(*self.pattern, B)
+            product = kernels.csr_matmat(self.pattern, B)
         else:
-            product = kernels.csr_rmatmat(*self.turned, B, len(self.scale))
+            product = kernels.csr_rmatmat(self.turned, B, len(self.scale))
         product *= self.scale[:, None]
         return product
 
@@ -91,8 +91,8 @@ class Link:
         """Return S.T @ Y for Y of shape (n_rows, width)."""
         scaled = Y * self.scale[:, None]
         if self.turned is None:
-            return kernels.csr_rmatmat(*self.pattern, scaled, self.n_cols)
-        return kernels.csr_matmat(*self.turned, scaled)
+            return kernels.csr_rmatmat(self.pattern, scaled, self.n_cols)
+        return kernels.csr_matmat(self.turned, scaled)
 
 
 def ridge_fit(
@@ -329,12 +329,10 @@ def _half_sweep(
     found = Posterior.exactly(kernels.aligned_zeros(prior_means.shape, data.dtype))
     uncertain = columns.covariance.shape[1] > 0
     if uncertain:
-        summed = kernels.csr_matmat(*link.pattern, columns.covariance)
+        summed = kernels.csr_matmat(link.pattern, columns.covariance)
         found = replace(found, covariance=summed)
     result = kernels.posterior_half_sweep(
-        link.pattern.indptr,
-        link.pattern.indices,
-        data,
+        link.pattern._replace(data=data),
         columns.mean,
         prior=scaled,
         weight=weight,

@@ -447,8 +447,8 @@ class _Problem:
         B[:] = Z.V * np.sqrt(Z.s)
         row_penalty, column_penalty = (np.full(len(F), self.penalty, F.dtype) for F in (A, B))
         for _ in range(_SWEEPS):
-            kernels.als_half_sweep(*self.rows, B, penalty=row_penalty, factors=A)
-            kernels.als_half_sweep(*self.columns, A, penalty=column_penalty, factors=B)
+            kernels.als_half_sweep(self.rows, B, penalty=row_penalty, factors=A)
+            kernels.als_half_sweep(self.columns, A, penalty=column_penalty, factors=B)
         if not (np.isfinite(A).all() and np.isfinite(B).all()):
             return Z
         (Q, R), (P, S) = np.linalg.qr(A), np.linalg.qr(B)

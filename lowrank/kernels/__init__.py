@@ -1,8 +1,10 @@
 """Inner loops, compiled where a compiler was found and in NumPy otherwise.
 
 Both forms have the same signatures; the functions here prepare the arguments and call the active
-one. `LOWRANK_KERNELS` in the environment forces a choice for a test or a bug
-report: ``reference``, or an instruction set that `supported` lists.
+one. `LOWRANK_KERNELS` in the environment forces a choice: one of the names that `supported` lists.
+Sparse matrices are given as the arrays ``indptr, indices, data`` of their CSR form (`csr_arrays`),
+matrices of zeros and ones without ``data``. `threads` is the number of threads, by default all
+available cores; no bit of a result depends on it.
 """
 
 from __future__ import annotations
@@ -57,6 +59,8 @@ Floats = NDArray[np.floating[Any]]
 Floats32 = NDArray[np.float32]
 Int64s = NDArray[np.int64]
 Int32s = NDArray[np.int32]
+Csr = tuple[Int64s, Int32s, Floats]
+Pattern = tuple[Int64s, Int32s]
 
 
 class Backend(NamedTuple):
@@ -88,9 +92,8 @@ def use(name: str) -> None:
     global _active
     if name not in supported():
         raise ValueError(f"kernels must be one of {', '.join(supported())}; got {name!r}.")
-    if name == "reference" or _core is None:
-        _active = reference
-    else:
+    _active = reference
+    if name != "reference" and _core is not None:
         _core.use(name)
         _active = _core
 
@@ -121,17 +124,14 @@ def csr_arrays(matrix: Any) -> CsrArrays:
 
 def aligned_zeros(shape: tuple[int, ...], dtype: DTypeLike) -> Floats:
     """Return a zero array that starts on a cache line, so that rows straddle as few as can be."""
-    dtype = np.dtype(dtype)
-    n_bytes = math.prod(shape) * dtype.itemsize
+    n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
     memory = np.zeros(n_bytes + 64, dtype=np.uint8)
     start = -memory.ctypes.data % 64
     return memory[start : start + n_bytes].view(dtype).reshape(shape)
 
 
 def als_half_sweep(
-    indptr: Int64s,
-    indices: Int32s,
-    data: Floats,
+    matrix: Csr,
     other: Floats,
     *,
     penalty: Floats,
@@ -150,11 +150,10 @@ def als_half_sweep(
               + \lambda_u \|a_u\|^2 + \lambda^b_u b_u^2
 
     by a Cholesky factorisation of its normal equations. Rows without entries become zero.
-    The result does not depend on the number of threads, not in one bit.
 
     Parameters
     ----------
-    indptr, indices, data : ndarrays of int64, int32 and the working dtype
+    matrix : tuple of ndarrays of int64, int32 and the working dtype
         The matrix of shape (n_rows, n_cols) in CSR form.
     other : ndarray of shape (n_cols, k), float32 or float64
         The fixed factors m_i; their dtype is the working dtype.
@@ -170,8 +169,6 @@ def als_half_sweep(
         Penalties of the row biases, which are fitted only when this is given.
     bias : ndarray of shape (n_rows,), optional
         Output: the biases b_u.
-    threads : int, optional
-        Number of threads; all available cores by default.
 
     Returns
     -------
@@ -183,22 +180,16 @@ def als_half_sweep(
     Zhou, Wilkinson, Schreiber and Pan (2008), "Large-scale parallel collaborative filtering for
     the Netflix prize", section 3.1.
     """
-    dtype = other.dtype
-    n_rows, n_cols = len(factors), len(other)
-    fit_bias = bias_penalty is not None
-    objective = np.empty(n_rows, dtype=np.float64)
+    dtype, n_rows = other.dtype, len(factors)
+    objective = np.empty(n_rows)
     _active.als_half_sweep(
-        indptr,
-        indices,
-        data,
+        *matrix,
         other,
-        np.zeros(n_cols, dtype) if other_bias is None else other_bias,
+        np.zeros(len(other), dtype) if other_bias is None else other_bias,
         float(shift),
         np.ascontiguousarray(penalty, dtype),
-        np.zeros(n_rows, dtype)
-        if bias_penalty is None
-        else np.ascontiguousarray(bias_penalty, dtype),
-        fit_bias,
+        np.ascontiguousarray(np.zeros(n_rows) if bias_penalty is None else bias_penalty, dtype),
+        bias_penalty is not None,
         factors,
         np.empty(n_rows, dtype) if bias is None else bias,
         objective,
@@ -210,13 +201,8 @@ def als_half_sweep(
 class RowPosteriors(NamedTuple):
     """Results of `posterior_half_sweep`, one float64 number per row in each.
 
-    Attributes
-    ----------
-    objective : ndarray of shape (n_rows,)
-        sum_i (x_ui - shift - c_i)^2 + C_cc - r' A^-1 r: the least penalised sum of squares, up to
-        the prior's constant term.
-    log_det : ndarray of shape (n_rows,)
-        log det A.
+    `objective` is sum_i (x_ui - shift - c_i)^2 + C_cc - r' A^-1 r, the least penalised sum of
+    squares up to the prior's constant term; `log_det` is log det A.
     """
 
     objective: NDArray[np.float64]
@@ -224,9 +210,7 @@ class RowPosteriors(NamedTuple):
 
 
 def posterior_half_sweep(
-    indptr: Int64s,
-    indices: Int32s,
-    data: Floats,
+    matrix: Csr,
     other: Floats,
     *,
     prior: Floats,
@@ -248,12 +232,12 @@ def posterior_half_sweep(
               r = \sum_i z_i (x_{ui} - \text{shift} - c_i) - C^{mc}_u + r^0_u
 
     where :math:`C_u` is the sum over the row's entries of the covariances of their columns'
-    vectors. The result does not depend on the number of threads, not in one bit.
+    vectors.
 
     Parameters
     ----------
-    indptr, indices, data : ndarrays of int64, int32 and the working dtype
-        The matrix of shape (n_rows, n_cols) in CSR form.
+    matrix, shift
+        As in `als_half_sweep`.
     other : ndarray of shape (n_cols, k + 1), float32 or float64
         The fixed vectors; their dtype is the working dtype.
     prior : ndarray of shape (k + 1, k + 1)
@@ -264,8 +248,6 @@ def posterior_half_sweep(
         The prior's right-hand side r0: weight times P times the prior mean.
     vectors : ndarray of shape (n_rows, k + 1)
         Output: the posterior means w, or draws.
-    shift : float
-        Subtracted from every entry.
     noise_variance : float
         Factor of the covariances.
     covariance : ndarray of shape (n_rows, (k + 1)(k + 2) / 2), optional
@@ -274,12 +256,6 @@ def posterior_half_sweep(
     draws : ndarray of shape (n_rows, k + 1), optional
         Standard normal numbers times the noise's standard deviation: with the Cholesky factor
         A = R'R, R^-1 times them is added to w, which makes it a draw from the posterior.
-    threads : int, optional
-        Number of threads; all available cores by default.
-
-    Returns
-    -------
-    RowPosteriors
 
     References
     ----------
@@ -287,13 +263,10 @@ def posterior_half_sweep(
     Salakhutdinov and Mnih (2008), "Bayesian probabilistic matrix factorization using Markov chain
     Monte Carlo", section 3.3.
     """
-    dtype = other.dtype
-    none = np.empty((0, 0), dtype)
+    dtype, none = other.dtype, np.empty((0, 0), other.dtype)
     result = RowPosteriors(np.empty(len(vectors)), np.empty(len(vectors)))
     _active.posterior_half_sweep(
-        indptr,
-        indices,
-        data,
+        *matrix,
         other,
         float(shift),
         np.ascontiguousarray(prior, dtype),
@@ -303,8 +276,7 @@ def posterior_half_sweep(
         none if draws is None else np.ascontiguousarray(draws, dtype),
         none if covariance is None else covariance,
         vectors,
-        result.objective,
-        result.log_det,
+        *result,
         resolve_threads(threads),
     )
     return result
@@ -326,9 +298,8 @@ def top_k(
     r"""Find the n items of largest score ``(offset_u + bias_i) + x_u . y_i`` for each user.
 
     Exact: of equal scores the lower item is better, and NaN and minus infinity are never found.
-    A score has the same bits alone or among millions, on any number of threads, and as
-    `pair_dots` computes it. The scores are not stored; beyond its result, the work takes some
-    10 MB on each thread.
+    A score has the same bits alone or among millions, and as `pair_dots` computes it. The scores
+    are not stored; beyond its result, the work takes some 10 MB on each thread.
 
     Parameters
     ----------
@@ -339,9 +310,7 @@ def top_k(
     n : int
         The most items for each query, at least 1; the result has no more columns than there are
         items to choose from.
-    offset : float32 ndarray of shape (n_queries,), optional
-        Zero by default.
-    bias : float32 ndarray of shape (n_items,), optional
+    offset, bias : float32 ndarrays of shapes (n_queries,) and (n_items,), optional
         Zero by default.
     weight : float32 ndarray of shape (n_items,), optional
         If given, scores are weighted cosines, ``weight_i clip((offset_u bias_i) (x_u . y_i), -1,
@@ -353,8 +322,6 @@ def top_k(
     prune : bool
         Leave out items that cannot be among the n best by the lengths of their vectors. Only the
         time depends on it.
-    threads : int, optional
-        Number of threads; all available cores by default.
 
     Raises
     ------
@@ -389,17 +356,9 @@ def top_k(
     shape = len(x), min(n, len(order.items))
     found = TopK(np.empty(shape, np.int32), np.empty(shape, np.float32), np.zeros(len(x), np.int64))
     if found.items.size:
-        _active.top_k(
-            x,
-            offset,
-            y,
-            bias,
-            weight,
-            *order,
-            *(seen or (None, None, None)),
-            *found,
-            resolve_threads(threads),
-        )
+        excluded = seen or (None, None, None)
+        threads = resolve_threads(threads)
+        _active.top_k(x, offset, y, bias, weight, *order, *excluded, *found, threads)
     return found
 
 
@@ -415,93 +374,57 @@ def pair_dots(
     Each is summed in the same order whatever the other pairs are, unlike in a matrix product.
     """
     dots = np.empty(len(rows), dtype=np.float32)
-    _active.pair_dots(
-        _float32(left),
-        _float32(right),
-        np.ascontiguousarray(rows, np.int64),
-        np.ascontiguousarray(others, np.int64),
-        dots,
-        resolve_threads(threads),
-    )
+    pairs = np.ascontiguousarray(rows, np.int64), np.ascontiguousarray(others, np.int64)
+    _active.pair_dots(_float32(left), _float32(right), *pairs, dots, resolve_threads(threads))
     return dots
 
 
-def csr_matmat(
-    indptr: Int64s, indices: Int32s, data: Floats, X: Floats, *, threads: int | None = None
-) -> Floats:
-    """Return A @ X for a CSR matrix A of shape (n, m) and a dense block X of shape (m, width).
-
-    The same bits on any number of threads.
-    """
-    X = np.ascontiguousarray(X, data.dtype)
-    Y = np.empty((len(indptr) - 1, X.shape[1]), dtype=data.dtype)
-    _active.csr_matmat(indptr, indices, data, X, Y, resolve_threads(threads))
+def csr_matmat(A: Csr, X: Floats, *, threads: int | None = None) -> Floats:
+    """Return A @ X for a sparse A of shape (n, m) and a dense block X of shape (m, width)."""
+    X = np.ascontiguousarray(X, A[2].dtype)
+    Y = np.empty((len(A[0]) - 1, X.shape[1]), dtype=X.dtype)
+    _active.csr_matmat(*A, X, Y, resolve_threads(threads))
     return Y
 
 
-def csr_pattern(
-    indptr: Int64s,
-    indices: Int32s,
-    data: Floats,
-    other_indptr: Int64s,
-    other_indices: Int32s,
-    n_cols: int,
-    *,
-    threads: int | None = None,
-) -> Floats:
-    """Return A @ P for a CSR matrix A of shape (n, m) and a 0/1 matrix P of shape (m, n_cols).
+def csr_rmatmat(A: Csr, X: Floats, n_cols: int, *, threads: int | None = None) -> Floats:
+    """Return A.T @ X for a sparse A of shape (n, n_cols) and a dense block X of shape (n, width).
 
-    P is given by the places of its ones, as the rows of a CSR matrix. The work is the number of
-    products, which makes it the right one where rows of A are short. Each entry is summed in the
-    order of A's entries, whatever the number of threads.
+    Indices must be sorted within each row of A.
     """
-    Y = np.empty((len(indptr) - 1, n_cols), dtype=data.dtype)
-    threads = resolve_threads(threads)
-    _active.csr_pattern(indptr, indices, data, other_indptr, other_indices, Y, threads)
+    X = np.ascontiguousarray(X, A[2].dtype)
+    Y = np.empty((n_cols, X.shape[1]), dtype=X.dtype)
+    _active.csr_rmatmat(*A, X, Y, resolve_threads(threads))
+    return Y
+
+
+def csr_pattern(A: Csr, P: Pattern, n_cols: int, *, threads: int | None = None) -> Floats:
+    """Return A @ P for a sparse A of shape (n, m) and a 0/1 matrix P of shape (m, n_cols).
+
+    The work is the number of products, which makes it the right one where rows of A are short.
+    Each entry is summed in the order of A's entries.
+    """
+    Y = np.empty((len(A[0]) - 1, n_cols), dtype=A[2].dtype)
+    _active.csr_pattern(*A, *P, Y, resolve_threads(threads))
     return Y
 
 
 def pattern_pairs(
-    X: Floats,
-    indptr: Int64s,
-    indices: Int32s,
-    rows: Int64s,
-    others: Int64s,
-    *,
-    threads: int | None = None,
+    X: Floats, P: Pattern, rows: Int64s, others: Int64s, *, threads: int | None = None
 ) -> Floats:
-    """Return entries of X @ P.T, at `rows` and `others`, for a 0/1 matrix P given as in CSR form.
+    """Return entries of X @ P.T, at `rows` and `others`, for a 0/1 matrix P.
 
     Rows and others must be in range. Each entry is summed in the order of P's entries.
     """
     found = np.empty(len(rows), dtype=X.dtype)
-    _active.pattern_pairs(X, indptr, indices, rows, others, found, resolve_threads(threads))
+    _active.pattern_pairs(X, *P, rows, others, found, resolve_threads(threads))
     return found
-
-
-def csr_rmatmat(
-    indptr: Int64s,
-    indices: Int32s,
-    data: Floats,
-    X: Floats,
-    n_cols: int,
-    *,
-    threads: int | None = None,
-) -> Floats:
-    """Return A.T @ X for a CSR matrix A of shape (n, n_cols) and a block X of shape (n, width).
-
-    Indices must be sorted within each row. The same bits on any number of threads.
-    """
-    X = np.ascontiguousarray(X, data.dtype)
-    Y = np.empty((n_cols, X.shape[1]), dtype=data.dtype)
-    _active.csr_rmatmat(indptr, indices, data, X, Y, resolve_threads(threads))
-    return Y
 
 
 def coefficients(V: Floats, W: Floats, *, threads: int | None = None) -> Floats:
     """Return V.T @ W for a basis V of shape (n, c) and a block W of shape (n, width).
 
-    V may be the first columns of a wider C-ordered array. The same bits on any number of threads.
+    V may be the first columns of a wider C-ordered array.
     """
     P = np.empty((V.shape[1], W.shape[1]), dtype=W.dtype)
     _active.coefficients(V, W, P, resolve_threads(threads))
@@ -509,10 +432,7 @@ def coefficients(V: Floats, W: Floats, *, threads: int | None = None) -> Floats:
 
 
 def multiply(V: Floats, H: Floats, *, threads: int | None = None) -> Floats:
-    """Return V @ H, C-ordered, in V's dtype; V as in `coefficients`.
-
-    The same bits on any number of threads.
-    """
+    """Return V @ H, C-ordered, in V's dtype; V as in `coefficients`."""
     W = np.empty((V.shape[0], H.shape[1]), dtype=V.dtype)
     _active.multiply(V, np.ascontiguousarray(H, V.dtype), W, resolve_threads(threads))
     return W

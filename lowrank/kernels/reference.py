@@ -1,27 +1,12 @@
-"""The kernels in NumPy: readable, and the oracle of the compiled ones.
+"""The kernels in NumPy: the oracle of the compiled ones, and their replacement without a compiler.
 
-They are also what runs where the extension could not be compiled. `threads` is accepted and
-ignored, so that both forms have the same signature.
+The functions of `lowrank.kernels` describe them. `threads` is accepted and ignored.
 """
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-
-__all__ = [
-    "als_half_sweep",
-    "coefficients",
-    "csr_matmat",
-    "csr_pattern",
-    "csr_rmatmat",
-    "multiply",
-    "pair_dots",
-    "pattern_pairs",
-    "posterior_half_sweep",
-    "subtract",
-    "top_k",
-]
 
 Floats = NDArray[np.floating]
 Ints = NDArray[np.integer]
@@ -44,7 +29,7 @@ def als_half_sweep(
     objective: NDArray[np.float64],
     threads: int,
 ) -> None:
-    """Solve one ridge regression per row, exactly; see `lowrank.kernels.als_half_sweep`."""
+    """Solve one ridge regression per row, exactly."""
     k = other.shape[1]
     for row in range(len(factors)):
         observed = slice(indptr[row], indptr[row + 1])
@@ -79,7 +64,7 @@ def posterior_half_sweep(
     log_det: NDArray[np.float64],
     threads: int,
 ) -> None:
-    """Solve one Gaussian posterior per row; see `lowrank.kernels.posterior_half_sweep`."""
+    """Solve one Gaussian posterior per row."""
     d = vectors.shape[1]
     triangle = np.triu_indices(d)
     for row in range(len(vectors)):
@@ -146,13 +131,7 @@ def csr_pattern(
 
 
 def pattern_pairs(
-    X: Floats,
-    indptr: Ints,
-    indices: Ints,
-    rows: Ints,
-    others: Ints,
-    found: Floats,
-    threads: int,
+    X: Floats, indptr: Ints, indices: Ints, rows: Ints, others: Ints, found: Floats, threads: int
 ) -> None:
     """Write entries of X @ P.T into found, where P has ones at the places given."""
     for at, (row, other) in enumerate(zip(rows, others, strict=True)):
@@ -193,10 +172,7 @@ def top_k(
     counts: Ints,
     threads: int,
 ) -> None:
-    """Write the best of the items in `order` of each user; see `lowrank.kernels.top_k`.
-
-    Scores all of them: the bounds in `user_size`, `size` and `lift` are accepted and ignored.
-    """
+    """Write the best of the items in `order` of each user; all are scored, whatever the bounds."""
     candidates = np.sort(order).astype(np.int64)
     for query in range(len(users)):
         dots = np.empty(len(candidates), np.float32)

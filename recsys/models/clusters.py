@@ -89,9 +89,9 @@ class Clusters(FactorModel):
         bias = self._bias_model().with_items(histories)
         residuals = histories.values - bias.predict(histories.indices, histories.rows)
         rows = histories._replace(values=2 * residuals)
-        gain = kernels.csr_matmat(*rows, self.user_factors)
+        gain = kernels.csr_matmat(rows, self.user_factors)
         ones = histories._replace(values=np.ones_like(residuals))
-        gain -= kernels.csr_matmat(*ones, self.user_factors**2)
+        gain -= kernels.csr_matmat(ones, self.user_factors**2)
         groups = np.eye(gain.shape[1], dtype=np.float32)[gain.argmax(axis=1)]
         groups[histories.counts == 0] = 0
         return self._with_arrays(item_bias=bias.item_bias, item_factors=groups)

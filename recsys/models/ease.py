@@ -103,7 +103,7 @@ class EASE(ItemItemModel):
         return self.weights if self._source is self else np.ascontiguousarray(self.weights.T)
 
     def _products(self, histories: Histories) -> Floats:
-        return kernels.csr_matmat(*histories, self.weights)
+        return kernels.csr_matmat(histories, self.weights)
 
     def _entries(self, rows: Indices, columns: Indices) -> Floats:
         return self.weights[np.ix_(rows, columns)]
@@ -133,14 +133,14 @@ class EASE(ItemItemModel):
         scale = 1 / (squares + self.penalty)[:, None]
         C = np.zeros((self.n_users, items.n_rows))
         C[items.indices, items.rows] = items.values
-        residual = kernels.csr_rmatmat(*X, C, n_known)
+        residual = kernels.csr_rmatmat(X, C, n_known)
         limit = _TOL * np.linalg.norm(residual, axis=0)
         B, step = np.zeros_like(residual), scale * residual
         size = (residual * step).sum(axis=0)
         for _ in range(_STEPS):
             if (np.linalg.norm(residual, axis=0) <= limit).all():
                 return B.astype(np.float32)
-            image = kernels.csr_rmatmat(*X, kernels.csr_matmat(*X, step), n_known)
+            image = kernels.csr_rmatmat(X, kernels.csr_matmat(X, step), n_known)
             image += self.penalty * step
             curvature = (step * image).sum(axis=0)
             length = np.divide(size, curvature, out=np.zeros_like(size), where=curvature > 0)

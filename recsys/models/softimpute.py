@@ -184,9 +184,7 @@ class SoftImpute(FactorModel):
         left_over = (deviations - bias[row_of_each]).astype(np.float32)
         factors = kernels.aligned_zeros((len(counts), other_factors.shape[1]), np.float32)
         kernels.als_half_sweep(
-            rows.indptr,
-            rows.indices,
-            left_over,
+            (rows.indptr, rows.indices, left_over),
             np.ascontiguousarray(other_factors),
             penalty=np.full(len(counts), self.penalty, np.float32),
             factors=factors,

@@ -151,7 +151,7 @@ class Spectral(HistoryModel):
             here = np.flatnonzero((rows >= block.start) & (rows < block.stop))
             shared, pairs = self._shared(distinct[block]), (rows[here] - block.start, i[here])
             of_items = self.item_indptr, self.item_users
-            linear = kernels.pattern_pairs(shared, *of_items, *pairs, threads=self.threads)
+            linear = kernels.pattern_pairs(shared, of_items, *pairs, threads=self.threads)
             found[here] += linear * self.item_weight[i[here]]  # the same bits as in `_linear`
         found *= self.item_output[i]
         return found
@@ -251,8 +251,8 @@ class Spectral(HistoryModel):
         width = max(1, _BLOCK // max(len(users), source.n_items))
         for start in range(0, found.shape[1], width):
             block = np.ascontiguousarray(source.item_factors[:, start : start + width])
-            placed = kernels.csr_matmat(*theirs, block, threads=self.threads)  # rows of U S
-            placed = kernels.csr_matmat(*columns, placed, threads=self.threads)
+            placed = kernels.csr_matmat(theirs, block, threads=self.threads)  # rows of U S
+            placed = kernels.csr_matmat(columns, placed, threads=self.threads)
             found[:, start : start + width] = placed
         share = self.singular_values / self.singular_values[0]
         found *= np.divide(1, share**2, out=np.zeros_like(share), where=share > _NO_DIRECTION)
@@ -267,7 +267,7 @@ class Spectral(HistoryModel):
     def _vectors(self, users: Indices) -> Floats:
         """Return the users among the singular vectors, shape (n_block, k)."""
         history = self._history(users)
-        return kernels.csr_matmat(*history, self._source.item_factors, threads=self.threads)
+        return kernels.csr_matmat(history, self._source.item_factors, threads=self.threads)
 
     def _filtered(self, users: Indices) -> Floats:
         """Return the vectors of users after low pass and sharpening, shape (n_block, k)."""
@@ -294,7 +294,7 @@ class Spectral(HistoryModel):
         source, history = self._source, self._history(users)
         weighted = history._replace(values=history.values * source.item_weight[history.indices])
         of_items, n = (source.item_indptr, source.item_users), len(self.user_weight)
-        shared = kernels.csr_pattern(*weighted, *of_items, n, threads=self.threads)
+        shared = kernels.csr_pattern(weighted, of_items, n, threads=self.threads)
         shared *= self.user_weight
         return shared
 
@@ -307,14 +307,14 @@ class Spectral(HistoryModel):
         if len(shared) >= _FEW and kernels.backend().name == "compiled":  # NumPy adds otherwise
             ones = np.ones(len(self.item_users), np.float32)
             of_items = self.item_indptr, self.item_users, ones
-            block = kernels.csr_matmat(*of_items, shared.T, threads=self.threads)
+            block = kernels.csr_matmat(of_items, shared.T, threads=self.threads)
             block *= self.item_weight[:, None]
             return block.T
         rows, users = np.nonzero(shared)
         indptr = np.searchsorted(rows, np.arange(len(shared) + 1))
         overlap = indptr, users.astype(np.int32), shared[rows, users]
         trained = self.trained_indptr, self.trained_items
-        scores = kernels.csr_pattern(*overlap, *trained, self.n_items, threads=self.threads)
+        scores = kernels.csr_pattern(overlap, trained, self.n_items, threads=self.threads)
         scores *= self.item_weight
         return scores
 

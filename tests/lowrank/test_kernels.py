@@ -34,14 +34,12 @@ def random_csr(n, m, density, dtype, rng):
 
 
 def half_sweep(problem, k, *, name, fit_bias=True, threads=1):
-    (indptr, indices, data), other, other_bias, penalty = problem
+    matrix, other, other_bias, penalty = problem
     kernels.use(name)
-    factors = np.full((len(indptr) - 1, k), np.nan, other.dtype)
+    factors = np.full((len(matrix[0]) - 1, k), np.nan, other.dtype)
     bias = np.full(len(factors), np.nan, other.dtype)
     objective = kernels.als_half_sweep(
-        indptr,
-        indices,
-        data,
+        matrix,
         other,
         other_bias=other_bias,
         shift=0.3,
@@ -139,10 +137,10 @@ def test_products_equal_dense(n, m, width, density, threads, dtype, name, seed):
     X = rng.normal(size=(m, width)).astype(dtype)
     Z = rng.normal(size=(n, width)).astype(dtype)
     kernels.use(name)
-    Y = kernels.csr_matmat(*A, X, threads=threads)
-    W = kernels.csr_rmatmat(*A, Z, m, threads=threads)
+    Y = kernels.csr_matmat(A, X, threads=threads)
+    W = kernels.csr_rmatmat(A, Z, m, threads=threads)
     P = random_csr(m, width, density, dtype, rng)[:2]
-    S = kernels.csr_pattern(*A, *P, width, threads=threads)
+    S = kernels.csr_pattern(A, P, width, threads=threads)
     assert Y.dtype == W.dtype == S.dtype == dtype
     tolerance = TOLERANCE[dtype] / 10
     np.testing.assert_allclose(Y, dense @ X, atol=tolerance)
@@ -151,7 +149,7 @@ def test_products_equal_dense(n, m, width, density, threads, dtype, name, seed):
     np.testing.assert_allclose(S, dense @ ones, atol=tolerance)
     pairs = np.divmod(rng.permutation(n * m), m)
     V = rng.normal(size=(n, width)).astype(dtype)
-    found = kernels.pattern_pairs(V, *P, *pairs, threads=threads)
+    found = kernels.pattern_pairs(V, P, *pairs, threads=threads)
     np.testing.assert_allclose(found, (V @ ones.T)[pairs], atol=tolerance)
 
 

@@ -47,7 +47,7 @@ def solve(problem, name, *, covariance=True, draws=False, threads=1):
     vectors = np.full_like(problem["prior_right"], np.nan)
     packed = problem["summed"].copy() if covariance else None
     result = kernels.posterior_half_sweep(
-        *problem["matrix"],
+        problem["matrix"],
         problem["other"],
         prior=problem["prior"],
         weight=problem["weight"],
