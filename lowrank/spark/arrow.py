@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     Batches = Iterator[pa.RecordBatch]
 
 __all__ = [
-    "cogroup_in_arrow",
     "column",
-    "group_in_arrow",
     "list_array",
     "lists",
     "map_in_arrow",
@@ -44,31 +42,6 @@ def map_in_arrow(
     """Send each partition of `frame` through `function` as Arrow record batches."""
     with quiet_pandas():
         return frame.mapInArrow(function, schema)
-
-
-def group_in_arrow(
-    frame: DataFrame, by: str, function: Callable[[pa.Table], pa.Table], schema: str
-) -> DataFrame:
-    """Send the rows of each key through `function` as one table."""
-    with quiet_pandas():
-        return frame.groupBy(by).applyInArrow(function, schema)
-
-
-def cogroup_in_arrow(
-    left: DataFrame,
-    right: DataFrame,
-    left_by: list[str],
-    right_by: list[str],
-    function: Callable[[pa.Table, pa.Table], pa.Table],
-    schema: str,
-) -> DataFrame:
-    """Send the rows of both frames with the same key through `function` as a pair of tables.
-
-    The columns of the two keys have different names, so that Spark can distinguish them.
-    """
-    with quiet_pandas():
-        pairs = left.groupBy(*left_by).cogroup(right.groupBy(*right_by))
-        return pairs.applyInArrow(function, schema)
 
 
 def table_of(frame: DataFrame) -> pa.Table:

@@ -34,14 +34,8 @@ class PCA(pca.PCA):
         Number of components k, from 0 to min(n_samples, n_features).
     center : {"exact", False}, default "exact"
         "exact" subtracts the column means; sparse rows stay sparse. False subtracts nothing.
-    ddof : int, default 1
-        Variances have the divisor n_samples - ddof.
-    whiten : bool, default False
-        Scale the scores to variance 1.
-    tol : float, optional
-        Accuracy of the singular triplets, as in `lowrank.spark.truncated_svd`.
-    random_state : int, Generator, RandomState or None
-        Seed of the start vectors.
+    ddof, whiten, tol, random_state
+        As for `lowrank.PCA`.
 
     See Also
     --------

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from lowrank.errors import ArgumentError, ArgumentTypeError
-from lowrank.spark.arrow import column, group_in_arrow, lists, map_in_arrow, table_of
+from lowrank.spark.arrow import column, lists, map_in_arrow, quiet_pandas, table_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -102,7 +102,8 @@ class Rows:
 
         parts = map_in_arrow(self.frame, partial, _SUMS)
         if not together:
-            parts = group_in_arrow(parts, "start", _added, _SUMS)
+            with quiet_pandas():
+                parts = parts.groupBy("start").applyInArrow(_added, _SUMS)
         table, added = table_of(parts), np.zeros(size)
         for row in np.argsort(column(table, "part"), kind="stable"):
             start = table.column("start")[int(row)].as_py()

@@ -113,8 +113,8 @@ def recommend(
             raise click.UsageError(
                 "--engine spark needs --all and --output FOLDER, and does not take --where."
             )
-        folder, lists = click.get_current_context().params["output"], [items] if items else []
-        recommend_on_spark(source, folder, n, engine, lists, block, include_seen=include_seen)
+        folder = click.get_current_context().params["output"]
+        recommend_on_spark(source, folder, n, engine, items, block, include_seen=include_seen)
         return
     from recsys.cli.inputs import (
         described_history,

@@ -1,4 +1,4 @@
-"""The verbs with ``--engine spark``: what they do on a cluster instead of here."""
+"""Fit, recommend and evaluate with ``--engine spark``."""
 
 from __future__ import annotations
 
@@ -10,12 +10,7 @@ from recsys.cli.progress import Activity, describe, note
 from recsys.messages import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from recsys.cli.output import Output
-    from recsys.models.base import Step
-    from recsys.readers.layout import Request
-    from recsys.spark import Metric, SparkEvaluation
 
 __all__ = ["evaluate_on_spark", "fit_on_spark", "recommend_on_spark"]
 
@@ -31,10 +26,10 @@ def fit_on_spark(
     force: bool,
 ) -> None:
     """Fit a model and write it; `recsys fit`."""
-    conf = _settings(engine)
+    cluster = _cluster(engine)
     if fitting.threads is not None:
         raise CommandError(
-            "--threads does not apply to --engine spark; say --master local[N], or set "
+            "--threads does not apply to --engine spark; use --master local[N], or set "
             "spark.executor.cores by --conf."
         )
     from recsys import spark
@@ -46,31 +41,26 @@ def fit_on_spark(
     for found in parameters_for(models, fitting, shared=False).values():
         parameters |= found
 
-    def say_step(step: Step) -> None:
-        note(describe(step))
-
-    with Activity("Fitting on Spark") as activity:
+    with Activity("Fitting on Spark"):
         result = spark.fit(
             ratings,
             out,
             model=fitting.model,
-            master=engine.master,
-            conf=conf,
-            columns=_request(reader),
+            columns=_columns(reader),
             duplicates=reader.duplicates,
             test_fraction=holdout,
             overwrite=force,
-            on_step=say_step,
-            say=activity.say,
+            on_step=lambda step: note(describe(step)),
             random_state=fitting.seed,
+            **cluster,
             **parameters,
         )
     counts = result.training
-    size = (
-        f"{counts['users']:,} users x {counts['items']:,} items, {counts['ratings']:,} "
-        f"{'interactions' if result.implicit else 'ratings'}"
+    note(
+        f"fitted {result.model} to {counts['users']:,} users x {counts['items']:,} items, "
+        f"{counts['ratings']:,} {'interactions' if result.implicit else 'ratings'} in "
+        f"{counts['seconds']:.1f} s, saved in {out}"
     )
-    note(f"fitted {result.model} to {size} in {counts['seconds']:.1f} s, saved in {out}")
 
 
 def recommend_on_spark(
@@ -78,32 +68,26 @@ def recommend_on_spark(
     out: str,
     n: int,
     engine: EngineOptions,
-    lists: Sequence[str],
+    items: str | None,
     block: str | None,
     *,
     include_seen: bool,
 ) -> None:
-    """Recommend to all users; `recsys recommend`. Items must be in each of the `lists`."""
+    """Recommend to all users; `recsys recommend`. `items` and `block` are files of ids."""
+    from recsys import spark
     from recsys.readers.id_lists import read_ids
 
-    conf = _settings(engine)
-    allowed = [[str(item) for item in read_ids(path, "item")] for path in lists]
-    both = None if not allowed else sorted(set(allowed[0]).intersection(*allowed[1:]))
-    blocked = None if block is None else read_ids(block, "item")
-    from recsys import spark
-
-    with Activity("Recommending on Spark") as activity:
+    cluster = _cluster(engine)
+    with Activity("Recommending on Spark"):
         spark.recommend(
             model,
             out,
             n,
             exclude_seen=not include_seen,
-            items=both,
-            block=blocked,
-            master=engine.master,
-            conf=conf,
+            items=None if items is None else read_ids(items, "item"),
+            block=None if block is None else read_ids(block, "item"),
             overwrite=True,
-            say=activity.say,
+            **cluster,
         )
     note(f"recommended {n} items to each user, written to {out}")
 
@@ -114,19 +98,12 @@ def evaluate_on_spark(
     """Measure a model; `recsys evaluate`."""
     import polars as pl
 
-    conf = _settings(engine)
-    from recsys import spark
+    from recsys import __version__, spark
+    from recsys.evaluation import METRICS
 
-    with Activity("Evaluating on Spark") as activity:
-        found = spark.evaluate(
-            model,
-            test,
-            n,
-            columns=_request(reader),
-            master=engine.master,
-            conf=conf,
-            say=activity.say,
-        )
+    cluster = _cluster(engine)
+    with Activity("Evaluating on Spark"):
+        found = spark.evaluate(model, test, n, columns=_columns(reader), **cluster)
     counts = found.counts
     note(
         f"tested on {counted(counts['test_ratings'], 'rating')}; recommended to "
@@ -135,53 +112,41 @@ def evaluate_on_spark(
     )
     row = {"model": model} | {name: metric.value for name, metric in found.metrics.items()}
     table = pl.DataFrame([row | {"users": counts["users_evaluated"]}])
-    if output.resolved_format == "json":
-        output.write_document(_document(model, found), table)
-    else:
+    if output.resolved_format != "json":
         output.write(table)
-
-
-def _document(model: str, found: SparkEvaluation) -> dict[str, Any]:
-    from recsys import __version__
-    from recsys.evaluation import METRICS
-
-    def plain(name: str, metric: Metric) -> dict[str, Any]:
-        if name in ("rmse", "mae"):
-            return {"value": metric.value, "ratings": metric.count}
-        interval = None if metric.interval is None else list(metric.interval)
-        return {"value": metric.value, "interval": interval, "users": metric.count}
-
-    metrics = {name: plain(name, metric) for name, metric in found.metrics.items()}
-    return {
+        return
+    metrics: dict[str, dict[str, Any]] = {}
+    for name, metric in found.metrics.items():
+        users = {"interval": metric.interval, "users": metric.count}
+        metrics[name] = {"value": metric.value}
+        metrics[name] |= {"ratings": metric.count} if name in ("rmse", "mae") else users
+    document = {
         "command": "evaluate",
         "version": __version__,
         "engine": "spark",
         "n": found.n,
-        "data": found.counts,
+        "data": counts,
         "definitions": {name: metric.definition for name, metric in METRICS.items()},
         "models": [{"model": model, "metrics": metrics}],
     }
+    output.write_document(document, table)
 
 
-def _settings(engine: EngineOptions) -> dict[str, str]:
+def _cluster(engine: EngineOptions) -> dict[str, Any]:
+    """Return the arguments of all functions of `recsys.spark` that name the cluster."""
     conf = {}
     for each in engine.conf:
         name, equals, value = each.partition("=")
         if not (name and equals):
             raise CommandError(f"--conf must be of the form K=V; got {each!r}.")
         conf[name] = value
-    return conf
+    return {"master": engine.master, "conf": conf}
 
 
-def _request(reader: ReaderOptions) -> Request:
+def _columns(reader: ReaderOptions) -> Any:
     from recsys.readers.layout import Request
 
-    return Request(
-        user=reader.user_col,
-        item=reader.item_col,
-        rating=reader.rating_col,
-        timestamp=reader.timestamp_col,
-        sep=reader.sep,
-        encoding=reader.encoding,
-        implicit=reader.implicit,
-    )
+    names = {
+        role: getattr(reader, f"{role}_col") for role in ("user", "item", "rating", "timestamp")
+    }
+    return Request(**names, sep=reader.sep, encoding=reader.encoding, implicit=reader.implicit)

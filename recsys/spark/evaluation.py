@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ from recsys.errors import DataError
 from recsys.readers.layout import Request
 from recsys.spark.reading import read_ratings
 from recsys.spark.results import SparkModel
-from recsys.spark.session import BROADCAST_LIMIT, spark_session, watching
+from recsys.spark.session import BROADCAST_LIMIT, spark_session
 from recsys.spark.topn import top_items
 
 if TYPE_CHECKING:
@@ -66,7 +66,6 @@ def evaluate(
     master: str | None = None,
     conf: Mapping[str, str] | None = None,
     broadcast_limit: int = BROADCAST_LIMIT,
-    say: Callable[[str], None] | None = None,
 ) -> SparkEvaluation:
     """Measure a model of the Spark engine on ratings that it was not fitted to.
 
@@ -84,7 +83,7 @@ def evaluate(
         Length of the recommendations.
     relevant_from : float, optional
         Minimum rating of relevant test items; by default all are relevant.
-    columns, master, conf, broadcast_limit, say
+    columns, master, conf, broadcast_limit
         As in `recsys.spark.fit`.
 
     Raises
@@ -99,7 +98,7 @@ def evaluate(
 
     if n < 1:
         raise DataError(f"n must be at least 1; got {n}.")
-    with spark_session(master, conf) as spark, watching(spark, "evaluating", say):
+    with spark_session(master, conf) as spark:
         fitted = SparkModel.open(spark, model)
         table = read_ratings(spark, test, columns or Request())
         users, items = fitted.users(spark), fitted.items(spark)
@@ -174,15 +173,9 @@ def rating_errors(
 ) -> tuple[float, float]:
     """Return RMSE and MAE of the predicted ratings of pairs.
 
-    Parameters
-    ----------
-    pairs : DataFrame
-        Columns user, item (indices) and value; one row at least.
-    users, items : DataFrame
-        Columns index, bias and factors; a missing row counts as zeros.
-    mean : float
-    limits : pair of float, optional
-        Range that predictions are clipped to.
+    `pairs` has the columns user, item (indices) and value, and at least one row; `users` and
+    `items` index, bias and factors, where a missing row counts as zeros. Predictions are clipped to
+    the `limits`.
     """
     from pyspark.sql import functions as sql
 

@@ -18,14 +18,7 @@ _WITH_FOLDERS = ("file", "hdfs", "viewfs")  # object stores have no folders that
 
 
 class Place:
-    """A file or folder by its path or URI.
-
-    Parameters
-    ----------
-    spark : SparkSession
-    path : str
-        Without a scheme, a path of the cluster's default file system.
-    """
+    """A file or folder by its path or URI; without a scheme, of the default file system."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark = spark
@@ -48,15 +41,10 @@ class Place:
         """Return the place `name` in this folder."""
         return Place(self._spark, f"{self.uri}/{name}")
 
-    def sibling(self, name: str) -> Place:
-        """Return the place `name` in the same folder as this one."""
-        return Place(self._spark, f"{self._path.getParent().toString()}/{name}")
-
-    def has_parent(self) -> bool:
-        """Return whether there is a folder to write in."""
-        if self.uri.partition(":")[0] not in _WITH_FOLDERS:
-            return True
-        return bool(self._files.exists(self._path.getParent()))
+    @property
+    def parent(self) -> Place:
+        """Folder that it is in."""
+        return Place(self._spark, self._path.getParent().toString())
 
     def exists(self) -> bool:
         """Return whether there is a file or folder."""
@@ -71,15 +59,12 @@ class Place:
         return sorted(str(each.getPath().getName()) for each in self._files.listStatus(self._path))
 
     def sizes(self) -> dict[str, int]:
-        """Return the bytes of all files below that are not hidden, by path within the folder."""
-        found, root = {}, len(self.uri) + 1
-        each = self._files.listFiles(self._path, True)
-        while each.hasNext():
-            status = each.next()
-            name = str(status.getPath().toString())[root:]
-            if not any(component.startswith((".", "_")) for component in name.split("/")):
-                found[name] = int(status.getLen())
-        return dict(sorted(found.items()))
+        """Return the bytes of all files in the folder that are not hidden, by name."""
+        found = {
+            str(each.getPath().getName()): int(each.getLen())
+            for each in self._files.listStatus(self._path)
+        }
+        return {name: found[name] for name in sorted(found) if name[0] not in "._"}
 
     def read_text(self) -> str:
         """Return the contents of a text file."""
@@ -96,10 +81,6 @@ class Place:
             stream.write(bytearray(text.encode()))
         finally:
             stream.close()
-
-    def make_folder(self) -> None:
-        """Make the folder and its parents."""
-        self._files.mkdirs(self._path)
 
     def move_to(self, other: Place) -> None:
         """Rename to `other`, which must not exist.
@@ -129,15 +110,7 @@ def staged(
 ) -> Iterator[Place]:
     """Yield a new hidden folder that is renamed to `out`, or deleted after an exception.
 
-    Parameters
-    ----------
-    spark : SparkSession
-    out : str
-        Path or URI.
-    replaceable : callable
-        Whether an existing folder at `out` is of a kind that may be replaced.
-    overwrite : bool
-        Replace it.
+    `replaceable` tells whether an existing folder is of a kind that `overwrite` may replace.
 
     Raises
     ------
@@ -145,24 +118,24 @@ def staged(
         If `out` exists and is not replaced, or there is no folder to write in.
     """
     target = Place(spark, out)
-    if not target.exists():
-        if not target.has_parent():
-            raise ModelFileError(f"Cannot write {out}: its parent folder does not exist.")
-    elif not replaceable(target):
+    exists = target.exists()
+    scheme = target.uri.partition(":")[0]
+    if not exists and scheme in _WITH_FOLDERS and not target.parent.exists():
+        raise ModelFileError(f"Cannot write {out}: its parent folder does not exist.")
+    if exists and not replaceable(target):
         raise ModelFileError(
             f"{out} exists and was not written by the Spark engine, so it is not replaced; "
             "choose another path."
         )
-    elif not overwrite:
+    if exists and not overwrite:
         raise ModelFileError(
             f"{out} is a result of the Spark engine already; choose another path or overwrite it."
         )
     mark = os.urandom(4).hex()
-    folder = target.sibling(f".{target.name}.{mark}.tmp")
+    folder = target.parent.child(f".{target.name}.{mark}.tmp")
     try:
-        folder.make_folder()
         yield folder
-        put_in_place(folder, target, target.sibling(f".{target.name}.{mark}.old"))
+        put_in_place(folder, target, target.parent.child(f".{target.name}.{mark}.old"))
     except BaseException:
         with suppress(Exception):  # Spark may be gone; the first failure is the one to report
             folder.delete()

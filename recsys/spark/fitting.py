@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 from lowrank.completion.als import solve_rows
 from lowrank.kernels import CsrArrays
 from lowrank.spark.arrow import (
-    cogroup_in_arrow,
     column,
     list_array,
     lists,
     map_in_arrow,
     matrix,
+    quiet_pandas,
     table_of,
 )
 from recsys import __version__
@@ -46,7 +46,7 @@ from recsys.spark.reading import (
     read_ratings,
 )
 from recsys.spark.results import MODELS, SparkModel, is_result, model_class
-from recsys.spark.session import BROADCAST_LIMIT, spark_session, watching
+from recsys.spark.session import BROADCAST_LIMIT, spark_session
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -112,7 +112,6 @@ def fit(
     overwrite: bool = False,
     broadcast_limit: int = BROADCAST_LIMIT,
     on_step: Callable[[Step], None] | None = None,
-    say: Callable[[str], None] | None = None,
     **parameters: Any,
 ) -> SparkModel:
     """Fit a model on Spark and write it to a folder.
@@ -141,8 +140,6 @@ def fit(
         are joined block by block.
     on_step : callable, optional
         Called with a `Step` after each sweep of `als`.
-    say : callable, optional
-        Called with a few words on the progress.
     **parameters
         Of the model, such as factors, regularization, count_power, iterations, random_state.
 
@@ -172,26 +169,24 @@ def fit(
         staged(spark, out, is_result, overwrite=overwrite) as folder,
     ):
         scratch = folder.child("_scratch")
-        with watching(spark, "reading ratings", say):
-            if isinstance(ratings, str):
-                table = read_ratings(spark, ratings, request)
-            else:
-                table = checked_ratings(ratings, request, "the table")
-            name, settings = _chosen_model(model, parameters, implicit=table.implicit)
-            coded = encode(
-                table,
-                scratch,
-                duplicates=duplicates,
-                test_fraction=test_fraction or 0.0,
-                random_state=settings["random_state"],
-            )
-            job = _job(settings, scratch, coded, broadcast_limit)
-        if name == "als":
-            found = _fit_als(spark, job, say, on_step)
+        if isinstance(ratings, str):
+            table = read_ratings(spark, ratings, request)
         else:
-            found = _fit_implicit(spark, job, say)
-        with watching(spark, "writing", say):
-            result = _write(spark, folder, out, name, job, found, start)
+            table = checked_ratings(ratings, request, "the table")
+        name, settings = _chosen_model(model, parameters, implicit=table.implicit)
+        coded = encode(
+            table,
+            scratch,
+            duplicates=duplicates,
+            test_fraction=test_fraction or 0.0,
+            random_state=settings["random_state"],
+        )
+        job = _job(settings, scratch, coded, broadcast_limit)
+        if name == "als":
+            found = _fit_als(job, on_step)
+        else:
+            found = _fit_implicit(spark, job)
+        result = _write(spark, folder, out, name, job, found, start)
         scratch.delete()
     return result
 
@@ -248,12 +243,7 @@ def _job(settings: dict[str, Any], scratch: Place, coded: Encoded, broadcast_lim
     )
 
 
-def _fit_als(
-    spark: SparkSession,
-    job: _Job,
-    say: Callable[[str], None] | None,
-    on_step: Callable[[Step], None] | None,
-) -> _Fitted:
+def _fit_als(job: _Job, on_step: Callable[[Step], None] | None) -> _Fitted:
     """Sweep over users and items from random item vectors; the users are solved last."""
     mean, rmse, total = job.mean, None, int(job.parameters["iterations"])
     k, seed = int(job.parameters["factors"]), int(job.parameters["random_state"])
@@ -279,14 +269,13 @@ def _fit_als(
     start = map_in_arrow(job.items.select("index"), draw, SOLVED)
     items = written(start, job.scratch.child("items-0"))
     for sweep in range(1, total + 1):
-        with watching(spark, f"sweep {sweep} of {total}", say):
-            users = solve(items, f"users-{sweep}", of_users=True)
-            items = solve(users, f"items-{sweep}", of_users=False)
-            mean += _mean_residual(job.parameters, items, job.n_ratings)
-            if sweep == total:
-                users = solve(items, "users", of_users=True)
-            if job.held is not None:
-                rmse = rating_errors(job.held, users, items, mean)[0]
+        users = solve(items, f"users-{sweep}", of_users=True)
+        items = solve(users, f"items-{sweep}", of_users=False)
+        mean += _mean_residual(job.parameters, items, job.n_ratings)
+        if sweep == total:
+            users = solve(items, "users", of_users=True)
+        if job.held is not None:
+            rmse = rating_errors(job.held, users, items, mean)[0]
         if on_step is not None:
             on_step(Step(step=sweep, total=total, validation_rmse=rmse))
     return _Fitted(users, items, {"global_mean": mean, "rating_std": job.std}, rmse)
@@ -325,18 +314,8 @@ def half_sweep(
 ) -> DataFrame:
     """Solve for the vectors of all rows, write them to `place` and return them.
 
-    Parameters
-    ----------
-    rows : DataFrame
-        Columns index, others and values.
-    others : DataFrame or (factors, bias)
-        Vectors of the other side: a table with the schema `SOLVED`, or, if they fit every worker's
-        memory, arrays.
-    solver : callable
-        As `row_solver` returns it.
-    blocks : int
-        Number of blocks of rows.
-    place : Place
+    `rows` has the columns index, others and values. `others`, the vectors of the other side, are a
+    table with the schema `SOLVED`, or arrays if they fit every worker's memory.
     """
     from pyspark.sql import functions as sql
 
@@ -363,7 +342,9 @@ def half_sweep(
         vectors = matrix(right, "factors"), column(right, "bias")
         return _solved(left, vectors, solver, column(right, "index"))
 
-    return written(cogroup_in_arrow(numbered, sent, ["block"], ["to"], solve_block, SOLVED), place)
+    with quiet_pandas():
+        pairs = numbered.groupBy("block").cogroup(sent.groupBy("to"))
+        return written(pairs.applyInArrow(solve_block, SOLVED), place)
 
 
 def _solved(
@@ -397,7 +378,7 @@ def dense_vectors(solved: DataFrame, n: int, k: int) -> Vectors:
     return factors, bias
 
 
-def _fit_implicit(spark: SparkSession, job: _Job, say: Callable[[str], None] | None) -> _Fitted:
+def _fit_implicit(spark: SparkSession, job: _Job) -> _Fitted:
     """Fit implicit ALS by MLlib, which ends with the users, as `ImplicitALS.with_users` solves."""
     from pyspark.ml import recommendation
     from pyspark.sql import functions as sql
@@ -421,26 +402,19 @@ def _fit_implicit(spark: SparkSession, job: _Job, say: Callable[[str], None] | N
         ratingCol="value",
         checkpointInterval=_CHECKPOINT_EVERY,
     )
-    with watching(spark, f"{settings['iterations']} sweeps of MLlib", say):
-        found: Any = als.fit(pairs_of(job.users))
-        vectors: list[DataFrame] = []
-        for factors, rows in ((found.userFactors, job.users), (found.itemFactors, job.items)):
-            counts = rows.select("index", sql.size("others").alias("count"))
-            bias = sql.lit(0.0).cast("float").alias("bias")
-            joined = factors.toDF("index", "factors").join(counts, "index")
-            place = job.scratch.child(f"vectors-{len(vectors)}")
-            vectors.append(written(joined.select("index", "count", bias, "factors"), place))
+    found: Any = als.fit(pairs_of(job.users))
+    vectors: list[DataFrame] = []
+    for factors, rows in ((found.userFactors, job.users), (found.itemFactors, job.items)):
+        counts = rows.select("index", sql.size("others").alias("count"))
+        bias = sql.lit(0.0).cast("float").alias("bias")
+        joined = factors.toDF("index", "factors").join(counts, "index")
+        place = job.scratch.child(f"vectors-{len(vectors)}")
+        vectors.append(written(joined.select("index", "count", bias, "factors"), place))
     return _Fitted(vectors[0], vectors[1], {"global_mean": 0.0})
 
 
 def _write(
-    spark: SparkSession,
-    folder: Place,
-    out: str,
-    name: str,
-    job: _Job,
-    found: _Fitted,
-    start: float,
+    spark: SparkSession, folder: Place, out: str, name: str, job: _Job, found: _Fitted, start: float
 ) -> SparkModel:
     """Write the tables, then the manifest; ids without training ratings get zeros."""
     from pyspark.sql import functions as sql

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
@@ -63,18 +62,14 @@ class ImplicitALS(FactorModel):
     def with_users(self, histories: Histories) -> Self:
         """Return the model with other users, folded in; the items stay."""
         check_indices(histories.indices, self.n_items, "item")
-        folded = copy.copy(self)
-        folded.user_factors = self._solve(histories, self.item_factors)
-        folded.user_bias = np.zeros(histories.n_rows, np.float32)
-        return folded
+        factors = self._solve(histories, self.item_factors)
+        return self._with_arrays(user_factors=factors, user_bias=np.zeros_like(factors[:, 0]))
 
     def with_items(self, histories: Histories) -> Self:
         """Return the model with other items, folded in; the users stay."""
         check_indices(histories.indices, self.n_users, "user")
-        folded = copy.copy(self)
-        folded.item_factors = self._solve(histories, self.user_factors)
-        folded.item_bias = np.zeros(histories.n_rows, np.float32)
-        return folded
+        factors = self._solve(histories, self.user_factors)
+        return self._with_arrays(item_factors=factors, item_bias=np.zeros_like(factors[:, 0]))
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
         """Return the scores of `items` for the user with this history, as sums over the history."""

@@ -42,13 +42,8 @@ _ROW = ("index", "others", "values")
 class RatingsTable:
     """Ratings on the cluster.
 
-    Attributes
-    ----------
-    frame : DataFrame
-        Columns user and item (bigint or string), value (float; ones if `implicit`) and, if there
-        are timestamps, time (double).
-    implicit, has_times : bool
-        Whether there is no column of ratings, and whether there is one of timestamps.
+    `frame` has the columns user and item (bigint or string), value (float; ones if `implicit`) and,
+    if it `has_times`, time (double).
     """
 
     frame: DataFrame
@@ -59,14 +54,8 @@ class RatingsTable:
 def read_ratings(spark: SparkSession, path: str, request: Request) -> RatingsTable:
     """Read ratings and check them in one pass.
 
-    Parameters
-    ----------
-    spark : SparkSession
-    path : str
-        CSV or TSV with a header, by the suffix of the file or of those in the folder, plain or
-        compressed; else Parquet.
-    request : Request
-        Names of columns where they are not the usual ones.
+    They are CSV or TSV with a header, plain or compressed, by the suffix of the file or of those in
+    the folder; else Parquet.
 
     Raises
     ------
@@ -114,15 +103,14 @@ def checked_ratings(frame: DataFrame, request: Request, path: str) -> RatingsTab
     roles = dict(choose_columns(frame.columns, request, path).items())
     names = {role: frame.columns[place] for role, place in roles.items()}
     types = dict(frame.dtypes)
-    columns = [
-        _id_column(frame, names[role], types[names[role]], role) for role in ("user", "item")
-    ]
-    if "rating" in names:
-        columns.append(_value_column(frame, names["rating"], types[names["rating"]]))
-    else:
-        columns.append(sql.lit(1.0).cast("float").alias("value"))
+    columns = [_ids(names[role], types[names[role]], role) for role in ("user", "item")]
+    value = _given(names["rating"]).try_cast("float") if "rating" in names else sql.lit(1.0)
+    columns.append(value.cast("float").alias("value"))
     if "timestamp" in names:
-        columns.append(_time_column(names["timestamp"], types[names["timestamp"]]))
+        time, kind = _given(names["timestamp"]), types[names["timestamp"]]
+        if kind.partition("(")[0] not in _NUMBERS:
+            time = time.try_cast("timestamp")
+        columns.append(time.cast("double").alias("time"))
     table, value = frame.select(*columns), sql.col("value")
     wrong = {
         "user": sql.col("user").isNull(),
@@ -135,16 +123,16 @@ def checked_ratings(frame: DataFrame, request: Request, path: str) -> RatingsTab
         raise DataError("There are no ratings: the data have no rows.")
     for role in wrong:
         if found[role]:
+            needed = "a finite number" if role == "rating" else "an integer or text as id"
             raise DataError(
-                f"The column {names[role]!r} must have "
-                f"{'a finite number' if role == 'rating' else 'an id'} in each row; "
+                f"The column {names[role]!r} must have {needed} in each row; "
                 f"{found[role]:,} of {found['rows']:,} rows do not."
             )
     return RatingsTable(table, "rating" not in names, "timestamp" in names)
 
 
-def _id_column(frame: DataFrame, name: str, kind: str, role: str) -> Column:
-    """Return a column of ids as bigint or string; fractional types count if they hold integers."""
+def _ids(name: str, kind: str, role: str) -> Column:
+    """Return a column of ids as bigint or string, null for fractions."""
     from pyspark.sql import functions as sql
 
     given = _given(name)
@@ -153,41 +141,10 @@ def _id_column(frame: DataFrame, name: str, kind: str, role: str) -> Column:
             f"The {role} column {name!r} is of type {kind}; ids are numbers, text or dates."
         )
     if kind in _FRACTIONAL:
-        fractions = frame.where(given != sql.floor(given)).select(given).take(1)
-        if fractions:
-            raise DataError(
-                f"The {role} column {name!r} holds fractions such as {fractions[0][0]}; "
-                "ids are integers or text."
-            )
+        given = sql.when(given == sql.floor(given), given)
     if kind in (*_WHOLE, *_FRACTIONAL):
         return given.cast("bigint").alias(role)
     return (sql.hex(given) if kind == "binary" else given.cast("string")).alias(role)
-
-
-def _value_column(frame: DataFrame, name: str, kind: str) -> Column:
-    given, example = _given(name), ""
-    if kind == "string":
-        bad = frame.where(given.isNotNull() & given.try_cast("double").isNull())
-        rows = bad.select(given).take(1)
-        example = f" ({rows[0][0]!r} is not one)" if rows else ""
-    if example or kind.partition("(")[0] not in (*_NUMBERS, "string"):
-        raise DataError(
-            f"The rating column {name!r} must hold numbers; it is of type {kind}{example}."
-        )
-    return given.cast("float").alias("value")
-
-
-def _time_column(name: str, kind: str) -> Column:
-    given = _given(name)
-    if kind == "string":
-        given = given.try_cast("timestamp")
-    elif kind.startswith(("date", "timestamp")):
-        given = given.cast("timestamp")
-    elif kind.partition("(")[0] not in _NUMBERS:
-        raise DataError(
-            f"The time column {name!r} must hold numbers or times; it is of type {kind}."
-        )
-    return given.cast("double").alias("time")
 
 
 def _given(name: str) -> Column:
@@ -202,13 +159,8 @@ def _given(name: str) -> Column:
 class Encoded:
     """Ratings by index.
 
-    Attributes
-    ----------
-    users, items : DataFrame
-        Columns id and index: 0, 1, ... in the sorted order of the ids.
-    n_users, n_items : int
-    pairs : DataFrame
-        Columns user, item (int), value (float) and held (boolean): no pair twice.
+    `users` and `items` have the columns id and index: 0, 1, ... in the sorted order of the ids;
+    `pairs` user, item (int), value (float) and held (boolean), no pair twice.
     """
 
     users: DataFrame
@@ -223,18 +175,9 @@ def encode(
 ) -> Encoded:
     """Index users and items, merge repeated pairs, and mark the ratings that are held out.
 
-    Parameters
-    ----------
-    table : RatingsTable
-    scratch : Place
-        Folder for intermediate tables.
-    duplicates : {"last", "first", "mean", "sum", "error"}
-        Which rating of a repeated pair counts. Last and first are by timestamp; rows on a cluster
-        have no order.
-    test_fraction : float
-        Share of the ratings to hold out, 0 for none; which ones depends on user, item and
-        `random_state` alone.
-    random_state : int
+    Intermediate tables are in the folder `scratch`. The last and first of `duplicates` are by
+    timestamp, since rows on a cluster have no order. Which ratings are held out depends on user,
+    item and `random_state` alone.
 
     Raises
     ------

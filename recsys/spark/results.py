@@ -57,28 +57,22 @@ _BYTES_PER_RATING = 8  # index and value
 _BYTES_PER_ID = 100  # an id as a string, with room to sort it
 
 
-class SparkModel(msgspec.Struct, frozen=True, kw_only=True):
+class SparkModel(msgspec.Struct, frozen=True, kw_only=True, tag_field="format", tag=SPARK_FORMAT):
     """A model fitted on Spark, as its model.json describes it.
 
     Attributes
     ----------
     model : {"als", "spark-implicit-als"}
-    parameters : dict
-        Of the model.
+    parameters, training, versions : dict
+        Of the model, its summary, and the versions of the libraries.
     fitted : dict
         The numbers that belong to no user or item: global_mean and rating_std.
-    training : dict
-        Summary of the fit.
     files : dict of str to int
         Bytes of each file.
-    package_version : str
-    versions : dict
-        Of the libraries.
     path : str
         Folder of the result.
     """
 
-    format: str = SPARK_FORMAT
     format_version: int = _VERSION
     package_version: str
     model: str
@@ -147,18 +141,10 @@ class SparkModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_result(place: Place) -> bool:
-    """Return whether a folder has a result of the Spark engine."""
+    """Return whether a folder has a result of the Spark engine, of any version."""
     if not place.is_folder() or not place.child(MANIFEST).exists():
         return False
-    try:
-        return _has_format(place.child(MANIFEST).read_text())
-    except (msgspec.DecodeError, RecursionError):
-        return False
-
-
-def _has_format(text: str) -> bool:
-    document = msgspec.json.decode(text)
-    return isinstance(document, dict) and document.get("format") == SPARK_FORMAT
+    return f'"{SPARK_FORMAT}"' in place.child(MANIFEST).read_text()
 
 
 def parse_manifest(text: str, path: str) -> SparkModel:
@@ -170,14 +156,11 @@ def parse_manifest(text: str, path: str) -> SparkModel:
         If it is not one of the Spark engine, too new, or an entry is missing or of a wrong type.
     """
     try:
-        if not _has_format(text):
-            raise ModelFileError(
-                f"{path} was not written by the Spark engine: its {MANIFEST} does not have the "
-                f"format {SPARK_FORMAT!r}."
-            )
         found = msgspec.json.decode(text, type=SparkModel)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise ModelFileError(f"The model {path} is damaged: {MANIFEST}: {error}.") from None
+        raise ModelFileError(
+            f"{path} is damaged, or not a model of the Spark engine: {MANIFEST}: {error}."
+        ) from None
     if found.format_version != _VERSION:
         raise ModelFileError(
             f"The model {path} has format version {found.format_version}, and this version of "

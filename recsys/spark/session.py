@@ -1,4 +1,4 @@
-"""Spark sessions: start, failures in one sentence, progress."""
+"""Spark sessions: start, and failures in one sentence."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import re
 import shutil
 import socket
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lowrank.spark.arrow import quiet_pandas
 from recsys.errors import EngineError, RecsysError
@@ -20,7 +19,7 @@ from recsys.messages import shortened
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["BROADCAST_LIMIT", "explained", "spark_session", "watching"]
+__all__ = ["BROADCAST_LIMIT", "explained", "spark_session"]
 
 BROADCAST_LIMIT = 2**29
 """Bytes of vectors that are sent to each worker whole."""
@@ -45,7 +44,6 @@ _LOCAL_CONF = {
     "spark.sql.shuffle.partitions": "32",  # 200, as for a cluster, are slow on a few cores
 }
 
-_SECONDS = 1.0  # between two reports of the progress
 _LONGEST = 300  # characters of a reason
 
 # Failures by a pattern of their text: the sentence quotes the group of the pattern, or else the
@@ -214,37 +212,3 @@ def _sentence(text: str) -> str:
             return sentence.format(shortened(reason.strip(), _LONGEST))
     causes = re.findall(r"(?:Caused by: |^:? ?)([\w.]+(?:Error|Exception): .+)", text, re.MULTILINE)
     return f"Spark failed: {shortened(causes[-1] if causes else reason, _LONGEST)}"
-
-
-@contextmanager
-def watching(spark: SparkSession, what: str, say: Callable[[str], None] | None) -> Iterator[None]:
-    """Call `say` about once a second with the progress of the running jobs."""
-    if say is None:
-        yield
-        return
-    say(what)
-    over = threading.Event()
-
-    def watch() -> None:
-        tracker = spark.sparkContext.statusTracker()
-        while not over.wait(_SECONDS):
-            with suppress(Exception):  # a missing status is not a failure
-                say(f"{what}: {_status(tracker)}")
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
-def _status(tracker: Any) -> str:
-    """Return the number of finished stages and of running tasks."""
-    jobs = [tracker.getJobInfo(job) for job in tracker.getActiveJobsIds()]
-    stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
-    known = [stage for stage in stages if stage is not None]
-    done = sum(stage.numCompletedTasks >= stage.numTasks for stage in known)
-    tasks = sum(stage.numActiveTasks for stage in known)
-    return f"{done} of {len(stages)} stages done, {tasks} tasks running"

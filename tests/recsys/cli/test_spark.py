@@ -35,7 +35,7 @@ def fitted(spark, parts):
     return out, result
 
 
-def test_fit_says_what_it_did(fitted):
+def test_fit_reports_its_steps_and_the_result(fitted):
     out, result = fitted
     assert result.stdout == ""
     lines = result.stderr.splitlines()
@@ -95,16 +95,12 @@ def test_an_evaluation_is_a_table_as_well(run, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["fit", "x", "--out", "m", "--master", "yarn"], "--master and --conf are for --engine sp"),
-        (["recommend", "m", "--all", "--out", "f"], "--out is for --engine spark"),
-        (
-            ["recommend", "m", "--user", "1", "--out", "f", "--engine", "spark"],
-            "say --all and --out",
-        ),
-        (["evaluate", "x", "--engine", "spark"], "say MODEL --test FILE"),
+        (["fit", "x", "--out", "m", "--master", "yarn"], "--master and --conf require --engine sp"),
+        (["recommend", "m", "--user", "1", "--engine", "spark"], "needs --all and --output FOLDER"),
+        (["evaluate", "x", "--engine", "spark"], "--engine spark needs MODEL --test FILE"),
     ],
 )
-def test_words_that_do_not_go_together(run, words, message):
+def test_options_that_exclude_each_other(run, words, message):
     assert message in " ".join(run(*words, code=2).stderr.split())
 
 

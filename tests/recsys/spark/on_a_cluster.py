@@ -13,7 +13,6 @@ from pathlib import Path
 
 from recsys.errors import EngineError
 from recsys.spark import fit, spark_session
-from recsys.spark import session as watching
 
 CONF = {
     "spark.driver.memory": "512m",
@@ -43,16 +42,15 @@ def main(master: str, ratings: str, folder: str, victim: int, parameters: dict, 
     from recsys.spark.files import staged
 
     killed = []
-    watching._SECONDS = 0.2  # the sweeps of so little data are quick
 
-    def say(text: str) -> None:
-        if "sweeps of MLlib: " in text and not killed:
+    def kill_worker(step) -> None:
+        if step.step == 1:
             killed.append(session.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1)
             os.killpg(victim, signal.SIGKILL)
 
     options = {f"spark.{part}.extraJavaOptions": java for part in ("driver", "executor")}
     with spark_session(master, CONF | options) as session:
-        fit(ratings, f"{folder}/model", say=say, **parameters)
+        fit(ratings, f"{folder}/model", on_step=kill_worker, **parameters)
         failure = ""
         try:
             with (

@@ -269,9 +269,9 @@ def test_items_that_are_not_numbered_from_zero(copied):
     ("content", "message"),
     [
         (None, "has no readable model.json"),
-        ("{", "is damaged: model.json: "),
-        ("[" * 100_000, "is damaged: model.json: "),
-        ("[]", "was not written by the Spark engine: its model.json does not have the format"),
+        ("{", "is damaged, or not a model of the Spark engine: model.json: "),
+        ("[" * 100_000, "is damaged, or not a model of the Spark engine: model.json: "),
+        ("[]", "not a model of the Spark engine: model.json: Expected `object`, got `array`"),
     ],
 )
 def test_a_file_that_is_not_a_manifest_is_an_error(tmp_path, content, message):

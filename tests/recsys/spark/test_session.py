@@ -93,7 +93,7 @@ def test_errors_of_others_pass_unchanged():
         ("java.lang.OutOfMemoryError: Java heap space", "Spark ran out of memory; give it more"),
         (
             "ModuleNotFoundError: No module named 'recsys'",
-            "executors have no package lowrank-recsys .ModuleNotFound",
+            "executors have no package lowrank-recsys .Py4JJava",
         ),
         (
             "Job 3 cancelled because SparkContext was shut down",
@@ -121,10 +121,11 @@ def test_java_is_gone():
 def test_object_stores_need_no_parent_folder(spark, tmp_path, monkeypatch):
     from recsys.spark import files
 
-    place = files.Place(spark, str(tmp_path / "no" / "model"))
-    assert not place.has_parent()
     monkeypatch.setattr(files, "_WITH_FOLDERS", ("hdfs",))
-    assert place.has_parent()
+    out = str(tmp_path / "no" / "model")
+    with files.staged(spark, out, lambda place: True, overwrite=False) as folder:
+        folder.child("model.json").write_text("{}")
+    assert files.Place(spark, out).sizes() == {"model.json": 2}
 
 
 def test_the_old_result_is_put_back_where_the_new_one_cannot_be_moved(spark, tmp_path):

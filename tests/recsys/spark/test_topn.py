@@ -19,10 +19,11 @@ def written(path):
 
 
 @pytest.mark.parametrize("limit", [2**30, 0], ids=["broadcast", "blocks"])
-def test_it_recommends_as_one_machine_does(spark, case, tmp_path, limit):
-    from recsys.spark import recommend
+def test_it_recommends_as_one_machine_does(spark, case, tmp_path, limit, monkeypatch):
+    from recsys.spark import recommend, topn
 
     opened = Recommender.load(case.path)
+    monkeypatch.setattr(topn, "_LEAST_BLOCK", 1 + opened.ratings.n_items // 3)
     allow = opened.ratings.items.values.to_list()[::2]
     block = allow[:50]
     recommend(
