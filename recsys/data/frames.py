@@ -84,13 +84,7 @@ def column_names(frame: Any) -> list[str]:
 
 
 def column(frame: FrameLike, name: str) -> pl.Series:
-    """Return one column of a frame.
-
-    Raises
-    ------
-    DataError
-        As `to_polars`.
-    """
+    """Return one column of a frame."""
     return to_polars(frame, [name])[name]
 
 

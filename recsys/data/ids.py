@@ -159,7 +159,16 @@ class Ids:
         """
         series = as_id_series(_uniform(queries, self._kind), self._kind)
         if self._numbers is None:
-            found = self._find_strings(series.cast(pl.String))
+            texts = series.cast(pl.String)
+            if len(texts) * _JOIN_PAYS_FROM < len(self):
+                places = self._sorted.search_sorted(texts).to_numpy().astype(np.int64)
+                places = np.minimum(places, len(self) - 1)
+                found = np.where((self._sorted[places] == texts).to_numpy(), places, -1)
+            else:
+                known = pl.DataFrame({"id": self._sorted, "index": np.arange(len(self))})
+                requested = texts.alias("id").to_frame()
+                joined = requested.join(known, on="id", how="left", maintain_order="left")
+                found = joined["index"].fill_null(-1).to_numpy(writable=True)
         elif series.dtype == pl.Int64:
             found = self._find_integers(series.to_numpy())
         else:
@@ -183,11 +192,20 @@ class Ids:
         """
         found = self.find(queries)
         missing = np.flatnonzero(found < 0)
-        if len(missing):
-            series = as_id_series(_uniform(queries, self._kind), self._kind)
-            unknown = series.gather(missing).unique(maintain_order=True)
-            raise UnknownIdError(self._unknown_message(unknown.to_list()))
-        return found
+        if not len(missing):
+            return found
+        series = as_id_series(_uniform(queries, self._kind), self._kind)
+        unknown: list[int | str] = series.gather(missing).unique(maintain_order=True).to_list()
+        if self._numbers is not None:
+            unknown = [int(e) if _CANONICAL_INTEGER.fullmatch(str(e)) else e for e in unknown]
+        first, named, to_which = unknown[0], _listed(unknown[:_NAMED]), ""
+        if len(unknown) > 1:
+            to_which = f" to {_quoted(first)}"
+            named += f" and {len(unknown) - _NAMED:,} more" if len(unknown) > _NAMED else ""
+        raise UnknownIdError(
+            f"Unknown {self._kind}{'s' * (len(unknown) > 1)} {named}; "
+            f"{self._nearest(first, to_which)}."
+        )
 
     def _find_integers(self, queries: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         numbers = self._numbers
@@ -206,31 +224,7 @@ class Ids:
         places[numbers[places] != queries] = -1
         return places
 
-    def _find_strings(self, queries: pl.Series) -> npt.NDArray[np.int64]:
-        if len(queries) * _JOIN_PAYS_FROM < len(self):
-            sorted_places = self._sorted.search_sorted(queries).to_numpy().astype(np.int64)
-            places = np.minimum(sorted_places, len(self) - 1)
-            return np.where((self._sorted[places] == queries).to_numpy(), places, -1)
-        known = pl.DataFrame({"id": self._sorted, "index": np.arange(len(self))})
-        requested = queries.alias("id").to_frame()
-        joined = requested.join(known, on="id", how="left", maintain_order="left")
-        return joined["index"].fill_null(-1).to_numpy(writable=True)
-
-    def _unknown_message(self, unknown: Sequence[int | str]) -> str:
-        if self._numbers is not None:
-            unknown = [
-                int(each) if isinstance(each, str) and _CANONICAL_INTEGER.fullmatch(each) else each
-                for each in unknown
-            ]
-        first, named = unknown[0], _listed(unknown[:_NAMED])
-        if len(unknown) == 1:
-            return f"Unknown {self._kind} {named}; {self._nearest(first)}."
-        more = f" and {len(unknown) - _NAMED:,} more" if len(unknown) > _NAMED else ""
-        return (
-            f"Unknown {self._kind}s {named}{more}; {self._nearest(first, f' to {_quoted(first)}')}."
-        )
-
-    def _nearest(self, unknown: int | str, to_which: str = "") -> str:
+    def _nearest(self, unknown: int | str, to_which: str) -> str:
         """Say which ids are nearest to an unknown one, or what ids look like."""
         if not len(self):
             return f"there are no {self._kind}s at all"
@@ -256,20 +250,27 @@ def row_place(row: int) -> str:
 def as_id_series(values: object, kind: str, place: Place = row_place) -> pl.Series:
     """Return ids as a Series named `kind`, of dtype Int64 or String, in the order given.
 
-    Parameters
-    ----------
-    values : polars Series, sequence or ndarray
-    kind : str
-        Kind of thing that the ids name, such as "user".
-    place : callable, optional
-        Names the place of a row (counted from 0) in messages, such as "Row 3".
-
     Raises
     ------
     DataError
-        If a value is null, a boolean, a fraction, or neither an integer nor a string.
+        If a value is null, a boolean, a fraction, or neither an integer nor a string; the
+        message begins with the `place` of its row.
     """
-    series = values.alias(kind) if isinstance(values, pl.Series) else _series_of(values, kind)
+    if isinstance(values, pl.Series):
+        series = values.alias(kind)
+    elif isinstance(values, np.ndarray) and values.dtype.kind in "iuf":
+        series = pl.Series(kind, np.ascontiguousarray(values))
+    else:
+        listed = list(cast("Iterable[Any]", values))
+        truth = next((value for value in listed if isinstance(value, bool | np.bool_)), None)
+        if truth is not None:
+            raise DataError(f"{kind.capitalize()} ids must be integers or strings; got {truth}.")
+        try:
+            series = pl.Series(kind, listed, strict=True)
+        except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError):
+            raise DataError(
+                f"{kind.capitalize()} ids must be all integers or all strings; got a mixture."
+            ) from None
     dtype = series.dtype
     if series.null_count():
         raise DataError(f"{place(_first(series.is_null()))}: the {kind} id is missing.")
@@ -295,22 +296,6 @@ def as_id_series(values: object, kind: str, place: Place = row_place) -> pl.Seri
     raise DataError(f"{kind.capitalize()} ids must be integers or strings; got {dtype} values.")
 
 
-def _series_of(values: object, kind: str) -> pl.Series:
-    """Return a Series of a sequence or array; booleans and mixtures raise."""
-    if isinstance(values, np.ndarray) and values.dtype.kind in "iuf":
-        return pl.Series(kind, np.ascontiguousarray(values))
-    listed = list(cast("Iterable[Any]", values))
-    for value in listed:
-        if isinstance(value, bool | np.bool_):
-            raise DataError(f"{kind.capitalize()} ids must be integers or strings; got {value}.")
-    try:
-        return pl.Series(kind, listed, strict=True)
-    except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError):
-        raise DataError(
-            f"{kind.capitalize()} ids must be all integers or all strings; got a mixture."
-        ) from None
-
-
 def _uniform(values: Any, kind: str) -> Any:
     """Return a single id as a list of one, and a list that needs it as strings."""
     if isinstance(values, pl.Series | np.ndarray):
@@ -319,13 +304,10 @@ def _uniform(values: Any, kind: str) -> Any:
     large = (isinstance(each, int) and not -_INT64_LIMIT <= each < _INT64_LIMIT for each in listed)
     if not any(large) and not any(isinstance(each, str) for each in listed):
         return listed
-    kept = (str, type(None))
-    return [
-        each
-        if isinstance(each, kept)
-        else str(each if type(each) is int else as_id_series([each], kind)[0])
-        for each in listed
-    ]
+    for place, each in enumerate(listed):
+        if not isinstance(each, str | None):
+            listed[place] = str(each if type(each) is int else as_id_series([each], kind)[0])
+    return listed
 
 
 def _first(mask: pl.Series) -> int:
@@ -336,19 +318,7 @@ def _first(mask: pl.Series) -> int:
 def encode(
     series: pl.Series, kind: str, idle: pl.Series | None = None
 ) -> tuple[Ids, npt.NDArray[np.int32]]:
-    """Return the ids that occur (and idle ones), and the index of each row's id.
-
-    Parameters
-    ----------
-    series : Series of Int64 or String, of length n_rows
-    kind : str
-    idle : Series, optional
-        Further ids, of the same dtype.
-
-    Returns
-    -------
-    Ids
-    int32 ndarray of shape (n_rows,)
+    """Return the ids that occur (and idle ones), and the int32 index of each row's id.
 
     Raises
     ------
@@ -366,10 +336,7 @@ def encode(
 
 
 def _closest_strings(unknown: str, values: pl.Series) -> list[str]:
-    """Return up to three ids that resemble an unknown one, or else have it in them.
-
-    Those that resemble it are looked for among its neighbours in the order.
-    """
+    """Return up to three ids that resemble an unknown one and are near, or else have it in them."""
     place = values.search_sorted(unknown)
     low = max(place - _CLOSE_MATCH_POOL, 0)
     pool = values.slice(low, 2 * _CLOSE_MATCH_POOL).to_list()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from recsys.data.csr import CSR, canonical_csr, check_policy, ids_of_axis, permuted, to_csr
+from recsys.data.csr import CSR, check_policy, csr_with_ids, to_csr
 from recsys.data.frames import FrameLike, as_frame, column_names, is_pandas, to_polars
 from recsys.data.ids import Ids, IdsLike, Place, as_id_series, encode, row_place
 from recsys.errors import DataError
@@ -24,21 +24,15 @@ if TYPE_CHECKING:
 
     from lowrank.arguments import MatrixLike
 
-__all__ = [
-    "Ratings",
-    "Source",
-    "build_ratings",
-    "known_rows",
-    "rating_problem",
-    "rating_values",
-    "unix_seconds",
-]
+__all__ = ["Ratings", "Source", "build_ratings", "known_rows", "rating_problem", "rating_values"]
+__all__ += ["unix_seconds"]
 
 # Magnitudes beyond which a whole column of times is taken for milli-, micro- or nanoseconds:
 # in seconds, 1e11 is the year 5138.
 _UNITS = ((1e17, 10**9), (1e14, 10**6), (1e11, 10**3))
 _FORMATS = ("%Y-%m-%d", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S%.f%z")
 _LARGEST = float(np.finfo(np.float32).max)
+_DTYPES = {"indptr": np.int64, "indices": np.int32, "values": np.float32, "timestamps": np.int64}
 _DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
 
 
@@ -123,24 +117,21 @@ class Ratings:
     source: Source | None = None
 
     def __post_init__(self) -> None:
-        self._freeze("indptr", np.int64, len(self.users) + 1)
+        """Replace the arrays by read-only views, after a look at their types and lengths."""
         nnz = int(self.indptr[-1])
-        self._freeze("indices", np.int32, nnz)
-        self._freeze("values", np.float32, nnz)
-        if self.timestamps is not None:
-            self._freeze("timestamps", np.int64, nnz)
-
-    def _freeze(self, name: str, dtype: type[np.generic], length: int) -> None:
-        """Replace an array by a read-only view of it, after a look at its type and length."""
-        array = getattr(self, name)
-        if array.dtype != dtype or array.shape != (length,):
-            raise DataError(
-                f"{name} must be {np.dtype(dtype)} of shape ({length},); "
-                f"got {array.dtype} of shape {array.shape}."
-            )
-        view = array.view()
-        view.flags.writeable = False
-        object.__setattr__(self, name, view)
+        lengths = {"indptr": len(self.users) + 1, "indices": nnz, "values": nnz, "timestamps": nnz}
+        for name, length in lengths.items():
+            array, dtype = getattr(self, name), _DTYPES[name]
+            if array is None and name == "timestamps":
+                continue
+            if array.dtype != dtype or array.shape != (length,):
+                raise DataError(
+                    f"{name} must be {np.dtype(dtype)} of shape ({length},); "
+                    f"got {array.dtype} of shape {array.shape}."
+                )
+            view = array.view()
+            view.flags.writeable = False
+            object.__setattr__(self, name, view)
 
     @classmethod
     def from_frame(
@@ -184,11 +175,9 @@ class Ratings:
         """
         frame = as_frame(frame)
         present = column_names(frame)
+        optional = {"rating": rating, "timestamp": timestamp}
         names = {"user": user, "item": item}
-        if rating is not None and (rating != "rating" or rating in present):
-            names["rating"] = rating
-        if timestamp is not None and (timestamp != "timestamp" or timestamp in present):
-            names["timestamp"] = timestamp
+        names |= {r: name for r, name in optional.items() if name and (name != r or r in present)}
         chosen = to_polars(frame, list(names.values()))
         columns = {role: chosen[name] for role, name in names.items()}
         return build_ratings(
@@ -229,11 +218,8 @@ class Ratings:
         if is_pandas(matrix):
             users = matrix.index.tolist() if users is None else users
             items = matrix.columns.tolist() if items is None else items
-        csr = canonical_csr(matrix)
-        rows = ids_of_axis(users, csr.shape[0], "user")
-        columns = ids_of_axis(items, csr.shape[1], "item")
-        csr = permuted(csr, rows.codes, columns.codes)
-        return _with_info(rows.ids, columns.ids, csr, implicit, item_info, user_info)
+        rows, columns, csr = csr_with_ids(matrix, users, items)
+        return _with_info(rows, columns, csr, implicit, item_info, user_info)
 
     @property
     def n_users(self) -> int:
@@ -302,19 +288,31 @@ class Ratings:
         DataError
             If the mask has another length, or a position is repeated or outside 0..nnz-1.
         """
-        mask = _as_mask(np.asarray(which), self.nnz)
+        mask = which = np.asarray(which)
+        if which.dtype != np.bool_:
+            if which.size and which.dtype.kind not in "iu":
+                raise DataError(f"Positions must be integers; got {which.dtype}.")
+            if which.size and (which.min() < 0 or which.max() >= self.nnz):
+                raise DataError(
+                    f"Positions must be between 0 and {self.nnz - 1}; "
+                    f"got {which.min()} to {which.max()}."
+                )
+            mask = np.zeros(self.nnz, dtype=np.bool_)
+            mask[which.astype(np.int64)] = True
+            if np.count_nonzero(mask) != which.size:
+                raise DataError("Positions must be distinct; some are repeated.")
+        elif mask.shape != (self.nnz,):
+            raise DataError(f"The mask must have shape ({self.nnz},); got {mask.shape}.")
         before = np.zeros(self.nnz + 1, dtype=np.int64)
         np.cumsum(mask, out=before[1:])
-        return Ratings(
-            users=self.users,
-            items=self.items,
+        return replace(
+            self,
             indptr=before[self.indptr],
             indices=self.indices[mask],
             values=self.values[mask],
             timestamps=None if self.timestamps is None else self.timestamps[mask],
-            implicit=self.implicit,
-            item_info=self.item_info,
-            user_info=self.user_info,
+            n_duplicates=0,
+            source=None,
         )
 
     def to_frame(self) -> pl.DataFrame:
@@ -370,16 +368,7 @@ def build_ratings(
 ) -> Ratings:
     """Build ratings from columns; the dictionary is emptied, so that memory is freed on the way.
 
-    Parameters
-    ----------
-    columns : dict of Series
-        "user", "item", and possibly "rating" and "timestamp", all of one length.
-    duplicates, item_info, user_info
-        As in `Ratings.from_frame`.
-    idle_users : Series, optional
-        Ids of users without any rating, who shall be known nevertheless.
-    place : callable, optional
-        Names the place of a row (counted from 0) in messages.
+    Idle users have no ratings, and are known nevertheless; `place` names a row in messages.
 
     Raises
     ------
@@ -437,10 +426,10 @@ def known_rows(info: FrameLike | None, ids: Ids) -> pl.DataFrame | None:
     """
     if info is None:
         return None
-    frame = info if isinstance(info, pl.DataFrame) else to_polars(info)
+    frame = to_polars(info)
     if ids.kind not in frame.columns:
-        listed = ", ".join(frame.columns)
-        raise DataError(f"The frame has no column {ids.kind!r}; its columns are {listed}.")
+        present = ", ".join(frame.columns)
+        raise DataError(f"The frame has no column {ids.kind!r}; its columns are {present}.")
     found = pl.Series(ids.kind, ids.find(frame[ids.kind]))
     known = frame.select(found, pl.exclude(ids.kind))
     known = known.filter(pl.col(ids.kind) >= 0).unique(ids.kind, keep="first", maintain_order=True)
@@ -448,12 +437,12 @@ def known_rows(info: FrameLike | None, ids: Ids) -> pl.DataFrame | None:
 
 
 def rating_values(series: pl.Series, place: Place = row_place) -> npt.NDArray[np.float32]:
-    """Return ratings as float32; each must be a finite number.
+    """Return ratings as float32.
 
     Raises
     ------
     DataError
-        If a rating is missing, not a number, NaN, infinite or beyond float32.
+        If one is not a finite number.
     """
     dtype = series.dtype
     if not (dtype.is_numeric() or dtype in (pl.Boolean, pl.String, pl.Null)):
@@ -534,29 +523,5 @@ def _in_seconds(numbers: pl.Series) -> pl.Series:
     if numbers.dtype.is_float():
         numbers = numbers.set(~numbers.is_finite(), None)
     largest = max(abs(float(numbers.max() or 0)), abs(float(numbers.min() or 0)))  # type: ignore[arg-type]
-    for limit, per_second in _UNITS:
-        if largest > limit:
-            numbers = numbers // per_second
-            break
-    if numbers.dtype.is_float():
-        numbers = numbers.floor()
-    return numbers.cast(pl.Int64, strict=False)
-
-
-def _as_mask(which: npt.NDArray[Any], nnz: int) -> npt.NDArray[np.bool_]:
-    """Return a mask or positions as a mask over the ratings."""
-    if which.dtype == np.bool_:
-        if which.shape != (nnz,):
-            raise DataError(f"The mask must have shape ({nnz},); got {which.shape}.")
-        return which
-    if which.size and which.dtype.kind not in "iu":
-        raise DataError(f"Positions must be integers; got {which.dtype}.")
-    if which.size and (which.min() < 0 or which.max() >= nnz):
-        raise DataError(
-            f"Positions must be between 0 and {nnz - 1}; got {which.min()} to {which.max()}."
-        )
-    mask = np.zeros(nnz, dtype=np.bool_)
-    mask[which.astype(np.int64)] = True
-    if np.count_nonzero(mask) != which.size:
-        raise DataError("Positions must be distinct; some are repeated.")
-    return mask
+    numbers = numbers // next((per_second for limit, per_second in _UNITS if largest > limit), 1)
+    return (numbers.floor() if numbers.dtype.is_float() else numbers).cast(pl.Int64, strict=False)
