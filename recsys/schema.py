@@ -281,7 +281,7 @@ def encoded(series: pl.Series) -> tuple[ColumnType, dict[str, NDArray[Any]]]:
         texts = series.cast(pl.String).fill_null("")
         lengths = np.append(0, texts.str.len_bytes().to_numpy())
         arrays["_offsets"] = np.cumsum(lengths, dtype=np.int64)
-        arrays["_bytes"] = np.frombuffer("".join(texts.to_list()).encode(), dtype=np.uint8)
+        arrays["_bytes"] = np.frombuffer((texts.str.join().item() or "").encode(), dtype=np.uint8)
         return kind, arrays
     if series.dtype == pl.Date:
         kind, series = "date", series.cast(pl.Int32)

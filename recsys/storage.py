@@ -384,11 +384,13 @@ def fingerprint(*parts: Ratings) -> str:
         rated = np.diff(part.indptr) > 0
         used = np.bincount(part.indices, minlength=part.n_items) > 0
         for ids, mask in ((part.users, rated), (part.items, used)):
-            digest.update("\n".join(map(str, ids.take(np.flatnonzero(mask)).to_list())).encode())
-        indptr = part.indptr[np.append(True, rated)]
-        indices = (np.cumsum(used) - 1)[part.indices]
+            texts = ids.values.filter(mask).cast(pl.String)
+            digest.update((texts.str.join("\n").item() or "").encode())
+        indptr, indices = part.indptr[np.append(True, rated)], part.indices
+        if not used.all():
+            indices = (np.cumsum(used) - 1)[indices]
         for array, dtype in ((indptr, "<i8"), (indices, "<i4"), (part.values, "<f4")):
-            digest.update(np.ascontiguousarray(array.astype(dtype, copy=False)).data)
+            digest.update(np.ascontiguousarray(array, dtype=dtype).data)
     return f"sha256:{digest.hexdigest()}"
 
 

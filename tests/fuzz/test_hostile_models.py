@@ -122,7 +122,7 @@ KINDS = (
 
 @pytest.mark.filterwarnings("ignore")  # of sums that overflow
 def test_arrays_that_lie(wholes, tmp_path, budget, fuzz_count):
-    @budget(150)
+    @budget(60)
     @given(st.sampled_from([*MODELS, "lsi"]), st.sampled_from(KINDS), st.integers(0, 2**32))
     def check(model, kind, seed):
         rng, saved = random.Random(seed), tmp_path / model
@@ -252,7 +252,7 @@ def test_studies_that_were_changed(tmp_path, budget, fuzz_count):
     tuning.tune("bias", data, trials=3, study=whole)
     text = whole.read_bytes()
 
-    @budget(60)
+    @budget(12)
     @given(st.integers(0, len(text) - 1), st.binary(min_size=1, max_size=3))
     def check(at, noise):
         place.write_bytes(text[:at] + noise + text[at + len(noise) :])

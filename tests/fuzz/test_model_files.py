@@ -31,7 +31,7 @@ def test_damaged_models(tmp_path, budget, fuzz_count):
     Recommender("als", factors=2).fit(Ratings.from_frame(frame)).save(whole)
     names = sorted(str(p.relative_to(whole)) for p in whole.rglob("*") if p.is_file())
 
-    @budget(150)
+    @budget(80)
     @given(st.sampled_from(names), st.integers(0, 4000), st.integers(1, 255), st.booleans())
     def check(name, place, bits, cut):
         shutil.copytree(whole, model)

@@ -66,7 +66,7 @@ def conditions() -> st.SearchStrategy[str]:
 
 
 def test_conditions_that_are_well_formed(budget, fuzz_count):
-    @budget(400)
+    @budget(150)
     @given(conditions())
     def check(condition):
         fuzz_count[met_or_refused(condition)] += 1
@@ -75,7 +75,7 @@ def test_conditions_that_are_well_formed(budget, fuzz_count):
 
 
 def test_words_in_any_order(budget, fuzz_count):
-    @budget(400)
+    @budget(150)
     @given(st.lists(st.sampled_from(TOKENS), min_size=1, max_size=15))
     def check(tokens):
         fuzz_count[met_or_refused(" ".join(tokens))] += 1
@@ -84,7 +84,7 @@ def test_words_in_any_order(budget, fuzz_count):
 
 
 def test_any_text(budget, fuzz_count):
-    @budget(300)
+    @budget(100)
     @given(st.text(max_size=60))
     def check(condition):
         fuzz_count[met_or_refused(condition)] += 1

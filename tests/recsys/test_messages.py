@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recsys import messages as wording
+from recsys import messages
 from recsys.messages import close_matches
 
 WORDS = st.text("abc", max_size=8)
@@ -31,7 +31,7 @@ def test_only_so_many_are_looked_at(monkeypatch, length):
         return ratio(matcher)
 
     monkeypatch.setattr(difflib.SequenceMatcher, "ratio", noted)
-    monkeypatch.setattr(wording, "_WORK", 3_000_000)
+    monkeypatch.setattr(messages, "_WORK", 3_000_000)
     letters = random.Random(0)
     others = ("".join(letters.choices("ab", k=length)) for _ in range(100_000))
     close_matches("ab" * (length // 2), others, 3)
@@ -40,7 +40,7 @@ def test_only_so_many_are_looked_at(monkeypatch, length):
 
 
 def test_texts_of_the_same_length_that_are_not_alike_count_as_work(monkeypatch):
-    monkeypatch.setattr(wording, "_WORK", 25)
+    monkeypatch.setattr(messages, "_WORK", 25)
     assert close_matches("abcde", ["vwxyz"] * 5 + ["abcdx"], 1) == []
-    monkeypatch.setattr(wording, "_WORK", 100)
+    monkeypatch.setattr(messages, "_WORK", 100)
     assert close_matches("abcde", ["vwxyz"] * 5 + ["abcdx"], 1) == ["abcdx"]
