@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -43,8 +43,7 @@ __all__ = [
 
 _LARGEST_GRAM = 5000  # smaller side up to which a sparse matrix's whole spectrum is computed
 _MOST_RANKS = 50  # ranks that "parallel", "cv", "elbow" and "profile" look at
-_PERMUTATIONS = 20
-_QUANTILE = 0.95  # of the permuted singular values, which a real one must exceed
+_PERMUTATIONS, _QUANTILE = 20, 0.95  # of permuted singular values, which a real one must exceed
 _FOLDS = 3  # into which rows and columns are split: 9 held-out blocks
 
 
@@ -67,8 +66,7 @@ def cumulative_energy(s: ArrayLike, total: float | None = None) -> Float64Array:
     Raises
     ------
     ValueError
-        If `s` is not a descending sequence of finite, non-negative numbers, or `total` is less than
-        sum s^2.
+        If `s` is not descending, finite and not negative, or `total` is less than sum s^2.
 
     Examples
     --------
@@ -94,27 +92,15 @@ def rank_for_energy(s: ArrayLike, fraction: float, total: float | None = None) -
 
     Parameters
     ----------
-    s : array-like of shape (k,)
-        The largest singular values, descending.
+    s, total
+        As in `cumulative_energy`.
     fraction : float
         From 0 to 1.
-    total : float, optional
-        Energy of the whole matrix, ||A||_F^2 (``svd.frobenius_norm ** 2``). By default sum s^2.
-
-    Returns
-    -------
-    int
-        From 0 to len(s).
 
     Raises
     ------
     ValueError
         If the arguments are out of their range, or all of `s` carries less than the fraction.
-
-    Examples
-    --------
-    >>> rank_for_energy([3.0, 2.0, 1.0], 0.9)
-    2
     """
     if not 0.0 <= fraction <= 1.0:
         raise ArgumentError(f"fraction must be between 0 and 1; got {fraction}.")
@@ -133,20 +119,14 @@ def rank_for_energy(s: ArrayLike, fraction: float, total: float | None = None) -
 def elbow(s: ArrayLike) -> int:
     """Return the number of singular values before the elbow of the scree curve.
 
-    The elbow is the point furthest below the straight line from the first to the last point (the
-    chord); k is the number of values before it. A curve that nowhere sags below its
-    chord has no elbow, and k is its length.
+    The elbow is the point furthest below the chord from the first to the last point. A curve that
+    nowhere sags below its chord has no elbow, and k is its length.
 
     Parameters
     ----------
     s : array-like of shape (k,)
         Singular values (or any scree curve), descending. The place of the elbow depends on how
         many of them are given, since the last one is an end of the chord.
-
-    Returns
-    -------
-    int
-        From 0 (for an empty spectrum) to len(s).
 
     References
     ----------
@@ -155,10 +135,8 @@ def elbow(s: ArrayLike) -> int:
 
     Examples
     --------
-    >>> elbow([10.0, 9.0, 8.0, 1.0, 0.9, 0.8])
-    3
-    >>> elbow([3.0, 2.0, 1.0])
-    3
+    >>> elbow([10.0, 9.0, 8.0, 1.0, 0.9, 0.8]), elbow([3.0, 2.0, 1.0])
+    (3, 3)
     """
     spectrum = _checked_spectrum(s)
     if spectrum.size < 3 or spectrum[0] == spectrum[-1]:
@@ -178,21 +156,10 @@ def noise_threshold(s: ArrayLike, level: float) -> int:
     level : float
         Largest singular value that noise alone gives; not negative.
 
-    Returns
-    -------
-    int
-        From 0 to len(s).
-
     Raises
     ------
     ValueError
-        If `s` is not a descending sequence of finite, non-negative numbers, or `level` is negative
-        or NaN.
-
-    Examples
-    --------
-    >>> noise_threshold([5.0, 3.0, 1.0], 2.0)
-    2
+        If `s` is not descending, finite and not negative, or `level` is negative or NaN.
     """
     if not level >= 0.0:
         raise ArgumentError(f"level must not be negative; got {level}.")
@@ -202,70 +169,53 @@ def noise_threshold(s: ArrayLike, level: float) -> int:
 def profile_likelihood(s: ArrayLike) -> int:
     """Return where the scree curve is best cut into two groups of normal values.
 
-    The first k values and the others have a mean each and a variance in common; k maximises the
-    likelihood.
+    The first k values and the others have a mean each and a variance in common.
 
     Parameters
     ----------
     s : array-like of shape (k,)
-        Singular values (or any scree curve), descending.
-
-    Returns
-    -------
-    int
-        From 1 to len(s) - 1; len(s) if it is below 2 or all values are equal.
+        Singular values (or any scree curve), descending. If there are fewer than 2, or all are
+        equal, k is their number, and else from 1 to len(s) - 1.
 
     References
     ----------
     Zhu & Ghodsi (2006), "Automatic dimensionality selection from the scree plot via the use of
     profile likelihood", equations (1)-(4).
-
-    Examples
-    --------
-    >>> profile_likelihood([10.0, 9.0, 8.0, 1.0, 0.9, 0.8])
-    3
     """
     spectrum = _checked_spectrum(s)
     if spectrum.size < 2 or spectrum[0] == spectrum[-1]:
         return spectrum.size
     scaled = spectrum / spectrum[0]
     # With the common variance profiled out, the likelihood falls with the pooled sum of squares.
-    pooled = [_spread(scaled[:k]) + _spread(scaled[k:]) for k in range(1, scaled.size)]
+    pooled = [
+        sum(np.sum((group - group.mean()) ** 2) for group in np.split(scaled, [k]))
+        for k in range(1, scaled.size)
+    ]
     return int(np.argmin(pooled)) + 1
-
-
-def _spread(values: Float64Array) -> float:
-    return float(np.sum((values - values.mean()) ** 2))
 
 
 def _checked_spectrum(s: ArrayLike) -> Float64Array:
     spectrum = np.asarray(s, dtype=np.float64)
     if spectrum.ndim != 1:
         raise ArgumentError(f"s must be one-dimensional; got shape {spectrum.shape}.")
-    bad = np.flatnonzero(~(np.isfinite(spectrum) & (spectrum >= 0)))
-    if bad.size:
+    for i in np.flatnonzero(~(np.isfinite(spectrum) & (spectrum >= 0))):
         raise ArgumentError(
-            f"s must be finite and not negative; got {spectrum[bad[0]]} at position {bad[0]}."
+            f"s must be finite and not negative; got {spectrum[i]} at position {i}."
         )
-    rising = np.flatnonzero(np.diff(spectrum) > 0)
-    if rising.size:
-        raise ArgumentError(f"s must be descending; it rises after position {rising[0]}.")
+    for i in np.flatnonzero(np.diff(spectrum) > 0):
+        raise ArgumentError(f"s must be descending; it rises after position {i}.")
     return spectrum
 
 
 class Rule(NamedTuple):
     """A rule for the rank of a matrix.
 
-    Attributes
-    ----------
-    needs : {"leading", "spectrum", "entries"}
-        Its input: the 50 largest singular values, all of them, or the entries.
-    choose : callable
-        Returns the rank, from ``(s, shape, fraction)``, or from ``(A, center, random_state)`` if it
-        needs the entries.
+    Its input is the 50 largest singular values ("leading"), all of them ("spectrum"), or the
+    "entries". `choose` returns the rank from ``(s, shape, fraction)``, and from
+    ``(A, center=center, random_state=random_state)`` if it needs the entries.
     """
 
-    needs: str
+    needs: Literal["leading", "spectrum", "entries"]
     choose: Callable[..., int]
 
 
@@ -286,8 +236,8 @@ def choose_rank(
         LinearOperator as well.
     rule : {"elbow", "profile", "energy", "gavish-donoho", "parallel", "cv", "mle"}
         See `elbow` and `profile_likelihood` (of the 50 largest singular values),
-        `rank_for_energy`, `gavish_donoho`, `parallel_analysis`, `bi_cross_validation` and `minka`.
-        "parallel" and "cv" look at ranks up to 50.
+        `rank_for_energy`, `gavish_donoho`, `parallel_analysis`, `bi_cross_validation` (both up to
+        rank 50) and `minka`.
     fraction : float
         Of the energy, for the rule "energy".
     center : bool, optional
@@ -295,18 +245,13 @@ def choose_rank(
     random_state : int, Generator, RandomState or None
         Seed of start vectors, permutations and folds.
 
-    Returns
-    -------
-    int
-        From 0 to min(n, m).
-
     Raises
     ------
     TypeError
         If A is a LinearOperator and the rule needs its entries or its whole spectrum.
     ValueError
-        If the rule is unknown, "mle" is given fewer rows than columns, or the rule needs the
-        whole spectrum of a sparse matrix whose smaller side is above 5,000.
+        If the rule is unknown, "mle" is given fewer rows than columns, or the whole spectrum of a
+        sparse matrix with a smaller side above 5,000 is needed.
 
     Examples
     --------
@@ -321,7 +266,7 @@ def choose_rank(
     needs, choose = RULES[rule]
     matrix = as_operator(A)
     if needs == "entries":
-        return choose(matrix, center, random_state)
+        return choose(matrix, center=center, random_state=random_state)
     if needs == "spectrum":
         return choose(whole_spectrum(matrix, bool(center)), matrix.shape, fraction)
     k = min(_MOST_RANKS, *matrix.shape)
@@ -346,10 +291,6 @@ def gavish_donoho(s: ArrayLike, shape: tuple[int, int], noise: float | None = No
     noise : float, optional
         Standard deviation sigma of the noise.
 
-    Returns
-    -------
-    int
-
     References
     ----------
     Gavish & Donoho (2014), "The optimal hard threshold for singular values is 4/sqrt(3)",
@@ -361,16 +302,15 @@ def gavish_donoho(s: ArrayLike, shape: tuple[int, int], noise: float | None = No
     2
     """
     spectrum = np.asarray(s, dtype=np.float64)
-    larger = max(shape)
-    beta = min(shape) / larger if larger else 1.0
-    factor = threshold_factor(beta)
-    if noise is not None:
-        return int(np.sum(spectrum > factor * math.sqrt(larger) * noise))
     if spectrum.size == 0:
         return 0
-    threshold = factor / math.sqrt(marchenko_pastur_median(beta)) * float(np.median(spectrum))
-    rounding = spectrum[0] * max(shape) * float(np.finfo(np.float64).eps)
-    return int(np.sum(spectrum > max(threshold, rounding)))
+    larger = max(shape)
+    beta = min(shape) / larger
+    if noise is not None:
+        return int(np.sum(spectrum > threshold_factor(beta) * math.sqrt(larger) * noise))
+    unit = float(np.median(spectrum)) / math.sqrt(marchenko_pastur_median(beta))
+    rounding = spectrum[0] * larger * float(np.finfo(np.float64).eps)
+    return int(np.sum(spectrum > max(threshold_factor(beta) * unit, rounding)))
 
 
 def threshold_factor(beta: float) -> float:
@@ -401,13 +341,8 @@ def minka(eigenvalues: ArrayLike, n_samples: int) -> int:
     Parameters
     ----------
     eigenvalues : array-like of shape (m,)
-        Of the covariance matrix, descending.
+        Of the covariance matrix, descending. The rank is from 1 to m - 1 (0 for m < 2).
     n_samples : int
-
-    Returns
-    -------
-    int
-        From 1 to m - 1 (0 for fewer than two eigenvalues).
 
     References
     ----------
@@ -449,21 +384,13 @@ def parallel_analysis(
 ) -> int:
     """Count the leading singular values that exceed those of matrices without any structure.
 
-    These have the entries of each column of A in random order (sparse ones stay sparse). A
-    singular value counts as long as it and all before it exceed the 95% quantile of 20 such.
+    These have the entries of each column of A in random order (sparse ones stay sparse). At most
+    50 singular values count, as long as each exceeds the 95% quantile of 20 such.
 
     Parameters
     ----------
-    A : array-like or scipy.sparse matrix or array, of shape (n, m)
-    center : bool, optional
-        Whether the column means are subtracted first.
-    random_state : int, Generator, RandomState or None
-        Seed of the permutations.
-
-    Returns
-    -------
-    int
-        At most 50.
+    A, center, random_state
+        As in `choose_rank`; `random_state` draws the permutations.
 
     References
     ----------
@@ -524,18 +451,15 @@ def whole_spectrum(A: MatrixLike | MatrixOperator, center: bool) -> Float64Array
 
     Raises
     ------
-    TypeError
-        If A is a LinearOperator: its entries are not known.
-    ValueError
-        If A is sparse and its smaller side is above 5,000.
+    TypeError, ValueError
+        If A is a LinearOperator, or sparse with a smaller side above 5,000.
     """
     matrix = as_operator(A)
     _entries(matrix)
     matrix, exponent = _rescaled(matrix)
     if isinstance(matrix, DenseOperator):
         centred = matrix.array.astype(np.float64) - matrix.column_means() * center
-        spectrum: Any = np.linalg.svd(centred, compute_uv=False)
-        return np.asarray(np.ldexp(spectrum, exponent))
+        return np.ldexp(np.asarray(np.linalg.svd(centred, compute_uv=False)), exponent)
     if min(matrix.shape) == 0:
         return np.zeros(0)
     if min(matrix.shape) > _LARGEST_GRAM:
@@ -543,7 +467,17 @@ def whole_spectrum(A: MatrixLike | MatrixOperator, center: bool) -> Float64Array
             f"A is sparse of shape {matrix.shape}, and this rule needs its whole spectrum, which "
             f"takes a smaller side of at most {_LARGEST_GRAM}; use 'elbow' or 'parallel'."
         )
-    eigenvalues = np.linalg.eigvalsh(_smaller_gram(_entries(matrix), center))[::-1]
+    entries = _entries(matrix)
+    samples = entries if isinstance(entries, SparseSamples) else SparseSamples(entries)
+    # Y'Y or Y Y', whichever is smaller, of Y = S - L R' with a sparse S
+    S = samples.csr.astype(np.float64)
+    L = np.column_stack([np.ones(S.shape[0]), samples.offsets])
+    R = np.column_stack([samples.means * center, samples.weights])
+    if S.shape[1] > S.shape[0]:
+        S, L, R = S.T.tocsr(), R, L
+    cross = (S.T @ L) @ R.T
+    gram = (S.T @ S).toarray() - cross - cross.T + R @ (L.T @ L) @ R.T
+    eigenvalues = np.linalg.eigvalsh(gram)[::-1]
     rounding = eigenvalues.max(initial=0.0) * max(matrix.shape) * np.finfo(np.float64).eps
     return np.ldexp(np.sqrt(np.where(eigenvalues > rounding, eigenvalues, 0.0)), exponent)
 
@@ -552,19 +486,6 @@ def _rescaled(matrix: MatrixOperator) -> tuple[MatrixOperator, int]:
     """Return A * 2**-x and x: not 0 if powers of its entries might overflow or vanish."""
     exponent = safe_exponent(matrix.peak, matrix.dtype)
     return (matrix.scaled(2.0**-exponent) if exponent else matrix), exponent
-
-
-def _smaller_gram(entries: Any, center: bool) -> Float64Array:
-    """Return Y'Y or Y Y', whichever is smaller, of Y = S - L R' with a sparse S."""
-    samples = entries if isinstance(entries, SparseSamples) else SparseSamples(entries)
-    S = samples.csr.astype(np.float64)
-    L = np.column_stack([np.ones(S.shape[0]), samples.offsets])
-    R = np.column_stack([samples.means * center, samples.weights])
-    if S.shape[1] > S.shape[0]:
-        S, L, R = S.T.tocsr(), R, L
-    cross = (S.T @ L) @ R.T
-    gram: Float64Array = (S.T @ S).toarray() - cross - cross.T + R @ (L.T @ L) @ R.T
-    return gram
 
 
 def bi_cross_validation(
@@ -578,31 +499,25 @@ def bi_cross_validation(
 
     Rows and columns are split into three random folds each. A block A11 of one fold of both is
     predicted by ``A12 (A22)_k^+ A21``, from the blocks next to, diagonal to and below it, where
-    ``(A22)_k`` is the rank-k approximation. Unlike the training error, this one rises again when k
-    is too large. Sparse blocks and their predictions are never made dense.
+    ``(A22)_k`` is the rank-k approximation. Sparse blocks and predictions are never made dense.
 
     Parameters
     ----------
-    A : array-like or scipy.sparse matrix or array, of shape (n, m)
+    A, center, random_state
+        As in `choose_rank`; `random_state` draws the folds.
     max_rank : int
         Largest rank that is tried.
-    center : bool, optional
-        Whether the column means (of all rows) are subtracted first.
-    random_state : int, Generator, RandomState or None
-        Seed of the folds.
 
     Returns
     -------
     ndarray of shape (r + 1,), float64
         Errors at the ranks 0 to r, with r at most `max_rank` and as small as the blocks require.
-        Its argmin is the rank to choose.
+        Its argmin is the rank to choose: unlike the training error, this one rises again.
 
     Raises
     ------
-    TypeError
-        If A is a LinearOperator: its entries are not known.
-    ValueError
-        If A has fewer than three rows or columns.
+    TypeError, ValueError
+        If A is a LinearOperator, or has fewer than three rows or columns.
 
     References
     ----------
@@ -629,10 +544,7 @@ def bi_cross_validation(
 def _block_errors(
     A: Any, mean: Float64Array, rows: NDArray[np.intp], columns: NDArray[np.intp], k: int
 ) -> Float64Array:
-    """Return ||A11 - A12 (A22)_j^+ A21||_F^2 for j = 0 ... k, from factors of rank k.
-
-    The four blocks are those that the rows and columns cut out of A, less the column means.
-    """
+    """Return ||A11 - A12 (A22)_j^+ A21||_F^2 for j = 0 ... k, of A less the column means."""
     other_rows = np.setdiff1d(np.arange(A.shape[0]), rows)
     other_columns = np.setdiff1d(np.arange(A.shape[1]), columns)
     upper, lower = A[rows], A[other_rows]
@@ -654,7 +566,7 @@ def _block_errors(
     return errors
 
 
-def _by_evidence(s: Float64Array, shape: tuple[int, int], fraction: float) -> int:
+def _by_evidence(s: Float64Array, shape: tuple[int, int], _: float) -> int:
     rows, columns = shape
     if rows < columns:
         raise ArgumentError(
@@ -666,11 +578,8 @@ def _by_evidence(s: Float64Array, shape: tuple[int, int], fraction: float) -> in
     return minka(eigenvalues, rows)
 
 
-def _by_cross_validation(
-    matrix: MatrixOperator, center: bool | None, random_state: RandomStateLike
-) -> int:
-    moderate, _ = _rescaled(matrix)
-    errors = bi_cross_validation(moderate, _MOST_RANKS, center=center, random_state=random_state)
+def _by_cross_validation(matrix: MatrixOperator, **options: Any) -> int:
+    errors = bi_cross_validation(_rescaled(matrix)[0], _MOST_RANKS, **options)
     rounding = 1e3 * float(np.finfo(matrix.dtype).eps) * errors[0]
     return int(np.argmax(errors <= errors.min() + rounding))
 
@@ -680,10 +589,7 @@ RULES = {
     "profile": Rule("leading", lambda s, shape, fraction: profile_likelihood(s)),
     "energy": Rule("spectrum", lambda s, shape, fraction: rank_for_energy(s, fraction)),
     "gavish-donoho": Rule("spectrum", lambda s, shape, fraction: gavish_donoho(s, shape)),
-    "parallel": Rule(
-        "entries",
-        lambda A, center, seed: parallel_analysis(A, center=center, random_state=seed),
-    ),
+    "parallel": Rule("entries", parallel_analysis),
     "cv": Rule("entries", _by_cross_validation),
     "mle": Rule("spectrum", _by_evidence),
 }
