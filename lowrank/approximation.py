@@ -16,6 +16,8 @@ from lowrank.rank import marchenko_pastur_median, threshold_factor, whole_spectr
 from lowrank.svd import SVD, truncated_svd
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import ArrayLike
 
     from lowrank.arguments import MatrixLike, OperatorLike, RandomStateLike
@@ -55,20 +57,16 @@ class LowRank:
 
     Raises
     ------
-    TypeError
-        If a factor is not real.
-    ValueError
-        If a factor is not two-dimensional or not finite, or they differ in their columns.
+    TypeError, ValueError
+        If a factor is not a real, finite matrix, or they differ in their columns.
 
     Examples
     --------
     >>> B = LowRank([[1.0], [2.0]], [[3.0], [4.0], [5.0]])
     >>> B
     LowRank(shape=(2, 3), rank=1, dtype=float64)
-    >>> float(B[1, 2])
-    10.0
-    >>> (B + B).compress().rank
-    1
+    >>> float(B[1, 2]), (B + B).compress().rank
+    (10.0, 1)
     """
 
     __array_ufunc__ = None  # NumPy arrays leave array @ B and array * B to this class
@@ -141,16 +139,7 @@ class LowRank:
         return result
 
     def entries(self, rows: ArrayLike, columns: ArrayLike) -> FloatArray:
-        """Return the entries at pairs of positions, a piece at a time.
-
-        Parameters
-        ----------
-        rows, columns : array-like of int, of shape (p,)
-            Positions.
-
-        Returns
-        -------
-        ndarray of shape (p,)
+        """Return the entries at pairs of positions, all three of shape (p,).
 
         Raises
         ------
@@ -166,18 +155,14 @@ class LowRank:
                 f"got shapes {first.shape} and {second.shape}."
             )
         result = np.empty(first.size, self.dtype)
-        step = max(1, _CHUNK // max(1, self.rank))
-        for start in range(0, first.size, step):
-            part = slice(start, start + step)
+        for part in _pieces(first.size, self.rank):
             result[part] = self[first[part], second[part]]
         return result
 
     def __matmul__(self, other: Any) -> Any:
+        block = _operand(other, self.shape[1], 0)
         if not isinstance(other, LowRank):
-            block = _operand(other, self.shape[1], 0)
             return self.left @ (block.T @ self.right).T  # a sparse block multiplies from the left
-        if self.shape[1] != other.shape[0]:
-            raise _mismatch(other.shape, 0, self.shape[1])
         core = self.right.T @ other.left
         if self.rank <= other.rank:
             return LowRank(self.left, other.right @ core.T)
@@ -220,7 +205,7 @@ class LowRank:
         Returns
         -------
         LowRank
-            ``left`` has the singular vectors times the singular values, ``right`` is orthonormal.
+            With singular vectors times singular values on the left, orthonormal on the right.
 
         Raises
         ------
@@ -243,32 +228,20 @@ class LowRank:
 
     def frobenius_norm(self) -> float:
         """Return the Frobenius norm, from QR factors of the factors: nothing cancels."""
-        first = np.linalg.qr(self.left.astype(np.float64))[1]
-        second = np.linalg.qr(self.right.astype(np.float64))[1]
-        return float(np.linalg.norm(first @ second.T))
+        R, S = (np.linalg.qr(factor.astype(np.float64))[1] for factor in (self.left, self.right))
+        return float(np.linalg.norm(R @ S.T))
 
     def distance_to(self, A: MatrixLike | MatrixOperator) -> float:
         """Return the Frobenius distance ||A - B||_F, accumulated in float64.
 
-        A dense A is compared entry by entry, some rows at a time. For a sparse A the sum runs over
-        its stored entries, and over all others as ||B||_F^2 minus the squares of B at the stored
-        ones: no array larger than the factors and the entries of A, and an absolute error of about
-        1e-8 ||B||_F where B is next to zero off the stored entries.
-
-        Parameters
-        ----------
-        A : array-like or scipy.sparse matrix or array, of shape (n, m)
-
-        Returns
-        -------
-        float
+        A dense A is compared some rows at a time. For a sparse A the sum runs over its stored
+        entries, and over all others as ||B||_F^2 minus the squares of B at the stored ones, with an
+        absolute error of about 1e-8 ||B||_F where B is next to zero off the stored entries.
 
         Raises
         ------
-        TypeError
-            If A is a LinearOperator.
-        ValueError
-            If A has another shape, or is not finite.
+        TypeError, ValueError
+            If A is a LinearOperator, has another shape, or is not finite.
         """
         matrix = as_operator(A)
         if not isinstance(matrix, (DenseOperator, SparseOperator)):
@@ -281,21 +254,18 @@ class LowRank:
             entries = wide.entries(*coo.coords)
             off = wide.frobenius_norm() ** 2 - float(entries @ entries)
             return math.hypot(np.linalg.norm(coo.data - entries), math.sqrt(max(off, 0.0)))
-        distances, step = [], max(1, _CHUNK // max(1, self.shape[1]))
-        for start in range(0, self.shape[0], step):
-            rows = slice(start, start + step)
-            distances.append(np.linalg.norm(matrix.array[rows] - wide.left[rows] @ wide.right.T))
-        return math.hypot(*distances)
+        return math.hypot(
+            *(
+                np.linalg.norm(matrix.array[rows] - wide.left[rows] @ wide.right.T)
+                for rows in _pieces(*self.shape)
+            )
+        )
 
     def aslinearoperator(self) -> LinearOperator:
         """Return a scipy.sparse.linalg.LinearOperator with the same products."""
+        times, turned = self.__matmul__, self.T.__matmul__
         return LinearOperator(
-            shape=self.shape,
-            dtype=self.dtype,
-            matvec=lambda x: self @ x,
-            rmatvec=lambda y: self.T @ y,
-            matmat=lambda X: self @ X,
-            rmatmat=lambda Y: self.T @ Y,
+            self.shape, matvec=times, rmatvec=turned, matmat=times, rmatmat=turned, dtype=self.dtype
         )
 
 
@@ -347,6 +317,12 @@ def tail_norms(s: FloatArray) -> Float64Array:
     return tails
 
 
+def _pieces(length: int, width: int) -> Iterator[slice]:
+    """Cut rows of a width into pieces that fit in a temporary array."""
+    step = max(1, _CHUNK // max(1, width))
+    return (slice(start, start + step) for start in range(0, length, step))
+
+
 def _factor(given: ArrayLike, name: str) -> FloatArray:
     array = np.asarray(given)
     if array.dtype.kind not in "fiub":
@@ -374,19 +350,15 @@ def _taken(factor: FloatArray, key: Any, name: str) -> FloatArray:
 
 
 def _operand(other: Any, size: int, axis: int) -> Any:
-    """Return a vector, block or sparse matrix, checked to have `size` along the axis summed."""
-    given = other if hasattr(other, "tocsr") else np.asarray(other)
-    if given.ndim not in (1, 2) or given.shape[axis] != size:
-        raise _mismatch(given.shape, axis, size)
+    """Return a vector, block or matrix, checked to have `size` along the axis summed."""
+    given = other if hasattr(other, "tocsr") or isinstance(other, LowRank) else np.asarray(other)
+    if len(given.shape) not in (1, 2) or given.shape[axis] != size:
+        place = "first" if axis == 0 else "last"
+        raise ValueError(
+            f"the other operand of @ must be a vector or a matrix whose {place} side is {size}; "
+            f"got shape {given.shape}."
+        )
     return given
-
-
-def _mismatch(shape: tuple[int, ...], axis: int, size: int) -> ValueError:
-    place = "first" if axis == 0 else "last"
-    return ValueError(
-        f"the other operand of @ must be a vector or a matrix whose {place} side is {size}; "
-        f"got shape {shape}."
-    )
 
 
 def rank_for_error(A: MatrixLike, rtol: float, *, random_state: RandomStateLike = None) -> int:
@@ -397,24 +369,15 @@ def rank_for_error(A: MatrixLike, rtol: float, *, random_state: RandomStateLike 
 
     Parameters
     ----------
-    A : array-like or scipy.sparse matrix or array, of shape (n, m)
-        Real, finite matrix. `truncated_svd` says when it makes a dense copy of a sparse one.
+    A, random_state
+        As in `truncated_svd`, but for LinearOperators, whose Frobenius norm is not known.
     rtol : float
         Relative Frobenius error, not negative.
-    random_state : int, Generator, RandomState or None
-        Passed on to `truncated_svd`.
-
-    Returns
-    -------
-    int
-        From 0 to min(n, m).
 
     Raises
     ------
-    TypeError
-        If A is a LinearOperator: its Frobenius norm is not known.
-    ValueError
-        If `rtol` is negative or not finite, or A is not a finite matrix.
+    TypeError, ValueError
+        If A is not a finite array or sparse matrix, or `rtol` is negative or not finite.
 
     Examples
     --------
@@ -457,10 +420,6 @@ def hard_threshold(
     random_state : int, Generator, RandomState or None
         Passed on to `truncated_svd`.
 
-    Returns
-    -------
-    LowRank
-
     Raises
     ------
     ValueError
@@ -488,20 +447,10 @@ def soft_threshold(
     A, tau, random_state
         As in `hard_threshold`.
 
-    Returns
-    -------
-    LowRank
-
     References
     ----------
     Cai, Candes & Shen (2010), "A singular value thresholding algorithm for matrix completion",
     theorem 2.1.
-
-    Examples
-    --------
-    >>> soft_threshold([[3.0, 0.0], [0.0, 1.0]], 2.0).toarray()
-    array([[1., 0.],
-           [0., 0.]])
     """
     svd = _svd_down_to(A, tau, random_state)
     return _shrunk(svd, np.maximum(svd.s - svd.s.dtype.type(tau), 0))
@@ -519,28 +468,16 @@ def optimal_threshold(A: OperatorLike, noise: float | None = None) -> float:
     noise : float, optional
         Standard deviation of the noise in each entry.
 
-    Returns
-    -------
-    float
-
     Raises
     ------
-    TypeError
-        If A is a LinearOperator and `noise` is not given.
-    ValueError
-        If `noise` is negative or not finite, or is not given and A is sparse with a smaller side
-        above 5,000.
+    TypeError, ValueError
+        If `noise` is negative or not finite, or is not given and A is a LinearOperator, or sparse
+        with a smaller side above 5,000.
 
     References
     ----------
     Gavish & Donoho (2014), "The optimal hard threshold for singular values is 4/sqrt(3)",
     equations (3) and (5); the median is that of the Marchenko-Pastur law, not its cubic fit.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> round(optimal_threshold(np.zeros((100, 100)), noise=1.0) / 10 * 3**0.5, 12)
-    4.0
     """
     beta, unit = _aspect(as_operator(A), noise)
     return threshold_factor(beta) * unit
@@ -568,10 +505,6 @@ def denoise(
         singular value of the noise.
     random_state : int, Generator, RandomState or None
         Passed on to `truncated_svd`.
-
-    Returns
-    -------
-    LowRank
 
     Raises
     ------
@@ -637,11 +570,11 @@ def _svd_down_to(A: SVD | OperatorLike, tau: float, random_state: RandomStateLik
     matrix = as_operator(A)
     largest = min(matrix.shape)
     k = min(_FIRST_RANK, largest)
-    svd = truncated_svd(matrix, k, random_state=random_state)
-    while k < largest and svd.s[-1] > tau:
-        k = min(2 * k, largest)
+    while True:
         svd = truncated_svd(matrix, k, random_state=random_state)
-    return svd
+        if k == largest or svd.s[-1] <= tau:
+            return svd
+        k = min(2 * k, largest)
 
 
 def _shrunk(svd: SVD, values: FloatArray) -> LowRank:
