@@ -61,7 +61,7 @@ class AlsSweep:
     Attributes
     ----------
     factors : BiasedFactors
-        The current solution. Its arrays are reused by the next sweep.
+        Its arrays are reused by the next sweep.
     half_objective, objective : float
         The penalised sum of squares after the rows and after the columns were solved.
     rmse : float
@@ -129,12 +129,30 @@ class _Side:
     penalty: Floats
     bias_penalty: Floats | None
 
-    def solve(self, other: _Side, mean: float, threads: int | None) -> float:
+    @classmethod
+    def of(
+        cls, entries: kernels.CsrArrays, k: int, regularization: float, scale: float, power: float
+    ) -> _Side:
+        """Return a side with factors and biases of zero."""
+        counts, dtype = np.diff(entries.indptr), entries.data.dtype
+        # Rows without entries have no penalty to speak of, and none that is zero.
+        weight = np.maximum(counts, 1).astype(dtype) ** dtype.type(power)
+        return cls(
+            entries=entries,
+            factors=kernels.aligned_zeros((len(counts), k), dtype),
+            bias=np.zeros(len(counts), dtype),
+            penalty=dtype.type(regularization * scale) * weight,
+            bias_penalty=dtype.type(regularization) * weight,
+        )
+
+    def solve(
+        self, other_factors: Floats, other_bias: Floats, mean: float, threads: int | None
+    ) -> float:
         """Minimise over this side; return the minimum without the other side's penalties."""
         objective = kernels.als_half_sweep(
             self.entries,
-            other.factors,
-            other_bias=other.bias,
+            other_factors,
+            other_bias=other_bias,
             shift=mean,
             penalty=self.penalty,
             bias_penalty=self.bias_penalty,
@@ -160,21 +178,6 @@ class _Side:
         if self.bias_penalty is None:
             return 0.0
         return float(self.bias_penalty.astype(np.float64) @ self.bias) / len(self.entries.data)
-
-
-def _side(
-    entries: kernels.CsrArrays, k: int, regularization: float, scale: float, power: float
-) -> _Side:
-    counts, dtype = np.diff(entries.indptr), entries.data.dtype
-    # Rows without entries have no penalty to speak of, and none that is zero.
-    weight = np.maximum(counts, 1).astype(dtype) ** dtype.type(power)
-    return _Side(
-        entries=entries,
-        factors=kernels.aligned_zeros((len(counts), k), dtype),
-        bias=np.zeros(len(counts), dtype),
-        penalty=dtype.type(regularization * scale) * weight,
-        bias_penalty=dtype.type(regularization) * weight,
-    )
 
 
 def als_sweeps(
@@ -203,7 +206,7 @@ def als_sweeps(
     Parameters
     ----------
     X : csr_array of shape (n, m), float32 or float64
-        The known entries; every stored entry counts, zeros too. Sorted indices, no duplicates.
+        Every stored entry counts, zeros too. Sorted indices, no duplicates.
     k : int
         Number of factors.
     regularization : float
@@ -223,7 +226,7 @@ def als_sweeps(
     Yields
     ------
     AlsSweep
-        After each sweep, without end: the caller decides when to stop.
+        After each sweep, without end.
 
     Raises
     ------
@@ -234,8 +237,7 @@ def als_sweeps(
     References
     ----------
     Zhou, Wilkinson, Schreiber and Pan (2008), "Large-scale parallel collaborative filtering for
-    the Netflix prize", section 3. Koren, Bell and Volinsky (2009), "Matrix factorization
-    techniques for recommender systems".
+    the Netflix prize", section 3.
     """
     check_problem(X, k, regularization=regularization)
     if start is None:
@@ -249,7 +251,7 @@ def als_sweeps(
     centre = X.data.mean(dtype=np.float64) if biases else 0.0
     scale = math.sqrt(np.mean((X.data - centre) ** 2)) or 1.0
     rows, columns = (
-        _side(kernels.csr_arrays(each), k, regularization, scale, count_power)
+        _Side.of(kernels.csr_arrays(each), k, regularization, scale, count_power)
         for each in (X, X.T.tocsr())
     )
     columns.factors[:], mean = start.column_factors, 0.0
@@ -258,10 +260,10 @@ def als_sweeps(
     else:
         rows.bias_penalty = columns.bias_penalty = None
     while True:
-        half = rows.solve(columns, mean, threads) + columns.penalties()
+        half = rows.solve(columns.factors, columns.bias, mean, threads) + columns.penalties()
         half -= X.nnz * (shift := rows.mean_residual()) ** 2
         mean += shift
-        fitted = columns.solve(rows, mean, threads)
+        fitted = columns.solve(rows.factors, rows.bias, mean, threads)
         fitted -= X.nnz * (shift := columns.mean_residual()) ** 2
         mean += shift
         squares = fitted - columns.penalties()
@@ -297,14 +299,7 @@ def biased_start(
 
     Alternating fits begin here, with about half of the sweeps that random factors take. The row
     factors are zero. The SVD is that of R in the range of ``(R'R)^3 Q`` for random Q, whose basis
-    is orthonormalised through its Gram matrix.
-
-    Parameters
-    ----------
-    X, k, biases
-        As in `als_sweeps`.
-    random_state : int, optional
-        Seed of Q.
+    is orthonormalised through its Gram matrix. The parameters are those of `als_sweeps`.
 
     References
     ----------
@@ -361,31 +356,19 @@ def solve_rows(
         The rows, in CSR form.
     column_factors, column_bias : ndarrays of shape (m, k) and (m,)
     mean : float
-        The mean mu.
-    regularization, count_power : float
+    regularization, count_power, threads
         As in `als_sweeps`.
     scale : float
         Standard deviation s of the entries that the columns were fitted to.
-    threads : int, optional
-        All available cores by default.
 
     Returns
     -------
     factors : ndarray of shape (n, k)
     bias : ndarray of shape (n,)
     """
-    rows = _side(entries, column_factors.shape[1], regularization, scale, count_power)
-    kernels.als_half_sweep(
-        entries,
-        np.ascontiguousarray(column_factors),
-        other_bias=np.ascontiguousarray(column_bias),
-        shift=mean,
-        penalty=rows.penalty,
-        bias_penalty=rows.bias_penalty,
-        factors=rows.factors,
-        bias=rows.bias,
-        threads=threads,
-    )
+    rows = _Side.of(entries, column_factors.shape[1], regularization, scale, count_power)
+    known = np.ascontiguousarray(column_factors), np.ascontiguousarray(column_bias)
+    rows.solve(*known, mean, threads)
     return rows.factors, rows.bias
 
 

@@ -110,7 +110,7 @@ def variational_sweeps(
     Parameters
     ----------
     X : csr_array of shape (n, m), float32 or float64
-        The known entries; every stored entry counts, zeros too. Sorted indices, no duplicates.
+        Every stored entry counts, zeros too. Sorted indices, no duplicates.
     k : int
         Number of factors. Memory grows with (k + 1)(k + 2) / 2 numbers for each row and column.
     link_penalty : float
@@ -127,7 +127,7 @@ def variational_sweeps(
     Yields
     ------
     VariationalSweep
-        After each sweep, without end: the caller decides when to stop.
+        After each sweep, without end.
 
     Raises
     ------
@@ -149,7 +149,16 @@ def variational_sweeps(
     variance = float(X.data.var(dtype=np.float64)) or 1.0
     with kernels.at_most(threads):
         start = biased_start(X, k, random_state=random_state)
-        rows, columns = _first_sides(X, k, variance, count_power, link_penalty)
+        target = shrinkage_target(d := k + 1, variance)
+        precision = np.diag(1 / (_START_WIDTH * target)).astype(X.dtype)
+        none = np.zeros((0, d), X.dtype)
+        prior = RowPrior(np.zeros(d, X.dtype), precision, none, count_power)
+        rows, columns = _VariationalSide.pair(X, prior, prior, link_penalty)
+    for side in (rows, columns):  # wide priors and covariances of zero
+        side.target = target * side.typical
+        side.prior = replace(side.prior, precision=precision / X.dtype.type(side.typical))
+        cells = np.zeros((len(side.weight), d * (d + 1) // 2), X.dtype)
+        side.vectors = replace(side.vectors, covariance=cells)
     columns.vectors.mean[:] = np.column_stack([start.column_factors, start.column_bias])
     noise, n_entries, mean = _START_NOISE * variance, X.nnz, start.mean
     while True:
@@ -171,23 +180,6 @@ def variational_sweeps(
             free_energy=rows.free_energy() + columns.free_energy() - 0.5 * count * math.log(noise),
             rmse=math.sqrt(max(squares, 0.0) / n_entries),
         )
-
-
-def _first_sides(
-    X: csr_array, k: int, variance: float, count_power: float, link_penalty: float
-) -> tuple[_VariationalSide, _VariationalSide]:
-    """Return rows and columns with wide priors and covariances of zero."""
-    d, dtype = k + 1, X.dtype
-    target = shrinkage_target(d, variance)
-    precision = np.diag(1 / (_START_WIDTH * target)).astype(dtype)
-    prior = RowPrior(np.zeros(d, dtype), precision, np.zeros((0, d), dtype), count_power)
-    sides = _VariationalSide.pair(X, prior, prior, link_penalty)
-    for side in sides:
-        side.target = target * side.typical
-        side.prior = replace(side.prior, precision=precision / dtype.type(side.typical))
-        cells = np.zeros((len(side.weight), d * (d + 1) // 2), dtype)
-        side.vectors = replace(side.vectors, covariance=cells)
-    return sides
 
 
 @dataclass(eq=False)

@@ -14,7 +14,11 @@ from scipy import sparse
 from lowrank.approximation import LowRank
 from lowrank.arguments import checked_generator, safe_exponent
 from lowrank.completion.als import BiasedFactors, Biases, als_sweeps
-from lowrank.completion.nuclear_norm import held_out_path, penalties_to, soft_impute_path
+from lowrank.completion.nuclear_norm import (
+    choose_regularization,
+    penalties_to,
+    soft_impute_path,
+)
 from lowrank.completion.observed import (
     Entries,
     check_positive,
@@ -58,7 +62,6 @@ class Completion:
     row_bias, column_bias : ndarrays of shape (n,) and (m,)
         Zeros, as `mean` is, without biases.
     factors : LowRank
-        The rest, in factored form.
     method : str
         "als" or "soft-impute".
     regularization : float
@@ -107,23 +110,7 @@ class Completion:
         )
 
     def predict(self, rows: ArrayLike, columns: ArrayLike) -> FloatArray:
-        """Return the completed matrix at pairs of positions.
-
-        Parameters
-        ----------
-        rows, columns : array-like of int, of shape (p,)
-
-        Returns
-        -------
-        ndarray of shape (p,)
-
-        Raises
-        ------
-        ValueError
-            If the two are not one-dimensional of the same length.
-        IndexError
-            If a position is outside the matrix.
-        """
+        """Return the completed matrix at pairs of positions, shape (p,); see `LowRank.entries`."""
         return self.matrix.entries(rows, columns)
 
     def toarray(self) -> FloatArray:
@@ -131,16 +118,7 @@ class Completion:
         return self.matrix.toarray()
 
     def fill(self, X: ArrayLike) -> FloatArray:
-        """Return a copy of a dense array with its NaN (and masked) entries filled in.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, m)
-            Its known entries stay as they are.
-
-        Returns
-        -------
-        ndarray of shape (n, m)
+        """Return a copy of a dense array of shape (n, m) with NaN and masked entries filled in.
 
         Raises
         ------
@@ -233,7 +211,6 @@ def complete(
     if not isinstance(random_state, (int, np.integer)):  # several fits begin from one seed
         random_state = int(checked_generator(random_state).integers(2**32))
     exponent = safe_exponent(float(np.abs(known.data).max()), known.dtype)
-    # With exponent 0 the scaling below changes nothing.
     unit = 2.0**exponent
     # The penalty of als counts in units of the entries' deviation, that of soft-impute does not.
     size = unit if method == "soft-impute" else 1.0
@@ -358,8 +335,11 @@ def _by_soft_impute(
     if regularization is None:
         kept, others = hold_out(X, _TEST_FRACTION, seed)
         fitted = Biases.of(kept, biases)
-        rest = others._replace(values=others.values - fitted.at(others.rows, others.columns))
-        path = held_out_path(fitted.subtracted(kept), rest, max_rank=k, random_state=seed)
+        errors = others.values - fitted.at(others.rows, others.columns)
+        others = others._replace(values=errors)
+        path = choose_regularization(
+            fitted.subtracted(kept), held_out=others, max_rank=k, random_state=seed
+        )
         regularization, error = path.best, float(path.held_out_rmses.min())
     fitted = Biases.of(X, biases)
     residual = fitted.subtracted(X)

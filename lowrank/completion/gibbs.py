@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from lowrank import kernels
 from lowrank.completion.bayes import shrinkage_target
-from lowrank.completion.links import Posterior, RowPrior, Side, normal_draws, ridge_fit
+from lowrank.completion.links import Posterior, RowPrior, Side, normal_draws, ridge_fit, stream
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -70,7 +70,7 @@ def gibbs_sweeps(
     Parameters
     ----------
     X : csr_array of shape (n, m), float32 or float64
-        The known entries, those that `start` was fitted to.
+        The entries that `start` was fitted to.
     start : VariationalSweep
         Where the chain begins; it decides the number of factors and the count power.
     link_penalty, temperature : float
@@ -83,7 +83,7 @@ def gibbs_sweeps(
     Yields
     ------
     GibbsSweep
-        After each sweep, without end. The first ones still remember the start.
+        After each sweep, without end.
 
     References
     ----------
@@ -101,7 +101,7 @@ def gibbs_sweeps(
     shape = (X.nnz / temperature + 1) / 2
     for number in count():
         noise = (squares / temperature + variance) / 2
-        noise /= _stream((random_state, 2, number)).gamma(shape)
+        noise /= stream((random_state, 2, number)).gamma(shape)
         priors = rows.prior, columns.prior
         with kernels.at_most(threads):
             rows.draw_vectors(columns, start.mean, temperature * noise, number)
@@ -117,10 +117,6 @@ def gibbs_sweeps(
             noise_variance=noise,
             rmse=math.sqrt(squares / X.nnz),
         )
-
-
-def _stream(seed: tuple[int, ...]) -> np.random.Generator:
-    return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed)))
 
 
 @dataclass(eq=False)
@@ -149,7 +145,7 @@ class Chain(Side):
 
     def draw_prior(self, number: int) -> None:
         """Draw links, then precision and mean given them."""
-        rng = _stream((*self.seed, number, 1))
+        rng = stream((*self.seed, number, 1))
         linked = self.draw_link(rng)
         off = (self.vectors.mean - linked).astype(np.float64)
         weight = self.weight.astype(np.float64)

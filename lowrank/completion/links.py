@@ -36,6 +36,7 @@ __all__ = [
     "posterior_terms",
     "ridge_fit",
     "ridge_precision",
+    "stream",
     "unpack",
 ]
 
@@ -115,13 +116,7 @@ def ridge_fit(
     weight : ndarray of shape (n_rows,)
         The weights w, not negative.
     start : ndarray of shape (n_cols, width)
-        Where to begin.
     steps : int
-        Number of steps.
-
-    Returns
-    -------
-    ndarray of shape (n_cols, width)
 
     References
     ----------
@@ -231,11 +226,15 @@ def ridge_precision(k: int, regularization: float, scale: float, dtype: DTypeLik
     return np.diag(np.append(np.full(k, regularization * scale), regularization)).astype(dtype)
 
 
+def stream(seed: tuple[int, ...]) -> np.random.Generator:
+    """Return a counter-based stream of random numbers."""
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed)))
+
+
 def normal_draws(seed: tuple[int, ...], shape: tuple[int, ...], dtype: DTypeLike) -> Floats:
-    """Return standard normal numbers that depend on `seed` alone, from a counter-based stream."""
-    stream = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed)))
+    """Return standard normal numbers that depend on `seed` alone."""
     kind = np.float32 if np.dtype(dtype) == np.float32 else np.float64
-    return stream.standard_normal(shape, dtype=kind)
+    return stream(seed).standard_normal(shape, dtype=kind)
 
 
 def posterior_rows(
@@ -258,7 +257,6 @@ def posterior_rows(
     columns : Posterior
     prior : RowPrior
     mean : float
-        The mean mu.
     noise : float
         The noise variance, multiplied by the temperature; 1 for penalised least squares.
     draw_seed : tuple of int, optional
@@ -280,10 +278,7 @@ def posterior_terms(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the posterior mean of one row as a sum, with one term for each entry.
 
-    Parameters
-    ----------
-    entries : CsrArrays
-        One row; the other parameters are those of `posterior_rows`.
+    The parameters are those of `posterior_rows`, with one row in `entries`.
 
     Returns
     -------
@@ -471,8 +466,7 @@ def linked_als_sweeps(
 
     References
     ----------
-    Koren (2008), "Factorization meets the neighborhood", section 4. Simm et al. (2017), "Macau:
-    scalable Bayesian factorization with high-dimensional side information using MCMC".
+    Koren (2008), "Factorization meets the neighborhood", section 4.
     """
     check_problem(X, k, regularization=regularization, link_penalty=link_penalty)
     with kernels.at_most(threads):

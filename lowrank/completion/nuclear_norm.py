@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.sparse.linalg import LinearOperator
@@ -36,7 +36,6 @@ __all__ = [
     "HeldOutPath",
     "SoftImputation",
     "choose_regularization",
-    "held_out_path",
     "largest_regularization",
     "penalties_to",
     "soft_impute",
@@ -151,15 +150,13 @@ def soft_impute(
     step of soft-impute: an SVD of Z with the known entries put in, whose values are lowered by
     lambda. For factors A, B of enough columns ``(||A||_F^2 + ||B||_F^2) / 2`` stands for the
     nuclear norm of ``A B'``, so that both lower the same objective; the sweeps converge faster, the
-    SVD finds new directions and drops those that are not needed. The SVD is that of an operator,
-    the residual plus the factors of Z, and nothing is dense but small matrices.
+    SVD, of the residual plus the factors of Z as an operator, finds and drops directions.
 
     Parameters
     ----------
     X : scipy.sparse matrix or array, or array-like with NaN, of shape (n, m)
-        Of a sparse matrix the stored entries are known, stored zeros too; of a dense one those that
-        are not NaN. float32 is worked on in float32. Nothing is subtracted: centre X first where
-        its mean is far from 0, or use `complete`.
+        As for `observed_entries`. float32 is worked on in float32. Nothing is subtracted: centre X
+        first where its mean is far from 0, or use `complete`.
     regularization : float
         Positive penalty lambda. From the largest singular value of X upwards Z is zero.
     max_rank : int, optional
@@ -170,7 +167,6 @@ def soft_impute(
         Relative duality gap to reach; rounding allows about 1e-13 (1e-5 in float32). Where the rank
         cap binds, a decrease of less than a hundredth of `tol` in one iteration is the end.
     max_iter : int
-        Most iterations.
     random_state : int, Generator, RandomState or None
         Seed of the SVDs.
 
@@ -212,13 +208,7 @@ def soft_impute(
 
 
 def largest_regularization(X: MatrixLike, *, random_state: RandomStateLike = 0) -> float:
-    """Return the lambda from which on soft-impute gives zero: the spectral norm of X.
-
-    Parameters
-    ----------
-    X, random_state
-        As for `soft_impute`.
-    """
+    """Return the lambda from which on soft-impute gives zero: the spectral norm of X."""
     return _spectral_norm(observed_entries(X), random_state)
 
 
@@ -227,17 +217,8 @@ def penalties_to(
 ) -> NDArray[np.float64]:
     """Return a short grid that ends at one penalty: its path is faster than a cold start.
 
-    Parameters
-    ----------
-    regularization : float
-        Positive penalty lambda.
-    X, random_state
-        As for `soft_impute`.
-
-    Returns
-    -------
-    ndarray of shape (p,)
-        Descending from below `largest_regularization`; `regularization` alone if that is not less.
+    Shape (p,), descending from below `largest_regularization`; `regularization` alone if that is
+    not less.
     """
     check_positive(regularization, "regularization")
     largest = largest_regularization(X, random_state=random_state)
@@ -307,6 +288,7 @@ def choose_regularization(
     regularizations: ArrayLike | None = None,
     *,
     test_fraction: float = 0.1,
+    held_out: Entries | None = None,
     max_rank: int | None = None,
     tol: float = _CHOICE_TOL,
     random_state: RandomStateLike = 0,
@@ -321,6 +303,8 @@ def choose_regularization(
         As for `soft_impute_path`. After two without a lower error the path ends.
     test_fraction : float
         Share of the known entries that is held out, between 0 and 1.
+    held_out : Entries, optional
+        Entries to predict that are not in X, from which none is then held out.
     tol : float
         Relative duality gap of each solution.
     random_state : int, Generator, RandomState or None
@@ -336,39 +320,14 @@ def choose_regularization(
     TypeError, ValueError
         As `soft_impute`; also if X has fewer than two known entries.
     """
-    kept, others = hold_out(observed_entries(X), test_fraction, random_state)
-    return held_out_path(
-        kept, others, regularizations, max_rank=max_rank, tol=tol, random_state=random_state
-    )
-
-
-def held_out_path(
-    X: MatrixLike,
-    others: Entries,
-    regularizations: ArrayLike | None = None,
-    *,
-    max_rank: int | None = None,
-    tol: float = _CHOICE_TOL,
-    random_state: RandomStateLike = 0,
-) -> HeldOutPath:
-    """Follow the path of solutions for a matrix, and compare each with other known entries.
-
-    Parameters
-    ----------
-    X, regularizations, max_rank, tol, random_state
-        As for `choose_regularization`.
-    others : Entries
-        The entries to predict.
-
-    Returns
-    -------
-    HeldOutPath
-    """
+    if held_out is None:
+        X, held_out = hold_out(observed_entries(X), test_fraction, random_state)
+    rows, columns, values = held_out
     points: list[tuple[float, int, float, float]] = []
     for Z in soft_impute_path(
         X, regularizations, max_rank=max_rank, tol=tol, random_state=random_state
     ):
-        error = root_mean_square(others.values - Z.matrix.entries(others.rows, others.columns))
+        error = root_mean_square(values - Z.matrix.entries(rows, columns))
         points.append((Z.regularization, Z.rank, Z.rmse, error))
         errors = [point[3] for point in points]
         if len(errors) - 1 - int(np.argmin(errors)) >= _PATH_PATIENCE:
@@ -461,13 +420,11 @@ class _Problem:
         k = min(Z.s.size + _NEW_COLUMNS, self.max_rank)
         known, low_rank = SparseOperator(Z.residual), LowRank(Z.U * Z.s, Z.V)
 
-        def matmat(Y: FloatArray) -> FloatArray:
-            product: FloatArray = known.matmat(Y) + low_rank @ Y
-            return product
+        def matmat(Y: FloatArray) -> Any:
+            return known.matmat(Y) + low_rank @ Y
 
-        def rmatmat(Y: FloatArray) -> FloatArray:
-            product: FloatArray = known.rmatmat(Y) + low_rank.T @ Y
-            return product
+        def rmatmat(Y: FloatArray) -> Any:
+            return known.rmatmat(Y) + low_rank.T @ Y
 
         filled = LinearOperator(
             shape=self.X.shape,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -85,7 +85,7 @@ class SoftImpute(FactorModel):
         """Fit by way of a few larger penalties, each a `Step`."""
         # Only a fit needs the solvers, which take longer to import than a saved model to open.
         from lowrank.completion.nuclear_norm import (
-            held_out_path,
+            choose_regularization,
             largest_regularization,
             penalties_to,
             soft_impute_path,
@@ -93,7 +93,7 @@ class SoftImpute(FactorModel):
         from lowrank.completion.observed import hold_out
 
         rank = min(self.factors, ratings.n_users, ratings.n_items)
-        options: dict[str, int] = {"max_rank": rank, "random_state": self.random_state}
+        options: dict[str, Any] = {"max_rank": rank, "random_state": self.random_state}
         with kernels.at_most(self.threads):
             bias, residual = self._biases(ratings)
             self.global_mean = bias.global_mean
@@ -111,7 +111,8 @@ class SoftImpute(FactorModel):
                 )
                 other_bias, left = self._biases(rest)
                 errors = others.values - other_bias.predict(others.rows, others.columns)
-                self.penalty = held_out_path(left, others._replace(values=errors), **options).best
+                others = others._replace(values=errors)
+                self.penalty = choose_regularization(left, held_out=others, **options).best
             else:  # nothing but the biases; any penalty if they are exact
                 self.penalty = largest_regularization(residual) or 1.0
             grid = penalties_to(self.penalty, residual)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from lowrank import ConvergenceWarning
 from lowrank.completion.nuclear_norm import (
     choose_regularization,
-    held_out_path,
     largest_regularization,
     soft_impute,
     soft_impute_path,
@@ -290,7 +289,7 @@ def test_nothing_dense_is_made_of_a_large_matrix():
 def test_the_held_out_error_is_what_it_says():
     X, others = hold_out(observed_entries(table()), 0.2, 0)
     grid = [4.0, 2.0, 1.0]
-    path = held_out_path(X, others, grid, tol=1e-3)
+    path = choose_regularization(X, grid, held_out=others, tol=1e-3)
     np.testing.assert_array_equal(path.regularizations, grid)
     for lam, rank, rmse, error in zip(
         path.regularizations, path.ranks, path.rmses, path.held_out_rmses, strict=True
