@@ -195,30 +195,11 @@ class PCA(
         return self
 
     def fit_transform(self, X: MatrixLike, y: Any = None) -> FloatArray:
-        """Find the components and return the scores of X, the same as `transform` does.
-
-        Parameters
-        ----------
-        X : array-like or scipy.sparse matrix or array of shape (n_samples, n_features)
-        y : ignored
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_components_)
-        """
+        """Find the components and return the scores of X, the same as `transform` does."""
         return self._scores(self._fit(X))
 
     def transform(self, X: MatrixLike) -> FloatArray:
-        """Return the scores of samples.
-
-        Parameters
-        ----------
-        X : array-like or scipy.sparse matrix or array of shape (n_samples, n_features)
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_components_)
-        """
+        """Return the scores of samples, shape (n_samples, n_components_)."""
         return self._scores(self._prepared(X))
 
     def score_samples(self, X: MatrixLike) -> FloatArray:
@@ -226,10 +207,6 @@ class PCA(
 
         The model is a normal distribution about the column mean of the training data (for each
         value of `center`), with the covariance of `get_covariance`.
-
-        Parameters
-        ----------
-        X : array-like or scipy.sparse matrix or array of shape (n_samples, n_features)
 
         Returns
         -------
@@ -241,19 +218,7 @@ class PCA(
     def inverse_transform(self, X: ArrayLike) -> FloatArray:
         """Return the samples that have given scores: ``mean_ + X V' * scale_``, whitening undone.
 
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_components_)
-            Scores.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_features)
-
-        Raises
-        ------
-        ArgumentError
-            If X does not have n_components_ columns.
+        ``X`` has shape (n_samples, n_components_).
         """
         check_is_fitted(self)
         scores = checked_scores(X, self.n_components_)

@@ -1,6 +1,7 @@
 """Plots of spectra, of scores and loadings, of components as images, and of whitened data.
 
-matplotlib is imported when a function is called. No function uses pyplot or changes its settings.
+matplotlib is imported when a function is called, and an ImportError says so where it is missing. No
+function uses pyplot or changes its settings.
 """
 
 from __future__ import annotations
@@ -72,8 +73,6 @@ def scree(
 
     Raises
     ------
-    ImportError
-        If matplotlib is not installed.
     ArgumentError
         If the values are not descending, there are none, `k` is out of its range, or a `rule` is
         named without its `k`.
@@ -155,14 +154,8 @@ def scores(
     ax : matplotlib Axes, optional
         Axes to draw on; by default those of a new figure.
 
-    Returns
-    -------
-    matplotlib.axes.Axes
-
     Raises
     ------
-    ImportError
-        If matplotlib is not installed.
     ArgumentError
         If Z does not have those columns, or `labels` does not have one entry per row of it.
     """
@@ -218,14 +211,8 @@ def whitening_comparison(
     fig : matplotlib Figure, optional
         Figure to draw on; by default a new one.
 
-    Returns
-    -------
-    matplotlib.figure.Figure
-
     Raises
     ------
-    ImportError
-        If matplotlib is not installed.
     ArgumentError
         If X does not have those columns, or cannot be whitened.
     """
@@ -292,14 +279,8 @@ def loadings(
     fig : matplotlib Figure, optional
         Figure to draw on; by default a new one.
 
-    Returns
-    -------
-    matplotlib.figure.Figure
-
     Raises
     ------
-    ImportError
-        If matplotlib is not installed.
     ArgumentError
         If there is no component, `count` is below 1, or the number of names is not that of the
         features.
@@ -355,14 +336,8 @@ def eigen_images(
     fig : matplotlib Figure, optional
         Figure to draw on; by default a new one.
 
-    Returns
-    -------
-    matplotlib.figure.Figure
-
     Raises
     ------
-    ImportError
-        If matplotlib is not installed.
     ArgumentError
         If there is no component, `count` is below 1, or the number of pixels of `shape` is not
         that of the features.

@@ -182,14 +182,7 @@ class ProbabilisticPCA(
     def transform(self, X: MatrixLike) -> FloatArray:
         """Return the posterior means of z, given the known entries of each sample.
 
-        Parameters
-        ----------
-        X : array-like or scipy.sparse matrix or array of shape (n_samples, n_features)
-            Dense data may have NaN. A row without a known entry has the prior mean, 0.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_components_)
+        Shape (n_samples, n_components_). A row without a known entry has the prior mean, 0.
         """
         check_is_fitted(self)
         data = self._checked(X)
@@ -205,19 +198,7 @@ class ProbabilisticPCA(
     def inverse_transform(self, X: ArrayLike) -> FloatArray:
         """Return the expected samples for given coordinates: ``mean_ + X @ loadings_.T``.
 
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_components_)
-            Hidden coordinates z.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_features)
-
-        Raises
-        ------
-        ArgumentError
-            If X does not have n_components_ columns.
+        ``X`` has shape (n_samples, n_components_).
         """
         check_is_fitted(self)
         hidden = checked_scores(X, self.n_components_)
@@ -226,17 +207,7 @@ class ProbabilisticPCA(
         return samples
 
     def impute(self, X: ArrayLike) -> FloatArray:
-        """Return a copy of X with its missing entries replaced by their conditional expectations.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Dense samples with NaN for missing entries.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_features)
-        """
+        """Return a copy of dense X with NaN entries replaced by their conditional expectations."""
         check_is_fitted(self)
         filled = self._checked(X, accept_sparse=False, copy=True)
         missing = np.isnan(filled)
@@ -250,11 +221,6 @@ class ProbabilisticPCA(
 
     def score_samples(self, X: MatrixLike) -> FloatArray:
         """Return the log-density of the known entries of each sample.
-
-        Parameters
-        ----------
-        X : array-like or scipy.sparse matrix or array of shape (n_samples, n_features)
-            Dense data may have NaN.
 
         Returns
         -------
@@ -425,10 +391,8 @@ class IncompleteRows:
 
     Attributes
     ----------
-    shape : tuple of int
     count : int
         Number of known entries.
-    location : ndarray of shape (m,)
     squares : float
         Sum of squares of the known entries less the location.
     """
@@ -478,18 +442,7 @@ class IncompleteRows:
 
 
 def posteriors(rows: IncompleteRows, model: FactorModel) -> Iterator[Posterior]:
-    """Yield the posterior of all rows, block by block.
-
-    Parameters
-    ----------
-    rows : IncompleteRows of shape (n, m)
-    model : FactorModel
-        Its mean is relative to ``rows.location``.
-
-    Yields
-    ------
-    Posterior
-    """
+    """Yield the posterior of all rows, block by block; the mean is relative to `rows.location`."""
     W, mean, noise = model.loadings, model.mean, model.noise
     features, k = W.shape
     squares = (W[:, :, None] * W[:, None, :]).reshape(features, k * k)
@@ -518,15 +471,10 @@ def em_steps(rows: IncompleteRows, start: FactorModel) -> Iterator[tuple[FactorM
     (parameter expansion): they are then N(b, S) for any b and S, which W and the mean absorb. The
     likelihood rises at least as surely as in plain EM, in fewer steps.
 
-    Parameters
-    ----------
-    rows : IncompleteRows of shape (n, m)
-    start : FactorModel
-        Its mean is relative to ``rows.location``.
-
     Yields
     ------
     model : FactorModel
+        Its mean, as that of the start, is relative to ``rows.location``.
     log_likelihood : float
         Of all known entries under the model. The first pair is the start itself.
 

@@ -225,19 +225,7 @@ Samples = DenseSamples | SparseSamples
 
 
 def samples_of(X: Any, center_samples: bool = False) -> Samples:
-    """Wrap validated data.
-
-    Parameters
-    ----------
-    X : ndarray or scipy.sparse matrix or array of shape (n, m)
-        float32 or float64, finite.
-    center_samples : bool
-        Whether to subtract from each row its own mean.
-
-    Returns
-    -------
-    DenseSamples or SparseSamples
-    """
+    """Wrap validated data, finite and float32 or float64; subtract the mean of each row if told."""
     if not sparse.issparse(X):
         rows = X - X.mean(axis=1, keepdims=True, dtype=np.float64) if center_samples else X
         return DenseSamples(rows.astype(X.dtype, copy=False))
@@ -257,17 +245,8 @@ def column_scale(samples: Samples, ddof: int) -> Float64Array:
     """Return the standard deviation of each column, and 1 for a constant one.
 
     A column counts as constant if its deviation is within the rounding errors of its entries.
-
-    Parameters
-    ----------
-    samples : DenseSamples or SparseSamples of shape (n, m)
-    ddof : int
-        The divisor is n - ddof.
-
-    Returns
-    -------
-    ndarray of shape (m,), float64
-        Rounded to the dtype of the samples, as estimators keep it for new ones.
+    The divisor is n - ddof. The float64 result is rounded to the dtype of the samples, as
+    estimators keep it for new ones.
     """
     count = samples.shape[0]
     deviation = np.sqrt(samples.column_squares(samples.means) / (count - ddof))
@@ -282,16 +261,6 @@ def negligible_value(svd: SVD, means: Float64Array) -> float:
 
     An exact zero comes out as the rounding errors of the data and of the means subtracted from
     them, or as the largest residual of the decomposition if that is larger.
-
-    Parameters
-    ----------
-    svd : SVD of the centred n x m matrix
-    means : ndarray of shape (m,)
-        The row that was subtracted.
-
-    Returns
-    -------
-    float
     """
     eps = float(np.finfo(svd.s.dtype).eps)
     largest = float(svd.s.max(initial=0.0))
@@ -364,28 +333,14 @@ class GaussianDensityMixin:
         """Return the log-likelihood of each sample under the probabilistic model."""
 
     def score(self, X: MatrixLike, y: Any = None) -> float:
-        """Return the mean log-likelihood of samples; see `score_samples`.
-
-        Parameters
-        ----------
-        X : array-like or scipy.sparse matrix or array of shape (n_samples, n_features)
-        y : ignored
-
-        Returns
-        -------
-        float
-        """
+        """Return the mean log-likelihood of samples; see `score_samples`."""
         return float(np.mean(self.score_samples(X), dtype=np.float64))
 
     def get_covariance(self) -> FloatArray:
-        """Return the covariance of the probabilistic model, in the units of X.
+        """Return the covariance of the model, in the units of X: (n_features, n_features).
 
-        It is V' diag(explained_variance_ - noise_variance_) V + noise_variance_ I (Tipping & Bishop
-        1999), whether or not the scores are whitened.
-
-        Returns
-        -------
-        ndarray of shape (n_features, n_features)
+        It is V' diag(explained_variance_ - noise_variance_) V + noise_variance_ I, whether or not
+        the scores are whitened.
         """
         check_is_fitted(self)
         noise = self.noise_variance_
@@ -398,10 +353,6 @@ class GaussianDensityMixin:
 
     def get_precision(self) -> FloatArray:
         """Return the inverse of `get_covariance`, without solving a system.
-
-        Returns
-        -------
-        ndarray of shape (n_features, n_features)
 
         Raises
         ------

@@ -87,10 +87,8 @@ class CUR(_WithRatio):
         C^+ A R^+, which minimises the error with these columns and rows.
     R : ndarray or scipy.sparse.csr_array of shape (k, m)
         The rows.
-    error : float
-        ||A - C U R||_F.
-    optimum : float
-        The least error of any matrix of rank k (Eckart & Young 1936).
+    error, optimum : float
+        ||A - C U R||_F, and the least error of any matrix of rank k.
     """
 
     columns: Indices
@@ -139,11 +137,6 @@ def leverage_scores(
     -------
     ndarray of shape (m,)
         float32 if A is, else float64.
-
-    Raises
-    ------
-    ArgumentTypeError, ArgumentError
-        As `truncated_svd`.
 
     References
     ----------
@@ -235,15 +228,6 @@ def cur(A: MatrixLike, k: int, *, method: str = "qr", random_state: RandomStateL
     random_state : int, Generator, RandomState or None
         Seed of "leverage", and of the start vectors of the SVD behind the optimum.
 
-    Returns
-    -------
-    CUR
-
-    Raises
-    ------
-    ArgumentTypeError, ArgumentError
-        As `select_columns`.
-
     References
     ----------
     Mahoney & Drineas (2009), "CUR matrix decompositions for improved data analysis"; Stewart
@@ -298,7 +282,10 @@ class _Target:
         wrapped = as_operator(A)
         self.shape, self.dtype = wrapped.shape, wrapped.dtype
         self.exponent = safe_exponent(wrapped.peak, np.dtype(np.float64))
-        self.given: Any = _canonical(A) if sparse.issparse(A) else np.asarray(A)
+        self.given: Any = sparse.csr_array(A) if sparse.issparse(A) else np.asarray(A)
+        if sparse.issparse(A) and not self.given.has_canonical_format:
+            self.given = self.given.copy()
+            self.given.sum_duplicates()
         self.matrix = self.given.astype(np.float64, copy=False)
         if self.exponent:
             self.matrix = self.matrix * 2.0**-self.exponent
@@ -332,15 +319,6 @@ class _Target:
     def unscaled(self, error: float) -> float:
         """Return an error in the units of the user, and 0 for possible rounding."""
         return math.ldexp(error, self.exponent) if error > self.rounding else 0.0
-
-
-def _canonical(A: Any) -> Any:
-    """Return a sparse matrix in canonical CSR form."""
-    csr = sparse.csr_array(A)
-    if not csr.has_canonical_format:
-        csr = csr.copy()
-        csr.sum_duplicates()
-    return csr
 
 
 def _leverage(svd: SVD, *, rows: bool) -> FloatArray:
@@ -405,9 +383,8 @@ class _Columns:
         """Return ||A' a_j||^2 for each column a_j."""
         if not self.is_sparse:
             return self.squares_of(np.arange(self.shape[1]), self.transposed_product)
-        work = self._csc.T.astype(bool) @ np.diff(
-            self._matrix.indptr
-        )  # bounds the entries of A' a_j
+        # A bound on the entries of A' a_j.
+        work = self._csc.T.astype(bool) @ np.diff(self._matrix.indptr)
         pieces = np.cumsum(work) // _CHUNK
         bounds = np.append(np.unique(pieces, return_index=True)[1], self.shape[1])
         squares = np.zeros(self.shape[1])
@@ -461,7 +438,7 @@ def _forward(columns: _Columns, k: int, *, by_error: bool) -> Indices:
     """
     # Compiled products alternate with small ones of BLAS, whose idle threads would spin on.
     with one_blas_thread() if columns.is_sparse else nullcontext():
-        chosen = _search(columns, k, by_error=by_error).chosen
+        chosen = _Residual(columns, k, by_error).chosen
     return _completed(chosen, k, columns.shape[1])
 
 
@@ -471,20 +448,8 @@ def _completed(chosen: list[int], k: int, count: int) -> Indices:
     return np.concatenate([np.array(chosen, np.int64), rest])
 
 
-def _search(columns: _Columns, k: int, *, by_error: bool) -> _Residual:
-    """Choose up to k columns, until none is left outside of their span."""
-    residual = _Residual(columns, k, by_error)
-    while residual.rank < min(k, columns.shape[0]):
-        residual.renew()
-        scores = residual.scores()
-        if (best := scores.max(initial=0.0)) <= 0:
-            break
-        residual.add(int(np.argmax(scores >= (1 - _TIE) * best)))
-    return residual
-
-
 class _Residual:
-    """Residuals E = A - Q R of the columns outside the span of those chosen.
+    """Residuals E = A - Q R outside the span of up to k columns, chosen until none is left outside.
 
     ``squares`` are the ||e_j||^2, ``gains`` the ||E' e_j||^2: adding column j reduces the squared
     error by gains[j] / squares[j]. Both are downdated with each choice. A number that has become
@@ -504,17 +469,22 @@ class _Residual:
         self._alive = self._squares > 0
         self._gains = columns.gram_squares() if by_error else None
         self._fresh_gains = None if self._gains is None else self._gains.copy()
+        while self.rank < min(k, rows):
+            self._renew()
+            scores = self._scores()
+            if (best := scores.max(initial=0.0)) <= 0:
+                break
+            self._add(int(np.argmax(scores >= (1 - _TIE) * best)))
 
-    def scores(self) -> Float64Array:
+    def _scores(self) -> Float64Array:
         """Return the gain of each column; 0 for those that are spanned."""
         worth = self._squares
         if self._gains is not None:
-            worth = np.divide(
-                self._gains, self._squares, out=np.zeros_like(self._gains), where=self._alive
-            )
+            none = np.zeros_like(self._gains)
+            worth = np.divide(self._gains, self._squares, out=none, where=self._alive)
         return np.where(self._alive, np.maximum(worth, np.finfo(np.float64).tiny), 0.0)
 
-    def add(self, column: int) -> None:
+    def _add(self, column: int) -> None:
         """Choose a column."""
         self.chosen.append(column)
         self._alive[column] = False
@@ -530,7 +500,7 @@ class _Residual:
         self.R[self.rank] = r
         self.rank += 1
 
-    def renew(self) -> None:
+    def _renew(self) -> None:
         """Compute anew the numbers whose digits are lost to downdating."""
         stale = self._squares < _STALE * self._fresh_squares
         if self._gains is not None and self._fresh_gains is not None:
@@ -566,7 +536,7 @@ def _backward(columns: _Columns, k: int) -> Indices:
     if k == 0 or min(columns.shape) == 0:
         return np.arange(k)
     triangle = _Columns(columns.triangle())
-    residual = _search(triangle, min(triangle.shape), by_error=False)
+    residual = _Residual(triangle, min(triangle.shape), by_error=False)
     order, R = np.array(residual.chosen, np.int64), residual.R[: residual.rank]
     diagonal = np.abs(R[np.arange(order.size), order])
     negligible = _EPS * max(triangle.shape) * diagonal.max(initial=0.0)
