@@ -282,10 +282,13 @@ class _Target:
         wrapped = as_operator(A)
         self.shape, self.dtype = wrapped.shape, wrapped.dtype
         self.exponent = safe_exponent(wrapped.peak, np.dtype(np.float64))
-        self.given: Any = sparse.csr_array(A) if sparse.issparse(A) else np.asarray(A)
-        if sparse.issparse(A) and not self.given.has_canonical_format:
-            self.given = self.given.copy()
-            self.given.sum_duplicates()
+        given: Any = A
+        if sparse.issparse(A):
+            given = sparse.csr_array(given)
+            if not given.has_canonical_format:
+                given = given.copy()
+                given.sum_duplicates()
+        self.given = given if sparse.issparse(A) else np.asarray(given)
         self.matrix = self.given.astype(np.float64, copy=False)
         if self.exponent:
             self.matrix = self.matrix * 2.0**-self.exponent

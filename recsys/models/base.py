@@ -1,7 +1,7 @@
 """Base classes of the models: declared parameters, fitted arrays, and scores from indices.
 
 A model is a class of parameters and of arrays that `fit` sets. Saving, loading, checks of values
-and shapes, and "not fitted yet" follow from the declarations, so a new model writes none of them::
+and shapes, and "not fitted yet" follow from the declarations::
 
     @model
     class Constant(Model):
@@ -11,9 +11,8 @@ and shapes, and "not fitted yet" follow from the declarations, so a new model wr
         n_users: int = fitted()
         n_items: int = fitted()
 
-`recsys tune` searches the parameters with a range (`low`, `high`). Models know integer indices
-only; `recsys.Recommender` translates ids. What some models can do besides scoring, such as folding
-in new users, is in `recsys.models.abilities`.
+Models know integer indices only; `recsys.Recommender` translates ids. What some models can do
+besides scoring, such as folding in new users, is in `recsys.models.abilities`.
 """
 
 from __future__ import annotations
@@ -144,12 +143,9 @@ class FactorForm(NamedTuple):
 
     Attributes
     ----------
-    users : float32 ndarray of shape (n_block, k)
-        The vectors x_u.
-    offset : float32 ndarray of shape (n_block,)
-    items : float32 ndarray of shape (n_items, k)
-        The vectors y_i.
-    bias : float32 ndarray of shape (n_items,)
+    users, items : float32 ndarrays of shape (n_block, k) and (n_items, k)
+        The vectors x_u and y_i.
+    offset, bias : float32 ndarrays of shape (n_block,) and (n_items,)
     weight : float32 ndarray of shape (n_items,), optional
         Makes the scores ``weight_i clip((offset_u bias_i) (x_u . y_i), -1, 1)``: cosines.
     """
@@ -170,9 +166,8 @@ class Step:
     step, total : int
         Iterations done (from 1) and the most there will be.
     objective : float or None
-        The penalised sum of squares that is minimised.
+        The penalised sum of squares (minus the free energy, of bayes) that is minimised.
     train_rmse, validation_rmse : float or None
-        Root mean squared error on the training and on the validation ratings.
     """
 
     step: int
@@ -248,10 +243,7 @@ M = TypeVar("M", bound="Model")
 
 @dataclass_transform(kw_only_default=True, eq_default=False)
 def model(cls: type[M]) -> type[M]:
-    """Make a class of declared parameters and fitted arrays a model.
-
-    The class becomes a dataclass with keyword-only parameters; its docstring lists them.
-    """
+    """Make a class a dataclass with keyword-only parameters, which its docstring lists."""
     cls = dataclass(kw_only=True, eq=False)(cls)
     if cls.__doc__ and (declared := cls.parameters()):
         section = "\n\nParameters\n----------"
@@ -323,12 +315,10 @@ class Model:
     if TYPE_CHECKING:
 
         @property
-        def n_users(self) -> int:
-            """Number of users of the training ratings."""
+        def n_users(self) -> int: ...  # noqa: D102
 
         @property
-        def n_items(self) -> int:
-            """Number of items of the training ratings."""
+        def n_items(self) -> int: ...  # noqa: D102
 
     else:
 
@@ -451,11 +441,7 @@ class Model:
 
     @classmethod
     def _from_arrays(cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """Return a fitted model that shares memory with `arrays`, once they are checked.
-
-        An array that is missing, of another type, or of a shape that disagrees with the others is a
-        `DataError`.
-        """
+        """Return a fitted model that shares memory with `arrays`; check that they fit."""
         result = cls(**params)
         sizes: dict[str, int] = {}
         for f in result._declared_arrays():
@@ -565,8 +551,7 @@ class FactorModel(BiasedModel):
     def scores(self, users: ArrayLike) -> Floats:
         """Predicted ratings of all items for each user, shape (n_block, n_items).
 
-        One matrix product. Its last bits depend on the other users in the block; `_score_error`
-        bounds the difference.
+        One matrix product, whose last bits depend on the other users; see `_score_error`.
         """
         u = check_indices(users, self.n_users, "user")
         block: Floats = self.user_factors[u] @ self.item_factors.T
@@ -593,10 +578,7 @@ class FactorModel(BiasedModel):
         return size * np.float32(2 * terms * np.finfo(np.float32).eps)
 
     def _factor_form(self, users: ArrayLike) -> FactorForm | None:
-        """Return what top-N needs to rank without `scores`; its scores are those of `predict`.
-
-        A model that changes `predict` must change this too, or return None.
-        """
+        """Return the factors; a model that changes `predict` must change this too."""
         u = check_indices(users, self.n_users, "user")
         offset = self.user_bias[u] + self.global_mean
         return FactorForm(self.user_factors[u], offset, self.item_factors, self.item_bias)

@@ -89,13 +89,7 @@ class ImplicitKNN(ItemItemModel):
         self._set_neighbors(found)
 
     def item_similarity(self, confidence: Floats) -> Neighbors:
-        """Return a scorer of items for items; see `recsys.topn.top_n`.
-
-        Raises
-        ------
-        DataError
-            If the model has folded in items.
-        """
+        """Return a scorer of items for items; `DataError` if the model has folded in items."""
         self._require_items_of_the_fit()
         return Neighbors(self, confidence)
 
@@ -106,10 +100,9 @@ class ImplicitKNN(ItemItemModel):
         return result
 
     def _set_items(self, histories: Histories) -> None:
-        """Make new items neighbours of those of the fit to which they are similar enough.
+        """Make new items neighbours of those to which they are as similar as the last neighbour.
 
-        That is, at least as similar as the last of the neighbours. The weight of a user is that
-        without the new items.
+        The weight of a user is that without the new items.
         """
         n_items = self.n_items
         mine = Histories(self.history_indptr, self.history_items, self.history_weights)
@@ -174,19 +167,12 @@ class ImplicitKNN(ItemItemModel):
 class Neighbors:
     """Similarities of items to items, a `recsys.topn.Scorer`.
 
-    Only the neighbours of an item are similar to it; the others are at minus infinity, which is
-    never found.
-
-    Parameters
-    ----------
-    model : ImplicitKNN
-    confidence : float32 ndarray of shape (n_items,)
-        Factor of the similarity to each item.
+    Each is multiplied by the confidence of the found item. Only neighbours are similar; the others
+    are at minus infinity, which is never found.
     """
 
     def __init__(self, model: ImplicitKNN, confidence: Floats) -> None:
-        self._model = model
-        self._confidence = confidence
+        self._model, self._confidence = model, confidence
 
     @property
     def n_items(self) -> int:

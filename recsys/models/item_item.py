@@ -108,24 +108,14 @@ class ItemItemModel(HistoryModel):
 
     @abstractmethod
     def _products(self, histories: Histories) -> Floats:
-        """Return the scores of all items for each history, whose values are weights.
-
-        Shape (n_rows, n_items), in memory the caller may change; the same bits for a row in any
-        call.
-        """
+        """Return scores for histories of weights, (n_rows, n_items); the same bits in any call."""
 
     @abstractmethod
     def _entries(self, rows: Indices, columns: Indices) -> Floats:
         """Return the entries of S at all `rows` and `columns`, shape (n_rows, n_columns)."""
 
     def with_users(self, histories: Histories) -> Self:
-        """Return the model whose users are these.
-
-        Raises
-        ------
-        DataError
-            If the model has folded in items.
-        """
+        """Return the model whose users are these; `DataError` if it has folded in items."""
         self._require_items_of_the_fit()
         return self._with_arrays(
             history_indptr=histories.indptr,
@@ -134,13 +124,7 @@ class ItemItemModel(HistoryModel):
         )
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
-        """Return the scores of `items`, with a term for each item of the history; the base is 0.
-
-        Raises
-        ------
-        DataError
-            If the model has folded in items.
-        """
+        """Return the scores of `items`, with a term for each item of the history; the base is 0."""
         self._require_items_of_the_fit()
         columns = check_indices(items, self.n_items, "item")
         known = check_indices(history.indices, self.n_items, "item")
@@ -149,10 +133,7 @@ class ItemItemModel(HistoryModel):
         return Explanation(np.zeros(len(columns), np.float32), np.ascontiguousarray(terms.T))
 
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
-        """Scores of pairs, shape (n_pairs,), the same bits as in `scores`.
-
-        All items of each user are scored, in blocks of users.
-        """
+        """Scores of pairs, shape (n_pairs,), the same bits as in `scores`: all items are scored."""
         u = check_indices(users, self.n_users, "user")
         i = check_indices(items, self.n_items, "item")
         distinct, places = np.unique(u, return_inverse=True)
