@@ -177,7 +177,7 @@ class Ratings:
         present = column_names(frame)
         optional = {"rating": rating, "timestamp": timestamp}
         names = {"user": user, "item": item}
-        names |= {r: name for r, name in optional.items() if name and (name != r or r in present)}
+        names |= {r: n for r, n in optional.items() if n is not None and (n != r or r in present)}
         chosen = to_polars(frame, list(names.values()))
         columns = {role: chosen[name] for role, name in names.items()}
         return build_ratings(
@@ -523,5 +523,6 @@ def _in_seconds(numbers: pl.Series) -> pl.Series:
     if numbers.dtype.is_float():
         numbers = numbers.set(~numbers.is_finite(), None)
     largest = max(abs(float(numbers.max() or 0)), abs(float(numbers.min() or 0)))  # type: ignore[arg-type]
-    numbers = numbers // next((per_second for limit, per_second in _UNITS if largest > limit), 1)
+    per_second = next((ticks for limit, ticks in _UNITS if largest > limit), None)
+    numbers = numbers if per_second is None else numbers // per_second
     return (numbers.floor() if numbers.dtype.is_float() else numbers).cast(pl.Int64, strict=False)

@@ -137,4 +137,5 @@ def _column_of(names: Sequence[str], kind: str, requested: str | None = None) ->
     if len(names) == 1:
         plain = {kind, f"{kind}id", f"{kind}_id"} | ({"movieid"} if kind == "item" else set())
         return names[0] if names[0].strip().lower() in plain else None
-    return usual_column(names, kind, "the list")
+    place = usual_column(names, kind, "the list")
+    return None if place is None else names[place]

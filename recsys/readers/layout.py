@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
@@ -14,20 +14,9 @@ from recsys.errors import DataError
 from recsys.messages import shortened
 from recsys.readers.sources import DataFile
 
-__all__ = [
-    "Layout",
-    "Request",
-    "Roles",
-    "choose_columns",
-    "detect",
-    "is_known_name",
-    "separator_name",
-    "sniff_separator",
-    "split_rows",
-    "title_columns",
-    "usual_column",
-    "without_returns",
-]
+__all__ = ["Layout", "Request", "Roles", "choose_columns", "detect", "is_known_name"]
+__all__ += ["separator_name", "sniff_separator", "split_rows", "title_columns", "usual_column"]
+__all__ += ["without_returns"]
 
 Roles = dict[str, int]
 """Positions of the columns by role: "user", "item", "rating", "timestamp"."""
@@ -103,8 +92,7 @@ class Request:
     @property
     def columns(self) -> dict[str, str]:
         """Requested columns by role."""
-        named = {role: getattr(self, role) for role in _OPTIONS}
-        return {role: name for role, name in named.items() if name is not None}
+        return {r: name for r in _OPTIONS if (name := getattr(self, r)) is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +122,7 @@ class Layout:
 
     @property
     def decimal_comma(self) -> bool:
-        """Whether decimals may have a comma: they do where spreadsheets put semicolons."""
+        """Decimals may have a comma: they do where spreadsheets put semicolons."""
         return self.separator == ";"
 
 
@@ -167,7 +155,13 @@ def detect(data: DataFile, request: Request) -> Layout:
             return Layout("jsonl")
         if begin == "[":
             raise DataError(f"{data.name} is one JSON array; expected one JSON object per line.")
-        if _looks_like_lightgcn(lines):
+        filled = [line for line in lines if line.strip()]
+        rows = [line.split() for line in filled]
+        # In a table of integers with spaces users come back; in LightGCN lines each has one.
+        is_lightgcn = len({row[0] for row in rows}) == len(rows) and all(
+            map(_INTEGERS.fullmatch, filled)
+        )
+        if is_lightgcn and set(map(len, rows)) not in ({1}, {2}):
             return Layout("lightgcn")
     return _delimited(lines, blank, data, request)
 
@@ -196,62 +190,42 @@ def _check_text(head: bytes, data: DataFile) -> None:
         )
 
 
-def _looks_like_lightgcn(lines: Sequence[str]) -> bool:
-    """Return whether each line is a user and the user's items, not a row of a table.
-
-    In a table of integers with spaces users come back; here each has one line.
-    """
-    filled = [line for line in lines if line.strip()]
-    if not all(_INTEGERS.fullmatch(line) for line in filled):
-        return False
-    rows = [line.split() for line in filled]
-    distinct = len({row[0] for row in rows}) == len(rows)
-    return distinct and {len(row) for row in rows} not in ({1}, {2})
-
-
 def _delimited(lines: list[str], blank: int, data: DataFile, request: Request) -> Layout:
-    separator = None
-    if request.sep is not None:
-        separator = {r"\t": "\t", "tab": "\t", "space": " "}.get(request.sep, request.sep)
+    separator = request.sep
+    if separator is not None:
+        separator = {r"\t": "\t", "tab": "\t", "space": " "}.get(separator, separator)
         is_character = len(separator) == 1 and separator.isascii() and separator not in '"\r\n'
         if separator != _DOUBLE_COLON and not is_character:
             raise DataError(
                 f'--sep must be one ASCII character, "tab" or "::"; got {request.sep!r}.'
             )
-    _check_no_comment(lines, separator, data)
+    begin = lines[0].strip()
+    if re.fullmatch(r'"?sep=.?"?', begin):
+        raise DataError(f"{data.name} begins with {begin!r} for Excel; leave it out.")
+    sign = begin[0]
+    others = [line for line in lines[1:] if line.strip() and line.lstrip()[0] != sign]
+    if sign in "#%" and sign != separator and others:
+        mark = separator or sniff_separator(others) or ","
+        first, rows = split_rows(lines[:1], mark)[0], split_rows(others, mark)
+        if first[0].strip() == sign or len({len(first), *map(len, rows[:1])}) > 1:
+            raise DataError(
+                f"{data.name} begins with a comment ({begin[:40]!r}); leave out the lines that "
+                f"begin with {sign}."
+            )
     separator = separator or sniff_separator(lines)
     rows = split_rows(lines, separator) if separator else []
     if separator is None or not rows or len(rows[0]) < 2:
-        requested = f"separator {request.sep!r}"
-        tried = requested if request.sep else "tab, semicolon, comma, bar or space"
+        tried = "tab, semicolon, comma, bar or space"
+        tried = f"separator {request.sep!r}" if request.sep else tried
         raise DataError(
-            f"{data.name} has only one column ({lines[0].strip()[:40]!r}): found no {tried}; "
-            "name the separator with --sep."
+            f"{data.name} has only one column ({begin[:40]!r}): found no {tried}; name the "
+            "separator with --sep."
         )
     first = [field.strip() for field in rows[0]]
-    if _is_header(first, request):
+    names = _names_without_header(first, data, request)
+    if names is None:
         return Layout("delimited", separator, tuple(first), True, blank + 1, tuple(rows[1:]))
-    names = _positional_names(len(first), data, request)
     return Layout("delimited", separator, names, False, blank, tuple(rows))
-
-
-def _check_no_comment(lines: list[str], separator: str | None, data: DataFile) -> None:
-    """Raise if the first line begins as a comment, and has other fields than the others."""
-    if re.fullmatch(r'"?sep=.?"?', lines[0].strip()):
-        raise DataError(f"{data.name} begins with {lines[0].strip()!r} for Excel; leave it out.")
-    sign = lines[0].lstrip()[:1]
-    if sign not in ("#", "%") or sign == separator:
-        return
-    others = [line for line in lines[1:] if line.strip() and line.lstrip()[0] != sign]
-    if not others:
-        return
-    separator = separator or sniff_separator(others) or ","
-    first, rows = split_rows(lines[:1], separator)[0], split_rows(others, separator)
-    if first[0].strip() == sign or len({len(first), *map(len, rows[:1])}) > 1:
-        raise DataError(
-            f"{data.name} begins with a comment ({lines[0].strip()[:40]!r}); leave out the lines "
-            f"that begin with {sign}."
-        )
 
 
 def sniff_separator(lines: list[str], separators: Sequence[str] = tuple(_SEPARATORS)) -> str | None:
@@ -291,28 +265,25 @@ def without_returns(line: str) -> str:
     return line.replace("\r\n", "\n").replace("\r", " ")
 
 
-def _is_header(first: list[str], request: Request) -> bool:
-    """Return whether the first row names the columns.
+def _names_without_header(
+    first: list[str], data: DataFile, request: Request
+) -> tuple[str, ...] | None:
+    """Return roles, or numbers from 1, as names of columns; None if the first row is a header.
 
-    It does if a field is a usual or requested name, or if none is a number and columns are not
-    requested by number.
+    It is one if a field is a usual or requested name, or if none is a number and columns are not
+    requested by number. A column has its number if it is requested so, or if its role is
+    requested of another one.
     """
-    requested = request.columns.values()
+    requested = request.columns
+    named = set(requested.values())
     filled = [field for field in first if field]
     words = [field for field in filled if not _NUMBER.fullmatch(field)]
-    if any(is_known_name(word) or word in requested for word in words):
-        return True
-    by_number = requested and all(name.isdecimal() for name in requested)
-    return not by_number and words == filled
-
-
-def _positional_names(width: int, data: DataFile, request: Request) -> tuple[str, ...]:
-    """Return names for the columns of a file without header: roles, or numbers from 1.
-
-    A column has its number if it is requested so, or if its role is requested of another one.
-    """
+    by_number = named and all(name.isdecimal() for name in named)
+    known = any(is_known_name(word) or word in named for word in words)
+    if known or (not by_number and words == filled):
+        return None
+    width = len(first)
     numbers = [str(number + 1) for number in range(width)]
-    requested = request.columns
     if width > len(_OPTIONS):
         if requested:
             return tuple(numbers)
@@ -320,7 +291,6 @@ def _positional_names(width: int, data: DataFile, request: Request) -> tuple[str
             f"{data.name} has no header and {width} columns; say by number which are which, "
             f"such as --user-col 1 --item-col 2 --rating-col 3.{_wide_hint(width)}"
         )
-    named = set(requested.values())
     return tuple(
         number if role not in named and (role in requested or number in named) else role
         for number, role in zip(numbers, _OPTIONS, strict=False)
@@ -338,58 +308,52 @@ def choose_columns(
     where: str,
     required: Sequence[str] = ("user", "item"),
 ) -> Roles:
-    """Choose the columns: those requested, and by the usual names the rest.
-
-    Parameters
-    ----------
-    names : sequence of str
-        Column names; may repeat.
-    request : Request
-    where : str
-        Name of the file in messages.
-    required : sequence of str
-        Roles that must be filled.
-
-    Returns
-    -------
-    dict of str to int
-        Positions of the columns, in the order user, item, rating, timestamp.
+    """Choose the positions of the columns by role: those requested, and by usual names the rest.
 
     Raises
     ------
     DataError
         If a requested column is missing, two have an equal claim to a role, two roles are given
-        the same column, or there is no column for a required role.
+        the same column, or there is no column for a `required` role. It names the file: `where`.
     """
     chosen: dict[str, int | None] = {}
     for role, wanted in request.columns.items():
-        place = _find_named(wanted, names, where)
-        other = next((each for each, taken in chosen.items() if taken == place), None)
+        exact = [place for place, name in enumerate(names) if name == wanted]
+        plain = _normalised(wanted)
+        found = exact or [p for p, name in enumerate(names) if _normalised(name) == plain]
+        if not found:
+            raise DataError(f"{where} has no column {wanted!r}; its columns are {_quoted(names)}.")
+        if len(found) > 1:
+            raise DataError(
+                f"{where} has {len(found)} columns named {wanted!r}; rename one of them."
+            )
+        other = next((each for each, taken in chosen.items() if taken == found[0]), None)
         if other is not None:
-            raise DataError(f"{where}: column {names[place]!r} cannot be both {other} and {role}.")
-        chosen[role] = place
+            raise DataError(
+                f"{where}: column {names[found[0]]!r} cannot be both {other} and {role}."
+            )
+        chosen[role] = found[0]
     for role in _OPTIONS:
         if role not in chosen:
-            chosen[role] = _find_usual(role, names, set(chosen.values()), where)
+            chosen[role] = usual_column(names, role, where, set(chosen.values()))
     missing = [role for role in required if chosen[role] is None]
     if missing:
         raise DataError(_missing_columns(missing, chosen["rating"] is None, names, where))
     if request.implicit:
         chosen["rating"] = None
-    return {role: found for role in _OPTIONS if (found := chosen[role]) is not None}
+    return {role: place for role in _OPTIONS if (place := chosen[role]) is not None}
 
 
 def _missing_columns(missing: list[str], no_rating: bool, names: Sequence[str], where: str) -> str:
     if not names:
         return f"{where} has no columns."
-    which = "it is" if len(missing) == 1 else "they are"
     options = [_OPTIONS[role] for role in missing]
     if len(missing) > 1 and no_rating and len(names) > len(missing):
         options.append(_OPTIONS["rating"])
     listed = " and ".join(filter(None, [", ".join(options[:-1]), options[-1]]))
     sentence = (
         f"{where} has no {' and no '.join(missing)} column; its columns are {_quoted(names)}. "
-        f"Say which {which} with {listed}."
+        f"Say which {'it is' if len(missing) == 1 else 'they are'} with {listed}."
     )
     if title_columns(names):
         sentence += (
@@ -408,18 +372,6 @@ def _wide_hint(width: int) -> str:
     )
 
 
-def usual_column(names: Sequence[str], role: str, where: str) -> str | None:
-    """Return the column whose name has the best claim to a role, if there is one.
-
-    Raises
-    ------
-    DataError
-        If two have an equal claim.
-    """
-    place = _find_usual(role, names, set(), where)
-    return None if place is None else names[place]
-
-
 def is_known_name(name: str) -> bool:
     """Return whether a name is one of the usual column names."""
     plain = _normalised(name)
@@ -429,26 +381,23 @@ def is_known_name(name: str) -> bool:
 def title_columns(names: Sequence[str]) -> tuple[int, int] | None:
     """Return the positions of the item and title columns of a file of titles, if it has both."""
     try:
-        item = _find_usual("item", names, set(), "")
-        title = _find_usual("title", names, {item}, "")
+        item = usual_column(names, "item")
+        title = usual_column(names, "title", taken={item})
     except DataError:
         return None
     return None if item is None or title is None else (item, title)
 
 
-def _find_named(wanted: str, names: Sequence[str], where: str) -> int:
-    exact = [place for place, name in enumerate(names) if name == wanted]
-    similar = [p for p, name in enumerate(names) if _normalised(name) == _normalised(wanted)]
-    found = exact or similar
-    if len(found) == 1:
-        return found[0]
-    if not found:
-        raise DataError(f"{where} has no column {wanted!r}; its columns are {_quoted(names)}.")
-    raise DataError(f"{where} has {len(found)} columns named {wanted!r}; rename one of them.")
+def usual_column(
+    names: Sequence[str], role: str, where: str = "", taken: Collection[int | None] = ()
+) -> int | None:
+    """Return the position of the column whose name has the best claim to a role, if there is one.
 
-
-def _find_usual(role: str, names: Sequence[str], taken: set[int | None], where: str) -> int | None:
-    """Return the position of the column whose name has the best claim to a role."""
+    Raises
+    ------
+    DataError
+        If two have an equal claim.
+    """
     for tier in _ALIASES[role]:
         found = [p for p, name in enumerate(names) if p not in taken and _normalised(name) in tier]
         if len(found) == 1:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -28,18 +28,8 @@ from recsys.readers.layout import (
 )
 from recsys.readers.sources import DataFile
 
-__all__ = [
-    "RawRatings",
-    "assign_roles",
-    "decoded_lines",
-    "parquet_columns",
-    "read_carefully",
-    "read_columns",
-    "read_delimited",
-    "read_parquet",
-    "reading_parquet",
-    "records",
-]
+__all__ = ["RawRatings", "assign_roles", "decoded_lines", "parquet_columns", "read_carefully"]
+__all__ += ["read_columns", "read_delimited", "read_parquet", "reading_parquet", "records"]
 
 Kind = Literal["id", "integer", "float", "text"]
 
@@ -53,18 +43,10 @@ _INTEGER = re.compile(r"-?\d{1,18}")
 
 @dataclass(frozen=True, slots=True)
 class RawRatings:
-    """The columns of a file, before ids become indices.
+    """The columns of a file by role, before ids become indices.
 
-    Attributes
-    ----------
-    columns : dict of Series
-        "user", "item", and possibly "rating" and "timestamp".
-    layout : str
-        Format and columns, such as "comma-separated, user = userId, ...".
-    place : callable
-        Names the place of a row (counted from 0), such as "ratings.csv, line 17".
-    idle_users : Series or None
-        Users who are there without any item.
+    `layout` describes format and columns; `place` names the place of a row (counted from 0), such
+    as "ratings.csv, line 17"; idle users are there without any item.
     """
 
     columns: dict[str, pl.Series]
@@ -107,22 +89,23 @@ def read_delimited(
 
 
 def read_columns(data: DataFile, layout: Layout, roles: Roles) -> dict[str, pl.Series]:
-    """Read columns of a delimited file: with polars, and in Python where that is in doubt.
-
-    Raises
-    ------
-    DataError
-        As `read_carefully`.
-    """
-    columns = _read_fast(data, layout, roles)
-    return read_carefully(data, layout, roles) if columns is None else columns
+    """Read columns of a delimited file: with polars, and in Python where that is in doubt."""
+    return _read_fast(data, layout, roles) or read_carefully(data, layout, roles)
 
 
 def _read_fast(data: DataFile, layout: Layout, roles: Roles) -> dict[str, pl.Series] | None:
     """Read with polars; None if it fails, or something is null that should not be."""
     if any('"' in name or "\ufffd" in name for name in layout.names):
         return None  # a stray quote or another encoding: what follows cannot be trusted either
-    kinds = {role: _kind_of(role, _sampled(layout, place)) for role, place in roles.items()}
+    kinds: dict[str, Kind] = {}
+    for role, place in roles.items():
+        texts = _sampled(layout, place)
+        if role == "rating":
+            kinds[role] = "float"
+        elif role == "timestamp":
+            kinds[role] = "integer" if all(map(_INTEGER.fullmatch, texts)) else "text"
+        else:
+            kinds[role] = "id" if all(re.match(_CANONICAL, text) for text in texts) else "text"
     survey = _survey(data.path, layout.separator[:1].encode())
     columns = _scan(data, layout, roles, kinds, survey)
     if columns is None:
@@ -136,16 +119,8 @@ def _read_fast(data: DataFile, layout: Layout, roles: Roles) -> dict[str, pl.Ser
     return columns | {role: _integers_if_canonical(columns[role]) for role in strings}
 
 
-class _Survey(NamedTuple):
-    """Numbers of lines and of separators (in quotes too), and whether there are quotes."""
-
-    lines: int
-    separators: int
-    quoted: bool
-
-
-def _survey(path: Path, separator: bytes) -> _Survey:
-    """Count the lines and separators of a file, at the speed of reading it."""
+def _survey(path: Path, separator: bytes) -> tuple[int, int, bool]:
+    """Count lines and separators (in quotes too), and tell whether there are quotes."""
     lines, separators, quoted, last = 0, 0, False, b"\n"
     with path.open("rb") as stream:
         while block := stream.read(_BLOCK):
@@ -153,11 +128,15 @@ def _survey(path: Path, separator: bytes) -> _Survey:
             separators += block.count(separator)
             quoted = quoted or b'"' in block
             last = block[-1:]
-    return _Survey(lines + (last != b"\n"), separators, quoted)
+    return lines + (last != b"\n"), separators, quoted
 
 
 def _scan(
-    data: DataFile, layout: Layout, roles: Roles, kinds: dict[str, Kind], survey: _Survey
+    data: DataFile,
+    layout: Layout,
+    roles: Roles,
+    kinds: dict[str, Kind],
+    survey: tuple[int, int, bool],
 ) -> dict[str, pl.Series] | None:
     """Read the columns as the given kinds; null where a value is of another kind.
 
@@ -165,6 +144,7 @@ def _scan(
     separators show the rest: it lets a stray quote swallow line ends, and takes missing fields
     for null. (A file with line ends inside quotes is left to the careful reader by this.)
     """
+    n_lines, n_separators, quoted = survey
     step = len(layout.separator)  # "::" reads as ":" with an empty column between each two
     every = [pl.col(str(column)) for column in range((len(layout.names) - 1) * step + 1)]
     texts = {role: every[place * step] for role, place in roles.items()}
@@ -178,7 +158,7 @@ def _scan(
                 data.path,
                 has_header=False,
                 separator=layout.separator[0],
-                quote_char='"' if step == 1 and survey.quoted else None,
+                quote_char='"' if step == 1 and quoted else None,
                 skip_rows=layout.skip,
                 schema={str(column): pl.String for column in range(len(every))},
                 glob=False,
@@ -192,10 +172,10 @@ def _scan(
         )
     except pl.exceptions.PolarsError:
         return None
-    if frame["odd"].any() or len(frame) != survey.lines - layout.skip:
+    if frame["odd"].any() or len(frame) != n_lines - layout.skip:
         return None
     rows = len(frame) - int(frame["blank"].sum()) + layout.has_header
-    if not survey.quoted and survey.separators != rows * (len(every) - 1):
+    if not quoted and n_separators != rows * (len(every) - 1):
         return None
     frame = frame.filter(~frame["blank"]) if frame["blank"].any() else frame
     return {role: frame[role] for role in roles} if len(frame) else None
@@ -215,27 +195,13 @@ def _cast(text: pl.Expr, kind: Kind) -> pl.Expr:
     return pl.when(~(padded | text.str.starts_with("+") | text.str.starts_with("-0"))).then(number)
 
 
-def _kind_of(role: str, texts: Sequence[str]) -> Kind:
-    """Return the kind of a column that has these texts in the sample."""
-    if role == "rating":
-        return "float"
-    if role == "timestamp":
-        return "integer" if all(map(_INTEGER.fullmatch, texts)) else "text"
-    return "id" if all(re.match(_CANONICAL, text) for text in texts) else "text"
-
-
 def _sampled(layout: Layout, place: int) -> list[str]:
     """Return the values of a column in the sample, as far as rows have it."""
     return [row[place].strip() for row in layout.sample if place < len(row)]
 
 
 def read_carefully(data: DataFile, layout: Layout, roles: Roles) -> dict[str, pl.Series]:
-    """Read columns of a delimited file in Python.
-
-    Returns
-    -------
-    dict of Series
-        "user" and "item" as Int64 or String, "rating" as Float64, "timestamp" as String.
+    """Read columns of a delimited file in Python: ids as Int64 or String, times as String.
 
     Raises
     ------
@@ -308,31 +274,28 @@ def _pointed(text: str, layout: Layout) -> str:
 
 
 def records(data: DataFile, layout: Layout) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line and the fields of each record; header and blank ones are left out.
+    """Yield the first line and the fields of each record; header and blank ones are left out.
 
     Raises
     ------
     DataError
         Naming file and line, where quotes don't match or a byte is not UTF-8.
     """
-    found = _split(data, layout.separator)
-    filled = (record for record in found if "".join(record[1]).strip())
-    return islice(filled, int(layout.has_header), None)
-
-
-def _split(data: DataFile, separator: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line on which each record begins, and its fields."""
     lines = decoded_lines(data.path, data.name)
-    if separator == "::":
-        for number, line in enumerate(lines, 1):
-            yield number, line.rstrip("\r\n").split("::")
-        return
-    reader = csv.reader(map(without_returns, lines), delimiter=separator, strict=True)
-    begin = 1
+    reader: Iterator[list[str]]
+    if layout.separator == "::":
+        reader = (line.rstrip("\r\n").split("::") for line in lines)
+    else:
+        returned = map(without_returns, lines)
+        reader = csv.reader(returned, delimiter=layout.separator, strict=True)
+    begin, is_header = 1, layout.has_header
     try:
         for fields in reader:
-            yield begin, fields
-            begin = reader.line_num + 1
+            if "".join(fields).strip():
+                if not is_header:
+                    yield begin, fields
+                is_header = False
+            begin = getattr(reader, "line_num", begin) + 1
     except csv.Error as error:
         raise DataError(f"{data.name}, line {begin}: the quotes don't match ({error}).") from None
 
@@ -379,26 +342,8 @@ def assign_roles(
 ) -> tuple[Roles, str]:
     """Choose the columns, and describe the choice.
 
-    A column of timestamps that was not requested and cannot be read is left out.
-
-    Parameters
-    ----------
-    names, request, where, required
-        As in `choose_columns`.
-    times : callable
-        Sample of a column, given its position.
-
-    Returns
-    -------
-    dict of str to int
-        Positions of the columns by role.
-    str
-        Such as "user = userId, item = movieId, no rating: implicit feedback".
-
-    Raises
-    ------
-    DataError
-        As `choose_columns`.
+    A column of timestamps that was not requested and cannot be read is left out; `times` returns
+    the sample of a column.
     """
     roles = choose_columns(names, request, where, required)
     parts = [f"{role} = {names[place]}" for role, place in roles.items()]
@@ -444,13 +389,7 @@ def reading_parquet(name: str) -> Iterator[None]:
 
 
 def parquet_columns(data: DataFile) -> dict[str, pl.DataType]:
-    """Return the names and types of the columns of a Parquet file.
-
-    Raises
-    ------
-    DataError
-        If it is damaged.
-    """
+    """Return the names and types of the columns of a Parquet file."""
     with reading_parquet(data.name):
         return dict(pl.scan_parquet(data.path, glob=False).collect_schema())
 
@@ -481,5 +420,8 @@ def read_parquet(
         read = scan.select(chosen).collect(engine="streaming")
     if not len(read):
         raise DataError(f"{data.name} has no rows.")
-    columns = {role: read[role] for role in roles}
-    return RawRatings(columns, f"Parquet, {description}", lambda row: f"{data.name}, row {row + 1}")
+    return RawRatings(
+        {role: read[role] for role in roles},
+        f"Parquet, {description}",
+        lambda row: f"{data.name}, row {row + 1}",
+    )
