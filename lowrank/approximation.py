@@ -130,13 +130,11 @@ class LowRank:
 
     def row(self, i: int) -> FloatArray:
         """Return row `i`, an array of shape (m,)."""
-        result: FloatArray = self[i, :]
-        return result
+        return np.asarray(self[i, :])
 
     def column(self, j: int) -> FloatArray:
         """Return column `j`, an array of shape (n,)."""
-        result: FloatArray = self[:, j]
-        return result
+        return np.asarray(self[:, j])
 
     def entries(self, rows: ArrayLike, columns: ArrayLike) -> FloatArray:
         """Return the entries at pairs of positions, all three of shape (p,).

@@ -75,10 +75,8 @@ def validated(
 
     Raises
     ------
-    TypeError
-        If A is not real, or an argument is of another type.
-    ValueError
-        If A is not a finite matrix, or an argument is out of its range.
+    TypeError, ValueError
+        As `truncated_svd`.
     """
     matrix = as_operator(A)
     matrix.passes = 0
@@ -136,26 +134,17 @@ def as_operator(A: OperatorLike) -> MatrixOperator:
     A : array-like, scipy.sparse matrix or array, or LinearOperator, of shape (n_rows, n_columns)
         Real matrix. It is never written to.
 
-    Returns
-    -------
-    MatrixOperator
-
     Raises
     ------
-    TypeError
-        If A is complex or not numeric.
-    ValueError
-        If A is not two-dimensional, is masked, or has a NaN or an infinity; the message names the
-        first bad position in row-major order. (The entries of a LinearOperator are not known:
-        its products are checked as they are made.)
+    TypeError, ValueError
+        If A is not a real, finite matrix, or is masked; the first NaN or infinity in row-major
+        order is named. (The products of a LinearOperator are checked as they are made.)
     """
     if isinstance(A, MatrixOperator):
         return A
     if isinstance(A, LinearOperator):
         return ProductOperator(A, _working_dtype(A.dtype, A.shape))
-    if sparse.issparse(A):
-        return _sparse_operator(A)
-    return _dense_operator(A)
+    return _sparse_operator(A) if sparse.issparse(A) else _dense_operator(A)
 
 
 def _dense_operator(A: Any) -> DenseOperator:
@@ -217,10 +206,8 @@ def checked_rank(k: int, largest: int, limit: str = "min(A.shape)") -> int:
 
     Raises
     ------
-    TypeError
-        If k is not an integer.
-    ValueError
-        If k is out of its range, of which `limit` names the upper end.
+    TypeError, ValueError
+        If k is not an integer, or out of its range, of which `limit` names the upper end.
     """
     try:
         if isinstance(k, (bool, np.bool_)):
@@ -239,7 +226,7 @@ def check_not_negative(value: float, name: str) -> None:
     Raises
     ------
     ValueError
-        If it is not; the message has the name.
+        If it is not.
     """
     if not 0 <= value < math.inf:
         raise ArgumentError(f"{name} must be finite and not negative; got {value}.")
@@ -316,18 +303,8 @@ def checked_center(center: Any, columns: int) -> Any:
 def safe_exponent(peak: float, dtype: np.dtype[Any]) -> int:
     """Return x such that fourth powers of ``A * 2**-x`` neither overflow nor vanish in a dtype.
 
-    Parameters
-    ----------
-    peak : float
-        The largest absolute entry of A.
-    dtype : dtype
-        float32 or float64: the dtype of the work.
-
-    Returns
-    -------
-    int
-        0 unless the entries are extreme: below 2**-16 or above 2**16 in float32, 2**-160 or
-        2**160 in float64. Multiplication by ``2.0**-x`` is exact.
+    It is 0 unless the largest absolute entry, `peak`, is below 2**-16 or above 2**16 in float32, or
+    2**-160 and 2**160 in float64. Multiplication by ``2.0**-x`` is exact.
     """
     exponent = math.frexp(peak)[1]
     if peak == 0.0 or abs(exponent) <= _SAFE_EXPONENT[str(dtype)]:

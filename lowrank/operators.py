@@ -50,14 +50,7 @@ class Products(Protocol):
 
 
 class MatrixOperator(ABC):
-    """A real n x m matrix given by its products.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        Rows and columns.
-    dtype : dtype
-        float32 or float64: the dtype of the products and of the work done with them.
+    """A real n x m matrix given by its products, in float32 or float64.
 
     Attributes
     ----------
@@ -66,11 +59,9 @@ class MatrixOperator(ABC):
         whatever the number of columns in the block.
     peak : float
         Largest absolute entry; 1.0 where the entries are not known.
-    stored_dense : bool
-        Whether a dense copy of the matrix is in memory anyway.
     """
 
-    stored_dense: ClassVar[bool] = False
+    stored_dense: ClassVar[bool] = False  # whether a dense copy is in memory anyway
 
     def __init__(self, shape: tuple[int, int], dtype: np.dtype[Any], peak: float = 1.0) -> None:
         self.shape = shape
@@ -98,17 +89,9 @@ class MatrixOperator(ABC):
         return self._toarray()
 
     def dense_blocks(self, axis: int) -> Iterator[FloatArray]:
-        """Yield the matrix as dense arrays, in order, and count one pass.
+        """Yield the matrix as contiguous blocks of rows (axis 0) or columns, and count one pass.
 
-        Parameters
-        ----------
-        axis : {0, 1}
-            Blocks of rows, or of columns.
-
-        Yields
-        ------
-        ndarray
-            Contiguous, C or Fortran ordered; it may change when the next one is requested.
+        A block may change when the next one is requested.
         """
         yield self.toarray()
 
@@ -151,13 +134,7 @@ class _Transposed:
 
 
 class DenseOperator(MatrixOperator):
-    """A dense array, C or Fortran ordered, float32 or float64.
-
-    Parameters
-    ----------
-    array : ndarray of shape (n_rows, n_columns)
-        The matrix. It is neither copied nor written to.
-    """
+    """A dense array, C or Fortran ordered, float32 or float64; neither copied nor written to."""
 
     stored_dense = True
 
@@ -203,13 +180,7 @@ class SparseOperator(MatrixOperator):
     """A sparse matrix in canonical CSR form, float32 or float64.
 
     Every scipy.sparse format is brought to this one layout, so the container has no influence
-    on the result, not even on its last bit.
-
-    Parameters
-    ----------
-    csr : scipy.sparse.csr_array of shape (n_rows, n_columns)
-        The matrix, with sorted indices and without duplicates. It is neither copied nor
-        written to.
+    on the result, not even on its last bit. The matrix is neither copied nor written to.
     """
 
     def __init__(self, csr: Any) -> None:
@@ -267,19 +238,11 @@ class SparseOperator(MatrixOperator):
 class ProductOperator(MatrixOperator):
     """A scipy LinearOperator: nothing is known of it but its products.
 
-    Parameters
-    ----------
-    linear_operator : scipy.sparse.linalg.LinearOperator of shape (n_rows, n_columns)
-        With matvec and rmatvec, or matmat and rmatmat.
-    dtype : dtype
-        float32 or float64.
-
     Raises
     ------
-    TypeError
-        From a product, if the LinearOperator has none with its transpose, or gives complex numbers.
-    ValueError
-        From a product that has a NaN or an infinity.
+    TypeError, ValueError
+        From a product, if the LinearOperator has none with its transpose, or it is not real and
+        finite.
     """
 
     def __init__(self, linear_operator: Any, dtype: np.dtype[Any]) -> None:
@@ -351,15 +314,7 @@ _CENTRED_BLOCK = 1 << 22  # entries that are centred at a time: BLAS at full spe
 
 
 class CentredOperator(MatrixOperator):
-    """A - 1 row' without ever forming it: each product is corrected by a rank-one term.
-
-    Parameters
-    ----------
-    inner : MatrixOperator of shape (n_rows, n_columns)
-        A.
-    row : ndarray of shape (n_columns,)
-        Subtracted from each row of A; as a rule the column means.
-    """
+    """A - 1 row' without ever forming it: each product is corrected by a rank-one term."""
 
     def __init__(self, inner: MatrixOperator, row: FloatArray) -> None:
         super().__init__(inner.shape, inner.dtype, inner.peak)
@@ -397,13 +352,6 @@ class CentredDenseOperator(CentredOperator):
     Exact where the rank-one correction would cancel, without the memory of a centred copy, and
     for a few products faster than one. Products with a row that is small next to the array are
     corrected all the same: nothing cancels there.
-
-    Parameters
-    ----------
-    inner : DenseOperator of shape (n_rows, n_columns)
-        A.
-    row : ndarray of shape (n_columns,)
-        Subtracted from each row of A.
     """
 
     stored_dense = True
@@ -438,7 +386,7 @@ class CentredDenseOperator(CentredOperator):
 
     @cached_property
     def _cancels(self) -> bool:
-        """Whether the row is not small: has more than a quarter of the sum of squares."""
+        """Return whether the row is not small: has more than a quarter of the sum of squares."""
         entries = self._array.ravel(order="K")
         return bool(4 * self.shape[0] * (self._row @ self._row) > entries @ entries)
 

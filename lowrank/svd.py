@@ -114,10 +114,9 @@ class SVD:
     def error(self) -> float | None:
         """Frobenius norm of the remainder, ||A - U diag(s) Vt||_F (Eckart & Young 1936).
 
-        It is sqrt(||A||_F^2 - sum s^2), evaluated as a product of sum and difference, and 0 for
-        k = min(n, m). A difference of numbers that are nearly equal cannot be exact: an error below
-        about 1e-7 of ||A||_F (float64; 1e-3 in float32) may come out as anything below that. None
-        if ``frobenius_norm`` is None.
+        It is sqrt(||A||_F^2 - sum s^2), and 0 for k = min(n, m). The difference is not exact: an
+        error below about 1e-7 of ||A||_F (float64; 1e-3 in float32) may come out as anything below
+        that. None if ``frobenius_norm`` is None.
         """
         if self.frobenius_norm is None:
             return None
@@ -184,25 +183,17 @@ def truncated_svd(
     Returns
     -------
     SVD
-        Frozen, unpacks as ``U, s, Vt``; carries residuals, error bounds, passes, time and method.
 
     Raises
     ------
-    TypeError
-        If A is complex or not numeric, k is not an integer, or a LinearOperator has no product with
-        its transpose.
-    ValueError
-        If A is not two-dimensional or not finite (the first bad position is named), or k, method,
-        tol, center or random_state is out of its range.
+    TypeError, ValueError
+        If A is not a real, finite matrix (the first bad position is named), a LinearOperator has no
+        product with its transpose, or another argument is of another type or out of its range.
 
     Warns
     -----
     ConvergenceWarning
         If a residual is above `tol`; the message has the figure. The result is the best one found.
-
-    See Also
-    --------
-    lowrank.rank.rank_for_energy, lowrank.rank.elbow : Choose k from the singular values.
 
     References
     ----------
@@ -291,20 +282,10 @@ def with_signs(U: FloatArray, s: FloatArray, Vt: FloatArray) -> Triplets:
 
 @dataclass(frozen=True)
 class Certificate:
-    """Accuracy of k triplets, measured on the matrix itself.
-
-    Attributes
-    ----------
-    residuals : ndarray of shape (2, k), float64
-        ||A v - s u|| and ||A' u - s v|| of each triplet.
-    worst : float
-        The largest residual relative to s[0].
-    spectral_error_bound : float
-        At least ||A - U diag(s) Vt||_2, but for one random draw in a million.
-    """
+    """Accuracy of k triplets, measured on the matrix itself; see `SVD`."""
 
     residuals: Float64Array
-    worst: float
+    worst: float  # the largest residual relative to s[0]
     spectral_error_bound: float
 
 

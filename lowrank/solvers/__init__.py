@@ -18,33 +18,15 @@ _GRAM_SIDE = 2000  # of a dense array, up to which the eigenproblem is as fast a
 
 
 class Solver(Protocol):
-    """The signature of all solvers.
-
-    They check no arguments, fix no signs and give no warnings: `truncated_svd` does.
-    """
+    """The signature of all solvers: checks, signs and warnings are left to `truncated_svd`."""
 
     def __call__(
         self, A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator
     ) -> Triplets:
-        """Compute the k largest singular triplets.
+        """Compute the k largest singular triplets, 1 <= k <= min(A.shape).
 
-        Parameters
-        ----------
-        A : MatrixOperator of shape (n_rows, n_columns)
-        k : int
-            1 <= k <= min(A.shape).
-        tol : float
-            Residual relative to the largest singular value.
-        rng : numpy.random.Generator
-            Draws start vectors, and replacements for vectors of singular values that are 0.
-
-        Returns
-        -------
-        U : ndarray of shape (n_rows, k)
-        s : ndarray of shape (k,)
-            Descending.
-        Vt : ndarray of shape (k, n_columns)
-            Like U orthonormal, whatever the rank of A.
+        `tol` is the residual relative to the largest singular value; `rng` draws start vectors, and
+        replacements for vectors of singular values that are 0: U and Vt are always orthonormal.
         """
         ...
 
@@ -80,16 +62,6 @@ def choose_method(A: MatrixOperator, k: int) -> str:
 
     "arpack" is never chosen: one start vector can miss copies of a multiple singular value, and it
     is slower.
-
-    Parameters
-    ----------
-    A : MatrixOperator of shape (n_rows, n_columns)
-    k : int
-        0 <= k <= min(A.shape).
-
-    Returns
-    -------
-    {"dense", "gram", "lanczos"}
     """
     rows, columns = A.shape
     basis = randomized.basis_size(k, min(rows, columns))

@@ -63,19 +63,8 @@ def _solve_tall(A: Products, k: int, tol: float, rng: np.random.Generator) -> Tr
 def triplets(A: Products, V: FloatArray, rng: np.random.Generator) -> Triplets:
     """Return U, s, Vt of A restricted to the span of V: accurate to ``eps * s[0]``.
 
-    Parameters
-    ----------
-    A : Products of shape (n_rows, n_columns)
-    V : ndarray of shape (n_columns, k)
-        Orthonormal columns, nearly the right singular vectors.
-    rng : numpy.random.Generator
-        Draws the left vectors of singular values that are 0.
-
-    Returns
-    -------
-    U : ndarray of shape (n_rows, k)
-    s : ndarray of shape (k,)
-    Vt : ndarray of shape (k, n_columns)
+    V has shape (n_columns, k) and orthonormal columns, nearly the right singular vectors. The left
+    vectors of singular values that are 0 are random.
     """
     product = A.matmat(V)
     U, _, R = extend_basis(product[:, :0], product, 0.0, rng)
@@ -100,11 +89,7 @@ def leading_eigenvectors(
     Parameters
     ----------
     gram_product : callable
-        X -> A'(A X) for a block X of shape (size, b).
-    size : int
-        Number of columns of A.
-    dtype : dtype
-        float32 or float64.
+        X -> A'(A X) for a block X of shape (size, b) and `dtype`.
     k : int
         1 <= k <= size.
     tol : float
@@ -139,7 +124,7 @@ def leading_eigenvectors(
 
 
 def has_wide_cluster(s: FloatArray) -> bool:
-    """Whether at least as many values are equal, or nearly, as the block is wide."""
+    """Return whether as many values are equal, or nearly, as the block is wide."""
     span = _BLOCK - 1
     equal = float(np.finfo(s.dtype).eps) ** 0.5 * s[0]
     return bool(s.size > span and np.any(s[:-span] - s[span:] <= equal))
@@ -183,12 +168,12 @@ class _LanczosSpace:
 
     @property
     def is_complete(self) -> bool:
-        """Whether V spans all columns, so that the result is exact."""
+        """Return whether V spans all columns, so that the result is exact."""
         return bool(self._size == len(self._V))
 
     @property
     def is_full(self) -> bool:
-        """Whether there is no room for another block."""
+        """Return whether there is not enough room for another block."""
         return self._size + self._width > self._limit
 
     def extend(self, steps: int, at_least: int) -> None:

@@ -139,7 +139,7 @@ class _KrylovSpace:
 
     @property
     def sees_all_copies(self) -> bool:
-        """Whether k copies of one singular value would be found, or V spans all columns."""
+        """Return whether k copies of a singular value would be found, or V spans all columns."""
         return self._directions >= self._k or self._is_complete
 
     @property
