@@ -23,7 +23,6 @@ __all__ = [
     "als_sweeps",
     "biased_start",
     "check_problem",
-    "solve_row_terms",
     "solve_rows",
 ]
 
@@ -353,9 +352,7 @@ def solve_rows(
     Parameters
     ----------
     entries : CsrArrays
-        The rows, in CSR form.
     column_factors, column_bias : ndarrays of shape (m, k) and (m,)
-    mean : float
     regularization, count_power, threads
         As in `als_sweeps`.
     scale : float
@@ -363,36 +360,9 @@ def solve_rows(
 
     Returns
     -------
-    factors : ndarray of shape (n, k)
-    bias : ndarray of shape (n,)
+    factors, bias : ndarrays of shape (n, k) and (n,)
     """
     rows = _Side.of(entries, column_factors.shape[1], regularization, scale, count_power)
     known = np.ascontiguousarray(column_factors), np.ascontiguousarray(column_bias)
     rows.solve(*known, mean, threads)
     return rows.factors, rows.bias
-
-
-def solve_row_terms(
-    entries: kernels.CsrArrays,
-    column_factors: Floats,
-    column_bias: Floats,
-    *,
-    mean: float,
-    regularization: float,
-    scale: float,
-    count_power: float,
-) -> NDArray[np.float64]:
-    """Return the solution of one row as a sum over its entries, shape (n_entries, k + 1).
-
-    The terms of the bias come last; the sum is the solution of `solve_rows`, to rounding. The
-    parameters are those of `solve_rows`, with one row in `entries`.
-    """
-    indices = entries.indices
-    design = np.ones((len(indices), column_factors.shape[1] + 1))
-    design[:, :-1] = column_factors[indices]
-    ridge = np.full(design.shape[1], regularization * scale)
-    ridge[-1] = regularization
-    system = design.T @ design + np.diag(ridge * max(len(indices), 1) ** count_power)
-    target = entries.data.astype(np.float64) - mean - column_bias[indices]
-    terms: NDArray[np.float64] = target[:, None] * np.linalg.solve(system, design.T).T
-    return terms

@@ -63,10 +63,6 @@ class VariationalSweep:
 
     Attributes
     ----------
-    mean : float
-    rows, columns : Posterior
-    row_prior, column_prior : RowPrior
-    noise_variance : float
     free_energy : float
         The lower bound on the log evidence that no sweep lowers, up to a constant.
     rmse : float
@@ -137,8 +133,7 @@ def variational_sweeps(
     References
     ----------
     Lim and Teh (2007), "Variational Bayesian approach to movie rating prediction", section 3.
-    Simm et al. (2017), "Macau: scalable Bayesian factorization with high-dimensional side
-    information using MCMC", section 3. Gruenwald and van Ommen (2017), "Inconsistency of Bayesian
+    Gruenwald and van Ommen (2017), "Inconsistency of Bayesian
     inference for misspecified linear models, and a proposal for repairing it", section 4.
     """
     check_problem(X, k)

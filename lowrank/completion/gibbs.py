@@ -37,12 +37,10 @@ class GibbsSweep:
 
     Attributes
     ----------
-    mean : float
     rows, columns : Posterior
         Drawn vectors, with no covariances.
     row_prior, column_prior : RowPrior
         Under which `rows` and `columns` were drawn.
-    noise_variance : float
     rmse : float
         Root mean squared error of these vectors over the known entries.
     """
@@ -65,7 +63,7 @@ def gibbs_sweeps(
     random_state: int = 0,
     threads: int | None = None,
 ) -> Iterator[GibbsSweep]:
-    """Sample the posterior of factors, biases, priors and noise by Gibbs sampling.
+    """Sample the posterior of factors, biases, priors and noise, one sweep at a time, without end.
 
     Parameters
     ----------
@@ -79,11 +77,6 @@ def gibbs_sweeps(
         Seed of all draws. They come from counter-based streams, one for each sweep and side.
     threads : int, optional
         All available cores by default; the result is the same on any number.
-
-    Yields
-    ------
-    GibbsSweep
-        After each sweep, without end.
 
     References
     ----------

@@ -116,7 +116,6 @@ def ridge_fit(
     weight : ndarray of shape (n_rows,)
         The weights w, not negative.
     start : ndarray of shape (n_cols, width)
-    steps : int
 
     References
     ----------
@@ -203,14 +202,7 @@ class Posterior:
 
 
 def unpack(packed: Floats, d: int) -> Floats:
-    """Return symmetric matrices of shape (n, d, d) from upper triangles by rows.
-
-    Examples
-    --------
-    >>> unpack(np.array([[1.0, 2.0, 3.0]]), 2)[0]
-    array([[1., 2.],
-           [2., 3.]])
-    """
+    """Return symmetric matrices of shape (n, d, d) from upper triangles by rows."""
     full = np.empty((len(packed), d, d), packed.dtype)
     i, j = np.triu_indices(d)
     full[:, i, j] = packed
@@ -253,7 +245,6 @@ def posterior_rows(
     Parameters
     ----------
     entries : CsrArrays
-        The rows, in CSR form.
     columns : Posterior
     prior : RowPrior
     mean : float
@@ -453,11 +444,6 @@ def linked_als_sweeps(
         As in `als_sweeps`.
     link_penalty : float
         Positive ridge penalty of B.
-
-    Yields
-    ------
-    LinkedSweep
-        After each sweep, without end.
 
     Raises
     ------

@@ -176,9 +176,9 @@ def soft_impute(
 
     Raises
     ------
-    TypeError
+    ArgumentTypeError
         If X is not real, or `max_rank` is not an integer.
-    ValueError
+    ArgumentError
         If X has no known entry, stores one twice, or has an infinity; if `regularization`,
         `max_rank`, `tol` or `max_iter` is out of its range; if `start` has another shape.
 
@@ -245,13 +245,9 @@ def soft_impute_path(
         Positive; taken from the largest to the smallest. By default 20 in geometric progression
         from `largest_regularization` to a hundredth of it.
 
-    Yields
-    ------
-    SoftImputation
-
     Raises
     ------
-    TypeError, ValueError
+    ArgumentTypeError, ArgumentError
         As `soft_impute`.
 
     Examples
@@ -314,11 +310,6 @@ def choose_regularization(
     -------
     HeldOutPath
         Its ``best`` is the regularization to use.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `soft_impute`; also if X has fewer than two known entries.
     """
     if held_out is None:
         X, held_out = hold_out(observed_entries(X), test_fraction, random_state)

@@ -109,19 +109,7 @@ def hold_out(
 ) -> tuple[csr_array, Entries]:
     """Remove a random sample of the known entries from a matrix.
 
-    Parameters
-    ----------
-    X : csr_array of shape (n, m)
-        As `observed_entries` returns it.
-    test_fraction : float
-        Share of the entries to hold out, above 0 and below 1; at least one is.
-    random_state : int, Generator, RandomState or None
-        Seed of the choice.
-
-    Returns
-    -------
-    kept : csr_array of shape (n, m)
-    held_out : Entries
+    X is as `observed_entries` returns it. At least one entry is held out, and at least one kept.
 
     Raises
     ------

@@ -34,7 +34,6 @@ class FoldsInUsers(Protocol):
 
         A training user with its own history gets the scores of the fit, to rounding.
         """
-        ...
 
 
 @runtime_checkable
@@ -46,7 +45,6 @@ class FoldsInItems(Protocol):
 
         Each row of `histories` is an item; its indices are users.
         """
-        ...
 
 
 @runtime_checkable
@@ -55,7 +53,6 @@ class Explains(Protocol):
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
         """Return the scores of `items` for the one user of `history` as sums, before clipping."""
-        ...
 
 
 @runtime_checkable
@@ -64,7 +61,6 @@ class HasItemVectors(Protocol):
 
     def item_vectors(self) -> Floats:
         """Return vectors whose cosine is the similarity of two items, shape (n_items, k)."""
-        ...
 
 
 @runtime_checkable
@@ -73,7 +69,6 @@ class HasItemSimilarity(Protocol):
 
     def item_similarity(self, confidence: Floats) -> Scorer:
         """Return a scorer of items for items: similarity times the confidence of the found item."""
-        ...
 
 
 @runtime_checkable
@@ -82,7 +77,6 @@ class HasUserVectors(Protocol):
 
     def user_vectors(self) -> Floats:
         """Return vectors whose cosine is the similarity of two users, shape (n_users, k)."""
-        ...
 
 
 @runtime_checkable
@@ -91,4 +85,3 @@ class HasUncertainty(Protocol):
 
     def predict_std(self, users: ArrayLike, items: ArrayLike) -> Floats:
         """Return the standard deviation of each prediction, shape (n_pairs,)."""
-        ...

@@ -15,7 +15,6 @@ from lowrank.completion.als import (
     AlsSweep,
     BiasedFactors,
     als_sweeps,
-    solve_row_terms,
     solve_rows,
 )
 from lowrank.completion.links import (
@@ -160,15 +159,11 @@ class ALS(FactorModel):
         """
         wanted = check_indices(items, self.n_items, "item")
         check_indices(history.indices, self.n_items, "item")
-        entries, design = CsrArrays(*history), np.ones((len(wanted), self.factors + 1))
-        design[:, :-1] = self.item_factors[wanted]
-        base = self.global_mean + self.item_bias[wanted].astype(np.float64)
-        if self.linked:
-            known, prior = self._vectors(of_users=False), self._prior(of_users=True)
-            start, terms = posterior_terms(entries, known, prior, mean=self.global_mean)
-            base += design @ start
-        else:
-            terms = solve_row_terms(entries, self.item_factors, self.item_bias, **self._ridge())
+        known, prior = self._vectors(of_users=False), self._prior(of_users=True)
+        entries, design = CsrArrays(*history), known.mean[wanted].astype(np.float64)
+        design[:, -1] = 1
+        start, terms = posterior_terms(entries, known, prior, mean=self.global_mean)
+        base = self.global_mean + self.item_bias[wanted].astype(np.float64) + design @ start
         return Explanation(base.astype(np.float32), (design @ terms.T).astype(np.float32))
 
     def _sweeps(self, ratings: Ratings, start: FactorModel | None) -> Iterator[AlsSweep]:
@@ -198,15 +193,6 @@ class ALS(FactorModel):
             self.user_prior_mean, self.item_prior_mean = rows.mean, columns.mean
             self.user_link, self.item_link = rows.link, columns.link
 
-    def _ridge(self) -> dict[str, float]:
-        """Return the mean and the penalties of a fold-in."""
-        return {
-            "mean": self.global_mean,
-            "regularization": self.regularization,
-            "scale": self.rating_std,
-            "count_power": self.count_power,
-        }
-
     def _solve(self, histories: Histories, *, of_users: bool) -> tuple[Floats, Floats]:
         """Return factors and biases of users given the items (or the other way round)."""
         entries = CsrArrays(*histories)
@@ -217,7 +203,16 @@ class ALS(FactorModel):
             return solved[:, :-1].copy(), solved[:, -1].copy()
         factors = self.item_factors if of_users else self.user_factors
         bias = self.item_bias if of_users else self.user_bias
-        return solve_rows(entries, factors, bias, threads=self.threads, **self._ridge())
+        return solve_rows(
+            entries,
+            factors,
+            bias,
+            mean=self.global_mean,
+            regularization=self.regularization,
+            scale=self.rating_std,
+            count_power=self.count_power,
+            threads=self.threads,
+        )
 
     def _vectors(self, *, of_users: bool) -> Posterior:
         factors = self.user_factors if of_users else self.item_factors
@@ -225,13 +220,13 @@ class ALS(FactorModel):
         return Posterior.exactly(np.column_stack([factors, bias]))
 
     def _prior(self, *, of_users: bool) -> RowPrior:
-        scale, dtype = self.rating_std, np.float32
-        return RowPrior(
-            self.user_prior_mean if of_users else self.item_prior_mean,
-            ridge_precision(self.factors, self.regularization, scale, dtype),
-            self.user_link if of_users else self.item_link,
-            self.count_power,
-        )
+        d, scale, dtype = self.factors + 1, self.rating_std, np.float32 if self.linked else float
+        mean, link = np.zeros(d, dtype), np.zeros((0, d), dtype)
+        if self.linked:
+            mean = self.user_prior_mean if of_users else self.item_prior_mean
+            link = self.user_link if of_users else self.item_link
+        precision = ridge_precision(d - 1, self.regularization, scale, dtype)
+        return RowPrior(mean, precision, link, self.count_power)
 
 
 class PathPoint(NamedTuple):
@@ -254,16 +249,10 @@ def regularization_path(
         Values of `regularization`.
     **params
         Other parameters of `ALS`.
-
-    Returns
-    -------
-    list of PathPoint
-        In the order of falling penalties.
     """
     path: list[PathPoint] = []
     for value in sorted(values, reverse=True):
         start = path[-1].model if path else None
         model = ALS(regularization=value, **params).fit(ratings, validation=validation, start=start)
-        reached = validation_rmse(model, validation)
-        path.append(PathPoint(model, math.nan if reached is None else reached))
+        path.append(PathPoint(model, validation_rmse(model, validation) or 0.0))
     return path

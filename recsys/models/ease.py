@@ -45,8 +45,8 @@ class EASE(ItemItemModel):
     Notes
     -----
     The matrix of items x items is held in memory once, in single precision: the penalty keeps it
-    so well conditioned that the rounding does not show in the scores, and catalogues of 1.4 times
-    the size fit, in half the time. The last bits depend on the number of BLAS threads.
+    so well conditioned that the rounding does not show in the scores. The last bits depend on the
+    number of BLAS threads.
 
     References
     ----------

@@ -84,13 +84,10 @@ class Parameter:
 
     Attributes
     ----------
-    name : str
     type : type
         int, float, bool or str.
     default : object
         None: the value is chosen from the data (of ``threads``: all cores).
-    description : str
-        One sentence.
     low, high : int or float, optional
         The range that tuning searches; None if it leaves the parameter alone.
     log : bool

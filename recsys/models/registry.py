@@ -58,11 +58,6 @@ def model_class(name: str) -> type[Model]:
 def parameters(name: str) -> tuple[Parameter, ...]:
     """Return the parameters of a model, in their order.
 
-    Raises
-    ------
-    DataError
-        If there is no such model.
-
     Examples
     --------
     >>> [(p.name, p.default, p.description) for p in parameters("popular")]
@@ -72,14 +67,7 @@ def parameters(name: str) -> tuple[Parameter, ...]:
 
 
 def make_model(name: str, **params: Any) -> Model:
-    """Return an unfitted model.
-
-    Parameters
-    ----------
-    name : str
-        A name in `MODELS`.
-    **params
-        Values of its parameters; defaults for the others.
+    """Return an unfitted model of a name in `MODELS`, with defaults for other parameters.
 
     Raises
     ------
