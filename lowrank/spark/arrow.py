@@ -16,15 +16,7 @@ if TYPE_CHECKING:
 
     Batches = Iterator[pa.RecordBatch]
 
-__all__ = [
-    "column",
-    "list_array",
-    "lists",
-    "map_in_arrow",
-    "matrix",
-    "quiet_pandas",
-    "table_of",
-]
+__all__ = ["column", "list_array", "lists", "map_in_arrow", "matrix", "quiet_pandas", "table_of"]
 
 
 @contextmanager

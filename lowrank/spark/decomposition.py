@@ -98,10 +98,8 @@ def truncated_svd(
         pass: `DataFrame.cache` it if it fits the memory of the cluster.
     k : int
         Rank, from 0 to min(n, m).
-    values : str
-        Column of arrays of numbers: whole rows, or the entries at `indices`.
-    indices : str, optional
-        Column of arrays of column indices, for a sparse matrix.
+    values, indices : str
+        Columns of arrays: of whole rows, or of the entries of sparse rows and their columns.
     order : str, optional
         Column by which the rows of U are ordered (it is in the table at `left`). Without it they
         are in the order in which Spark collects the table.
@@ -240,18 +238,8 @@ def _certified(
     """Measure the triplets of V in one pass.
 
     As in `lowrank.svd.certify`, normal vectors without the directions V go along: their products
-    are those of the remainder.
-
-    Returns
-    -------
-    V, s, residuals
-        In the order of falling singular values.
-    bound : float
-        Of the spectral norm of the remainder.
-    squares : float
-        ||A||_F^2.
-    sums : ndarray of shape (k,)
-        Of the columns of A V.
+    are those of the remainder. Returns V, s and the residuals by falling singular values, a bound
+    on the spectral norm of the remainder, ||A||_F^2, and the sums of the columns of A V.
     """
     m, k = V.shape
     probes = rng.standard_normal((m, _PROBES))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from recsys.errors import ModelFileError
@@ -68,19 +68,13 @@ class Place:
 
     def read_text(self) -> str:
         """Return the contents of a text file."""
-        stream = self._files.open(self._path)
-        try:
+        with closing(self._files.open(self._path)) as stream:
             return bytes(stream.readAllBytes()).decode()
-        finally:
-            stream.close()
 
     def write_text(self, text: str) -> None:
         """Write a new text file."""
-        stream = self._files.create(self._path, False)
-        try:
+        with closing(self._files.create(self._path, False)) as stream:
             stream.write(bytearray(text.encode()))
-        finally:
-            stream.close()
 
     def move_to(self, other: Place) -> None:
         """Rename to `other`, which must not exist.

@@ -11,9 +11,8 @@ import math
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,20 +36,13 @@ from recsys.readers.layout import Request
 from recsys.schema import MANIFEST
 from recsys.spark.evaluation import rating_errors
 from recsys.spark.files import Place, staged, written
-from recsys.spark.reading import (
-    Encoded,
-    checked_ratings,
-    encode,
-    group_rows,
-    pairs_of,
-    read_ratings,
-)
+from recsys.spark.reading import Encoded, checked_ratings, encode, pairs_of, read_ratings
 from recsys.spark.results import MODELS, SparkModel, is_result, model_class
 from recsys.spark.session import BROADCAST_LIMIT, spark_session
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
     Vectors = tuple[Floats, Floats]  # factors of shape (n, k) and biases of shape (n,)
     Solver = Callable[..., Vectors]
@@ -58,45 +50,14 @@ if TYPE_CHECKING:
 __all__ = ["SOLVED", "dense_vectors", "fit", "half_sweep", "row_solver"]
 
 _ITERATIONS = 15  # default of `als` on Spark
-_RATINGS_PER_BLOCK = 1_000_000
-_START_WIDTH = 0.1  # standard deviation of the random item vectors at the start
+_START_WIDTH = 0.35  # of the random numbers at the start: a standard deviation of 0.1
+_STEPS = 1 << 20  # of these numbers
 _MLLIB_RATINGS_PER_BLOCK = 2_000_000
 _MOST_BLOCKS = 2000
 _CHECKPOINT_EVERY = 5  # sweeps; a lost executor costs at most so many again
 
 SOLVED = "index int, count int, bias float, factors array<float>"
 """Schema of the vectors of users or items."""
-
-
-@dataclass(frozen=True)
-class _Job:
-    """Settings and data of a fit.
-
-    `users` and `items` have the columns index, others and values, without held-out ratings; `held`
-    has the held-out pairs: user, item, value.
-    """
-
-    parameters: dict[str, Any]
-    scratch: Place
-    coded: Encoded
-    users: DataFrame
-    items: DataFrame
-    held: DataFrame | None
-    n_ratings: int
-    mean: float
-    std: float
-    limits: tuple[float, float]
-    blocks: int
-    broadcast_limit: int
-
-
-class _Fitted(NamedTuple):
-    """Vectors of users and items with the schema `SOLVED`, and numbers of the model."""
-
-    users: DataFrame
-    items: DataFrame
-    numbers: dict[str, float]
-    validation_rmse: float | None = None
 
 
 def fit(
@@ -181,12 +142,40 @@ def fit(
             test_fraction=test_fraction or 0.0,
             random_state=settings["random_state"],
         )
-        job = _job(settings, scratch, coded, broadcast_limit)
         if name == "als":
-            found = _fit_als(job, on_step)
+            sides, fitted, rmse = _fit_als(coded, settings, scratch, broadcast_limit, on_step)
         else:
-            found = _fit_implicit(spark, job)
-        result = _write(spark, folder, out, name, job, found, start)
+            sides, fitted, rmse = (
+                _fit_implicit(coded, settings, scratch),
+                {"global_mean": 0.0},
+                None,
+            )
+        files = _write_tables(folder, coded, sides, settings["factors"])
+        low, high = (None, None) if table.implicit else coded.limits
+        training = {
+            "users": coded.n_users,
+            "items": coded.n_items,
+            "ratings": coded.n_ratings,
+            "implicit": name != "als",
+            "rating_min": low,
+            "rating_max": high,
+            "seconds": round(time.perf_counter() - start, 3),
+            "sweeps": settings["iterations"],
+            "train_rmse": None,
+            "validation_rmse": rmse,
+        }
+        python, numpy = platform.python_version(), np.__version__
+        result = SparkModel(
+            path=str(out).rstrip("/"),
+            model=name,
+            parameters=settings,
+            fitted=fitted,
+            training=training,
+            files=files,
+            package_version=__version__,
+            versions={"python": python, "numpy": numpy, "spark": spark.version},
+        )
+        folder.child(MANIFEST).write_text(result.to_json())
         scratch.delete()
     return result
 
@@ -214,71 +203,47 @@ def _chosen_model(
     return name, settings
 
 
-def _job(settings: dict[str, Any], scratch: Place, coded: Encoded, broadcast_limit: int) -> _Job:
+def _fit_als(
+    coded: Encoded,
+    settings: dict[str, Any],
+    scratch: Place,
+    broadcast_limit: int,
+    on_step: Callable[[Step], None] | None,
+) -> tuple[tuple[DataFrame, DataFrame], dict[str, float], float | None]:
+    """Sweep over users and items from random item vectors; the users are solved last."""
     from pyspark.sql import functions as sql
 
-    value = sql.col("value").cast("double")
-    moments = (sql.avg(value), sql.stddev_pop(value), sql.min(value), sql.max(value))
-    rows = coded.pairs.groupBy("held").agg(sql.count(sql.lit(1)), *moments).collect()
-    found = {bool(row[0]): [float(each) for each in row[1:]] for row in rows}
-    if False not in found:
-        raise DataError("No rating is left to fit to: all are held out; lower test_fraction.")
-    count, mean, std, low, high = found[False]
-    cores = coded.pairs.sparkSession.sparkContext.defaultParallelism
-    blocks = max(cores, -(-int(count) // _RATINGS_PER_BLOCK))
-    held, pairs = coded.pairs.where("held"), coded.pairs.where(~sql.col("held"))
-    return _Job(
-        parameters=settings,
-        scratch=scratch,
-        coded=coded,
-        users=group_rows(pairs, "user", "item", blocks, scratch.child("by-user")),
-        items=group_rows(pairs, "item", "user", blocks, scratch.child("by-item")),
-        held=held.select("user", "item", "value") if True in found else None,
-        n_ratings=int(count),
-        mean=mean,
-        std=std or 1.0,
-        limits=(low, high),
-        blocks=blocks,
-        broadcast_limit=broadcast_limit,
-    )
+    mean, rmse, total, k = coded.mean, None, settings["iterations"], settings["factors"]
 
-
-def _fit_als(job: _Job, on_step: Callable[[Step], None] | None) -> _Fitted:
-    """Sweep over users and items from random item vectors; the users are solved last."""
-    mean, rmse, total = job.mean, None, int(job.parameters["iterations"])
-    k, seed = int(job.parameters["factors"]), int(job.parameters["random_state"])
-
-    def draw(batches: Iterator[Any]) -> Iterator[Any]:  # from the seed and the index alone
-        for batch in batches:
-            indices = column(batch, "index")
-            rngs = (np.random.default_rng((seed, index)) for index in indices)
-            drawn = [rng.normal(0, _START_WIDTH, k).astype(np.float32) for rng in rngs]
-            none = np.zeros(len(indices), np.float32)
-            factors = np.array(drawn, np.float32).reshape(-1, k)
-            yield from _solved_table(indices, none, factors, none).to_batches()
+    def draw(place: Any) -> Any:  # a number that follows from the seed, the item and the place
+        bits = sql.pmod(sql.xxhash64("index", place, sql.lit(settings["random_state"])), _STEPS)
+        return ((bits / _STEPS - 0.5) * _START_WIDTH).cast("float")
 
     def solve(others: DataFrame, name: str, *, of_users: bool) -> DataFrame:
-        solver = row_solver(job.parameters, mean, job.std)
-        n_others = job.coded.n_items if of_users else job.coded.n_users
+        solver = row_solver(settings, mean, coded.std)
+        n_others = coded.n_items if of_users else coded.n_users
         known: DataFrame | Vectors = others
-        if 4 * n_others * (k + 1) <= job.broadcast_limit:
+        if 4 * n_others * (k + 1) <= broadcast_limit:
             known = dense_vectors(others, n_others, k)
-        rows = job.users if of_users else job.items
-        return half_sweep(rows, known, solver, job.blocks, job.scratch.child(name))
+        rows = coded.by_user if of_users else coded.by_item
+        return half_sweep(rows, known, solver, coded.blocks, scratch.child(name))
 
-    start = map_in_arrow(job.items.select("index"), draw, SOLVED)
-    items = written(start, job.scratch.child("items-0"))
+    items = coded.by_item.select(
+        "index",
+        sql.lit(0.0).cast("float").alias("bias"),
+        sql.transform(sql.sequence(sql.lit(1), sql.lit(k)), draw).alias("factors"),
+    )
     for sweep in range(1, total + 1):
         users = solve(items, f"users-{sweep}", of_users=True)
         items = solve(users, f"items-{sweep}", of_users=False)
-        mean += _mean_residual(job.parameters, items, job.n_ratings)
+        mean += _mean_residual(settings, items, coded.n_ratings)
         if sweep == total:
             users = solve(items, "users", of_users=True)
-        if job.held is not None:
-            rmse = rating_errors(job.held, users, items, mean)[0]
+        if coded.held is not None:
+            rmse = rating_errors(coded.held, users, items, mean)[0]
         if on_step is not None:
             on_step(Step(step=sweep, total=total, validation_rmse=rmse))
-    return _Fitted(users, items, {"global_mean": mean, "rating_std": job.std}, rmse)
+    return (users, items), {"global_mean": mean, "rating_std": coded.std}, rmse
 
 
 def _mean_residual(parameters: dict[str, Any], solved: DataFrame, n_ratings: int) -> float:
@@ -351,19 +316,17 @@ def _solved(
     batch: Any, others: Vectors, solver: Solver, known: NDArray[Any] | None = None
 ) -> pa.Table:
     """Solve for a batch of rows; `known` are the indices of the `others`, by default 0, 1, ..."""
+    import pyarrow as pa
+
     indptr, indices = lists(batch, "others")
     if known is not None:
         indices = np.searchsorted(known, indices)
     values = lists(batch, "values")[1].astype(np.float32, copy=False)
     rows = CsrArrays(indptr, indices.astype(np.int32, copy=False), values)
-    return _solved_table(column(batch, "index"), np.diff(indptr), *solver(rows, *others))
-
-
-def _solved_table(indices: Any, counts: Any, factors: Floats, bias: Floats) -> pa.Table:
-    """Return vectors as a table with the schema `SOLVED`."""
-    import pyarrow as pa
-
-    columns = [pa.array(each.astype(np.int32)) for each in (indices, counts)]
+    factors, bias = solver(rows, *others)
+    columns = [
+        pa.array(each.astype(np.int32)) for each in (column(batch, "index"), np.diff(indptr))
+    ]
     columns += [pa.array(bias.copy()), list_array(factors)]
     return pa.Table.from_arrays(columns, ["index", "count", "bias", "factors"])
 
@@ -378,16 +341,18 @@ def dense_vectors(solved: DataFrame, n: int, k: int) -> Vectors:
     return factors, bias
 
 
-def _fit_implicit(spark: SparkSession, job: _Job) -> _Fitted:
+def _fit_implicit(
+    coded: Encoded, settings: dict[str, Any], scratch: Place
+) -> tuple[DataFrame, DataFrame]:
     """Fit implicit ALS by MLlib, which ends with the users, as `ImplicitALS.with_users` solves."""
     from pyspark.ml import recommendation
     from pyspark.sql import functions as sql
 
-    settings = job.parameters
     # MLlib draws its starting point block by block, so the number of blocks must not depend on the
     # cluster: the same seed gives the same result everywhere.
-    blocks = max(4, min(_MOST_BLOCKS, -(-job.n_ratings // _MLLIB_RATINGS_PER_BLOCK)))
-    spark.sparkContext.setCheckpointDir(job.scratch.child("checkpoints").uri)
+    blocks = max(4, min(_MOST_BLOCKS, -(-coded.n_ratings // _MLLIB_RATINGS_PER_BLOCK)))
+    context = coded.by_user.sparkSession.sparkContext
+    context.setCheckpointDir(scratch.child("checkpoints").uri)
     als = recommendation.ALS(
         rank=settings["factors"],
         maxIter=settings["iterations"],
@@ -402,65 +367,40 @@ def _fit_implicit(spark: SparkSession, job: _Job) -> _Fitted:
         ratingCol="value",
         checkpointInterval=_CHECKPOINT_EVERY,
     )
-    found: Any = als.fit(pairs_of(job.users))
-    vectors: list[DataFrame] = []
-    for factors, rows in ((found.userFactors, job.users), (found.itemFactors, job.items)):
-        counts = rows.select("index", sql.size("others").alias("count"))
-        bias = sql.lit(0.0).cast("float").alias("bias")
-        joined = factors.toDF("index", "factors").join(counts, "index")
-        place = job.scratch.child(f"vectors-{len(vectors)}")
-        vectors.append(written(joined.select("index", "count", bias, "factors"), place))
-    return _Fitted(vectors[0], vectors[1], {"global_mean": 0.0})
+    found: Any = als.fit(pairs_of(coded.by_user))
+    bias, count = sql.lit(0.0).cast("float").alias("bias"), sql.size("others").alias("count")
+
+    def vectors(factors: DataFrame, rows: DataFrame, name: str) -> DataFrame:
+        joined = factors.toDF("index", "factors").join(rows, "index")
+        return written(joined.select("index", count, bias, "factors"), scratch.child(name))
+
+    users = vectors(found.userFactors, coded.by_user, "users")
+    return users, vectors(found.itemFactors, coded.by_item, "items")
 
 
-def _write(
-    spark: SparkSession, folder: Place, out: str, name: str, job: _Job, found: _Fitted, start: float
-) -> SparkModel:
-    """Write the tables, then the manifest; ids without training ratings get zeros."""
+def _write_tables(
+    folder: Place, coded: Encoded, sides: tuple[DataFrame, DataFrame], factors: int
+) -> dict[str, int]:
+    """Write users and items, zeros where there are no training ratings; return sizes of files."""
     from pyspark.sql import functions as sql
 
-    coded, zero = job.coded, sql.lit(0.0).cast("float")
+    zero, files = sql.lit(0.0).cast("float"), dict[str, int]()
     default = {
         "count": sql.lit(0),
         "bias": zero,
-        "factors": sql.array_repeat(zero, int(job.parameters["factors"])),
+        "factors": sql.array_repeat(zero, factors),
         "others": sql.array().cast("array<int>"),
         "values": sql.array().cast("array<float>"),
     }
-    files: dict[str, int] = {}
+    users, items = sides
     for side, ids, vectors in (
-        ("users", coded.users, found.users.join(job.users, "index")),
-        ("items", coded.items, found.items),
+        ("users", coded.users, users.join(coded.by_user, "index")),
+        ("items", coded.items, items),
     ):
         chosen = [sql.coalesce(each, default[each]).alias(each) for each in vectors.columns[1:]]
         table = ids.join(vectors, "index", "left").select("index", "id", *chosen)
-        ordered = table.repartitionByRange(job.blocks, "index").sortWithinPartitions("index")
+        ordered = table.repartitionByRange(coded.blocks, "index").sortWithinPartitions("index")
         place = folder.child(side)
         ordered.write.parquet(place.uri)
         files |= {f"{side}/{file}": size for file, size in place.sizes().items()}
-    is_explicit = name == "als"
-    training = {
-        "users": coded.n_users,
-        "items": coded.n_items,
-        "ratings": job.n_ratings,
-        "implicit": not is_explicit,
-        "rating_min": job.limits[0] if is_explicit else None,
-        "rating_max": job.limits[1] if is_explicit else None,
-        "seconds": round(time.perf_counter() - start, 3),
-        "sweeps": int(job.parameters["iterations"]),
-        "train_rmse": None,
-        "validation_rmse": found.validation_rmse,
-    }
-    versions = {"python": platform.python_version(), "numpy": np.__version__}
-    result = SparkModel(
-        path=str(out).rstrip("/"),
-        model=name,
-        parameters=job.parameters,
-        fitted=found.numbers,
-        training=training,
-        files=files,
-        package_version=__version__,
-        versions=versions | {"spark": spark.version},
-    )
-    folder.child(MANIFEST).write_text(result.to_json())
-    return result
+    return files

@@ -18,7 +18,6 @@ __all__ = [
     "RatingsTable",
     "checked_ratings",
     "encode",
-    "group_rows",
     "number",
     "pairs_of",
     "read_ratings",
@@ -35,6 +34,7 @@ MOST_IDS = 2**31 - 1  # MLlib's ids and our indices are signed 32-bit integers
 
 _ROW_BITS = (1 << 33) - 1  # monotonically_increasing_id is partition * 2**33 + row
 _STEPS = 1 << 20  # of the share that is held out
+_RATINGS_PER_BLOCK = 1_000_000
 _ROW = ("index", "others", "values")
 
 
@@ -160,14 +160,22 @@ class Encoded:
     """Ratings by index.
 
     `users` and `items` have the columns id and index: 0, 1, ... in the sorted order of the ids;
-    `pairs` user, item (int), value (float) and held (boolean), no pair twice.
+    `by_user` and `by_item` index, others (ascending) and values, without held-out ratings; `held`
+    user, item and value. The numbers are those of the ratings that are not held out.
     """
 
     users: DataFrame
     items: DataFrame
     n_users: int
     n_items: int
-    pairs: DataFrame
+    by_user: DataFrame
+    by_item: DataFrame
+    held: DataFrame | None
+    n_ratings: int
+    mean: float
+    std: float
+    limits: tuple[float, float]
+    blocks: int
 
 
 def encode(
@@ -227,8 +235,31 @@ def encode(
                 f"have no order, so none is the {duplicates}; name a column of timestamps, or "
                 "choose mean or sum."
             )
+    value = sql.col("value").cast("double")
+    moments = (sql.avg(value), sql.stddev_pop(value), sql.min(value), sql.max(value))
+    rows = pairs.groupBy("held").agg(sql.count(sql.lit(1)), *moments).collect()
+    found = {bool(row[0]): [float(each) for each in row[1:]] for row in rows}
+    if False not in found:
+        raise DataError("No rating is left to fit to: all are held out; lower test_fraction.")
+    count, mean, std, *limits = found[False]
+    cores = pairs.sparkSession.sparkContext.defaultParallelism
+    blocks = max(cores, -(-int(count) // _RATINGS_PER_BLOCK))
+    kept, held = pairs.where(~sql.col("held")), pairs.where("held").select("user", "item", "value")
     (users, n_users), (items, n_items) = sides
-    return Encoded(users, items, n_users, n_items, pairs.select("user", "item", "value", "held"))
+    return Encoded(
+        users=users,
+        items=items,
+        n_users=n_users,
+        n_items=n_items,
+        by_user=_grouped(kept, "user", "item", blocks, scratch.child("by-user")),
+        by_item=_grouped(kept, "item", "user", blocks, scratch.child("by-item")),
+        held=held if True in found else None,
+        n_ratings=int(count),
+        mean=mean,
+        std=std or 1.0,
+        limits=(limits[0], limits[1]),
+        blocks=blocks,
+    )
 
 
 def number(ids: DataFrame, place: Place) -> tuple[DataFrame, int]:
@@ -269,7 +300,7 @@ def number(ids: DataFrame, place: Place) -> tuple[DataFrame, int]:
     return rows.join(sql.broadcast(offsets), "part").select("id", index), total
 
 
-def group_rows(pairs: DataFrame, by: str, other: str, parts: int, place: Place) -> DataFrame:
+def _grouped(pairs: DataFrame, by: str, other: str, parts: int, place: Place) -> DataFrame:
     """Write one row per user (or item): index, others (ascending) and values; return the table."""
     from pyspark.sql import functions as sql
 
@@ -280,7 +311,7 @@ def group_rows(pairs: DataFrame, by: str, other: str, parts: int, place: Place) 
 
 
 def pairs_of(rows: DataFrame) -> DataFrame:
-    """Return the rows of `group_rows` as a long table with the columns index, other and value."""
+    """Return the rows of lists as a long table with the columns index, other and value."""
     from pyspark.sql import functions as sql
 
     each = sql.explode(sql.arrays_zip("others", "values")).alias("each")

@@ -195,13 +195,10 @@ def read_result(path: str | Path) -> SparkModel:
     result = parse_manifest(text, str(path))
     for name, size in result.files.items():
         file = directory / name
-        if not file.is_file():
-            raise ModelFileError(f"The model {path} is damaged: {name} is missing.")
-        if file.stat().st_size != size:
-            raise ModelFileError(
-                f"The model {path} is damaged: {name} has {file.stat().st_size:,} bytes instead "
-                f"of {size:,}."
-            )
+        found = file.stat().st_size if file.is_file() else None
+        if found != size:
+            problem = "is missing" if found is None else f"has {found:,} bytes instead of {size:,}"
+            raise ModelFileError(f"The model {path} is damaged: {name} {problem}.")
     return result
 
 

@@ -105,11 +105,7 @@ def recommend(
             block=block,
             broadcast_limit=broadcast_limit,
         )
-        rows = folder.child("rows")
-        found.select(*_WRITTEN).write.parquet(rows.uri)
-        for name in rows.names():
-            rows.child(name).move_to(folder.child(name))
-        rows.delete()
+        found.select(*_WRITTEN).write.parquet(folder.uri)
 
 
 def top_items(

@@ -19,7 +19,7 @@ def table(spark, rows, schema):
         ((1.5, 2, 3.0), "user double, item int, rating double", "'user' must have an integer"),
         (([1], 2, 3.0), "user array<int>, item int, rating double", "user column 'user' is of type "
          "array<int>; ids are numbers, text or dates"),
-        ((None, 2, 3.0), "user int, item int, rating double", "The column 'user' must have an integer "
+        ((None, 2, 3.0), "user int, item int, rating double", "column 'user' must have an integer "
          "or text as id in each row; 1 of 1 rows do not"),
         ((1, 2, float("nan")), "user int, item int, rating double", "column 'rating' must have a "
          "finite number in each row"),
@@ -123,8 +123,7 @@ def test_repeated_pairs_are_merged(spark, tmp_path):
     for policy, value in (("last", 4.0), ("first", 2.0), ("mean", 3.0), ("sum", 9.0)):
         scratch = Place(spark, str(tmp_path / policy))
         coded = encode(found, scratch, duplicates=policy, test_fraction=0, random_state=0)
-        rows = coded.pairs.orderBy("item").collect()
-        assert rows == [(0, 0, value, False), (0, 1, 5.0, False)], policy
+        assert coded.by_user.collect() == [(0, [0, 1], [value, 5.0])], policy
 
 
 @pytest.mark.parametrize(
