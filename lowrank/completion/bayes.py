@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from lowrank import kernels
 from lowrank.completion.als import biased_start, check_problem
-from lowrank.completion.links import Posterior, RowPrior, Side, unpack
+from lowrank.completion.links import Posterior, RowPrior, Side, Sweep, unpack
 from lowrank.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ def predictive_variance(rows: Posterior, columns: Posterior) -> Floats:
     return variance
 
 
-@dataclass(frozen=True, eq=False)
-class VariationalSweep:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class VariationalSweep(Sweep):
     """The state after one sweep: rows solved, then columns, and the priors learned from each.
 
     Attributes
@@ -69,14 +69,7 @@ class VariationalSweep:
         Root mean squared error over the known entries, expected under the posterior.
     """
 
-    mean: float
-    rows: Posterior
-    columns: Posterior
-    row_prior: RowPrior
-    column_prior: RowPrior
-    noise_variance: float
     free_energy: float
-    rmse: float
 
 
 def variational_sweeps(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from lowrank import kernels
 from lowrank.completion.bayes import shrinkage_target
-from lowrank.completion.links import Posterior, RowPrior, Side, normal_draws, ridge_fit, stream
+from lowrank.completion.links import Posterior, Side, Sweep, normal_draws, ridge_fit, stream
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -31,27 +31,8 @@ Floats = NDArray[np.floating[Any]]
 _DRAWN_LINK_STEPS = 8  # conjugate gradient steps for each draw of the links
 
 
-@dataclass(frozen=True, eq=False)
-class GibbsSweep:
-    """One draw of everything.
-
-    Attributes
-    ----------
-    rows, columns : Posterior
-        Drawn vectors, with no covariances.
-    row_prior, column_prior : RowPrior
-        Under which `rows` and `columns` were drawn.
-    rmse : float
-        Root mean squared error of these vectors over the known entries.
-    """
-
-    mean: float
-    rows: Posterior
-    columns: Posterior
-    row_prior: RowPrior
-    column_prior: RowPrior
-    noise_variance: float
-    rmse: float
+class GibbsSweep(Sweep):
+    """One draw of everything: vectors without covariances, under the priors of the draw before."""
 
 
 def gibbs_sweeps(

@@ -30,6 +30,7 @@ __all__ = [
     "Posterior",
     "RowPrior",
     "Side",
+    "Sweep",
     "linked_als_sweeps",
     "normal_draws",
     "posterior_rows",
@@ -330,6 +331,19 @@ def _half_sweep(
         draws=None if draws is None else draws * draws.dtype.type(math.sqrt(noise)),
     )
     return found, result
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """The state of a Bayesian fit after a sweep; `rmse` is the error over the known entries."""
+
+    mean: float
+    rows: Posterior
+    columns: Posterior
+    row_prior: RowPrior
+    column_prior: RowPrior
+    noise_variance: float
+    rmse: float
 
 
 @dataclass(eq=False)

@@ -476,14 +476,7 @@ class Model:
 
 @model
 class BiasedModel(Model):
-    """A model with ``global_mean``, ``user_bias`` and ``item_bias``.
-
-    Attributes
-    ----------
-    global_mean : float
-    user_bias : float32 ndarray of shape (n_users,)
-    item_bias : float32 ndarray of shape (n_items,)
-    """
+    """A model with ``global_mean``, ``user_bias`` and ``item_bias``."""
 
     _needs_values: ClassVar[bool] = True
 
@@ -521,13 +514,7 @@ class BiasedModel(Model):
 
 @model
 class FactorModel(BiasedModel):
-    """A model whose prediction is ``mu + b_u + c_i + a_u . m_i``.
-
-    Attributes
-    ----------
-    user_factors : float32 ndarray of shape (n_users, k)
-    item_factors : float32 ndarray of shape (n_items, k)
-    """
+    """A model whose prediction is ``mu + b_u + c_i + a_u . m_i``."""
 
     user_factors: Floats = fitted("n_users", "k")
     item_factors: Floats = fitted("n_items", "k")

@@ -40,12 +40,7 @@ class ImplicitKNN(ItemItemModel):
     Two items are similar if the same users have them. Only the most similar ones of each item
     count. A rating counts in proportion to the highest one, a count to the mean.
 
-    Attributes
-    ----------
-    neighbor_indptr : int64 ndarray of shape (n_items + 1,)
-    neighbor_items : int32 ndarray of shape (n_neighbors,)
-    neighbor_weights : float32 ndarray of shape (n_neighbors,)
-        The similarities, as the rows of a CSR matrix; an item is its own neighbour.
+    The similarities are the rows of a CSR matrix; an item is its own neighbour.
 
     References
     ----------

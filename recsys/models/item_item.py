@@ -43,14 +43,8 @@ _BLOCK_SCORES = 2**22  # scores of the users of pairs that are computed at a tim
 class HistoryModel(Model):
     """A model that knows nothing of a user but the history, which it keeps.
 
-    New items are scored from the same histories, of the items of the fit: a model with folded-in
-    items refers to the model that it was made from.
-
-    Attributes
-    ----------
-    history_indptr : int64 ndarray of shape (n_users + 1,)
-    history_items : int32 ndarray of shape (n_interactions,)
-        The items of the users, as the rows of a CSR matrix.
+    It is held as the rows of a CSR matrix. New items are scored from the same histories, of the
+    items of the fit: a model with folded-in items refers to the model that it was made from.
     """
 
     predicts_ratings: ClassVar[bool] = False
@@ -94,13 +88,7 @@ class ItemItemModel(HistoryModel):
     """A model whose scores are ``sum over j in history(u) of w_uj S_ji``.
 
     A subclass has the matrix S: it implements `_products` and `_entries`. For the weights w_uj see
-    `weight_unit`.
-
-    Attributes
-    ----------
-    unit : float
-        The rating or count that weighs 1.
-    history_weights : float32 ndarray of shape (n_interactions,)
+    `weight_unit`: `unit` is the rating or count that weighs 1.
     """
 
     unit: float = fitted()
