@@ -53,7 +53,7 @@ _LARGEST_EXPONENT = {"float32": 120, "float64": 1000}
 
 @dataclass(frozen=True)
 class Problem:
-    """Arguments of `truncated_svd`, checked; the matrix to decompose is A * 2**-exponent."""
+    """Checked arguments of `truncated_svd`; the matrix to decompose is A * 2**-exponent."""
 
     matrix: MatrixOperator
     k: int
@@ -190,7 +190,7 @@ def _working_dtype(given: np.dtype[Any] | None, shape: tuple[int, ...]) -> np.dt
         raise ArgumentTypeError(f"A must hold real numbers; got dtype {dtype}.")
     if len(shape) != 2:
         hint = ": use A.reshape(-1, 1) for one column or A.reshape(1, -1) for one row"
-        hint = hint if len(shape) == 1 else ""
+        hint *= len(shape) == 1
         raise ArgumentError(f"A must be two-dimensional; got shape {shape}{hint}.")
     single = dtype.kind == "f" and dtype.itemsize <= 4
     return np.dtype(np.float32 if single else np.float64)
@@ -263,9 +263,9 @@ def checked_generator(random_state: RandomStateLike) -> np.random.Generator:
         "random_state must be None, a non-negative integer, a numpy Generator or a RandomState; "
         f"got {random_state!r}."
     )
-    if isinstance(random_state, (bool, np.bool_)):
-        raise ArgumentTypeError(message)
     try:
+        if isinstance(random_state, (bool, np.bool_)):
+            raise TypeError
         return np.random.default_rng(random_state)
     except TypeError:
         raise ArgumentTypeError(message) from None
@@ -281,10 +281,8 @@ def checked_center(center: Any, columns: int) -> Any:
     TypeError, ValueError
         If it is not None, a bool, or a finite array of that shape.
     """
-    if center is None or (isinstance(center, (bool, np.bool_)) and not center):
-        return None
-    if isinstance(center, (bool, np.bool_)):
-        return True
+    if center is None or isinstance(center, (bool, np.bool_)):
+        return True if center else None
     row = np.asarray(center)
     if row.dtype.kind not in "fiu":
         raise ArgumentTypeError(

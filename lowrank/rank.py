@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from lowrank.arguments import MatrixLike, RandomStateLike
+    from lowrank.arguments import OperatorLike, RandomStateLike
     from lowrank.operators import Float64Array, MatrixOperator
 
 __all__ = [
@@ -220,7 +220,7 @@ class Rule(NamedTuple):
 
 
 def choose_rank(
-    A: MatrixLike | MatrixOperator,
+    A: OperatorLike,
     rule: str = "gavish-donoho",
     *,
     fraction: float = 0.9,
@@ -231,9 +231,9 @@ def choose_rank(
 
     Parameters
     ----------
-    A : array-like or scipy.sparse matrix or array, of shape (n, m)
-        Rows are samples. Sparse input is never made dense. The rules "elbow" and "profile" take a
-        LinearOperator as well.
+    A : array-like, scipy.sparse matrix or array, or LinearOperator, of shape (n, m)
+        Rows are samples. Sparse input is never made dense. Only the rules "elbow" and "profile"
+        take a LinearOperator.
     rule : {"elbow", "profile", "energy", "gavish-donoho", "parallel", "cv", "mle"}
         See `elbow` and `profile_likelihood` (of the 50 largest singular values),
         `rank_for_energy`, `gavish_donoho`, `parallel_analysis`, `bi_cross_validation` (both up to
@@ -247,11 +247,9 @@ def choose_rank(
 
     Raises
     ------
-    TypeError
-        If A is a LinearOperator and the rule needs its entries or its whole spectrum.
-    ValueError
-        If the rule is unknown, "mle" is given fewer rows than columns, or the whole spectrum of a
-        sparse matrix with a smaller side above 5,000 is needed.
+    TypeError, ValueError
+        If the rule is unknown or does not take a LinearOperator, "mle" is given fewer rows than
+        columns, or the whole spectrum of a sparse matrix with a smaller side above 5,000 is needed.
 
     Examples
     --------
@@ -315,8 +313,7 @@ def gavish_donoho(s: ArrayLike, shape: tuple[int, int], noise: float | None = No
 
 def threshold_factor(beta: float) -> float:
     """Return the optimal hard threshold in units of sqrt(max(n, m)) sigma."""
-    spread = math.sqrt(beta**2 + 14 * beta + 1)
-    return math.sqrt(2 * (beta + 1) + 8 * beta / (beta + 1 + spread))
+    return math.sqrt(2 * (beta + 1) + 8 * beta / (beta + 1 + math.sqrt(beta**2 + 14 * beta + 1)))
 
 
 def marchenko_pastur_median(beta: float) -> float:
@@ -335,8 +332,7 @@ def marchenko_pastur_median(beta: float) -> float:
 def minka(eigenvalues: ArrayLike, n_samples: int) -> int:
     """Choose the rank with the largest evidence under probabilistic PCA (Laplace's approximation).
 
-    For data in a subspace, exactly up to rounding, the rank is its dimension: without noise the
-    evidence is infinite.
+    For data in a subspace, up to rounding, the rank is its dimension: the evidence is infinite.
 
     Parameters
     ----------
@@ -377,10 +373,7 @@ def _log_evidence(spectrum: Float64Array, k: int, n: int) -> float:
 
 
 def parallel_analysis(
-    A: MatrixLike | MatrixOperator,
-    *,
-    center: bool | None = None,
-    random_state: RandomStateLike = None,
+    A: OperatorLike, *, center: bool | None = None, random_state: RandomStateLike = None
 ) -> int:
     """Count the leading singular values that exceed those of matrices without any structure.
 
@@ -402,10 +395,8 @@ def parallel_analysis(
     entries = _entries(matrix)
     k = min(_MOST_RANKS, *matrix.shape)
     real = truncated_svd(matrix, k, center=center, random_state=0).s
-    chance = []
-    for _ in range(_PERMUTATIONS):
-        permuted = _wrapped(_permuted(entries, rng, bool(center)))
-        chance.append(truncated_svd(permuted, k, center=center, tol=1e-3, random_state=0).s)
+    permuted = (_wrapped(_permuted(entries, rng, bool(center))) for _ in range(_PERMUTATIONS))
+    chance = [truncated_svd(B, k, center=center, tol=1e-3, random_state=0).s for B in permuted]
     above = real > np.quantile(chance, _QUANTILE, axis=0)
     return int(np.argmin(np.append(above, False)))
 
@@ -446,7 +437,7 @@ def _permuted(entries: Any, rng: np.random.Generator, center: bool) -> Any:
     return sparse.csc_array((csc.data, indices, csc.indptr), shape=csc.shape).tocsr()
 
 
-def whole_spectrum(A: MatrixLike | MatrixOperator, center: bool) -> Float64Array:
+def whole_spectrum(A: OperatorLike, center: bool) -> Float64Array:
     """Return all singular values, descending; of a sparse matrix by its smaller Gram matrix.
 
     Raises
@@ -489,7 +480,7 @@ def _rescaled(matrix: MatrixOperator) -> tuple[MatrixOperator, int]:
 
 
 def bi_cross_validation(
-    A: MatrixLike | MatrixOperator,
+    A: OperatorLike,
     max_rank: int = 50,
     *,
     center: bool | None = None,

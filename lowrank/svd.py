@@ -127,10 +127,7 @@ class SVD:
 
     @property
     def explained_energy(self) -> float | None:
-        """Share of ||A||_F^2 that the k triplets carry, in [0, 1]; 1 for a zero matrix.
-
-        None if ``frobenius_norm`` is None.
-        """
+        """Share of ||A||_F^2 in the k triplets; 1 if that is 0, None if it is not known."""
         if self.frobenius_norm is None:
             return None
         if self.frobenius_norm == 0.0 or self.k == min(self.shape):
@@ -203,13 +200,10 @@ def truncated_svd(
     Examples
     --------
     >>> import numpy as np
-    >>> from lowrank import truncated_svd
     >>> A = np.array([[3.0, 0.0], [0.0, -2.0], [0.0, 0.0]])
     >>> U, s, Vt = truncated_svd(A, 2)
-    >>> s
-    array([3., 2.])
-    >>> round(truncated_svd(A, 1).error, 6)
-    2.0
+    >>> s, round(truncated_svd(A, 1).error, 6)
+    (array([3., 2.]), 2.0)
 
     A sparse matrix is centred without becoming dense:
 

@@ -25,13 +25,9 @@ class Seen(NamedTuple):
 
 
 class TopK(NamedTuple):
-    """The best items of each query, best first; the columns from ``counts[q]`` on hold nothing.
+    """The best items of each query, best first, and their scores, of shape (n_queries, n).
 
-    Attributes
-    ----------
-    items : int32 ndarray of shape (n_queries, n)
-    scores : float32 ndarray of shape (n_queries, n)
-    counts : int64 ndarray of shape (n_queries,)
+    The columns from ``counts[q]`` on hold nothing.
     """
 
     items: NDArray[np.int32]

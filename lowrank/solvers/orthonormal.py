@@ -19,11 +19,7 @@ _CHOLESKY_LIMIT = {"float32": 1e-3, "float64": 1e-6}
 
 
 def extend_basis(
-    basis: FloatArray,
-    block: FloatArray,
-    scale: float,
-    rng: np.random.Generator,
-    first: int = 0,
+    basis: FloatArray, block: FloatArray, scale: float, rng: np.random.Generator, first: int = 0
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Split a block into its projection on a basis and an orthonormal rest, Q R.
 

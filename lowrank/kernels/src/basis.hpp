@@ -1,8 +1,7 @@
 // Products of a tall basis V (n x c, rows of any stride) with a block W (n x width, contiguous):
 // the coefficients V' W, the projection W - V H that orthogonalisation is made of, and V H itself.
 //
-// Both walk the rows in blocks that stay in the second-level cache, so that V is read from memory
-// once, and keep their accumulators in registers.
+// The rows are walked in blocks that stay in the second-level cache: V is read from memory once.
 
 #pragma once
 

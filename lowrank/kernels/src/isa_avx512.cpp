@@ -2,7 +2,6 @@
 #define LOWRANK_VECTOR_BYTES 64
 
 #include "table.hpp"
-
 namespace lowrank {
 const KernelTable avx512_kernels = avx512::table("avx512");
 }

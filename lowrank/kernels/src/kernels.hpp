@@ -50,9 +50,8 @@ struct AlsProblem {
     bool fit_bias;
 };
 
-// The n best items of each query by score = (offset + bias_i) + x . y_i, of those in `order` that
-// are not in the query's row of a CSR matrix of seen items. NaN and minus infinity are never among
-// them; of equal scores the lower item is better.
+// The n best items of each query by score = (offset + bias_i) + x . y_i, of those in `order` that are not
+// seen items. NaN and minus infinity are never among them; of equal scores the lower item is better.
 struct TopKProblem {
     const float* users;   // n_queries x k, the vectors x
     const float* offset;  // n_queries
@@ -62,14 +61,12 @@ struct TopKProblem {
     std::int64_t k;
     const std::int32_t* order;
     std::int64_t n_order;
-    // Bounds that end a query early: user_size * size[p] >= x . y_i and lift[p] >= bias_i for all items
-    // i from place p of the order on (with weights, size is zero and lift[p] >= |weight_i|). All
-    // three, or none (null).
+    // Bounds that end a query early, or null: user_size * size[p] >= x . y_i and lift[p] >= bias_i for all
+    // items i from place p of the order on (with weights, size is zero and lift[p] >= |weight_i|).
     const float* user_size;  // n_queries
     const float* size;       // n_order
     const float* lift;       // n_order
-    // Seen items; null for none.
-    const std::int64_t* seen_rows;  // n_queries: the row of each query
+    const std::int64_t* seen_rows;  // n_queries: the row of each in a CSR matrix of seen items; or null
     const std::int64_t* seen_indptr;
     const std::int32_t* seen_indices;
     std::int64_t n;
@@ -136,10 +133,9 @@ struct Kernels {
     // P = V[begin:end]' W[begin:end], with V of shape n x size and W of shape n x width.
     void (*coefficient_rows)(const T* V, std::int64_t stride, std::int64_t size, const T* W,
                              std::int64_t width, T* P, std::int64_t begin, std::int64_t end);
-    // W[begin:end] = V[begin:end] H, with H of shape size x width.
+    // W[begin:end] = V[begin:end] H, with H of shape size x width; and W[begin:end] -= V[begin:end] H
     void (*multiply_rows)(const T* V, std::int64_t stride, std::int64_t size, const T* H,
                           std::int64_t width, T* W, std::int64_t begin, std::int64_t end);
-    // W[begin:end] -= V[begin:end] H
     void (*subtract_rows)(const T* V, std::int64_t stride, std::int64_t size, const T* H,
                           std::int64_t width, T* W, std::int64_t begin, std::int64_t end);
 };

@@ -72,8 +72,7 @@ void pattern_rows(const Csr<T>& A, const Pattern& P, T* Y, std::int64_t begin, s
     }
 }
 
-// Entries of X P', with X of shape n x P.n_cols: of row rows[p] of X and row others[p] of P. The sum
-// runs in the order of P's entries.
+// Entries of X P', with X of shape n x P.n_cols, each summed in the order of P's entries.
 template <class T>
 void pattern_pairs(const T* X, const Pattern& P, const std::int64_t* rows, const std::int64_t* others, T* found,
                    std::int64_t begin, std::int64_t end) {
