@@ -141,12 +141,12 @@ def run(request: Request, *, at_least: int = 1) -> tuple[dict[str, Model], Evalu
         saved = load_model(request.ratings)
         reader = replace(request.reader, implicit=saved.ratings.implicit)
         splits: Any = evaluation.split_from_pair(saved.ratings, load_ratings(request.test, reader))
-        parameters = {saved.model.name: saved.model.get_params()}
+        models: dict[str, Any] = {saved.model.name: saved}
     else:
         splits = load_splits(request.ratings, pair, request.splitting, fitting.seed, request.reader)
         names, splits = _chosen_models(request.model, splits)
         parameters = parameters_for(names, fitting)
-    models = {name: make_model(name, **values) for name, values in parameters.items()}
+        models = {name: make_model(name, **values) for name, values in parameters.items()}
     ns = request.n
     if request.report is not None:  # its curves show shorter lists as well
         ns = tuple(sorted({*ns, *(n for n in _CURVE if n < max(ns))}))
@@ -165,6 +165,7 @@ def run(request: Request, *, at_least: int = 1) -> tuple[dict[str, Model], Evalu
             random_state=fitting.seed,
             on_step=each,
         )
+    models = {name: getattr(each, "model", each) for name, each in models.items()}
     _report_counts(found)
     if request.per_user is not None:
         Output(Path(request.per_user)).write(_without_empty(only(found, request.n).per_user))
@@ -426,8 +427,8 @@ def evaluate(request: Request, output: Output, engine: EngineOptions) -> None:
     """Evaluate models on held-out ratings.
 
     Takes RATINGS, of which some are held out (the newest, if timestamps are known); or a directory
-    of `recsys split`; or both --train and --test; or a saved MODEL, which is fitted to its own
-    ratings with its parameters, and --test. RMSE and MAE are over the held-out ratings.
+    of `recsys split`; or both --train and --test; or a saved MODEL, which is measured as it
+    is, and --test. RMSE and MAE are over the held-out ratings.
     Ranking metrics are over the users that have any: each gets N recommendations out of all items
     not rated in training, and held-out items are relevant. JSON has the definitions, 95% intervals
     over users, tests of the differences between models, and a fingerprint of the data.

@@ -27,7 +27,7 @@ __all__ = ["fit", "update"]
     "fit",
     examples=[
         "recsys fit ratings.csv --out model",
-        "recsys fit ratings.csv --out model --model als --factors 64 --holdout 0.1 --force",
+        "recsys fit ratings.csv --out model --model als --factors 64 --test-fraction 0.1 --force",
         "recsys fit ratings.csv --out model --model bias -p user_damping=10",
         "zcat ratings.csv.gz | recsys fit - --out model",
         "recsys fit s3a://lake/ratings --out s3a://lake/model --engine spark --master yarn",
@@ -37,7 +37,7 @@ __all__ = ["fit", "update"]
 @option("--out", "-o", metavar="MODEL", required=True, help="Directory for the model.")
 @option("--force", is_flag=True, help="Replace an existing model.")
 @option(
-    "--holdout",
+    "--test-fraction",
     metavar="FRACTION",
     type=SHARE,
     help="Share of the ratings to hold out, and report their RMSE after each iteration.",
@@ -49,7 +49,7 @@ def fit(
     ratings: str,
     out: str,
     force: bool,
-    holdout: float | None,
+    test_fraction: float | None,
     fitting: FitOptions,
     reader: ReaderOptions,
     engine: EngineOptions,
@@ -67,7 +67,7 @@ def fit(
     if engine.on_spark:
         from recsys.cli.spark import fit_on_spark
 
-        fit_on_spark(ratings, out, engine, fitting, reader, holdout=holdout, force=force)
+        fit_on_spark(ratings, out, engine, fitting, reader, holdout=test_fraction, force=force)
         return
     from recsys.cli.inputs import (
         check_destination,
@@ -86,12 +86,12 @@ def fit(
     if plan.reason is not None:
         note(plan.reason)
     start = time.perf_counter()
-    if holdout is None:
+    if test_fraction is None:
         recommender = fit_recommender(plan.recommender, plan.ratings)
     else:
         from recsys.evaluation.splits import random_split
 
-        train, test = random_split(plan.ratings, holdout, random_state=fitting.seed)
+        train, test = random_split(plan.ratings, test_fraction, random_state=fitting.seed)
         recommender = fit_recommender(
             plan.recommender, train, test, on_step=lambda step: note(describe(step))
         )

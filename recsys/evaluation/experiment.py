@@ -43,13 +43,15 @@ __all__ = [
     "with_history",
 ]
 
+_CSR = ("shape", "indptr", "indices", "values")
+ModelLike = Model | Recommender | str
 _BLOCK = 2**20  # recommendations measured together
 _BINS = 40  # of the histogram of residuals
 _SUMS = ("relevant", "ratings", "squared_error", "absolute_error")
 
 
 def evaluate(
-    models: Mapping[str, Model | str] | Iterable[Model | str] | str,
+    models: Mapping[str, ModelLike] | Iterable[ModelLike] | str,
     split: Split | Iterable[Split],
     n: int | Sequence[int] = 10,
     *,
@@ -71,7 +73,8 @@ def evaluate(
     Parameters
     ----------
     models : mapping of label to model, iterable of models, or name
-        Names or model objects; the latter are fitted in place.
+        Names, model objects, which are fitted in place, or a fitted `Recommender`, which is
+        measured as it is: the training part must be its own ratings.
     split : Split, or iterable of Split
         Several are folds: each user's metrics are means over the folds in which the user has test
         ratings.
@@ -163,18 +166,21 @@ def evaluate(
 
 
 def _labelled(
-    models: Mapping[str, Model | str] | Iterable[Model | str] | str,
-) -> dict[str, Model | str]:
+    models: Mapping[str, ModelLike] | Iterable[ModelLike] | str,
+) -> dict[str, ModelLike]:
     if isinstance(models, Mapping):
         labelled = dict(models)
     else:
         labelled = {}
         for model in [models] if isinstance(models, str) else models:
-            if not isinstance(model, str) and (
+            if isinstance(model, Recommender):
+                label = model.model.name
+            elif not isinstance(model, str) and (
                 isinstance(model, type) or not hasattr(model, "name")
             ):
                 raise DataError(f"A model is a name or a model object; got {model!r}.")
-            label = model if isinstance(model, str) else model.name
+            else:
+                label = model if isinstance(model, str) else model.name
             if label in labelled:
                 raise DataError(
                     f"Two models are called {label!r}; give a mapping with a label for each."
@@ -421,15 +427,15 @@ def with_history(model: Model, history: Ratings | None) -> Model:
 
 def _measure(
     label: str,
-    model: Model | str,
+    model: ModelLike,
     task: RankingTask,
     settings: Settings,
     metrics: Sequence[Metric],
     on_step: Callable[[str, Step], None] | None,
 ) -> Measurement:
-    """Fit a model to the training part and measure it on the test part."""
+    """Fit a model, unless it is fitted, to the training part and measure it on the test part."""
     split, test = task.split, task.split.test
-    recommender = Recommender(model)
+    recommender = model if isinstance(model, Recommender) else Recommender(model)
     check_folding(recommender.model, split)
     steps: list[Step] = []
 
@@ -439,7 +445,15 @@ def _measure(
             on_step(label, step)
 
     start = time.perf_counter()
-    recommender.fit(split.train, on_step=each)
+    if isinstance(model, Recommender):
+        known, train = model.ratings, split.train
+        if not all(np.array_equal(getattr(known, a), getattr(train, a)) for a in _CSR):
+            raise DataError(
+                "A fitted recommender is measured with new='drop' on a split whose training part "
+                "is its own ratings, such as split_from_pair(recommender.ratings, test)."
+            )
+    else:
+        recommender.fit(split.train, on_step=each)
     fitted = time.perf_counter()
     served = with_history(recommender.model, split.history)
     ranked = any(metric.scope != "ratings" for metric in metrics)

@@ -95,7 +95,7 @@ def test_no_verb_shows_the_help(run, args):
         ["fit", "x.csv", "--out", "m", "--threads", "-1"],
         ["fit", "x.csv", "--out", "m", "--factors", "0"],
         ["fit", "x.csv", "--out", "m", "--regularization", "0"],
-        ["fit", "x.csv", "--out", "m", "--holdout", "1"],
+        ["fit", "x.csv", "--out", "m", "--test-fraction", "1"],
         ["fit", "x.csv", "--out", "m", "--model", "svd"],
         ["fit", "x.csv"],
         ["recommend", "x", "--user", "1", "-n", "0"],

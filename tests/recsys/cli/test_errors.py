@@ -137,7 +137,7 @@ def test_every_error_is_one_plain_line(error, said, capsys):
 
 @pytest.mark.filterwarnings("ignore")  # NumPy warns of the overflow
 def test_parameters_that_overflow_are_said(run, ratings):
-    for more in (["--out", "m"], ["--out", "m", "--holdout", "0.2"]):
+    for more in (["--out", "m"], ["--out", "m", "--test-fraction", "0.2"]):
         args = ["fit", ratings, "--model", "als", "-p", "count_power=65536", *more]
         stderr = run(*args, code=1).stderr
         assert "The fit of als leaves the range of single precision with regularization" in stderr
@@ -257,7 +257,7 @@ def test_interrupted_fit_leaves_nothing(source_tree, ratings):
         "main.main()\n"
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", script, "fit", str(ratings), "--out", "m", "--holdout", "0.2", "-q"],
+        [sys.executable, "-c", script, "fit", str(ratings), "--out", "m", "--test-fraction", "0.2", "-q"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -373,3 +373,18 @@ def test_popularity_on_gowalla_is_as_published(run):
     found = table(run("evaluate", *files, "--model", "popular", "-n", 20))
     assert found["recall@20"][0] == pytest.approx(0.0416, abs=5e-5)
     assert found["ndcg@20"][0] == pytest.approx(0.0317, abs=5e-5)
+
+
+def test_a_saved_model_is_measured_as_it_is(run, ratings):
+    run("split", ratings, "--out", "p")
+    run("fit", "p/train.csv", "--out", "m", "--model", "als", "--iterations", 2)
+    saved = document(run("evaluate", "m", "--test", "p/test.csv", "--json"))
+    options = ["--model", "als", "--iterations", 2]
+    fitted = document(run("evaluate", "p", *options, "--json"))
+    assert saved["models"][0]["metrics"] == fitted["models"][0]["metrics"]
+    assert saved["models"][0]["parameters"] == fitted["models"][0]["parameters"]
+    assert saved["models"][0]["fit_seconds"] < 0.01
+    said = run("evaluate", "m", "--test", "p/test.csv", "--model", "als", code=2).stderr
+    assert "A saved model is evaluated as it is" in said
+    said = run("evaluate", "m", "--test", ratings, "--new", "keep", code=1).stderr
+    assert "the training part has" in said.lower()

@@ -29,7 +29,7 @@ def fitted(spark, parts):
 
     out = parts / "model"
     words = ["fit", parts / "train.csv", "--out", out, "--engine", "spark", "--factors", 2]
-    words += ["--iterations", 3, "--holdout", 0.1, "--seed", 7]
+    words += ["--iterations", 3, "--test-fraction", 0.1, "--seed", 7]
     result = CliRunner().invoke(cli, [str(word) for word in words])
     assert result.exit_code == 0, result.output
     return out, result

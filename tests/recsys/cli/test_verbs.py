@@ -58,7 +58,7 @@ def test_fit_chooses_spectral_for_implicit_data(run, implicit):
 
 
 def test_fit_holdout_prints_every_sweep(run, ratings):
-    stderr = run("fit", ratings, "--out", "m", "--holdout", 0.25, "--iterations", 3).stderr
+    stderr = run("fit", ratings, "--out", "m", "--test-fraction", 0.25, "--iterations", 3).stderr
     sweeps = [line for line in stderr.splitlines() if line.startswith("sweep ")]
     assert sweeps
     assert all("training RMSE 0." in line and "held-out RMSE " in line for line in sweeps)
