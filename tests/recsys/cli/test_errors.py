@@ -257,7 +257,18 @@ def test_interrupted_fit_leaves_nothing(source_tree, ratings):
         "main.main()\n"
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", script, "fit", str(ratings), "--out", "m", "--test-fraction", "0.2", "-q"],
+        [
+            sys.executable,
+            "-c",
+            script,
+            "fit",
+            str(ratings),
+            "--out",
+            "m",
+            "--test-fraction",
+            "0.2",
+            "-q",
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
