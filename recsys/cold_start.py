@@ -69,14 +69,8 @@ class WithNewUser:
 def predict_cold(model: Model, popular: Popular | None, users: Indices, items: Indices) -> Floats:
     """Predict ratings of pairs where -1 stands for an unknown user or item.
 
-    Parameters
-    ----------
-    model : Model
-        Predicts the pairs of which both sides are known.
-    popular : Popular or None
-        Predicts the others, by the item's damped mean or, for an unknown item, that of all
-        ratings. None: the biases of `model` do.
-    users, items : int64 ndarrays of shape (n_pairs,)
+    Where one is unknown, `popular` predicts the item's damped mean or, for an unknown item, the
+    mean of all ratings; without it, the biases of `model` do.
 
     Raises
     ------
@@ -96,15 +90,7 @@ def predict_cold(model: Model, popular: Popular | None, users: Indices, items: I
 
 
 def labels_of(ids: Ids, queries: Any, found: Indices) -> pl.Series:
-    """Return the requested ids, known or not, in the dtype of `ids`.
-
-    Parameters
-    ----------
-    ids : Ids
-    queries : list
-        The requested ids.
-    found : int64 ndarray
-        Their indices, -1 where unknown.
+    """Return the requested ids in the dtype of `ids`; `found` are their indices, -1 if unknown.
 
     Raises
     ------

@@ -25,25 +25,15 @@ __all__ = ["NEW_USER", "HistoryLike", "merged", "new_items", "new_users", "sprea
 
 HistoryLike: TypeAlias = "FrameLike | Mapping[Any, float]"
 
-NEW_USER = "new"
-"""Name of the user of a history without user ids."""
+NEW_USER = "new"  # of a history without user ids
+_AXES = ("n_users", "n_items")
 
 
 def new_users(source: HistoryLike, known: Ratings, *, needs_values: bool) -> Ratings:
-    """Return ratings of the known items by the users of `source`.
-
-    Parameters
-    ----------
-    source : frame with the columns user, item[, rating], or mapping of item id to rating
-    known : Ratings
-        Training ratings of the model.
-    needs_values : bool
-        Whether the model needs ratings, and not only interactions.
+    """Return ratings of the known items by the users of `source`; see `Recommender.fold_in`.
 
     Raises
     ------
-    UnknownIdError
-        If an item is unknown.
     DataError
         If a column is missing, an id is null or a rating is not a finite number.
     """
@@ -70,15 +60,7 @@ def new_users(source: HistoryLike, known: Ratings, *, needs_values: bool) -> Rat
 def new_items(
     source: FrameLike, known: Ratings, item_info: FrameLike | None = None, *, needs_values: bool
 ) -> tuple[Ratings, Histories]:
-    """Return ratings of the items of `source` by the known users, and the rows of its items.
-
-    Raises
-    ------
-    UnknownIdError
-        If a user is unknown.
-    DataError
-        If a column is missing, an id is null or a rating is not a finite number.
-    """
+    """Return ratings of the items of `source` by the known users, and the rows of its items."""
     frame = as_frame(source)
     items, item_codes = encode(as_id_series(column(frame, "item"), "item"), "item")
     user_codes = known.users.index(column(frame, "user")).astype(np.int32)
@@ -92,10 +74,8 @@ def new_items(
 
 
 def _frame_of(history: Mapping[Any, Any]) -> pl.DataFrame:
-    ids: list[Any] = list(history)
-    if any(isinstance(each, str) for each in ids):  # they may be mixed
-        ids = [str(each) for each in ids]
-    items = as_id_series(ids, "item")
+    mixed = any(isinstance(each, str) for each in history)
+    items = as_id_series([str(each) if mixed else each for each in history], "item")
     values = list(history.values())
     ratings = pl.Series("rating", values, dtype=pl.Float64, strict=False)
     for item, value, rating in zip(history, values, ratings, strict=True):
@@ -130,9 +110,6 @@ def _ratings(known: Ratings, users: Ids, items: Ids, csr: CSR) -> Ratings:
         user_info=None,
         n_duplicates=csr.n_duplicates,
     )
-
-
-_AXES = ("n_users", "n_items")
 
 
 def merged(old: Ratings, new: Ratings) -> Ratings:
@@ -197,14 +174,7 @@ def takes_start(model: Model) -> bool:
 def spread(model: Any, users: Indices, items: Indices, shape: tuple[int, int]) -> Any:
     """Return `model` with its users and items at other indices, and zeros elsewhere.
 
-    Parameters
-    ----------
-    model : Model
-        Fitted.
-    users, items : int64 ndarrays
-        The new index of each user and item.
-    shape : tuple of two ints
-        The new numbers of users and items.
+    `users` and `items` are the new indices, `shape` the new numbers of users and items.
     """
     places = dict(zip(_AXES, (users, items), strict=True))
     sizes = dict(zip(_AXES, shape, strict=True))

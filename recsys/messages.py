@@ -35,8 +35,8 @@ def shortened(text: str, length: int = 40) -> str:
 def close_matches(text: str, others: Iterable[str], n: int) -> list[str]:
     """Return up to n texts that resemble one, the most similar first.
 
-    As `difflib.get_close_matches`, but in bounded time: only as many of the others are compared as a few
-    seconds allow.
+    As `difflib.get_close_matches`, but in bounded time: only as many of the others are compared as
+    a few seconds allow.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Predicted ratings as frames: clipping, imputation, uncertainty and explanations."""
+"""Predicted ratings as frames: pairs, whole users, and explanations."""
 
 from __future__ import annotations
 
@@ -7,16 +7,36 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
+from recsys.cold_start import predict_cold
+from recsys.data.frames import FrameLike, as_frame, column, listed
+from recsys.data.ids import Ids, IdsLike
 from recsys.data.ratings import Ratings
-from recsys.models.abilities import HasUncertainty
-from recsys.models.base import Explanation, Floats, Indices, Model
-from recsys.topn import csr_exclusion
-
-__all__ = ["clip_to_range", "explanation_frame", "imputed_batches", "standard_deviations"]
+from recsys.errors import DataError
+from recsys.models.abilities import Explains, HasUncertainty
+from recsys.models.base import Floats, Histories, Indices, Model, Step
+from recsys.models.baselines import Popular
+from recsys.models.registry import MODELS, model_class
+from recsys.topn import check_n, csr_exclusion
 
 _BLOCK_PAIRS = 2**20  # pairs imputed at a time
+
+
+def training_summary(ratings: Ratings, seconds: float, last: Step | None) -> dict[str, Any]:
+    """Return the facts of a fit that are saved with a model."""
+    explicit = not ratings.implicit
+    return {
+        "users": ratings.n_users,
+        "items": ratings.n_items,
+        "ratings": ratings.n_ratings,
+        "implicit": ratings.implicit,
+        "rating_min": float(ratings.values.min()) if explicit else None,
+        "rating_max": float(ratings.values.max()) if explicit else None,
+        "seconds": round(seconds, 3),
+        "sweeps": last.step if last else None,
+        "train_rmse": last.train_rmse if last else None,
+        "validation_rmse": last.validation_rmse if last else None,
+    }
 
 
 def clip_to_range(predicted: Floats, training: Mapping[str, Any]) -> Floats:
@@ -26,80 +46,130 @@ def clip_to_range(predicted: Floats, training: Mapping[str, Any]) -> Floats:
     return np.clip(predicted, training["rating_min"], training["rating_max"])
 
 
-def standard_deviations(model: HasUncertainty, users: Indices, items: Indices) -> pl.Series:
-    """Return the column std of pairs, null where an index is -1."""
-    known = (users >= 0) & (items >= 0)
-    found = np.full(len(users), np.nan, dtype=np.float32)
-    found[known] = model.predict_std(users[known], items[known])
-    return pl.Series("std", found, nan_to_null=True)
+def predicted_pairs(
+    model: Model,
+    ratings: Ratings,
+    training: Mapping[str, Any],
+    pairs: FrameLike,
+    cold_start: str,
+    popular: Popular | None,
+    *,
+    std: bool,
+) -> pl.DataFrame:
+    """Return the predictions of pairs, as `Recommender.predict` describes them.
+
+    Raises
+    ------
+    DataError
+        If a column or id is missing, or the model has no biases, or no standard deviations, where
+        they are requested.
+    """
+    frame = as_frame(pairs)
+    user, item = column(frame, "user"), column(frame, "item")
+    if cold_start == "error":
+        users, items = ratings.users.index(user), ratings.items.index(item)
+        predicted = model.predict(users, items)
+    else:
+        users, items = ratings.users.find(user), ratings.items.find(item)
+        predicted = predict_cold(model, popular, users, items)
+    if model.predicts_ratings:
+        predicted = clip_to_range(predicted, training)
+    columns = [user.alias("user"), item.alias("item"), pl.Series("prediction", predicted)]
+    if std:
+        if not isinstance(model, HasUncertainty):
+            raise unsupported(model, HasUncertainty, "tell how uncertain it is")
+        known = (users >= 0) & (items >= 0)
+        found = np.full(len(users), np.nan, dtype=np.float32)
+        found[known] = model.predict_std(users[known], items[known])
+        columns.append(pl.Series("std", found, nan_to_null=True))
+    return pl.DataFrame(columns)
 
 
-def imputed_batches(
+def imputed(
+    model: Model,
+    ratings: Ratings,
+    training: Mapping[str, Any],
+    users: IdsLike | None,
+    items: IdsLike | None,
+    *,
+    missing_only: bool,
+) -> Iterator[pl.DataFrame]:
+    """Return the frames of `Recommender.impute`; arguments are checked at once.
+
+    Raises
+    ------
+    DataError
+        If the model does not predict ratings, or the ratings are implicit.
+    """
+    if not model.predicts_ratings or ratings.implicit:
+        reason = "the data are implicit feedback"
+        if not ratings.implicit:
+            reason = f"the scores of the {model.name} model are not ratings"
+        raise DataError(
+            f"Only ratings can be imputed, and {reason}; fit a model such as 'als' to ratings with "
+            "values."
+        )
+    rows, columns = _distinct(ratings.users, users), _distinct(ratings.items, items)
+    return _blocks(model, ratings, training, rows, columns, missing_only)
+
+
+def _blocks(
     model: Model,
     ratings: Ratings,
     training: Mapping[str, Any],
     users: Indices,
     items: Indices,
-    *,
     missing_only: bool,
 ) -> Iterator[pl.DataFrame]:
-    """Yield the predictions of all pairs of some users and items, about a million at a time.
-
-    Parameters
-    ----------
-    model : Model
-        Fitted to `ratings`.
-    ratings : Ratings
-    training : mapping
-        Summary of the fit, with the range of the ratings.
-    users, items : int64 ndarrays
-        Distinct indices.
-    missing_only : bool
-        Leave out the pairs that are rated.
-    """
     size = max(1, _BLOCK_PAIRS // max(1, len(items)))
+    column_of = np.full(ratings.n_items, -1)
+    column_of[items] = np.arange(len(items))
     for start in range(0, max(1, len(users)), size):
         block = users[start : start + size]
         wanted = np.ones((len(block), len(items)), dtype=np.bool_)
         if missing_only:
-            column_of = np.full(ratings.n_items, -1)
-            column_of[items] = np.arange(len(items))
             rows, rated = csr_exclusion(ratings.indptr, ratings.indices)(block)
             columns = column_of[rated]
             wanted[rows[columns >= 0], columns[columns >= 0]] = False
         rows, columns = np.nonzero(wanted)
-        predicted = model.predict(block[rows], items[columns])
-        yield pl.DataFrame(
-            [
-                ratings.users.take(block[rows]),
-                ratings.items.take(items[columns]),
-                pl.Series("prediction", clip_to_range(predicted, training)),
-            ]
-        )
+        predicted = clip_to_range(model.predict(block[rows], items[columns]), training)
+        ids = ratings.users.take(block[rows]), ratings.items.take(items[columns])
+        yield pl.DataFrame([*ids, pl.Series("prediction", predicted)])
 
 
-def explanation_frame(
-    explanation: Explanation,
+def _distinct(ids: Ids, queries: IdsLike | None) -> Indices:
+    """Return the indices of ids, each once, in the order of the queries; all without queries."""
+    if queries is None:
+        return np.arange(len(ids))
+    found = ids.index(listed(queries))
+    _, first = np.unique(found, return_index=True)
+    return found[np.sort(first)]
+
+
+def explained(
+    model: Model,
     ratings: Ratings,
-    rated: NDArray[np.int32],
-    values: Floats,
-    titles: pl.Series | None,
+    user: int | str,
+    item: int | str,
     n: int | None,
+    titles: pl.Series | None,
 ) -> pl.DataFrame:
     """Return one explained score as a frame: the base, the n largest terms, the sum of the others.
 
-    Parameters
-    ----------
-    explanation : Explanation
-        Of one item.
-    ratings : Ratings
-    rated, values : ndarrays of shape (n_rated,)
-        Indices of the items that the user has rated, and the ratings.
-    titles : Series or None
-        Of all items.
-    n : int or None
-        All terms if None.
+    Raises
+    ------
+    DataError
+        If n is below 1, or the model's scores are not sums over ratings.
     """
+    if not isinstance(model, Explains):
+        raise unsupported(model, Explains, "explain its scores")
+    if n is not None:
+        check_n(n)
+    u, i = int(ratings.users.index([user])[0]), ratings.items.index([item])
+    own = slice(ratings.indptr[u], ratings.indptr[u + 1])
+    rated, values = ratings.indices[own], ratings.values[own]
+    history = Histories(np.array([0, len(rated)], dtype=np.int64), rated, values)
+    explanation = model.contributions(history, i)
     base, terms = explanation.base[0], explanation.terms[0]
     order = np.argsort(-np.abs(terms), kind="stable")
     shown, rest = order[:n], order[n:] if n is not None else order[:0]
@@ -116,3 +186,9 @@ def explanation_frame(
     if titles is not None:
         columns.append(titles.gather(places).alias("title"))
     return pl.DataFrame(columns)
+
+
+def unsupported(model: Model, ability: Any, action: str) -> DataError:
+    """Return the error of a model without an ability; it names the models that have it."""
+    able = ", ".join(name for name in sorted(MODELS) if issubclass(model_class(name), ability))
+    return DataError(f"The {model.name} model cannot {action}; these models can: {able or 'none'}.")

@@ -8,56 +8,36 @@ import time
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, TypeAlias, TypedDict, Unpack, cast, overload
+from typing import Any, Literal, Self, TypeAlias, TypedDict, Unpack, cast, overload
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
-from recsys.cold_start import WithNewUser, labels_of, predict_cold
-from recsys.data.frames import FrameLike, as_frame, column, listed
+from recsys.cold_start import WithNewUser, labels_of
+from recsys.data.frames import FrameLike, listed
 from recsys.data.ids import Ids, IdsLike
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, NotFittedError, RecsysError
 from recsys.filters import candidate_mask
 from recsys.folding import HistoryLike, merged, new_items, new_users, spread, takes_start
-from recsys.models.abilities import (
-    Explains,
-    FoldsInItems,
-    FoldsInUsers,
-    HasItemSimilarity,
-    HasItemVectors,
-    HasUncertainty,
-    HasUserVectors,
-)
-from recsys.models.base import Histories, Indices, Model, Step
+from recsys.models import abilities
+from recsys.models.base import Histories, Model, Step
 from recsys.models.baselines import Popular
-from recsys.models.registry import MODELS, make_model, model_class
-from recsys.predictions import (
-    clip_to_range,
-    explanation_frame,
-    imputed_batches,
-    standard_deviations,
-)
+from recsys.models.registry import make_model
+from recsys.predictions import explained, imputed, predicted_pairs, training_summary, unsupported
 from recsys.readers import as_ratings
 from recsys.storage import Saved, load_model, save_model
-from recsys.topn import Cosine, Scorer, TopN, check_n, csr_exclusion, top_n
+from recsys.topn import Cosine, Scorer, TopN, csr_exclusion, top_n
 
-__all__ = [
-    "ColdPair",
-    "ColdUser",
-    "IdLike",
-    "IdsLike",
-    "Recommender",
-    "Request",
-    "training_summary",
-]
+__all__ = ["ColdPair", "ColdUser", "IdLike", "Recommender", "Request"]
 
 ColdUser = Literal["error", "popular"]
 ColdPair = Literal["error", "bias", "popular"]
 IdLike: TypeAlias = int | str
+RatingsLike: TypeAlias = "Ratings | FrameLike | str | os.PathLike[str]"
 
 _SUPPORT = 10  # ratings at which a similarity counts half
+_polars_process: dict[str, int] = {}  # that of the first recommender
 
 
 class Request(TypedDict, total=False):
@@ -90,7 +70,12 @@ class Recommender:
     Raises
     ------
     DataError
-        If there is no such model, or it has no such parameter or value.
+        If there is no such model, or it has no such parameter or value; in the methods, if the
+        model does not have the ability that a method needs.
+    NotFittedError
+        In the methods that need a fit, before `fit`.
+    UnknownIdError
+        In the methods that take ids, if one is unknown.
 
     Examples
     --------
@@ -106,8 +91,6 @@ class Recommender:
     >>> recommender.explain("bob", "oat").rows()
     [('base', None, 1.0), ('item', 'tea', 0.0)]
     """
-
-    _polars_process: ClassVar[int | None] = None
 
     def __init__(self, model: Model | str = "als", **params: Any) -> None:
         if params and not isinstance(model, str):
@@ -142,18 +125,10 @@ class Recommender:
         return {"model": self.model, **nested}
 
     def set_params(self, **params: Any) -> Self:
-        """Set the model or some of its parameters; the recommender is not fitted afterwards.
-
-        Raises
-        ------
-        DataError
-            If there is no such model, parameter or value.
-        """
+        """Set the model or some of its parameters; the recommender is not fitted afterwards."""
         if self._is_named:
-            kept = (
-                self.get_params() if params.get("model", self.model.name) == self.model.name else {}
-            )
-            changed = type(self)(**kept | params)
+            same = params.get("model", self.model.name) == self.model.name
+            changed = type(self)(**(self.get_params() if same else {}) | params)
         else:
             model = params.pop("model", self.model)
             nested = {name.removeprefix("model__"): value for name, value in params.items()}
@@ -172,9 +147,6 @@ class Recommender:
         Raises
         ------
         NotFittedError
-            Before `fit`.
-        RecsysError
-            In a process that was forked from one in which there was a recommender.
         """
         if self._ratings is None:
             raise NotFittedError("The recommender is not fitted yet; call fit(ratings) first.")
@@ -183,7 +155,7 @@ class Recommender:
 
     def fit(
         self,
-        ratings: Ratings | FrameLike | str | os.PathLike[str],
+        ratings: RatingsLike,
         *,
         on_step: Callable[[Step], None] | None = None,
         validation: Ratings | None = None,
@@ -193,19 +165,16 @@ class Recommender:
         Parameters
         ----------
         ratings : Ratings, frame, or path
-            See `recsys.readers.as_ratings`.
         on_step : callable, optional
             Called with a `Step` after each iteration of an iterative model.
         validation : Ratings, optional
-            Held-out ratings with the same users and items (as `random_split` makes them), for
-            the error in each `Step`.
+            Held-out ratings with the same users and items, for the error in each `Step`.
 
         Raises
         ------
         DataError
-            If there are no ratings, the model cannot use them (implicit feedback given to a model
-            of rating values), its parameters lead to numbers that are not finite, or `validation`
-            has other users or items.
+            If there are no ratings, the model cannot use them, its parameters lead to numbers that
+            are not finite, or `validation` has other users or items.
         """
         data = as_ratings(ratings)
         if validation is not None and not isinstance(validation, Ratings):
@@ -222,10 +191,11 @@ class Recommender:
     ) -> Self:
         if not ratings.n_ratings:
             raise DataError("There are no ratings to fit a model to.")
-        last: list[Step] = []
+        last: Step | None = None
 
         def each(step: Step) -> None:
-            last[:] = [step]
+            nonlocal last
+            last = step
             if on_step is not None:
                 on_step(step)
 
@@ -235,39 +205,25 @@ class Recommender:
         for name, array in self.model._arrays().items():
             with np.errstate(invalid="ignore"):  # of infinities of either sign
                 # Unlike isfinite, a sum needs no memory.
-                broken = array.dtype.kind == "f" and not np.isfinite(array.sum(dtype=np.float64))
-            if broken:
-                raise DataError(
-                    f"The fit of {self.model.name} broke down, with numbers in {name} that are not "
-                    "finite; choose parameters nearer to their defaults."
-                )
-        return self._restored(
-            ratings, training_summary(ratings, seconds, last[0] if last else None)
-        )
+                if array.dtype.kind == "f" and not np.isfinite(array.sum(dtype=np.float64)):
+                    raise DataError(
+                        f"The fit of {self.model.name} broke down, with numbers in {name} that are "
+                        "not finite; choose parameters nearer to their defaults."
+                    )
+        return self._restored(ratings, training_summary(ratings, seconds, last))
 
-    def _restored(
-        self,
-        ratings: Ratings,
-        training: dict[str, Any],
-        counts_from: dict[str, Ratings] | None = None,
-    ) -> Self:
+    def _restored(self, ratings: Ratings, training: dict[str, Any], **counts_from: Ratings) -> Self:
         """Set the fitted state; `counts_from` has the ratings that folded-in ones are added to."""
         _check_process()
-        self._ratings, self.training = ratings, training
-        self._counts_from = counts_from or {}
-        for name, value in vars(Recommender).items():
-            if isinstance(value, cached_property):
-                self.__dict__.pop(name, None)
+        self._ratings, self.training, self._counts_from = ratings, training, counts_from
+        for name in ("_item_similarity", "_user_similarity", "_popular", "_titles"):
+            self.__dict__.pop(name, None)  # cached
         return self
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Save model, ids, metadata and training ratings (without timestamps) in a new directory.
 
-        Parameters
-        ----------
-        path : str or Path
-        overwrite : bool
-            Replace a saved model there; never anything else.
+        `overwrite` replaces a saved model there, never anything else.
 
         Raises
         ------
@@ -285,19 +241,7 @@ class Recommender:
 
     @classmethod
     def load(cls, path: str | Path, *, verify: bool = False) -> Self:
-        """Load a saved model; its arrays are memory-mapped.
-
-        Parameters
-        ----------
-        path : str or Path
-        verify : bool
-            Check the checksum of every file, also of models of more than 64 MB.
-
-        Raises
-        ------
-        ModelFileError
-            If there is no saved model at `path`, or it is damaged or too new.
-        """
+        """Load a saved model, see `recsys.storage.load_model`."""
         saved = load_model(path, verify=verify)
         recommender = cls(saved.model)
         recommender._is_named = True
@@ -308,9 +252,6 @@ class Recommender:
     def fold_in(self, histories: HistoryLike) -> Self:
         """Return a recommender for new users, from their ratings; nothing is refitted.
 
-        A user of the training ratings, folded in with the same ratings, gets the same
-        recommendations.
-
         Parameters
         ----------
         histories : frame, or mapping of item id to rating
@@ -320,18 +261,15 @@ class Recommender:
 
         Raises
         ------
-        UnknownIdError
-            If an item is unknown.
         DataError
             If the model cannot fold in users, or a rating is missing or not finite.
         """
         ratings = self.ratings
-        if not isinstance(self.model, FoldsInUsers):
-            raise _unsupported(self.model, FoldsInUsers, "fold in new users")
+        if not isinstance(self.model, abilities.FoldsInUsers):
+            raise unsupported(self.model, abilities.FoldsInUsers, "fold in new users")
         new = new_users(histories, ratings, needs_values=self.model._needs_values)
         folded = type(self)(self.model.with_users(Histories.of(new)))
-        counts = {"item": self._counts_from.get("item", ratings)}
-        return folded._restored(new, self.training, counts)
+        return folded._restored(new, self.training, item=self._counts_from.get("item", ratings))
 
     def fold_in_items(self, histories: FrameLike, *, item_info: FrameLike | None = None) -> Self:
         """Return a recommender of new items, from their ratings; nothing is refitted.
@@ -348,41 +286,25 @@ class Recommender:
 
         Raises
         ------
-        UnknownIdError
-            If a user is unknown.
         DataError
             If the model cannot fold in items, or a rating is missing or not finite.
         """
         ratings = self.ratings
-        if not isinstance(self.model, FoldsInItems):
-            raise _unsupported(self.model, FoldsInItems, "fold in new items")
+        if not isinstance(self.model, abilities.FoldsInItems):
+            raise unsupported(self.model, abilities.FoldsInItems, "fold in new items")
         new, rows = new_items(histories, ratings, item_info, needs_values=self.model._needs_values)
         folded = type(self)(self.model.with_items(rows))
-        counts = {"user": self._counts_from.get("user", ratings)}
-        return folded._restored(new, self.training, counts)
+        return folded._restored(new, self.training, user=self._counts_from.get("user", ratings))
 
     def update(
-        self,
-        ratings: Ratings | FrameLike | str | os.PathLike[str],
-        *,
-        on_step: Callable[[Step], None] | None = None,
+        self, ratings: RatingsLike, *, on_step: Callable[[Step], None] | None = None
     ) -> Self:
         """Return a recommender fitted to the old ratings and the new ones together.
 
         A new rating of a pair replaces the old one; new users and items are added. The result is
         that of a fit to all ratings, but `als` starts from the old factors, in fewer iterations.
 
-        Parameters
-        ----------
-        ratings : Ratings, frame, or path
-            The new ratings: explicit or implicit as the old ones.
-        on_step : callable, optional
-            As in `fit`.
-
-        Raises
-        ------
-        DataError
-            If one set of ratings is explicit and the other implicit, or the ids are of two kinds.
+        The new ratings are explicit or implicit as the old ones; arguments are those of `fit`.
         """
         whole = merged(self.ratings, as_ratings(ratings))
         model = type(self.model)(**self.model.get_params())
@@ -436,14 +358,6 @@ class Recommender:
         polars DataFrame
             Columns user, item, rank (Int32, from 1), score (Float32, not clipped to the range of
             the ratings), and title where titles are known. Equal scores go by item id.
-
-        Raises
-        ------
-        UnknownIdError
-            If a user is unknown, or an item of `items` or `block`.
-        DataError
-            If n is below 1, `where` is not a condition on the columns of the items, or the model
-            cannot fold in the users of `history`.
         """
         return pl.concat(
             self.recommend_batches(
@@ -461,9 +375,7 @@ class Recommender:
     def recommend_batches(
         self, users: IdsLike | None = None, n: int = 10, **request: Unpack[Request]
     ) -> Iterator[pl.DataFrame]:
-        """Recommend as `recommend`, with its options, in frames of at most about a million rows.
-
-        Arguments are checked at once; at least one frame comes, and users are complete in theirs.
+        """Recommend as `recommend`, in frames of about a million rows; users are complete in each.
 
         Raises
         ------
@@ -511,32 +423,14 @@ class Recommender:
         similarity), times n_j / (n_j + 10) for a found item with n_j ratings: the vector of an item
         with few ratings points anywhere.
 
-        Returns
-        -------
-        polars DataFrame
-            Columns item, similar, rank (Int32, from 1), score (Float32), and the title of `similar`
-            where titles are known. An item whose vector is zero, as one without ratings, has no
-            rows.
-
-        Raises
-        ------
-        UnknownIdError
-            If an item is unknown.
-        DataError
-            If n is below 1, or the model has no item vectors.
+        The columns are item, similar, rank (Int32, from 1), score (Float32), and the title of
+        `similar` where titles are known. An item whose vector is zero, as one without ratings, has
+        no rows.
         """
         return self._similar(self.ratings.items, items, n, self._item_similarity)
 
     def similar_users(self, users: IdsLike, n: int = 10) -> pl.DataFrame:
-        """Find the n users most similar to each user, as `similar_items` does for items.
-
-        Raises
-        ------
-        UnknownIdError
-            If a user is unknown.
-        DataError
-            If n is below 1, or the model has no user vectors.
-        """
+        """Find the n users most similar to each user, as `similar_items` does for items."""
         return self._similar(self.ratings.users, users, n, self._user_similarity)
 
     def _similar(self, ids: Ids, queries: IdsLike, n: int, scorer: Scorer) -> pl.DataFrame:
@@ -548,19 +442,21 @@ class Recommender:
     @cached_property
     def _item_similarity(self) -> Scorer:
         rated = self._counts_from.get("item", self.ratings).indices
-        confidence = _confidence(np.bincount(rated, minlength=self.ratings.n_items))
-        if isinstance(self.model, HasItemSimilarity):
+        counts = np.bincount(rated, minlength=self.ratings.n_items)
+        confidence = (counts / (counts + _SUPPORT)).astype(np.float32)
+        if isinstance(self.model, abilities.HasItemSimilarity):
             return self.model.item_similarity(confidence)
-        if not isinstance(self.model, HasItemVectors):
-            raise _unsupported(self.model, HasItemVectors, "find similar items")
+        if not isinstance(self.model, abilities.HasItemVectors):
+            raise unsupported(self.model, abilities.HasItemVectors, "find similar items")
         return Cosine(self.model.item_vectors(), confidence=confidence)
 
     @cached_property
     def _user_similarity(self) -> Cosine:
-        if not isinstance(self.model, HasUserVectors):
-            raise _unsupported(self.model, HasUserVectors, "find similar users")
+        if not isinstance(self.model, abilities.HasUserVectors):
+            raise unsupported(self.model, abilities.HasUserVectors, "find similar users")
         counts = np.diff(self._counts_from.get("user", self.ratings).indptr)
-        return Cosine(self.model.user_vectors(), confidence=_confidence(counts))
+        confidence = (counts / (counts + _SUPPORT)).astype(np.float32)
+        return Cosine(self.model.user_vectors(), confidence=confidence)
 
     @cached_property
     def _popular(self) -> Popular:
@@ -621,36 +517,14 @@ class Recommender:
         polars DataFrame, or float for one pair
             Columns user and item as given, and prediction (Float32), clipped to the range of the
             training ratings unless these were implicit.
-
-        Raises
-        ------
-        UnknownIdError
-            If a user or item is unknown and `cold_start` is "error".
-        DataError
-            If a column or id is missing, or the model has no biases, or no standard deviations,
-            where they are requested.
         """
         _checked("cold_start", cold_start, ("error", "bias", "popular"))
         if item is not None:
             pair = pl.DataFrame({"user": [pairs], "item": [item]})
             return float(self.predict(pair, cold_start=cold_start)["prediction"][0])
-        ratings, frame = self.ratings, as_frame(cast(FrameLike, pairs))
-        user, items_of = column(frame, "user"), column(frame, "item")
-        if cold_start == "error":
-            users, items = ratings.users.index(user), ratings.items.index(items_of)
-            predicted = self.model.predict(users, items)
-        else:
-            users, items = ratings.users.find(user), ratings.items.find(items_of)
-            popular = self._popular if cold_start == "popular" else None
-            predicted = predict_cold(self.model, popular, users, items)
-        if self.model.predicts_ratings:
-            predicted = clip_to_range(predicted, self.training)
-        columns = [user.alias("user"), items_of.alias("item"), pl.Series("prediction", predicted)]
-        if std:
-            if not isinstance(self.model, HasUncertainty):
-                raise _unsupported(self.model, HasUncertainty, "tell how uncertain it is")
-            columns.append(standard_deviations(self.model, users, items))
-        return pl.DataFrame(columns)
+        popular = self._popular if cold_start == "popular" else None
+        table, fitted = cast(FrameLike, pairs), (self.model, self.ratings, self.training)
+        return predicted_pairs(*fitted, table, cold_start, popular, std=std)
 
     def impute(
         self,
@@ -661,42 +535,17 @@ class Recommender:
     ) -> Iterator[pl.DataFrame]:
         """Predict the ratings of whole users, in frames of about a million pairs.
 
+        The model must predict ratings, and the ratings must be explicit.
+
         Parameters
         ----------
         users, items : id or sequence of ids, optional
             Predict for these users, and of these items, each once; all if not given.
         missing_only : bool
             Leave out the pairs that are rated.
-
-        Yields
-        ------
-        polars DataFrame
-            Columns user, item, prediction, as `predict` gives them, in the order of the arguments.
-
-        Raises
-        ------
-        UnknownIdError
-            If a user or item is unknown.
-        DataError
-            If the model does not predict ratings, or the ratings are implicit.
         """
-        ratings = self.ratings
-        if not self.model.predicts_ratings or ratings.implicit:
-            what = "the data are implicit feedback"
-            if not ratings.implicit:
-                what = f"the scores of the {self.model.name} model are not ratings"
-            raise DataError(
-                f"Only ratings can be imputed, and {what}; fit a model such as 'als' to ratings "
-                "with values."
-            )
-        return imputed_batches(
-            self.model,
-            ratings,
-            self.training,
-            _distinct(ratings.users, users),
-            _distinct(ratings.items, items),
-            missing_only=missing_only,
-        )
+        fitted = self.model, self.ratings, self.training
+        return imputed(*fitted, users, items, missing_only=missing_only)
 
     def explain(self, user: IdLike, item: IdLike, n: int | None = None) -> pl.DataFrame:
         """Explain the score of an item for a user as a sum over the user's ratings.
@@ -718,76 +567,27 @@ class Recommender:
 
         Raises
         ------
-        UnknownIdError
-            If the user or the item is unknown.
         DataError
             If n is below 1, the model's scores are not such sums, or items were folded in.
         """
-        ratings = self.ratings
-        if not isinstance(self.model, Explains):
-            raise _unsupported(self.model, Explains, "explain its scores")
         if "user" in self._counts_from:
             raise DataError(
                 "Scores of folded-in items cannot be explained: they are sums over a user's "
                 "other items; update(ratings) adds the new ones to the model itself."
             )
-        if n is not None:
-            check_n(n)
-        u, i = int(ratings.users.index([user])[0]), ratings.items.index([item])
-        rated = slice(ratings.indptr[u], ratings.indptr[u + 1])
-        indices, values = ratings.indices[rated], ratings.values[rated]
-        history = Histories(np.array([0, len(indices)], dtype=np.int64), indices, values)
-        explanation = self.model.contributions(history, i)
-        return explanation_frame(explanation, ratings, indices, values, self._titles, n)
-
-
-def training_summary(ratings: Ratings, seconds: float, last: Step | None) -> dict[str, Any]:
-    """Return the facts of a fit that are saved with a model, as JSON can hold them."""
-    explicit = not ratings.implicit
-    return {
-        "users": ratings.n_users,
-        "items": ratings.n_items,
-        "ratings": ratings.n_ratings,
-        "implicit": ratings.implicit,
-        "rating_min": float(ratings.values.min()) if explicit else None,
-        "rating_max": float(ratings.values.max()) if explicit else None,
-        "seconds": round(seconds, 3),
-        "sweeps": last.step if last else None,
-        "train_rmse": last.train_rmse if last else None,
-        "validation_rmse": last.validation_rmse if last else None,
-    }
+        return explained(self.model, self.ratings, user, item, n, self._titles)
 
 
 def _check_process() -> None:
     """Raise an error in a forked process, in which polars would wait forever for its threads."""
-    if Recommender._polars_process is None:
-        Recommender._polars_process = os.getpid()
-    if Recommender._polars_process != os.getpid():
+    if os.getpid() != _polars_process.setdefault("id", os.getpid()):
         raise RecsysError(
             "This process was forked from one that had a recommender, and polars does not work in "
             "it; load the model in the child only, or start processes by spawn or forkserver."
         )
 
 
-def _unsupported(model: Model, ability: Any, action: str) -> DataError:
-    able = ", ".join(name for name in sorted(MODELS) if issubclass(model_class(name), ability))
-    return DataError(f"The {model.name} model cannot {action}; these models can: {able or 'none'}.")
-
-
 def _checked(name: str, value: str, choices: tuple[str, ...]) -> str:
     if value not in choices:
         raise DataError(f"{name} must be one of {', '.join(choices)}; got {value!r}.")
     return value
-
-
-def _confidence(counts: NDArray[np.int64]) -> NDArray[np.float32]:
-    return (counts / (counts + _SUPPORT)).astype(np.float32)
-
-
-def _distinct(ids: Ids, queries: IdsLike | None) -> Indices:
-    """Return the indices of ids, each once, in the order of the queries; all without queries."""
-    if queries is None:
-        return np.arange(len(ids))
-    found = ids.index(listed(queries))
-    _, first = np.unique(found, return_index=True)
-    return found[np.sort(first)]

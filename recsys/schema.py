@@ -15,33 +15,6 @@ from numpy.typing import NDArray
 
 from recsys.errors import ModelFileError
 
-__all__ = [
-    "FORMAT_VERSION",
-    "INDEX_FORMAT",
-    "MANIFEST",
-    "MODEL_FORMAT",
-    "SPARK_FORMAT",
-    "SPLIT_FORMAT",
-    "SPLIT_MANIFEST",
-    "ColumnEntry",
-    "ColumnType",
-    "DamageError",
-    "FileEntry",
-    "IndexTraining",
-    "Manifest",
-    "RatingsTraining",
-    "SplitManifest",
-    "check_rows",
-    "checked",
-    "checksum",
-    "decoded",
-    "encoded",
-    "listed",
-    "parse",
-    "read_document",
-    "to_json",
-]
-
 MANIFEST = "model.json"
 MODEL_FORMAT = "recsys-model"
 INDEX_FORMAT = "recsys-lsi"
@@ -68,23 +41,12 @@ PartName: TypeAlias = Annotated[str, Meta(pattern=r"\A(train|test|history)\.(csv
 S = TypeVar("S")
 
 
-class DamageError(Exception):
+class DamageError(ValueError):
     """Damage of a saved model, index or split, as the end of a sentence."""
 
 
 class FileEntry(Struct, frozen=True):
-    """One array file.
-
-    Attributes
-    ----------
-    sha256 : str
-        Checksum, in hexadecimal digits.
-    bytes : int
-        Size.
-    dtype : str
-        Type as NumPy writes it: ``<f4`` is float32.
-    shape : tuple of int
-    """
+    """One array file: its checksum, size, type (``<f4`` is float32) and shape."""
 
     sha256: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
     bytes: Count
@@ -95,11 +57,7 @@ class FileEntry(Struct, frozen=True):
 class ColumnEntry(Struct, frozen=True):
     """One column of a table; its values are arrays, see `recsys.storage`.
 
-    Attributes
-    ----------
-    name : str
-    type : {"number", "text", "list", "date", "datetime"}
-        Lists are of texts. Dates are days, datetimes microseconds since 1970.
+    Lists are of texts. Dates are days, datetimes microseconds since 1970.
     """
 
     name: str
@@ -130,14 +88,10 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    format, format_version
-        Kind of directory, and its version.
-    package_version : str
-        Version of this package that wrote it.
     model : str
         Name in `recsys.MODELS`, or "lsi".
-    parameters, training : dict
-        Parameters, and the summary of the fit.
+    training : dict
+        Summary of the fit.
     created : str
         Time in UTC, ISO 8601.
     source : str or None
@@ -146,10 +100,6 @@ class Manifest(Struct, frozen=True, kw_only=True):
         SHA-256 of the ratings; see `recsys.storage.fingerprint`.
     versions : dict
         Versions of Python, of libraries and of the kernels at the time of saving.
-    columns : dict of str to list of ColumnEntry
-        By table: users and items, or terms and documents.
-    files : dict of str to FileEntry
-        By path within the directory.
     checksum : str
         SHA-256 of all other fields.
     """
@@ -167,6 +117,11 @@ class Manifest(Struct, frozen=True, kw_only=True):
     columns: dict[Literal["users", "items", "terms", "documents"], list[ColumnEntry]]
     files: dict[FileName, FileEntry]
     checksum: str = ""
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(entry.bytes for entry in self.files.values())
 
 
 class SplitManifest(Struct, frozen=True, kw_only=True):

@@ -27,7 +27,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -37,64 +36,30 @@ import polars as pl
 from msgspec import Struct
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
+from polars.exceptions import PanicException, PolarsError
 
+import recsys
 from lowrank import kernels
+from recsys import schema
 from recsys.atomic import put_in_place, unfinished_directory
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, ModelFileError, RecsysError
 from recsys.models.base import Model
 from recsys.models.registry import MODELS
-from recsys.schema import (
-    FORMAT_VERSION,
-    INDEX_FORMAT,
-    MANIFEST,
-    MODEL_FORMAT,
-    SPARK_FORMAT,
-    SPLIT_FORMAT,
-    SPLIT_MANIFEST,
-    ColumnEntry,
-    DamageError,
-    FileEntry,
-    IndexTraining,
-    Manifest,
-    RatingsTraining,
-    SplitManifest,
-    check_rows,
-    checked,
-    decoded,
-    encoded,
-    listed,
-    parse,
-    read_document,
-    to_json,
-)
+from recsys.schema import MANIFEST, DamageError, Manifest
 
 if TYPE_CHECKING:
     from recsys.evaluation.splits import Split
 
-__all__ = [
-    "INDEX",
-    "MODEL",
-    "Form",
-    "Saved",
-    "SavedIndex",
-    "check_split_target",
-    "fingerprint",
-    "format_of",
-    "is_split",
-    "load_index",
-    "load_model",
-    "read_manifest",
-    "read_split_manifest",
-    "save_index",
-    "save_model",
-    "save_split",
-    "split_files",
-]
-
 _ALWAYS_VERIFIED = 2**20  # bytes of one file
 _VERIFIED_TOGETHER = 64 * 2**20  # bytes of all files
+_OWN = {MANIFEST, "arrays", "ratings", "users", "items", "terms", "documents"}
+_OTHER_FORMS = {
+    schema.MODEL_FORMAT: "it is a saved model of ratings; see `recsys info`",
+    schema.INDEX_FORMAT: "it is an index of texts; see `recsys lsi info` and `recsys lsi query`",
+    schema.SPARK_FORMAT: "it was fitted with --engine spark; see `recsys info`",
+}
 _INDEX_ARRAYS = {
     "components": ("k", "terms"),
     "singular_values": ("k",),
@@ -104,14 +69,6 @@ _INDEX_ARRAYS = {
     "rows_indices": ("entries",),
     "rows_indptr": ("documents + 1",),
 }
-_DAMAGE = (
-    DamageError,
-    RecsysError,
-    TypeError,
-    ValueError,
-    pl.exceptions.PolarsError,
-    pl.exceptions.PanicException,
-)
 _PARTS = ("train", "test", "history")
 _SUFFIXES = ("csv", "tsv", "txt", "dat", "jsonl", "parquet")
 
@@ -125,8 +82,8 @@ class Form(NamedTuple):
     training: type[Struct]
 
 
-MODEL = Form(MODEL_FORMAT, "saved model", "recsys fit", RatingsTraining)
-INDEX = Form(INDEX_FORMAT, "saved index", "recsys lsi index", IndexTraining)
+MODEL = Form(schema.MODEL_FORMAT, "saved model", "recsys fit", schema.RatingsTraining)
+INDEX = Form(schema.INDEX_FORMAT, "saved index", "recsys lsi index", schema.IndexTraining)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,17 +97,9 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class SavedIndex:
-    """The contents of a saved index of documents.
+    """A saved index: fitted arrays, the weighted rows in CSR form, terms, and documents.
 
-    Attributes
-    ----------
-    parameters, training : dict
-    arrays : dict of str to ndarray
-        components, singular_values, term_weights, embedding, and the weighted rows in CSR form:
-        rows_data, rows_indices, rows_indptr.
-    terms : Series
-    documents : DataFrame
-        Columns document, and title and snippet where they are known.
+    `documents` has the columns document, and title and snippet where they are known.
     """
 
     parameters: dict[str, Any]
@@ -163,12 +112,7 @@ class SavedIndex:
 def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> None:
     """Write a model to a new directory, complete or not at all.
 
-    Parameters
-    ----------
-    saved : Saved
-    path : str or Path
-    overwrite : bool
-        Replace a saved model at `path`; never anything else.
+    `overwrite` replaces a saved model at `path`, never anything else.
 
     Raises
     ------
@@ -195,7 +139,7 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
             directory,
             arrays,
             tables,
-            format=MODEL_FORMAT,
+            format=schema.MODEL_FORMAT,
             model=name,
             parameters=saved.model.get_params(),
             training=saved.training,
@@ -205,20 +149,14 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
 
 
 def load_model(path: str | Path, *, verify: bool = False) -> Saved:
-    """Load a saved model; its arrays are memory-mapped.
-
-    Parameters
-    ----------
-    path : str or Path
-    verify : bool
-        Check all checksums, however large the files.
+    """Load a saved model; `verify` checks all checksums, however large the files.
 
     Raises
     ------
     ModelFileError
         If there is no saved model at `path`, or it is damaged or too new.
     """
-    if format_of(path) == SPARK_FORMAT:
+    if format_of(path) == schema.SPARK_FORMAT:
         from recsys.spark.results import load_result
 
         return Saved(*load_result(path))
@@ -232,7 +170,8 @@ def load_model(path: str | Path, *, verify: bool = False) -> Saved:
         training = manifest.training
         if not training["implicit"] and None in (training["rating_min"], training["rating_max"]):
             raise DamageError(f"rating_min and rating_max in {MANIFEST} must be numbers")
-        found = _arrays(Path(path), manifest, verify)
+        everything = verify or manifest.size <= _VERIFIED_TOGETHER
+        found = _arrays(Path(path), manifest, everything)
         users, user_info = _ids(found, manifest, "user")
         items, item_info = _ids(found, manifest, "item")
         arrays = {
@@ -242,43 +181,34 @@ def load_model(path: str | Path, *, verify: bool = False) -> Saved:
         }
         model = resolve_name(MODELS[manifest.model])._from_arrays(manifest.parameters, arrays)
         indptr, indices, values = (
-            listed(found, f"ratings/{name}") for name in ("indptr", "indices", "values")
+            schema.listed(found, f"ratings/{name}") for name in ("indptr", "indices", "values")
         )
-        if (model.n_users, model.n_items) != (len(users), len(items)):
-            raise DamageError(
-                f"the model has {model.n_users} users and {model.n_items} items, "
-                f"its ratings have {len(users)} and {len(items)}"
-            )
-        check_rows("ratings/indptr", indptr, indices, len(items))
+        if (shape := (model.n_users, model.n_items)) != (len(users), len(items)):
+            raise DamageError(f"the model is of shape {shape}, not {(len(users), len(items))}")
+        schema.check_rows("ratings/indptr", indptr, indices, len(items))
         ratings = Ratings(
-            users=users,
-            items=items,
-            indptr=indptr,
-            indices=indices,
-            values=values,
+            users,
+            items,
+            indptr,
+            indices,
+            values,
             implicit=bool(training["implicit"]),
             item_info=item_info,
             user_info=user_info,
         )
-        if (verify or _is_small(manifest)) and not np.isfinite(values).all():
+        if everything and not np.isfinite(values).all():
             raise DamageError("ratings/values has values that are not finite")
     return Saved(model, ratings, training)
 
 
 def save_index(index: SavedIndex, path: str | Path, *, overwrite: bool = False) -> None:
-    """Write an index to a new directory, complete or not at all.
-
-    Raises
-    ------
-    ModelFileError
-        If something is in the way, or the disk cannot be written.
-    """
+    """Write an index to a new directory, complete or not at all; see `save_model`."""
     with _target(path, INDEX, overwrite) as directory:
         _write(
             directory,
             {f"arrays/{name}": array for name, array in index.arrays.items()},
             {"terms": index.terms.alias("term").to_frame(), "documents": index.documents},
-            format=INDEX_FORMAT,
+            format=schema.INDEX_FORMAT,
             model="lsi",
             parameters=index.parameters,
             training=index.training,
@@ -297,9 +227,10 @@ def load_index(path: str | Path, *, verify: bool = False) -> SavedIndex:
     """
     manifest = read_manifest(path, INDEX)
     with _reading(path, INDEX):
-        found = _arrays(Path(path), manifest, verify)
+        everything = verify or manifest.size <= _VERIFIED_TOGETHER
+        found = _arrays(Path(path), manifest, everything)
         terms, documents = (_table(found, manifest, name) for name in ("terms", "documents"))
-        arrays = {name: listed(found, f"arrays/{name}") for name in _INDEX_ARRAYS}
+        arrays = {name: schema.listed(found, f"arrays/{name}") for name in _INDEX_ARRAYS}
         if terms.columns != ["term"] or "document" not in documents.columns:
             raise DamageError(f"{MANIFEST} does not name the columns of terms and documents")
         sizes = {"terms": len(terms), "documents": len(documents)}
@@ -307,21 +238,21 @@ def load_index(path: str | Path, *, verify: bool = False) -> SavedIndex:
         sizes["documents + 1"] = len(documents) + 1
         for name, array in arrays.items():
             integer = name in ("rows_indices", "rows_indptr")
-            if array.dtype.kind != ("i" if integer else "f") or array.dtype.itemsize not in (4, 8):
+            if array.dtype.str not in (("<i4", "<i8") if integer else ("<f4", "<f8")):
                 raise DamageError(f"{name} has the type {array.dtype.str}")
             expected = tuple(sizes[axis] for axis in _INDEX_ARRAYS[name])
             if array.shape != expected:
                 raise DamageError(f"{name} must have shape {expected}, not {array.shape}")
-            if (verify or _is_small(manifest)) and not np.isfinite(array).all():
+            if everything and not np.isfinite(array).all():
                 raise DamageError(f"{name} has values that are not finite")
-        check_rows("rows_indptr", arrays["rows_indptr"], arrays["rows_indices"], len(terms))
+        schema.check_rows("rows_indptr", arrays["rows_indptr"], arrays["rows_indices"], len(terms))
     return SavedIndex(manifest.parameters, manifest.training, arrays, terms["term"], documents)
 
 
 def format_of(path: str | Path) -> str | None:
     """Return the format that the model.json in a directory states, None if there is none."""
     try:
-        return str(read_document(Path(path) / MANIFEST).get("format"))
+        return str(schema.read_document(Path(path) / MANIFEST).get("format"))
     except (OSError, DamageError):
         return None
 
@@ -338,19 +269,21 @@ def read_manifest(path: str | Path, form: Form = MODEL) -> Manifest:
     with _reading(path, form):
         if not (directory / MANIFEST).is_file():
             raise ModelFileError(_why_missing(directory, form))
-        document = read_document(directory / MANIFEST)
+        document = schema.read_document(directory / MANIFEST)
         found, number = document.get("format"), document.get("format_version")
         if found != form.format:
-            raise ModelFileError(f"{path} is not a {form.noun}: {_other_form(found, form)}.")
-        if type(number) is int and number != FORMAT_VERSION:
+            expected = f"its {MANIFEST} does not say format {form.format!r}"
+            reason = _OTHER_FORMS.get(str(found), expected)
+            raise ModelFileError(f"{path} is not a {form.noun}: {reason}.")
+        if type(number) is int and number != schema.FORMAT_VERSION:
             remedy = f"`{form.command}` writes a new one"
-            if number > FORMAT_VERSION:
+            if number > schema.FORMAT_VERSION:
                 remedy = f"install lowrank-recsys {document.get('package_version')} or newer"
             raise ModelFileError(
                 f"The {form.noun} {path} has format version {number}, and this version of recsys "
-                f"reads {FORMAT_VERSION}; {remedy}."
+                f"reads {schema.FORMAT_VERSION}; {remedy}."
             )
-        return parse(document, form.training)
+        return schema.parse(document, form.training)
 
 
 def _why_missing(path: Path, form: Form) -> str:
@@ -363,15 +296,6 @@ def _why_missing(path: Path, form: Form) -> str:
     near = get_close_matches(path.name, models, n=1, cutoff=0.5)
     hint = f"did you mean {path.with_name(near[0])}?" if near else f"`{form.command}` makes one."
     return f"There is no {form.noun} {path}; {hint}"
-
-
-def _other_form(found: object, form: Form) -> str:
-    known = {
-        MODEL_FORMAT: "it is a saved model of ratings; see `recsys info` and `recsys recommend`",
-        INDEX_FORMAT: "it is an index of texts; see `recsys lsi info` and `recsys lsi query`",
-        SPARK_FORMAT: "it was fitted with --engine spark; see `recsys info`",
-    }
-    return known.get(str(found), f"its {MANIFEST} does not say format {form.format!r}")
 
 
 def fingerprint(*parts: Ratings) -> str:
@@ -401,19 +325,26 @@ def fingerprint(*parts: Ratings) -> str:
 def _target(path: str | Path, form: Form, overwrite: bool) -> Iterator[Path]:
     """Yield a temporary directory that appears at `path` complete, or not at all."""
     target, noun = Path(os.path.realpath(path)), form.noun.rpartition(" ")[2]
-    own = {MANIFEST, "arrays", "ratings", "users", "items", "terms", "documents"}
     is_ours = target.is_dir() and format_of(target) == form.format
-    if problem := _obstacle(target, form.noun, is_ours, own, overwrite):
+    if problem := _obstacle(target, form.noun, is_ours, _OWN, overwrite):
         raise ModelFileError(f"The {noun} cannot be saved in {path}: {problem}")
+    try:
+        with _complete(path, noun, ModelFileError) as directory:
+            yield directory
+    except TypeError as error:
+        raise DataError(f"The {noun} cannot be saved: {error}.") from error
+
+
+@contextmanager
+def _complete(path: str | Path, noun: str, failure: type[RecsysError]) -> Iterator[Path]:
+    target = Path(os.path.realpath(path))
     try:
         with unfinished_directory(target) as directory:
             yield directory
             put_in_place(directory, target)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise ModelFileError(f"The {noun} cannot be saved in {path}: {reason}.") from error
-    except TypeError as error:
-        raise DataError(f"The {noun} cannot be saved: {error}.") from error
+    except (OSError, PolarsError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise failure(f"The {noun} cannot be saved in {path}: {reason}.") from error
 
 
 def _obstacle(target: Path, noun: str, is_ours: bool, own: set[str], overwrite: bool) -> str | None:
@@ -442,13 +373,13 @@ def _write(
     **fields: Any,
 ) -> None:
     """Write arrays and tables, and model.json last."""
-    columns: dict[Any, list[ColumnEntry]] = {}
+    columns: dict[Any, list[schema.ColumnEntry]] = {}
     everything = dict(arrays)
     for table, frame in tables.items():
         columns[table] = []
         for number, series in enumerate(frame.get_columns()):
-            kind, parts = encoded(series)
-            columns[table].append(ColumnEntry(series.name, kind))
+            kind, parts = schema.encoded(series)
+            columns[table].append(schema.ColumnEntry(series.name, kind))
             everything |= {f"{table}/{number}{suffix}": array for suffix, array in parts.items()}
     entries = {}
     for name, array in everything.items():
@@ -456,10 +387,10 @@ def _write(
         path.parent.mkdir(exist_ok=True)
         np.save(path, array, allow_pickle=False)
         size, digest = path.stat().st_size, _sha256(path)
-        entries[f"{name}.npy"] = FileEntry(digest, size, array.dtype.str, array.shape)
+        entries[f"{name}.npy"] = schema.FileEntry(digest, size, array.dtype.str, array.shape)
     manifest = Manifest(
-        format_version=FORMAT_VERSION,
-        package_version=_package_version(),
+        format_version=schema.FORMAT_VERSION,
+        package_version=recsys.__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         versions={
             "python": platform.python_version(),
@@ -471,19 +402,12 @@ def _write(
         files=entries,
         **fields,
     )
-    (directory / MANIFEST).write_bytes(to_json(manifest))
+    (directory / MANIFEST).write_bytes(schema.to_json(manifest))
 
 
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _package_version() -> str:
-    try:
-        return version("lowrank-recsys")
-    except PackageNotFoundError:  # a source tree that is not installed
-        return "0+unknown"
 
 
 # Reading
@@ -499,18 +423,13 @@ def _reading(path: str | Path, form: Form) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise ModelFileError(f"The {form.noun} {path} cannot be read: {reason}.") from error
-    except _DAMAGE as error:
+    except (RecsysError, TypeError, ValueError, PolarsError, PanicException) as error:
         reason = str(error).partition("\n")[0].rstrip(".")
         raise ModelFileError(f"The {form.noun} {path} is damaged: {reason}.") from None
 
 
-def _is_small(manifest: Manifest) -> bool:
-    return sum(entry.bytes for entry in manifest.files.values()) <= _VERIFIED_TOGETHER
-
-
-def _arrays(directory: Path, manifest: Manifest, verify: bool) -> dict[str, NDArray[Any]]:
+def _arrays(directory: Path, manifest: Manifest, everything: bool) -> dict[str, NDArray[Any]]:
     """Map all arrays into memory, by names without suffix; sizes and checksums come first."""
-    everything = verify or _is_small(manifest)
     found = {}
     for name, entry in manifest.files.items():
         path = directory / name
@@ -548,15 +467,11 @@ def _ids(
     return ids, table if table.width > 1 else None
 
 
-def _table(found: Mapping[str, NDArray[Any]], manifest: Manifest, name: str) -> pl.DataFrame:
-    if name not in manifest.columns:
-        raise DamageError(f"{MANIFEST} does not list the columns of {name}")
-    columns = [
-        decoded(found, f"{name}/{number}", entry)
-        for number, entry in enumerate(manifest.columns[name])
-    ]
-    if len({len(column) for column in columns}) > 1:
-        raise DamageError(f"the columns of {name} are of different lengths")
+def _table(found: Mapping[str, NDArray[Any]], manifest: Manifest, name: Any) -> pl.DataFrame:
+    entries = manifest.columns.get(name, [])
+    columns = [schema.decoded(found, f"{name}/{n}", entry) for n, entry in enumerate(entries)]
+    if len({len(column) for column in columns}) != 1:
+        raise DamageError(f"the columns of {name} are of different lengths, or missing")
     return pl.DataFrame(columns)
 
 
@@ -572,37 +487,21 @@ def save_split(
 ) -> None:
     """Save a split, or several folds, in a new folder; complete or not at all.
 
-    Parameters
-    ----------
-    splits : Split or sequence of Split
-    path : str or Path
-    form : {"csv", "parquet"}
-        Format of the files.
-    overwrite : bool
-        Replace a saved split there; never anything else.
+    `form` is the format of the files; `overwrite` replaces a saved split, never anything else.
 
-    Raises
-    ------
-    DataError
-        If training and test ratings overlap, something else is at `path`, or it cannot be written.
+    Training and test ratings must not overlap.
     """
     check_split_target(path, overwrite=overwrite)
-    target = Path(os.path.realpath(path))
-    try:
-        with unfinished_directory(target) as folder:
-            if hasattr(splits, "train"):
-                _write_split(splits, folder, form)
-            else:
-                names = [f"fold-{number}" for number in range(1, len(splits) + 1)]
-                for name, split in zip(names, splits, strict=True):
-                    (folder / name).mkdir()
-                    _write_split(split, folder / name, form)
-                manifest = SplitManifest(package_version=_package_version(), folds=names)
-                (folder / SPLIT_MANIFEST).write_bytes(to_json(manifest))
-            put_in_place(folder, target)
-    except (OSError, pl.exceptions.PolarsError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise DataError(f"The split cannot be saved in {path}: {reason}.") from error
+    with _complete(path, "split", DataError) as folder:
+        if hasattr(splits, "train"):
+            _write_split(splits, folder, form)
+            return
+        names = [f"fold-{number}" for number in range(1, len(splits) + 1)]
+        for name, split in zip(names, splits, strict=True):
+            (folder / name).mkdir()
+            _write_split(split, folder / name, form)
+        manifest = schema.SplitManifest(package_version=recsys.__version__, folds=names)
+        (folder / schema.SPLIT_MANIFEST).write_bytes(schema.to_json(manifest))
 
 
 def _write_split(split: Any, folder: Path, form: str) -> None:
@@ -613,8 +512,8 @@ def _write_split(split: Any, folder: Path, form: str) -> None:
         frame.write_csv(folder / name) if form == "csv" else frame.write_parquet(folder / name)
     counts = {name: getattr(split, name) for name in ("new_users", "new_items", "new_ratings")}
     counts |= {f"{name}_ratings": p.n_ratings for name, p in zip(_PARTS, split.parts, strict=False)}
-    manifest = SplitManifest(
-        package_version=_package_version(),
+    manifest = schema.SplitManifest(
+        package_version=recsys.__version__,
         method=split.method,
         parameters=split.parameters,
         description=split.description,
@@ -622,7 +521,7 @@ def _write_split(split: Any, folder: Path, form: str) -> None:
         counts=counts,
         files=names,
     )
-    (folder / SPLIT_MANIFEST).write_bytes(to_json(manifest))
+    (folder / schema.SPLIT_MANIFEST).write_bytes(schema.to_json(manifest))
 
 
 def check_split_target(path: str | Path, *, overwrite: bool) -> None:
@@ -635,7 +534,7 @@ def check_split_target(path: str | Path, *, overwrite: bool) -> None:
     """
     target = Path(os.path.realpath(path))
     manifest = read_split_manifest(target) if target.is_dir() else None
-    own = set() if manifest is None else {SPLIT_MANIFEST, *manifest.files, *manifest.folds}
+    own = set() if manifest is None else {schema.SPLIT_MANIFEST, *manifest.files, *manifest.folds}
     if problem := _obstacle(target, "saved split", manifest is not None, own, overwrite):
         raise DataError(f"The split cannot be saved in {path}: {problem}")
 
@@ -665,7 +564,7 @@ def is_split(path: str | Path) -> bool:
     return manifest is not None and bool(manifest.folds)
 
 
-def read_split_manifest(path: str | Path) -> SplitManifest | None:
+def read_split_manifest(path: str | Path) -> schema.SplitManifest | None:
     """Return the contents of split.json, None if there is none of this package.
 
     Raises
@@ -673,10 +572,10 @@ def read_split_manifest(path: str | Path) -> SplitManifest | None:
     DataError
         If it is damaged.
     """
-    file = Path(path) / SPLIT_MANIFEST
-    if not file.is_file() or SPLIT_FORMAT.encode() not in file.read_bytes():
+    file = Path(path) / schema.SPLIT_MANIFEST
+    if not file.is_file() or schema.SPLIT_FORMAT.encode() not in file.read_bytes():
         return None
     try:
-        return checked(read_document(file), SplitManifest, SPLIT_MANIFEST)
+        return schema.checked(schema.read_document(file), schema.SplitManifest, file.name)
     except DamageError as error:
         raise DataError(f"{file} is damaged: {error}.") from None

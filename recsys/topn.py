@@ -25,18 +25,6 @@ from lowrank import kernels
 from recsys.errors import DataError
 from recsys.models.base import FactorForm, Floats, Indices
 
-__all__ = [
-    "Cosine",
-    "Exclude",
-    "Scorer",
-    "TopN",
-    "check_n",
-    "csr_exclusion",
-    "inverse_lengths",
-    "select",
-    "top_n",
-]
-
 Exclude = Callable[[Indices], tuple[Indices, NDArray[np.integer[Any]]]]
 
 _BLOCK_SCORES = 2**23  # scores of a block of users: 32 MB, and as much again to find the cut
@@ -45,28 +33,18 @@ _BLOCK_FACTORS = 2**23  # factors of a block of users of the kernel: 32 MB
 
 
 class Scorer(Protocol):
-    """Scores of items for users, as top-N needs them; see `recsys.models.base.Model`."""
+    """Scores of items for users, as top-N needs them; see `recsys.models.base.Model`.
+
+    `scores` is in memory that the caller may change, and differs from `predict` by at most
+    `_score_error`, unless that is None. `_factor_form` is None where scores are not products.
+    """
 
     @property
-    def n_items(self) -> int:
-        """Number of items."""
-        ...
-
-    def predict(self, users: Indices, items: Indices) -> Floats:
-        """Scores of pairs, shape (n_pairs,)."""
-        ...
-
-    def scores(self, users: Indices) -> Floats:
-        """Scores of all items, shape (n_block, n_items), in memory the caller may change."""
-        ...
-
-    def _score_error(self, users: Indices) -> Floats | None:
-        """Bound on ``|scores - predict|`` for each user, or None to take `scores` as they are."""
-        ...
-
-    def _factor_form(self, users: Indices) -> FactorForm | None:
-        """Return the factors whose products are the scores of `predict`, None if there are none."""
-        ...
+    def n_items(self) -> int: ...  # noqa: D102
+    def predict(self, users: Indices, items: Indices) -> Floats: ...  # noqa: D102
+    def scores(self, users: Indices) -> Floats: ...  # noqa: D102
+    def _score_error(self, users: Indices) -> Floats | None: ...
+    def _factor_form(self, users: Indices) -> FactorForm | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +103,6 @@ def top_n(
         For one block of users after another; `rows` count through the whole query. Work memory
         stays below about 100 MB, and a block has at most a million results, whatever the number
         of users (more only where a single user asks for more).
-
-    Raises
-    ------
-    DataError
-        If n is not a whole number, or below 1.
     """
     check_n(n)
     return _blocks(_Search(scorer, int(n), exclude, allowed), users)
@@ -141,7 +114,6 @@ def check_n(n: object) -> None:
     Raises
     ------
     DataError
-        If it is not a whole number, or below 1.
     """
     if not isinstance(n, Integral) or isinstance(n, bool):
         raise DataError(f"n must be a whole number; got {n!r}.")
@@ -273,11 +245,8 @@ class Cosine:
         return np.full(len(users), 2 * terms * np.finfo(np.float32).eps, dtype=np.float32)
 
     def _factor_form(self, users: Indices) -> FactorForm | None:
-        """Return queries, vectors and factors that turn their products into cosines.
-
-        None for a single query: a product with one vector is faster than the kernel for many.
-        """
-        if len(users) == 1:
+        """Return queries, vectors and factors that turn their products into cosines."""
+        if len(users) == 1:  # a product with one vector is faster than the kernel for many
             return None
         return FactorForm(
             self._queries[users], self._scale[users], self._vectors, self._inverse, self._confidence

@@ -330,7 +330,9 @@ class Model:
 
     def __post_init__(self) -> None:
         for declared in self.parameters():
-            declared.check(getattr(self, declared.name))
+            value, default = getattr(self, declared.name), declared.default
+            if type(value) is not type(default) or value != default:
+                declared.check(value)
 
     @classmethod
     def parameters(cls) -> tuple[Parameter, ...]:

@@ -292,7 +292,7 @@ FAILURES = [KeyboardInterrupt(), MemoryError(), OSError(errno.ENOSPC, "No space 
 
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: type(failure).__name__)
 @pytest.mark.parametrize(
-    "place", ["storage.np.save", "storage.to_json", "storage.put_in_place", "atomic.flush"]
+    "place", ["storage.np.save", "schema.to_json", "storage.put_in_place", "atomic.flush"]
 )
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_failure_leaves_things_as_they_were(
