@@ -26,6 +26,8 @@ from recsys.models.base import (
 )
 
 if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
     from recsys.data.ratings import Ratings
 
 __all__ = ["Bias", "Popular", "Random"]
@@ -114,11 +116,16 @@ class Bias(BiasedModel):
         bias = self._solve(histories, self.user_bias, self.item_damping)
         return self._with_arrays(item_bias=bias)
 
-    def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
-        """Return the scores of `items`: a rating adds the same to all, by the user's bias.
+    def residuals(self, ratings: Ratings) -> csr_array[np.float32]:
+        """Return ratings minus their predictions, shape (n_users, n_items)."""
+        from scipy.sparse import csr_array
 
-        The base is the mean and the bias of the item.
-        """
+        predicted = self.predict(ratings.user_index_of_nonzeros(), ratings.indices)
+        entries = ratings.values - predicted, ratings.indices, ratings.indptr
+        return csr_array(entries, shape=ratings.shape)
+
+    def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
+        """Return the scores of `items`: a rating adds the same to all, by the user's bias."""
         columns = check_indices(items, self.n_items, "item")
         rated = check_indices(history.indices, self.n_items, "item")
         residuals = history.values - np.float32(self.global_mean) - self.item_bias[rated]

@@ -58,14 +58,10 @@ class Clusters(FactorModel):
     random_state: int = random_state_parameter()
 
     def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
-        from scipy.sparse import csr_array
-
         bias = Bias().fit(ratings)
         self.global_mean, self.item_bias = bias.global_mean, bias.item_bias
-        residuals = ratings.values - bias.predict(ratings.user_index_of_nonzeros(), ratings.indices)
-        matrix = csr_array((residuals, ratings.indices, ratings.indptr), shape=ratings.shape)
-        k = min(_RANK, *ratings.shape)
-        _, s, Vt = lowrank.truncated_svd(matrix, k, random_state=self.random_state)
+        k, seed = min(_RANK, *ratings.shape), self.random_state
+        _, s, Vt = lowrank.truncated_svd(bias.residuals(ratings), k, random_state=seed)
         groups = _k_means(Vt.T * s, self.clusters, self.random_state)
         self.item_factors = np.eye(groups.max() + 1, dtype=np.float32)[groups]
         self.user_bias, self.user_factors = self._users(Histories.of(ratings), bias)

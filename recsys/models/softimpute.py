@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import sparse
 
 from lowrank import kernels
 from recsys.models.base import (
@@ -28,8 +27,6 @@ from recsys.models.base import (
 from recsys.models.baselines import Bias
 
 if TYPE_CHECKING:
-    from scipy.sparse import csr_array
-
     from recsys.data.ratings import Ratings
 
 __all__ = ["SoftImpute"]
@@ -95,7 +92,12 @@ class SoftImpute(FactorModel):
         rank = min(self.factors, ratings.n_users, ratings.n_items)
         options: dict[str, Any] = {"max_rank": rank, "random_state": self.random_state}
         with kernels.at_most(self.threads):
-            bias, residual = self._biases(ratings)
+            damping: dict[str, Any] = {
+                "user_damping": self.user_damping,
+                "item_damping": self.item_damping,
+            }
+            bias = Bias(**damping).fit(ratings)
+            residual = bias.residuals(ratings)
             self.global_mean = bias.global_mean
             self.user_bias, self.item_bias = bias.user_bias, bias.item_bias
             if self.regularization is not None:
@@ -109,7 +111,8 @@ class SoftImpute(FactorModel):
                     values=kept.data,
                     timestamps=None,
                 )
-                other_bias, left = self._biases(rest)
+                other_bias = Bias(**damping).fit(rest)
+                left = other_bias.residuals(rest)
                 errors = others.values - other_bias.predict(others.rows, others.columns)
                 others = others._replace(values=errors)
                 self.penalty = choose_regularization(left, held_out=others, **options).best
@@ -160,15 +163,6 @@ class SoftImpute(FactorModel):
         terms = shares + weights * (deviation - shares.sum())
         base = self.item_bias[wanted] + np.float32(self.global_mean)
         return Explanation(base, terms.astype(np.float32))
-
-    def _biases(self, ratings: Ratings) -> tuple[Bias, csr_array]:
-        """Return the model bias of some ratings, and the ratings minus its predictions."""
-        bias = Bias(user_damping=self.user_damping, item_damping=self.item_damping).fit(ratings)
-        predicted = bias.predict(ratings.user_index_of_nonzeros(), ratings.indices)
-        residual = ratings.values - predicted
-        return bias, sparse.csr_array(
-            (residual, ratings.indices, ratings.indptr), shape=ratings.shape
-        )
 
     def _users(self, histories: Histories) -> tuple[Floats, Floats]:
         return self._solved(histories, self.item_bias, self.item_factors, self.user_damping)
