@@ -23,9 +23,9 @@ from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 from sklearn.preprocessing import normalize
 
 from lowrank import kernels
+from recsys.data.ids import Ids
 from recsys.lsi import LSI
 from recsys.lsi.collection import Collection
-from recsys.lsi.labels import Labels
 
 warnings.simplefilter("ignore")
 RECALLS = np.linspace(0, 1, 11)
@@ -278,7 +278,7 @@ def latency(data: Collected, repeats: int, n: int = 100_000, k: int = 200) -> st
     vectors = rng.standard_normal((n, k), dtype=np.float32)
     rows = lsi.documents_.rows[:0]
     rows.resize((n, len(lsi.terms_)))
-    lsi.documents_ = Collection(Labels(range(n), "document"), None, None, rows, vectors)
+    lsi.documents_ = Collection(Ids(range(n), "document", sort=False), None, None, rows, vectors)
     direction = vectors[0].copy()
     lsi.query(data.queries[0])
     runs = {
