@@ -252,12 +252,10 @@ class LowRank:
             entries = wide.entries(*coo.coords)
             off = wide.frobenius_norm() ** 2 - float(entries @ entries)
             return math.hypot(np.linalg.norm(coo.data - entries), math.sqrt(max(off, 0.0)))
-        return math.hypot(
-            *(
-                np.linalg.norm(matrix.array[rows] - wide.left[rows] @ wide.right.T)
-                for rows in _pieces(*self.shape)
-            )
+        differences = (
+            matrix.array[rows] - wide.left[rows] @ wide.right.T for rows in _pieces(*self.shape)
         )
+        return math.hypot(*map(np.linalg.norm, differences))
 
     def aslinearoperator(self) -> LinearOperator:
         """Return a scipy.sparse.linalg.LinearOperator with the same products."""
@@ -280,21 +278,13 @@ def approximate(
 
     Parameters
     ----------
-    A : array-like, scipy.sparse matrix or array, or LinearOperator, of shape (n, m)
-        Real, finite matrix.
-    k : int
-        Rank, from 0 to min(n, m).
-    method, tol, center, random_state
+    A, k, method, tol, center, random_state
         As in `truncated_svd`. With `center` the centred matrix is approximated.
 
     Returns
     -------
     LowRank
         With ``left = U diag(s)`` and ``right = V``, and with ``svd`` and ``error``.
-
-    References
-    ----------
-    Eckart & Young (1936), "The approximation of one matrix by another of lower rank".
 
     Examples
     --------
@@ -501,8 +491,8 @@ def denoise(
         that it keeps for their inflation by the noise, which is asymptotically the best of all
         functions of the singular values for the Frobenius error. "soft" lowers them by the largest
         singular value of the noise.
-    random_state : int, Generator, RandomState or None
-        Passed on to `truncated_svd`.
+    random_state
+        As in `truncated_svd`.
 
     Raises
     ------

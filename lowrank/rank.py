@@ -61,7 +61,7 @@ def cumulative_energy(s: ArrayLike, total: float | None = None) -> Float64Array:
     Returns
     -------
     ndarray of shape (k,), float64
-        Ascending, in [0, 1]; all 1 if the total is 0.
+        All 1 if the total is 0.
 
     Raises
     ------

@@ -100,9 +100,8 @@ def use(name: str) -> None:
 
 def backend() -> Backend:
     """Return which kernels run."""
-    if _core is not None and _active is _core:
-        return Backend("compiled", _core.active())
-    return Backend("reference", None)
+    is_compiled = _core is not None and _active is _core
+    return Backend("compiled", _active.active()) if is_compiled else Backend("reference", None)
 
 
 class CsrArrays(NamedTuple):
@@ -320,8 +319,7 @@ def top_k(
     allowed : bool ndarray of shape (n_items,), optional
         False for items that no query gets.
     prune : bool
-        Leave out items that cannot be among the n best by the lengths of their vectors. Only the
-        time depends on it.
+        Leave out items whose vectors are too short for the n best. Only the time depends on it.
 
     Raises
     ------
