@@ -25,7 +25,13 @@ def fit_on_spark(
     holdout: float | None,
     force: bool,
 ) -> None:
-    """Fit a model and write it; `recsys fit`."""
+    """Fit a model and write it; `recsys fit`.
+
+    Raises
+    ------
+    CommandError
+        If a number of threads is given, which is a setting of the cluster.
+    """
     cluster = _cluster(engine)
     if fitting.threads is not None:
         raise CommandError(

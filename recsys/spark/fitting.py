@@ -151,26 +151,13 @@ def fit(
                 None,
             )
         files = _write_tables(folder, coded, sides, settings["factors"])
-        low, high = (None, None) if table.implicit else coded.limits
-        training = {
-            "users": coded.n_users,
-            "items": coded.n_items,
-            "ratings": coded.n_ratings,
-            "implicit": name != "als",
-            "rating_min": low,
-            "rating_max": high,
-            "seconds": round(time.perf_counter() - start, 3),
-            "sweeps": settings["iterations"],
-            "train_rmse": None,
-            "validation_rmse": rmse,
-        }
         python, numpy = platform.python_version(), np.__version__
         result = SparkModel(
             path=str(out).rstrip("/"),
             model=name,
             parameters=settings,
             fitted=fitted,
-            training=training,
+            training=_training(name, settings, coded, rmse, time.perf_counter() - start),
             files=files,
             package_version=__version__,
             versions={"python": python, "numpy": numpy, "spark": spark.version},
@@ -178,6 +165,26 @@ def fit(
         folder.child(MANIFEST).write_text(result.to_json())
         scratch.delete()
     return result
+
+
+def _training(
+    name: str, settings: dict[str, Any], coded: Encoded, rmse: float | None, seconds: float
+) -> dict[str, Any]:
+    """Return the summary of a fit, as models of the local engine have it."""
+    implicit = name != "als"
+    low, high = (None, None) if implicit else coded.limits
+    return {
+        "users": coded.n_users,
+        "items": coded.n_items,
+        "ratings": coded.n_ratings,
+        "implicit": implicit,
+        "rating_min": low,
+        "rating_max": high,
+        "seconds": round(seconds, 3),
+        "sweeps": settings["iterations"],
+        "train_rmse": None,
+        "validation_rmse": rmse,
+    }
 
 
 def _chosen_model(

@@ -201,47 +201,24 @@ def encode(
         found = ids.select(sql.col("id").alias(role), sql.col("index").alias(f"{role}_index"))
         coded = coded.join(found, role).drop(role)
         sides.append((ids, count))
-    value = sql.col("value")
-    merged: Any = sql.max(value)
-    if duplicates in ("mean", "sum"):
-        merged = (sql.avg if duplicates == "mean" else sql.sum)(value.cast("double"))
-    elif duplicates in ("last", "first") and table.has_times:
-        chosen = sql.max if duplicates == "last" else sql.min
-        merged = chosen(sql.struct("time", "value"))["value"]
     draw = sql.pmod(sql.xxhash64("user_index", "item_index", sql.lit(random_state)), _STEPS)
-    marked = (
-        coded.groupBy("user_index", "item_index")
-        .agg(
-            merged.cast("float").alias("value"),
-            sql.count(sql.lit(1)).alias("rows"),
-            (sql.max(value) > sql.min(value)).alias("differ"),
-        )
-        .withColumn("held", draw < round(test_fraction * _STEPS))
-        .withColumnsRenamed({"user_index": "user", "item_index": "item"})
-    )
+    merged = _merged(coded, duplicates, has_times=table.has_times)
+    marked = merged.withColumn("held", draw < round(test_fraction * _STEPS))
+    marked = marked.withColumnsRenamed({"user_index": "user", "item_index": "item"})
     pairs = written(marked, scratch.child("pairs"))
-    if duplicates == "error":
-        repeated = pairs.where(sql.col("rows") > 1).count()
-        if repeated:
-            raise DataError(
-                f"{repeated:,} pairs of user and item are repeated; choose the rating that counts: "
-                "last, first, mean or sum."
-            )
-    elif duplicates in ("last", "first") and not table.has_times:
-        unclear = pairs.where("differ").count()
-        if unclear:
-            raise DataError(
-                f"{unclear:,} pairs of user and item have several ratings, and rows on a cluster "
-                f"have no order, so none is the {duplicates}; name a column of timestamps, or "
-                "choose mean or sum."
-            )
+    if pairs.where("undecided").take(1):
+        raise DataError(
+            f"{pairs.where('undecided').count():,} pairs of user and item are repeated, and rows "
+            "on a cluster have no order that decides which one counts; choose mean or sum, or last "
+            "or first if there is a column of timestamps."
+        )
     value = sql.col("value").cast("double")
     moments = (sql.avg(value), sql.stddev_pop(value), sql.min(value), sql.max(value))
     rows = pairs.groupBy("held").agg(sql.count(sql.lit(1)), *moments).collect()
     found = {bool(row[0]): [float(each) for each in row[1:]] for row in rows}
     if False not in found:
         raise DataError("No rating is left to fit to: all are held out; lower test_fraction.")
-    count, mean, std, *limits = found[False]
+    count, mean, std, low, high = found[False]
     cores = pairs.sparkSession.sparkContext.defaultParallelism
     blocks = max(cores, -(-int(count) // _RATINGS_PER_BLOCK))
     kept, held = pairs.where(~sql.col("held")), pairs.where("held").select("user", "item", "value")
@@ -257,9 +234,28 @@ def encode(
         n_ratings=int(count),
         mean=mean,
         std=std or 1.0,
-        limits=(limits[0], limits[1]),
+        limits=(low, high),
         blocks=blocks,
     )
+
+
+def _merged(coded: DataFrame, duplicates: str, *, has_times: bool) -> DataFrame:
+    """Return one row per pair with its value, and whether it is undecided which one counts."""
+    from pyspark.sql import functions as sql
+
+    value, undecided = sql.col("value"), sql.lit(False)
+    merged: Any = sql.max(value)
+    if duplicates in ("mean", "sum"):
+        merged = (sql.avg if duplicates == "mean" else sql.sum)(value.cast("double"))
+    elif duplicates == "error":
+        undecided = sql.count(value) > 1
+    elif has_times:
+        chosen = sql.max if duplicates == "last" else sql.min
+        merged = chosen(sql.struct("time", "value"))["value"]
+    else:
+        undecided = sql.max(value) > sql.min(value)
+    pairs = coded.groupBy("user_index", "item_index")
+    return pairs.agg(merged.cast("float").alias("value"), undecided.alias("undecided"))
 
 
 def number(ids: DataFrame, place: Place) -> tuple[DataFrame, int]:

@@ -161,12 +161,11 @@ def _start(master: str | None, conf: dict[str, str]) -> SparkSession:
             f"got {chosen!r}."
         )
     home = os.environ.get("JAVA_HOME")
-    if home is not None and not (Path(home) / "bin" / "java").is_file():
-        raise EngineError(f"Spark needs Java 17 or newer; JAVA_HOME, {home}, has no bin/java.")
-    if home is None and shutil.which("java") is None:
+    if shutil.which("java", path=f"{home}/bin" if home else None) is None:
+        where = f"JAVA_HOME, {home}, has no bin/java" if home else "there is no java on the PATH"
         raise EngineError(
-            "Spark needs Java 17 or newer, but there is no java on the PATH, and no JAVA_HOME; "
-            "install a Java runtime (on Debian: apt install openjdk-17-jre-headless)."
+            f"Spark needs Java 17 or newer, but {where}; install a Java runtime (on Debian: "
+            "apt install openjdk-17-jre-headless)."
         )
     defaults = dict(_CONF)
     if chosen.startswith("spark://"):

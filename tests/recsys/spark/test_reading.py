@@ -129,8 +129,7 @@ def test_repeated_pairs_are_merged(spark, tmp_path):
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
-        ("last", "1 pairs of user and item have several ratings, and rows on a cluster have no "
-         "order, so none is the last; name a column of timestamps"),
+        ("last", "1 pairs of user and item are repeated, and rows on a cluster have no order"),
         ("error", "1 pairs of user and item are repeated"),
     ],
 )  # fmt: skip
