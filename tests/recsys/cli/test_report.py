@@ -17,7 +17,7 @@ def test_a_report_of_an_evaluation(run, ratings):
     page = Path("r.html").read_text(encoding="utf-8")
     assert result.stderr.endswith("the report is in r.html\n")
     assert f"<pre>recsys evaluate {ratings} --model popular --model bias -n 5 --seed 3" in page
-    assert "&quot;user_damping&quot;: 5.0" in page
+    assert "&#34;user_damping&#34;: 5.0" in page
     assert "<th>numpy</th>" in page
     assert "<td>1, 2, 5</td>" in page, "shorter lists for the curves"
     assert result.stdout.splitlines()[0] == plain.stdout.splitlines()[0]
