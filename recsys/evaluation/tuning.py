@@ -187,7 +187,7 @@ def tune(
         Share of the ratings that is held out: the newest, or random ones without timestamps.
     validation : callable, optional
         Function of the training ratings that returns a `Split` instead, such as
-        `leave_last_split`; take the kind by which the test part was held out.
+        `leave_last_split`.
     study : str or Path, optional
         File in which optuna keeps the trials (a ``JournalStorage``): the same call continues an
         interrupted one, and ends as it would have.
@@ -235,33 +235,15 @@ def tune(
             "clone with pip install -e '.[tune]'."
         ) from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    predicts = model_class(model).predicts_ratings
-    if metric is None:
-        metric = "rmse" if predicts and not data.implicit else "ndcg@10"
-    check_metric_name(metric)
-    if metric in RATING_METRICS and data.implicit:
-        raise DataError(f"The data have no ratings, so there is no {metric}; tune by ndcg@10, say.")
-    if metric in RATING_METRICS and not predicts:
-        raise DataError(
-            f"The {model} model predicts no ratings, so it has no {metric}; "
-            "tune it by ndcg@10, say."
-        )
+    metric = _metric_of(model, data, metric)
     fixed = dict(fixed or {})
     searched = _search_space(model, ranges or {}, fixed)
-    whole = (
-        default_split(data, test_fraction, random_state) if validation is None else validation(data)
-    )
-    whole.check()
-    split = whole.without_new()
-    if not split.test.n_ratings:
-        raise DataError(
-            f"Of the validation part ({whole.description}), no rating has both a user and an item "
-            "of the rest, so no trial can be measured; hold out other ratings, such as random ones."
-        )
+    hold_out = validation or (lambda held: default_split(held, test_fraction, random_state))
+    split = _known_part(hold_out(data))
     check_folding(make_model(model, **fixed), split)
-    names = [each.name for each in parameters(model)]
     settings = {"random_state": random_state, "threads": threads}
-    common = {**{name: value for name, value in settings.items() if name in names}, **fixed}
+    common = {each.name: settings[each.name] for each in parameters(model) if each.name in settings}
+    common |= fixed
     task = _Objective(model, metric, searched, common, split, _sample_users(split, random_state))
     mark = fingerprint(data)
     held_out = {k: v for k, v in split.parameters.items() if k not in ("random_state", "cut")}
@@ -276,20 +258,49 @@ def tune(
     }
     kept = _open_study(study, identity, task)
     _search(kept, task, sampler, trials, timeout, random_state, on_trial, on_step)
-    done = task.finished(kept)
+    done = tuple(task.finished(kept))
+    numbers = split.train.n_ratings, split.test.n_ratings
+    known = make_model(model).get_params()
     return Tuning(
         model,
         metric,
         searched,
         fixed,
-        make_model(model).get_params(),
-        tuple(done),
+        known,
+        done,
         task.best(done),
         mark,
-        split.train.n_ratings,
-        split.test.n_ratings,
+        *numbers,
         split.description,
     )
+
+
+def _metric_of(model: str, data: Ratings, metric: str | None) -> str:
+    """Return the metric, or the default one, if it applies to the model and the data."""
+    predicts = model_class(model).predicts_ratings
+    if metric is None:
+        metric = "rmse" if predicts and not data.implicit else "ndcg@10"
+    check_metric_name(metric)
+    if metric in RATING_METRICS and data.implicit:
+        raise DataError(f"The data have no ratings, so there is no {metric}; tune by ndcg@10, say.")
+    if metric in RATING_METRICS and not predicts:
+        raise DataError(
+            f"The {model} model predicts no ratings, so it has no {metric}; "
+            "tune it by ndcg@10, say."
+        )
+    return metric
+
+
+def _known_part(whole: Split) -> Split:
+    """Return a checked split without new users and items."""
+    whole.check()
+    split = whole.without_new()
+    if not split.test.n_ratings:
+        raise DataError(
+            f"Of the validation part ({whole.description}), no rating has both a user and an item "
+            "of the rest, so no trial can be measured; hold out other ratings, such as random ones."
+        )
+    return split
 
 
 class _OutOfTimeError(Exception):
@@ -311,9 +322,9 @@ class _Objective:
     def minimize(self) -> bool:
         return self.metric in RATING_METRICS
 
-    def suggest(self, trial: optuna.Trial) -> dict[str, float | None]:
+    def suggest(self, trial: optuna.Trial, is_first: bool) -> dict[str, float | None]:
         """Return the values of a trial; the first one has the defaults."""
-        if trial.user_attrs.get("is_default"):
+        if is_first:
             known = make_model(self.model, **self.common).get_params()
             return {name: known[name] for name in self.ranges}
         values: dict[str, float | None] = {}
@@ -332,46 +343,40 @@ class _Objective:
         import optuna
 
         start = time.perf_counter()
-        values = self.suggest(trial)
+        is_first = bool(trial.user_attrs.get("is_default"))
+        values = self.suggest(trial, is_first)
         trial.set_user_attr("parameters", values)
         model = make_model(self.model, **self.common, **values)
-        is_first = bool(trial.user_attrs.get("is_default"))
         curve: list[float] = []
 
         def each(step: Step) -> None:
             if on_step is not None:
                 on_step(step)
-            reported = step.validation_rmse
-            # Otherwise after the 2nd, 4th, 8th, ... iteration.
-            is_due = step.step > 1 and step.step & (step.step - 1) == 0
-            if reported is not None:
-                curve.append(reported)
-                trial.report(reported, step.step)
-            elif model._scores_between_sweeps and is_due:
-                trial.report(self._value(model, self.sample), step.step)
+            if step.validation_rmse is not None:
+                curve.append(step.validation_rmse)
+                trial.report(curve[-1], step.step)
+            elif model._scores_between_sweeps and step.step > 1 and not step.step & (step.step - 1):
+                trial.report(self._value(model, self.sample), step.step)  # step 2, 4, 8, ...
             else:
                 return
             if time.monotonic() > deadline:
                 raise _OutOfTimeError
-            decides = reported is None or step.step >= _FIRST_DECISIVE
-            if decides and trial.should_prune():
+            if (not curve or step.step >= _FIRST_DECISIVE) and trial.should_prune():
                 raise optuna.TrialPruned
 
         try:
             value = self._fit_and_measure(model, each)
+            if not math.isfinite(value):
+                raise DataError(
+                    f"The {self.model} model with its defaults has no finite {self.metric} on "
+                    "these ratings; fix other values of its parameters."
+                )
         except DataError as error:  # the fit broke down
             if is_first:
                 raise
             raise optuna.TrialPruned from error
         finally:
             trial.set_user_attr("seconds", round(time.perf_counter() - start, 3))
-        if not math.isfinite(value):
-            if is_first:
-                raise DataError(
-                    f"The {self.model} model with its defaults has no finite {self.metric} on "
-                    "these ratings; fix other values of its parameters."
-                )
-            raise optuna.TrialPruned
         if curve and self.split.history is None and self.minimize and model._keeps_best_sweep:
             trial.set_user_attr("iterations", int(np.argmin(curve)) + 1)
         return value
@@ -444,29 +449,27 @@ def _search(
     import optuna
 
     deadline = math.inf if timeout is None else time.monotonic() + timeout
-    n = max(2, math.floor((trials - 1) ** (1 / len(task.ranges)) + 1e-9)) if trials > 1 else 1
-    axes = [each.grid(n) for each in task.ranges.values()]
-    cells = [dict(zip(task.ranges, each, strict=True)) for each in itertools.product(*axes)]
-    grid = [cells[i] for i in np.random.default_rng(random_state).permutation(len(cells))]
-    while (number := len(task.finished(study))) < trials:
+    n = max(2, math.floor((trials - 1) ** (1 / len(task.ranges)) + 1e-9))
+    cells = list(itertools.product(*(each.grid(n) for each in task.ranges.values())))
+    order = np.random.default_rng(random_state).permutation(len(cells))
+    while (number := len(done := task.finished(study))) < trials:
         until = deadline if number else math.inf
+        if time.monotonic() > until:
+            return
         # A seed of its own for each trial, so that an interrupted study continues as it would have.
         seed = int(np.random.default_rng([random_state, number]).integers(2**32))
-        point = None
-        if sampler == "grid" and number:
-            # Unlike optuna's GridSampler, this makes an interrupted trial again.
-            tried = [trial.parameters for trial in task.finished(study)]
-            point = next((each for each in grid if each not in tried), None)
+        if not number:
+            study.enqueue_trial({}, user_attrs={"is_default": True})
+        elif sampler == "grid":  # optuna's GridSampler would not repeat an interrupted trial
+            tried = {tuple(trial.parameters.values()) for trial in done}
+            point = next((cells[i] for i in order if cells[i] not in tried), None)
             if point is None:
                 return
+            study.enqueue_trial(dict(zip(task.ranges, point, strict=True)))
         if sampler == "tpe":
             study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=False)
         else:
             study.sampler = optuna.samplers.RandomSampler(seed=seed)
-        if time.monotonic() > until:
-            return
-        if point is not None or not number:
-            study.enqueue_trial(point or {}, user_attrs={"is_default": not number})
         report = None if on_step is None else partial(on_step, number)
         try:
             study.optimize(partial(task.run, deadline=until, on_step=report), n_trials=1)
@@ -485,11 +488,13 @@ def _open_study(
     from optuna.storages.journal import JournalFileBackend
     from optuna.trial import TrialState
 
-    damaged = f"{path} is not a study, or damaged; choose another file."
-    direction: Literal["minimize", "maximize"] = "minimize" if task.minimize else "maximize"
-    pruner = optuna.pruners.MedianPruner(n_startup_trials=_COMPARED_WITH)
+    damaged = DataError(f"{path} is not a study, or damaged; choose another file.")
+    settings: dict[str, Any] = {
+        "direction": "minimize" if task.minimize else "maximize",
+        "pruner": optuna.pruners.MedianPruner(n_startup_trials=_COMPARED_WITH),
+    }
     if path is None:
-        return optuna.create_study(direction=direction, pruner=pruner)
+        return optuna.create_study(**settings)
     path = Path(path)
     if not path.parent.is_dir():
         raise DataError(f"Cannot write {path}: there is no directory {path.parent}.")
@@ -499,34 +504,26 @@ def _open_study(
         with path.open("r+b") as file:  # cut off an unfinished line, left by a killed process
             text = file.read()
             if text.lstrip()[:1] not in (b"{", b""):
-                raise DataError(damaged)
+                raise damaged
             file.truncate(text.rfind(b"\n") + 1)
+    identity = json.loads(json.dumps(identity))
     try:
         storage = optuna.storages.JournalStorage(JournalFileBackend(str(path)))
         study = optuna.create_study(
-            storage=storage,
-            study_name="recsys",
-            direction=direction,
-            pruner=pruner,
-            load_if_exists=True,
+            storage=storage, study_name="recsys", load_if_exists=True, **settings
         )
-        known = study.user_attrs.get("identity")
-        done = task.finished(study)
-        sound = (
-            all(set(trial.parameters) == set(task.ranges) for trial in done) or known != identity
-        )
-        unfinished = (TrialState.RUNNING, TrialState.WAITING)
-        interrupted = study.get_trials(deepcopy=False, states=unfinished)
+        if not (done := task.finished(study)) and "identity" not in study.user_attrs:
+            study.set_user_attr("identity", identity)
+        known = dict(study.user_attrs["identity"])
+        different = [name for name, value in identity.items() if known.get(name) != value]
+        if not different and any(set(trial.parameters) != set(task.ranges) for trial in done):
+            raise damaged
+        interrupted = study.get_trials(states=(TrialState.RUNNING, TrialState.WAITING))
     except OSError:
         raise
     except Exception as error:  # optuna takes a journal on trust
-        raise DataError(damaged) from error
-    identity = json.loads(json.dumps(identity))
-    if known is None and not done:
-        study.set_user_attr("identity", identity)
-    elif not isinstance(known, dict) or not sound:
-        raise DataError(damaged)
-    elif different := [name for name, value in identity.items() if known.get(name) != value]:
+        raise damaged from error
+    if different:
         raise DataError(
             f"The study {path} has other {' and '.join(different)}; choose another file, or the "
             "same arguments as before."
