@@ -1,9 +1,11 @@
 """Metrics of predicted ratings and of recommendations, and the registry of them.
 
 Ranking metrics are functions of arrays whose names and shapes `Metric` lists: the `lists` of
-recommended items, the `hits` among them, `n_relevant` (at least 1) and others; they return a value
-per user. There are no ties: of equal scores the lower item index has the better rank. Users without
-relevant test items have no ranking metrics, and no mean counts them.
+recommended items, the `hits` among them, `n_relevant` (at least 1) and others. They return a
+float64 value per user, shape (n_users,), NaN for a user without one: without recommendations, of
+diversity without two. There are no ties: of equal scores the lower item index has the better rank.
+Users without relevant test items have no ranking metrics, and no mean counts them. ``p_i`` is the
+share of users who have rated item i in the training part.
 """
 
 from __future__ import annotations
@@ -21,29 +23,6 @@ from lowrank import truncated_svd
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.evaluation.splits import has_ratings, pair_keys
-
-__all__ = [
-    "METRICS",
-    "Catalogue",
-    "Metric",
-    "average_precision",
-    "coverage",
-    "diversity",
-    "gini",
-    "hit_matrix",
-    "hit_rate",
-    "item_directions",
-    "mae",
-    "ndcg",
-    "novelty",
-    "popularity_bias",
-    "precision",
-    "recall",
-    "reciprocal_rank",
-    "recommended_counts",
-    "resolve_metrics",
-    "rmse",
-]
 
 Floats = NDArray[np.floating[Any]]
 Doubles = NDArray[np.float64]
@@ -76,8 +55,8 @@ class Metric:
         - ``profile``, float64 ndarray of shape (n_users,): see `Catalogue.profile`,
         - ``popularity``, ``information`` and ``directions`` of the items: see `Catalogue`.
 
-        Of the registry, rmse and mae take predicted and actual ratings and return a number; so do
-        coverage and gini, which take the counts of all recommendations together.
+        Of the registry, rmse and mae take predicted and actual ratings, coverage and gini the
+        counts of all recommendations together; they return a number.
     definition : str
     direction : {1, -1, 0}
         1 where more is better, -1 where less is, 0 where it depends on the application.
@@ -100,14 +79,14 @@ class Metric:
 
     @property
     def scope(self) -> Literal["ratings", "catalogue", "user"]:
-        """Whether the value is of ratings, of all recommendations, or a mean over users."""
+        """The kind of value: of ratings, of all recommendations, or a mean over users."""
         if "predicted" in self.needs:
             return "ratings"
         return "user" if self.influence is None else "catalogue"
 
     @property
     def uses_catalogue(self) -> bool:
-        """Whether the metric needs a `Catalogue` of the training ratings."""
+        """True if the metric needs a `Catalogue` of the training ratings."""
         return not _OF_CATALOGUE.isdisjoint(self.needs)
 
 
@@ -119,12 +98,7 @@ METRICS: dict[str, Metric] = {}
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def _metric(
-    name: str,
-    definition: str,
-    direction: int = 1,
-    influence: Callable[[Lists, Counts], Doubles] | None = None,
-) -> Callable[[_F], _F]:
+def _metric(name: str, definition: str, direction: int = 1, influence: Any = None) -> Any:
     """Enter a function in `METRICS`."""
 
     def register(function: _F) -> _F:
@@ -208,7 +182,7 @@ def _errors(predicted: Floats, actual: Floats) -> Doubles:
 
 
 def hit_matrix(lists: Lists, users: Counts, relevant: Ratings) -> Hits:
-    """Mark which recommendations are relevant.
+    """Mark which recommendations are relevant, shape (n_users, N).
 
     Parameters
     ----------
@@ -218,10 +192,6 @@ def hit_matrix(lists: Lists, users: Counts, relevant: Ratings) -> Hits:
         The user of each list.
     relevant : Ratings
         Its pairs are the relevant ones.
-
-    Returns
-    -------
-    bool ndarray of shape (n_users, N)
 
     Examples
     --------
@@ -235,8 +205,7 @@ def hit_matrix(lists: Lists, users: Counts, relevant: Ratings) -> Hits:
         return np.zeros(lists.shape, dtype=np.bool_)
     keys = users[:, None] * np.int64(relevant.n_items) + lists
     places = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-    hits: Hits = (known[places] == keys) & (lists >= 0)
-    return hits
+    return np.asarray((known[places] == keys) & (lists >= 0))
 
 
 @_metric("precision", "relevant items among the N recommended, divided by N")
@@ -248,8 +217,7 @@ def precision(hits: Hits) -> Doubles:
     >>> precision(np.array([[True, False, True, False]]))
     array([0.5])
     """
-    shares: Doubles = hits.sum(axis=1) / hits.shape[1]
-    return shares
+    return np.asarray(hits.sum(axis=1) / hits.shape[1])
 
 
 @_metric("recall", "relevant items among the N recommended, divided by the user's relevant items")
@@ -261,8 +229,7 @@ def recall(hits: Hits, n_relevant: Counts) -> Doubles:
     >>> recall(np.array([[True, False, True, False]]), np.array([8]))
     array([0.25])
     """
-    shares: Doubles = hits.sum(axis=1) / n_relevant
-    return shares
+    return np.asarray(hits.sum(axis=1) / n_relevant)
 
 
 @_metric("hit_rate", "1 if any of the N recommended items is relevant, else 0")
@@ -274,8 +241,7 @@ def hit_rate(hits: Hits) -> Doubles:
     >>> hit_rate(np.array([[True, False], [False, False]]))
     array([1., 0.])
     """
-    found: Doubles = np.asarray(hits.any(axis=1), dtype=np.float64)
-    return found
+    return np.asarray(hits.any(axis=1), dtype=np.float64)
 
 
 @_metric(
@@ -286,9 +252,8 @@ def hit_rate(hits: Hits) -> Doubles:
 def average_precision(hits: Hits, n_relevant: Counts) -> Doubles:
     """Return the average precision at N, whose mean over users is MAP.
 
-    ``sum over hits of precision at the hit's rank / min(N, n_relevant)``, which is 1 for a list
-    with as many hits in front as possible. (trec_eval and ranx divide by n_relevant also where
-    that is more than N.)
+    ``sum over hits of precision at the hit's rank / min(N, n_relevant)``: 1 for as many hits in
+    front as possible. (trec_eval and ranx divide by n_relevant also where that is more than N.)
 
     Examples
     --------
@@ -297,8 +262,7 @@ def average_precision(hits: Hits, n_relevant: Counts) -> Doubles:
     """
     n = hits.shape[1]
     precisions = np.cumsum(hits, axis=1) / np.arange(1, n + 1)
-    average: Doubles = np.where(hits, precisions, 0.0).sum(axis=1) / np.minimum(n, n_relevant)
-    return average
+    return np.asarray(np.where(hits, precisions, 0.0).sum(axis=1) / np.minimum(n, n_relevant))
 
 
 @_metric("mrr", "1 / rank of the first relevant item among the N recommended, 0 if there is none")
@@ -310,8 +274,7 @@ def reciprocal_rank(hits: Hits) -> Doubles:
     >>> reciprocal_rank(np.array([[False, True, True], [False, False, False]]))
     array([0.5, 0. ])
     """
-    ranks: Doubles = np.where(hits.any(axis=1), 1 / (1.0 + hits.argmax(axis=1)), 0.0)
-    return ranks
+    return np.asarray(np.where(hits.any(axis=1), 1 / (1.0 + hits.argmax(axis=1)), 0.0))
 
 
 @_metric(
@@ -322,8 +285,7 @@ def reciprocal_rank(hits: Hits) -> Doubles:
 def ndcg(hits: Hits, n_relevant: Counts) -> Doubles:
     """Return the normalised discounted cumulative gain at N with gains of 0 and 1.
 
-    ``DCG = sum over hits of 1 / log2(rank + 1)``, divided by the DCG of the best possible list,
-    which has min(N, n_relevant) hits in front.
+    ``sum over hits of 1 / log2(rank + 1)``, divided by that sum over the first min(N, n_relevant).
 
     References
     ----------
@@ -337,8 +299,7 @@ def ndcg(hits: Hits, n_relevant: Counts) -> Doubles:
     n = hits.shape[1]
     discounts = 1 / np.log2(np.arange(2, n + 2))
     ideal = np.cumsum(discounts)[np.minimum(n, n_relevant) - 1]
-    gains: Doubles = hits @ discounts / ideal
-    return gains
+    return np.asarray(hits @ discounts / ideal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,14 +333,11 @@ class Catalogue:
 
         For a user who has rated nothing, it is the mean over all ratings.
         """
-        counts = np.diff(seen.indptr)
-        sums = np.bincount(
-            seen.user_index_of_nonzeros(), self.popularity[seen.indices], minlength=seen.n_users
-        )
+        rows, popular = seen.user_index_of_nonzeros(), self.popularity[seen.indices]
+        sums, counts = np.bincount(rows, popular, minlength=seen.n_users), np.diff(seen.indptr)
         everybody = float(sums.sum() / max(1, seen.n_ratings))
-        means = np.divide(sums, counts, out=np.full(seen.n_users, everybody), where=counts > 0)
-        of_users: Doubles = means[users]
-        return of_users
+        out = np.full(seen.n_users, everybody)
+        return np.asarray(np.divide(sums, counts, out=out, where=counts > 0)[users])
 
 
 def item_directions(train: Ratings, k: int = RANK) -> Doubles:
@@ -400,10 +358,8 @@ def item_directions(train: Ratings, k: int = RANK) -> Doubles:
     vectors = svd.Vt.T.astype(np.float64) * svd.s
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     rated = np.bincount(train.indices, minlength=train.n_items) > 0
-    directions: Doubles = np.divide(
-        vectors, lengths, out=np.zeros_like(vectors), where=(lengths > 0) & rated[:, None]
-    )
-    return directions
+    where = (lengths > 0) & rated[:, None]
+    return np.asarray(np.divide(vectors, lengths, out=np.zeros_like(vectors), where=where))
 
 
 def recommended_counts(lists: Lists, n_items: int) -> NDArray[np.int64]:
@@ -414,8 +370,7 @@ def recommended_counts(lists: Lists, n_items: int) -> NDArray[np.int64]:
 def coverage_influence(lists: Lists, counts: Counts) -> Doubles:
     """Return minus the share of items that only this user is recommended, shape (n_users,)."""
     alone = (counts == 1)[lists] & (lists >= 0)
-    changes: Doubles = -np.count_nonzero(alone, axis=1) / len(counts)
-    return changes
+    return np.asarray(-np.count_nonzero(alone, axis=1) / len(counts))
 
 
 @_metric(
@@ -444,9 +399,6 @@ def coverage(counts: Counts) -> float:
 def novelty(lists: Lists, information: Doubles) -> Doubles:
     """Return the mean self-information of each user's recommendations, ``mean(-log2 p_i)``.
 
-    ``p_i`` is the share of users who have rated item i in the training part. NaN for a user
-    without recommendations.
-
     References
     ----------
     Zhou et al. (2010), "Solving the apparent diversity-accuracy dilemma of recommender systems".
@@ -454,8 +406,7 @@ def novelty(lists: Lists, information: Doubles) -> Doubles:
     lengths = np.count_nonzero(lists >= 0, axis=1)
     sums = _list_sums(lists, information[:, None])[:, 0]
     out = np.full(len(lists), np.nan)
-    means: Doubles = np.divide(sums, lengths, out=out, where=lengths > 0)
-    return means
+    return np.asarray(np.divide(sums, lengths, out=out, where=lengths > 0))
 
 
 @_metric(
@@ -468,12 +419,7 @@ def diversity(lists: Lists, directions: Doubles) -> Doubles:
     """Return the intra-list diversity: the mean of ``1 - cosine`` over pairs of recommended items.
 
     Over the items i and j of a list of length m, ``sum over i != j of (1 - cos(v_i, v_j)) /
-    (m (m - 1))``. NaN for a user with fewer than two recommendations.
-
-    Notes
-    -----
-    The sum over the ordered pairs of different items is ``|sum v|^2 - sum |v|^2``, so no pair is
-    visited.
+    (m (m - 1))``, computed from ``|sum v|^2 - sum |v|^2``, so that no pair is visited.
 
     References
     ----------
@@ -485,8 +431,7 @@ def diversity(lists: Lists, directions: Doubles) -> Doubles:
     similarity = np.einsum("ij,ij->i", sums, sums) - _list_sums(lists, sizes[:, None])[:, 0]
     pairs = lengths * (lengths - 1)
     out = np.full(len(lists), np.nan)
-    means: Doubles = 1 - np.divide(similarity, pairs, out=out, where=pairs > 0)
-    return means
+    return np.asarray(1 - np.divide(similarity, pairs, out=out, where=pairs > 0))
 
 
 def _list_sums(lists: Lists, values: Doubles) -> Doubles:
@@ -494,12 +439,8 @@ def _list_sums(lists: Lists, values: Doubles) -> Doubles:
     given = lists >= 0
     indptr = np.zeros(len(lists) + 1, dtype=np.int64)
     np.cumsum(np.count_nonzero(given, axis=1), out=indptr[1:])
-    items = lists[given]
-    chosen: Any = sp.csr_array(
-        (np.ones(len(items)), items, indptr), shape=(len(lists), len(values))
-    )
-    sums: Doubles = chosen @ values
-    return sums
+    items, shape = lists[given], (len(lists), len(values))
+    return np.asarray(sp.csr_array((np.ones(len(items)), items, indptr), shape=shape) @ values)
 
 
 def gini_influence(lists: Lists, counts: Counts) -> Doubles:
@@ -524,8 +465,7 @@ def gini_influence(lists: Lists, counts: Counts) -> Doubles:
     total = ascending.sum() - np.count_nonzero(given, axis=1)
     rest = 2 * (weighted - lost.sum(axis=1)) - (n_items + 1) * total
     after = np.divide(rest, n_items * total, out=np.zeros(len(lists)), where=total > 0)
-    changes: Doubles = after - gini(counts)
-    return changes
+    return np.asarray(after - gini(counts))
 
 
 @_metric(
@@ -565,10 +505,8 @@ def gini(counts: Counts) -> float:
 def popularity_bias(lists: Lists, popularity: Doubles, profile: Doubles) -> Doubles:
     """Return how much more popular recommendations are than the items that the user has rated.
 
-    ``mean over recommended items of p_i - mean over the user's training items of p_i``, where
-    ``p_i`` is the share of users who have rated item i in the training part: 0 is no bias; at 0.1,
-    a tenth of all users more have rated a recommended item. NaN for a user without
-    recommendations.
+    ``mean over recommended items of p_i - mean over the user's training items of p_i``: at 0, there
+    is no bias; at 0.1, a tenth of all users more have rated a recommended item.
 
     References
     ----------

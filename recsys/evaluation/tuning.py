@@ -18,21 +18,9 @@ import polars as pl
 
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.evaluation.experiment import (
-    RankingTask,
-    check_folding,
-    evaluate,
-    measure_lists,
-    with_history,
-)
+from recsys.evaluation.experiment import RankingTask, check_folding, measure_lists, with_history
 from recsys.evaluation.metrics import METRICS, mae, rmse
-from recsys.evaluation.splits import (
-    RatingsLike,
-    Split,
-    default_split,
-    has_ratings,
-    restricted,
-)
+from recsys.evaluation.splits import RatingsLike, Split, default_split, has_ratings
 from recsys.messages import counted
 from recsys.models.base import Model, Step
 from recsys.models.parameters import Range
@@ -42,8 +30,6 @@ from recsys.storage import fingerprint
 
 if TYPE_CHECKING:
     import optuna
-
-__all__ = ["RANKING_METRICS", "Trial", "Tuning", "check_metric_name", "tune"]
 
 RATING_METRICS = ("rmse", "mae")
 RANKING_METRICS = tuple(metric.name for metric in METRICS.values() if metric.direction > 0)
@@ -87,19 +73,16 @@ class Tuning:
     Attributes
     ----------
     model, metric : str
-        As in `tune`.
     ranges : mapping of str to Range
         The values that were searched.
     fixed, defaults : dict
         Parameters that were given, and all parameters of the model with their defaults.
     trials : tuple of Trial
-        In order; the first one has the defaults.
     best : Trial
         The complete trial with the best value, the earliest of equals.
     fingerprint : str
         SHA-256 of the training ratings.
     train_ratings, validation_ratings : int
-        Numbers of ratings that models were fitted to and measured on.
     held_out : str
         The validation part in words.
     """
@@ -170,15 +153,14 @@ def tune(
     ratings : Ratings, frame or path
         Training ratings, without those that the tuned model will be tested on.
     metric : str, optional
-        "rmse", "mae", or a ranking metric with a number of recommendations, as in "ndcg@10". By
-        default "rmse" if the model predicts ratings, else "ndcg@10".
+        "rmse", "mae", or a ranking metric such as "ndcg@10". By default "rmse" if the model
+        predicts ratings, else "ndcg@10".
     trials : int
         Number of trials, including those that the study holds already.
     timeout : float, optional
         Seconds after which no trial begins or continues, except the first.
     sampler : {"tpe", "random", "grid"}
-        Optuna's ``TPESampler`` or ``RandomSampler``, or a grid of at most `trials` points in
-        random order.
+        Optuna's sampler, or a grid of at most `trials` points in random order.
     ranges : mapping of str to Range, optional
         Ranges in place of the model's own, or of further parameters.
     fixed : mapping, optional
@@ -186,8 +168,7 @@ def tune(
     test_fraction : float
         Share of the ratings that is held out: the newest, or random ones without timestamps.
     validation : callable, optional
-        Function of the training ratings that returns a `Split` instead, such as
-        `leave_last_split`.
+        Function of the training ratings that returns a `Split` instead, as `leave_last_split`.
     study : str or Path, optional
         File in which optuna keeps the trials (a ``JournalStorage``): the same call continues an
         interrupted one, and ends as it would have.
@@ -365,7 +346,10 @@ class _Objective:
                 raise optuna.TrialPruned
 
         try:
-            value = self._fit_and_measure(model, each)
+            # The validation ratings that a fit is given must be of its own users.
+            given = self.split.test if self.minimize and self.split.history is None else None
+            model.fit(self.split.train, on_step=each, validation=given)
+            value = self._value(model, self.split)
             if not math.isfinite(value):
                 raise DataError(
                     f"The {self.model} model with its defaults has no finite {self.metric} on "
@@ -380,24 +364,6 @@ class _Objective:
         if curve and self.split.history is None and self.minimize and model._keeps_best_sweep:
             trial.set_user_attr("iterations", int(np.argmin(curve)) + 1)
         return value
-
-    def _fit_and_measure(self, model: Any, on_step: Callable[[Step], None]) -> float:
-        train, test = self.split
-        if not self.minimize:
-            kind, _, n = self.metric.partition("@")
-            found = evaluate(
-                [model],
-                self.split,
-                int(n),
-                metrics=[kind],
-                resamples=0,
-                on_step=lambda _, step: on_step(step),
-            )
-            return float(found.table[self.metric][0])
-        # The validation ratings that a fit is given must be of its own users.
-        validation = test if self.split.history is None else None
-        model.fit(train, on_step=on_step, validation=validation)
-        return self._value(model, self.split)
 
     def _value(self, model: Model, split: Split) -> float:
         """Return the metric of a model as it is."""
@@ -519,7 +485,7 @@ def _open_study(
         if not different and any(set(trial.parameters) != set(task.ranges) for trial in done):
             raise damaged
         interrupted = study.get_trials(states=(TrialState.RUNNING, TrialState.WAITING))
-    except OSError:
+    except (OSError, DataError):
         raise
     except Exception as error:  # optuna takes a journal on trust
         raise damaged from error
@@ -554,11 +520,10 @@ def _search_space(
         if not isinstance(given, Range):
             raise DataError(f"The range of {name} must be a Range(low, high); got {given!r}.")
         if known[name].type is int and not given.integer:
-            raise DataError(
-                f"The range of {name} must have integer ends; got {given.low} to {given.high}."
-            )
+            ends = f"{given.low} to {given.high}"
+            raise DataError(f"The range of {name} must have integer ends; got {ends}.")
     own = {name: each.range for name, each in known.items() if each.range is not None}
-    searched = {name: each for name, each in {**own, **ranges}.items() if name not in fixed}
+    searched = {name: each for name, each in (own | dict(ranges)).items() if name not in fixed}
     if not searched:
         raise DataError(f"The {model} model has no parameter that is left to tune.")
     for end in ("low", "high"):  # raises where a value is not valid
@@ -571,11 +536,10 @@ def _sample_users(split: Split, random_state: int) -> Split:
     users = np.flatnonzero(has_ratings(split.test))
     chosen = np.zeros(split.test.n_users, dtype=np.bool_)
     chosen[np.random.default_rng(random_state).permutation(users)[:_MOST_USERS]] = True
-    if split.history is None:
-        return replace(split, test=split.test.take(chosen[split.test.user_index_of_nonzeros()]))
-    every = np.ones(split.test.n_items, dtype=np.bool_)
-    test, history = (restricted(part, chosen, every) for part in (split.test, split.history))
-    return replace(split, test=test, history=history)
+    parts = {"test": split.test} | ({} if split.history is None else {"history": split.history})
+    return replace(
+        split, **{k: each.take(chosen[each.user_index_of_nonzeros()]) for k, each in parts.items()}
+    )
 
 
 def check_metric_name(metric: str) -> None:
