@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -23,7 +25,14 @@ from recsys.evaluation.metrics import (
     recommended_counts,
     resolve_metrics,
 )
-from recsys.evaluation.results import Evaluation, Measurement, Settings, SplitInfo, summarize
+from recsys.evaluation.results import (
+    ERRORS,
+    Evaluation,
+    Measurement,
+    Settings,
+    SplitInfo,
+    summarize,
+)
 from recsys.evaluation.splits import NOTHING_KNOWN, Split
 from recsys.models.abilities import FoldsInUsers
 from recsys.models.base import FactorForm, Floats, Histories, Indices, Model, Step
@@ -32,16 +41,6 @@ from recsys.predictions import clip_to_range
 from recsys.recommender import Recommender
 from recsys.storage import fingerprint
 from recsys.topn import Scorer, check_n, csr_exclusion, top_n
-
-__all__ = [
-    "Candidates",
-    "RankingTask",
-    "check_folding",
-    "evaluate",
-    "measure_lists",
-    "sample_candidates",
-    "with_history",
-]
 
 _CSR = ("shape", "indptr", "indices", "values")
 ModelLike = Model | Recommender | str
@@ -76,13 +75,11 @@ def evaluate(
         Names, model objects, which are fitted in place, or a fitted `Recommender`, which is
         measured as it is: the training part must be its own ratings.
     split : Split, or iterable of Split
-        Several are folds: each user's metrics are means over the folds in which the user has test
-        ratings.
+        Several are folds: a user's metrics are means over those with test ratings of the user.
     n : int or sequence of int
         Lengths of the recommendations.
     relevant_from : float, optional
-        Test items rated at least this are relevant. By default all test items are, whatever
-        their rating.
+        Test items rated at least this are relevant, by default all.
     candidates : int, optional
         Rank each user's relevant items among so many random ones instead of all. Such metrics are
         not those over all items (see `sample_candidates`).
@@ -90,10 +87,8 @@ def evaluate(
         Leave out test ratings of users and items without training ratings, or keep them, although
         models cannot know anything about them.
     metrics : sequence of str, Metric or function, optional
-        Names in `METRICS`, all by default, and own metrics: a function such as ``lambda hits:
-        hits[:, 0]`` that takes arrays by the names of its parameters (among others ``lists``,
-        ``hits``, ``n_relevant``, see `Metric`) and returns one value per user, NaN where a user has
-        none. It is named after the function and more is better; a `Metric` says otherwise.
+        Names in `METRICS`, all by default, and own metrics: a `Metric`, or a function as it
+        describes, such as ``lambda hits: hits[:, 0]``, of which more is better.
     resamples : int
         Bootstrap samples; with 0, there are no intervals and no tests.
     confidence : float
@@ -128,14 +123,9 @@ def evaluate(
     ns = [n] if isinstance(n, str) or not isinstance(n, Iterable) else list(n)
     for each_n in ns:
         check_n(each_n)
+    lengths = tuple(sorted({int(each_n) for each_n in ns}))
     settings = Settings(
-        tuple(sorted({int(each_n) for each_n in ns})),
-        relevant_from,
-        candidates,
-        new,
-        resamples,
-        confidence,
-        random_state,
+        lengths, relevant_from, candidates, new, resamples, confidence, random_state
     )
     _check(settings)
     runs: dict[str, list[Measurement]] = {label: [] for label in labelled}
@@ -151,7 +141,8 @@ def evaluate(
         splits.append(info)
         mark = mark or fingerprint(*each.parts)
         for label, model in labelled.items():
-            runs[label].append(_measure(label, model, task, settings, measured, on_step))
+            listen = None if on_step is None else partial(on_step, label)
+            runs[label].append(_measure(model, task, settings.ns, measured, listen))
     if not splits:
         raise DataError("split must hold at least one Split; got none.")
     return Evaluation(
@@ -217,7 +208,7 @@ class Candidates(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RankingTask:
-    """A split made ready: N items are recommended to each user with relevant test items.
+    """A split made ready: n items are recommended to each user with relevant test items.
 
     Attributes
     ----------
@@ -276,8 +267,7 @@ class RankingTask:
     @property
     def n_relevant(self) -> NDArray[np.int64]:
         """Number of relevant items of each of the users, shape (n_ranked,)."""
-        counts: NDArray[np.int64] = np.diff(self.relevant.indptr)[self.users]
-        return counts
+        return np.asarray(np.diff(self.relevant.indptr)[self.users])
 
     def recommend(self, model: Scorer) -> Lists:
         """Return each user's n best items, -1 where fewer are left, shape (n_ranked, n)."""
@@ -317,20 +307,15 @@ def sample_candidates(split: Split, relevant: Ratings, n: int, random_state: int
         raise DataError(f"candidates must be at least 1; got {n}.")
 
     def row(ratings: Ratings, user: int) -> NDArray[np.int32]:
-        items: NDArray[np.int32] = ratings.indices[ratings.indptr[user] : ratings.indptr[user + 1]]
-        return items
+        return np.asarray(ratings.indices[ratings.indptr[user] : ratings.indptr[user + 1]])
 
     counts = np.diff(relevant.indptr)
-    rows: list[NDArray[np.int32]] = []
-    for user in range(relevant.n_users):
-        if not counts[user]:
-            rows.append(relevant.indices[:0])
-            continue
+    rows = [relevant.indices[:0]] * relevant.n_users
+    for user in np.flatnonzero(counts):
         rated = np.concatenate([row(split.seen, user), row(split.test, user)])
         drawn = draw_items(np.random.default_rng([random_state, user]), relevant.n_items, n, rated)
-        rows.append(np.concatenate([row(relevant, user), drawn]))
-    indptr = np.zeros(relevant.n_users + 1, dtype=np.int64)
-    np.cumsum([len(each) for each in rows], out=indptr[1:])
+        rows[user] = np.concatenate([row(relevant, user), drawn])
+    indptr = np.cumsum([0, *map(len, rows)], dtype=np.int64)
     return Candidates(indptr, np.concatenate(rows))
 
 
@@ -426,12 +411,11 @@ def with_history(model: Model, history: Ratings | None) -> Model:
 
 
 def _measure(
-    label: str,
     model: ModelLike,
     task: RankingTask,
-    settings: Settings,
+    ns: Sequence[int],
     metrics: Sequence[Metric],
-    on_step: Callable[[str, Step], None] | None,
+    on_step: Callable[[Step], None] | None,
 ) -> Measurement:
     """Fit a model, unless it is fitted, to the training part and measure it on the test part."""
     split, test = task.split, task.split.test
@@ -442,7 +426,7 @@ def _measure(
     def each(step: Step) -> None:
         steps.append(step)
         if on_step is not None:
-            on_step(label, step)
+            on_step(step)
 
     start = time.perf_counter()
     if isinstance(model, Recommender):
@@ -458,57 +442,38 @@ def _measure(
     served = with_history(recommender.model, split.history)
     ranked = any(metric.scope != "ratings" for metric in metrics)
     lists = task.recommend(served) if ranked else None
-    recommended = time.perf_counter()
+    seconds = fitted - start, time.perf_counter() - fitted
 
-    users = np.flatnonzero(np.diff(test.indptr))
-    n_relevant = np.diff(task.relevant.indptr)[users]
-    nothing = pl.Series([None] * len(users), dtype=pl.Float64)
-    columns: dict[str, Any] = {
-        "user": test.users.take(users),
-        "relevant": n_relevant,
-        "ratings": np.diff(test.indptr)[users],
-        "squared_error": nothing,
-        "absolute_error": nothing,
-    }
-    residuals = None
-    training = recommender.training
+    n_ratings, n_relevant = np.diff(test.indptr), np.diff(task.relevant.indptr)
+    columns: dict[str, Any] = dict.fromkeys(ERRORS.values(), np.full(test.n_users, np.nan))
+    residuals, overall, training = None, {}, recommender.training
     if not training["implicit"] and not test.implicit and served.predicts_ratings:
         rows = test.user_index_of_nonzeros()
         predicted = clip_to_range(served.predict(rows, test.indices), training)
         errors = np.subtract(predicted, test.values, dtype=np.float64)
-        for name, values in (("squared_error", errors**2), ("absolute_error", np.abs(errors))):
-            columns[name] = np.bincount(rows, values, minlength=test.n_users)[users]
-        residuals = _histogram(errors, training["rating_max"] - training["rating_min"] or 1.0)
-    overall: dict[str, float] = {}
+        for name, values in zip(columns, (errors**2, np.abs(errors)), strict=True):
+            columns[name] = np.bincount(rows, values, minlength=test.n_users)
+        # Bins are as wide as a twentieth of the range of the ratings.
+        width = training["rating_max"] - training["rating_min"] or 1.0
+        edges = np.linspace(-width, width, _BINS + 1)
+        counts, _ = np.histogram(np.clip(errors, -width, width), edges)
+        residuals = pl.DataFrame({"low": edges[:-1], "high": edges[1:], "count": counts})
     if lists is not None:
-        by_user, overall = measure_lists(lists, task, settings.ns, metrics)
+        by_user, overall = measure_lists(lists, task, ns, metrics)
         for name, values in by_user.items():
-            everyone = np.full(len(users), np.nan)
-            everyone[n_relevant > 0] = values
-            columns[name] = pl.Series(everyone, nan_to_null=True)
-    return Measurement(
-        pl.DataFrame(columns),
-        overall,
-        residuals,
-        tuple(steps),
-        fitted - start,
-        recommended - fitted,
-    )
-
-
-def _histogram(errors: Doubles, width: float) -> pl.DataFrame:
-    """Count residuals in bins as wide as a twentieth of the range of the ratings."""
-    edges = np.linspace(-width, width, _BINS + 1)
-    counts, _ = np.histogram(np.clip(errors, -width, width), edges)
-    return pl.DataFrame({"low": edges[:-1], "high": edges[1:], "count": counts})
+            columns[name] = np.full(test.n_users, np.nan)
+            columns[name][task.users] = values
+    users = np.flatnonzero(n_ratings)
+    numbers = {"relevant": n_relevant[users], "ratings": n_ratings[users]}
+    values = {name: pl.Series(all_[users], nan_to_null=True) for name, all_ in columns.items()}
+    frame = pl.DataFrame({"user": test.users.take(users), **numbers, **values})
+    return Measurement(frame, overall, residuals, tuple(steps), *seconds)
 
 
 def measure_lists(
     lists: Lists, task: RankingTask, ns: Sequence[int], metrics: Sequence[Metric]
 ) -> tuple[dict[str, Doubles], dict[str, float]]:
     """Return the metrics of each list, and those of all lists together.
-
-    Users are measured in blocks, so that temporary arrays stay small.
 
     Parameters
     ----------
@@ -531,45 +496,38 @@ def measure_lists(
     DataError
         If an own metric does not return one value per user.
     """
-    split, known = task.split, task.catalogue
-    counts = {n: recommended_counts(lists[:, :n], split.train.n_items) for n in ns}
-    user_metrics = [metric for metric in metrics if metric.scope == "user"]
-    joint_metrics = [metric for metric in metrics if metric.scope == "catalogue"]
-    blocks: dict[str, list[Doubles]] = {
-        f"{metric.name}@{n}": [] for metric in (*user_metrics, *joint_metrics) for n in ns
-    }
+    known, everywhere = task.catalogue, {"n_relevant": task.n_relevant}
+    counts = {n: recommended_counts(lists[:, :n], task.split.train.n_items) for n in ns}
+    of_lists = [metric for metric in metrics if metric.scope != "ratings"]
+    blocks: dict[str, list[Doubles]] = {f"{m.name}@{n}": [] for m in of_lists for n in ns}
     whole: dict[str, Any] = {}
-    profile: Doubles | None = None
     if known is not None:
         whole = {name: getattr(known, name) for name in known.__slots__}
-        profile = known.profile(split.seen, task.users)
-    step = max(1, _BLOCK // lists.shape[1])
+        everywhere["profile"] = known.profile(task.split.seen, task.users)
+    step = max(1, _BLOCK // lists.shape[1])  # so that temporary arrays stay small
     for start in range(0, len(lists), step):
         rows = slice(start, start + step)
-        users, n_relevant = task.users[rows], task.n_relevant[rows]
+        users = task.users[rows]
         hits = hit_matrix(lists[rows], users, task.relevant)
-        for n in ns:
-            top = lists[rows, :n]
-            arrays = whole | {
-                "lists": top,
-                "hits": hits[:, :n],
-                "n_relevant": n_relevant,
-                "profile": None if profile is None else profile[rows],
-            }
-            for metric in user_metrics:
-                values = np.asarray(
-                    metric.function(*(arrays[name] for name in metric.needs)), dtype=np.float64
+        arrays = whole | {name: values[rows] for name, values in everywhere.items()}
+        for metric, n in itertools.product(of_lists, ns):
+            arrays |= {"lists": lists[rows, :n], "hits": hits[:, :n]}
+            if metric.influence is None:
+                found = metric.function(*(arrays[name] for name in metric.needs))
+            else:
+                found = metric.influence(arrays["lists"], counts[n])
+            values = np.asarray(found, dtype=np.float64)
+            if values.shape != users.shape:
+                raise DataError(
+                    f"The metric {metric.name} must return one value per user, shape "
+                    f"{users.shape}; got {values.shape}."
                 )
-                if values.shape != users.shape:
-                    raise DataError(
-                        f"The metric {metric.name} must return one value per user, shape "
-                        f"{users.shape}; got {values.shape}."
-                    )
-                blocks[f"{metric.name}@{n}"].append(values)
-            for metric in joint_metrics:
-                if metric.influence is not None:
-                    blocks[f"{metric.name}@{n}"].append(metric.influence(top, counts[n]))
-    overall = {f"{m.name}@{n}": float(m.function(counts[n])) for m in joint_metrics for n in ns}
+            blocks[f"{metric.name}@{n}"].append(values)
+    overall = {
+        f"{metric.name}@{n}": float(metric.function(counts[n]))
+        for metric, n in itertools.product(of_lists, ns)
+        if metric.influence is not None
+    }
     return {name: np.concatenate(each) for name, each in blocks.items()}, overall
 
 

@@ -98,7 +98,9 @@ METRICS: dict[str, Metric] = {}
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def _metric(name: str, definition: str, direction: int = 1, influence: Any = None) -> Any:
+def _metric(
+    name: str, definition: str, direction: int = 1, influence: Any = None
+) -> Callable[[_F], _F]:
     """Enter a function in `METRICS`."""
 
     def register(function: _F) -> _F:
