@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any, Literal
 
 import numpy as np
@@ -15,21 +15,6 @@ from recsys.evaluation.metrics import Metric
 from recsys.evaluation.statistics import Ratio, bootstrap, holm, jackknife, percentiles, sign_flip
 from recsys.messages import counted
 from recsys.models.base import Step
-
-__all__ = [
-    "INTERVALS",
-    "TESTS",
-    "Evaluation",
-    "Measurement",
-    "Settings",
-    "SplitInfo",
-    "best_model",
-    "named",
-    "only",
-    "ranking",
-    "significantly_worse",
-    "summarize",
-]
 
 INTERVALS = (
     "percentile bootstrap over users; coverage and gini: jackknife over users, normal quantiles"
@@ -48,30 +33,12 @@ _COMPARED = (
     | _BOUNDS
     | {"p_value": pl.Float64, "adjusted": pl.Float64}
 )
-_RESIDUALS = {"model": pl.String} | _BOUNDS | {"count": pl.Int64}
+_BINS = _BOUNDS | {"count": pl.Int64}
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of an evaluation: what besides models, metrics and data a repetition needs.
-
-    Attributes
-    ----------
-    ns : tuple of int
-        Lengths of the recommendations, increasing.
-    relevant_from : float or None
-        The least rating of a relevant test item; None: all test items are relevant.
-    candidates : int or None
-        Random items that each user's relevant ones are ranked among; None: all unseen items.
-    new : {"drop", "keep"}
-        Treatment of test ratings of users and items without training ratings.
-    resamples : int
-        Bootstrap samples.
-    confidence : float
-        Of the intervals; 1 minus the level of the tests.
-    random_state : int
-        Seed of the candidates, the bootstrap and the tests.
-    """
+    """Arguments of `evaluate` besides models, metrics and data; `ns` are increasing lengths."""
 
     ns: tuple[int, ...]
     relevant_from: float | None
@@ -96,18 +63,9 @@ class SplitInfo:
 class Measurement:
     """Measurements of one model, on one split or on all folds together.
 
-    Attributes
-    ----------
-    values : polars DataFrame
-        One row per user with test ratings: user, relevant, ratings, squared_error,
-        absolute_error, then the metrics; for those of all recommendations together, the change
-        without the user.
-    overall : dict of str to float
-        The metrics of all recommendations together.
-    residuals : polars DataFrame or None
-        low, high, count: the histogram of predicted minus actual ratings.
-    steps : tuple of Step
-    fit_seconds, recommend_seconds : float
+    `values` has a row per user with test ratings: the columns of `Evaluation.per_user` without the
+    model, and for each metric of all recommendations together, in `overall`, its change without the
+    user. `residuals` has the columns low, high, count.
     """
 
     values: pl.DataFrame
@@ -139,10 +97,9 @@ class Evaluation:
         model, other, difference (model minus other), low, high, p_value, adjusted (by Holm's
         method, over the pairs of models of the metric).
     per_user : polars DataFrame
-        One row per model and user with test ratings: model, user, relevant (number of relevant
-        test items), ratings (number of test ratings), squared_error and absolute_error (sums over
-        the latter), and the metrics, null where the user has no value. On several folds, numbers
-        and sums are over all, metrics are the user's means.
+        One row per model and user with test ratings: model, user, relevant and ratings (numbers of
+        test items), squared_error and absolute_error (sums), and the metrics, null where the user
+        has no value. On several folds, numbers and sums are over all, metrics are means.
     residuals : polars DataFrame
         model, low, high, count: the histogram of predicted minus actual ratings.
     steps : dict of str to tuple of Step
@@ -216,60 +173,57 @@ def summarize(
     if settings.resamples and ratios and len(next(iter(ratios.values())).above) > 1:
         sampled = bootstrap(list(ratios.values()), settings.resamples, settings.random_state)
         replicates = dict(zip(ratios, sampled.T, strict=True))
-
     measured = []
-    for model, run in runs.items():
-        for metric, n, name in named_values:
-            low = high = None
-            users = run.values[name].count() if n else run.values.height
-            if name in run.overall:
-                value = run.overall[name]
-                if settings.resamples and users > 1:
-                    influence = run.values[name].drop_nulls().to_numpy()
-                    low, high = np.clip(jackknife(value, influence, settings.confidence), 0, 1)
-            elif (model, name) in ratios:
-                value = ratios[model, name].value
-                if replicates:
-                    low, high = percentiles(replicates[model, name], settings.confidence)
-            else:
-                continue
-            measured.append((model, name, metric.name, n, value, low, high, users))
+    for (model, run), (metric, n, name) in product(runs.items(), named_values):
+        low = high = None
+        users = run.values[name].count() if n else run.values.height
+        if name in run.overall:
+            value = run.overall[name]
+            if settings.resamples and users > 1:
+                influence = run.values[name].drop_nulls().to_numpy()
+                low, high = np.clip(jackknife(value, influence, settings.confidence), 0, 1)
+        elif (model, name) in ratios:
+            value = ratios[model, name].value
+            if replicates:
+                low, high = percentiles(replicates[model, name], settings.confidence)
+        else:
+            continue
+        measured.append((model, name, metric.name, n, value, low, high, users))
     values = pl.DataFrame(measured, schema=_MEASURED, orient="row")
-
-    rows = []
-    for model, run in runs.items():
-        mine = values.filter(pl.col("model") == model)
-        rows.append(
-            {"model": model}
-            | dict(zip(mine["metric"], mine["value"], strict=True))
-            | {"fit_seconds": run.fit_seconds, "recommend_seconds": run.recommend_seconds}
-            | {"users": int((run.values["relevant"] > 0).sum())}
-        )
-    columns = [*(name for _, _, name in named_values), "fit_seconds", "recommend_seconds"]
-    schema = {"model": pl.String, **dict.fromkeys(columns, pl.Float64), "users": pl.Int64}
-    together = {m.name for m in metrics if m.scope == "catalogue"}
+    together = {f"{m.name}@{n}" for m in metrics if m.scope == "catalogue" for n in settings.ns}
+    users_of = [run.values.drop(together & {*run.values.columns}) for run in runs.values()]
+    empty = pl.DataFrame(schema=_BINS)
+    bins = [empty if run.residuals is None else run.residuals for run in runs.values()]
     return {
-        "table": pl.DataFrame(rows, schema=schema),
+        "table": _table(runs, values, [name for *_, name in named_values]),
         "metrics": values,
         "comparisons": _comparisons(list(runs), named_values, ratios, replicates, settings),
-        "per_user": pl.concat(
-            run.values.select(
-                pl.lit(model).alias("model"),
-                *(name for name in run.values.columns if name.split("@")[0] not in together),
-            )
-            for model, run in runs.items()
-        ),
-        "residuals": pl.concat(
-            [
-                pl.DataFrame(schema=_RESIDUALS),
-                *(
-                    run.residuals.select(pl.lit(model).alias("model"), pl.all())
-                    for model, run in runs.items()
-                    if run.residuals is not None
-                ),
-            ]
-        ),
+        "per_user": _labelled(runs, users_of),
+        "residuals": _labelled(runs, bins),
     }
+
+
+def _labelled(models: Iterable[str], frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
+    """Return the frames of the models as one, with the model as the first column."""
+    return pl.concat(
+        frame.select(pl.lit(model).alias("model"), pl.all())
+        for model, frame in zip(models, frames, strict=True)
+    )
+
+
+def _table(
+    runs: Mapping[str, Measurement], values: pl.DataFrame, names: Sequence[str]
+) -> pl.DataFrame:
+    """Return a row per model with its values, times and number of users."""
+    found = {(row["model"], row["metric"]): row["value"] for row in values.to_dicts()}
+    rows = []
+    for model, run in runs.items():
+        users = int((run.values["relevant"] > 0).sum())
+        mine = (found.get((model, name)) for name in names)
+        rows.append((model, *mine, run.fit_seconds, run.recommend_seconds, users))
+    numbers = dict.fromkeys([*names, "fit_seconds", "recommend_seconds"], pl.Float64)
+    schema = {"model": pl.String, **numbers, "users": pl.Int64}
+    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 def _ratio(values: pl.DataFrame, metric: Metric, name: str) -> Ratio | None:

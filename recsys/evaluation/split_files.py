@@ -18,8 +18,6 @@ from recsys.readers import as_ratings, read_ratings
 from recsys.schema import SPLIT_MANIFEST
 from recsys.storage import fingerprint, read_split_manifest, split_files
 
-__all__ = ["read_pair", "read_split", "split_from_pair"]
-
 _NUMBERS = {  # parameters that the description of a split is made of
     "random": ("test_fraction", "random_state"),
     "per-user": ("test_fraction", "random_state"),
@@ -62,13 +60,9 @@ def split_from_pair(
     items = _union(train.items, test.items)
     if history is not None:
         items = _union(items, history.items)
-    split = Split(
-        _aligned(train, users if history is None else train.users, items),
-        _aligned(test, users, items),
-        None if history is None else _aligned(history, users, items),
-        method,
-        dict(parameters or {}),
-    )
+        history = _aligned(history, users, items)
+    train = _aligned(train, users if history is None else train.users, items)
+    split = Split(train, _aligned(test, users, items), history, method, dict(parameters or {}))
     if split.new_ratings == split.test.n_ratings:
         raise DataError(NOTHING_KNOWN)
     split.check()
@@ -80,9 +74,9 @@ def _union(known: Ids, others: Ids) -> Ids:
     unknown = others.values.filter(known.find(others.values) < 0)
     if not len(unknown):
         return known
-    if unknown.dtype != known.dtype:
-        return Ids(pl.concat([known.values.cast(pl.String), unknown.cast(pl.String)]), known.kind)
-    return Ids(pl.concat([known.values, unknown]), known.kind)
+    mixed = unknown.dtype != known.dtype
+    both = [each.cast(pl.String) if mixed else each for each in (known.values, unknown)]
+    return Ids(pl.concat(both), known.kind)
 
 
 def _aligned(part: Ratings, users: Ids, items: Ids) -> Ratings:
@@ -149,7 +143,7 @@ def read_pair(
     ----------
     train, test : str or Path
     read : callable, optional
-        As in `read_split`.
+        Reads the ratings of a file; `recsys.read_ratings`, if not given.
     history : Path, optional
         Other ratings of the test users, if they are not in `train`.
 
@@ -167,13 +161,10 @@ def read_pair(
         needed = (*_NUMBERS.get(manifest.method, ()), *({"cut"} & manifest.parameters.keys()))
         if not all(name in manifest.parameters for name in needed):
             raise DataError(f"{folder / SPLIT_MANIFEST} is damaged: it lacks {', '.join(needed)}.")
-    split = split_from_pair(
-        read(Path(train)),
-        read(Path(test)),
-        history=None if history is None else read(history),
-        method="given" if manifest is None else manifest.method,
-        parameters={} if manifest is None else manifest.parameters,
-    )
+    names = ("method", "parameters") if manifest else ()
+    described: dict[str, Any] = {name: getattr(manifest, name) for name in names}
+    earlier = None if history is None else read(history)
+    split = split_from_pair(read(Path(train)), read(Path(test)), history=earlier, **described)
     if manifest is not None and manifest.fingerprint != fingerprint(*split.parts):
         raise DataError(
             f"The files in {folder} are not those that its {SPLIT_MANIFEST} describes; make the "

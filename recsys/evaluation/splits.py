@@ -17,17 +17,6 @@ from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.readers import as_ratings
 
-__all__ = [
-    "Folds",
-    "Split",
-    "held_out_users",
-    "k_fold",
-    "leave_last_split",
-    "per_user_split",
-    "random_split",
-    "time_split",
-]
-
 NOTHING_KNOWN = (
     "No test rating has both a user and an item of the training ratings, so nothing can be "
     "measured; hold out other ratings, such as random ones."
@@ -66,8 +55,7 @@ class Split:
         "random", "per-user", "leave-last", "time", "k-fold", "users", or "given" for parts that
         came from elsewhere.
     parameters : dict
-        Of the method, as JSON can hold them; for "time" the `cut` in seconds since 1970: training
-        ratings are older, test ratings are not.
+        Of the method, as JSON can hold them; for "time" the `cut` in seconds since 1970.
 
     Raises
     ------
@@ -125,9 +113,8 @@ class Split:
         template = _DESCRIPTIONS.get(self.method, "a given pair of data sets")
         cut = self.parameters.get("cut", 0)
         try:
-            moment = (
-                f"{datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=cut):%Y-%m-%d %H:%M:%S} UTC"
-            )
+            date = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=cut)
+            moment = f"{date:%Y-%m-%d %H:%M:%S} UTC"
         except OverflowError:  # before the year 1
             moment = f"{cut} s after 1970"
         return template.format(**self.parameters, moment=moment)
@@ -159,10 +146,10 @@ class Split:
                     f"The training part has ratings of {len(both):,} held-out users, the first "
                     f"{test.users.take(both[:1])[0]!r}; users that are folded in must be new."
                 )
-        if "cut" not in self.parameters:
-            return
-        cut = self.parameters["cut"]
+        cut = self.parameters.get("cut")
         for name, part, side in (("training", self.train, "older"), ("test", test, "newer")):
+            if cut is None:
+                break
             times = _timestamps(part, "a split by time")
             wrong = times[times >= cut if name == "training" else times < cut]
             if len(wrong):
@@ -174,18 +161,12 @@ class Split:
     def without_new(self) -> Split:
         """Return the split without the users and items that a model cannot know.
 
-        Kept are users with training ratings (or a history), and items with training ratings. A
-        split without others is returned as it is.
+        Kept are users with training ratings (or a history), and items with training ratings.
         """
-        items = has_items(self.train)
-        users = has_ratings(self.seen)
-        if self.history is None:
-            train = seen = restricted(self.train, users, items)
-        else:
-            train = restricted(self.train, has_ratings(self.train), items)
-            seen = restricted(self.history, users, items)
-        test = restricted(self.test, users, items)
-        return replace(self, train=train, test=test, history=None if self.history is None else seen)
+        users, items = has_ratings(self.seen), has_items(self.train)
+        train = restricted(self.train, has_ratings(self.train), items)
+        history = None if self.history is None else restricted(self.history, users, items)
+        return replace(self, train=train, test=restricted(self.test, users, items), history=history)
 
 
 def random_split(
@@ -204,9 +185,8 @@ def random_split(
     """
     data = as_ratings(ratings)
     n = data.n_ratings
-    n_test = _n_test(n, test_fraction)
-    held_out = np.zeros(n, dtype=np.bool_)
-    held_out[np.random.default_rng(random_state).permutation(n)[:n_test]] = True
+    order = np.random.default_rng(random_state).permutation(n)
+    held_out = _mask(n, order[: _n_test(n, test_fraction)])
     return _split(data, held_out, "random", test_fraction=test_fraction, random_state=random_state)
 
 
@@ -225,9 +205,8 @@ def per_user_split(
     data = as_ratings(ratings)
     held_out = _random_mask(data, test_fraction, random_state)
     _n_test(len(held_out), test_fraction, int(np.count_nonzero(held_out)))
-    return _split(
-        data, held_out, "per-user", test_fraction=test_fraction, random_state=random_state
-    )
+    shares = {"test_fraction": test_fraction, "random_state": random_state}
+    return _split(data, held_out, "per-user", **shares)
 
 
 def leave_last_split(ratings: RatingsLike, k: int = 1) -> Split:
@@ -246,7 +225,6 @@ def leave_last_split(ratings: RatingsLike, k: int = 1) -> Split:
     ----------
     Meng et al. (2020), "Exploring data splitting strategies for the evaluation of recommendation
     models", on how the choice of the split changes which model wins.
-
     """
     if k < 1:
         raise DataError(f"k must be at least 1; got {k}.")
@@ -267,7 +245,7 @@ def time_split(
 
     Parameters
     ----------
-    ratings : Ratings
+    ratings : Ratings, frame or path
         With timestamps.
     test_fraction : float
         Share of the ratings that is newer; larger where several have the timestamp of the cut, and
@@ -362,20 +340,13 @@ def held_out_users(
         )
     if not 0 < test_fraction < 1:
         raise DataError(f"test_fraction must be between 0 and 1; got {test_fraction}.")
-    shares = {"user_fraction": user_fraction, "test_fraction": test_fraction}
-    rng = np.random.default_rng(random_state)
-    held = np.zeros(data.n_users, dtype=np.bool_)
-    held[rng.permutation(eligible)[:n_held]] = True
+    held = _mask(data.n_users, np.random.default_rng(random_state).permutation(eligible)[:n_held])
     every = np.ones(data.n_items, dtype=np.bool_)
     theirs = restricted(data, held, every)
     tested = _random_mask(theirs, test_fraction, random_state, at_least=1)
-    return Split(
-        restricted(data, ~held, every),
-        theirs.take(tested),
-        theirs.take(~tested),
-        "users",
-        shares | {"random_state": random_state},
-    )
+    parts = restricted(data, ~held, every), theirs.take(tested), theirs.take(~tested)
+    shares = {"user_fraction": user_fraction, "test_fraction": test_fraction}
+    return Split(*parts, "users", shares | {"random_state": random_state})
 
 
 def _timestamps(ratings: Ratings, what: str) -> NDArray[np.int64]:
@@ -387,11 +358,16 @@ def _timestamps(ratings: Ratings, what: str) -> NDArray[np.int64]:
     return ratings.timestamps
 
 
+def _mask(n: int, chosen: NDArray[np.int64]) -> Mask:
+    """Return n flags, True at the chosen places."""
+    mask = np.zeros(n, dtype=np.bool_)
+    mask[chosen] = True
+    return mask
+
+
 def _split(ratings: Ratings, held_out: Mask, method: str, **parameters: Any) -> Split:
     """Return the split that holds those ratings out."""
-    return Split(
-        ratings.take(~held_out), ratings.take(held_out), method=method, parameters=parameters
-    )
+    return Split(ratings.take(~held_out), ratings.take(held_out), None, method, parameters)
 
 
 def _n_test(n: int, fraction: float, n_test: int | None = None) -> int:
@@ -422,8 +398,7 @@ def _place_in_row(ratings: Ratings, order: NDArray[np.int64]) -> NDArray[np.int6
     """Return the place of each rating among its user's, in an order that keeps users together."""
     place = np.empty(ratings.n_ratings, dtype=np.int64)
     place[order] = np.arange(ratings.n_ratings)
-    first: NDArray[np.int64] = np.repeat(ratings.indptr[:-1], np.diff(ratings.indptr))
-    return place - first
+    return np.asarray(place - np.repeat(ratings.indptr[:-1], np.diff(ratings.indptr)))
 
 
 class Folds(Sequence[Split]):
@@ -439,8 +414,7 @@ class Folds(Sequence[Split]):
         """Return a split, or a list of them."""
         if isinstance(place, slice):
             return [self[each] for each in range(len(self))[place]]
-        held_out = np.zeros(self._ratings.n_ratings, dtype=np.bool_)
-        held_out[self._tests[place]] = True
+        held_out = _mask(self._ratings.n_ratings, self._tests[place])
         parameters = {"fold": range(1, len(self) + 1)[place], "folds": len(self)}
         parameters["random_state"] = self._random_state
         return _split(self._ratings, held_out, "k-fold", **parameters)
@@ -484,9 +458,7 @@ def has_ratings(ratings: Ratings) -> Mask:
 
 def has_items(ratings: Ratings) -> Mask:
     """Return which items have ratings, shape (n_items,)."""
-    found = np.zeros(ratings.n_items, dtype=np.bool_)
-    found[ratings.indices] = True
-    return found
+    return np.bincount(ratings.indices, minlength=ratings.n_items) > 0
 
 
 def pair_keys(ratings: Ratings) -> NDArray[np.int64]:
@@ -495,10 +467,7 @@ def pair_keys(ratings: Ratings) -> NDArray[np.int64]:
 
 
 def restricted(ratings: Ratings, users: Mask, items: Mask) -> Ratings:
-    """Return the ratings of some items by some users, who get indices of their own.
-
-    `users` and `items` are masks; where all are kept, the ratings are returned as they are.
-    """
+    """Return the ratings of some items by some users, who get indices of their own."""
     if users.all() and items.all():
         return ratings
     part = ratings.take(users[ratings.user_index_of_nonzeros()] & items[ratings.indices])

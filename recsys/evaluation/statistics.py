@@ -10,8 +10,6 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["FLIPS", "Ratio", "bootstrap", "holm", "jackknife", "percentiles", "sign_flip"]
-
 Doubles = NDArray[np.float64]
 
 FLIPS = 9999
@@ -90,8 +88,7 @@ def bootstrap(ratios: list[Ratio], resamples: int, random_state: int = 0) -> Dou
 def percentiles(replicates: Doubles, confidence: float) -> Doubles:
     """Return the bounds of the percentile interval of each column, shape (2, n_columns)."""
     tail = 50 * (1 - confidence)
-    bounds: Doubles = np.nanpercentile(replicates, [tail, 100 - tail], axis=0)
-    return bounds
+    return np.asarray(np.nanpercentile(replicates, [tail, 100 - tail], axis=0))
 
 
 def jackknife(value: float, influence: Doubles, confidence: float) -> tuple[float, float]:
@@ -119,7 +116,8 @@ def sign_flip(differences: Doubles, flips: int = FLIPS, random_state: int = 0) -
 
     ``(1 + number of flips with |sum +-d| >= |sum d|) / (1 + flips)``: the paired permutation test,
     as ``scipy.stats.permutation_test(permutation_type="samples")``, but for all columns with the
-    same signs, as products of matrices.
+    same signs. No flips are tried beyond ``t = 9``, since a sum of random signs times d_u exceeds
+    ``t |d|`` with a probability of at most ``2 exp(-t^2 / 2)`` (Hoeffding).
 
     Parameters
     ----------
@@ -131,11 +129,6 @@ def sign_flip(differences: Doubles, flips: int = FLIPS, random_state: int = 0) -
     Returns
     -------
     float64 ndarray of shape (n_tests,)
-
-    Notes
-    -----
-    A sum of n random signs times d_u exceeds ``t |d|`` with a probability of at most
-    ``2 exp(-t^2 / 2)`` (Hoeffding), so beyond 9 no flips are tried.
 
     Examples
     --------
