@@ -311,7 +311,7 @@ def sample_candidates(split: Split, relevant: Ratings, n: int, random_state: int
 
     counts = np.diff(relevant.indptr)
     rows = [relevant.indices[:0]] * relevant.n_users
-    for user in np.flatnonzero(counts):
+    for user in np.flatnonzero(counts).tolist():
         rated = np.concatenate([row(split.seen, user), row(split.test, user)])
         drawn = draw_items(np.random.default_rng([random_state, user]), relevant.n_items, n, rated)
         rows[user] = np.concatenate([row(relevant, user), drawn])
@@ -410,6 +410,29 @@ def with_history(model: Model, history: Ratings | None) -> Model:
     return model.with_users(Histories.of(history))
 
 
+def _fitted(
+    model: ModelLike, split: Split, on_step: Callable[[Step], None] | None
+) -> tuple[Recommender, tuple[Step, ...]]:
+    """Return the model fitted to the training part, if it is not fitted, and the iterations."""
+    recommender = model if isinstance(model, Recommender) else Recommender(model)
+    check_folding(recommender.model, split)
+    steps: list[Step] = []
+
+    def listen(step: Step) -> None:
+        steps.append(step)
+        if on_step is not None:
+            on_step(step)
+
+    if not isinstance(model, Recommender):
+        recommender.fit(split.train, on_step=listen)
+    elif not all(np.array_equal(getattr(model.ratings, a), getattr(split.train, a)) for a in _CSR):
+        raise DataError(
+            "A fitted recommender is measured with new='drop' on a split whose training part "
+            "is its own ratings, such as split_from_pair(recommender.ratings, test)."
+        )
+    return recommender, tuple(steps)
+
+
 def _measure(
     model: ModelLike,
     task: RankingTask,
@@ -419,25 +442,8 @@ def _measure(
 ) -> Measurement:
     """Fit a model, unless it is fitted, to the training part and measure it on the test part."""
     split, test = task.split, task.split.test
-    recommender = model if isinstance(model, Recommender) else Recommender(model)
-    check_folding(recommender.model, split)
-    steps: list[Step] = []
-
-    def each(step: Step) -> None:
-        steps.append(step)
-        if on_step is not None:
-            on_step(step)
-
     start = time.perf_counter()
-    if isinstance(model, Recommender):
-        known, train = model.ratings, split.train
-        if not all(np.array_equal(getattr(known, a), getattr(train, a)) for a in _CSR):
-            raise DataError(
-                "A fitted recommender is measured with new='drop' on a split whose training part "
-                "is its own ratings, such as split_from_pair(recommender.ratings, test)."
-            )
-    else:
-        recommender.fit(split.train, on_step=each)
+    recommender, steps = _fitted(model, split, on_step)
     fitted = time.perf_counter()
     served = with_history(recommender.model, split.history)
     ranked = any(metric.scope != "ratings" for metric in metrics)
@@ -446,7 +452,8 @@ def _measure(
 
     n_ratings, n_relevant = np.diff(test.indptr), np.diff(task.relevant.indptr)
     columns: dict[str, Any] = dict.fromkeys(ERRORS.values(), np.full(test.n_users, np.nan))
-    residuals, overall, training = None, {}, recommender.training
+    residuals, training = None, recommender.training
+    overall: dict[str, float] = {}
     if not training["implicit"] and not test.implicit and served.predicts_ratings:
         rows = test.user_index_of_nonzeros()
         predicted = clip_to_range(served.predict(rows, test.indices), training)
@@ -465,9 +472,9 @@ def _measure(
             columns[name][task.users] = values
     users = np.flatnonzero(n_ratings)
     numbers = {"relevant": n_relevant[users], "ratings": n_ratings[users]}
-    values = {name: pl.Series(all_[users], nan_to_null=True) for name, all_ in columns.items()}
-    frame = pl.DataFrame({"user": test.users.take(users), **numbers, **values})
-    return Measurement(frame, overall, residuals, tuple(steps), *seconds)
+    series = {name: pl.Series(each[users], nan_to_null=True) for name, each in columns.items()}
+    frame = pl.DataFrame({"user": test.users.take(users), **numbers, **series})
+    return Measurement(frame, overall, residuals, steps, *seconds)
 
 
 def measure_lists(
@@ -496,20 +503,20 @@ def measure_lists(
     DataError
         If an own metric does not return one value per user.
     """
-    known, everywhere = task.catalogue, {"n_relevant": task.n_relevant}
+    known, aligned = task.catalogue, dict[str, Any](n_relevant=task.n_relevant)
     counts = {n: recommended_counts(lists[:, :n], task.split.train.n_items) for n in ns}
     of_lists = [metric for metric in metrics if metric.scope != "ratings"]
     blocks: dict[str, list[Doubles]] = {f"{m.name}@{n}": [] for m in of_lists for n in ns}
     whole: dict[str, Any] = {}
     if known is not None:
         whole = {name: getattr(known, name) for name in known.__slots__}
-        everywhere["profile"] = known.profile(task.split.seen, task.users)
+        aligned["profile"] = known.profile(task.split.seen, task.users)
     step = max(1, _BLOCK // lists.shape[1])  # so that temporary arrays stay small
     for start in range(0, len(lists), step):
         rows = slice(start, start + step)
         users = task.users[rows]
         hits = hit_matrix(lists[rows], users, task.relevant)
-        arrays = whole | {name: values[rows] for name, values in everywhere.items()}
+        arrays = whole | {name: values[rows] for name, values in aligned.items()}
         for metric, n in itertools.product(of_lists, ns):
             arrays |= {"lists": lists[rows, :n], "hits": hits[:, :n]}
             if metric.influence is None:

@@ -536,10 +536,12 @@ def _sample_users(split: Split, random_state: int) -> Split:
     users = np.flatnonzero(has_ratings(split.test))
     chosen = np.zeros(split.test.n_users, dtype=np.bool_)
     chosen[np.random.default_rng(random_state).permutation(users)[:_MOST_USERS]] = True
-    parts = {"test": split.test} | ({} if split.history is None else {"history": split.history})
-    return replace(
-        split, **{k: each.take(chosen[each.user_index_of_nonzeros()]) for k, each in parts.items()}
-    )
+
+    def kept(ratings: Ratings) -> Ratings:
+        return ratings.take(chosen[ratings.user_index_of_nonzeros()])
+
+    history = None if split.history is None else kept(split.history)
+    return replace(split, test=kept(split.test), history=history)
 
 
 def check_metric_name(metric: str) -> None:
