@@ -8,7 +8,7 @@ import scipy.sparse as sp
 import recsys.evaluation.experiment
 import recsys.topn
 from recsys.data.ratings import Ratings
-from recsys.errors import DataError
+from recsys.errors import DataError, NotFittedError
 from recsys.evaluation import (
     METRICS,
     Metric,
@@ -421,7 +421,12 @@ def test_what_is_no_split_is_refused(given):
         evaluate(["popular"], given)
 
 
-@pytest.mark.parametrize("model", [Recommender("popular"), Popular, 5])
+def test_a_recommender_must_be_fitted(split):
+    with pytest.raises(NotFittedError, match="not fitted yet"):
+        evaluate([Recommender("popular")], split)
+
+
+@pytest.mark.parametrize("model", [Popular, 5])
 def test_what_is_no_model_is_refused(split, model):
     with pytest.raises(DataError, match="A model is a name or a model object; got"):
         evaluate([model], split)
