@@ -19,18 +19,10 @@ _FOR_INTERACTIONS = "spectral"
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A model for some ratings.
+    """A model for some ratings, by name, with the parameters that their size suggests.
 
-    Attributes
-    ----------
-    model : str
-        Name in `recsys.models.registry.MODELS`.
-    params : dict
-        Parameters that the size of the data suggests; the model's defaults otherwise.
-    ratings : Ratings
-        Training ratings, as implicit feedback where their values say nothing.
-    reason : str
-        Grounds of the choice, as the end of a sentence.
+    `ratings` are implicit feedback where their values say nothing; `reason` is the end of a
+    sentence.
     """
 
     model: str
@@ -57,11 +49,6 @@ def choose_model(ratings: Ratings) -> Choice:
     The regularisation of `als` needs no rule: it is in units of the ratings' standard deviation
     and grows with the number of ratings, so that its default serves any size and scale.
 
-    Parameters
-    ----------
-    ratings : Ratings
-        At least one.
-
     Examples
     --------
     >>> import polars as pl
@@ -77,10 +64,8 @@ def choose_model(ratings: Ratings) -> Choice:
         reason = f"all ratings are {low:g}, which makes them implicit feedback"
         return _for_interactions(as_implicit(ratings), reason)
     if are_counts(ratings.values):
-        reason = (
-            f"the ratings look like counts or amounts, from {low:g} to {high:g}: implicit feedback"
-        )
-        return _for_interactions(as_implicit(ratings), reason)
+        reason = f"the ratings look like counts or amounts, from {low:g} to {high:g}"
+        return _for_interactions(as_implicit(ratings), f"{reason}: implicit feedback")
     factors = min(model_class(_FOR_RATINGS)().get_params()["factors"], *ratings.shape)
     reason = f"the ratings are between {low:g} and {high:g}"
     return Choice(_FOR_RATINGS, ratings, reason, {"factors": factors})
@@ -110,10 +95,6 @@ def are_counts(values: npt.NDArray[np.floating]) -> bool:
 
     Grades gather in the upper half of their scale. Of counts most are small, and a few are many
     times as large: the highest is above 10, and at least half are no more than a fifth of it.
-
-    Parameters
-    ----------
-    values : ndarray of shape (n_ratings,)
 
     Examples
     --------

@@ -63,8 +63,7 @@ def items_where(condition: str | pl.Expr, ratings: Ratings) -> npt.NDArray[np.bo
     Raises
     ------
     DataError
-        If it is not such a condition (the message names the columns), contains a subquery, or
-        has more than 400 words and signs.
+        If it is not such a condition, contains a subquery, or has more than 400 words and signs.
 
     Examples
     --------

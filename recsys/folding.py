@@ -136,8 +136,10 @@ def merged(old: Ratings, new: Ratings) -> Ratings:
             frame if "rating" in frame.columns else frame.with_columns(one)
             for frame in (before, after)
         )
-    users = _both(old, "user", new)
-    items = _both(old, "item", new)
+    users, items = (
+        Ids(pl.concat([mine.values, _id_column(theirs.values, old, mine.kind)]), mine.kind)
+        for mine, theirs in ((old.users, new.users), (old.items, new.items))
+    )
     old_keys, new_keys = (
         users.find(each["user"]) * len(items) + items.find(each["item"]) for each in (before, after)
     )
@@ -154,11 +156,11 @@ def merged(old: Ratings, new: Ratings) -> Ratings:
         "last",
     )
     return Ratings(
-        users=users,
-        items=items,
-        indptr=csr.indptr,
-        indices=csr.indices,
-        values=csr.values,
+        users,
+        items,
+        csr.indptr,
+        csr.indices,
+        csr.values,
         timestamps=csr.timestamps,
         implicit=old.implicit,
         item_info=known_rows(_info(old.item_info, new.item_info, "item", old), items),
@@ -190,12 +192,6 @@ def spread(model: Any, users: Indices, items: Indices, shape: tuple[int, int]) -
                 array = target
         moved[name] = np.asarray(sizes[name]) if name in sizes else array
     return type(model)._from_arrays(model.get_params(), moved)
-
-
-def _both(old: Ratings, kind: str, new: Ratings) -> Ids:
-    """Return the ids of both, those without ratings included."""
-    mine, theirs = (each.users if kind == "user" else each.items for each in (old, new))
-    return Ids(pl.concat([mine.values, _id_column(theirs.values, old, kind)]), kind)
 
 
 def _id_column(ids: pl.Series, old: Ratings, kind: str) -> pl.Series:

@@ -86,22 +86,9 @@ class IndexTraining(Struct, frozen=True):
 class Manifest(Struct, frozen=True, kw_only=True):
     """Contents of model.json.
 
-    Attributes
-    ----------
-    model : str
-        Name in `recsys.MODELS`, or "lsi".
-    training : dict
-        Summary of the fit.
-    created : str
-        Time in UTC, ISO 8601.
-    source : str or None
-        How the ratings were read from a file.
-    fingerprint : str or None
-        SHA-256 of the ratings; see `recsys.storage.fingerprint`.
-    versions : dict
-        Versions of Python, of libraries and of the kernels at the time of saving.
-    checksum : str
-        SHA-256 of all other fields.
+    `model` is a name in `recsys.MODELS`, or "lsi"; `training` the summary of the fit; `created` the
+    time in UTC, ISO 8601; `source` how the ratings were read; `fingerprint` a SHA-256 of the
+    ratings; `checksum` the SHA-256 of all other fields.
     """
 
     format: str

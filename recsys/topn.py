@@ -58,7 +58,6 @@ class TopN:
     rows : int64 ndarray of shape (n_results,)
         Position of the user in the query, ascending.
     items : int64 ndarray of shape (n_results,)
-        Item indices.
     ranks : int32 ndarray of shape (n_results,)
         1 for the best item of each user.
     scores : float32 ndarray of shape (n_results,)
@@ -86,7 +85,6 @@ def top_n(
     Parameters
     ----------
     scorer : Scorer
-        A fitted model.
     users : int64 ndarray of shape (n_query,)
         User indices; repeated ones are answered each time.
     n : int
@@ -121,14 +119,9 @@ def check_n(n: object) -> None:
         raise DataError(f"n must be at least 1; got {n}.")
 
 
-def csr_exclusion(indptr: NDArray[np.int64], indices: NDArray[np.int32]) -> Exclude:
-    """Make an `exclude` of `top_n` that leaves out the entries of a CSR matrix."""
-    return _CsrExclusion(indptr, indices)
-
-
 @dataclass(frozen=True, slots=True)
 class _CsrExclusion:
-    """Rows of a CSR matrix to leave out; the kernel takes the matrix as it is."""
+    """An `exclude` of `top_n`: entries of a CSR matrix, which the kernel takes as it is."""
 
     indptr: NDArray[np.int64]
     indices: NDArray[np.int32]
@@ -140,6 +133,9 @@ class _CsrExclusion:
         rows = np.repeat(np.arange(len(users)), counts)
         first = np.cumsum(counts) - counts
         return rows, self.indices[np.arange(len(rows)) + np.repeat(starts - first, counts)]
+
+
+csr_exclusion = _CsrExclusion
 
 
 def select(
@@ -162,10 +158,7 @@ def select(
     exact : callable, optional
         Given rows and items, the scores that count; without it, `scores` do.
 
-    Returns
-    -------
-    TopN
-        Sorted by row, descending score, item.
+    The result is sorted by row, descending score, item.
     """
     losses = np.negative(scores, out=scores)  # so that NaN, which sorts last, is worst
     chosen = losses <= _cut(losses, n, error)[:, None]

@@ -355,7 +355,7 @@ def test_a_parameter_that_json_cannot_hold_is_refused(tmp_path):
     recommender = Recommender("popular").fit(make_ratings())
     recommender.model.damping = object()
     with pytest.raises(
-        DataError, match="model cannot be saved: <object .* is not a number or text"
+        DataError, match=r"model cannot be saved: <object .* is not a number or text"
     ):
         recommender.save(tmp_path / "m")
     assert list(tmp_path.iterdir()) == []
