@@ -205,13 +205,8 @@ def batches_or_none(
 ) -> Iterator[DocumentBatch] | None:
     """Return documents as batches of texts, or None if they are (or should be) a matrix.
 
-    Parameters
-    ----------
-    documents : iterable of str or of DocumentBatch, or anything else
-    ids, titles : sequence, optional
-        Of texts; batches have their own.
-    first_id : int
-        First of the ids that are numbered.
+    `ids` and `titles` are for texts, since batches have their own; without ids the texts are
+    numbered from `first_id`.
 
     Raises
     ------

@@ -354,37 +354,20 @@ class LSI(
         -------
         polars DataFrame
             Columns term, similar, rank, score.
-
-        Raises
-        ------
-        UnknownIdError
-            If a term is not in the index.
         """
         check_is_fitted(self)
         vectors = np.asarray(self.term_vectors(), dtype=np.float32)
         return similar_rows(self.terms_, vectors, listed(terms), n)
 
     def document_vectors(self, documents: Any = None) -> Floats:
-        """Return the rows of V_k S_k of some documents (ids), by default of all.
-
-        Raises
-        ------
-        UnknownIdError
-            If a document is not in the index.
-        """
+        """Return the rows of V_k S_k of some documents (ids), by default of all."""
         check_is_fitted(self)
         if documents is None:
             return self.documents_.embedding
         return self.documents_.embedding[self.documents_.ids.index(listed(documents))]
 
     def term_vectors(self, terms: Any = None) -> Floats:
-        """Return the rows of U_k S_k of some terms, by default of all.
-
-        Raises
-        ------
-        UnknownIdError
-            If a term is not in the index.
-        """
+        """Return the rows of U_k S_k of some terms, by default of all."""
         check_is_fitted(self)
         chosen = slice(None) if terms is None else self.terms_.index(listed(terms))
         return np.ascontiguousarray(

@@ -49,23 +49,12 @@ class UnknownTermWarning(UserWarning):
 
 @dataclass(frozen=True, eq=False)
 class Queries:
-    """Queries as weighted rows.
+    """Queries as weighted rows, with the unknown words of each."""
 
-    Attributes
-    ----------
-    labels : list
-        The texts, or the positions of vectors.
-    rows : csr_array of shape (n_queries, n_terms)
-    unknown : list of list of str
-        The unknown words of each; empty lists for vectors.
-    single : bool
-        Whether one query was given, not a list.
-    """
-
-    labels: list[Any]
-    rows: Any
+    labels: list[Any]  # the texts, or the positions of vectors
+    rows: Any  # csr_array of shape (n_queries, n_terms)
     unknown: list[list[str]]
-    single: bool
+    single: bool  # whether one query was given, not a list
 
 
 def check_words(queries: Queries) -> None:
@@ -157,22 +146,8 @@ def contributions(
 ) -> tuple[Floats, Indices | None]:
     """Split the cosine of a query and a document into one term for each word of the query.
 
-    Parameters
-    ----------
-    terms, weights : ndarrays of shape (n_words,)
-        Places and weights of the query's words.
-    components : ndarray of shape (k, n_terms)
-        Directions U_k'.
-    documents : Collection
-    place : int
-        Of the document.
-
-    Returns
-    -------
-    ndarray of shape (n_words,)
-        The contributions; their sum is the cosine.
-    ndarray of shape (n_words,), or None
-        The term of the document that carries most of each contribution; None without words.
+    Returns the contributions, whose sum is the cosine, and the term of the document that carries
+    most of each (None for a document without words).
     """
     weights = weights.astype(np.float64)
     basis = components[:, terms].T.astype(np.float64)

@@ -70,17 +70,8 @@ def default_rank(shape: tuple[int, int]) -> int:
 def decompose(weighted: Any, n_components: int | str | None, random_state: Any) -> Space:
     """Compute the space of a weighted document-by-term matrix.
 
-    Parameters
-    ----------
-    weighted : csr_array of shape (n_documents, n_terms)
-    n_components : int, str or None
-        The number of dimensions, a rule of `lowrank.choose_rank`, or None for `default_rank`.
-    random_state : int, Generator, RandomState or None
-
-    Returns
-    -------
-    Space
-        Directions whose singular value is zero within rounding are left out.
+    `n_components` is the number of dimensions, a rule of `lowrank.choose_rank`, or None for
+    `default_rank`. Directions whose singular value is zero within rounding are left out.
 
     Raises
     ------

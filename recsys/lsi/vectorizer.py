@@ -115,21 +115,7 @@ class Encoded(NamedTuple):
 
 
 class WordEncoder:
-    """Counts of words, weighted by a named weighting.
-
-    Parameters
-    ----------
-    weighting : {"tfidf", "log-entropy", "count"}
-    min_df, stop_words, token_pattern
-        As for `LSI`.
-
-    Attributes
-    ----------
-    terms : Ids
-        Known after `read`, or set for a matrix with a vocabulary.
-    n_words : int
-        Number of words in the texts that `read` has counted.
-    """
+    """Counts of words, weighted by a named weighting; `terms` is set by `read`, or by the caller."""
 
     def __init__(
         self,
@@ -331,11 +317,6 @@ class Weighting:
     ``count``       c                                 1
     ==============  ================================  ==========================================
 
-    Attributes
-    ----------
-    name : str
-    term_weights : ndarray of shape (n_terms,), float64
-
     References
     ----------
     Dumais (1991), "Improving the retrieval of information from external sources", for the
@@ -347,12 +328,7 @@ class Weighting:
 
     @classmethod
     def learn(cls, name: str, counts: Any) -> Self:
-        """Learn the global weights from a matrix of counts.
-
-        Parameters
-        ----------
-        name : {"tfidf", "log-entropy", "count"}
-        counts : csr_array of shape (n_documents, n_terms)
+        """Learn the global weights from counts, a csr_array of shape (n_documents, n_terms).
 
         Raises
         ------
@@ -384,9 +360,8 @@ class Weighting:
 
 def row_norms(csr: Any) -> Float64s:
     """Return the length of each row of a CSR matrix."""
-    rows = np.repeat(np.arange(csr.shape[0]), np.diff(csr.indptr))
-    squares = csr.data.astype(np.float64) ** 2
-    return np.sqrt(np.bincount(rows, weights=squares, minlength=csr.shape[0]))
+    norms: Float64s = sparse.linalg.norm(csr.astype(np.float64), axis=1)
+    return norms
 
 
 def canonical_csr(matrix: Any) -> Any:
