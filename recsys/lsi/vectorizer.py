@@ -115,7 +115,7 @@ class Encoded(NamedTuple):
 
 
 class WordEncoder:
-    """Counts of words, weighted by a named weighting; `terms` is set by `read`, or by the caller."""
+    """Counts of words, weighted by a named weighting; `read`, or the caller, sets `terms`."""
 
     def __init__(
         self,
@@ -360,8 +360,7 @@ class Weighting:
 
 def row_norms(csr: Any) -> Float64s:
     """Return the length of each row of a CSR matrix."""
-    norms: Float64s = sparse.linalg.norm(csr.astype(np.float64), axis=1)
-    return norms
+    return np.asarray(sparse.linalg.norm(csr.astype(np.float64), axis=1), np.float64)
 
 
 def canonical_csr(matrix: Any) -> Any:
