@@ -227,8 +227,6 @@ class Recommender:
 
         Raises
         ------
-        ModelFileError
-            If something is at `path` already, or it cannot be written.
         DataError
             If users or items were folded in: `update` adds them to the model for good.
         """

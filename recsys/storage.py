@@ -186,16 +186,9 @@ def load_model(path: str | Path, *, verify: bool = False) -> Saved:
         if (shape := (model.n_users, model.n_items)) != (len(users), len(items)):
             raise DamageError(f"the model is of shape {shape}, not {(len(users), len(items))}")
         schema.check_rows("ratings/indptr", indptr, indices, len(items))
-        ratings = Ratings(
-            users,
-            items,
-            indptr,
-            indices,
-            values,
-            implicit=bool(training["implicit"]),
-            item_info=item_info,
-            user_info=user_info,
-        )
+        info: dict[str, Any] = {"item_info": item_info, "user_info": user_info}
+        implicit = bool(training["implicit"])
+        ratings = Ratings(users, items, indptr, indices, values, implicit=implicit, **info)
         if everything and not np.isfinite(values).all():
             raise DamageError("ratings/values has values that are not finite")
     return Saved(model, ratings, training)
@@ -218,7 +211,7 @@ def save_index(index: SavedIndex, path: str | Path, *, overwrite: bool = False) 
 
 
 def load_index(path: str | Path, *, verify: bool = False) -> SavedIndex:
-    """Load a saved index; its arrays are memory-mapped.
+    """Load a saved index.
 
     Raises
     ------
@@ -487,9 +480,8 @@ def save_split(
 ) -> None:
     """Save a split, or several folds, in a new folder; complete or not at all.
 
-    `form` is the format of the files; `overwrite` replaces a saved split, never anything else.
-
-    Training and test ratings must not overlap.
+    `overwrite` replaces a saved split, never anything else. Training and test ratings must not
+    overlap.
     """
     check_split_target(path, overwrite=overwrite)
     with _complete(path, "split", DataError) as folder:
@@ -558,10 +550,7 @@ def split_files(path: str | Path) -> dict[str, Path] | None:
 
 def is_split(path: str | Path) -> bool:
     """Return whether `path` is a folder with a split, or with folds."""
-    if split_files(path) is not None:
-        return True
-    manifest = read_split_manifest(path)
-    return manifest is not None and bool(manifest.folds)
+    return split_files(path) is not None or bool((m := read_split_manifest(path)) and m.folds)
 
 
 def read_split_manifest(path: str | Path) -> schema.SplitManifest | None:
