@@ -95,18 +95,7 @@ def read_ratings(
 
 
 def as_ratings(data: Ratings | FrameLike | str | os.PathLike[str]) -> Ratings:
-    """Return ratings as they are, and build them from a frame or a path.
-
-    Parameters
-    ----------
-    data : Ratings, frame, or path
-        Of a frame, the columns are found by their usual names, as in a file.
-
-    Raises
-    ------
-    DataError
-        As `read_ratings` and `Ratings.from_frame`; also if it is none of these.
-    """
+    """Return ratings as they are, and build them from a path, or a frame with the usual columns."""
     if isinstance(data, Ratings):
         return data
     if isinstance(data, str | os.PathLike):
@@ -121,10 +110,7 @@ def as_ratings(data: Ratings | FrameLike | str | os.PathLike[str]) -> Ratings:
 def read_raw(
     data: DataFile, request: Request, required: Sequence[str] = ("user", "item")
 ) -> RawRatings:
-    """Read the columns of an open file, whatever its layout, as they stand in it.
-
-    Columns of the `required` roles must be there; others are read if they are.
-    """
+    """Read the columns of an open file, as they stand in it; those `required` must be there."""
     layout = detect(data, request)
     if layout.kind == "parquet":
         return read_parquet(data, request, required)

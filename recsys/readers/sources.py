@@ -11,28 +11,20 @@ import sys
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
 from os import PathLike
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from recsys.errors import DataError
 from recsys.messages import close_matches
 
 csv.field_size_limit(2**31 - 1)  # a review in a table may be longer than 128 kB
 
-__all__ = [
-    "DataFile",
-    "Folder",
-    "data_suffix",
-    "open_data",
-    "plain_name",
-    "sample_path",
-    "titles_member",
-]
+__all__ = ["DataFile", "data_suffix", "open_data", "plain_name", "sample_path", "titles_member"]
 
 _BLOCK = 1 << 20
 _LAYERS = 3  # a zip of a gz of a ...
@@ -43,36 +35,19 @@ _MAGIC = {
     b"PK\x03\x04": "zip",
     b"PK\x05\x06": "zip",
 }
+_DAMAGES = (gzip.BadGzipFile, EOFError, zlib.error, zipfile.BadZipFile, lzma.LZMAError)
 _SAMPLE = ("ratings.csv", "items.csv")
 
 # In order of preference, where one folder holds several.
 _RATING_FILES = (
-    "ratings.csv",
-    "ratings.dat",
-    "u.data",
-    "ratings.parquet",
-    "ratings.tsv",
-    "ratings.jsonl",
-    "ratings.ndjson",
-    "train.txt",
+    *("ratings.csv", "ratings.dat", "u.data", "ratings.parquet", "ratings.tsv"),
+    *("ratings.jsonl", "ratings.ndjson", "train.txt"),
 )
 _TITLE_FILES = ("movies.csv", "movies.dat", "u.item", "items.csv")
 _PACKERS = (".gz", ".xz", ".zst", ".zip")
 _TABLE_SUFFIXES = (".csv", ".tsv", ".dat", ".data", ".jsonl", ".ndjson", ".parquet")
 _NOT_RATINGS = ("links.csv", "tags.csv", "users.csv", "users.dat", "tags.dat")
 _LISTED = 5
-
-
-class Folder(Protocol):
-    """The files next to a ratings file, in a directory or in a zip."""
-
-    def names(self) -> list[str]:
-        """Return the names of the files."""
-        ...
-
-    def fetch(self, name: str) -> Path:
-        """Return the path of a file, unpacked if need be."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,19 +61,19 @@ class DataFile:
     path : Path
         Where it is, unpacked and in UTF-8.
     suffix : str
-        The suffix of its name without that of a packer: ".csv" for "ratings.csv.gz".
-    folder : Folder or None
+        Suffix of its name without that of a packer: ".csv" for "ratings.csv.gz".
+    folder : _Directory, _Zip or None
         The files next to it; None for standard input.
     """
 
     name: str
     path: Path
     suffix: str = ""
-    folder: Folder | None = None
+    folder: _Directory | _Zip | None = None
 
     @property
     def is_parquet(self) -> bool:
-        """Whether it begins as a Parquet file does."""
+        """True if it begins as a Parquet file does."""
         return _begins_with(self.path, b"PAR1")
 
 
@@ -156,38 +131,33 @@ def open_data(path: str | PathLike[str], encoding: str | None = None) -> Iterato
             data = DataFile("standard input", scratch.copy(sys.stdin.buffer))
             data = _unpacked(data, scratch)
         else:
-            data = _open_path(Path(path), scratch)
+            with _readable(Path(path).name or str(path)):
+                data = _open_path(Path(path), scratch)
         if encoding is not None and not data.is_parquet:
             data = replace(data, path=scratch.decoded(data, encoding))
         yield data
 
 
 def _open_path(path: Path, scratch: _Scratch) -> DataFile:
-    with _readable(path.name or str(path)):
-        if path.is_dir():
-            folder = _Directory(path, scratch)
-            member = _choose_member(folder.names(), f"{path.resolve().name}/")
-            name = f"{path.resolve().name}/{member}"
-            return DataFile(name, folder.fetch(member), data_suffix(member), folder)
-        if not path.exists():
-            raise DataError(_missing(path))
-        data = DataFile(path.name, path, data_suffix(path.name), _Directory(path.parent, scratch))
-        if not path.is_file():  # a pipe, as in <(command): it can be read only once
-            with path.open("rb") as stream:
-                data = replace(data, path=scratch.copy(stream), folder=None)
-        return _unpacked(data, scratch)
-
-
-def _missing(path: Path) -> str:
-    """Say that a file is missing, and which names in its directory are nearest."""
-    if path.is_symlink():
-        return f"{path} is a broken symbolic link."
-    where = path.parent
-    if not where.is_dir():
-        return f"There is no file {path}: the directory {where} does not exist."
-    near = close_matches(path.name, [each.name for each in where.iterdir()], 3)
-    hint = f"; the nearest names there are {', '.join(near)}" if near else ""
-    return f"There is no file {path}{hint}."
+    if path.is_dir():
+        folder = _Directory(path, scratch)
+        place = f"{path.resolve().name}/"
+        member = _choose_member(folder.names(), place)
+        return DataFile(place + member, folder.fetch(member), data_suffix(member), folder)
+    if not path.exists():
+        where = path.parent
+        if path.is_symlink():
+            raise DataError(f"{path} is a broken symbolic link.")
+        if not where.is_dir():
+            raise DataError(f"There is no file {path}: the directory {where} does not exist.")
+        near = close_matches(path.name, [each.name for each in where.iterdir()], 3)
+        hint = f"; the nearest names there are {', '.join(near)}" if near else ""
+        raise DataError(f"There is no file {path}{hint}.")
+    data = DataFile(path.name, path, data_suffix(path.name), _Directory(path.parent, scratch))
+    if not path.is_file():  # a pipe, as in <(command): it can be read only once
+        with path.open("rb") as stream:
+            data = replace(data, path=scratch.copy(stream), folder=None)
+    return _unpacked(data, scratch)
 
 
 def _unpacked(data: DataFile, scratch: _Scratch) -> DataFile:
@@ -226,22 +196,15 @@ def _readable(name: str) -> Iterator[None]:
     """Turn the errors of reading and unpacking a file into one sentence."""
     try:
         yield
-    except DataError:
-        raise
-    except (gzip.BadGzipFile, EOFError, zlib.error, zipfile.BadZipFile, lzma.LZMAError) as error:
-        raise DataError(f"{name} is damaged: {_reason(error)}.") from None
-    except OSError as error:
-        raise DataError(f"{name} cannot be read: {_reason(error)}.") from None
-    except RuntimeError as error:  # zipfile raises it for a password or an unknown method
-        raise DataError(f"{name} cannot be unpacked: {_reason(error)}.") from None
-    except _zstd().ZstdError as error:
-        raise DataError(f"{name} is damaged: {_reason(error)}.") from None
-
-
-def _reason(error: Exception) -> str:
-    """Return the text of an error as the tail of a sentence."""
-    text = (isinstance(error, OSError) and error.strerror) or str(error)
-    return (text[:1].lower() + text[1:]).rstrip(".")
+    except (*_DAMAGES, OSError, RuntimeError, _zstd().ZstdError) as error:
+        problem = "is damaged"
+        if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
+            problem = "cannot be read"
+        elif isinstance(error, RuntimeError):  # from zipfile: a password, or an unknown method
+            problem = "cannot be unpacked"
+        text = (isinstance(error, OSError) and error.strerror) or str(error)
+        text = (text[:1].lower() + text[1:]).rstrip(".")
+        raise DataError(f"{name} {problem}: {text}.") from None
 
 
 class _Scratch:
@@ -339,50 +302,33 @@ class _Zip:
 
 
 def _choose_member(names: list[str], place: str) -> str:
-    """Return the name of the ratings file among those of a directory or zip.
-
-    Parameters
-    ----------
-    names : list of str
-        Names, with "/" between the folders of a zip.
-    place : str
-        Name of the directory or zip in messages.
-
-    Raises
-    ------
-    DataError
-        If there is none, or several have the same claim.
-    """
-
-    def some(names: list[str]) -> str:
-        more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-        return ", ".join(names[:_LISTED]) + more
-
-    for candidates in _by_claim(names):
-        if len(candidates) == 1:
-            return candidates[0]
-        if candidates:
-            raise DataError(
-                f"{place} holds several files that may be the ratings ({some(candidates)}); "
-                "name the one to read."
-            )
+    """Return the name of the ratings file among those of a directory or zip."""
+    tables = [n for n in names if plain_name(n) not in (*_TITLE_FILES, *_NOT_RATINGS)]
+    others = [n for n in tables if "readme" not in plain_name(n)]
+    by_claim = [
+        [n for n in names if n.count("/") == depth and plain_name(n) == known]
+        for depth in sorted({name.count("/") for name in names})
+        for known in _RATING_FILES
+    ]
+    by_claim.append([n for n in others if "rating" in plain_name(n)])
+    by_claim.append([n for n in tables if data_suffix(n) in _TABLE_SUFFIXES])
+    by_claim.append([n for n in others if data_suffix(n) == ".txt"])
+    candidates = next(filter(None, by_claim), [])
+    if len(candidates) == 1:
+        return candidates[0]
+    shown = candidates or names
+    listed = ", ".join(shown[:_LISTED])
+    listed += f" and {len(shown) - _LISTED} more" if len(shown) > _LISTED else ""
+    if candidates:
+        raise DataError(
+            f"{place} holds several files that may be the ratings ({listed}); name the one to read."
+        )
     if "xl/workbook.xml" in names:
         raise DataError(f"{place} is an Excel workbook; save its sheet as CSV first.")
-    found = f"it holds {some(names)}" if names else "it is empty"
+    found = f"it holds {listed}" if names else "it is empty"
     raise DataError(
         f"{place} holds no ratings file, such as ratings.csv, ratings.dat or u.data; {found}."
     )
-
-
-def _by_claim(names: list[str]) -> Iterable[list[str]]:
-    """Yield groups of names with falling claim to be the ratings file."""
-    for depth in sorted({name.count("/") for name in names}):
-        for known in _RATING_FILES:
-            yield [n for n in names if n.count("/") == depth and plain_name(n) == known]
-    tables = [n for n in names if plain_name(n) not in (*_TITLE_FILES, *_NOT_RATINGS)]
-    yield [n for n in tables if "rating" in plain_name(n) and "readme" not in plain_name(n)]
-    yield [n for n in tables if data_suffix(n) in _TABLE_SUFFIXES]
-    yield [n for n in tables if data_suffix(n) == ".txt" and "readme" not in n.lower()]
 
 
 def titles_member(names: list[str]) -> str | None:
