@@ -26,29 +26,18 @@ from recsys.cli.output import Output, write_facts
 from recsys.cli.progress import note
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
     from recsys.data.ratings import Ratings
 
-__all__ = ["data", "describe"]
+__all__ = ["data"]
 
-_QUANTILES = {
-    "minimum": 0.0,
-    "lower quarter": 0.25,
-    "median": 0.5,
-    "upper quarter": 0.75,
-    "maximum": 1.0,
-}
+_QUARTILES = ("minimum", "lower quarter", "median", "upper quarter", "maximum")
 _TOP = 10
 _VALUES = 20
 
 
-@click.group(
-    "data",
-    cls=Group,
-    examples=["recsys data sample", "recsys data inspect ratings.csv"],
-)
+@click.group("data", cls=Group, examples=["recsys data sample", "recsys data inspect ratings.csv"])
 @common_options
 def data() -> None:
     """Inspect ratings files, and copy sample data."""
@@ -73,15 +62,12 @@ def inspect(ratings: str, output: Output, reader: ReaderOptions) -> None:
     from recsys.cli.inputs import load_ratings
 
     found = load_ratings(ratings, reader)
-    facts = describe(found)
+    facts = _described(found)
     document = {"command": "data inspect", "read_as": str(found.source), **facts}
     write_facts(facts, output, document)
 
 
-@command(
-    "sample",
-    examples=["recsys data sample", "recsys data sample --out films"],
-)
+@command("sample", examples=["recsys data sample", "recsys data sample --out films"])
 @option(
     "--out", metavar="DIR", default="recsys-sample", show_default=True, help="Target directory."
 )
@@ -101,14 +87,14 @@ def sample(out: str, force: bool) -> None:
     files = [each for each in sorted(sample_path().iterdir()) if each.suffix in {".csv", ".md"}]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with unfinished_directory(target) as beside:  # each file is complete, or not there
+        with unfinished_directory(target) as unfinished:  # each file is complete, or not there
             for each in files:
-                shutil.copyfile(each, beside / each.name)
+                shutil.copyfile(each, unfinished / each.name)
             if target.exists():
                 for each in files:
-                    (beside / each.name).replace(target / each.name)
+                    (unfinished / each.name).replace(target / each.name)
             else:
-                beside.rename(target)
+                unfinished.rename(target)
     except OSError as error:
         raise CommandError(f"The sample cannot be copied to {out}: {error.strerror}.") from error
     with (target / "ratings.csv").open(encoding="utf-8") as lines:
@@ -122,22 +108,10 @@ data.add_command(inspect)
 data.add_command(sample)
 
 
-def describe(ratings: Ratings) -> dict[str, dict[str, Any]]:
+def _described(ratings: Ratings) -> dict[str, dict[str, Any]]:
     """Return facts about ratings: counts, dates, values, activity, popularity."""
     import numpy as np
 
-    per_item = np.bincount(ratings.indices, minlength=ratings.n_items)
-    facts = {
-        "ratings": _counts(ratings),
-        "values": {} if ratings.implicit else _values(ratings),
-        "ratings per user": _quantiles(np.diff(ratings.indptr)),
-        "ratings per item": _quantiles(per_item),
-        "most rated items": _most_rated(ratings, per_item),
-    }
-    return {section: values for section, values in facts.items() if values}
-
-
-def _counts(ratings: Ratings) -> dict[str, Any]:
     counts: dict[str, Any] = {
         "kind": "implicit" if ratings.implicit else "explicit",
         "users": ratings.n_users,
@@ -146,17 +120,27 @@ def _counts(ratings: Ratings) -> dict[str, Any]:
         "share filled": ratings.density,
         "duplicates": ratings.n_duplicates,
     }
-    if ratings.timestamps is not None:
-        for name, value in (
-            ("first", ratings.timestamps.min()),
-            ("last", ratings.timestamps.max()),
-        ):
-            try:
-                date = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=int(value))
-                counts[name] = date.date().isoformat()
-            except OverflowError:
-                counts[name] = f"{value} s after 1970"
-    return counts
+    moments = ratings.timestamps
+    ends = {} if moments is None else {"first": int(moments.min()), "last": int(moments.max())}
+    for name, seconds in ends.items():
+        try:
+            date = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
+            counts[name] = date.date().isoformat()
+        except OverflowError:
+            counts[name] = f"{seconds} s after 1970"
+    per_item = np.bincount(ratings.indices, minlength=ratings.n_items)
+    best = np.argsort(-per_item, kind="stable")[:_TOP]
+    names = ratings.items.take(best).cast(str).to_list()
+    if ratings.titles is not None:
+        titles = ratings.titles.gather(best).to_list()
+        names = [f"{name} {title or ''}".strip() for name, title in zip(names, titles, strict=True)]
+    return {
+        "ratings": counts,
+        **({} if ratings.implicit else {"values": _values(ratings)}),
+        "ratings per user": _quantiles(np.diff(ratings.indptr)),
+        "ratings per item": _quantiles(per_item),
+        "most rated items": {n: int(k) for n, k in zip(names, per_item[best], strict=True)},
+    }
 
 
 def _values(ratings: Ratings) -> dict[str, Any]:
@@ -177,16 +161,5 @@ def _values(ratings: Ratings) -> dict[str, Any]:
 def _quantiles(values: npt.NDArray[Any]) -> dict[str, float]:
     import numpy as np
 
-    found = np.quantile(values, list(_QUANTILES.values()))
-    return {name: float(value) for name, value in zip(_QUANTILES, found, strict=True)}
-
-
-def _most_rated(ratings: Ratings, per_item: npt.NDArray[np.int64]) -> dict[str, int]:
-    import numpy as np
-
-    best = np.argsort(-per_item, kind="stable")[:_TOP]
-    names = ratings.items.take(best).cast(str).to_list()
-    if ratings.titles is not None:
-        titles = ratings.titles.gather(best).to_list()
-        names = [f"{name} {title or ''}".strip() for name, title in zip(names, titles, strict=True)]
-    return {name: int(n) for name, n in zip(names, per_item[best], strict=True)}
+    found = np.quantile(values, [0, 0.25, 0.5, 0.75, 1])
+    return dict(zip(_QUARTILES, map(float, found), strict=True))

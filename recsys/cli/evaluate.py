@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from recsys.evaluation import Evaluation, Split
     from recsys.models.base import Model, Step
 
-__all__ = ["Request", "compare", "evaluate", "evaluation_options", "run"]
+__all__ = ["compare", "evaluate"]
 
 _EXPLICIT = ("als", "bias", "popular")
 _IMPLICIT = ("spectral", "popular", "random")
@@ -48,7 +48,7 @@ _MARK = "*"
 
 
 @dataclass(frozen=True)
-class Request:
+class _Request:
     """Options of an evaluation."""
 
     ratings: str | None
@@ -65,7 +65,7 @@ class Request:
     reader: ReaderOptions
 
 
-def evaluation_options(function: Callable[..., Any]) -> Callable[..., Any]:
+def _evaluation_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add RATINGS and the options of an evaluation; the verb is given `request`."""
 
     @click.argument("ratings", required=False)
@@ -110,21 +110,15 @@ def evaluation_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @reader_options("As in `recsys fit --help`")
     @functools.wraps(function)
     def verb(*args: Any, seed: int, threads: int | None, given: Given, **values: Any) -> Any:
-        own = {name: values.pop(name) for name in Request.__dataclass_fields__ if name in values}
-        request = Request(fitting=FitOptions(None, seed, threads, given), **own)
+        own = {name: values.pop(name) for name in _Request.__dataclass_fields__ if name in values}
+        request = _Request(fitting=FitOptions(None, seed, threads, given), **own)
         return function(*args, request=request, **values)
 
     return verb
 
 
-def run(request: Request, *, at_least: int = 1) -> tuple[dict[str, Model], Evaluation]:
-    """Read, split, fit and measure; return the models and the evaluation.
-
-    Raises
-    ------
-    click.UsageError
-        If the options contradict each other, or there are fewer than `at_least` models.
-    """
+def _run(request: _Request, *, at_least: int = 1) -> tuple[dict[str, Any], Evaluation]:
+    """Read, split, fit and measure; return the models and the evaluation."""
     from recsys import evaluation
     from recsys.cli.inputs import is_model, load_model, load_ratings, parameters_for
     from recsys.evaluation.results import only
@@ -182,40 +176,36 @@ def _chosen_models(
     from recsys.auto import as_implicit, choose_model
     from recsys.evaluation import Split
 
-    first = splits if isinstance(splits, Split) else splits[0]
+    parts = [splits] if isinstance(splits, Split) else [*splits]
     if names and "auto" not in names:
         return [*dict.fromkeys(names)], splits
-    choice = choose_model(first.train)
-    if choice.ratings.implicit != first.train.implicit:
+    choice = choose_model(parts[0].train)
+    if choice.ratings.implicit != parts[0].train.implicit:
         note(f"{choice.reason}; use --model to treat them as ratings")
-        taken = [
+        parts = [
             replace(
                 split,
                 train=as_implicit(split.train),
                 test=as_implicit(split.test),
                 history=None if split.history is None else as_implicit(split.history),
             )
-            for split in ([splits] if isinstance(splits, Split) else splits)
+            for split in parts
         ]
-        first = taken[0]
-        splits = first if isinstance(splits, Split) else taken
-    if names:
-        named = (choice.model if name == "auto" else name for name in names)
-        return [*dict.fromkeys(named)], splits
-    if not first.train.implicit:
-        return [*_EXPLICIT], splits
-    # The model random does not fold in the users of a history.
-    return [*(_IMPLICIT if first.history is None else _IMPLICIT[:-1])], splits
+    defaults: tuple[str, ...] = _EXPLICIT
+    if parts[0].train.implicit:  # the model random does not fold in the users of a history
+        defaults = _IMPLICIT if parts[0].history is None else _IMPLICIT[:-1]
+    named = [choice.model if name == "auto" else name for name in names]
+    return [*dict.fromkeys(named or defaults)], parts if len(parts) > 1 else parts[0]
 
 
 def _report_counts(found: Evaluation) -> None:
     counts, folds = found.counts, len(found.splits)
-    by_fold = f" ({folds} folds together)" if folds > 1 else ""
     note(f"held out: {found.held_out}")
     note(
         f"trained on {counts['train_ratings']:,} and tested on "
-        f"{counted(counts['test_ratings'], 'rating')}; "
-        f"recommended to {counted(counts['users_evaluated'], 'user')}{by_fold}"
+        f"{counted(counts['test_ratings'], 'rating')}; recommended to "
+        f"{counted(counts['users_evaluated'], 'user')}"
+        + (f" ({folds} folds together)" if folds > 1 else "")
     )
     if counts["new_ratings"]:
         done = "left out" if found.settings.new == "drop" else "kept"
@@ -244,19 +234,17 @@ def _write_report(found: Evaluation, models: dict[str, Model], path: str) -> Non
     from recsys.cli.info import library_versions
     from recsys.evaluation import html_report
 
-    versions = {
-        "recsys": __version__,
-        "kernels": str(backend()),
-        "Python": platform.python_version(),
-        **library_versions(),
-        "system": f"{platform.system()} {platform.machine()}",
-    }
-    words = click.get_current_context().ensure_object(State).words
     page = html_report(
         found,
         parameters={label: model.get_params() for label, model in models.items()},
-        command=shlex.join(["recsys", *words]),
-        versions=versions,
+        command=shlex.join(["recsys", *click.get_current_context().ensure_object(State).words]),
+        versions={
+            "recsys": __version__,
+            "kernels": str(backend()),
+            "Python": platform.python_version(),
+            **library_versions(),
+            "system": f"{platform.system()} {platform.machine()}",
+        },
     )
     with atomic_file(Path(path)) as stream:
         stream.write(page.encode(errors="backslashreplace"))  # a file name need not be text
@@ -268,8 +256,15 @@ def _document(command: str, models: dict[str, Model], found: Evaluation) -> dict
     from recsys import __version__
     from recsys.evaluation.results import INTERVALS, TESTS, ranking
 
-    kinds = set(found.metrics["kind"])
-    first = found.splits[0]
+    kinds, first = set(found.metrics["kind"]), found.splits[0]
+    values: dict[str, dict[str, Any]] = {label: {} for label in models}
+    for row in found.metrics.to_dicts():
+        values[row["model"]][row["metric"]] = {
+            "value": row["value"],
+            "interval": None if row["low"] is None else [row["low"], row["high"]],
+            "users": row["users"],
+            **({"ratings": found.counts["test_ratings"]} if row["n"] is None else {}),
+        }
     return {
         "command": command,
         "version": __version__,
@@ -288,28 +283,17 @@ def _document(command: str, models: dict[str, Model], found: Evaluation) -> dict
         "intervals": INTERVALS,
         "tests": TESTS,
         "definitions": {kind: m.definition for kind, m in found.measured.items() if kind in kinds},
-        "models": [_result(row, models[row["model"]], found) for row in found.table.to_dicts()],
+        "models": [
+            {
+                "model": row["model"],
+                "parameters": models[row["model"]].get_params(),
+                "metrics": values[row["model"]],
+                "fit_seconds": row["fit_seconds"],
+                "recommend_seconds": row["recommend_seconds"],
+            }
+            for row in found.table.to_dicts()
+        ],
         "comparisons": found.comparisons.to_dicts(),
-    }
-
-
-def _result(row: dict[str, Any], model: Model, found: Evaluation) -> dict[str, Any]:
-    """Return the results of one model."""
-    metrics = {}
-    for each in found.metrics.filter(found.metrics["model"] == row["model"]).to_dicts():
-        metrics[each["metric"]] = {
-            "value": each["value"],
-            "interval": None if each["low"] is None else [each["low"], each["high"]],
-            "users": each["users"],
-        }
-        if each["n"] is None:
-            metrics[each["metric"]]["ratings"] = found.counts["test_ratings"]
-    return {
-        "model": row["model"],
-        "parameters": model.get_params(),
-        "metrics": metrics,
-        "fit_seconds": row["fit_seconds"],
-        "recommend_seconds": row["recommend_seconds"],
     }
 
 
@@ -319,54 +303,48 @@ def _tables(found: Evaluation) -> tuple[list[pl.DataFrame], str]:
 
     from recsys.evaluation.results import named, significantly_worse
 
-    names = found.metrics.select("metric", "n").unique(maintain_order=True).rows()
-    names.sort(key=lambda name: found.table.columns.index(name[0]))
+    names = [name for name in found.table.columns if name in set(found.metrics["metric"])]
     worse = significantly_worse(found)
     rows = {(row["model"], row["metric"]): row for row in found.metrics.to_dicts()}
 
+    def cell(label: str, name: str, decimals: int) -> str:
+        row = rows.get((label, name))
+        if row is None:
+            return "-"
+        fewer = int(abs(row["value"]) >= 10)
+        text = f"{row['value']:.{4 - fewer}f}"
+        if decimals and row["low"] is not None:
+            digits = decimals - fewer
+            text += f" [{row['low']:.{digits}f}, {row['high']:.{digits}f}]"
+        return text + _MARK * ((label, name) in worse)
+
     def columns(decimals: int) -> dict[str, list[str]]:
-        cells = {"metric": [named(name, found) for name, _ in names]}
-        cells["metric"] += ["fit, seconds", "recommend, seconds"]
-        for row in found.table.to_dicts():
-            label = row["model"]
-            cells[label] = [
-                _cell(rows.get((label, name)), decimals) + _MARK * ((label, name) in worse)
-                for name, _ in names
-            ]
-            cells[label] += [f"{row[kind]:.4f}" for kind in ("fit_seconds", "recommend_seconds")]
-        return cells
+        seconds = ("fit", "recommend")
+        shown = [*(named(name, found) for name in names), *(f"{each}, seconds" for each in seconds)]
+        return {"metric": shown} | {
+            row["model"]: [cell(row["model"], name, decimals) for name in names]
+            + [f"{row[f'{each}_seconds']:.4f}" for each in seconds]
+            for row in found.table.to_dicts()
+        }
 
     terminal = shutil.get_terminal_size((80, 24)).columns
-    fitting = [found.settings.resamples and _width(columns(d)) <= terminal for d in (4, 3)]
-    decimals = 4 if fitting[0] else 3 if fitting[1] else 0
+    fitting = (d for d in (4, 3) if found.settings.resamples and _width(columns(d)) <= terminal)
+    decimals = next(fitting, 0)
     legend = f"[{found.settings.confidence:.0%} interval over users]"
     if not decimals:
         legend = f"(intervals need {_width(columns(3))} columns, or --json)"
     if found.comparisons.height:
-        level = 1 - found.settings.confidence
         legend += (
             f"  {_MARK} worse than the best of its row (paired sign-flip test, Holm, "
-            f"p < {level:.2g})"
+            f"p < {1 - found.settings.confidence:.2g})"
         )
     cells = columns(decimals)
-    parts: list[dict[str, list[str]]] = [{"metric": cells.pop("metric")}]
+    tables: list[dict[str, list[str]]] = [{"metric": cells.pop("metric")}]
     for label, texts in cells.items():
-        if len(parts[-1]) > 1 and _width({**parts[-1], label: texts}) > terminal:
-            parts.append({"metric": parts[0]["metric"]})
-        parts[-1][label] = texts
-    return [pl.DataFrame(part) for part in parts], legend if found.settings.resamples else ""
-
-
-def _cell(row: dict[str, Any] | None, decimals: int) -> str:
-    """Return the text of a value, with its interval to so many decimals, if any."""
-    if row is None:
-        return "-"
-    fewer = int(abs(row["value"]) >= 10)
-    text = f"{row['value']:.{4 - fewer}f}"
-    if not decimals or row["low"] is None:
-        return text
-    digits = decimals - fewer
-    return f"{text} [{row['low']:.{digits}f}, {row['high']:.{digits}f}]"
+        if len(tables[-1]) > 1 and _width({**tables[-1], label: texts}) > terminal:
+            tables.append({"metric": tables[0]["metric"]})
+        tables[-1][label] = texts
+    return [pl.DataFrame(each) for each in tables], legend if found.settings.resamples else ""
 
 
 def _width(columns: dict[str, list[str]]) -> int:
@@ -376,7 +354,7 @@ def _width(columns: dict[str, list[str]]) -> int:
 
 
 def _differences(found: Evaluation) -> tuple[pl.DataFrame, str]:
-    """Return the table of pairs of models, with all columns that fit the terminal; a legend."""
+    """Return the table of pairs of models, as wide as the terminal, and its legend."""
     import polars as pl
 
     from recsys.evaluation.results import named
@@ -401,11 +379,10 @@ def _differences(found: Evaluation) -> tuple[pl.DataFrame, str]:
     terminal, needed = shutil.get_terminal_size((80, 24)).columns, _width(cells)
     if needed > terminal:
         legend += f" (all columns need {needed}, or --json)"
-    for left_out in ((), ("p",), (interval,), ("p", interval)):
-        kept = {name: texts for name, texts in cells.items() if name not in left_out}
-        if _width(kept) <= terminal:
-            break
-    return pl.DataFrame(kept), legend
+    table = pl.DataFrame(cells)
+    narrower = (table.drop(names) for names in ([], ["p"], [interval], ["p", interval]))
+    fitting = (each for each in narrower if _width(each.to_dict(as_series=False)) <= terminal)
+    return next(fitting, table.drop("p", interval)), legend
 
 
 @command(
@@ -420,10 +397,10 @@ def _differences(found: Evaluation) -> tuple[pl.DataFrame, str]:
         "recsys evaluate s3a://lake/model --test s3a://lake/test --engine spark",
     ],
 )
-@evaluation_options
+@_evaluation_options
 @engine_options("As in `recsys fit --help`")
 @output_options
-def evaluate(request: Request, output: Output, engine: EngineOptions) -> None:
+def evaluate(request: _Request, output: Output, engine: EngineOptions) -> None:
     """Evaluate models on held-out ratings.
 
     Takes RATINGS, of which some are held out (the newest, if timestamps are known); or a directory
@@ -444,14 +421,12 @@ def evaluate(request: Request, output: Output, engine: EngineOptions) -> None:
             raise click.UsageError("--engine spark takes MODEL --test FILE, and one -n.")
         if request.ratings is None or request.test is None:
             raise click.UsageError("--engine spark needs MODEL --test FILE.")
-        evaluate_on_spark(
-            request.ratings, request.test, request.n[0], engine, request.reader, output
-        )
+        n, reader = request.n[0], request.reader
+        evaluate_on_spark(request.ratings, request.test, n, engine, reader, output)
         return
-    models, found = run(request)
-    tables, legend = _tables(found)
+    models, found = _run(request)
     document = _document("evaluate", models, found)
-    output.write_document(document, _without_empty(found.table), tables, legend)
+    output.write_document(document, _without_empty(found.table), *_tables(found))
 
 
 @command(
@@ -461,18 +436,17 @@ def evaluate(request: Request, output: Output, engine: EngineOptions) -> None:
         "recsys compare parts --model als --model bayes --model bias -n 5 -n 20 --json",
     ],
 )
-@evaluation_options
+@_evaluation_options
 @output_options
-def compare(request: Request, output: Output) -> None:
+def compare(request: _Request, output: Output) -> None:
     """Test whether models differ on held-out ratings.
 
     Takes what `recsys evaluate` takes. One row per metric and pair of models: the difference (model
     minus other), its 95% interval by the bootstrap over users, the p value of a paired sign-flip
     test over users, and the same adjusted by Holm's method for the number of pairs of models.
     """
-    models, found = run(request, at_least=2)
+    models, found = _run(request, at_least=2)
     if found.comparisons.is_empty():
         raise click.UsageError("A test needs a metric that two models have, of two users or more.")
-    table, legend = _differences(found)
     document = _document("compare", models, found)
-    output.write_document(document, found.comparisons, table, legend)
+    output.write_document(document, found.comparisons, *_differences(found))

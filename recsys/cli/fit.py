@@ -87,18 +87,15 @@ def fit(
         note(plan.reason)
     start = time.perf_counter()
     if test_fraction is None:
-        recommender = fit_recommender(plan.recommender, plan.ratings)
+        fitted = fit_recommender(plan.recommender, plan.ratings)
     else:
         from recsys.evaluation.splits import random_split
 
         train, test = random_split(plan.ratings, test_fraction, random_state=fitting.seed)
-        recommender = fit_recommender(
-            plan.recommender, train, test, on_step=lambda step: note(describe(step))
-        )
+        fitted = fit_recommender(plan.recommender, train, test, lambda step: note(describe(step)))
     seconds = time.perf_counter() - start
-    recommender.save(out, overwrite=force)
-    fitted = f"fitted {recommender.model.name} to {recommender.ratings}"
-    note(f"{fitted} in {seconds:.1f} s, saved in {out}")
+    fitted.save(out, overwrite=force)
+    note(f"fitted {fitted.model.name} to {fitted.ratings} in {seconds:.1f} s, saved in {out}")
 
 
 @command(
@@ -137,5 +134,4 @@ def update(model: str, ratings: str, out: str | None, force: bool, reader: Reade
     updated.save(target, overwrite=force)
     replaced = old.ratings.n_ratings + new.n_ratings - updated.ratings.n_ratings
     note(f"{counted(new.n_ratings, 'new rating')}, {replaced:,} of them in place of old ones")
-    fitted = f"updated {old.model.name} to {updated.ratings}"
-    note(f"{fitted} in {seconds:.1f} s, saved in {target}")
+    note(f"updated {old.model.name} to {updated.ratings} in {seconds:.1f} s, saved in {target}")

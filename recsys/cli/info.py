@@ -36,22 +36,23 @@ def info(ctx: click.Context, model: str | None, output: Output) -> None:
     Without MODEL: versions, hardware, kernels in use, and every option that is set outside the
     command line, with its source. Include all of it in bug reports.
     """
-    write_facts(_of_model(model) if model else _of_installation(ctx), output)
-
-
-def _of_model(path: str) -> dict[str, dict[str, Any]]:
+    if model is None:
+        write_facts(_of_installation(ctx), output)
+        return
     from recsys.cli.inputs import require_path
     from recsys.schema import SPARK_FORMAT
     from recsys.storage import format_of, read_manifest
 
-    require_path(path, "model")
-    if format_of(Path(path)) == SPARK_FORMAT:
+    require_path(model, "model")
+    if format_of(Path(model)) == SPARK_FORMAT:
         from recsys.spark.results import read_result
 
-        found = read_result(path)
-        return manifest_facts(path, found, sum(found.files.values()))
-    manifest = read_manifest(path)
-    return manifest_facts(path, manifest, sum(entry.bytes for entry in manifest.files.values()))
+        found = read_result(model)
+        write_facts(manifest_facts(model, found, sum(found.files.values())), output)
+    else:
+        manifest = read_manifest(model)
+        size = sum(entry.bytes for entry in manifest.files.values())
+        write_facts(manifest_facts(model, manifest, size), output)
 
 
 def manifest_facts(

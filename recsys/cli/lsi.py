@@ -82,11 +82,9 @@ def document_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @option("--title-col", metavar="NAME", section=section, help="Column of the titles.")
     @option("--encoding", metavar="NAME", section=section, help="Text encoding.")
     @functools.wraps(function)
-    def verb(
-        *args: Any, text_col: Any, id_col: Any, title_col: Any, encoding: Any, **rest: Any
-    ) -> Any:
-        reading = DocumentOptions(text_col, id_col, title_col, encoding)
-        return function(*args, reading=reading, **rest)
+    def verb(*args: Any, **values: Any) -> Any:
+        own = {name: values.pop(name) for name in DocumentOptions.__dataclass_fields__}
+        return function(*args, reading=DocumentOptions(**own), **values)
 
     return verb
 
@@ -112,7 +110,7 @@ def _load(path: str) -> LSI:
 
 
 class _Dimensions(click.ParamType[Any]):
-    """A number of dimensions, or the name of a rule."""
+    """Number of dimensions, or name of a rule."""
 
     name = "dimensions"
 
@@ -184,8 +182,10 @@ def index(
     """
     from recsys.cli.inputs import check_destination
     from recsys.lsi import LSI
+    from recsys.schema import INDEX_FORMAT
+    from recsys.storage import format_of
 
-    check_destination(out, _is_index, "index", force=force)
+    check_destination(out, lambda path: format_of(path) == INDEX_FORMAT, "index", force=force)
     found = reading.open(documents)
     fitted = LSI(dimensions, weighting, min_df=min_df, stop_words=stop_words, random_state=seed)
     with Activity("Indexing") as activity:
@@ -198,13 +198,6 @@ def index(
         f"{counted(facts['terms'], 'word')} in {counted(facts['dimensions'], 'dimension')} "
         f"({facts['dimensions_by']}), saved in {out}"
     )
-
-
-def _is_index(path: str) -> bool:
-    from recsys.schema import INDEX_FORMAT
-    from recsys.storage import format_of
-
-    return format_of(path) == INDEX_FORMAT
 
 
 @command(
@@ -328,12 +321,7 @@ def similar(index: str, ids: tuple[str, ...], n: int, output: Output) -> None:
 @option("--force", is_flag=True, help="Replace the index at --out.")
 @document_options
 def add(
-    index: str,
-    documents: str,
-    method: str,
-    out: str | None,
-    force: bool,
-    reading: DocumentOptions,
+    index: str, documents: str, method: str, out: str | None, force: bool, reading: DocumentOptions
 ) -> None:
     """Add documents to an index.
 
@@ -377,8 +365,7 @@ def info(index: str, output: Output) -> None:
 
 
 @command(
-    "scree",
-    examples=["recsys lsi scree index", "recsys lsi scree index --plot scree.png --quiet"],
+    "scree", examples=["recsys lsi scree index", "recsys lsi scree index --plot scree.png --quiet"]
 )
 @click.argument("index")
 @option("--plot", metavar="FILE", help="Plot to write: .png, .svg or .pdf.")

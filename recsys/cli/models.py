@@ -14,7 +14,7 @@ from recsys.models.registry import MODELS
 if TYPE_CHECKING:
     from recsys.models.parameters import Parameter
 
-__all__ = ["models"]
+__all__ = ["models", "word"]
 
 
 def _complete(ctx: click.Context, param: click.Parameter, text: str) -> list[CompletionItem]:
@@ -40,39 +40,35 @@ def models(name: str | None, output: Output) -> None:
         frame = pl.DataFrame(rows)
         output.write_document({"command": "models", "models": rows}, frame)
         return
-    declared = parameters(name)
-    summary = model_class(name).summary
-    document = {
-        "command": "models",
-        "model": name,
-        "use": summary,
-        "parameters": [_described(each) for each in declared],
-    }
-    columns = ("parameter", "default", "values", "tuned", "description")
+    declared, summary = parameters(name), model_class(name).summary
+    described = [
+        {field: getattr(each, field) for field in each.__dataclass_fields__}
+        | {"type": each.type.__name__, "choices": list(each.choices)}
+        for each in declared
+    ]
     rows = [
         {
             "parameter": each.name,
-            "default": _word(each.default),
+            "default": word(each.default),
             "values": _values(each),
-            "tuned": _range(each),
+            "tuned": ""
+            if each.low is None or each.high is None
+            else f"{each.low:g}:{each.high:g}{':log' if each.log else ''}",
             "description": each.description,
         }
         for each in declared
     ]
+    columns = ("parameter", "default", "values", "tuned", "description")
     frame = pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String))
+    document = {"command": "models", "model": name, "use": summary, "parameters": described}
     output.write_document(document, frame, remark=f"{name}: {summary}")
 
 
-def _described(parameter: Parameter) -> dict[str, Any]:
-    """Return a parameter as JSON can hold it."""
-    found = {name: getattr(parameter, name) for name in parameter.__dataclass_fields__}
-    return found | {"type": parameter.type.__name__, "choices": list(parameter.choices)}
-
-
-def _word(value: Any) -> str:
-    return (
-        "auto" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-    )
+def word(value: Any) -> str:
+    """Return the value of a parameter as `-p` takes it."""
+    if value is None:
+        return "auto"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _values(parameter: Parameter) -> str:
@@ -83,9 +79,3 @@ def _values(parameter: Parameter) -> str:
         return "true|false"
     bound = "> 0" if parameter.minimum is None else f">= {parameter.minimum:g}"
     return f"{parameter.type.__name__} {bound}" if parameter.type in (int, float) else "text"
-
-
-def _range(parameter: Parameter) -> str:
-    if parameter.low is None or parameter.high is None:
-        return ""
-    return f"{parameter.low:g}:{parameter.high:g}{':log' if parameter.log else ''}"

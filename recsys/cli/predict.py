@@ -7,25 +7,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from recsys.cli.options import (
-    FitOptions,
-    ReaderOptions,
-    command,
-    fitting_options,
-    option,
-    output_options,
-    reader_options,
-)
+from recsys.cli.options import ReaderOptions, command, option, output_options
 from recsys.cli.output import Output
 from recsys.cli.progress import Activity
+from recsys.cli.recommend import Source, source_options
 from recsys.errors import UnknownIdError
 
 if TYPE_CHECKING:
     from recsys.recommender import ColdPair
 
 __all__ = ["impute", "predict"]
-
-_HINT = "Hint: --cold-start bias predicts pairs with unknown users or items as well."
 
 
 @command(
@@ -48,16 +39,13 @@ _HINT = "Hint: --cold-start bias predicts pairs with unknown users or items as w
 )
 @option("--std", is_flag=True, help="Add standard deviations, for models that have them.")
 @output_options
-@fitting_options
-@reader_options("As in `recsys fit --help`")
+@source_options
 def predict(
-    source: str,
+    source: Source,
     pairs: str,
     cold_start: ColdPair,
     std: bool,
     output: Output,
-    fitting: FitOptions,
-    reader: ReaderOptions,
 ) -> None:
     """Predict the ratings of user-item pairs.
 
@@ -66,10 +54,10 @@ def predict(
     rows keep their order; the columns are user, item, prediction, and std if requested. Predictions
     are within the range of the training ratings.
     """
-    from recsys.cli.inputs import is_model, load_pairs, note_unknown, open_recommender
+    from recsys.cli.inputs import is_model, load_pairs, note_unknown
 
-    recommender = open_recommender(source, reader, fitting)
-    frame = load_pairs(pairs, reader if is_model(source) else ReaderOptions())
+    recommender = source.open()
+    frame = load_pairs(pairs, source.reader if is_model(source.path) else ReaderOptions())
     if cold_start != "error":
         answers = {"bias": "they get the known biases", "popular": "they get the items' means"}
         for ids in (recommender.ratings.users, recommender.ratings.items):
@@ -78,7 +66,7 @@ def predict(
     try:
         predictions = recommender.predict(frame, cold_start=cold_start, std=std)
     except UnknownIdError as error:
-        error.add_note(_HINT)
+        error.add_note("Hint: --cold-start bias predicts pairs of unknown users or items as well.")
         raise
     output.write(predictions, command="predict", model=recommender.model.name)
 
@@ -100,16 +88,13 @@ def predict(
     help="Leave out pairs that are rated, or include them.",
 )
 @output_options
-@fitting_options
-@reader_options("As in `recsys fit --help`")
+@source_options
 def impute(
-    source: str,
+    source: Source,
     users: str | None,
     items: str | None,
     missing_only: bool,
     output: Output,
-    fitting: FitOptions,
-    reader: ReaderOptions,
 ) -> None:
     """Predict all missing ratings.
 
@@ -117,9 +102,9 @@ def impute(
     by user, within the range of the training ratings. Rows are written as they are computed, so
     memory does not grow with their number.
     """
-    from recsys.cli.inputs import known_ids, open_recommender
+    from recsys.cli.inputs import known_ids
 
-    recommender = open_recommender(source, reader, fitting)
+    recommender = source.open()
     ratings = recommender.ratings
     blocks = recommender.impute(
         None if users is None else known_ids(users, ratings.users),

@@ -1,8 +1,10 @@
-"""`recsys recommend`: the best items for users."""
+"""`recsys recommend`, `recsys similar` and `recsys explain`; and the options of a model or data."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,16 +22,40 @@ from recsys.cli.options import (
     reader_options,
 )
 from recsys.cli.output import Output
+from recsys.cli.progress import note
+from recsys.errors import UnknownIdError
 
 if TYPE_CHECKING:
     from recsys.recommender import ColdUser, Recommender
 
-__all__ = ["recommend"]
+__all__ = ["Source", "explain", "recommend", "similar", "source_options"]
 
-_HINT = (
-    "Hint: `recsys data inspect` shows the ids of a ratings file; with --cold-start popular, "
-    "unknown users get the most popular items."
-)
+
+@dataclass(frozen=True)
+class Source:
+    """A saved model, or ratings to fit a model to."""
+
+    path: str
+    reader: ReaderOptions
+    fitting: FitOptions
+
+    def open(self) -> Recommender:
+        """Load the model, or fit one."""
+        from recsys.cli.inputs import open_recommender
+
+        return open_recommender(self.path, self.reader, self.fitting)
+
+
+def source_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of MODEL|RATINGS, which the verb is given as a `Source`."""
+
+    @fitting_options
+    @reader_options("As in `recsys fit --help`")
+    @functools.wraps(function)
+    def verb(source: str, *, reader: Any, fitting: Any, **rest: Any) -> Any:
+        return function(source=Source(source, reader, fitting), **rest)
+
+    return verb
 
 
 @command(
@@ -72,10 +98,9 @@ _HINT = (
 )
 @engine_options("As in `recsys fit --help`")
 @output_options
-@fitting_options
-@reader_options("As in `recsys fit --help`")
+@source_options
 def recommend(
-    source: str,
+    source: Source,
     user: tuple[str, ...],
     users: str | None,
     everyone: bool,
@@ -90,8 +115,6 @@ def recommend(
     cold_start: ColdUser,
     engine: EngineOptions,
     output: Output,
-    fitting: FitOptions,
-    reader: ReaderOptions,
 ) -> None:
     """Recommend items to users.
 
@@ -114,57 +137,128 @@ def recommend(
                 "--engine spark needs --all and --output FOLDER, and does not take --where."
             )
         folder = click.get_current_context().params["output"]
-        recommend_on_spark(source, folder, n, engine, items, block, include_seen=include_seen)
+        recommend_on_spark(source.path, folder, n, engine, items, block, include_seen=include_seen)
         return
-    from recsys.cli.inputs import (
-        described_history,
-        known_ids,
-        load_history,
-        open_recommender,
-    )
+    from recsys.cli.inputs import described_history, known_ids, load_history, note_unknown
+    from recsys.readers.id_lists import read_ids
 
-    recommender = open_recommender(source, reader, fitting)
+    recommender = source.open()
     if history is not None:
-        recommender = recommender.fold_in(load_history(history, reader, recommender))
+        recommender = recommender.fold_in(load_history(history, source.reader, recommender))
     elif like or rate:
         recommender = recommender.fold_in(described_history(like, rate, recommender))
-    found = 0
-    known = recommender.ratings.items
+    ratings, found = recommender.ratings, 0
+    chosen = list(user) if users is None else read_ids(users, "user")
+    if chosen and cold_start != "error":
+        note_unknown(chosen, ratings.users, "they get the most popular items")
+    elif chosen:
+        try:
+            ratings.users.index(chosen)
+        except UnknownIdError as error:
+            error.add_note(
+                "Hint: `recsys data inspect` shows the ids of a ratings file; with --cold-start "
+                "popular, unknown users get the most popular items."
+            )
+            raise
     with output.open(command="recommend", model=recommender.model.name, n=n) as sink:
         for batch in recommender.recommend_batches(
-            _chosen_users(recommender, user, users, cold_start),
+            chosen if user or users else None,
             n,
             exclude_seen=not include_seen,
-            items=None if items is None else known_ids(items, known),
-            block=None if block is None else known_ids(block, known),
+            items=None if items is None else known_ids(items, ratings.items),
+            block=None if block is None else known_ids(block, ratings.items),
             where=where,
             cold_start=cold_start,
         ):
             found += len(batch)
             sink.write(batch)
     if not found:
-        from recsys.cli.progress import note
-
         note("no recommendations: every item is already rated, blocked or filtered out")
 
 
-def _chosen_users(
-    recommender: Recommender, user: tuple[str, ...], users: str | None, cold_start: str
-) -> Sequence[Any] | None:
-    """Return the requested users, None for all; an unknown one is an error, or reported."""
-    from recsys.cli.inputs import note_unknown
-    from recsys.errors import UnknownIdError
-    from recsys.readers.id_lists import read_ids
+@command(
+    "similar",
+    examples=[
+        "recsys similar model --item 318",
+        'recsys similar model --title "shawshank" -n 5',
+        "recsys similar model --user 42",
+    ],
+    one_of=[("item", "title"), ("user",)],
+    required="Choose items or users",
+)
+@click.argument("source", metavar="MODEL|RATINGS")
+@option("--item", "-i", metavar="ID", multiple=True, help="Item to compare with; repeatable.")
+@option(
+    "--title", metavar="TEXT", multiple=True, help="Title of the item, or part of it; repeatable."
+)
+@option("--user", "-u", metavar="ID", multiple=True, help="User to compare with; repeatable.")
+@n_option("similar items or users for each")
+@output_options
+@source_options
+def similar(
+    source: Source,
+    item: tuple[str, ...],
+    title: tuple[str, ...],
+    user: tuple[str, ...],
+    n: int,
+    output: Output,
+) -> None:
+    """List similar items or similar users.
 
-    if not user and users is None:
-        return None
-    listed = list(user) if users is None else read_ids(users, "user")
-    if cold_start != "error":
-        note_unknown(listed, recommender.ratings.users, "they get the most popular items")
-        return listed
-    try:
-        recommender.ratings.users.index(listed)
-    except UnknownIdError as error:
-        error.add_note(_HINT)
-        raise
-    return listed
+    Takes a saved model, or ratings to fit a model to. The score is the cosine similarity of the two
+    vectors, damped for items and users with few ratings. The columns are item (or user), similar,
+    rank, score, and title (of the similar item) if titles are known.
+    """
+    from recsys.cli.inputs import find_title
+
+    recommender = source.open()
+    if user:
+        frame = recommender.similar_users(user, n)
+    else:
+        items = [*item, *(find_title(recommender.ratings, text) for text in title)]
+        try:
+            frame = recommender.similar_items(items, n)
+        except UnknownIdError as error:
+            if recommender.ratings.titles is not None:
+                error.add_note("Hint: --title finds an item by its title or part of it.")
+            raise
+    output.write(frame, command="similar", model=recommender.model.name, n=n)
+
+
+@command(
+    "explain",
+    examples=[
+        "recsys explain model --user 42 --item 318",
+        'recsys explain model --user 42 --title "Toy Story" -n 5 --json',
+    ],
+    one_of=[("item",), ("title",)],
+    required="Choose the item",
+)
+@click.argument("source", metavar="MODEL|RATINGS")
+@option("--user", "-u", metavar="ID", required=True, help="User to explain the score for.")
+@option("--item", "-i", metavar="ID", help="Item whose score is explained.")
+@option("--title", metavar="TEXT", help="Title of the item, or part of it.")
+@n_option("contributions shown")
+@output_options
+@source_options
+def explain(
+    source: Source,
+    user: str,
+    item: str | None,
+    title: str | None,
+    n: int,
+    output: Output,
+) -> None:
+    """Explain a score by the ratings behind it.
+
+    Takes a saved model, or ratings to fit a model to. The first row is the base, the score without
+    the ratings of the user; then come the items whose ratings change it most, and the sum of the
+    others. The contributions add up to the score, from which predictions are clipped. The columns
+    are part, item, rating, contribution, and title if titles are known.
+    """
+    from recsys.cli.inputs import find_title
+
+    recommender = source.open()
+    chosen = str(item) if title is None else find_title(recommender.ratings, title)
+    frame = recommender.explain(user, chosen, n)
+    output.write(frame, command="explain", model=recommender.model.name, user=user, item=chosen)

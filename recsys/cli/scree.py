@@ -16,7 +16,6 @@ __all__ = ["check_plot", "scree", "write_spectrum"]
 
 _BAR = 24  # characters of the longest bar
 _EIGHTHS = " ▏▎▍▌▋▊▉"
-_PICTURES = (".png", ".svg", ".pdf")
 
 
 @command(
@@ -70,11 +69,7 @@ def scree(ratings: str, k: int, plot: str | None, output: Output, reader: Reader
 def write_spectrum(
     singular_values: Any, total: float, output: Output, plot: str | None, report: str, **head: Any
 ) -> None:
-    """Write singular values with their energies, and plot them to a file.
-
-    `total` is the squared Frobenius norm of the whole matrix; `report` is printed with the count,
-    the elbow and the share of the energy that is kept.
-    """
+    """Write singular values with their energies, shares of `total`, and plot them to a file."""
     import numpy as np
     import polars as pl
 
@@ -110,19 +105,11 @@ def write_spectrum(
 
 
 def check_plot(path: str | None) -> None:
-    """Check before the work that a plot can be drawn and written.
-
-    Raises
-    ------
-    CommandError
-        If matplotlib is not installed.
-    click.UsageError
-        If the suffix of the file is not one of a picture.
-    """
+    """Check, before the work, that a plot can be drawn and written."""
     from importlib.util import find_spec
 
     if path is not None and find_spec("matplotlib") is None:
         raise CommandError(
             "--plot needs matplotlib; install it with pip install 'lowrank-recsys[plot]'."
         )
-    check_file(path, "--plot", _PICTURES)
+    check_file(path, "--plot", (".png", ".svg", ".pdf"))

@@ -44,13 +44,7 @@ class SplitOptions:
         return [f"--{n.replace('_', '-')}" for n, value in vars(self).items() if value is not None]
 
     def check(self) -> None:
-        """Check that the options belong to the method.
-
-        Raises
-        ------
-        click.UsageError
-            If one is of another method.
-        """
+        """Raise a usage error if an option is of another method."""
         for name, methods in _APPLIES.items():
             if getattr(self, name) is not None and self.method not in methods:
                 listed = " or ".join(filter(None, methods))
@@ -95,11 +89,9 @@ def split_options(function: Callable[..., Any]) -> Callable[..., Any]:
         help="Number of folds for k-fold.",
     )
     @functools.wraps(function)
-    def verb(
-        *args: Any, method: str | None, test_fraction: Any, last: Any, folds: Any, **rest: Any
-    ) -> Any:
-        splitting = SplitOptions(method, test_fraction, last, folds)
-        return function(*args, splitting=splitting, **rest)
+    def verb(*args: Any, **values: Any) -> Any:
+        own = {name: values.pop(name) for name in SplitOptions.__dataclass_fields__}
+        return function(*args, splitting=SplitOptions(**own), **values)
 
     return verb
 
@@ -111,19 +103,19 @@ def make_splits(ratings: Ratings, splitting: SplitOptions, seed: int) -> Split |
 
     splitting.check()
     fraction = splitting.test_fraction or _FRACTION
-    method = splitting.method
-    if method is None:
-        return default_split(ratings, fraction, seed)
-    if method == "time":
-        return evaluation.time_split(ratings, fraction)
-    if method == "per-user":
-        return evaluation.per_user_split(ratings, fraction, seed)
-    if method == "leave-last":
-        return evaluation.leave_last_split(ratings, splitting.last or _LAST)
-    if method == "k-fold":
-        return evaluation.k_fold(ratings, splitting.folds or _FOLDS, seed)
-    if method == "users":
-        return evaluation.held_out_users(ratings, fraction, random_state=seed)
+    match splitting.method:
+        case None:
+            return default_split(ratings, fraction, seed)
+        case "time":
+            return evaluation.time_split(ratings, fraction)
+        case "per-user":
+            return evaluation.per_user_split(ratings, fraction, seed)
+        case "leave-last":
+            return evaluation.leave_last_split(ratings, splitting.last or _LAST)
+        case "k-fold":
+            return evaluation.k_fold(ratings, splitting.folds or _FOLDS, seed)
+        case "users":
+            return evaluation.held_out_users(ratings, fraction, random_state=seed)
     return evaluation.random_split(ratings, fraction, seed)
 
 
@@ -134,13 +126,7 @@ def load_splits(
     seed: int,
     reader: ReaderOptions,
 ) -> Split | Sequence[Split]:
-    """Read the splits to evaluate on: ratings that are split, a folder with a split, or a pair.
-
-    Raises
-    ------
-    click.UsageError
-        If the options do not belong to the input.
-    """
+    """Read the splits to evaluate on: ratings that are split, a folder with a split, or a pair."""
     from recsys.cli.inputs import load_ratings, require_path
     from recsys.evaluation import Split
     from recsys.evaluation.split_files import read_pair, read_split

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from recsys.cli.models import word
 from recsys.cli.options import (
     SHARE,
     FitOptions,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from recsys.models.base import Step
     from recsys.models.parameters import Range
 
-__all__ = ["commands_with", "tune"]
+__all__ = ["tune"]
 
 _OPTIONS = ("factors", "regularization", "iterations")
 
@@ -151,7 +152,7 @@ def tune(
             note(f"continuing after {counted(trial.number, 'trial')} of {study}")
         logged.append(trial.number)
         result = "pruned" if trial.value is None else f"{trial.value:.4f}"
-        values = ", ".join(f"{name} {_text(value)}" for name, value in trial.parameters.items())
+        values = ", ".join(f"{name} {word(value)}" for name, value in trial.parameters.items())
         number = f"trial {trial.number + 1}/{trials}"
         note(f"{number}: {result} (best {best.value:.4f}) in {trial.seconds:.1f} s with {values}")
 
@@ -177,7 +178,7 @@ def tune(
             on_trial=log,
             on_step=each,
         )
-    commands = commands_with(found, ratings, train, fitting, splitting, reader)
+    commands = _commands(found, (ratings, train), fitting, splitting, reader)
     output.write_document(_document(found, sampler, fitting, commands), _frame(found))
     note(_summary(found))
     for purpose, line in commands.items():
@@ -188,18 +189,13 @@ def _range(text: str) -> tuple[str, Range]:
     """Parse NAME=LOW:HIGH[:log]; integers stay integers."""
     from recsys.models.parameters import Range
 
-    def number(digits: str) -> int | float:
-        try:
-            return int(digits)
-        except ValueError:
-            return float(digits)
-
     name, _, ends = text.partition("=")
     low, high, *scale = [*ends.split(":"), ""][: max(2, ends.count(":") + 1)]
     try:
         if scale not in ([], ["log"]):
             raise ValueError
-        found = Range(number(low), number(high), log=bool(scale))
+        numbers = [float(x) if set(x) & set(".eEnN") else int(x) for x in (low, high)]
+        found = Range(numbers[0], numbers[1], log=bool(scale))
     except DataError as error:
         raise click.BadParameter(f"{text!r}: {error}", param_hint="--range") from None
     except ValueError:
@@ -242,12 +238,6 @@ def _single(parts: Split | Sequence[Split]) -> Split:
     return parts
 
 
-def _text(value: Any) -> str:
-    return (
-        "auto" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-    )
-
-
 def _frame(found: Tuning) -> pl.DataFrame:
     """Return one row per parameter; values as text, since they are of several types."""
     import polars as pl
@@ -255,10 +245,10 @@ def _frame(found: Tuning) -> pl.DataFrame:
     rows = [
         {
             "parameter": name,
-            "default": _text(found.defaults[name]),
-            "chosen": _text(value),
-            "low": _text(found.ranges[name].low) if name in found.ranges else None,
-            "high": _text(found.ranges[name].high) if name in found.ranges else None,
+            "default": word(found.defaults[name]),
+            "chosen": word(value),
+            "low": word(found.ranges[name].low) if name in found.ranges else None,
+            "high": word(found.ranges[name].high) if name in found.ranges else None,
         }
         for name, value in found.parameters.items()
     ]
@@ -270,11 +260,11 @@ def _summary(found: Tuning) -> str:
     first, best = found.trials[0], found.best
     pruned = sum(trial.state == "pruned" for trial in found.trials)
     trials = counted(len(found.trials), "trial") + (f", {pruned} pruned" if pruned else "")
-    others = "" if best.number == first.number else f", {first.value:.4f} with the defaults"
     held_out = f"{counted(found.validation_ratings, 'validation rating')} ({found.held_out})"
-    chosen = "the defaults are the best" if best.number == first.number else "the best"
     reached = f"{found.metric} {best.value:.4f}"
-    return f"{chosen} of {trials}: {reached}{others}, on {held_out}"
+    if best.number == first.number:
+        return f"the defaults are the best of {trials}: {reached}, on {held_out}"
+    return f"the best of {trials}: {reached}, {first.value:.4f} with the defaults, on {held_out}"
 
 
 def _document(
@@ -306,44 +296,38 @@ def _document(
     }
 
 
-def commands_with(
-    found: Tuning,
-    ratings: str | None,
-    train: str | None,
-    fitting: FitOptions,
-    splitting: SplitOptions,
-    reader: ReaderOptions,
+def _commands(
+    found: Tuning, data: tuple[str | None, str | None], fitting: FitOptions, *options: Any
 ) -> dict[str, str]:
     """Return the commands that fit a model as found and evaluate it, as a shell takes them."""
     from recsys.storage import split_files
 
     model = ["--model", found.model]
     for name, value in found.parameters.items():
-        if value is not None:
-            own = (
-                [f"--{name}", str(value)] if name in _OPTIONS else ["-p", f"{name}={_text(value)}"]
-            )
-            model += own
+        if value is not None and name in _OPTIONS:
+            model += [f"--{name}", str(value)]
+        elif value is not None:
+            model += ["-p", f"{name}={word(value)}"]
+    ratings, train = data
     files = None if ratings in (None, "-") else split_files(str(ratings))
-    data = str(train or ratings) if files is None else str(files["train"])
-    seed, reading = ["--seed", str(fitting.seed)], _words(reader)
+    source = str(train or ratings) if files is None else str(files["train"])
+    seed, (splitting, reading) = ["--seed", str(fitting.seed)], map(_words, options)
+    own_seed = seed if "random_state" in found.defaults else []
     stem = f"{found.model}-tuned"
     names = itertools.chain([stem], (f"{stem}-{i}" for i in itertools.count(2)))
     target = ["--out", next(name for name in names if not Path(name).exists())]
-    own_seed = seed if "random_state" in found.defaults else []
-    lines = {"fit": ["recsys", "fit", data, *model, *own_seed, *reading, *target]}
+    lines = {"fit": ["recsys", "fit", source, *model, *own_seed, *reading, *target]}
     if ratings is not None:
-        words = ["recsys", "evaluate", ratings, *model, *seed, *_words(splitting), *reading]
-        lines["evaluate"] = words
+        lines["evaluate"] = ["recsys", "evaluate", ratings, *model, *seed, *splitting, *reading]
     return {name: shlex.join(words) for name, words in lines.items()}
 
 
 def _words(options: ReaderOptions | SplitOptions) -> list[str]:
     """Return the options that are not the defaults, as on the command line."""
-    words = []
-    for each in fields(options):
-        value = getattr(options, each.name)
-        flag = f"--{each.name.replace('_', '-')}"
-        if value != each.default:
-            words += [flag] if value is True else [flag, str(value)]
-    return words
+    given = {
+        f"--{each.name.replace('_', '-')}": getattr(options, each.name)
+        for each in fields(options)
+        if getattr(options, each.name) != each.default
+    }
+    words = ([flag] if value is True else [flag, str(value)] for flag, value in given.items())
+    return list(itertools.chain.from_iterable(words))
