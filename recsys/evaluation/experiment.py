@@ -156,9 +156,7 @@ def evaluate(
     )
 
 
-def _labelled(
-    models: Mapping[str, ModelLike] | Iterable[ModelLike] | str,
-) -> dict[str, ModelLike]:
+def _labelled(models: Mapping[str, ModelLike] | Iterable[ModelLike] | str) -> dict[str, ModelLike]:
     if isinstance(models, Mapping):
         labelled = dict(models)
     else:
@@ -194,13 +192,7 @@ def _check(settings: Settings) -> None:
 
 
 class Candidates(NamedTuple):
-    """The items that recommendations to each user are chosen from, as the rows of a CSR matrix.
-
-    Attributes
-    ----------
-    indptr : int64 ndarray of shape (n_users + 1,)
-    indices : int32 ndarray
-    """
+    """The items that each user's recommendations are chosen from, as the rows of a CSR matrix."""
 
     indptr: NDArray[np.int64]
     indices: NDArray[np.int32]
@@ -292,7 +284,7 @@ def sample_candidates(split: Split, relevant: Ratings, n: int, random_state: int
     n : int
         Drawn without repetition; all, where fewer are unrated.
     random_state : int
-        Each user has a generator of its own, seeded by this and the user's index.
+        Seeds each user's generator, together with the user's index.
 
     Raises
     ------
@@ -494,8 +486,7 @@ def measure_lists(
     Returns
     -------
     by_user : dict of str to float64 ndarray of shape (n_ranked,)
-        The metrics that are means over users, and for those of all lists together, the change
-        without each user.
+        Of the metrics in `overall`, the change without each user.
     overall : dict of str to float
 
     Raises
@@ -541,8 +532,8 @@ def measure_lists(
 def _join(runs: Sequence[Measurement]) -> Measurement:
     """Join the measurements on several folds, of which a user may be in several.
 
-    Numbers and sums of errors are summed, metrics are means over the user's folds. The influence on
-    a metric of all recommendations is the mean over all folds, as the metric is.
+    Numbers and sums of errors are summed, metrics are means over the user's folds; those of all
+    recommendations, and a user's influence on them, are means over all folds.
     """
     first = runs[0]
     if len(runs) == 1:

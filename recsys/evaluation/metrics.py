@@ -45,15 +45,13 @@ class Metric:
     ----------
     name : str
     function : callable
-        Returns one value per user, shape (n_users,), NaN for a user without a value. The names of
-        its parameters say what it needs:
+        Returns one value per user. The names of its parameters say what it needs:
 
         - ``lists``, int32 ndarray of shape (n_users, N): indices of the recommended items, best
           first, -1 where a list is shorter,
         - ``hits``, bool ndarray of the same shape: which of them are relevant,
         - ``n_relevant``, int ndarray of shape (n_users,): number of relevant items,
-        - ``profile``, float64 ndarray of shape (n_users,): see `Catalogue.profile`,
-        - ``popularity``, ``information`` and ``directions`` of the items: see `Catalogue`.
+        - ``profile``, ``popularity``, ``information`` and ``directions``: see `Catalogue`.
 
         Of the registry, rmse and mae take predicted and actual ratings, coverage and gini the
         counts of all recommendations together; they return a number.
@@ -212,37 +210,19 @@ def hit_matrix(lists: Lists, users: Counts, relevant: Ratings) -> Hits:
 
 @_metric("precision", "relevant items among the N recommended, divided by N")
 def precision(hits: Hits) -> Doubles:
-    """Return the precision at N, ``hits / N``, however few items are recommended or relevant.
-
-    Examples
-    --------
-    >>> precision(np.array([[True, False, True, False]]))
-    array([0.5])
-    """
+    """Return the precision at N, ``hits / N``, however few items are recommended or relevant."""
     return np.asarray(hits.sum(axis=1) / hits.shape[1])
 
 
 @_metric("recall", "relevant items among the N recommended, divided by the user's relevant items")
 def recall(hits: Hits, n_relevant: Counts) -> Doubles:
-    """Return the recall at N, ``hits / n_relevant``; below 1 where more than N are relevant.
-
-    Examples
-    --------
-    >>> recall(np.array([[True, False, True, False]]), np.array([8]))
-    array([0.25])
-    """
+    """Return the recall at N, ``hits / n_relevant``; below 1 where more than N are relevant."""
     return np.asarray(hits.sum(axis=1) / n_relevant)
 
 
 @_metric("hit_rate", "1 if any of the N recommended items is relevant, else 0")
 def hit_rate(hits: Hits) -> Doubles:
-    """Return the hit rate at N: 1 for a user with a hit, 0 for a user without.
-
-    Examples
-    --------
-    >>> hit_rate(np.array([[True, False], [False, False]]))
-    array([1., 0.])
-    """
+    """Return the hit rate at N: 1 for a user with a hit, 0 for a user without."""
     return np.asarray(hits.any(axis=1), dtype=np.float64)
 
 
@@ -269,13 +249,7 @@ def average_precision(hits: Hits, n_relevant: Counts) -> Doubles:
 
 @_metric("mrr", "1 / rank of the first relevant item among the N recommended, 0 if there is none")
 def reciprocal_rank(hits: Hits) -> Doubles:
-    """Return the reciprocal rank at N, whose mean over users is MRR: ``1 / rank``, or 0.
-
-    Examples
-    --------
-    >>> reciprocal_rank(np.array([[False, True, True], [False, False, False]]))
-    array([0.5, 0. ])
-    """
+    """Return the reciprocal rank at N, whose mean over users is MRR: ``1 / rank``, or 0."""
     return np.asarray(np.where(hits.any(axis=1), 1 / (1.0 + hits.argmax(axis=1)), 0.0))
 
 
@@ -382,13 +356,7 @@ def coverage_influence(lists: Lists, counts: Counts) -> Doubles:
     coverage_influence,
 )
 def coverage(counts: Counts) -> float:
-    """Return the catalogue coverage: the share of the items that is recommended to anyone.
-
-    Examples
-    --------
-    >>> coverage(recommended_counts(np.array([[0, 1], [0, -1]], dtype=np.int32), 4))
-    0.5
-    """
+    """Return the catalogue coverage: the share of the items that is recommended to anyone."""
     return float(np.count_nonzero(counts) / len(counts))
 
 
@@ -448,9 +416,9 @@ def _list_sums(lists: Lists, values: Doubles) -> Doubles:
 def gini_influence(lists: Lists, counts: Counts) -> Doubles:
     """Return the change of the Gini index without each user, shape (n_users,).
 
-    Without a user, each count of the user's items is one less. Sorted, a count that falls below
-    its equals becomes the first of them: of the t items of a list with the same count, which begins
-    at rank a, the weighted sum loses ``a + (a + 1) + ... + (a + t - 1)``.
+    Without a user, each count of the user's items is one less. Sorted, a count that falls becomes
+    the first of its equals: of t items of a list with the same count, which begins at rank a, the
+    weighted sum loses ``a + (a + 1) + ... + (a + t - 1)``.
     """
     n_items = len(counts)
     ascending = np.sort(counts)

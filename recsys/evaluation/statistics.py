@@ -164,10 +164,6 @@ def holm(p_values: ArrayLike) -> Doubles:
 
     The i-th smallest of m becomes ``max over j <= i of min(1, (m - j + 1) p_(j))``.
 
-    Parameters
-    ----------
-    p_values : array_like of shape (n_tests,)
-
     Examples
     --------
     >>> holm([0.01, 0.04, 0.03])

@@ -48,9 +48,9 @@ class Trial:
     number : int
         From 0; the first one has the model's defaults.
     parameters : dict
-        The values of the parameters that are tuned; None leaves a choice to the model.
+        The values of the tuned parameters; None leaves a choice to the model.
     state : {"complete", "pruned"}
-        A pruned trial was stopped, since it was worse than the others or its fit broke down.
+        A pruned trial was worse than the others, or its fit broke down.
     value : float or None
         The metric on the validation ratings; None if the trial was pruned.
     iterations : int or None
@@ -170,16 +170,15 @@ def tune(
     validation : callable, optional
         Function of the training ratings that returns a `Split` instead, as `leave_last_split`.
     study : str or Path, optional
-        File in which optuna keeps the trials (a ``JournalStorage``): the same call continues an
-        interrupted one, and ends as it would have.
+        File of an optuna ``JournalStorage``: the same call continues an interrupted search, and
+        ends as it would have.
     random_state : int
         Seed of the validation part, of the models and of the sampler.
     threads : int, optional
         All available cores by default.
-    on_trial : callable, optional
-        Called with each `Trial` that ends, and the best one so far.
-    on_step : callable, optional
-        Called with the number of the trial and a `Step` after each iteration.
+    on_trial, on_step : callable, optional
+        Called with each `Trial` that ends and the best one so far; with the number of the trial and
+        a `Step` after each iteration.
 
     Raises
     ------
