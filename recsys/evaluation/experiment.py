@@ -127,7 +127,6 @@ def evaluate(
     settings = Settings(
         lengths, relevant_from, candidates, new, resamples, confidence, random_state
     )
-    _check(settings)
     runs: dict[str, list[Measurement]] = {label: [] for label in labelled}
     splits: list[SplitInfo] = []
     mark = ""
@@ -178,17 +177,6 @@ def _labelled(models: Mapping[str, ModelLike] | Iterable[ModelLike] | str) -> di
     if not labelled:
         raise DataError("models must hold at least one model; got none.")
     return labelled
-
-
-def _check(settings: Settings) -> None:
-    if not settings.ns:
-        raise DataError("n must be a number or several; got none.")
-    if settings.new not in ("drop", "keep"):
-        raise DataError(f"new must be 'drop' or 'keep'; got {settings.new!r}.")
-    if settings.resamples < 0:
-        raise DataError(f"resamples must not be negative; got {settings.resamples}.")
-    if not 0 < settings.confidence < 1:
-        raise DataError(f"confidence must be between 0 and 1; got {settings.confidence}.")
 
 
 class Candidates(NamedTuple):

@@ -187,9 +187,7 @@ def hit_matrix(lists: Lists, users: Counts, relevant: Ratings) -> Hits:
     Parameters
     ----------
     lists : int32 ndarray of shape (n_users, N)
-        Recommended items, -1 where a list is shorter.
     users : int ndarray of shape (n_users,)
-        The user of each list.
     relevant : Ratings
         Its pairs are the relevant ones.
 
@@ -320,8 +318,7 @@ def item_directions(train: Ratings, k: int = RANK) -> Doubles:
     """Return unit vectors of items whose cosine is high where the same users rated both.
 
     The cosine of the columns of the matrix that is 1 where a user has rated an item, in its best
-    approximation of rank k, which leaves chance co-occurrences out. Where k is the rank or more, it
-    is the plain cosine of co-occurrence, ``|U_i & U_j| / sqrt(|U_i| |U_j|)``.
+    approximation of rank k, which leaves chance co-occurrences out.
 
     Returns
     -------

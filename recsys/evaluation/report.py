@@ -84,7 +84,7 @@ def html_report(
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters |= {"plain": plain, "number": number, "cut": _cut}
+    environment.filters |= {"plain": plain, "number": number, "cut": _cut, "json": _json}
     last = found.settings.ns[-1]
     cells: dict[str, dict[str, Any]] = {}
     for row in found.metrics.to_dicts():
@@ -111,11 +111,8 @@ def html_report(
         axis=Axis.of,
         name_boxes=name_boxes,
         command=command,
-        versions=dict(versions or {}),
-        parameters={
-            label: json.dumps(dict(values), ensure_ascii=False)
-            for label, values in (parameters or {}).items()
-        },
+        versions=versions or {},
+        parameters=parameters or {},
     )
 
 
@@ -144,15 +141,16 @@ def _curves(found: Evaluation) -> dict[str, Any]:
     one = found.per_user.filter(pl.col("model") == models[0])
     counts = one["ratings"].drop_nulls().sort().to_list()
     end = len(counts) - 1
+    places = (round(i * end / 60) for i in range(61))
+    varied = end > 0 and counts[0] != counts[-1]
     ends = {
         kind: {model: points[-1][1] for model, points in each.items() if points}
         for kind, each in lengths.items()
     }
-    accuracy = ends.get("ndcg", {})
+    best = ends.get("ndcg", {})
     return {
         "against": {
-            kind: [(model, x, accuracy[model]) for model, x in each.items() if model in accuracy]
-            for kind, each in ends.items()
+            k: [(m, x, best[m]) for m, x in e.items() if m in best] for k, e in ends.items()
         },
         "lengths": {kind: each for kind, each in lengths.items() if any(each.values())},
         "residuals": {m: [p for p in each if abs(p[0]) <= far] for m, each in residuals.items()},
@@ -161,12 +159,7 @@ def _curves(found: Evaluation) -> dict[str, Any]:
             "Objective, 1 after the first iteration": objectives,
         },
         "learned": {model: errors[model] + objectives[model] for model in errors},
-        "activity": [
-            (i / end * 100, counts[i])
-            for i in dict.fromkeys(round(i * end / 60) for i in range(61))
-        ]
-        if end > 0 and counts[0] != counts[-1]
-        else [],
+        "activity": [(i / end * 100, counts[i]) for i in dict.fromkeys(places)] if varied else [],
     }
 
 
@@ -260,6 +253,10 @@ def plain(value: float, *, sign: bool = False) -> str:
     """Return a number with four decimals, fewer if it is large."""
     decimals = 4 if abs(value) < 10 else 2 if abs(value) < 1000 else 0
     return f"{value:{'+' if sign else ''},.{decimals}f}".replace("-", "−")
+
+
+def _json(values: Mapping[str, Any]) -> str:
+    return json.dumps(dict(values), ensure_ascii=False)
 
 
 def _cut(text: str, room: float) -> str:

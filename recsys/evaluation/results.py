@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import polars as pl
 
+from recsys.errors import DataError
 from recsys.evaluation.metrics import Metric
 from recsys.evaluation.statistics import Ratio, bootstrap, holm, jackknife, percentiles, sign_flip
 from recsys.messages import counted
@@ -47,6 +48,16 @@ class Settings:
     resamples: int
     confidence: float
     random_state: int
+
+    def __post_init__(self) -> None:
+        if not self.ns:
+            raise DataError("n must be a number or several; got none.")
+        if self.new not in ("drop", "keep"):
+            raise DataError(f"new must be 'drop' or 'keep'; got {self.new!r}.")
+        if self.resamples < 0:
+            raise DataError(f"resamples must not be negative; got {self.resamples}.")
+        if not 0 < self.confidence < 1:
+            raise DataError(f"confidence must be between 0 and 1; got {self.confidence}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +116,12 @@ class Evaluation:
     steps : dict of str to tuple of Step
         The iterations of each model, on the first fold.
     measured : dict of str to Metric
-        The metrics by kind, own ones included.
+        The metrics by kind.
     settings : Settings
     splits : tuple of SplitInfo
     counts : dict of str to int
         Summed over folds: train_ratings, test_ratings; users_evaluated and
-        users_without_test_items (who are left out of the ranking metrics); new_users, new_items,
-        new_ratings (test ratings of users or items without training ratings).
+        users_without_test_items (not in ranking metrics); new_users, new_items, new_ratings.
     fingerprint : str
         SHA-256 of the training and test ratings of the first split.
     """

@@ -303,12 +303,11 @@ def held_out_users(
 
     Parameters
     ----------
-    ratings : Ratings
+    ratings : Ratings, frame or path
     user_fraction : float
         Share of the users with at least two ratings that is held out, at random.
     test_fraction : float
-        Share of each such user's ratings that is tested, at least one of them; the rest is the
-        history.
+        Share of each such user's ratings that is tested, at least one; the rest is the history.
     random_state : int
 
     Raises
@@ -421,15 +420,10 @@ class Folds(Sequence[Split]):
 
 
 def k_fold(ratings: RatingsLike, folds: int = FOLDS, random_state: int = 0) -> Folds:
-    """Split the ratings at random into folds, each of which is the test part of one split.
+    """Return splits, each of which tests one of the folds of the ratings; each is made on access.
 
     The folds are consecutive slices of ``numpy.random.default_rng(random_state).permutation(n)``,
     the first n modulo `folds` of them one rating longer.
-
-    Returns
-    -------
-    sequence of Split
-        Each is made when it is accessed, so that one at a time is in memory.
 
     Raises
     ------

@@ -224,19 +224,11 @@ def tune(
     settings = {"random_state": random_state, "threads": threads}
     common = {each.name: settings[each.name] for each in parameters(model) if each.name in settings}
     common |= fixed
-    task = _Objective(model, metric, searched, common, split, _sample_users(split, random_state))
+    task = _Objective(
+        model, metric, searched, fixed, common, split, _sample_users(split, random_state)
+    )
     mark = fingerprint(data)
-    held_out = {k: v for k, v in split.parameters.items() if k not in ("random_state", "cut")}
-    identity = {
-        "training data": mark,
-        "model": model,
-        "metric": metric,
-        "ranges": {name: [r.low, r.high, r.log] for name, r in searched.items()},
-        "fixed parameters": fixed,
-        "validation part": {"method": split.method, **held_out},
-        "seed": random_state,
-    }
-    kept = _open_study(study, identity, task)
+    kept = _open_study(study, task.identity(mark, random_state), task)
     _search(kept, task, sampler, trials, timeout, random_state, on_trial, on_step)
     done = tuple(task.finished(kept))
     numbers = split.train.n_ratings, split.test.n_ratings
@@ -294,6 +286,7 @@ class _Objective:
     model: str
     metric: str
     ranges: Mapping[str, Range]
+    fixed: dict[str, Any]
     common: dict[str, Any]
     split: Split
     sample: Split
@@ -301,6 +294,21 @@ class _Objective:
     @property
     def minimize(self) -> bool:
         return self.metric in RATING_METRICS
+
+    def identity(self, mark: str, random_state: int) -> dict[str, Any]:
+        """Return the arguments that a study keeps, as JSON can hold them."""
+        known = self.split.parameters.items()
+        held_out = {name: value for name, value in known if name not in ("random_state", "cut")}
+        arguments = {
+            "training data": mark,
+            "model": self.model,
+            "metric": self.metric,
+            "ranges": {name: [r.low, r.high, r.log] for name, r in self.ranges.items()},
+            "fixed parameters": self.fixed,
+            "validation part": {"method": self.split.method, **held_out},
+            "seed": random_state,
+        }
+        return dict(json.loads(json.dumps(arguments)))
 
     def suggest(self, trial: optuna.Trial, is_first: bool) -> dict[str, float | None]:
         """Return the values of a trial; the first one has the defaults."""
@@ -471,7 +479,6 @@ def _open_study(
             if text.lstrip()[:1] not in (b"{", b""):
                 raise damaged
             file.truncate(text.rfind(b"\n") + 1)
-    identity = json.loads(json.dumps(identity))
     try:
         storage = optuna.storages.JournalStorage(JournalFileBackend(str(path)))
         study = optuna.create_study(
