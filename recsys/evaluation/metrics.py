@@ -472,8 +472,8 @@ def gini(counts: Counts) -> float:
 def popularity_bias(lists: Lists, popularity: Doubles, profile: Doubles) -> Doubles:
     """Return how much more popular recommendations are than the items that the user has rated.
 
-    ``mean over recommended items of p_i - mean over the user's training items of p_i``: at 0, there
-    is no bias; at 0.1, a tenth of all users more have rated a recommended item.
+    ``mean over recommended items of p_i - mean over the user's training items of p_i``, which
+    is 0 without a bias; at 0.1, a tenth of all users more have rated a recommended item.
 
     References
     ----------
