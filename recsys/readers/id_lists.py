@@ -92,9 +92,9 @@ def read_history(path: str, request: Request, items: Ids) -> pl.DataFrame:
         names = _first_row(data)
         has_items = _column_of(names, "item", request.item) is not None
         is_table = has_items and _column_of(names, "user") is None
-        line = ",".join(names).strip()  # an id, of several words perhaps, or a single word
-        is_word = len(names) == 1 and re.search(r"[\s;|:]", line) is None
-        is_list = not is_table and (is_word or items.find([line])[0] >= 0)
+        lines = [",".join(names)] + ([] if data.is_parquet else [_first_line(data)[1].strip()])
+        is_word = len(names) == 1 and re.search(r"[\s;|:]", lines[0]) is None
+        is_list = not is_table and (is_word or bool((items.find(lines) >= 0).any()))
         if request.user is not None or not (is_list or is_table):
             columns = read_raw(data, request).columns
         elif is_table and len(names) > 1:
