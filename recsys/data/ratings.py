@@ -426,7 +426,7 @@ def known_rows(info: FrameLike | None, ids: Ids) -> pl.DataFrame | None:
     """
     if info is None:
         return None
-    frame = to_polars(info)
+    frame = info if isinstance(info, pl.DataFrame) else to_polars(info)
     if ids.kind not in frame.columns:
         present = ", ".join(frame.columns)
         raise DataError(f"The frame has no column {ids.kind!r}; its columns are {present}.")

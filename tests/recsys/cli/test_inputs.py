@@ -406,9 +406,7 @@ def test_titles_are_pointed_to_where_there_are_some(run, model, implicit):
     assert "Hint" not in run("similar", implicit, "--item", 7, code=1).stderr
 
 
-@pytest.mark.parametrize("name", ["-", "pipe"])
-def test_a_history_is_no_pipe(run, model, name):
-    if name == "pipe":
-        os.mkfifo(name)
-    said = run("recommend", model, "--history", name, code=1).stderr
-    assert f"--history {name} is a pipe; write it to a file" in said
+def test_a_history_from_standard_input(run, model):
+    Path("h.csv").write_text("item,rating\n103,5\n")
+    piped = run("recommend", model, "--history", "-", input="item,rating\n103,5\n")
+    assert table(piped).equals(table(run("recommend", model, "--history", "h.csv")))
