@@ -168,11 +168,9 @@ def index(
     out: str,
     force: bool,
     dimensions: int | str | None,
-    weighting: str,
-    min_df: int,
-    stop_words: str | None,
     seed: int,
     reading: DocumentOptions,
+    **weights: Any,
 ) -> None:
     """Index documents and save the index.
 
@@ -187,7 +185,7 @@ def index(
 
     check_destination(out, lambda path: format_of(path) == INDEX_FORMAT, "index", force=force)
     found = reading.open(documents)
-    fitted = LSI(dimensions, weighting, min_df=min_df, stop_words=stop_words, random_state=seed)
+    fitted = LSI(dimensions, random_state=seed, **weights)
     with Activity("Indexing") as activity:
         fitted.fit(_watched(found, activity))
     fitted.save(out, overwrite=force)

@@ -106,16 +106,12 @@ def tune(
     ratings: str | None,
     train: str | None,
     validation_fraction: float | None,
-    metric: str | None,
-    trials: int,
-    timeout: float | None,
-    sampler: Any,
     ranges: tuple[str, ...],
-    study: str | None,
     fitting: FitOptions,
     splitting: SplitOptions,
     output: Output,
     reader: ReaderOptions,
+    **search: Any,
 ) -> None:
     """Search for better parameters of a model.
 
@@ -130,8 +126,8 @@ def tune(
     from recsys.evaluation import tuning
 
     wanted = dict(map(_range, ranges))
-    if metric is not None:
-        tuning.check_metric_name(metric)
+    if search["metric"] is not None:
+        tuning.check_metric_name(search["metric"])
     if fitting.model is not None:
         parameters_for([fitting.model], fitting)  # raises before a long reading
     data, inner = _training_data(ratings, train, splitting, fitting.seed, reader)
@@ -149,37 +145,33 @@ def tune(
 
     def log(trial: Trial, best: Trial) -> None:
         if not logged and trial.number:
-            note(f"continuing after {counted(trial.number, 'trial')} of {study}")
+            note(f"continuing after {counted(trial.number, 'trial')} of {search['study']}")
         logged.append(trial.number)
         result = "pruned" if trial.value is None else f"{trial.value:.4f}"
         values = ", ".join(f"{name} {word(value)}" for name, value in trial.parameters.items())
-        number = f"trial {trial.number + 1}/{trials}"
+        number = f"trial {trial.number + 1}/{search['trials']}"
         note(f"{number}: {result} (best {best.value:.4f}) in {trial.seconds:.1f} s with {values}")
 
     with Activity(f"Tuning {model}") as activity:
 
         def each(number: int, step: Step) -> None:
-            activity.title = f"Trial {number + 1}/{trials}"
+            activity.title = f"Trial {number + 1}/{search['trials']}"
             activity.step(step)
 
         found = tuning.tune(
             model,
             data,
-            metric=metric,
-            trials=trials,
-            timeout=timeout,
-            sampler=sampler,
             ranges=wanted,
             fixed=parameters_for([model], fitting, shared=False)[model],
             validation=lambda held: _single(make_splits(held, inner, fitting.seed)),
-            study=study,
             random_state=fitting.seed,
             threads=fitting.threads,
             on_trial=log,
             on_step=each,
+            **search,
         )
     commands = _commands(found, (ratings, train), fitting, splitting, reader)
-    output.write_document(_document(found, sampler, fitting, commands), _frame(found))
+    output.write_document(_document(found, search["sampler"], fitting, commands), _frame(found))
     note(_summary(found))
     for purpose, line in commands.items():
         note(f"{purpose}: {line}")
