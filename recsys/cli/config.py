@@ -21,8 +21,7 @@ from typing import Any
 import click
 
 from recsys.cli.errors import CommandError
-
-__all__ = ["FILE_NAME", "defaults_of", "settings", "variables"]
+from recsys.messages import close_matches
 
 FILE_NAME = "recsys.toml"
 PREFIX = "RECSYS"
@@ -35,13 +34,7 @@ def variables(option: click.Parameter, ctx: click.Context) -> list[str]:
 
 
 def defaults_of(ctx: click.Context) -> dict[str, Any]:
-    """Return the settings of `recsys.toml` for the verb of `ctx`, by parameter name.
-
-    Raises
-    ------
-    CommandError
-        If the file cannot be read or has a key that no command has.
-    """
+    """Return the settings of `recsys.toml` for the verb of `ctx`, by parameter name."""
     return _of_verb(_read(ctx.find_root()), ctx)
 
 
@@ -52,12 +45,10 @@ def settings(ctx: click.Context) -> dict[str, str]:
     for each in _verbs(root):
         defaults = _of_verb(table, each)
         for option in _options(each.command):
-            name = str(option.name)
-            names = variables(option, each)
+            name, names = str(option.name), variables(option, each)
             known.update(names)
-            setting = next((v for v in names if os.environ.get(v)), None)
             shown = f"{each.command_path.partition(' ')[2]} --{name.replace('_', '-')}"
-            if setting is not None:
+            if setting := next(filter(os.environ.get, names), None):
                 found[shown] = f"{os.environ[setting]} ({setting})"
             elif name in defaults:
                 found[shown] = f"{defaults[name]} ({FILE_NAME})"
@@ -100,20 +91,21 @@ def _read(root: click.Context) -> dict[str, Any]:
         return {}
     import tomllib
 
-    def normalised(table: dict[str, Any]) -> dict[str, Any]:
-        return {
-            key.replace("-", "_"): normalised(value) if isinstance(value, dict) else value
-            for key, value in table.items()
-        }
-
     try:
-        table = normalised(tomllib.loads(path.read_text(encoding="utf-8")))
+        table: dict[str, Any] = _normalised(tomllib.loads(path.read_text(encoding="utf-8")))
     except RecursionError:
         raise CommandError(f"{FILE_NAME} is nested too deeply.") from None
     except ValueError as error:  # not TOML, not text, or a number of thousands of digits
         raise CommandError(f"{FILE_NAME} is not valid TOML: {error}.") from error
     _check(table, root, "")
     return table
+
+
+def _normalised(value: Any) -> Any:
+    """Return a table with underscores in its keys."""
+    if not isinstance(value, dict):
+        return value
+    return {key.replace("-", "_"): _normalised(each) for key, each in value.items()}
 
 
 def _check(table: Mapping[str, Any], ctx: click.Context, where: str) -> None:
@@ -127,9 +119,7 @@ def _check(table: Mapping[str, Any], ctx: click.Context, where: str) -> None:
             assert command is not None
             _check(value, click.Context(command, parent=ctx, info_name=key), f"{where}{key}.")
         elif isinstance(value, dict) or key not in options:
-            from difflib import get_close_matches
-
-            near = get_close_matches(key, sorted({*names, *options}), n=1)
+            near = close_matches(key, sorted({*names, *options}), 1)
             hint = f"; did you mean {near[0].replace('_', '-')!r}?" if near else "."
             full = f"{where}{key}".replace("_", "-")
             raise CommandError(f"{FILE_NAME} sets {full!r}, which no command has{hint}")

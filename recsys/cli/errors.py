@@ -19,8 +19,6 @@ from recsys.errors import RecsysError
 if TYPE_CHECKING:
     from recsys.cli.group import State
 
-__all__ = ["CommandError", "guarded", "unwind_when_terminated"]
-
 INTERRUPTED = 130
 CLOSED_PIPE = 141
 TERMINATED = 143

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import os
+import pkgutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +13,6 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from recsys.cli.config import FILE_NAME, defaults_of, variables
-
-__all__ = ["ELSEWHERE", "EVERYWHERE", "Command", "Group", "Option", "State", "Verb"]
 
 EVERYWHERE = "Everywhere"
 ELSEWHERE = {
@@ -48,25 +46,16 @@ class Verb:
 
     def load(self) -> click.Command:
         """Import the command."""
-        module, _, attribute = self.target.partition(":")
-        command: click.Command = getattr(importlib.import_module(module), attribute)
+        command: click.Command = pkgutil.resolve_name(self.target)
         return command
 
 
 class Option(click.Option):
-    """Option with a section of the help, which can be set for one verb or for all.
+    """Option in a section of the help; with `details`, the help only names it under that title."""
 
-    RECSYS_FIT_THREADS=2 and RECSYS_THREADS=2 set --threads, as do `threads = 2` in recsys.toml
-    within [fit] and above all tables. With `details`, the help names the option only, and the
-    command that explains it.
-    """
-
-    def __init__(
-        self, *args: Any, section: str = "Options", details: str = "", **kwargs: Any
-    ) -> None:
-        super().__init__(*args, **kwargs)
-        self.section = section
-        self.details = details
+    def __init__(self, *names: Any, section: str = "Options", details: str = "", **settings: Any):
+        super().__init__(*names, **settings)
+        self.section, self.details = section, details
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
         """Return the value that the environment has for this verb, or for all."""
@@ -77,11 +66,12 @@ class Option(click.Option):
         try:
             return super().handle_parse_result(ctx, opts, args)
         except click.BadParameter as error:
-            place = FILE_NAME
             source = ctx.get_parameter_source(str(self.name))
             if source is ParameterSource.ENVIRONMENT:
                 place = next(name for name in variables(self, ctx) if os.environ.get(name))
-            elif source is not ParameterSource.DEFAULT_MAP:
+            elif source is ParameterSource.DEFAULT_MAP:
+                place = FILE_NAME
+            else:
                 raise
             message = f"{error.message} It is set in {place}."
             raise click.BadParameter(message, error.ctx, error.param, error.param_hint) from error
@@ -97,20 +87,20 @@ class _WithExamples(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the options by section, those of every verb last."""
         sections: dict[str, list[tuple[str, str]]] = {}
-        elsewhere: dict[str, list[str]] = {}
+        others: dict[str, list[str]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
             if record is None or not isinstance(param, click.Option):
                 continue
             if details := getattr(param, "details", ""):
-                elsewhere.setdefault(details, []).append(param.opts[0])
+                others.setdefault(details, []).append(param.opts[0])
             else:
                 sections.setdefault(getattr(param, "section", EVERYWHERE), []).append(record)
         sections[EVERYWHERE] = sections.pop(EVERYWHERE)
         for section, records in sections.items():
             with formatter.section(section if len(sections) > 1 else "Options"):
                 formatter.write_dl(records)
-        for details, names in elsewhere.items():
+        for details, names in others.items():
             with formatter.section(details):
                 formatter.write_text(", ".join(names))
         if isinstance(self, click.Group):
@@ -124,11 +114,7 @@ class _WithExamples(click.Command):
 
 
 class Command(_WithExamples):
-    """Verb with settings from the environment and recsys.toml, and options that exclude others.
-
-    `one_of` are groups of parameters of which one at most may be given. A setting from outside the
-    command line gives way to another option of its group on the command line.
-    """
+    """Verb with settings from recsys.toml, and groups of options of which one may be given."""
 
     def __init__(
         self, *args: Any, one_of: Sequence[tuple[str, ...]] = (), required: str = "", **kwargs: Any
@@ -144,53 +130,43 @@ class Command(_WithExamples):
         try:
             rest = super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            meant = f"-{error.option_name.lstrip('-')}"
-            if any(meant in param.opts for param in self.params):
-                raise click.NoSuchOption(
-                    error.option_name, possibilities=[meant], ctx=ctx
-                ) from error
-            raise
+            name = f"-{error.option_name.lstrip('-')}"
+            if not any(name in param.opts for param in self.params):
+                raise
+            raise click.NoSuchOption(error.option_name, possibilities=[name], ctx=ctx) from error
         except click.UsageError as error:
-            if error.message.startswith("Got unexpected extra argument"):
-                places = [p.make_metavar(ctx) for p in self.params if isinstance(p, click.Argument)]
-                expected = " and ".join(places) or "no arguments"
-                message = f"{error.message}; expected {expected}. Quote values that contain spaces."
-                raise click.UsageError(message, ctx) from error
-            raise
+            if not error.message.startswith("Got unexpected extra argument"):
+                raise
+            places = [p.make_metavar(ctx) for p in self.params if isinstance(p, click.Argument)]
+            expected = " and ".join(places) or "no arguments"
+            message = f"{error.message}; expected {expected}. Quote values that contain spaces."
+            raise click.UsageError(message, ctx) from error
         if self.one_of and not ctx.resilient_parsing:
             self._choose_one(ctx)
         return rest
 
     def _choose_one(self, ctx: click.Context) -> None:
         """Keep the one group of options that is given, the command line before settings."""
-        flags = {param.name: param for param in self.params}
         given = [
-            [name for name in group if ctx.params[name] not in (None, (), False)]
-            for group in self.one_of
+            [n for n in group if ctx.params[n] not in (None, (), False)] for group in self.one_of
         ]
         typed = [
-            any(ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in names)
+            names
             for names in given
+            if any(ctx.get_parameter_source(n) is ParameterSource.COMMANDLINE for n in names)
         ]
-        for names, is_typed in zip(given, typed, strict=True):
-            if any(typed) and not is_typed:
-                for name in names:
-                    ctx.params[name] = () if isinstance(ctx.params[name], tuple) else None
-                names.clear()
-        chosen = [names for names in given if names]
-        listed = [
-            " with ".join(
-                max(flags[name].opts, key=len)
-                if isinstance(flags[name], click.Option)
-                else str(flags[name].human_readable_name)
-                for name in group
-            )
-            for group in self.one_of
-        ]
+        for name in (name for names in given if typed and names not in typed for name in names):
+            ctx.params[name] = () if isinstance(ctx.params[name], tuple) else None
+        n_chosen = len(typed or [*filter(None, given)])
+        shown = {
+            p.name: max(p.opts, key=len) if isinstance(p, click.Option) else p.human_readable_name
+            for p in self.params
+        }
+        listed = [" with ".join(str(shown[name]) for name in group) for group in self.one_of]
         choices = f"{', '.join(listed[:-1])} or {listed[-1]}"
-        if len(chosen) > 1:
+        if n_chosen > 1:
             raise click.UsageError(f"Give only one of {choices}.", ctx)
-        if self.required and not chosen:
+        if self.required and not n_chosen:
             raise click.UsageError(f"{self.required}: {choices}.", ctx)
 
 
@@ -221,14 +197,14 @@ class Group(_WithExamples, click.Group):
         if name in known or name.startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
         meant = {**ELSEWHERE, "help": "--help"}.get(name, "")
-        text = f"No such command {name!r}."
         if meant.split(" ")[0] in {*known, "--help"}:
-            raise click.NoSuchCommand(name, f"{text} Did you mean {meant!r}?", ctx=ctx)
-        error = click.NoSuchCommand(name, possibilities=known, ctx=ctx)
-        if not error.possibilities:
-            text = f"{text} The commands are {', '.join(known)}."
-            raise click.NoSuchCommand(name, text, ctx=ctx)
-        raise error
+            hint = f"Did you mean {meant!r}?"
+        else:
+            error = click.NoSuchCommand(name, possibilities=known, ctx=ctx)
+            if error.possibilities:
+                raise error
+            hint = f"The commands are {', '.join(known)}."
+        raise click.NoSuchCommand(name, f"No such command {name!r}. {hint}", ctx=ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the verbs with their one-line help, without importing them."""
@@ -237,11 +213,8 @@ class Group(_WithExamples, click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete verbs and the group's own options without importing a verb."""
-        items = [
-            CompletionItem(name, help=self._short_help(name))
-            for name in self.list_commands(ctx)
-            if name.startswith(incomplete)
-        ]
+        verbs = (name for name in self.list_commands(ctx) if name.startswith(incomplete))
+        items = [CompletionItem(name, help=self._short_help(name)) for name in verbs]
         return items + click.Command.shell_complete(self, ctx, incomplete)
 
     def _short_help(self, name: str) -> str:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from click.core import ParameterSource
@@ -13,63 +12,36 @@ from click.core import ParameterSource
 from recsys.cli.errors import CommandError
 from recsys.cli.options import FitOptions, ReaderOptions
 from recsys.cli.progress import Activity, note
-from recsys.messages import close_matches
+from recsys.messages import close_matches, counted
 
 if TYPE_CHECKING:
-    import numpy as np
     import polars as pl
 
     from recsys.data.ids import Ids
     from recsys.data.ratings import Ratings
     from recsys.models.base import Step
     from recsys.models.parameters import Parameter
+    from recsys.readers.layout import Request
     from recsys.recommender import Recommender
 
-__all__ = [
-    "Plan",
-    "check_destination",
-    "described_history",
-    "find_title",
-    "fit_recommender",
-    "is_model",
-    "known_ids",
-    "load_history",
-    "load_model",
-    "load_pairs",
-    "load_ratings",
-    "note_unknown",
-    "open_recommender",
-    "parameters_for",
-    "plan_fit",
-    "require_path",
-]
-
 _SHARED = {"random_state": "--seed", "threads": "--threads"}
-_WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_TYPES = {bool: click.BOOL, int: click.INT, float: click.FLOAT}
+_NAMED = 3
+_CANDIDATES = 10
 
 
 def require_path(path: str, kind: str = "") -> None:
-    """Check that a path exists, and is a directory if it is to hold a `kind` of index or model.
-
-    Raises
-    ------
-    CommandError
-        The message has the nearest name in the same directory.
-    """
+    """Check that a path exists, and is a directory if it is to hold a `kind` of index or model."""
     if kind and Path(path).is_file():
-        verb = "recsys lsi index" if kind == "index" else "recsys fit"
-        raise CommandError(
-            f"{path} is a file; a saved {kind} is a directory, as `{verb}` writes it."
-        )
+        verb = "lsi index" if kind == "index" else "fit"
+        raise CommandError(f"{path} is a file; `recsys {verb}` saves {kind} directories.")
     if path == "-" or Path(path).exists():
         return
     if Path(path).is_symlink():
         raise CommandError(f"{path} is a broken symbolic link.")
-    from difflib import get_close_matches
-
     place = Path(path).parent
     names = [each.name for each in place.iterdir()] if place.is_dir() else []
-    close = get_close_matches(Path(path).name, names, n=1)
+    close = close_matches(Path(path).name, names, 1)
     suggestion = f" Did you mean {place / close[0]}?" if close else ""
     raise CommandError(f"There is no file or directory {path}.{suggestion}")
 
@@ -82,32 +54,19 @@ def is_model(path: str) -> bool:
 def check_destination(
     path: str, is_saved: Callable[[str], bool], kind: str = "model", *, force: bool
 ) -> None:
-    """Check, before the work, that a model or index can be saved at `path`.
-
-    Raises
-    ------
-    CommandError
-        If anything else is there, or one that is not to be replaced, or there is no directory.
-    """
+    """Check, before the work, that a model or index can be saved at `path`."""
     target = Path(path).resolve()
     if target.exists() and not is_saved(path):
         raise CommandError(f"{path} exists and is not a saved {kind}; choose another --out.")
     if target.exists() and not force:
-        raise CommandError(
-            f"{path} is a saved {kind} already; choose another --out, or add --force."
-        )
+        message = f"{path} is a saved {kind} already; choose another --out, or add --force."
+        raise CommandError(message)
     if not target.parent.is_dir():
         raise CommandError(f"Cannot write {path}: there is no directory {Path(path).parent}.")
 
 
 def load_ratings(path: str, reader: ReaderOptions) -> Ratings:
-    """Read ratings, and report in one line how they were read.
-
-    Raises
-    ------
-    CommandError
-        If there is nothing at `path`, or a saved model.
-    """
+    """Read ratings, and report in one line how they were read."""
     require_path(path)
     if is_model(path):
         raise CommandError(f"{path} is a saved model; this verb needs a file of ratings.")
@@ -119,26 +78,25 @@ def load_ratings(path: str, reader: ReaderOptions) -> Ratings:
     return ratings
 
 
-def load_columns(path: str, reader: ReaderOptions, roles: Sequence[str]) -> pl.DataFrame:
-    """Read some columns of a file of ratings or of pairs, its rows in their order."""
+def load_pairs(path: str, reader: ReaderOptions) -> pl.DataFrame:
+    """Read the user and item columns of a file, its rows in their order."""
     import polars as pl
 
     from recsys.readers import read_raw
-    from recsys.readers.layout import Request
     from recsys.readers.sources import open_data
 
-    names = {role: getattr(reader, f"{role}_col") for role in roles}
-    implicit = reader.implicit or "rating" not in roles
-    request = Request(**names, sep=reader.sep, encoding=reader.encoding, implicit=implicit)
-    with open_data(path, reader.encoding) as data:
-        columns = read_raw(data, request).columns
-    return pl.DataFrame([columns[name].alias(name) for name in roles if name in columns])
-
-
-def load_pairs(path: str, reader: ReaderOptions) -> pl.DataFrame:
-    """Read the user and item columns of a file."""
     require_path(path)
-    return load_columns(path, reader, ("user", "item"))
+    with open_data(path, reader.encoding) as data:
+        columns = read_raw(data, _request(reader, implicit=True)).columns
+    return pl.DataFrame([columns[name].alias(name) for name in ("user", "item")])
+
+
+def _request(reader: ReaderOptions, **others: Any) -> Request:
+    """Return the columns to read of a file that is not of ratings."""
+    from recsys.readers.layout import Request
+
+    user, item = reader.user_col, reader.item_col
+    return Request(user, item, sep=reader.sep, encoding=reader.encoding, **others)
 
 
 def load_model(path: str) -> Recommender:
@@ -150,13 +108,7 @@ def load_model(path: str) -> Recommender:
 
 
 def open_recommender(path: str, reader: ReaderOptions, fitting: FitOptions) -> Recommender:
-    """Load the saved model at `path`, or fit one to the ratings there.
-
-    Raises
-    ------
-    CommandError
-        If --model names another model than the saved one.
-    """
+    """Load the saved model at `path`, or fit one to the ratings there."""
     require_path(path)
     if is_model(path):
         recommender = load_model(path)
@@ -172,14 +124,12 @@ def open_recommender(path: str, reader: ReaderOptions, fitting: FitOptions) -> R
     plan = plan_fit(fitting, ratings)
     if plan.reason is not None and plan.ratings.implicit != ratings.implicit:
         note(plan.reason)
-    recommender = fit_recommender(plan.recommender, plan.ratings)
-    name = recommender.model.name
-    note(f"fitted {name} to {path} (not saved; use `recsys fit` to keep the model)")
-    return recommender
+    fitted = fit_recommender(plan.recommender, plan.ratings)
+    note(f"fitted {fitted.model.name} to {path} (not saved; use `recsys fit` to keep the model)")
+    return fitted
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """Recommender to fit, its ratings, and the reason for the model if that was chosen."""
 
     recommender: Recommender
@@ -188,29 +138,17 @@ class Plan:
 
 
 def plan_fit(fitting: FitOptions, ratings: Ratings) -> Plan:
-    """Make the recommender that `fitting` describes; without a model, choose one from the data.
-
-    Raises
-    ------
-    click.UsageError
-        If the model does not have one of the parameters.
-    """
+    """Make the recommender that `fitting` describes; without a model, choose one from the data."""
     from recsys.auto import choose_model
     from recsys.recommender import Recommender
 
-    name, suggested, reason = fitting.model, {}, None
-    if name is None:
-        choice = choose_model(ratings)
-        name, ratings, suggested = choice.model, choice.ratings, choice.params
-        reason = choice.reason
-    params = suggested | parameters_for([name], fitting)[name]
-    if reason is not None:
-        sizes = [
-            f"{params[key]} {key if params[key] != 1 else key.removesuffix('s')}"
-            for key in suggested
-        ]
-        reason = f"chose {', '.join([name, *sizes])}: {reason}"
-    return Plan(Recommender(name, **params), ratings, reason)
+    if (name := fitting.model) is not None:
+        return Plan(Recommender(name, **parameters_for([name], fitting)[name]), ratings, None)
+    choice = choose_model(ratings)
+    params = choice.params | parameters_for([choice.model], fitting)[choice.model]
+    sizes = [counted(params[key], key.removesuffix("s")) for key in choice.params]
+    reason = f"chose {', '.join([choice.model, *sizes])}: {choice.reason}"
+    return Plan(Recommender(choice.model, **params), choice.ratings, reason)
 
 
 def parameters_for(
@@ -219,11 +157,6 @@ def parameters_for(
     """Return the parameters of each model that were given on the command line.
 
     With `shared`, also seed and threads of the models that have them.
-
-    Raises
-    ------
-    click.UsageError
-        If no model has a parameter, or a value is not valid; the message names what is.
     """
     from recsys.models.registry import parameters
 
@@ -241,7 +174,15 @@ def parameters_for(
             raise click.UsageError(f"-p {name}: use {_SHARED[name]}.")
         owners = [model for model in ([prefix] if prefix else declared) if name in declared[model]]
         if not owners:
-            raise click.UsageError(_unknown_parameter(name, [prefix] if prefix else [*declared]))
+            named = [prefix] if prefix else [*declared]
+            known = dict.fromkeys(p for each in named for p in declared[each] if p not in _SHARED)
+            near = close_matches(name, known, 1)
+            raise click.UsageError(
+                f"{'Model' if len(named) == 1 else 'None of the models'} {', '.join(named)} "
+                f"has {'no' if len(named) == 1 else 'a'} parameter {name!r}"
+                f"{f'; did you mean {near[0]}?' if near else '.'} `recsys models {named[0]}` "
+                f"describes its parameters: {', '.join(declared[named[0]])}."
+            )
         for model in owners:
             found[model][name] = _converted(declared[model][name], value)
     return found
@@ -255,33 +196,12 @@ def _converted(parameter: Parameter, value: Any) -> Any:
     if text.lower() in ("none", "auto") and parameter.default is None:
         return None
     try:
-        if parameter.type is bool:
-            value = _WORDS[text.lower()]
-        elif parameter.type in (int, float):
-            value = parameter.type(text)
+        value = _TYPES.get(parameter.type, click.STRING).convert(text, None, None)
         parameter.check(value)
-    except (ValueError, KeyError, DataError) as error:
-        nouns = {bool: "true or false", int: "a whole number", float: "a number"}
-        reason = f"{parameter.name} must be {nouns.get(parameter.type)}; got {text!r}."
-        shown = str(error) if isinstance(error, DataError) else reason
-        raise click.UsageError(f"-p {parameter.name}={text}: {shown}") from error
+    except (click.BadParameter, DataError) as error:
+        reason = error.message if isinstance(error, click.BadParameter) else error
+        raise click.UsageError(f"-p {parameter.name}={text}: {reason}") from error
     return value
-
-
-def _unknown_parameter(name: str, models: list[str]) -> str:
-    """Name the parameters that there are, and the nearest one."""
-    from recsys.models.registry import parameters
-
-    known = {m: [p.name for p in parameters(m) if p.name not in _SHARED] for m in models}
-    near = close_matches(name, {each for names in known.values() for each in names}, 1)
-    hint = f"; did you mean {near[0]}?" if near else "."
-    if len(models) > 1:
-        return f"None of the models {', '.join(models)} has a parameter {name!r}{hint}"
-    listed = ", ".join(known[models[0]]) or "none"
-    return (
-        f"The {models[0]} model has no parameter {name!r}{hint} It has {listed}; "
-        f"`recsys models {models[0]}` describes them."
-    )
 
 
 def fit_recommender(
@@ -301,37 +221,29 @@ def fit_recommender(
         return recommender.fit(ratings, on_step=each, validation=validation)
 
 
-# Lists of ids, and titles.
-
-_NAMED = 3
-_CANDIDATES = 10
-
-
 def known_ids(path: str, ids: Ids) -> Sequence[Any]:
-    """Read a list of ids, and report how many of them the data do not have.
-
-    Raises
-    ------
-    UnknownIdError
-        If the data have none of them.
-    """
+    """Read a list of ids, and report how many of them the data do not have."""
     from recsys.readers.id_lists import read_ids
 
     listed = read_ids(path, ids.kind)
-    places = ids.find(listed)
-    if (places < 0).all():
-        ids.index(listed)
-    n_unknown = int((places < 0).sum())
-    if n_unknown:
-        note(f"{path}: {n_unknown:,} of {len(listed):,} {ids.kind}s are not in the data, ignored")
-    return [each for each, place in zip(listed, places, strict=True) if place >= 0]
+    known = _known(path, listed, ids, f"{ids.kind}s are not in the data")
+    return [each for each, is_known in zip(listed, known, strict=True) if is_known]
+
+
+def _known(path: str, listed: Sequence[Any] | pl.Series, ids: Ids, finding: str) -> list[bool]:
+    """Return which ids are known, at least one, and report how many are not."""
+    known: list[bool] = (ids.find(listed) >= 0).tolist()
+    if not any(known):
+        ids.index(listed)  # raises, with the closest ids
+    if n_unknown := known.count(False):
+        note(f"{path}: {n_unknown:,} of {len(known):,} {finding}, ignored")
+    return known
 
 
 def note_unknown(listed: Sequence[Any], ids: Ids, answer: str) -> None:
     """Report which of the listed ids are unknown, and what they get."""
-    places = ids.find(listed)
-    unknown = [str(each) for each, place in zip(listed, places, strict=True) if place < 0]
-    unknown = list(dict.fromkeys(unknown))
+    pairs = zip(listed, ids.find(listed), strict=True)
+    unknown = list(dict.fromkeys(str(each) for each, place in pairs if place < 0))
     more = f" and {len(unknown) - _NAMED:,} more" if len(unknown) > _NAMED else ""
     if unknown:
         note(f"unknown: {', '.join(unknown[:_NAMED])}{more}; {answer}")
@@ -342,11 +254,6 @@ def find_title(ratings: Ratings, text: str) -> Any:
 
     A title counts with and without the year at its end, and with its article first or last: "the
     matrix" finds "Matrix, The (1999)". The beginning of a title counts more than its middle.
-
-    Raises
-    ------
-    CommandError
-        If there are no titles, or none or several that match.
     """
     import polars as pl
 
@@ -367,57 +274,48 @@ def find_title(ratings: Ratings, text: str) -> Any:
         lower.str.starts_with(wanted) | bare.str.starts_with(wanted_bare),
         lower.str.contains(wanted, literal=True) | bare.str.contains(wanted_bare, literal=True),
     ):
-        found = matches.fill_null(False).arg_true().to_numpy()
-        if len(found) > 1:
-            raise CommandError(_ambiguous(text, ratings, found))
-        if len(found) == 1:
-            return ratings.items.take(found)[0]
+        if len(found := matches.fill_null(False).arg_true().to_list()):
+            return _only(text, ratings, found)
     by_lower = {title.lower(): title for title in titles.drop_nulls()}
     close = [by_lower[each] for each in close_matches(wanted, by_lower, 3)]
     hint = f" The nearest are {'; '.join(close)}." if close else ""
     raise CommandError(f"No title is or contains {text!r}.{hint}")
 
 
-def _ambiguous(text: str, ratings: Ratings, found: np.ndarray[Any, Any]) -> str:
-    assert ratings.titles is not None
-    pairs = zip(ratings.items.take(found), ratings.titles.gather(found), strict=True)
-    lines = [f"  {item}  {title}" for item, title in pairs]
+def _only(text: str, ratings: Ratings, found: list[int]) -> Any:
+    """Return the id of the one item that is found, or raise with a list."""
+    import numpy as np
+
+    items = ratings.items.take(np.array(found))
+    if len(found) == 1:
+        return items[0]
+    assert ratings.titles is not None  # of several items, some were found by title
+    lines = [
+        f"  {item}  {title}"
+        for item, title in zip(items, ratings.titles.gather(found), strict=True)
+    ]
     more = len(lines) - _CANDIDATES
     lines[_CANDIDATES:] = [f"  and {more:,} more"] if more > 0 else []
     head = f"{len(found):,} titles match {text!r}; use one of their ids instead:"
-    return "\n".join([head, *lines])
-
-
-# Ratings of new users: from the command line, or from a file.
+    raise CommandError("\n".join([head, *lines]))
 
 
 def described_history(
     like: Sequence[str], rate: Sequence[str], recommender: Recommender
 ) -> dict[Any, float]:
-    """Return the ratings of a new user: items by id or title, liked or rated.
-
-    Raises
-    ------
-    CommandError
-        If an item is not found or repeated, or a rating is out of range.
-    """
-    import numpy as np
-
+    """Return the ratings of a new user: items by id or title, liked or rated."""
     ratings, history = recommender.ratings, {}
     best = _best_rating(recommender)
     rated = [(text, best) for text in like] + [_parse(text, recommender) for text in rate]
     for text, rating in rated:
-        by_id = ratings.items.find([text])[0]
-        if by_id < 0 and ratings.titles is None:
+        place = int(ratings.items.find([text])[0])
+        if place < 0 and ratings.titles is None:
             ratings.items.index([text])  # raises, with the closest ids
-        if by_id < 0:
+        if place < 0:
             item = find_title(ratings, text)
-        else:
+        else:  # the id of one item may be the title of another
             titled = [] if ratings.titles is None else (ratings.titles == text).arg_true().to_list()
-            found = np.array(sorted({int(by_id), *titled}))
-            if len(found) > 1:  # the id of one item is the title of another
-                raise CommandError(_ambiguous(text, ratings, found))
-            item = ratings.items.take(found)[0]
+            item = _only(text, ratings, sorted({place, *titled}))
         if item in history:
             raise CommandError(f"Item {item} is liked or rated twice, once as {text!r}.")
         history[item] = rating
@@ -432,20 +330,18 @@ def _best_rating(recommender: Recommender) -> float:
 def _parse(text: str, recommender: Recommender) -> tuple[str, float]:
     """Split "TITLE=X" and check X."""
     title, _, number = text.rpartition("=")
+    training = recommender.training
     try:
         rating = float(number)
     except ValueError:
         rating = float("nan")
     if not title.strip() or rating != rating:
         raise click.UsageError(f"--rate takes TITLE=X with a number X; got {text!r}.")
-    training = recommender.training
     if training["implicit"]:
         raise CommandError("The model is fitted to implicit feedback; use --like, not --rate.")
     low, high = training["rating_min"], training["rating_max"]
     if not low <= rating <= high:
-        raise CommandError(
-            f"--rate {text!r} is out of range; the ratings are between {low:g} and {high:g}."
-        )
+        raise CommandError(f"--rate {text!r}: the ratings are between {low:g} and {high:g}.")
     return title.strip(), rating
 
 
@@ -453,39 +349,26 @@ def load_history(path: str, reader: ReaderOptions, recommender: Recommender) -> 
     """Read the columns user, item and possibly rating; without users, all are of one new user.
 
     Rows of unknown items are left out, and counted on standard error; duplicates are counted.
-
-    Raises
-    ------
-    CommandError
-        If the file does not exist.
-    UnknownIdError
-        If the data have none of the items.
     """
     import polars as pl
 
     from recsys.data.ids import as_id_series
     from recsys.folding import NEW_USER
     from recsys.readers.id_lists import read_history
-    from recsys.readers.layout import Request
 
     require_path(path)
-    names = {role: getattr(reader, f"{role}_col") for role in ("user", "item", "rating")}
-    request = Request(**names, sep=reader.sep, encoding=reader.encoding, implicit=reader.implicit)
+    if not Path(path).is_file():  # it is read more than once
+        raise CommandError(f"--history {path} is a pipe; write it to a file.")
     items = recommender.ratings.items
+    request = _request(reader, rating=reader.rating_col, implicit=reader.implicit)
     frame = read_history(path, request, items)
     if "user" not in frame.columns:
         frame = frame.with_columns(pl.lit(NEW_USER).alias("user"))
-    places = items.find(frame["item"])
-    if (places < 0).all():
-        items.index(frame["item"])  # raises, with the closest ids
-    if (places < 0).any():
-        n_unknown = int((places < 0).sum())
-        note(f"{path}: {n_unknown:,} of {len(frame):,} rows are of unknown items, ignored")
-        frame = frame.filter(pl.Series(places >= 0))
+    frame = frame.filter(pl.Series(_known(path, frame["item"], items, "rows are of unknown items")))
     as_id_series(frame["user"], "user")  # raises for ids of endless length
     repeated = len(frame) - frame.select("user", "item").n_unique()
     if repeated:
-        note(f"{path}: {repeated:,} duplicate{'s' if repeated > 1 else ''} (last kept)")
+        note(f"{path}: {counted(repeated, 'duplicate')} (last kept)")
     if "rating" not in frame.columns and recommender.model._needs_values:
         best = _best_rating(recommender)
         note(f"{path} has no ratings: its items count as liked, with a rating of {best:g}")

@@ -13,8 +13,6 @@ from recsys.cli import config, errors
 from recsys.cli.group import Group, State, Verb
 from recsys.cli.options import common_options
 
-__all__ = ["COMPLETION_VARIABLE", "cli", "main"]
-
 COMPLETION_VARIABLE = "_RECSYS_COMPLETE"
 
 # Known without importing the verbs, so that help and completion stay fast; a test compares each
@@ -48,14 +46,12 @@ class _Root(Group):
     def main(  # type: ignore[override]
         self, args: Sequence[str] | None = None, prog_name: str = "recsys", **extra: Any
     ) -> NoReturn:
-        """Run the command line `args` and exit."""
+        """Run the command line `args` and exit; unlike Click, on a closed pipe and Ctrl-C too."""
         words = sys.argv[1:] if args is None else list(args)
         state = State(words=tuple(words))
 
-        # Not Click's own main, which treats a closed pipe and Ctrl-C differently.
         def command() -> None:
-            instruction = os.environ.get(COMPLETION_VARIABLE)
-            if instruction:
+            if instruction := os.environ.get(COMPLETION_VARIABLE):
                 from click.shell_completion import shell_complete
 
                 code = shell_complete(self, {}, "recsys", COMPLETION_VARIABLE, instruction)

@@ -1,13 +1,9 @@
-"""Bundles of options that several verbs share.
-
-A bundle hands its verb one keyword argument instead of one per option: `@reader_options` gives
-`reader` (`ReaderOptions`), `@fit_options` gives `fitting` (`FitOptions`), `@output_options` gives
-`output` (`Output`).
-"""
+"""Bundles of options that several verbs share: each gives its verb one keyword argument."""
 
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,33 +17,13 @@ from recsys.cli.group import EVERYWHERE, Command, Option, State
 from recsys.cli.output import FORMATS, SUFFIXES, Output
 from recsys.models.registry import MODELS
 
-__all__ = [
-    "SHARE",
-    "EngineOptions",
-    "FitOptions",
-    "Given",
-    "ModelName",
-    "ReaderOptions",
-    "command",
-    "common_options",
-    "engine_options",
-    "fit_options",
-    "fitting_options",
-    "n_option",
-    "option",
-    "output_options",
-    "parameter_options",
-    "reader_options",
-    "seed_option",
-    "threads_option",
-]
-
 F = TypeVar("F", bound=Callable[..., Any])
 Verb = Callable[..., Any]
 Decorator = Callable[[Verb], Verb]
 Given = tuple[tuple[str, str, Any], ...]
 """Model (or "" for all), name and value of each parameter on the command line."""
 
+_COUNT: dict[str, Any] = {"metavar": "N", "type": click.IntRange(min=1)}
 SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
 
 
@@ -81,6 +57,24 @@ def common_options(function: F) -> F:
     return quiet(debug(function))
 
 
+def _bundle(keyword: str, make: Callable[..., Any], *options: Decorator) -> Decorator:
+    """Return a decorator that adds `options`; the verb gets what `make` returns as `keyword`."""
+    names = [*inspect.signature(make).parameters]
+
+    def decorate(function: Verb) -> Verb:
+        @functools.wraps(function)
+        def verb(*args: Any, **values: Any) -> Any:
+            made = make(**{name: values.pop(name) for name in names})
+            return function(*args, **{keyword: made}, **values)
+
+        added: Verb = verb
+        for add in reversed(options):
+            added = add(added)
+        return added
+
+    return decorate
+
+
 @dataclass(frozen=True)
 class ReaderOptions:
     """How to read a ratings file; None leaves it to the reader."""
@@ -100,42 +94,30 @@ class ReaderOptions:
 
 
 def reader_options(details: str = "") -> Decorator:
-    """Add the options for reading ratings; the verb is given `reader`.
-
-    With `details`, the help only lists their names under that title.
-    """
-    shared: dict[str, Any] = {"section": "Reading", "details": details}
-
-    def decorate(function: Verb) -> Verb:
-        @option("--user-col", metavar="NAME", help="Column of the users.", **shared)
-        @option("--item-col", metavar="NAME", help="Column of the items.", **shared)
-        @option("--rating-col", metavar="NAME", help="Column of the ratings.", **shared)
-        @option("--timestamp-col", metavar="NAME", help="Column of the timestamps.", **shared)
-        @option("--sep", metavar="TEXT", help="Separator of the columns.", **shared)
-        @option("--encoding", metavar="NAME", help="Text encoding.", **shared)
-        @option(
+    """Add the options of reading as `reader`; with `details`, the help only lists their names."""
+    add = functools.partial(option, section="Reading", details=details)
+    return _bundle(
+        "reader",
+        ReaderOptions,
+        add("--user-col", metavar="NAME", help="Column of the users."),
+        add("--item-col", metavar="NAME", help="Column of the items."),
+        add("--rating-col", metavar="NAME", help="Column of the ratings."),
+        add("--timestamp-col", metavar="NAME", help="Column of the timestamps."),
+        add("--sep", metavar="TEXT", help="Separator of the columns."),
+        add("--encoding", metavar="NAME", help="Text encoding."),
+        add(
             "--duplicates",
             type=click.Choice(("last", "first", "mean", "sum", "error")),
             default="last",
             show_default=True,
             help="Rating kept of repeated user-item pairs; by timestamp, if known.",
-            **shared,
-        )
-        @option(
+        ),
+        add(
             "--implicit",
             is_flag=True,
             help="Ignore the rating column and treat every row as implicit feedback.",
-            **shared,
-        )
-        @functools.wraps(function)
-        def verb(*args: Any, **values: Any) -> Any:
-            names = ReaderOptions.__dataclass_fields__
-            values["reader"] = ReaderOptions(**{name: values.pop(name) for name in names})
-            return function(*args, **values)
-
-        return verb
-
-    return decorate
+        ),
+    )
 
 
 @dataclass(frozen=True)
@@ -146,51 +128,46 @@ class EngineOptions:
     master: str | None = None
     conf: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        context = click.get_current_context(silent=True)
+        if context and not self.on_spark:
+            sources = map(context.get_parameter_source, ("master", "conf"))
+            if ParameterSource.COMMANDLINE in sources:
+                raise click.UsageError("--master and --conf require --engine spark.")
+
     @property
     def on_spark(self) -> bool:
-        """Whether Spark does the work."""
+        """True if Spark does the work."""
         return self.engine == "spark"
 
 
 def engine_options(details: str = "") -> Decorator:
-    """Add the options of the engine, above `output_options`; the verb is given `engine`."""
-    section = "Cluster"
-
-    def decorate(function: Verb) -> Verb:
-        @option(
+    """Add the options of the engine as `engine`; they go above `output_options`."""
+    add = functools.partial(option, section="Cluster")
+    return _bundle(
+        "engine",
+        EngineOptions,
+        add(
             "--engine",
             type=click.Choice(["local", "spark"]),
             default="local",
             show_default=True,
-            section=section,
             help="Where to compute: here, or on Apache Spark (extra `spark`).",
-        )
-        @option(
+        ),
+        add(
             "--master",
             metavar="URL",
-            section=section,
             details=details,
             help="Spark master: local[N], spark://HOST:PORT, yarn or k8s://URL.",
-        )
-        @option(
+        ),
+        add(
             "--conf",
             metavar="K=V",
             multiple=True,
-            section=section,
             details=details,
             help="Spark setting; repeatable.",
-        )
-        @functools.wraps(function)
-        def verb(*args: Any, engine: str, master: str | None, conf: Any, **values: Any) -> Any:
-            ctx = click.get_current_context()
-            sources = [ctx.get_parameter_source(name) for name in ("master", "conf")]
-            if engine != "spark" and ParameterSource.COMMANDLINE in sources:
-                raise click.UsageError("--master and --conf require --engine spark.")
-            return function(*args, engine=EngineOptions(engine, master, conf), **values)
-
-        return verb
-
-    return decorate
+        ),
+    )
 
 
 @dataclass(frozen=True)
@@ -201,6 +178,10 @@ class FitOptions:
     seed: int
     threads: int | None
     given: Given = ()
+
+    def __post_init__(self) -> None:
+        if self.model == "auto":
+            object.__setattr__(self, "model", None)
 
 
 class ModelName(click.Choice[str]):
@@ -245,89 +226,39 @@ class _ParameterType(click.ParamType[Any]):
         return [CompletionItem(k, help=v) for k, v in found.items() if k.startswith(incomplete)]
 
 
-def parameter_options(function: Verb) -> Verb:
-    """Add the parameters of models; the verb is given `given`."""
-    section = "Model"
+def _given(factors: Any, regularization: Any, iterations: Any, parameter: Given) -> Given:
+    named = {"factors": factors, "regularization": regularization, "iterations": iterations}
+    return (*(("", name, value) for name, value in named.items() if value is not None), *parameter)
 
-    @option(
-        "--factors",
-        metavar="K",
-        type=click.IntRange(min=1),
-        section=section,
-        help="Number of latent factors.",
-    )
-    @option(
+
+parameter_options = _bundle(
+    "given",
+    _given,
+    option("--factors", section="Model", help="Number of latent factors.", **_COUNT),
+    option(
         "--regularization",
         metavar="X",
         type=click.FloatRange(min=0, min_open=True),
-        section=section,
+        section="Model",
         help="Penalty on the size of the parameters.",
-    )
-    @option(
-        "--iterations",
-        metavar="N",
-        type=click.IntRange(min=1),
-        section=section,
-        help="Maximum number of iterations.",
-    )
-    @option(
+    ),
+    option("--iterations", section="Model", help="Maximum number of iterations.", **_COUNT),
+    option(
         "-p",
         "--parameter",
         metavar="NAME=VALUE",
         multiple=True,
         type=_ParameterType(),
-        section=section,
+        section="Model",
         help="Other parameter (see `recsys models NAME`), for all models that have it or one: "
         "als.linked=true; repeatable.",
-    )
-    @functools.wraps(function)
-    def verb(
-        *args: Any,
-        factors: Any,
-        regularization: Any,
-        iterations: Any,
-        parameter: Given,
-        **rest: Any,
-    ) -> Any:
-        named = {"factors": factors, "regularization": regularization, "iterations": iterations}
-        given = tuple(("", name, value) for name, value in named.items() if value is not None)
-        return function(*args, given=given + parameter, **rest)
-
-    return verb
+    ),
+)
+"""Decorator that adds the parameters of models as `given`."""
 
 
-def fit_options(function: Verb) -> Verb:
-    """Add the options of the model to fit; the verb is given `fitting`."""
-
-    @_model_option("Model")
-    @parameter_options
-    @seed_option("Model")
-    @threads_option("Model")
-    @functools.wraps(function)
-    def verb(*args: Any, model: str, given: Given, seed: int, threads: Any, **rest: Any) -> Any:
-        name = None if model == "auto" else model
-        return function(*args, fitting=FitOptions(name, seed, threads, given), **rest)
-
-    return verb
-
-
-def fitting_options(function: Verb) -> Verb:
-    """Add the options of a model that is fitted to a data file and not saved; gives `fitting`."""
-    section = "Fitting a data file"
-
-    @_model_option(section)
-    @seed_option(section)
-    @threads_option(section)
-    @functools.wraps(function)
-    def verb(*args: Any, model: str, seed: int, threads: int | None, **rest: Any) -> Any:
-        name = None if model == "auto" else model
-        return function(*args, fitting=FitOptions(name, seed, threads), **rest)
-
-    return verb
-
-
-def _model_option(section: str) -> Callable[[F], F]:
-    return option(
+def _model_options(section: str) -> list[Decorator]:
+    model = option(
         "--model",
         type=ModelName(),
         default="auto",
@@ -335,89 +266,83 @@ def _model_option(section: str) -> Callable[[F], F]:
         section=section,
         help="Model to fit; `recsys models` lists them.",
     )
+    return [model, seed_option(section), threads_option(section)]
 
 
-def seed_option(section: str = "Options") -> Callable[[F], F]:
+def fit_options(function: Verb) -> Verb:
+    """Add the options of the model to fit, and its parameters, as `fitting`."""
+    model, *others = _model_options("Model")
+    return model(parameter_options(_bundle("fitting", FitOptions, *others)(function)))
+
+
+def fitting_options(function: Verb) -> Verb:
+    """Add the options of a model that is fitted to a data file and not saved as `fitting`."""
+
+    def make(model: str, seed: int, threads: int | None) -> FitOptions:
+        return FitOptions(model, seed, threads)
+
+    return _bundle("fitting", make, *_model_options("Fitting a data file"))(function)
+
+
+def seed_option(section: str = "Options") -> Decorator:
     """Add `--seed`."""
-    return option(
-        "--seed",
-        metavar="N",
-        type=click.IntRange(min=0),
-        default=0,
-        show_default=True,
-        section=section,
-        help="Random seed.",
-    )
+    settings: dict[str, Any] = {"metavar": "N", "type": click.IntRange(min=0), "default": 0}
+    return option("--seed", show_default=True, section=section, help="Random seed.", **settings)
 
 
-def threads_option(section: str = "Options") -> Callable[[F], F]:
+def threads_option(section: str = "Options") -> Decorator:
     """Add `--threads`."""
-    return option(
-        "--threads",
-        metavar="N",
-        type=click.IntRange(min=1),
-        show_default="all cores",
-        section=section,
-        help="Number of threads.",
-    )
+    shown = {"show_default": "all cores", "section": section, "help": "Number of threads."}
+    return option("--threads", **shown, **_COUNT)
 
 
-def n_option(counted: str) -> Callable[[F], F]:
+def n_option(counted: str) -> Decorator:
     """Add `-n`, the length of a list of `counted`."""
-    return option(
-        "-n",
-        "n",
-        metavar="N",
-        type=click.IntRange(min=1),
-        default=10,
-        show_default=True,
-        help=f"Number of {counted}.",
-    )
+    return option("-n", "n", default=10, show_default=True, help=f"Number of {counted}.", **_COUNT)
+
+
+def _destination(output: str | None, format: str | None, json: bool) -> Output:
+    """Return the output; a flag or the suffix of --output counts before a format set elsewhere."""
+    source = click.get_current_context().get_parameter_source
+    typed = ["json"] if json and source("json") is ParameterSource.COMMANDLINE else []
+    if format and source("format") is ParameterSource.COMMANDLINE:
+        typed.append(format)
+    path = None if output in (None, "-") else Path(str(output))
+    suffix = SUFFIXES.get(path.suffix.lower()) if path else None
+    claims = set(typed)
+    if suffix and source("output") is ParameterSource.COMMANDLINE:
+        claims.add(suffix)
+    if typed and len(claims) > 1 and claims != {"json", "jsonl"}:
+        named = [f"--format {each}" for each in typed] + ([str(path)] if path else [])
+        raise click.UsageError(f"{' and '.join(named)} contradict each other; leave out one.")
+    return Output(path, next(iter(typed), None) or suffix or ("json" if json else format))
 
 
 def output_options(function: Verb) -> Verb:
-    """Add `--output`, `--format` and `--json`; the verb is given `output`.
+    """Add `--output`, `--format` and `--json` as `output`, checked before the verb runs."""
+    add = functools.partial(option, section="Output")
 
-    A flag, or the suffix of `--output`, counts before a format that is set elsewhere.
-    """
-    section = "Output"
-
-    @option(
-        "--output",
-        "-o",
-        metavar="FILE",
-        section=section,
-        help="Output file instead of standard output; its suffix sets the format.",
-    )
-    @option(
-        "--format",
-        metavar="FORMAT",
-        type=click.Choice(FORMATS),
-        show_default="table on a terminal",
-        section=section,
-        help="table, csv, tsv, json, jsonl or parquet.",
-    )
-    @option("--json", is_flag=True, section=section, help="Short for --format json.")
     @functools.wraps(function)
-    def verb(*args: Any, output: str | None, format: str | None, json: bool, **rest: Any) -> Any:
-        source = click.get_current_context().get_parameter_source
-        typed = ["json"] if json and source("json") is ParameterSource.COMMANDLINE else []
-        if format and source("format") is ParameterSource.COMMANDLINE:
-            typed.append(format)
-        path = None if output in (None, "-") else Path(str(output))
-        suffix = SUFFIXES.get(path.suffix.lower()) if path else None
-        claims = set(typed)
-        if suffix and source("output") is ParameterSource.COMMANDLINE:
-            claims.add(suffix)
-        if typed and len(claims) > 1 and claims != {"json", "jsonl"}:
-            named = " and ".join(
-                [f"--format {each}" for each in typed] + ([str(path)] if path else [])
-            )
-            raise click.UsageError(f"{named} contradict each other; leave out one.")
-        settings = "json" if json else format
-        destination = Output(path, next(iter(typed), None) or suffix or settings)
+    def verb(*args: Any, output: Output, **rest: Any) -> Any:
         if not getattr(rest.get("engine"), "on_spark", False):
-            destination.check()
-        return function(*args, output=destination, **rest)
+            output.check()
+        return function(*args, output=output, **rest)
 
-    return verb
+    return _bundle(
+        "output",
+        _destination,
+        add(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Output file instead of standard output; its suffix sets the format.",
+        ),
+        add(
+            "--format",
+            metavar="FORMAT",
+            type=click.Choice(FORMATS),
+            show_default="table on a terminal",
+            help="table, csv, tsv, json, jsonl or parquet.",
+        ),
+        add("--json", is_flag=True, help="Short for --format json."),
+    )(verb)

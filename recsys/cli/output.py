@@ -24,43 +24,15 @@ from recsys.cli.errors import CommandError
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = [
-    "FORMATS",
-    "SCHEMA",
-    "SUFFIXES",
-    "Facts",
-    "Output",
-    "Sink",
-    "atomic_file",
-    "check_file",
-    "render",
-    "write_facts",
-]
-
 FORMATS = ("table", "csv", "tsv", "json", "jsonl", "parquet")
 SCHEMA = 1
 """Version of the JSON documents; it changes when a key changes its meaning or goes away."""
 
-SUFFIXES = {
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".json": "json",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".parquet": "parquet",
-}
+SUFFIXES = {f".{form}": form for form in FORMATS[1:]} | {".ndjson": "jsonl"}
 
 
 def check_file(path: str | Path | None, option: str, suffixes: Iterable[str] = ()) -> None:
-    """Check that a file can be written at `path`, before any long computation.
-
-    Raises
-    ------
-    click.UsageError
-        If its suffix is none of `suffixes`.
-    CommandError
-        If it is a directory, or its directory does not exist.
-    """
+    """Check that a file with one of `suffixes` can be written at `path`."""
     if path is None:
         return
     path, allowed = Path(path), tuple(suffixes)
@@ -96,15 +68,7 @@ class Output:
         return SUFFIXES[suffix]
 
     def check(self) -> None:
-        """Check format and destination before any long computation.
-
-        Raises
-        ------
-        click.UsageError
-            If Parquet would go to a terminal, or the suffix of the file is unknown.
-        CommandError
-            If no file can be written there.
-        """
+        """Check format and destination before any long computation."""
         if self.resolved_format == "parquet" and self.path is None and _is_terminal():
             raise click.UsageError(
                 "Parquet cannot be shown on a terminal; add --output FILE or redirect the output."
@@ -115,7 +79,9 @@ class Output:
     def open(self, **head: Any) -> Iterator[Sink]:
         """Yield a sink for frames; `head` precedes the rows in a JSON document."""
         with self._stream() as stream, ExitStack() as held:
-            sink = _SINKS[self.resolved_format](stream, head, self.path, held)
+            form = self.resolved_format
+            kind = {"json": _Json, "parquet": _Parquet}.get(form, Sink)
+            sink = kind(form, stream, head, self.path, held)
             yield sink
             sink.finish()
 
@@ -128,7 +94,7 @@ class Output:
         with self.open(**head) as sink:
             for frame in [frames] if isinstance(frames, pl.DataFrame) else frames:
                 sink.write(frame)
-            if remark and isinstance(sink, _Table):
+            if remark and sink.format == "table":
                 sink.stream.write(f"{remark}\n".encode(errors="replace"))
 
     def write_document(
@@ -160,17 +126,16 @@ class Output:
         sys.stdout.buffer.flush()
 
 
+@dataclass
 class Sink:
     """Writer of one format: `write` each frame, then `finish`."""
 
-    def __init__(
-        self, stream: IO[bytes], head: Mapping[str, Any], path: Path | None, held: ExitStack
-    ) -> None:
-        self.stream = stream
-        self.head = head
-        self.path = path
-        self.held = held
-        self.is_first = True
+    format: str
+    stream: IO[bytes]
+    head: Mapping[str, Any]
+    path: Path | None
+    held: ExitStack
+    is_first: bool = True
 
     def write(self, frame: pl.DataFrame) -> None:
         """Write a batch; the first one, even without rows, has the columns."""
@@ -181,95 +146,65 @@ class Sink:
 
     def encoded(self, frame: pl.DataFrame) -> bytes:
         """Return the bytes of a batch."""
-        raise NotImplementedError
+        if self.format == "table":
+            return render(frame).encode(errors="replace")
+        if self.format == "jsonl":
+            return frame.write_ndjson().encode()
+        separator = "," if self.format == "csv" else "\t"
+        return frame.write_csv(include_header=self.is_first, separator=separator).encode()
 
     def finish(self) -> None:
         """Write what follows the last batch."""
 
 
-class _Csv(Sink):
-    separator = ","
-
-    def encoded(self, frame: pl.DataFrame) -> bytes:
-        return frame.write_csv(include_header=self.is_first, separator=self.separator).encode()
-
-
-class _Tsv(_Csv):
-    separator = "\t"
-
-
-class _JsonLines(Sink):
-    def encoded(self, frame: pl.DataFrame) -> bytes:
-        return frame.write_ndjson().encode()
-
-
 class _Json(Sink):
     """One document: {"schema": 1, ..., "rows": [...]}."""
 
-    has_rows = False
+    separator = ""
 
     def encoded(self, frame: pl.DataFrame) -> bytes:
-        if not len(frame):
-            return b""
+        head = json.dumps({"schema": SCHEMA, **self.head}, ensure_ascii=False)
+        opening = f'{head[:-1]}, "rows": [' if self.is_first else ""
         # Not splitlines, which also splits at characters of titles, such as U+2028.
         rows = frame.write_ndjson().rstrip("\n").replace("\n", ",\n")
-        separator = ",\n" if self.has_rows else self._opening()
-        self.has_rows = True
-        return f"{separator}{rows}".encode()
-
-    def _opening(self) -> str:
-        head = json.dumps({"schema": SCHEMA, **self.head}, ensure_ascii=False)
-        return f'{head[:-1]}, "rows": [\n'
+        separator = self.separator or "\n" if rows else ""
+        self.separator = ",\n" if rows else self.separator
+        return f"{opening}{separator}{rows}".encode()
 
     def finish(self) -> None:
-        closing = "\n]}\n" if self.has_rows else f"{self._opening()}]}}\n"
-        self.stream.write(closing.encode())
+        if self.is_first:
+            import polars as pl
+
+            self.write(pl.DataFrame())
+        self.stream.write(b"\n]}\n")
 
 
 class _Parquet(Sink):
     """Batches are kept as Parquet files and joined by the streaming engine at the end."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __post_init__(self) -> None:
         if self.path is None or _is_special(self.path):
             folder = tempfile.TemporaryDirectory(prefix="recsys-")
             self.folder = Path(self.held.enter_context(folder))
         else:  # next to the file, where room is needed anyway
             target = Path(os.path.realpath(self.path))
             self.folder = self.held.enter_context(unfinished_directory(target))
-        self.parts: list[Path] = []
+        self.batches: list[Path] = []
 
     def encoded(self, frame: pl.DataFrame) -> bytes:
-        self.parts.append(self.folder / f"{len(self.parts):06}.parquet")
-        frame.write_parquet(self.parts[-1])
+        self.batches.append(self.folder / f"{len(self.batches):06}.parquet")
+        frame.write_parquet(self.batches[-1])
         return b""
 
     def finish(self) -> None:
         import polars as pl
 
-        whole = self.parts[0]
-        if len(self.parts) > 1:
+        whole = self.batches[0]
+        if len(self.batches) > 1:
             whole = self.folder / "joined.parquet"
-            pl.scan_parquet(self.parts).sink_parquet(whole)
+            pl.scan_parquet(self.batches).sink_parquet(whole)
         with whole.open("rb") as source:
             shutil.copyfileobj(source, self.stream)
-
-
-class _Table(Sink):
-    """A table for people, as wide as the terminal."""
-
-    def encoded(self, frame: pl.DataFrame) -> bytes:
-        return render(frame).encode(errors="replace")
-
-
-_SINKS: dict[str, type[Sink]] = {
-    "table": _Table,
-    "csv": _Csv,
-    "tsv": _Tsv,
-    "json": _Json,
-    "jsonl": _JsonLines,
-    "parquet": _Parquet,
-}
 
 
 def _is_terminal() -> bool:
@@ -277,7 +212,7 @@ def _is_terminal() -> bool:
 
 
 def _is_special(path: Path) -> bool:
-    """Whether `path` is a device or a named pipe, which is written to and not replaced."""
+    """Return whether `path` is a device or a named pipe, which is written to and not replaced."""
     return path.exists() and not path.is_file()
 
 
@@ -290,12 +225,12 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
         return
     target = Path(os.path.realpath(path))
     try:
-        with unfinished_file(target) as (beside, stream):
+        with unfinished_file(target) as (new, stream):
             yield stream
             stream.close()  # raises, if the disk is full, before it is renamed
             if target.exists():
-                shutil.copymode(target, beside)
-            beside.replace(target)
+                shutil.copymode(target, new)
+            new.replace(target)
     except OSError as error:  # name the file, not its temporary name
         is_hidden = Path(error.filename or "").name.startswith(f".{path.name}.")
         if is_hidden or error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
@@ -321,13 +256,12 @@ def render(frame: pl.DataFrame) -> str:
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
     columns = []
-    for series in frame.get_columns():
-        numeric = series.dtype.is_numeric()
+    for series in frame:
+        numeric, folds = series.dtype.is_numeric(), series.name in _WRAPPED
         # Texts make room for numbers.
         table.add_column(series.name, justify="right" if numeric else "left", no_wrap=numeric)
-        wraps = series.name in _WRAPPED
-        overflow: Any = "fold" if wraps else "ellipsis"
-        columns.append([Text(c, no_wrap=not wraps, overflow=overflow) for c in _cells(series)])
+        overflow: Any = "fold" if folds else "ellipsis"
+        columns.append([Text(c, no_wrap=not folds, overflow=overflow) for c in _cells(series)])
     for row in zip(*columns, strict=True):
         table.add_row(*row)
     page = io.StringIO()

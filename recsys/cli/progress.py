@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import threading
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import click
@@ -13,8 +12,6 @@ from recsys.cli.group import State
 
 if TYPE_CHECKING:
     from recsys.models.base import Step
-
-__all__ = ["Activity", "describe", "note"]
 
 PATIENCE = 1.0
 """Seconds of silence before a bar appears."""
@@ -27,37 +24,24 @@ def note(message: str) -> None:
 
 
 class Activity:
-    """Progress bar, shown on a terminal if the work lasts over a second.
-
-    A context manager; `fit` calls its `step` after each iteration. rich is imported only when the
-    bar appears.
-    """
+    """Progress bar (a context manager), shown on a terminal if the work lasts over a second."""
 
     def __init__(self, title: str) -> None:
         self.title = title
-        self._last: Step | None = None
-        self._remark = ""
+        self._shown: dict[str, Any] = {"total": None, "note": ""}
         self._bar: Any = None
-        self._task: Any = None
         self._lock = threading.Lock()
         self._is_over = False
-        self._timer: threading.Timer | None = None
+        self._timer = threading.Timer(PATIENCE, self._show)
+        self._timer.daemon = True
 
     def __enter__(self) -> Self:
         if sys.stderr is not None and sys.stderr.isatty() and not _state().quiet:
-            self._timer = threading.Timer(PATIENCE, self._show)
-            self._timer.daemon = True
             self._timer.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+    def __exit__(self, *_error: object) -> None:
+        self._timer.cancel()
         with self._lock:
             self._is_over = True
             if self._bar is not None:
@@ -65,15 +49,17 @@ class Activity:
 
     def step(self, step: Step) -> None:
         """Move the bar to `step`."""
-        with self._lock:
-            self._last = step
-            self._update()
+        self._update(total=step.total, completed=step.step, note=describe(step))
 
     def say(self, message: str) -> None:
         """Show the progress of work of unknown length."""
+        self._update(note=message)
+
+    def _update(self, **shown: Any) -> None:
         with self._lock:
-            self._remark = message
-            self._update()
+            self._shown |= shown
+            if self._bar is not None:
+                self._bar.update(self._bar.task_ids[0], description=self.title, **self._shown)
 
     def _show(self) -> None:
         from rich.console import Console
@@ -90,24 +76,9 @@ class Activity:
                 console=Console(stderr=True),
                 transient=True,
             )
-            self._task = self._bar.add_task(self.title, total=None, note="")
+            self._bar.add_task(self.title, **self._shown)
             self._bar.tasks[0].start_time -= PATIENCE
             self._bar.start()
-            self._update()
-
-    def _update(self) -> None:
-        if self._bar is None:
-            return
-        if self._last is None:
-            self._bar.update(self._task, note=self._remark)
-            return
-        self._bar.update(
-            self._task,
-            description=self.title,
-            total=self._last.total,
-            completed=self._last.step,
-            note=describe(self._last),
-        )
 
 
 def describe(step: Step) -> str:
