@@ -15,17 +15,6 @@ from click.shell_completion import CompletionItem
 from recsys.cli.config import FILE_NAME, defaults_of, variables
 
 EVERYWHERE = "Everywhere"
-ELSEWHERE = {
-    "train": "fit",
-    "inspect": "data inspect",
-    "sample": "data sample",
-    "index": "lsi index",
-    "query": "lsi query",
-    "search": "lsi query",
-    "terms": "lsi terms",
-    "add": "lsi add",
-}
-"""Commands for names that users of other programs may try."""
 
 
 @dataclass
@@ -129,11 +118,6 @@ class Command(_WithExamples):
             ctx.default_map = defaults_of(ctx)
         try:
             rest = super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            name = f"-{error.option_name.lstrip('-')}"
-            if not any(name in param.opts for param in self.params):
-                raise
-            raise click.NoSuchOption(error.option_name, possibilities=[name], ctx=ctx) from error
         except click.UsageError as error:
             if not error.message.startswith("Got unexpected extra argument"):
                 raise
@@ -189,22 +173,12 @@ class Group(_WithExamples, click.Group):
         verb = self.verbs.get(cmd_name)
         return verb.load() if verb else super().get_command(ctx, cmd_name)
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Find the verb that `args` begin with, or suggest the nearest one."""
-        name, known = args[0], self.list_commands(ctx)
-        if name in known or name.startswith("-") or ctx.resilient_parsing:
+        known = self.list_commands(ctx)
+        if args[0] in known or args[0].startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
-        meant = {**ELSEWHERE, "help": "--help"}.get(name, "")
-        if meant.split(" ")[0] in {*known, "--help"}:
-            hint = f"Did you mean {meant!r}?"
-        else:
-            error = click.NoSuchCommand(name, possibilities=known, ctx=ctx)
-            if error.possibilities:
-                raise error
-            hint = f"The commands are {', '.join(known)}."
-        raise click.NoSuchCommand(name, f"No such command {name!r}. {hint}", ctx=ctx)
+        raise click.NoSuchCommand(args[0], possibilities=known, ctx=ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the verbs with their one-line help, without importing them."""

@@ -33,8 +33,7 @@ _CANDIDATES = 10
 def require_path(path: str, kind: str = "") -> None:
     """Check that a path exists, and is a directory if it is to hold a `kind` of index or model."""
     if kind and Path(path).is_file():
-        verb = "lsi index" if kind == "index" else "fit"
-        raise CommandError(f"{path} is a file; `recsys {verb}` saves {kind} directories.")
+        raise CommandError(f"{path} is a file; a saved {kind} is a directory.")
     if path == "-" or Path(path).exists():
         return
     if Path(path).is_symlink():
@@ -59,8 +58,7 @@ def check_destination(
     if target.exists() and not is_saved(path):
         raise CommandError(f"{path} exists and is not a saved {kind}; choose another --out.")
     if target.exists() and not force:
-        message = f"{path} is a saved {kind} already; choose another --out, or add --force."
-        raise CommandError(message)
+        raise CommandError(f"{path} is a saved {kind}; choose another --out, or add --force.")
     if not target.parent.is_dir():
         raise CommandError(f"Cannot write {path}: there is no directory {Path(path).parent}.")
 
@@ -115,10 +113,8 @@ def open_recommender(path: str, reader: ReaderOptions, fitting: FitOptions) -> R
         name = recommender.model.name
         source = click.get_current_context().get_parameter_source("model")
         if fitting.model not in (None, name) and source is ParameterSource.COMMANDLINE:
-            raise CommandError(
-                f"{path} is a saved {name} model, and --model {fitting.model} needs a file of "
-                f"ratings; leave it out, or run `recsys fit RATINGS --model {fitting.model}`."
-            )
+            other = f"--model {fitting.model} needs a file of ratings; leave it out"
+            raise CommandError(f"{path} is a saved {name} model, and {other}.")
         return recommender
     ratings = load_ratings(path, reader)
     plan = plan_fit(fitting, ratings)
@@ -175,13 +171,16 @@ def parameters_for(
         owners = [model for model in ([prefix] if prefix else declared) if name in declared[model]]
         if not owners:
             named = [prefix] if prefix else [*declared]
-            known = dict.fromkeys(p for each in named for p in declared[each] if p not in _SHARED)
+            known = {p: None for each in named for p in declared[each] if p not in _SHARED}
             near = close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]}?" if near else "."
+            listed = (
+                f"It has {', '.join(known) or 'none'}; `recsys models {named[0]}` describes them."
+            )
             raise click.UsageError(
-                f"{'Model' if len(named) == 1 else 'None of the models'} {', '.join(named)} "
-                f"has {'no' if len(named) == 1 else 'a'} parameter {name!r}"
-                f"{f'; did you mean {near[0]}?' if near else '.'} `recsys models {named[0]}` "
-                f"describes its parameters: {', '.join(declared[named[0]])}."
+                f"The {named[0]} model has no parameter {name!r}{hint} {listed}"
+                if len(named) == 1
+                else f"None of the models {', '.join(named)} has a parameter {name!r}{hint}"
             )
         for model in owners:
             found[model][name] = _converted(declared[model][name], value)

@@ -179,6 +179,7 @@ class _Json(Sink):
         self.stream.write(b"\n]}\n")
 
 
+@dataclass
 class _Parquet(Sink):
     """Batches are kept as Parquet files and joined by the streaming engine at the end."""
 

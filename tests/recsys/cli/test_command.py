@@ -74,10 +74,6 @@ def test_misspelt_nested_verb_is_suggested(run):
     assert "Did you mean 'inspect'?" in run("data", "inspekt", code=2).stderr
 
 
-def test_strange_verb_lists_the_verbs(run):
-    assert "The commands are fit, recommend," in run("xyzzy", code=2).stderr
-
-
 def test_misspelt_option_is_suggested(run):
     stderr = run("fit", "x.csv", "--out", "m", "--factor", "3", code=2).stderr
     assert re.search(r"(Did you mean|Possible options:) .*--factors", stderr)

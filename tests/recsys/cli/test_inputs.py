@@ -58,7 +58,7 @@ def test_like_for_a_model_of_contacts(run, contacts):
         (["--rate", "Film 7"], 2, "--rate takes TITLE=X with a number X; got 'Film 7'."),
         (["--rate", "=3"], 2, "--rate takes TITLE=X"),
         (["--rate", "107=nan"], 2, "--rate takes TITLE=X"),
-        (["--rate", "107=9"], 1, "is out of range; the ratings are between 1 and 5."),
+        (["--rate", "107=9"], 1, "--rate '107=9': the ratings are between 1 and 5."),
         (["--like", "107", "--rate", "Film 7,=3"], 1, "Item 107 is liked or rated twice"),
         (
             ["--like", "107", "--user", "1"],
@@ -298,7 +298,7 @@ def test_update_in_place_needs_force(run, model):
     run("update", "m", "new.csv", "--force")
     assert Recommender.load("m").ratings.n_users == 41
     said = run("update", model, "new.csv", "--out", "m", code=1).stderr
-    assert "m is a saved model already" in said
+    assert "m is a saved model" in said
 
 
 def test_update_of_a_model_of_contacts_ignores_ratings(run, contacts):

@@ -13,7 +13,7 @@ import pytest
 
 from recsys.cli import output as module
 from recsys.cli.errors import CommandError
-from recsys.cli.output import FORMATS, SCHEMA, Output, render
+from recsys.cli.output import SCHEMA, Output, render
 
 FRAME = pl.DataFrame(
     {
@@ -225,10 +225,6 @@ def test_table_defuses_control_characters():
 def test_table_shows_missing_numbers():
     lines = render(pl.DataFrame({"rmse": [0.9, None, float("nan")]})).splitlines()
     assert [line.strip() for line in lines[2:]] == ["0.9000", "-", "-"]
-
-
-def test_all_formats_have_a_sink():
-    assert set(FORMATS) == set(module._SINKS)
 
 
 def test_no_title_breaks_or_turns_a_row_of_a_table():

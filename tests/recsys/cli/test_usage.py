@@ -8,13 +8,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from recsys.cli.group import ELSEWHERE
-
 
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["recommend", "M", "--user", 7, "--n", 3], "No such option '--n'. Did you mean '-n'?"),
         (["recommend", "M", "--usr", 7], "option '--usr'. (Did you mean one of: '--user', "),
         (["recommend", "M", "--user", 7, "-n", "x"], "'-n': 'x' is not a valid integer range."),
         (["fit", "M", "-o", "m", "-p", "alpha"], "takes NAME=VALUE, such as linked=true; got"),
@@ -29,14 +26,6 @@ from recsys.cli.group import ELSEWHERE
 )
 def test_usage_errors_say_what_would_be_right(run, args, message):
     assert message in run(*args, code=2).stderr
-
-
-def test_verbs_that_are_looked_for_elsewhere(run):
-    for name, meant in ELSEWHERE.items():
-        assert f"No such command {name!r}. Did you mean {meant!r}?" in run(name, code=2).stderr
-        assert "Usage: recsys " + meant in run(*meant.split(), "--help").stdout
-    assert "Did you mean '--help'?" in run("help", code=2).stderr
-    assert "The commands are index, query" in run("lsi", "inspect", code=2).stderr
 
 
 def test_another_model_than_the_saved_one_is_refused(run, model, monkeypatch):

@@ -69,7 +69,7 @@ def test_fit_holdout_prints_every_sweep(run, ratings):
 def test_fit_does_not_replace_without_force(run, ratings):
     run("fit", ratings, "--out", "m", "--model", "bias")
     said = run("fit", ratings, "--out", "m", "--model", "popular", code=1).stderr
-    assert "m is a saved model already; choose another --out, or add --force." in said
+    assert "m is a saved model; choose another --out, or add --force." in said
     assert Recommender.load("m").model.name == "bias"
     run("fit", ratings, "--out", "m", "--model", "popular", "--force")
     assert Recommender.load("m").model.name == "popular"
