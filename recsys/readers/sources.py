@@ -80,7 +80,7 @@ class DataFile:
 def sample_path() -> Path:
     """Find the directory of the embedded sample data.
 
-    An installed package has them inside, as ``recsys/sample``; a source checkout, and an editable
+    An installed package has them inside, as ``recsys/sample/data``; a source checkout, and an editable
     install of it, has them in ``data`` next to the package.
 
     Returns
@@ -102,7 +102,7 @@ def sample_path() -> Path:
     # Not importlib.resources: for an editable install it answers with a path of the build backend
     # that is not a directory.
     package = Path(__file__).resolve().parents[1]
-    places = package / "sample", package.parent / "data"
+    places = package / "sample" / "data", package.parent / "data"
     for place in places:
         if all((place / name).is_file() for name in _SAMPLE):
             return place
