@@ -356,8 +356,6 @@ def load_history(path: str, reader: ReaderOptions, recommender: Recommender) -> 
     from recsys.readers.id_lists import read_history
 
     require_path(path)
-    if not Path(path).is_file():  # it is read more than once
-        raise CommandError(f"--history {path} is a pipe; write it to a file.")
     items = recommender.ratings.items
     request = _request(reader, rating=reader.rating_col, implicit=reader.implicit)
     frame = read_history(path, request, items)
