@@ -27,7 +27,7 @@ WORDS = {
     r"beside": "next to",
     r"lies in": "is in",
     r"asked": "requested",
-    r"(?<!there )(is|are|was|were) no (?!longer|more|less|larger|smaller|worse|better|other|need)": "is not a",
+    r"(?<!there )(is|are|was|were) no (?!\w+er\b|more|less|worse|need)": "is not a",
     r"that there (is|are) not": "missing",
     r"belongs? into": "belongs in",
     r"it is said|and said|and says so|and is said": "reported",

@@ -80,8 +80,8 @@ class DataFile:
 def sample_path() -> Path:
     """Find the directory of the embedded sample data.
 
-    An installed package has them inside, as ``recsys/sample/data``; a source checkout, and an editable
-    install of it, has them in ``data`` next to the package.
+    An installed package has them inside, in ``recsys/sample/data``; a source checkout, and an
+    editable install of it, in ``data`` next to the package.
 
     Returns
     -------
