@@ -27,9 +27,7 @@ def commands(
     """Yield the path and the help of a command and of all commands below it."""
     name = "recsys" if parent is None else command.name
     settings = {"terminal_width": WIDTH, "max_content_width": WIDTH}
-    with click.Context(
-        command, info_name=name, parent=parent, help_option_names=["-h", "--help"], **settings
-    ) as context:
+    with click.Context(command, info_name=name, parent=parent, **settings) as context:
         yield context.command_path, command.get_help(context)
         if isinstance(command, click.Group):
             for verb in command.list_commands(context):

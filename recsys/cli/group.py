@@ -95,6 +95,10 @@ class _WithExamples(click.Command):
         if isinstance(self, click.Group):
             self.format_commands(ctx, formatter)
 
+    def get_help_option_names(self, ctx: click.Context) -> list[str]:
+        """Return the names of the help option, the same in every context."""
+        return ["-h", "--help"]
+
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the examples."""
         if self.examples:
@@ -114,7 +118,7 @@ class Command(_WithExamples):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments on top of the settings; help needs none and shows none."""
-        if not ctx.resilient_parsing and set(args).isdisjoint(ctx.help_option_names):
+        if not ctx.resilient_parsing and set(args).isdisjoint(self.get_help_option_names(ctx)):
             ctx.default_map = defaults_of(ctx)
         try:
             rest = super().parse_args(ctx, args)
@@ -160,7 +164,6 @@ class Group(_WithExamples, click.Group):
     command_class = Command
 
     def __init__(self, *args: Any, verbs: dict[str, Verb] | None = None, **kwargs: Any) -> None:
-        kwargs.setdefault("context_settings", {"help_option_names": ["-h", "--help"]})
         super().__init__(*args, **kwargs)
         self.verbs = verbs or {}
 
