@@ -51,7 +51,13 @@ class Option(click.Option):
         return next(filter(None, map(os.environ.get, variables(self, ctx))), None)
 
     def handle_parse_result(self, ctx: click.Context, opts: Any, args: list[str]) -> Any:
-        """Parse the value; an error says where the value is set, if not on the command line."""
+        """Parse the value; an error says where the value is set, if not on the command line.
+
+        Raises
+        ------
+        BadParameter
+            For an invalid value.
+        """
         try:
             return super().handle_parse_result(ctx, opts, args)
         except click.BadParameter as error:
@@ -117,7 +123,13 @@ class Command(_WithExamples):
         self.required = required
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments on top of the settings; help needs none and shows none."""
+        """Parse the arguments on top of the settings; help needs none and shows none.
+
+        Raises
+        ------
+        UsageError
+            For invalid arguments.
+        """
         if not ctx.resilient_parsing and set(args).isdisjoint(self.get_help_option_names(ctx)):
             ctx.default_map = defaults_of(ctx)
         try:
@@ -177,7 +189,13 @@ class Group(_WithExamples, click.Group):
         return verb.load() if verb else super().get_command(ctx, cmd_name)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """Find the verb that `args` begin with, or suggest the nearest one."""
+        """Find the verb that `args` begin with, or suggest the nearest one.
+
+        Raises
+        ------
+        NoSuchCommand
+            If there is no such verb.
+        """
         known = self.list_commands(ctx)
         if args[0] in known or args[0].startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)

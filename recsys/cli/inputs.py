@@ -31,7 +31,13 @@ _CANDIDATES = 10
 
 
 def require_path(path: str, kind: str = "") -> None:
-    """Check that a path exists, and is a directory if it is to hold a `kind` of index or model."""
+    """Check that a path exists, and is a directory if it is to hold a `kind` of index or model.
+
+    Raises
+    ------
+    CommandError
+        If the path does not exist, or is a file where a saved `kind` is expected.
+    """
     if kind and Path(path).is_file():
         raise CommandError(f"{path} is a file; a saved {kind} is a directory.")
     if path == "-" or Path(path).exists():
@@ -53,7 +59,13 @@ def is_model(path: str) -> bool:
 def check_destination(
     path: str, is_saved: Callable[[str], bool], kind: str = "model", *, force: bool
 ) -> None:
-    """Check, before the work, that a model or index can be saved at `path`."""
+    """Check, before the work, that a model or index can be saved at `path`.
+
+    Raises
+    ------
+    CommandError
+        If `path` exists and is not to be replaced, or its parent does not exist.
+    """
     target = Path(path).resolve()
     if target.exists() and not is_saved(path):
         raise CommandError(f"{path} exists and is not a saved {kind}; choose another --out.")
@@ -64,7 +76,13 @@ def check_destination(
 
 
 def load_ratings(path: str, reader: ReaderOptions) -> Ratings:
-    """Read ratings, and report in one line how they were read."""
+    """Read ratings, and report in one line how they were read.
+
+    Raises
+    ------
+    CommandError
+        If `path` is a saved model.
+    """
     require_path(path)
     if is_model(path):
         raise CommandError(f"{path} is a saved model; this verb needs a file of ratings.")
@@ -106,7 +124,13 @@ def load_model(path: str) -> Recommender:
 
 
 def open_recommender(path: str, reader: ReaderOptions, fitting: FitOptions) -> Recommender:
-    """Load the saved model at `path`, or fit one to the ratings there."""
+    """Load the saved model at `path`, or fit one to the ratings there.
+
+    Raises
+    ------
+    CommandError
+        If `path` is a saved model and options of a fit are given.
+    """
     require_path(path)
     if is_model(path):
         recommender = load_model(path)
@@ -153,6 +177,11 @@ def parameters_for(
     """Return the parameters of each model that were given on the command line.
 
     With `shared`, also seed and threads of the models that have them.
+
+    Raises
+    ------
+    UsageError
+        If a parameter does not exist, or is given in another way.
     """
     from recsys.models.registry import parameters
 
@@ -253,6 +282,11 @@ def find_title(ratings: Ratings, text: str) -> Any:
 
     A title counts with and without the year at its end, and with its article first or last: "the
     matrix" finds "Matrix, The (1999)". The beginning of a title counts more than its middle.
+
+    Raises
+    ------
+    CommandError
+        If there are no titles, or none or several match.
     """
     import polars as pl
 
@@ -302,7 +336,13 @@ def _only(text: str, ratings: Ratings, found: list[int]) -> Any:
 def described_history(
     like: Sequence[str], rate: Sequence[str], recommender: Recommender
 ) -> dict[Any, float]:
-    """Return the ratings of a new user: items by id or title, liked or rated."""
+    """Return the ratings of a new user: items by id or title, liked or rated.
+
+    Raises
+    ------
+    CommandError
+        If an item is given twice.
+    """
     ratings, history = recommender.ratings, {}
     best = _best_rating(recommender)
     rated = [(text, best) for text in like] + [_parse(text, recommender) for text in rate]

@@ -32,7 +32,13 @@ SUFFIXES = {f".{form}": form for form in FORMATS[1:]} | {".ndjson": "jsonl"}
 
 
 def check_file(path: str | Path | None, option: str, suffixes: Iterable[str] = ()) -> None:
-    """Check that a file with one of `suffixes` can be written at `path`."""
+    """Check that a file with one of `suffixes` can be written at `path`.
+
+    Raises
+    ------
+    CommandError, UsageError
+        If `path` is a directory, has another suffix, or has no parent directory.
+    """
     if path is None:
         return
     path, allowed = Path(path), tuple(suffixes)
@@ -54,7 +60,13 @@ class Output:
 
     @property
     def resolved_format(self) -> str:
-        """The requested format, else the one of the file's suffix, else table or csv."""
+        """The requested format, else the one of the file's suffix, else table or csv.
+
+        Raises
+        ------
+        UsageError
+            If the suffix stands for no format.
+        """
         if self.format is not None:
             return self.format
         if self.path is None:
@@ -68,7 +80,13 @@ class Output:
         return SUFFIXES[suffix]
 
     def check(self) -> None:
-        """Check format and destination before any long computation."""
+        """Check format and destination before any long computation.
+
+        Raises
+        ------
+        UsageError
+            If binary data would go to a terminal.
+        """
         if self.resolved_format == "parquet" and self.path is None and _is_terminal():
             raise click.UsageError(
                 "Parquet cannot be shown on a terminal; add --output FILE or redirect the output."

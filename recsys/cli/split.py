@@ -44,7 +44,13 @@ class SplitOptions:
         return [f"--{n.replace('_', '-')}" for n, value in vars(self).items() if value is not None]
 
     def check(self) -> None:
-        """Raise a usage error if an option is of another method."""
+        """Raise a usage error if an option is of another method.
+
+        Raises
+        ------
+        UsageError
+            For such an option.
+        """
         for name, methods in _APPLIES.items():
             if getattr(self, name) is not None and self.method not in methods:
                 listed = " or ".join(filter(None, methods))
@@ -126,7 +132,13 @@ def load_splits(
     seed: int,
     reader: ReaderOptions,
 ) -> Split | Sequence[Split]:
-    """Read the splits to evaluate on: ratings that are split, a folder with a split, or a pair."""
+    """Read the splits to evaluate on: ratings that are split, a folder with a split, or a pair.
+
+    Raises
+    ------
+    UsageError
+        If the sources contradict each other, or the options of a split do not apply.
+    """
     from recsys.cli.inputs import load_ratings, require_path
     from recsys.evaluation import Split
     from recsys.evaluation.split_files import read_pair, read_split
