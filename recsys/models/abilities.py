@@ -14,16 +14,6 @@ from recsys.models.base import Explanation, Floats, Histories, Model
 if TYPE_CHECKING:
     from recsys.topn import Scorer
 
-__all__ = [
-    "Explains",
-    "FoldsInItems",
-    "FoldsInUsers",
-    "HasItemSimilarity",
-    "HasItemVectors",
-    "HasUncertainty",
-    "HasUserVectors",
-]
-
 
 @runtime_checkable
 class FoldsInUsers(Protocol):

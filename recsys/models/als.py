@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -31,6 +31,7 @@ from recsys.models.base import (
     Explanation,
     FactorModel,
     Floats,
+    FoldingModel,
     Histories,
     OnStep,
     Step,
@@ -39,20 +40,16 @@ from recsys.models.base import (
     check_indices,
     fitted,
     model,
-    parameter,
-    random_state_parameter,
-    threads_parameter,
     validation_rmse,
 )
+from recsys.models.parameters import parameter, random_state_parameter, threads_parameter
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
 
-__all__ = ["ALS", "PathPoint", "regularization_path"]
-
 
 @model
-class ALS(FactorModel):
+class ALS(FoldingModel, FactorModel):
     """Predict a rating as ``mu + b_u + c_i + a_u . m_i``, fitted by alternating least squares.
 
     The ridge penalty of a user or item with n ratings is ``regularization * n**count_power``, in
@@ -65,11 +62,9 @@ class ALS(FactorModel):
     techniques for recommender systems".
     """
 
-    name: ClassVar[str] = "als"
-    summary: ClassVar[str] = (
-        "Ratings of many users and items: accurate, fast, any number of threads."
-    )
-    _scores_between_sweeps: ClassVar[bool] = True
+    name = "als"
+    summary = "Ratings of many users and items: accurate, fast, any number of threads."
+    _scores_between_sweeps = True
 
     factors: int = parameter(32, "Number of latent factors.", low=4, high=128, log=True)
     regularization: float = parameter(
@@ -115,7 +110,14 @@ class ALS(FactorModel):
         for number, sweep in enumerate(islice(self._sweeps(ratings, start), self.iterations), 1):
             if not math.isfinite(sweep.objective):
                 raise breakdown(self, "regularization", "count_power")
-            self._take(sweep)
+            found = sweep.factors
+            self.global_mean = found.mean
+            self.user_bias, self.item_bias = found.row_bias, found.column_bias
+            self.user_factors, self.item_factors = found.row_factors, found.column_factors
+            if isinstance(sweep, LinkedSweep):
+                rows, columns = sweep.row_prior, sweep.column_prior
+                self.user_prior_mean, self.item_prior_mean = rows.mean, columns.mean
+                self.user_link, self.item_link = rows.link, columns.link
             reached = validation_rmse(self, validation)
             if on_step is not None:
                 on_step(Step(number, self.iterations, sweep.objective, sweep.rmse, reached))
@@ -129,28 +131,7 @@ class ALS(FactorModel):
         for name, value in best.items():
             setattr(self, name, value)
         # The users once more, so that a user folded in later gets the very same vector.
-        self.user_factors, self.user_bias = self._solve(Histories.of(ratings), of_users=True)
-
-    def with_users(self, histories: Histories) -> Self:
-        """Return the model with other users, folded in from their ratings; the items stay.
-
-        A user of the training ratings with the same ratings gets the very same vector.
-        """
-        check_indices(histories.indices, self.n_items, "item")
-        model = copy.copy(self)
-        model.user_factors, model.user_bias = self._solve(histories, of_users=True)
-        if self.linked:
-            model.item_link = np.zeros((model.n_users, self.factors + 1), np.float32)
-        return model
-
-    def with_items(self, histories: Histories) -> Self:
-        """Return the model with other items, folded in from their ratings; the users stay."""
-        check_indices(histories.indices, self.n_users, "user")
-        model = copy.copy(self)
-        model.item_factors, model.item_bias = self._solve(histories, of_users=False)
-        if self.linked:
-            model.user_link = np.zeros((model.n_items, self.factors + 1), np.float32)
-        return model
+        vars(self).update(self._solved(Histories.of(ratings), of_users=True))
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
         """Return the scores of `items` for the user with this history, as sums over the history.
@@ -183,36 +164,26 @@ class ALS(FactorModel):
         options["link_penalty"] = self.link_penalty
         return linked_als_sweeps(ratings.matrix, self.factors, **options)
 
-    def _take(self, sweep: AlsSweep) -> None:
-        fitted = sweep.factors
-        self.global_mean = fitted.mean
-        self.user_bias, self.item_bias = fitted.row_bias, fitted.column_bias
-        self.user_factors, self.item_factors = fitted.row_factors, fitted.column_factors
-        if isinstance(sweep, LinkedSweep):
-            rows, columns = sweep.row_prior, sweep.column_prior
-            self.user_prior_mean, self.item_prior_mean = rows.mean, columns.mean
-            self.user_link, self.item_link = rows.link, columns.link
-
-    def _solve(self, histories: Histories, *, of_users: bool) -> tuple[Floats, Floats]:
-        """Return factors and biases of users given the items (or the other way round)."""
+    def _solved(self, histories: Histories, *, of_users: bool) -> dict[str, Floats]:
         entries = CsrArrays(*histories)
         if self.linked:
             with at_most(self.threads):
                 known, prior = self._vectors(of_users=not of_users), self._prior(of_users=of_users)
                 solved = posterior_rows(entries, known, prior, mean=self.global_mean).mean
-            return solved[:, :-1].copy(), solved[:, -1].copy()
-        factors = self.item_factors if of_users else self.user_factors
-        bias = self.item_bias if of_users else self.user_bias
-        return solve_rows(
-            entries,
-            factors,
-            bias,
-            mean=self.global_mean,
-            regularization=self.regularization,
-            scale=self.rating_std,
-            count_power=self.count_power,
-            threads=self.threads,
-        )
+            factors, bias = solved[:, :-1].copy(), solved[:, -1].copy()
+        else:
+            factors, bias = solve_rows(
+                entries,
+                self.item_factors if of_users else self.user_factors,
+                self.item_bias if of_users else self.user_bias,
+                mean=self.global_mean,
+                regularization=self.regularization,
+                scale=self.rating_std,
+                count_power=self.count_power,
+                threads=self.threads,
+            )
+        side = "user" if of_users else "item"
+        return {f"{side}_factors": factors, f"{side}_bias": bias}
 
     def _vectors(self, *, of_users: bool) -> Posterior:
         factors = self.user_factors if of_users else self.item_factors

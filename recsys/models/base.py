@@ -23,55 +23,17 @@ import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    ClassVar,
-    NamedTuple,
-    Self,
-    TypeVar,
-    dataclass_transform,
-)
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar, dataclass_transform
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lowrank import kernels
 from recsys.errors import DataError, NotFittedError
-from recsys.models.parameters import (
-    Parameter,
-    Range,
-    parameter,
-    random_state_parameter,
-    threads_parameter,
-)
+from recsys.models.parameters import Parameter
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
-
-__all__ = [
-    "BiasedModel",
-    "Explanation",
-    "FactorForm",
-    "FactorModel",
-    "Floats",
-    "Histories",
-    "Indices",
-    "Model",
-    "OnStep",
-    "Parameter",
-    "Range",
-    "Step",
-    "ValidationWatch",
-    "breakdown",
-    "check_indices",
-    "fitted",
-    "model",
-    "parameter",
-    "random_state_parameter",
-    "threads_parameter",
-    "validation_rmse",
-]
 
 Floats = NDArray[np.float32]
 Indices = NDArray[np.int64]
@@ -512,6 +474,33 @@ class BiasedModel(Model):
         user_bias: Floats = np.where(users >= 0, self.user_bias[users], np.float32(0))
         item_bias: Floats = np.where(items >= 0, self.item_bias[items], np.float32(0))
         return user_bias + self.global_mean + item_bias
+
+
+class FoldingModel(BiasedModel):
+    """A model that represents new users, or items, with the other side as it is."""
+
+    @abstractmethod
+    def _solved(self, histories: Histories, *, of_users: bool) -> dict[str, Floats]:
+        """Return the arrays of some users given the items, or the other way round."""
+
+    def with_users(self, histories: Histories) -> Self:
+        """Return the model whose users are these, with the items as they are.
+
+        A user of the training ratings with the same ratings gets the very same vector.
+        """
+        return self._folded(histories, "user", "item", self.n_items)
+
+    def with_items(self, histories: Histories) -> Self:
+        """Return the model whose items are these, with the users as they are."""
+        return self._folded(histories, "item", "user", self.n_users)
+
+    def _folded(self, histories: Histories, side: str, other: str, n_others: int) -> Self:
+        check_indices(histories.indices, n_others, other)
+        arrays = self._solved(histories, of_users=side == "user")
+        if getattr(self, "linked", False):  # nothing is learned from them about the other side
+            *samples, _, d = getattr(self, f"{other}_link").shape
+            arrays[f"{other}_link"] = np.zeros((*samples, histories.n_rows, d), np.float32)
+        return self._with_arrays(**arrays)
 
 
 @model

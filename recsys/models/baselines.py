@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recsys.models.base import (
-    BiasedModel,
     Explanation,
     Floats,
+    FoldingModel,
     Histories,
     Model,
     OnStep,
@@ -20,17 +20,14 @@ from recsys.models.base import (
     check_indices,
     fitted,
     model,
-    parameter,
-    random_state_parameter,
     validation_rmse,
 )
+from recsys.models.parameters import parameter, random_state_parameter
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
     from recsys.data.ratings import Ratings
-
-__all__ = ["Bias", "Popular", "Random"]
 
 Doubles = NDArray[np.float64]
 
@@ -38,7 +35,7 @@ _BLOCK = 2**20  # ratings summed at a time: what is gathered stays at a few tens
 
 
 @model
-class Bias(BiasedModel):
+class Bias(FoldingModel):
     """Predict a rating as ``mu + b_u + c_i``: global mean, user bias and item bias.
 
     ``mu`` is the mean of the ratings; the biases minimise ::
@@ -53,8 +50,8 @@ class Bias(BiasedModel):
     section 2.1.
     """
 
-    name: ClassVar[str] = "bias"
-    summary: ClassVar[str] = "The baseline of rating prediction."
+    name = "bias"
+    summary = "The baseline of rating prediction."
 
     user_damping: float = parameter(
         5.0, "Ridge penalty of user biases, in ratings.", low=0.1, high=100.0, log=True, minimum=0
@@ -104,18 +101,6 @@ class Bias(BiasedModel):
             if change <= self.tol * deviation:
                 break
 
-    def with_users(self, histories: Histories) -> Self:
-        """Return the model whose users are these; their biases, with those of the items fixed."""
-        check_indices(histories.indices, self.n_items, "item")
-        bias = self._solve(histories, self.item_bias, self.user_damping)
-        return self._with_arrays(user_bias=bias)
-
-    def with_items(self, histories: Histories) -> Self:
-        """Return the model whose items are these; their biases, with those of the users fixed."""
-        check_indices(histories.indices, self.n_users, "user")
-        bias = self._solve(histories, self.user_bias, self.item_damping)
-        return self._with_arrays(item_bias=bias)
-
     def residuals(self, ratings: Ratings) -> csr_array[np.float32]:
         """Return ratings minus their predictions, shape (n_users, n_items)."""
         from scipy.sparse import csr_array
@@ -133,11 +118,15 @@ class Bias(BiasedModel):
         base = self.item_bias[columns] + np.float32(self.global_mean)
         return Explanation(base, np.tile(terms, (len(columns), 1)))
 
-    def _solve(self, histories: Histories, other_bias: Floats, damping: float) -> Floats:
+    def _solved(self, histories: Histories, *, of_users: bool) -> dict[str, Floats]:
+        side, other_bias, damping = "user", self.item_bias, self.user_damping
+        if not of_users:
+            side, other_bias, damping = "item", self.user_bias, self.item_damping
         residuals = histories.values.astype(np.float64) - self.global_mean
         residuals -= other_bias[histories.indices]
         sums = np.bincount(histories.rows, residuals, minlength=histories.n_rows)
-        return _single(_Side(histories.rows, histories.counts, damping).shrink(sums.astype(float)))
+        rows = _Side(histories.rows, histories.counts, damping)
+        return {f"{side}_bias": _single(rows.shrink(sums.astype(float)))}
 
 
 @model
@@ -149,10 +138,8 @@ class Popular(Model):
     where there is no rating to predict, it is the number of ratings again.
     """
 
-    name: ClassVar[str] = "popular"
-    summary: ClassVar[str] = (
-        "The baseline of top-N recommendation, and the fallback for unknown users."
-    )
+    name = "popular"
+    summary = "The baseline of top-N recommendation, and the fallback for unknown users."
 
     damping: float = parameter(
         10.0,
@@ -226,9 +213,9 @@ class Random(Model):
     Steele, Lea and Flood (2014), "Fast splittable pseudorandom number generators" (SplitMix64).
     """
 
-    name: ClassVar[str] = "random"
-    summary: ClassVar[str] = "The lower bound that any model should exceed."
-    predicts_ratings: ClassVar[bool] = False
+    name = "random"
+    summary = "The lower bound that any model should exceed."
+    predicts_ratings = False
 
     random_state: int = random_state_parameter()
     n_users: int = fitted()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,6 +18,7 @@ from recsys.models.base import (
     Explanation,
     FactorModel,
     Floats,
+    FoldingModel,
     Histories,
     OnStep,
     Step,
@@ -27,22 +27,18 @@ from recsys.models.base import (
     check_indices,
     fitted,
     model,
-    parameter,
-    random_state_parameter,
-    threads_parameter,
     validation_rmse,
 )
+from recsys.models.parameters import parameter, random_state_parameter, threads_parameter
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
-
-__all__ = ["Bayes"]
 
 _PAIRS = 2**13  # pairs whose covariances are unpacked at a time
 
 
 @model
-class Bayes(FactorModel):
+class Bayes(FoldingModel, FactorModel):
     """Predict a rating as ``mu + b_u + c_i + a_u . m_i`` with learned priors.
 
     The vectors (a_u, b_u) and (m_i, c_i) have Gaussian posteriors under Gaussian priors with full
@@ -71,9 +67,9 @@ class Bayes(FactorModel):
     using MCMC".
     """
 
-    name: ClassVar[str] = "bayes"
-    summary: ClassVar[str] = "The most accurate ratings, with standard deviations; slower than als."
-    _scores_between_sweeps: ClassVar[bool] = True
+    name = "bayes"
+    summary = "The most accurate ratings, with standard deviations; slower than als."
+    _scores_between_sweeps = True
 
     factors: int = parameter(32, "Number of latent factors.", low=4, high=128, log=True)
     inference: str = parameter(
@@ -170,30 +166,7 @@ class Bayes(FactorModel):
                     self._take(kept)
                 report(number + drawn, sampling)
         # The users once more, so that a user folded in later gets the very same vector.
-        self._set_users(Histories.of(ratings))
-
-    def with_users(self, histories: Histories) -> Self:
-        """Return the model with other users, folded in from their ratings; the items stay.
-
-        A user of the training ratings with the same ratings gets the very same vector.
-        """
-        check_indices(histories.indices, self.n_items, "item")
-        model = copy.copy(self)
-        model._set_users(histories)
-        if self.linked:  # nothing is learned from the new users about items
-            shape = (self._n_samples, model.n_users, self.factors + 1)
-            model.item_link = np.zeros(shape, np.float32)
-        return model
-
-    def with_items(self, histories: Histories) -> Self:
-        """Return the model with other items, folded in from their ratings; the users stay."""
-        check_indices(histories.indices, self.n_users, "user")
-        model = copy.copy(self)
-        model._set_vectors(self._solve(histories, of_users=False, draw=self._sampled), False)
-        if self.linked:
-            shape = (self._n_samples, model.n_items, self.factors + 1)
-            model.user_link = np.zeros(shape, np.float32)
-        return model
+        vars(self).update(self._solved(Histories.of(ratings), of_users=True))
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
         """Return the scores of `items` for the user with this history, as sums over the history.
@@ -262,26 +235,31 @@ class Bayes(FactorModel):
             setattr(self, f"{side}_prior_precision", np.array([p.precision for p in priors]))
             if self.linked:
                 setattr(self, f"{side}_link", np.array([p.link for p in priors]))
-        self._set_vectors([state.rows for state in states], of_users=True)
-        self._set_vectors([state.columns for state in states], of_users=False)
+        vars(self).update(self._side([state.rows for state in states], of_users=True))
+        vars(self).update(self._side([state.columns for state in states], of_users=False))
 
-    def _set_vectors(self, vectors: Sequence[Posterior], of_users: bool) -> None:
+    def _side(self, vectors: Sequence[Posterior], of_users: bool) -> dict[str, Floats]:
+        """Return the arrays of all users (or items) from their vectors in each sample."""
         factors: Floats = np.hstack([v.mean[:, :-1] for v in vectors])
         biases: Floats = np.column_stack([v.mean[:, -1] for v in vectors])
-        side = "user" if of_users else "item"
-        setattr(self, f"{side}_factors", factors / np.float32(len(vectors) if of_users else 1))
-        setattr(self, f"{side}_biases", biases)
-        setattr(self, f"{side}_bias", biases.mean(axis=1, dtype=np.float64).astype(np.float32))
+        arrays = {
+            "factors": factors / np.float32(len(vectors) if of_users else 1),
+            "biases": biases,
+            "bias": biases.mean(axis=1, dtype=np.float64).astype(np.float32),
+        }
         if not self._sampled:
-            covariance = vectors[0].covariance.astype(np.float32, copy=False)
-            setattr(self, f"{side}_covariance", covariance)
+            arrays["covariance"] = vectors[0].covariance.astype(np.float32, copy=False)
+        side = "user" if of_users else "item"
+        return {f"{side}_{name}": array for name, array in arrays.items()}
 
-    def _set_users(self, histories: Histories) -> None:
-        """Solve for users given the items as they are."""
-        self._set_vectors(self._solve(histories, of_users=True), of_users=True)
-        if self._sampled:
-            drawn = self._solve(histories, of_users=True, draw=True)
-            self.user_draws = np.hstack([vectors.mean for vectors in drawn])
+    def _solved(self, histories: Histories, *, of_users: bool) -> dict[str, Floats]:
+        drawn = self._solve(histories, of_users=of_users, draw=True) if self._sampled else []
+        if of_users or not self._sampled:
+            arrays = self._side(self._solve(histories, of_users=of_users), of_users)
+            if drawn:
+                arrays["user_draws"] = np.hstack([vectors.mean for vectors in drawn])
+            return arrays
+        return self._side(drawn, of_users)
 
     def _solve(
         self, histories: Histories, *, of_users: bool, draw: bool = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,28 +14,26 @@ from recsys.models.base import (
     Explanation,
     FactorModel,
     Floats,
+    FoldingModel,
     Histories,
     Indices,
     OnStep,
     Step,
     check_indices,
     model,
-    parameter,
-    random_state_parameter,
     validation_rmse,
 )
 from recsys.models.baselines import Bias
+from recsys.models.parameters import parameter, random_state_parameter
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
-
-__all__ = ["Clusters"]
 
 _RANK = 16  # singular vectors by which items are clustered
 
 
 @model
-class Clusters(FactorModel):
+class Clusters(FoldingModel, FactorModel):
     """Predict a rating as ``mu + b_u + c_i + d_u,g(i)``: biases, and the user's mean of a cluster.
 
     The biases are those of the model bias. Items are clustered by k-means of their vectors in the
@@ -48,8 +46,8 @@ class Clusters(FactorModel):
     scalable neighborhood formation using clustering", with items instead of users.
     """
 
-    name: ClassVar[str] = "clusters"
-    summary: ClassVar[str] = "A baseline between biases and latent factors."
+    name = "clusters"
+    summary = "A baseline between biases and latent factors."
 
     clusters: int = parameter(40, "Number of clusters of items.", low=5, high=200, log=True)
     damping: float = parameter(
@@ -59,38 +57,17 @@ class Clusters(FactorModel):
 
     def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
         bias = Bias().fit(ratings)
-        self.global_mean, self.item_bias = bias.global_mean, bias.item_bias
+        self.global_mean = bias.global_mean
+        self.user_bias, self.item_bias = bias.user_bias, bias.item_bias
         k, seed = min(_RANK, *ratings.shape), self.random_state
         _, s, Vt = lowrank.truncated_svd(bias.residuals(ratings), k, random_state=seed)
         groups = _k_means(Vt.T * s, self.clusters, self.random_state)
         self.item_factors = np.eye(groups.max() + 1, dtype=np.float32)[groups]
-        self.user_bias, self.user_factors = self._users(Histories.of(ratings), bias)
+        vars(self).update(self._solved(Histories.of(ratings), of_users=True))
         if on_step is not None:
             rmse = validation_rmse(self, ratings)
             held_out = validation_rmse(self, validation) if validation else None
             on_step(Step(1, 1, train_rmse=rmse, validation_rmse=held_out))
-
-    def with_users(self, histories: Histories) -> Self:
-        """Return the model whose users are these, by their biases and means; the items stay."""
-        bias, factors = self._users(histories, self._bias_model())
-        return self._with_arrays(user_bias=bias, user_factors=factors)
-
-    def with_items(self, histories: Histories) -> Self:
-        """Return the model whose items are these, by their biases and the clusters that fit best.
-
-        That is the cluster whose means have the smallest squared distance from the residuals of the
-        item; an item without ratings is in none.
-        """
-        check_indices(histories.indices, self.n_users, "user")
-        bias = self._bias_model().with_items(histories)
-        residuals = histories.values - bias.predict(histories.indices, histories.rows)
-        rows = histories._replace(values=2 * residuals)
-        gain = kernels.csr_matmat(rows, self.user_factors)
-        ones = histories._replace(values=np.ones_like(residuals))
-        gain -= kernels.csr_matmat(ones, self.user_factors**2)
-        groups = np.eye(gain.shape[1], dtype=np.float32)[gain.argmax(axis=1)]
-        groups[histories.counts == 0] = 0
-        return self._with_arrays(item_bias=bias.item_bias, item_factors=groups)
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
         """Return the scores of `items` for the one user of `history`, with a term per rating.
@@ -108,25 +85,37 @@ class Clusters(FactorModel):
         base = self.item_bias[columns] + np.float32(self.global_mean)
         return Explanation(base, terms.astype(np.float32))
 
-    def _users(self, histories: Histories, bias: Bias) -> tuple[Floats, Floats]:
-        """Return the biases of some users and their means of each cluster."""
-        known = bias.with_users(histories)
+    def _solved(self, histories: Histories, *, of_users: bool) -> dict[str, Floats]:
+        """Return the biases of some users and their means of each cluster.
+
+        Of items: the biases, and the clusters whose means have the smallest squared distance from
+        the residuals of the item; an item without ratings is in none.
+        """
+        names = ("global_mean", "user_bias", "item_bias")
+        bias = Bias._from_arrays({}, {name: np.asarray(getattr(self, name)) for name in names})
         rows, n_groups = histories.rows, self.item_factors.shape[1]
-        residuals = histories.values - known.predict(rows, histories.indices)
-        cells = rows * n_groups + self._group_of(histories.indices)
-        size = histories.n_rows * n_groups
-        counts = np.bincount(cells, minlength=size) + self.damping
-        sums = np.bincount(cells, residuals, minlength=size)
-        means = np.divide(sums, counts, out=np.zeros(size), where=counts > 0)
-        return known.user_bias, means.reshape(-1, n_groups).astype(np.float32)
+        if of_users:
+            bias = bias.with_users(histories)
+            residuals = histories.values - bias.predict(rows, histories.indices)
+            cells = rows * n_groups + self._group_of(histories.indices)
+            size = histories.n_rows * n_groups
+            counts = np.bincount(cells, minlength=size) + self.damping
+            sums = np.bincount(cells, residuals, minlength=size)
+            means = np.divide(sums, counts, out=np.zeros(size), where=counts > 0)
+            means = means.reshape(-1, n_groups).astype(np.float32)
+            return {"user_bias": bias.user_bias, "user_factors": means}
+        bias = bias.with_items(histories)
+        residuals = histories.values - bias.predict(histories.indices, rows)
+        gain = kernels.csr_matmat(histories._replace(values=2 * residuals), self.user_factors)
+        ones = histories._replace(values=np.ones_like(residuals))
+        gain -= kernels.csr_matmat(ones, self.user_factors**2)
+        groups = np.eye(n_groups, dtype=np.float32)[gain.argmax(axis=1)]
+        groups[histories.counts == 0] = 0
+        return {"item_bias": bias.item_bias, "item_factors": groups}
 
     def _group_of(self, items: NDArray[np.integer]) -> Indices:
         groups: Indices = self.item_factors.argmax(axis=1)[items]
         return groups
-
-    def _bias_model(self) -> Bias:
-        names = ("global_mean", "user_bias", "item_bias")
-        return Bias._from_arrays({}, {name: np.asarray(getattr(self, name)) for name in names})
 
 
 def _k_means(

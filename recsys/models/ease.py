@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lowrank import kernels
 from recsys.errors import DataError
-from recsys.models.base import Floats, Histories, Indices, OnStep, fitted, model, parameter
+from recsys.models.base import Floats, Histories, Indices, OnStep, fitted, model
 from recsys.models.item_item import ItemItemModel, weighted_matrix
+from recsys.models.parameters import parameter
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
-
-__all__ = ["EASE"]
 
 _PENALTY = 30.0
 _BLOCK = 2**22  # entries of a matrix of items that are worked on at a time
@@ -53,8 +52,8 @@ class EASE(ItemItemModel):
     Steck (2019), "Embarrassingly shallow autoencoders for sparse data", section 3.
     """
 
-    name: ClassVar[str] = "ease"
-    summary: ClassVar[str] = "Implicit feedback on up to some 30,000 items; one parameter."
+    name = "ease"
+    summary = "Implicit feedback on up to some 30,000 items; one parameter."
 
     regularization: float | None = parameter(
         None, "Ridge penalty of the weights, in users; by default it follows from the data."

@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,31 +23,21 @@ from recsys.models.base import (
     Explanation,
     FactorModel,
     Floats,
+    FoldingModel,
     Histories,
     OnStep,
     Step,
     check_indices,
     fitted,
     model,
-    parameter,
-    random_state_parameter,
-    threads_parameter,
 )
 from recsys.models.item_item import weight_unit, weighted_matrix
+from recsys.models.parameters import parameter, random_state_parameter, threads_parameter
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
     from recsys.data.ratings import Ratings
-
-__all__ = [
-    "ImplicitALS",
-    "ImplicitBPR",
-    "ImplicitLMF",
-    "library",
-    "library_class",
-    "library_matrix",
-]
 
 _INTERACTION_WEIGHT = 1.5
 _PENALTY = 0.3
@@ -97,9 +87,9 @@ def library_matrix(matrix: Any) -> csr_matrix[np.float32]:
 class _LibraryFactors(FactorModel):
     """A factor model that the library fits."""
 
-    _needs_values: ClassVar[bool] = False
-    predicts_ratings: ClassVar[bool] = False
-    _scores_between_sweeps: ClassVar[bool] = True
+    _needs_values = False
+    predicts_ratings = False
+    _scores_between_sweeps = True
 
     if TYPE_CHECKING:  # a parameter of the models, which order them as they like
         iterations: int
@@ -129,7 +119,7 @@ class _LibraryFactors(FactorModel):
 
 
 @model
-class ImplicitALS(_LibraryFactors):
+class ImplicitALS(FoldingModel, _LibraryFactors):
     """Alternating least squares for implicit feedback, by the library `implicit`.
 
     The target is 1 for an interaction and 0 otherwise. The squared error of an interaction has the
@@ -154,8 +144,8 @@ class ImplicitALS(_LibraryFactors):
     implicit feedback collaborative filtering".
     """
 
-    name: ClassVar[str] = "implicit-als"
-    summary: ClassVar[str] = "Implicit feedback as latent factors: small models, similar users."
+    name = "implicit-als"
+    summary = "Implicit feedback as latent factors: small models, similar users."
 
     factors: int = parameter(64, "Number of latent factors.", low=8, high=256, log=True)
     regularization: float | None = parameter(
@@ -175,21 +165,7 @@ class ImplicitALS(_LibraryFactors):
     def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
         super()._fit(ratings, on_step, validation)
         # The users once more, exactly, so that a user folded in later gets the very same vector.
-        self.user_factors = self._solve(Histories.of(ratings), self.item_factors)
-
-    def with_users(self, histories: Histories) -> Self:
-        """Return the model whose users are these, each solved for exactly; the items stay."""
-        check_indices(histories.indices, self.n_items, "item")
-        factors = self._solve(histories, self.item_factors)
-        bias = np.zeros(len(factors), dtype=np.float32)
-        return self._with_arrays(user_factors=factors, user_bias=bias)
-
-    def with_items(self, histories: Histories) -> Self:
-        """Return the model whose items are these, each solved for exactly; the users stay."""
-        check_indices(histories.indices, self.n_users, "user")
-        factors = self._solve(histories, self.user_factors)
-        bias = np.zeros(len(factors), dtype=np.float32)
-        return self._with_arrays(item_factors=factors, item_bias=bias)
+        vars(self).update(self._solved(Histories.of(ratings), of_users=True))
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
         """Return the scores of `items` for the one user of `history`; the base is 0."""
@@ -227,16 +203,16 @@ class ImplicitALS(_LibraryFactors):
                 num_threads=kernels.resolve_threads(self.threads),
             )
 
-    def _solve(self, histories: Histories, other: Floats) -> Floats:
-        """Return the vectors of some users (or items), with those of the other side fixed."""
-        if not histories.n_rows:
-            return np.zeros((0, other.shape[1]), dtype=np.float32)
-        matrix = library_matrix(weighted_matrix(histories, len(other), self.unit))
-        peer = self._solver()
-        peer.item_factors = np.require(other, requirements=["C", "W"])  # a mapped file: copied
-        with library(self.name):
-            solved: Floats = peer.recalculate_user(np.arange(histories.n_rows), matrix)
-        return solved
+    def _solved(self, histories: Histories, *, of_users: bool) -> dict[str, Floats]:
+        side, other = ("user", self.item_factors) if of_users else ("item", self.user_factors)
+        solved, n = np.zeros((0, other.shape[1]), dtype=np.float32), histories.n_rows
+        if n:
+            matrix = library_matrix(weighted_matrix(histories, len(other), self.unit))
+            peer = self._solver()
+            peer.item_factors = np.require(other, requirements=["C", "W"])  # a mapped file: copied
+            with library(self.name):
+                solved = peer.recalculate_user(np.arange(n), matrix)
+        return {f"{side}_factors": solved, f"{side}_bias": np.zeros(n, dtype=np.float32)}
 
 
 @model
@@ -252,8 +228,8 @@ class ImplicitBPR(_LibraryFactors):
     from implicit feedback", section 4.
     """
 
-    name: ClassVar[str] = "implicit-bpr"
-    summary: ClassVar[str] = "Implicit feedback, by pairwise ranking; for comparison."
+    name = "implicit-bpr"
+    summary = "Implicit feedback, by pairwise ranking; for comparison."
 
     factors: int = parameter(64, "Number of latent factors.", low=8, high=256, log=True)
     learning_rate: float = parameter(
@@ -289,8 +265,8 @@ class ImplicitLMF(_LibraryFactors):
     Johnson (2014), "Logistic matrix factorization for implicit feedback data".
     """
 
-    name: ClassVar[str] = "implicit-lmf"
-    summary: ClassVar[str] = "Implicit feedback, by logistic regression; for comparison."
+    name = "implicit-lmf"
+    summary = "Implicit feedback, by logistic regression; for comparison."
 
     factors: int = parameter(16, "Number of latent factors.", low=4, high=64, log=True)
     learning_rate: float = parameter(

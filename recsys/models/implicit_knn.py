@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,18 +16,15 @@ from recsys.models.base import (
     OnStep,
     fitted,
     model,
-    parameter,
-    threads_parameter,
 )
 from recsys.models.implicit_factors import library, library_class, library_matrix
 from recsys.models.item_item import ItemItemModel, check_rows, weighted_matrix
+from recsys.models.parameters import parameter, threads_parameter
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
     from recsys.data.ratings import Ratings
-
-__all__ = ["ImplicitKNN", "Neighbors"]
 
 _BM25_K1, _BM25_B = 1.2, 0.75
 _ROUNDING = 1e-6  # of a similarity, so that an item as similar as the last neighbour is one
@@ -47,8 +44,8 @@ class ImplicitKNN(ItemItemModel):
     Deshpande and Karypis (2004), "Item-based top-N recommendation algorithms", section 4.
     """
 
-    name: ClassVar[str] = "implicit-knn"
-    summary: ClassVar[str] = "Implicit feedback, by similar items: easy to explain."
+    name = "implicit-knn"
+    summary = "Implicit feedback, by similar items: easy to explain."
 
     weighting: str = parameter(
         "tfidf",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -28,14 +28,6 @@ if TYPE_CHECKING:
 
     from recsys.data.ratings import Ratings
 
-__all__ = [
-    "HistoryModel",
-    "ItemItemModel",
-    "check_rows",
-    "weight_unit",
-    "weighted_matrix",
-]
-
 _BLOCK_SCORES = 2**22  # scores of the users of pairs that are computed at a time: 16 MB
 
 
@@ -47,7 +39,7 @@ class HistoryModel(Model):
     items of the fit: a model with folded-in items refers to the model that it was made from.
     """
 
-    predicts_ratings: ClassVar[bool] = False
+    predicts_ratings = False
 
     history_indptr: NDArray[np.int64] = fitted("n_users + 1")
     history_items: NDArray[np.int32] = fitted("n_interactions")

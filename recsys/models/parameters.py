@@ -11,8 +11,6 @@ import numpy as np
 
 from recsys.errors import DataError
 
-__all__ = ["Parameter", "Range", "parameter", "random_state_parameter", "threads_parameter"]
-
 
 @dataclass(frozen=True, slots=True)
 class Range:

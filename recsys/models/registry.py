@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 from recsys.errors import DataError
 
 if TYPE_CHECKING:
-    from recsys.models.base import Model, Parameter
-
-__all__ = ["MODELS", "make_model", "model_class", "parameters"]
+    from recsys.models.base import Model
+    from recsys.models.parameters import Parameter
 
 MODELS: dict[str, str] = {
     "als": "recsys.models.als:ALS",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,30 +13,27 @@ from recsys.models.base import (
     Explanation,
     FactorModel,
     Floats,
+    FoldingModel,
     Histories,
     OnStep,
     Step,
     check_indices,
     fitted,
     model,
-    parameter,
-    random_state_parameter,
-    threads_parameter,
     validation_rmse,
 )
 from recsys.models.baselines import Bias
+from recsys.models.parameters import parameter, random_state_parameter, threads_parameter
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
-
-__all__ = ["SoftImpute"]
 
 _TEST_FRACTION = 0.1  # of the ratings, to choose the regularization
 _FEWEST = 20  # ratings below which none are held out
 
 
 @model
-class SoftImpute(FactorModel):
+class SoftImpute(FoldingModel, FactorModel):
     """Predict a rating as ``mu + b_u + c_i + a_u . m_i``, the last term by soft-impute.
 
     The biases are those of the model bias. Their residual is completed by the matrix Z that
@@ -55,11 +52,9 @@ class SoftImpute(FactorModel):
     SVD via fast alternating least squares".
     """
 
-    name: ClassVar[str] = "softimpute"
-    summary: ClassVar[str] = (
-        "Ratings of small or medium data, with a rank that follows from one penalty."
-    )
-    _scores_between_sweeps: ClassVar[bool] = True
+    name = "softimpute"
+    summary = "Ratings of small or medium data, with a rank that follows from one penalty."
+    _scores_between_sweeps = True
 
     regularization: float | None = parameter(
         None,
@@ -127,24 +122,7 @@ class SoftImpute(FactorModel):
                 if on_step is not None:
                     objective, reached = solution.objectives[-1], validation_rmse(self, validation)
                     on_step(Step(number, len(grid), float(objective), solution.rmse, reached))
-            self.user_bias, self.user_factors = self._users(Histories.of(ratings))
-
-    def with_users(self, histories: Histories) -> Self:
-        """Return the model whose users are these: a bias and a ridge solve, the items fixed.
-
-        The factors of Z, taken so that Z is ``A M'`` and its penalty ``(|A|^2 + |M|^2) / 2``, are
-        each other's ridge regressions.
-        """
-        check_indices(histories.indices, self.n_items, "item")
-        bias, factors = self._users(histories)
-        return self._with_arrays(user_bias=bias, user_factors=factors)
-
-    def with_items(self, histories: Histories) -> Self:
-        """Return the model whose items are these: a bias and a ridge solve, the users fixed."""
-        check_indices(histories.indices, self.n_users, "user")
-        users = self.user_bias, self.user_factors
-        bias, factors = self._solved(histories, *users, self.item_damping)
-        return self._with_arrays(item_bias=bias, item_factors=factors)
+            vars(self).update(self._solved(Histories.of(ratings), of_users=True))
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
         """Return the scores of `items` for the user with this history, as sums over the history.
@@ -164,28 +142,30 @@ class SoftImpute(FactorModel):
         base = self.item_bias[wanted] + np.float32(self.global_mean)
         return Explanation(base, terms.astype(np.float32))
 
-    def _users(self, histories: Histories) -> tuple[Floats, Floats]:
-        return self._solved(histories, self.item_bias, self.item_factors, self.user_damping)
+    def _solved(self, histories: Histories, *, of_users: bool) -> dict[str, Floats]:
+        """Solve for biases, then for factors by ridge regression.
 
-    def _solved(
-        self, rows: Histories, other_bias: Floats, other_factors: Floats, damping: float
-    ) -> tuple[Floats, Floats]:
-        """Return bias and factors of some rows, with the other side fixed."""
-        counts, row_of_each = rows.counts, rows.rows
-        deviations = rows.values - np.float64(self.global_mean) - other_bias[rows.indices]
+        The factors of Z, taken so that Z is ``A M'`` and its penalty ``(|A|^2 + |M|^2) / 2``, are
+        each other's ridge regressions.
+        """
+        other_bias = self.item_bias if of_users else self.user_bias
+        other_factors = self.item_factors if of_users else self.user_factors
+        counts, row_of_each = histories.counts, histories.rows
+        deviations = histories.values - np.float64(self.global_mean) - other_bias[histories.indices]
         sums = np.bincount(row_of_each, deviations, minlength=len(counts))
-        divisors = counts + damping
+        divisors = counts + (self.user_damping if of_users else self.item_damping)
         bias = np.divide(sums, divisors, out=np.zeros(len(counts)), where=divisors > 0)
         left_over = (deviations - bias[row_of_each]).astype(np.float32)
         factors = kernels.aligned_zeros((len(counts), other_factors.shape[1]), np.float32)
         kernels.als_half_sweep(
-            (rows.indptr, rows.indices, left_over),
+            (histories.indptr, histories.indices, left_over),
             np.ascontiguousarray(other_factors),
             penalty=np.full(len(counts), self.penalty, np.float32),
             factors=factors,
             threads=self.threads,
         )
-        return bias.astype(np.float32), factors
+        side = "user" if of_users else "item"
+        return {f"{side}_bias": bias.astype(np.float32), f"{side}_factors": factors}
 
 
 def _with_a_column(factors: NDArray[np.floating]) -> Floats:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,16 +23,12 @@ from recsys.models.base import (
     check_indices,
     fitted,
     model,
-    parameter,
-    random_state_parameter,
-    threads_parameter,
 )
 from recsys.models.item_item import HistoryModel, check_rows
+from recsys.models.parameters import parameter, random_state_parameter, threads_parameter
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
-
-__all__ = ["Spectral"]
 
 _TOL = 3e-2  # of the singular vectors: a tighter one changed no validation metric
 _BLOCK = 2**22  # numbers of an intermediate block: 16 MB
@@ -77,8 +73,8 @@ class Spectral(HistoryModel):
     recommender algorithms on top-N recommendation tasks", for PureSVD.
     """
 
-    name: ClassVar[str] = "spectral"
-    summary: ClassVar[str] = "Implicit feedback: the most accurate top-N lists, at any size."
+    name = "spectral"
+    summary = "Implicit feedback: the most accurate top-N lists, at any size."
 
     factors: int | None = parameter(
         None,

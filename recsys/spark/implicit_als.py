@@ -15,9 +15,8 @@ from recsys.models.base import (
     Histories,
     check_indices,
     model,
-    parameter,
-    random_state_parameter,
 )
+from recsys.models.parameters import parameter, random_state_parameter
 
 __all__ = ["ImplicitALS"]
 

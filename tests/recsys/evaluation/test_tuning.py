@@ -22,7 +22,7 @@ from recsys.evaluation import (
 )
 from recsys.evaluation.metrics import rmse
 from recsys.evaluation.tuning import tune
-from recsys.models.base import Range
+from recsys.models.parameters import Range
 from recsys.models.registry import make_model
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recsys.errors import DataError
-from recsys.models.base import Range
+from recsys.models.parameters import Range
 
 
 @given(st.floats(1e-3, 1e3), st.floats(1.01, 1e4), st.booleans(), st.integers(2, 9))
