@@ -21,8 +21,6 @@ from recsys.lsi.vectorizer import checked_text
 from recsys.readers.documents import Document, DocumentBatch, batches_of
 from recsys.topn import inverse_lengths
 
-__all__ = ["Collection", "Names", "NamesCollector", "batches_or_none", "names_of_matrix"]
-
 _SNIPPET = 120  # characters
 
 

@@ -18,8 +18,6 @@ from recsys.lsi.space import decompose
 from recsys.lsi.vectorizer import TOKEN_PATTERN, StopWords, word_vectorizer
 from recsys.messages import counted
 
-__all__ = ["Eigenwords", "word_contexts"]
-
 _SIDES = ("apart", "merged")
 _SCALINGS = ("ppmi", "sqrt")
 

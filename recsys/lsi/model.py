@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     from recsys.lsi.collection import Names
     from recsys.lsi.vectorizer import VectorizerEncoder
 
-__all__ = ["LSI"]
-
 Floats = NDArray[np.floating[Any]]
 _METHODS = ("fold-in", "update")
 _DEFAULT = f"default: a third of the documents or terms, at most {DEFAULT_RANK}"

@@ -19,19 +19,6 @@ if TYPE_CHECKING:
     from recsys.data.ids import Ids
     from recsys.lsi.collection import Collection
 
-__all__ = [
-    "NothingToRankError",
-    "Queries",
-    "UnknownTermWarning",
-    "best_rows",
-    "check_directions",
-    "check_words",
-    "contributions",
-    "has_texts",
-    "listed",
-    "similar_rows",
-]
-
 Floats = NDArray[np.floating[Any]]
 Indices = NDArray[np.int64]
 

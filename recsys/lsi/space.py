@@ -14,17 +14,6 @@ from lowrank.kernels import one_blas_thread
 from lowrank.rank import RULES
 from recsys.errors import DataError
 
-__all__ = [
-    "DEFAULT_RANK",
-    "Added",
-    "Space",
-    "decompose",
-    "default_rank",
-    "orthogonality_loss",
-    "outside_share",
-    "updated",
-]
-
 Floats = NDArray[np.floating[Any]]
 
 DEFAULT_RANK = 200

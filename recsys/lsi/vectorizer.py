@@ -21,22 +21,6 @@ from sklearn.feature_extraction.text import CountVectorizer
 from recsys.data.ids import Ids
 from recsys.errors import DataError
 
-__all__ = [
-    "TOKEN_PATTERN",
-    "WEIGHTINGS",
-    "Encoded",
-    "VectorizerEncoder",
-    "Weighting",
-    "WordEncoder",
-    "canonical_csr",
-    "checked_text",
-    "make_encoder",
-    "normalised",
-    "row_norms",
-    "word_vectorizer",
-    "words_of",
-]
-
 TOKEN_PATTERN = r"(?u)\b\w\w+\b"
 """scikit-learn's: two or more letters, digits or underscores, of any alphabet."""
 

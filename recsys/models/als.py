@@ -11,12 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lowrank.completion.als import (
-    AlsSweep,
-    BiasedFactors,
-    als_sweeps,
-    solve_rows,
-)
+from lowrank.completion.als import AlsSweep, BiasedFactors, als_sweeps, solve_rows
 from lowrank.completion.links import (
     LinkedSweep,
     Posterior,

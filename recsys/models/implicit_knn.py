@@ -9,14 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowrank import kernels
-from recsys.models.base import (
-    Floats,
-    Histories,
-    Indices,
-    OnStep,
-    fitted,
-    model,
-)
+from recsys.models.base import Floats, Histories, Indices, OnStep, fitted, model
 from recsys.models.implicit_factors import library, library_class, library_matrix
 from recsys.models.item_item import ItemItemModel, check_rows, weighted_matrix
 from recsys.models.parameters import parameter, threads_parameter
