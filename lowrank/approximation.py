@@ -23,16 +23,8 @@ if TYPE_CHECKING:
     from lowrank.arguments import MatrixLike, OperatorLike, RandomStateLike
     from lowrank.operators import Float64Array, FloatArray, MatrixOperator
 
-__all__ = [
-    "LowRank",
-    "approximate",
-    "denoise",
-    "hard_threshold",
-    "optimal_threshold",
-    "rank_for_error",
-    "soft_threshold",
-    "tail_norms",
-]
+__all__ = ["LowRank", "approximate", "denoise", "hard_threshold", "optimal_threshold"]
+__all__ += ["rank_for_error", "soft_threshold", "tail_norms"]
 
 _CHUNK = 1 << 22  # numbers that a temporary array may hold
 _FIRST_RANK = 16  # tried first, doubling from there

@@ -23,23 +23,10 @@ if TYPE_CHECKING:
     from lowrank.arguments import OperatorLike, RandomStateLike
     from lowrank.operators import Float64Array, MatrixOperator
 
-__all__ = [
-    "RULES",
-    "Rule",
-    "bi_cross_validation",
-    "choose_rank",
-    "cumulative_energy",
-    "elbow",
-    "gavish_donoho",
-    "marchenko_pastur_median",
-    "minka",
-    "noise_threshold",
-    "parallel_analysis",
-    "profile_likelihood",
-    "rank_for_energy",
-    "threshold_factor",
-    "whole_spectrum",
-]
+__all__ = ["RULES", "Rule", "bi_cross_validation", "choose_rank", "cumulative_energy", "elbow"]
+__all__ += ["gavish_donoho", "marchenko_pastur_median", "minka", "noise_threshold"]
+__all__ += ["parallel_analysis", "profile_likelihood", "rank_for_energy", "threshold_factor"]
+__all__ += ["whole_spectrum"]
 
 _LARGEST_GRAM = 5000  # smaller side up to which a sparse matrix's whole spectrum is computed
 _MOST_RANKS = 50  # ranks that "parallel", "cv", "elbow" and "profile" look at

@@ -16,15 +16,8 @@ from lowrank.errors import ArgumentError
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = [
-    "AlsSweep",
-    "BiasedFactors",
-    "Biases",
-    "als_sweeps",
-    "biased_start",
-    "check_problem",
-    "solve_rows",
-]
+__all__ = ["AlsSweep", "BiasedFactors", "Biases", "als_sweeps", "biased_start", "check_problem"]
+__all__ += ["solve_rows"]
 
 Floats = NDArray[np.floating[Any]]
 

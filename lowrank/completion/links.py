@@ -24,22 +24,9 @@ from lowrank.completion.als import AlsSweep, BiasedFactors, biased_start, check_
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = [
-    "Link",
-    "LinkedSweep",
-    "Posterior",
-    "RowPrior",
-    "Side",
-    "Sweep",
-    "linked_als_sweeps",
-    "normal_draws",
-    "posterior_rows",
-    "posterior_terms",
-    "ridge_fit",
-    "ridge_precision",
-    "stream",
-    "unpack",
-]
+__all__ = ["Link", "LinkedSweep", "Posterior", "RowPrior", "Side", "Sweep", "linked_als_sweeps"]
+__all__ += ["normal_draws", "posterior_rows", "posterior_terms", "ridge_fit", "ridge_precision"]
+__all__ += ["stream", "unpack"]
 
 Floats = NDArray[np.floating[Any]]
 

@@ -32,15 +32,8 @@ if TYPE_CHECKING:
     from lowrank.arguments import MatrixLike, RandomStateLike
     from lowrank.operators import FloatArray
 
-__all__ = [
-    "HeldOutPath",
-    "SoftImputation",
-    "choose_regularization",
-    "largest_regularization",
-    "penalties_to",
-    "soft_impute",
-    "soft_impute_path",
-]
+__all__ = ["HeldOutPath", "SoftImputation", "choose_regularization", "largest_regularization"]
+__all__ += ["penalties_to", "soft_impute", "soft_impute_path"]
 
 _MAX_ITER = 100
 _MOST_COLUMNS = 100  # of the factors, unless the caller says otherwise

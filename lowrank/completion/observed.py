@@ -18,14 +18,8 @@ if TYPE_CHECKING:
     from lowrank.arguments import MatrixLike, RandomStateLike
     from lowrank.operators import FloatArray
 
-__all__ = [
-    "Entries",
-    "check_positive",
-    "checked_rank",
-    "hold_out",
-    "observed_entries",
-    "root_mean_square",
-]
+__all__ = ["Entries", "check_positive", "checked_rank", "hold_out", "observed_entries"]
+__all__ += ["root_mean_square"]
 
 
 class Entries(NamedTuple):

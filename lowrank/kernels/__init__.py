@@ -27,33 +27,11 @@ try:
 except ImportError:
     _core = None
 
-__all__ = [
-    "Backend",
-    "CsrArrays",
-    "RowPosteriors",
-    "Seen",
-    "TopK",
-    "aligned_zeros",
-    "als_half_sweep",
-    "at_most",
-    "available_cores",
-    "backend",
-    "coefficients",
-    "csr_arrays",
-    "csr_matmat",
-    "csr_pattern",
-    "csr_rmatmat",
-    "multiply",
-    "one_blas_thread",
-    "pair_dots",
-    "pattern_pairs",
-    "posterior_half_sweep",
-    "resolve_threads",
-    "subtract",
-    "supported",
-    "top_k",
-    "use",
-]
+__all__ = ["Backend", "CsrArrays", "RowPosteriors", "Seen", "TopK", "aligned_zeros"]
+__all__ += ["als_half_sweep", "at_most", "available_cores", "backend", "coefficients", "csr_arrays"]
+__all__ += ["csr_matmat", "csr_pattern", "csr_rmatmat", "multiply", "one_blas_thread", "pair_dots"]
+__all__ += ["pattern_pairs", "posterior_half_sweep", "resolve_threads", "subtract", "supported"]
+__all__ += ["top_k", "use"]
 
 Floats = NDArray[np.floating[Any]]
 Floats32 = NDArray[np.float32]
