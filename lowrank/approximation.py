@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from lowrank.arguments import MatrixLike, OperatorLike, RandomStateLike
     from lowrank.operators import Float64Array, FloatArray, MatrixOperator
 
-__all__ = ["LowRank", "approximate", "denoise", "hard_threshold", "optimal_threshold"]
-__all__ += ["rank_for_error", "soft_threshold", "tail_norms"]
-
 _CHUNK = 1 << 22  # numbers that a temporary array may hold
 _FIRST_RANK = 16  # tried first, doubling from there
 _METHODS = ("hard", "soft", "shrink")
@@ -40,10 +37,8 @@ class LowRank:
 
     Parameters
     ----------
-    left : array-like of shape (n, k)
+    left, right : array-like of shape (n, k) and (m, k)
         Real and finite; float32 if both factors are, else float64.
-    right : array-like of shape (m, k)
-        As `left`.
     svd : SVD, optional
         The decomposition that the factors come from.
 
@@ -121,7 +116,7 @@ class LowRank:
         return np.einsum("...k,...k->...", left, right)[()]
 
     def row(self, i: int) -> FloatArray:
-        """Return row `i`, an array of shape (m,)."""
+        """Return row `i`, shape (m,)."""
         return np.asarray(self[i, :])
 
     def column(self, j: int) -> FloatArray:
@@ -186,16 +181,13 @@ class LowRank:
     def compress(self, tol: float | None = None) -> LowRank:
         """Return the best approximation of the smallest rank that is within a tolerance.
 
+        It has singular vectors times singular values on the left, orthonormal ones on the right.
+
         Parameters
         ----------
         tol : float, optional
             Frobenius error allowed, relative to the Frobenius norm. By default rounding:
             max(n, m) times the machine epsilon.
-
-        Returns
-        -------
-        LowRank
-            With singular vectors times singular values on the left, orthonormal on the right.
 
         Raises
         ------
@@ -266,17 +258,9 @@ def approximate(
     center: ArrayLike | bool | None = None,
     random_state: RandomStateLike = None,
 ) -> LowRank:
-    """Compute the best rank-k approximation of a matrix, in factored form.
+    """Compute the best rank-k approximation of a matrix: ``left = U diag(s)`` and ``right = V``.
 
-    Parameters
-    ----------
-    A, k, method, tol, center, random_state
-        As in `truncated_svd`. With `center` the centred matrix is approximated.
-
-    Returns
-    -------
-    LowRank
-        With ``left = U diag(s)`` and ``right = V``, and with ``svd`` and ``error``.
+    The parameters are those of `truncated_svd`. With `center` the centred matrix is approximated.
 
     Examples
     --------
@@ -397,8 +381,8 @@ def hard_threshold(
         decomposition.
     tau : float
         Threshold, not negative.
-    random_state : int, Generator, RandomState or None
-        Passed on to `truncated_svd`.
+    random_state
+        As in `truncated_svd`.
 
     Raises
     ------
@@ -420,12 +404,8 @@ def soft_threshold(
 ) -> LowRank:
     """Lower the singular values by a threshold, to no less than zero.
 
-    The result minimises ||A - B||_F^2 / 2 + tau ||B||_* (the nuclear norm) over B.
-
-    Parameters
-    ----------
-    A, tau, random_state
-        As in `hard_threshold`.
+    The result minimises ||A - B||_F^2 / 2 + tau ||B||_* (the nuclear norm) over B. The parameters
+    are those of `hard_threshold`.
 
     References
     ----------

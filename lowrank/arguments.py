@@ -192,22 +192,29 @@ def _not_finite(value: Any, row: int, column: int) -> ArgumentError:
     return ArgumentError(f"A must be finite; got {name} at row {row}, column {column}.")
 
 
-def checked_rank(k: int, largest: int, limit: str = "min(A.shape)") -> int:
-    """Return k as an int between 0 and the largest allowed.
+def checked_rank(
+    k: Any, largest: int, limit: str = "min(A.shape)", *, name: str = "k", or_none: bool = False
+) -> int:
+    """Return k as an int between 0 and the largest allowed; or from 1, and 0 for None.
 
     Raises
     ------
     TypeError, ValueError
         If k is not an integer, or out of its range, of which `limit` names the upper end.
     """
+    if or_none and k is None:
+        return 0
     try:
         if isinstance(k, (bool, np.bool_)):
             raise TypeError
         rank = operator.index(k)
     except TypeError:
-        raise ArgumentTypeError(f"k must be an integer; got {k!r}.") from None
-    if not 0 <= rank <= largest:
-        raise ArgumentError(f"k must be between 0 and {largest} ({limit}); got {rank}.")
+        kind = "an integer or None" if or_none else "an integer"
+        raise ArgumentTypeError(f"{name} must be {kind}; got {k!r}.") from None
+    if not int(or_none) <= rank <= largest:
+        raise ArgumentError(
+            f"{name} must be between {int(or_none)} and {largest} ({limit}); got {rank}."
+        )
     return rank
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     Triplets = tuple[FloatArray, FloatArray, FloatArray]
 
 _CHUNK = 1 << 17  # entries that are widened to float64 at a time: 1 MB
+_CENTRED_BLOCK = 1 << 22  # entries that are centred at a time: BLAS at full speed, 32 MB at most
 _IDENTITY_BLOCK = 256  # columns of the identity per product of a LinearOperator
 
 
@@ -301,9 +302,6 @@ def _squares(values: Float64Array) -> float:
 def _identity_blocks(size: int, dtype: np.dtype[Any]) -> Iterator[FloatArray]:
     for start in range(0, size, _IDENTITY_BLOCK):
         yield np.eye(size, min(_IDENTITY_BLOCK, size - start), -start, dtype)
-
-
-_CENTRED_BLOCK = 1 << 22  # entries that are centred at a time: BLAS at full speed, 32 MB at most
 
 
 class CentredOperator(MatrixOperator):

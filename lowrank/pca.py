@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from lowrank.operators import Float64Array, FloatArray
     from lowrank.samples import Samples
 
-__all__ = ["PCA", "Directions", "MeanAlignmentWarning"]
-
 _LEAST_ALIGNMENT = 0.9
 _FULL_SPECTRUM = 1000  # smaller side of dense data, up to which all singular values are computed
 _FIRST_GUESS = 32  # directions that the search for a fraction of the variance starts with
@@ -52,8 +50,7 @@ class PCA(
 
     The data are Y = (X - 1 mean_') / scale_, where ``scale_`` is 1 unless `standardize` is set.
     Their best k-dimensional approximation is Z V', with orthonormal directions V' in
-    ``components_`` and scores Z = Y V. `center` selects the
-    row that is subtracted; the attributes have the same meaning for each choice.
+    ``components_`` and scores Z = Y V. The attributes have the same meaning for each `center`.
 
     Parameters
     ----------
@@ -109,14 +106,10 @@ class PCA(
         Standard deviations of the columns, 1 for constant ones; None without `standardize`.
     noise_variance_ : float
         Mean variance of the min(n_samples, n_features) - k discarded directions; 0 within rounding.
-    n_components_ : int
-        Number of components.
-    n_samples_ : int
-        Number of samples in the training data.
-    n_features_in_ : int
-        Number of features seen during `fit`.
+    n_components_, n_samples_, n_features_in_ : int
+        Numbers of components, and of samples and features of the training data.
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the features seen during `fit`. Defined only if X has string column names.
+        Names of the features. Defined only if X has string column names.
 
     See Also
     --------
@@ -176,11 +169,6 @@ class PCA(
             Training data; float32 is worked on in float32, everything else in float64.
         y : ignored
 
-        Returns
-        -------
-        PCA
-            The estimator itself.
-
         Raises
         ------
         ArgumentTypeError, ArgumentError, ValueError
@@ -206,12 +194,8 @@ class PCA(
         """Return the log-likelihood of each sample under the probabilistic model.
 
         The model is a normal distribution about the column mean of the training data (for each
-        value of `center`), with the covariance of `get_covariance`.
-
-        Returns
-        -------
-        ndarray of shape (n_samples,)
-            -inf for each sample if the covariance is singular, so that there is no density.
+        value of `center`), with the covariance of `get_covariance`. Shape (n_samples,); -inf for
+        each sample if the covariance is singular, so that there is no density.
         """
         return self._log_likelihoods(self._prepared(X))
 
@@ -377,37 +361,18 @@ class PCA(
 class Directions:
     """Orthonormal directions in an m-dimensional space, and the variance of n samples along them.
 
-    Attributes
-    ----------
-    components : ndarray of shape (k, m)
-    singular_values : ndarray of shape (k,)
-        ||(Y - 1 row') v|| for each direction v.
-    variances : ndarray of shape (k,)
-        Variance of the samples along each direction, about their own mean.
-    row : ndarray of shape (m,), float64
-        Subtracted from each sample.
-    alignment : float or None
-        |cosine| between the direction that was dropped and the column mean; None if none was.
-    negligible : float
-        Singular values up to this are rounding errors of 0.
-    squares : float
-        ||Y - 1 row'||_F^2.
-    total : float
-        Sum of squares of Y about its column means: total variance times the divisor.
-    means : ndarray of shape (m,), float64
-        Column means of Y.
-    n_samples : int
+    Arrays have shape (k, m) or (m,); singular values and variances (k,).
     """
 
     components: FloatArray
-    singular_values: FloatArray
-    variances: FloatArray
-    row: Float64Array
-    alignment: float | None
-    negligible: float
-    squares: float
-    total: float
-    means: Float64Array
+    singular_values: FloatArray  # ||(Y - 1 row') v|| for each direction v
+    variances: FloatArray  # along each direction, about the samples' own mean
+    row: Float64Array  # subtracted from each sample
+    alignment: float | None  # |cosine| of the dropped direction, if any, and the column mean
+    negligible: float  # singular values up to this are rounding errors of 0
+    squares: float  # ||Y - 1 row'||_F^2
+    total: float  # sum of squares of Y about its means: total variance times the divisor
+    means: Float64Array  # of the columns of Y
     n_samples: int
 
 

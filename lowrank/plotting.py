@@ -58,18 +58,11 @@ def scree(
     k : int, optional
         The chosen rank, from 0 to p, to mark.
     total : float, optional
-        Energy of the whole matrix, the square of its Frobenius norm, where `spectrum`
-        does not know it. By default that of the given values.
+        Energy ||A||_F^2 where `spectrum` does not know it. By default that of the given values.
     rule : str, optional
         How `k` was chosen, for the legend.
     ax : matplotlib Axes, optional
-        Axes to draw on; by default those of a new figure. The cumulative share gets a second axis
-        on its right.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        The axes of the scree curve.
+        By default those of a new figure. The cumulative share gets a second axis on its right.
 
     Raises
     ------
@@ -152,7 +145,7 @@ def scores(
     estimator : PCA, optional
         The fitted estimator, whose explained variance ratios label the axes.
     ax : matplotlib Axes, optional
-        Axes to draw on; by default those of a new figure.
+        By default those of a new figure.
 
     Raises
     ------
@@ -209,7 +202,7 @@ def whitening_comparison(
     features : tuple of int
         The two columns to plot. After PCA whitening they are components.
     fig : matplotlib Figure, optional
-        Figure to draw on; by default a new one.
+        By default a new one.
 
     Raises
     ------
@@ -277,7 +270,7 @@ def loadings(
     names : sequence of str, optional
         Names of the features; by default those that the estimator was fitted with.
     fig : matplotlib Figure, optional
-        Figure to draw on; by default a new one.
+        By default a new one.
 
     Raises
     ------
@@ -334,7 +327,7 @@ def eigen_images(
     count : int
         Largest number of components to plot.
     fig : matplotlib Figure, optional
-        Figure to draw on; by default a new one.
+        By default a new one.
 
     Raises
     ------

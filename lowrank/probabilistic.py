@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from lowrank.arguments import MatrixLike, RandomStateLike
     from lowrank.operators import Float64Array, FloatArray
 
-__all__ = ["ProbabilisticPCA"]
-
 _NO_NOISE = 1e-10  # of the largest variance: replaces a noise variance of 0 in posteriors
 _CHUNK = 1 << 21  # numbers that a temporary array of a block may hold
 _LEAST_NOISE = 1e-10  # of the mean variance: with less, nothing is left of a k x k system's digits
@@ -78,14 +76,10 @@ class ProbabilisticPCA(
         Log-likelihood of all known entries of the training data; -inf without a density.
     n_iter_ : int
         Number of EM steps; 1 for complete data.
-    n_components_ : int
-        Number of hidden coordinates.
-    n_samples_ : int
-        Number of samples in the training data.
-    n_features_in_ : int
-        Number of features seen during `fit`.
+    n_components_, n_samples_, n_features_in_ : int
+        Numbers of hidden coordinates, and of samples and features of the training data.
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the features seen during `fit`. Defined only if X has string column names.
+        Names of the features. Defined only if X has string column names.
 
     See Also
     --------
@@ -136,11 +130,6 @@ class ProbabilisticPCA(
         X : array-like or scipy.sparse matrix or array of shape (n_samples, n_features)
             Training data. NaN is a missing entry of dense data; the zeros of sparse data are known.
         y : ignored
-
-        Returns
-        -------
-        ProbabilisticPCA
-            The estimator itself.
 
         Raises
         ------
@@ -220,12 +209,9 @@ class ProbabilisticPCA(
         return np.asarray(filled)
 
     def score_samples(self, X: MatrixLike) -> FloatArray:
-        """Return the log-density of the known entries of each sample.
+        """Return the log-density of the known entries of each sample, shape (n_samples,).
 
-        Returns
-        -------
-        ndarray of shape (n_samples,)
-            0 for a row without a known entry; -inf for each row if noise_variance_ is 0.
+        0 for a row without a known entry; -inf for each row if noise_variance_ is 0.
         """
         check_is_fitted(self)
         return self._log_densities(self._checked(X))
@@ -361,15 +347,8 @@ class _Block:
 class Posterior:
     """Posterior distribution of the hidden coordinates z of some rows.
 
-    Attributes
-    ----------
-    block : the rows; ``block.rows`` are their indices
-    mean : ndarray of shape (r, k)
-        Posterior mean of z.
-    covariance : ndarray of shape (patterns of the block, k, k)
-        Posterior covariance of z, the same for rows that know the same entries.
-    log_likelihood : ndarray of shape (r,)
-        Log-density of the known entries of each row; 0 for a row without any.
+    ``block.rows`` are their indices, `mean` has shape (r, k), `covariance` (patterns of the block,
+    k, k), and `log_likelihood`, of the known entries, (r,); 0 for a row without any.
     """
 
     block: _Block
@@ -381,20 +360,9 @@ class Posterior:
 class IncompleteRows:
     """The rows of a matrix with NaN for missing entries, grouped by the pattern of known ones.
 
-    Parameters
-    ----------
-    X : ndarray of shape (n, m)
-        float32 or float64, otherwise finite. A float64 copy is kept.
-    location : ndarray of shape (m,), optional
-        Subtracted from each row; by default the means of the known entries of each column, each of
-        which must have one.
-
-    Attributes
-    ----------
-    count : int
-        Number of known entries.
-    squares : float
-        Sum of squares of the known entries less the location.
+    The location, shape (m,), is subtracted from each row; by default it is the means of the known
+    entries of each column, each of which must have one. `count` is the number of known entries, and
+    `squares` the sum of their squares.
     """
 
     def __init__(self, X: FloatArray, location: Float64Array | None = None) -> None:
@@ -469,14 +437,9 @@ def em_steps(rows: IncompleteRows, start: FactorModel) -> Iterator[tuple[FactorM
 
     Each step is one of EM with the distribution of the hidden coordinates z as further parameters
     (parameter expansion): they are then N(b, S) for any b and S, which W and the mean absorb. The
-    likelihood rises at least as surely as in plain EM, in fewer steps.
-
-    Yields
-    ------
-    model : FactorModel
-        Its mean, as that of the start, is relative to ``rows.location``.
-    log_likelihood : float
-        Of all known entries under the model. The first pair is the start itself.
+    likelihood rises at least as surely as in plain EM, in fewer steps. Each model, of which the
+    first is the start, has a mean relative to ``rows.location``, and comes with the log-likelihood
+    of all known entries.
 
     References
     ----------

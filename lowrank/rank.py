@@ -23,11 +23,6 @@ if TYPE_CHECKING:
     from lowrank.arguments import OperatorLike, RandomStateLike
     from lowrank.operators import Float64Array, MatrixOperator
 
-__all__ = ["RULES", "Rule", "bi_cross_validation", "choose_rank", "cumulative_energy", "elbow"]
-__all__ += ["gavish_donoho", "marchenko_pastur_median", "minka", "noise_threshold"]
-__all__ += ["parallel_analysis", "profile_likelihood", "rank_for_energy", "threshold_factor"]
-__all__ += ["whole_spectrum"]
-
 _LARGEST_GRAM = 5000  # smaller side up to which a sparse matrix's whole spectrum is computed
 _MOST_RANKS = 50  # ranks that "parallel", "cv", "elbow" and "profile" look at
 _PERMUTATIONS, _QUANTILE = 20, 0.95  # of permuted singular values, which a real one must exceed
@@ -35,7 +30,9 @@ _FOLDS = 3  # into which rows and columns are split: 9 held-out blocks
 
 
 def cumulative_energy(s: ArrayLike, total: float | None = None) -> Float64Array:
-    """Return the share of the energy in the first 1, 2, ... singular values.
+    """Return the share of the energy in the first 1, 2, ... singular values, shape (k,).
+
+    All 1 if the total is 0.
 
     Parameters
     ----------
@@ -44,11 +41,6 @@ def cumulative_energy(s: ArrayLike, total: float | None = None) -> Float64Array:
     total : float, optional
         Energy of the whole matrix, ||A||_F^2 (``svd.frobenius_norm ** 2``). By default sum s^2,
         which is right if `s` is the complete spectrum.
-
-    Returns
-    -------
-    ndarray of shape (k,), float64
-        All 1 if the total is 0.
 
     Raises
     ------
@@ -141,7 +133,7 @@ def noise_threshold(s: ArrayLike, level: float) -> int:
     s : array-like of shape (k,)
         Singular values, descending.
     level : float
-        Largest singular value that noise alone gives; not negative.
+        Largest singular value that noise alone gives.
 
     Raises
     ------
@@ -161,8 +153,7 @@ def profile_likelihood(s: ArrayLike) -> int:
     Parameters
     ----------
     s : array-like of shape (k,)
-        Singular values (or any scree curve), descending. If there are fewer than 2, or all are
-        equal, k is their number, and else from 1 to len(s) - 1.
+        As for `elbow`. If there are fewer than 2, or all are equal, k is their number.
 
     References
     ----------
@@ -274,7 +265,7 @@ def gavish_donoho(s: ArrayLike, shape: tuple[int, int], noise: float | None = No
     shape : tuple of int
         Shape (n, m) of the matrix.
     noise : float, optional
-        Standard deviation sigma of the noise.
+        Sigma.
 
     References
     ----------
@@ -325,7 +316,6 @@ def minka(eigenvalues: ArrayLike, n_samples: int) -> int:
     ----------
     eigenvalues : array-like of shape (m,)
         Of the covariance matrix, descending. The rank is from 1 to m - 1 (0 for m < 2).
-    n_samples : int
 
     References
     ----------
@@ -365,12 +355,8 @@ def parallel_analysis(
     """Count the leading singular values that exceed those of matrices without any structure.
 
     These have the entries of each column of A in random order (sparse ones stay sparse). At most
-    50 singular values count, as long as each exceeds the 95% quantile of 20 such.
-
-    Parameters
-    ----------
-    A, center, random_state
-        As in `choose_rank`; `random_state` draws the permutations.
+    50 singular values count, as long as each exceeds the 95% quantile of 20 such. The parameters
+    are those of `choose_rank`.
 
     References
     ----------
@@ -432,11 +418,10 @@ def whole_spectrum(A: OperatorLike, center: bool) -> Float64Array:
     TypeError, ValueError
         If A is a LinearOperator, or sparse with a smaller side above 5,000.
     """
-    matrix = as_operator(A)
-    _entries(matrix)
-    matrix, exponent = _rescaled(matrix)
-    if isinstance(matrix, DenseOperator):
-        centred = matrix.array.astype(np.float64) - matrix.column_means() * center
+    matrix, exponent = _rescaled(as_operator(A))
+    entries = _entries(matrix)
+    if isinstance(entries, np.ndarray):
+        centred = entries.astype(np.float64) - matrix.column_means() * center
         return np.ldexp(np.asarray(np.linalg.svd(centred, compute_uv=False)), exponent)
     if min(matrix.shape) == 0:
         return np.zeros(0)
@@ -445,7 +430,6 @@ def whole_spectrum(A: OperatorLike, center: bool) -> Float64Array:
             f"A is sparse of shape {matrix.shape}, and this rule needs its whole spectrum, which "
             f"takes a smaller side of at most {_LARGEST_GRAM}; use 'elbow' or 'parallel'."
         )
-    entries = _entries(matrix)
     samples = entries if isinstance(entries, SparseSamples) else SparseSamples(entries)
     # Y'Y or Y Y', whichever is smaller, of Y = S - L R' with a sparse S
     S = samples.csr.astype(np.float64)
@@ -478,6 +462,8 @@ def bi_cross_validation(
     Rows and columns are split into three random folds each. A block A11 of one fold of both is
     predicted by ``A12 (A22)_k^+ A21``, from the blocks next to, diagonal to and below it, where
     ``(A22)_k`` is the rank-k approximation. Sparse blocks and predictions are never made dense.
+    The errors are those at the ranks 0 to r, with r at most `max_rank` and as small as the blocks
+    require. Their argmin is the rank to choose: unlike the training error, these rise again.
 
     Parameters
     ----------
@@ -485,12 +471,6 @@ def bi_cross_validation(
         As in `choose_rank`; `random_state` draws the folds.
     max_rank : int
         Largest rank that is tried.
-
-    Returns
-    -------
-    ndarray of shape (r + 1,), float64
-        Errors at the ranks 0 to r, with r at most `max_rank` and as small as the blocks require.
-        Its argmin is the rank to choose: unlike the training error, this one rises again.
 
     Raises
     ------

@@ -33,13 +33,7 @@ _EPS = float(np.finfo(np.float64).eps)
 
 
 class DenseSamples:
-    """A dense n x m matrix Y of samples, with statistics in float64.
-
-    Parameters
-    ----------
-    array : ndarray of shape (n, m)
-        float32 or float64; neither copied nor written to.
-    """
+    """A dense n x m matrix Y of samples, neither copied nor written to; statistics in float64."""
 
     is_sparse = False
 
@@ -364,17 +358,9 @@ class GaussianDensityMixin:
         return precision
 
     def sample(self, n_samples: int = 1, *, random_state: RandomStateLike = None) -> FloatArray:
-        """Draw samples from the probabilistic model.
+        """Draw samples from the probabilistic model, shape (n_samples, n_features).
 
-        Parameters
-        ----------
-        n_samples : int, default 1
-        random_state : int, Generator, RandomState or None
-            Seed; by default that of the estimator.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_features)
+        `random_state` is by default that of the estimator.
         """
         check_is_fitted(self)
         rng = checked_generator(self.random_state if random_state is None else random_state)

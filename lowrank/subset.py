@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     Indices = NDArray[np.int64]
 
-__all__ = ["CUR", "ColumnSubset", "cur", "leverage_scores", "select_columns"]
-
 _METHODS = ("qr", "leverage", "forward", "backward")
 _CHUNK = 1 << 22  # numbers that a temporary block of columns may hold
 _LARGEST_TRIANGLE = 1 << 27  # numbers in the dense factor of a sparse matrix: 1 GiB
@@ -81,12 +79,10 @@ class CUR(_WithRatio):
     ----------
     columns, rows : ndarrays of shape (k,), int64
         Their indices.
-    C : ndarray or scipy.sparse.csr_array of shape (n, k)
-        The columns; sparse if A is.
+    C, R : ndarrays or scipy.sparse.csr_arrays of shape (n, k) and (k, m)
+        The columns and the rows; sparse if A is.
     U : ndarray of shape (k, k)
         C^+ A R^+, which minimises the error with these columns and rows.
-    R : ndarray or scipy.sparse.csr_array of shape (k, m)
-        The rows.
     error, optimum : float
         ||A - C U R||_F, and the least error of any matrix of rank k.
     """
@@ -118,7 +114,7 @@ class CUR(_WithRatio):
 def leverage_scores(
     A: MatrixLike | LinearOperator, k: int, *, random_state: RandomStateLike = None
 ) -> FloatArray:
-    """Compute the leverage of each column on the best rank-k approximation of a matrix.
+    """Compute the leverage of each column on the best rank-k approximation, shape (m,).
 
     It is the squared length of a column's coordinates in the k leading right singular vectors:
     between 0 and 1, with sum k. Directions whose singular value is 0 up to rounding do not count;
@@ -132,11 +128,6 @@ def leverage_scores(
         From 0 to min(n, m).
     random_state : int, Generator, RandomState or None
         Seed of the solver's start vectors.
-
-    Returns
-    -------
-    ndarray of shape (m,)
-        float32 if A is, else float64.
 
     References
     ----------
@@ -156,6 +147,8 @@ def select_columns(
 ) -> ColumnSubset:
     """Choose k columns of a matrix that span it well.
 
+    Errors are accumulated in float64, and 0 within rounding (sparse A: 3e-8 of ||A||_F).
+
     Parameters
     ----------
     A : array-like or scipy.sparse matrix or array, of shape (n, m)
@@ -173,11 +166,6 @@ def select_columns(
         a sparse A dense, as a min(n, m) x m factor (at most 1.1 GB, else an error).
     random_state : int, Generator, RandomState or None
         Seed of "leverage", and of the start vectors of the SVD behind the optimum.
-
-    Returns
-    -------
-    ColumnSubset
-        Its errors are accumulated in float64, and 0 within rounding (sparse A: 3e-8 of ||A||_F).
 
     Raises
     ------
@@ -225,8 +213,8 @@ def cur(A: MatrixLike, k: int, *, method: str = "qr", random_state: RandomStateL
         From 0 to min(n, m).
     method : {"qr", "leverage", "forward", "backward"}, default "qr"
         How columns of A, and of A' for the rows, are chosen; see `select_columns`.
-    random_state : int, Generator, RandomState or None
-        Seed of "leverage", and of the start vectors of the SVD behind the optimum.
+    random_state
+        As in `select_columns`.
 
     References
     ----------

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from lowrank.arguments import OperatorLike, Problem, RandomStateLike
     from lowrank.operators import Float64Array, FloatArray, MatrixOperator, Triplets
 
-__all__ = ["SVD", "Certificate", "ConvergenceWarning", "certify", "truncated_svd"]
-
 _PROBES = 8  # the products are fastest with a multiple of 8
 _ROWS = 1024  # of a difference that is formed at a time: it stays in the cache
 # ||B|| <= 10 sqrt(2 / pi) max ||B x_i|| over p normal vectors x_i, but for 1 case in 10**p.
@@ -174,12 +172,8 @@ def truncated_svd(
         and LinearOperators are corrected product by product and never become dense by it; a
         dense array is centred block by block where its Gram matrix is taken, else as a copy.
     random_state : int, Generator, RandomState or None
-        Seed of the start vectors. The same seed gives the same result, bit for bit for any
-        sparse format of the same matrix. None draws fresh ones.
-
-    Returns
-    -------
-    SVD
+        Seed of the start vectors. With the same one the result has the same bits for any sparse
+        format of the same matrix. None draws fresh ones.
 
     Raises
     ------

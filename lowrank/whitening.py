@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from lowrank.operators import FloatArray
 
-__all__ = ["Whitening"]
-
 _METHODS = ("pca", "zca", "zca-cor")
 
 
@@ -75,12 +73,10 @@ class Whitening(
         Per-feature mean of the training data.
     scale_ : ndarray of shape (n_features,) or None
         Standard deviations ("zca-cor" only); 1 for constant columns.
-    n_components_ : int
-        Number of directions kept: at most the rank of the centred data.
-    n_features_in_ : int
-        Number of features seen during `fit`.
+    n_components_, n_features_in_ : int
+        Numbers of directions kept, at most the rank of the centred data, and of features.
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the features seen during `fit`. Defined only if X has string column names.
+        Names of the features. Defined only if X has string column names.
 
     See Also
     --------
@@ -122,11 +118,6 @@ class Whitening(
             Dense training data; float32 is worked on in float32, everything else in float64.
         y : ignored
 
-        Returns
-        -------
-        Whitening
-            The estimator itself.
-
         Raises
         ------
         TypeError
@@ -165,15 +156,9 @@ class Whitening(
         return self
 
     def transform(self, X: ArrayLike) -> FloatArray:
-        """Whiten samples.
+        """Whiten samples; shape (n_samples, n_components_) for "pca", else (n_samples, n_features).
 
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_components_) for "pca", else (n_samples, n_features)
+        ``X`` has shape (n_samples, n_features).
         """
         check_is_fitted(self)
         data: Any = validate_data(self, X, dtype=FLOAT_DTYPES, reset=False)
@@ -186,14 +171,7 @@ class Whitening(
     def inverse_transform(self, X: ArrayLike) -> FloatArray:
         """Undo the whitening; outside of the directions kept, the result is the mean.
 
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_components_) for "pca", else (n_samples, n_features)
-            Whitened samples.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_features)
+        ``X`` has the shape that `transform` returns.
 
         Raises
         ------
@@ -213,14 +191,7 @@ class Whitening(
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[Any]:
         """Return the names of the outputs: those of the features unless method="pca".
 
-        Parameters
-        ----------
-        input_features : array-like of str, optional
-            Names of the features, if X had none.
-
-        Returns
-        -------
-        ndarray of str
+        `input_features` are the names of the features, if X had none.
         """
         check_is_fitted(self)
         mixin = ClassNamePrefixFeaturesOutMixin if self.method == "pca" else OneToOneFeatureMixin

@@ -32,11 +32,7 @@ _START_COLUMNS = 8  # of the subspace, beyond the factors
 class BiasedFactors:
     """The matrix ``mean + row_bias[:, None] + column_bias + row_factors @ column_factors.T``.
 
-    Attributes
-    ----------
-    mean : float
-    row_bias, column_bias : ndarrays of shape (n,) and (m,)
-    row_factors, column_factors : ndarrays of shape (n, k) and (m, k)
+    Biases have shape (n,) and (m,), factors (n, k) and (m, k).
     """
 
     mean: float
@@ -223,8 +219,7 @@ def als_sweeps(
     Raises
     ------
     ArgumentError
-        If `regularization` is not positive, `k` is below 1, `X` has no entries, or `start` does
-        not fit its shape.
+        As `check_problem`, or if `start` does not fit the shape of X.
 
     References
     ----------
@@ -340,20 +335,10 @@ def solve_rows(
 
     .. math:: \sum_i (x_i - \mu - c_i - b - a \cdot m_i)^2 + \lambda n^g (s |a|^2 + b^2)
 
-    to the same bits whichever rows are solved with it, on any number of threads.
-
-    Parameters
-    ----------
-    entries : CsrArrays
-    column_factors, column_bias : ndarrays of shape (m, k) and (m,)
-    regularization, count_power, threads
-        As in `als_sweeps`.
-    scale : float
-        Standard deviation s of the entries that the columns were fitted to.
-
-    Returns
-    -------
-    factors, bias : ndarrays of shape (n, k) and (n,)
+    to the same bits whichever rows are solved with it, on any number of threads. Columns have
+    factors and biases of shape (m, k) and (m,); those of the rows are returned. `scale` is the
+    standard deviation s of the entries that the columns were fitted to; the other parameters are
+    those of `als_sweeps`.
     """
     rows = _Side.of(entries, column_factors.shape[1], regularization, scale, count_power)
     known = np.ascontiguousarray(column_factors), np.ascontiguousarray(column_bias)

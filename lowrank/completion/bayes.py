@@ -98,8 +98,8 @@ def variational_sweeps(
 
     Parameters
     ----------
-    X : csr_array of shape (n, m), float32 or float64
-        Every stored entry counts, zeros too. Sorted indices, no duplicates.
+    X, random_state, threads
+        As in `als_sweeps`.
     k : int
         Number of factors. Memory grows with (k + 1)(k + 2) / 2 numbers for each row and column.
     link_penalty : float
@@ -108,15 +108,6 @@ def variational_sweeps(
         Exponent of a row's number of entries in its prior precision; 0 is the usual model.
     temperature : float
         At least 1.
-    random_state : int, optional
-        Seed of the starting factors.
-    threads : int, optional
-        All available cores by default; the result is the same on any number.
-
-    Yields
-    ------
-    VariationalSweep
-        After each sweep, without end.
 
     Raises
     ------

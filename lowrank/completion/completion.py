@@ -12,17 +12,12 @@ import numpy as np
 from scipy import sparse
 
 from lowrank.approximation import LowRank
-from lowrank.arguments import checked_generator, safe_exponent
+from lowrank.arguments import checked_generator, checked_rank, safe_exponent
 from lowrank.completion.als import BiasedFactors, Biases, als_sweeps
-from lowrank.completion.nuclear_norm import (
-    choose_regularization,
-    penalties_to,
-    soft_impute_path,
-)
+from lowrank.completion.nuclear_norm import choose_regularization, penalties_to, soft_impute_path
 from lowrank.completion.observed import (
     Entries,
     check_positive,
-    checked_rank,
     hold_out,
     observed_entries,
     root_mean_square,
@@ -37,8 +32,6 @@ if TYPE_CHECKING:
 
     from lowrank.arguments import MatrixLike, RandomStateLike
     from lowrank.operators import FloatArray
-
-__all__ = ["METHODS", "Completion", "complete"]
 
 METHODS = ("als", "soft-impute")
 
@@ -167,16 +160,12 @@ def complete(
     regularization : float, optional
         Positive penalty lambda, by default chosen by held-out error. For "als" it counts in units
         of the standard deviation of the entries, times the square root of the number of entries of
-        each row and column (`lowrank.completion.als.als_sweeps`); for "soft-impute" the singular
-        values are lowered by it (`lowrank.completion.nuclear_norm.soft_impute`).
+        each row and column; for "soft-impute" the singular values are lowered by it. References are
+        in `lowrank.completion.als.als_sweeps` and `lowrank.completion.nuclear_norm.soft_impute`.
     biases : bool
         Whether there are a mean and biases.
     random_state : int, Generator, RandomState or None
         Seed of the held-out sample (a tenth of the known entries) and of the starting points.
-
-    Returns
-    -------
-    Completion
 
     Raises
     ------
@@ -185,12 +174,6 @@ def complete(
     ArgumentError
         If X has no known entry, stores one twice, or has an infinity; if there is no such method,
         or `k` or `regularization` is out of its range, or is to be chosen from a single entry.
-
-    References
-    ----------
-    Zhou, Wilkinson, Schreiber & Pan (2008), "Large-scale parallel collaborative filtering for the
-    Netflix prize", section 3. Mazumder, Hastie & Tibshirani (2010), "Spectral regularization
-    algorithms for learning large incomplete matrices".
 
     Examples
     --------
@@ -205,7 +188,7 @@ def complete(
         names = ", ".join(repr(name) for name in METHODS)
         raise ArgumentError(f"method must be one of {names}; got {method!r}.")
     known = observed_entries(X)
-    rank = checked_rank(k, min(known.shape))
+    rank = checked_rank(k, min(known.shape), "min(X.shape)", or_none=True) or None
     if regularization is not None:
         check_positive(regularization, "regularization")
     if not isinstance(random_state, (int, np.integer)):  # several fits begin from one seed

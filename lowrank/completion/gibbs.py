@@ -57,7 +57,7 @@ def gibbs_sweeps(
     random_state : int
         Seed of all draws. They come from counter-based streams, one for each sweep and side.
     threads : int, optional
-        All available cores by default; the result is the same on any number.
+        As in `als_sweeps`.
 
     References
     ----------

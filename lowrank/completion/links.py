@@ -43,7 +43,6 @@ class Link:
         The matrix with ones for data.
     scale : ndarray of shape (n_rows,)
         One over the square root of each row's number of entries; 1 for a row without any.
-    n_cols : int
     turned : CsrArrays or None
         The transposed pattern, through which products are faster where rows are fewer than
         columns: the array that is gathered from, or scattered to, is then the smaller one.
@@ -93,17 +92,8 @@ def ridge_fit(
     the diagonal as preconditioner. Every step lowers
     :math:`\sum_u w_u |t_u - B's_u|^2 + \rho |B|^2`, however few there are.
 
-    Parameters
-    ----------
-    link : Link
-        S, of shape (n_rows, n_cols).
-    target : ndarray of shape (n_rows, width)
-        The targets T.
-    ridge : float
-        The positive penalty rho.
-    weight : ndarray of shape (n_rows,)
-        The weights w, not negative.
-    start : ndarray of shape (n_cols, width)
+    The targets T have shape (n_rows, width), the weights w (n_rows,), B and its start
+    (n_cols, width); the ridge rho is positive.
 
     References
     ----------
@@ -139,14 +129,8 @@ def ridge_fit(
 class RowPrior:
     r"""The prior of rows: mean :math:`\mu_0 + B's_u`, precision :math:`n_u^g \Lambda`.
 
-    Attributes
-    ----------
-    mean : ndarray of shape (d,)
-    precision : ndarray of shape (d, d)
-    link : ndarray of shape (n_cols, d)
-        The matrix B, with no rows for a prior without a link.
-    count_power : float
-        The exponent g of the number of entries n_u.
+    `link` is the matrix B, shape (n_cols, d), with no rows for a prior without a link, and
+    `count_power` the exponent g of the number of entries n_u.
     """
 
     mean: Floats
@@ -173,11 +157,8 @@ class RowPrior:
 class Posterior:
     """Independent Gaussians: one for the vector of each row, its bias last.
 
-    Attributes
-    ----------
-    mean : ndarray of shape (n, d)
-    covariance : ndarray of shape (n, d (d + 1) / 2), or (n, 0)
-        Upper triangles by rows; see `unpack`. Without columns, the vectors are known exactly.
+    `mean` has shape (n, d), `covariance` (n, d (d + 1) / 2): upper triangles by rows, see `unpack`.
+    With shape (n, 0) the vectors are known exactly.
     """
 
     mean: Floats
@@ -228,18 +209,9 @@ def posterior_rows(
 ) -> Posterior:
     """Return the posterior of rows given their entries and the posterior of the columns.
 
-    A row gets the same bits whichever rows are solved with it, on any number of threads.
-
-    Parameters
-    ----------
-    entries : CsrArrays
-    columns : Posterior
-    prior : RowPrior
-    mean : float
-    noise : float
-        The noise variance, multiplied by the temperature; 1 for penalised least squares.
-    draw_seed : tuple of int, optional
-        Return draws from the posteriors instead of their means.
+    A row gets the same bits whichever rows are solved with it, on any number of threads. `noise` is
+    the noise variance, multiplied by the temperature; 1 for penalised least squares. With a
+    `draw_seed` the result is draws from the posteriors instead of their means.
     """
     link = Link.of(entries, len(columns.mean))
     means = prior.means(link)
@@ -257,14 +229,9 @@ def posterior_terms(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the posterior mean of one row as a sum, with one term for each entry.
 
-    The parameters are those of `posterior_rows`, with one row in `entries`.
-
-    Returns
-    -------
-    base : ndarray of shape (d,)
-        The term of the prior mean.
-    terms : ndarray of shape (n_entries, d)
-        Those of the entries, by their values and, with a link, by being there.
+    The parameters are those of `posterior_rows`, with one row in `entries`. The term of the prior
+    mean, shape (d,), comes first, then those of the entries, by their values and, with a link, by
+    being there, shape (n_entries, d).
     """
     indices = entries.indices
     n, d = len(indices), columns.mean.shape[1]
@@ -437,19 +404,13 @@ def linked_als_sweeps(
     In its objective a penalty :math:`n_u^g |a_u|^2` becomes :math:`n_u^g |a_u - a_0 - B's_u|^2`,
     where :math:`s_u` is row u of the link, and likewise for biases and columns; B has the ridge
     penalty `link_penalty` in the same units, and the means :math:`a_0` none. The mean :math:`\mu`
-    is that of the entries. The objective never rises.
-
-    Parameters
-    ----------
-    X, k, regularization, count_power, start, random_state, threads
-        As in `als_sweeps`.
-    link_penalty : float
-        Positive ridge penalty of B.
+    is that of the entries. The objective never rises. The other parameters are those of
+    `als_sweeps`.
 
     Raises
     ------
     ArgumentError
-        If a penalty is not positive, `k` is below 1, or `X` has no entries.
+        As `check_problem`.
 
     References
     ----------

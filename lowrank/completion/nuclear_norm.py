@@ -9,14 +9,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy import sparse
 from scipy.sparse.linalg import LinearOperator
 
 from lowrank import kernels
 from lowrank.approximation import LowRank
+from lowrank.arguments import checked_rank
 from lowrank.completion.observed import (
     Entries,
     check_positive,
-    checked_rank,
     hold_out,
     observed_entries,
     root_mean_square,
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
 
     from lowrank.arguments import MatrixLike, RandomStateLike
     from lowrank.operators import FloatArray
-
-__all__ = ["HeldOutPath", "SoftImputation", "choose_regularization", "largest_regularization"]
-__all__ += ["penalties_to", "soft_impute", "soft_impute_path"]
 
 _MAX_ITER = 100
 _MOST_COLUMNS = 100  # of the factors, unless the caller says otherwise
@@ -103,13 +101,8 @@ class SoftImputation:
 class HeldOutPath:
     """A path of solutions and their errors on entries that none of them has seen.
 
-    Attributes
-    ----------
-    regularizations : ndarray of shape (p,)
-        Descending; the grid is not followed further once the errors rise for good.
-    ranks : ndarray of shape (p,)
-    rmses, held_out_rmses : ndarrays of shape (p,)
-        Root mean squared errors over the entries fitted and the entries held out.
+    All arrays have shape (p,), regularizations descending: the grid is not followed further once
+    the errors rise for good. ``rmses`` are over the entries fitted, the others over those held out.
     """
 
     regularizations: NDArray[np.float64]
@@ -163,17 +156,13 @@ def soft_impute(
     random_state : int, Generator, RandomState or None
         Seed of the SVDs.
 
-    Returns
-    -------
-    SoftImputation
-
     Raises
     ------
     ArgumentTypeError
         If X is not real, or `max_rank` is not an integer.
     ArgumentError
-        If X has no known entry, stores one twice, or has an infinity; if `regularization`,
-        `max_rank`, `tol` or `max_iter` is out of its range; if `start` has another shape.
+        If X has no known entry, stores one twice, or has an infinity, or another argument is out of
+        its range or of another shape.
 
     Warns
     -----
@@ -284,6 +273,8 @@ def choose_regularization(
 ) -> HeldOutPath:
     """Follow the path of solutions for some of the entries, and predict the others.
 
+    The ``best`` of the result is the regularization to use.
+
     Parameters
     ----------
     X, max_rank
@@ -298,11 +289,6 @@ def choose_regularization(
         Relative duality gap of each solution.
     random_state : int, Generator, RandomState or None
         Seed of their choice and of the SVDs.
-
-    Returns
-    -------
-    HeldOutPath
-        Its ``best`` is the regularization to use.
     """
     if held_out is None:
         X, held_out = hold_out(observed_entries(X), test_fraction, random_state)
@@ -349,20 +335,19 @@ class _Problem:
         """Check the arguments, but for X, which comes from `observed_entries`."""
         check_positive(penalty, "regularization")
         largest = min(X.shape)
+        cap = checked_rank(max_rank, largest, "min(X.shape)", name="max_rank", or_none=True)
         return cls(
             X=X,
             rows=kernels.csr_arrays(X),
             columns=kernels.csr_arrays(X.T.tocsr()),
             row_of_entry=np.repeat(np.arange(X.shape[0]), np.diff(X.indptr)),
             penalty=float(penalty),
-            max_rank=checked_rank(max_rank, largest, "max_rank") or min(largest, _MOST_COLUMNS),
+            max_rank=cap or min(largest, _MOST_COLUMNS),
             random_state=random_state,
         )
 
     def point(self, U: FloatArray, s: FloatArray, V: FloatArray) -> _Point:
         """Evaluate the objective: half the squares of the residual plus the penalty."""
-        from scipy import sparse
-
         X = self.X
         error = X.data - LowRank(U * s, V).entries(self.row_of_entry, X.indices)
         objective = _squares(error) / 2 + self.penalty * float(s.sum(dtype=np.float64))
@@ -411,12 +396,7 @@ class _Problem:
             return known.rmatmat(Y) + low_rank.T @ Y
 
         filled = LinearOperator(
-            shape=self.X.shape,
-            dtype=self.X.dtype,
-            matvec=lambda y: matmat(y.reshape(-1, 1)),
-            rmatvec=lambda y: rmatmat(y.reshape(-1, 1)),
-            matmat=matmat,
-            rmatmat=rmatmat,
+            self.X.shape, matmat, matmat=matmat, rmatmat=rmatmat, dtype=self.X.dtype
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)

@@ -1,12 +1,12 @@
-"""The known entries of a matrix: reading them, holding some out, and checks of arguments."""
+"""The known entries of a matrix: reading them and holding some out."""
 
 from __future__ import annotations
 
 import math
-import operator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from scipy import sparse
 
 from lowrank.arguments import checked_generator
 from lowrank.errors import ArgumentError, ArgumentTypeError
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lowrank.arguments import MatrixLike, RandomStateLike
     from lowrank.operators import FloatArray
 
-__all__ = ["Entries", "check_positive", "checked_rank", "hold_out", "observed_entries"]
+__all__ = ["Entries", "check_positive", "hold_out", "observed_entries"]
 __all__ += ["root_mean_square"]
 
 
@@ -33,16 +33,13 @@ class Entries(NamedTuple):
 def observed_entries(X: MatrixLike) -> csr_array:
     """Check a matrix of which some entries are known, and return them as a CSR array.
 
+    It has sorted indices, and may share memory with X, which is never written to.
+
     Parameters
     ----------
     X : scipy.sparse matrix or array, or array-like, of shape (n, m)
         Of a sparse matrix the stored entries are known, stored zeros too. Of a dense one those that
         are not NaN (and not masked). float32 is kept; other real types become float64.
-
-    Returns
-    -------
-    csr_array of shape (n, m)
-        Sorted indices. It may share memory with X, which is never written to.
 
     Raises
     ------
@@ -58,8 +55,6 @@ def observed_entries(X: MatrixLike) -> csr_array:
     >>> X.nnz, X.data
     (3, array([1., 0., 4.]))
     """
-    from scipy import sparse
-
     array: Any = X
     if not sparse.issparse(X):
         array = X if isinstance(X, np.ma.MaskedArray) else np.asarray(X)
@@ -110,8 +105,6 @@ def hold_out(
     ArgumentError
         If `test_fraction` is out of its range, or X has fewer than two entries.
     """
-    from scipy import sparse
-
     if not 0 < test_fraction < 1:
         raise ArgumentError(f"test_fraction must be between 0 and 1; got {test_fraction}.")
     if X.nnz < 2:
@@ -141,24 +134,3 @@ def check_positive(value: float, name: str) -> None:
     """
     if not 0 < value < math.inf:
         raise ArgumentError(f"{name} must be positive and finite; got {value}.")
-
-
-def checked_rank(k: Any, largest: int, name: str = "k") -> int | None:
-    """Return a rank between 1 and `largest` as an int; None, which leaves the choice, as it is.
-
-    Raises
-    ------
-    ArgumentTypeError
-        If it is not an integer.
-    ArgumentError
-        If it is out of range.
-    """
-    if k is None:
-        return None
-    try:
-        rank = operator.index(k)
-    except TypeError:
-        raise ArgumentTypeError(f"{name} must be an integer or None; got {k!r}.") from None
-    if not 1 <= rank <= largest:
-        raise ArgumentError(f"{name} must be between 1 and {largest} (min(X.shape)); got {rank}.")
-    return rank

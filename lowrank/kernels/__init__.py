@@ -126,7 +126,8 @@ def als_half_sweep(
     .. math:: \sum_i (x_{ui} - \text{shift} - c_i - a_u \cdot m_i - b_u)^2
               + \lambda_u \|a_u\|^2 + \lambda^b_u b_u^2
 
-    by a Cholesky factorisation of its normal equations. Rows without entries become zero.
+    by a Cholesky factorisation of its normal equations. Rows without entries become zero. Each
+    row's minimum, its penalties included, is returned in float64, shape (n_rows,).
 
     Parameters
     ----------
@@ -136,26 +137,15 @@ def als_half_sweep(
         The fixed factors m_i; their dtype is the working dtype.
     penalty : ndarray of shape (n_rows,)
         Positive ridge penalties lambda_u.
-    factors : ndarray of shape (n_rows, k)
-        Output: the factors a_u.
+    factors, bias : ndarrays of shape (n_rows, k) and (n_rows,)
+        Output: the factors a_u and the biases b_u.
     other_bias : ndarray of shape (n_cols,), optional
         The fixed biases c_i; zero by default.
     shift : float
         Subtracted from every entry.
     bias_penalty : ndarray of shape (n_rows,), optional
         Penalties of the row biases, which are fitted only when this is given.
-    bias : ndarray of shape (n_rows,), optional
-        Output: the biases b_u.
 
-    Returns
-    -------
-    objective : ndarray of shape (n_rows,), float64
-        Each row's minimum, its penalties included.
-
-    References
-    ----------
-    Zhou, Wilkinson, Schreiber and Pan (2008), "Large-scale parallel collaborative filtering for
-    the Netflix prize", section 3.1.
     """
     dtype, n_rows = other.dtype, len(factors)
     objective = np.empty(n_rows)
@@ -217,10 +207,8 @@ def posterior_half_sweep(
         As in `als_half_sweep`.
     other : ndarray of shape (n_cols, k + 1), float32 or float64
         The fixed vectors; their dtype is the working dtype.
-    prior : ndarray of shape (k + 1, k + 1)
-        The matrix P: the prior precision times the noise variance.
-    weight : ndarray of shape (n_rows,)
-        Factor of P for each row.
+    prior, weight : ndarrays of shape (k + 1, k + 1) and (n_rows,)
+        The matrix P, the prior precision times the noise variance, and its factor for each row.
     prior_right : ndarray of shape (n_rows, k + 1)
         The prior's right-hand side r0: weight times P times the prior mean.
     vectors : ndarray of shape (n_rows, k + 1)
@@ -234,11 +222,6 @@ def posterior_half_sweep(
         Standard normal numbers times the noise's standard deviation: with the Cholesky factor
         A = R'R, R^-1 times them is added to w, which makes it a draw from the posterior.
 
-    References
-    ----------
-    Lim and Teh (2007), "Variational Bayesian approach to movie rating prediction", section 3.
-    Salakhutdinov and Mnih (2008), "Bayesian probabilistic matrix factorization using Markov chain
-    Monte Carlo", section 3.3.
     """
     dtype, none = other.dtype, np.empty((0, 0), other.dtype)
     result = RowPosteriors(np.empty(len(vectors)), np.empty(len(vectors)))
@@ -280,10 +263,8 @@ def top_k(
 
     Parameters
     ----------
-    users : float32 ndarray of shape (n_queries, k)
-        The vectors x_u.
-    items : float32 ndarray of shape (n_items, k)
-        The vectors y_i.
+    users, items : float32 ndarrays of shape (n_queries, k) and (n_items, k)
+        The vectors x_u and y_i.
     n : int
         The most items for each query, at least 1; the result has no more columns than there are
         items to choose from.
