@@ -160,7 +160,7 @@ class PCA(
         self.tol = tol
         self.random_state = random_state
 
-    def fit(self, X: MatrixLike, y: Any = None) -> Self:
+    def fit(self, X: MatrixLike, y: object = None) -> Self:
         """Find the components.
 
         Parameters
@@ -182,7 +182,7 @@ class PCA(
         self._fit(X)
         return self
 
-    def fit_transform(self, X: MatrixLike, y: Any = None) -> FloatArray:
+    def fit_transform(self, X: MatrixLike, y: object = None) -> FloatArray:
         """Find the components and return the scores of X, the same as `transform` does."""
         return self._scores(self._fit(X))
 

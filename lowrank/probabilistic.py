@@ -122,7 +122,7 @@ class ProbabilisticPCA(
         self.max_iter = max_iter
         self.random_state = random_state
 
-    def fit(self, X: MatrixLike, y: Any = None) -> Self:
+    def fit(self, X: MatrixLike, y: object = None) -> Self:
         """Fit the model.
 
         Parameters

@@ -316,7 +316,7 @@ class GaussianDensityMixin:
     def score_samples(self, X: MatrixLike) -> FloatArray:
         """Return the log-likelihood of each sample under the probabilistic model."""
 
-    def score(self, X: MatrixLike, y: Any = None) -> float:
+    def score(self, X: MatrixLike, y: object = None) -> float:
         """Return the mean log-likelihood of samples; see `score_samples`."""
         return float(np.mean(self.score_samples(X), dtype=np.float64))
 

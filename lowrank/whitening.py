@@ -109,7 +109,7 @@ class Whitening(
         self.epsilon = epsilon
         self.ddof = ddof
 
-    def fit(self, X: ArrayLike, y: Any = None) -> Self:
+    def fit(self, X: ArrayLike, y: object = None) -> Self:
         """Find the directions and their variances.
 
         Parameters

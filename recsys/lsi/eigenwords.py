@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import polars as pl
@@ -17,6 +17,10 @@ from recsys.lsi.queries import listed, similar_rows
 from recsys.lsi.space import decompose
 from recsys.lsi.vectorizer import TOKEN_PATTERN, StopWords, word_vectorizer
 from recsys.messages import counted
+
+if TYPE_CHECKING:
+    from lowrank.arguments import RandomStateLike
+    from recsys.data.ids import IdsLike
 
 _SIDES = ("apart", "merged")
 _SCALINGS = ("ppmi", "sqrt")
@@ -79,7 +83,7 @@ class Eigenwords:
         min_count: int = 1,
         stop_words: StopWords = None,
         token_pattern: str = TOKEN_PATTERN,
-        random_state: Any = 0,
+        random_state: RandomStateLike = 0,
     ) -> None:
         for name, choice, choices in (("sides", sides, _SIDES), ("scaling", scaling, _SCALINGS)):
             if choice not in choices:
@@ -149,7 +153,7 @@ class Eigenwords:
             raise NotFittedError("The eigenwords are not fitted yet; call fit(texts) first.")
         return self._terms
 
-    def nearest(self, words: Any, n: int = 10) -> pl.DataFrame:
+    def nearest(self, words: IdsLike | str, n: int = 10) -> pl.DataFrame:
         """Find the n words whose vectors have the largest cosine with those of some words.
 
         Parameters

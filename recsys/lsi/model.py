@@ -49,6 +49,12 @@ from recsys.storage import SavedIndex, load_index, save_index
 from recsys.topn import Cosine
 
 if TYPE_CHECKING:
+    from lowrank.arguments import MatrixLike, RandomStateLike
+    from recsys.data.ids import IdsLike
+    from recsys.readers.documents import DocumentBatch
+
+    DocumentsLike = Iterable[str] | Iterable[DocumentBatch] | MatrixLike
+    QueriesLike = str | Sequence[str] | MatrixLike
     from recsys.lsi.collection import Names
     from recsys.lsi.vectorizer import VectorizerEncoder
 
@@ -119,13 +125,13 @@ class LSI(
     def __init__(
         self,
         n_components: int | str | None = None,
-        weighting: Any = "tfidf",
+        weighting: str | TransformerMixin = "tfidf",
         *,
         min_df: int = 1,
         stop_words: StopWords = None,
         token_pattern: str = TOKEN_PATTERN,
         terms_in_rows: bool = False,
-        random_state: Any = 0,
+        random_state: RandomStateLike = 0,
     ) -> None:
         self.n_components = n_components
         self.weighting = weighting
@@ -139,8 +145,8 @@ class LSI(
 
     def fit(
         self,
-        documents: Any,
-        y: Any = None,
+        documents: DocumentsLike,
+        y: object = None,
         *,
         vocabulary: Sequence[str] | None = None,
         ids: Sequence[Any] | None = None,
@@ -212,7 +218,7 @@ class LSI(
         }
         return self
 
-    def transform(self, documents: Any) -> Floats:
+    def transform(self, documents: DocumentsLike) -> Floats:
         """Return the coordinates q' U_k of texts or of rows of counts, shape (n, n_components_)."""
         check_is_fitted(self)
         batches = batches_or_none(documents)
@@ -221,13 +227,15 @@ class LSI(
         texts = NamesCollector().watch(batches)
         return np.concatenate([self._space.project(self._encoder.encode(t).rows) for t in texts])
 
-    def fit_transform(self, documents: Any, y: Any = None, **fit_params: Any) -> Floats:
+    def fit_transform(
+        self, documents: DocumentsLike, y: object = None, **fit_params: Any
+    ) -> Floats:
         """Index documents and return their coordinates, the same as `transform` does."""
         return np.array(self.fit(documents, y, **fit_params).documents_.embedding)
 
     def add_documents(
         self,
-        documents: Any,
+        documents: DocumentsLike,
         *,
         ids: Sequence[Any] | None = None,
         titles: Sequence[str | None] | None = None,
@@ -276,7 +284,7 @@ class LSI(
     # Search
 
     def query(
-        self, queries: Any, n: int = 10, *, labels: Sequence[Any] | None = None
+        self, queries: QueriesLike, n: int = 10, *, labels: Sequence[Any] | None = None
     ) -> pl.DataFrame:
         """Find the n documents most similar to a query.
 
@@ -315,7 +323,7 @@ class LSI(
         column = pl.Series("query", given.labels if labels is None else list(labels))
         return frame.select(column.gather(rows), pl.all())
 
-    def similar_documents(self, documents: Any, n: int = 10) -> pl.DataFrame:
+    def similar_documents(self, documents: IdsLike | int | str, n: int = 10) -> pl.DataFrame:
         """Find the n documents most similar to each of some documents of the index.
 
         Parameters
@@ -340,7 +348,7 @@ class LSI(
         labels = self.documents_.ids.values.gather(places[rows]).alias("document")
         return frame.select(labels, pl.all())
 
-    def similar_terms(self, terms: Any, n: int = 10) -> pl.DataFrame:
+    def similar_terms(self, terms: IdsLike | int | str, n: int = 10) -> pl.DataFrame:
         """Find the n terms most similar to each of some terms: cosines of rows of U_k S_k.
 
         Parameters
@@ -357,14 +365,14 @@ class LSI(
         vectors = np.asarray(self.term_vectors(), dtype=np.float32)
         return similar_rows(self.terms_, vectors, listed(terms), n)
 
-    def document_vectors(self, documents: Any = None) -> Floats:
+    def document_vectors(self, documents: IdsLike | int | str | None = None) -> Floats:
         """Return the rows of V_k S_k of some documents (ids), by default of all."""
         check_is_fitted(self)
         if documents is None:
             return self.documents_.embedding
         return self.documents_.embedding[self.documents_.ids.index(listed(documents))]
 
-    def term_vectors(self, terms: Any = None) -> Floats:
+    def term_vectors(self, terms: IdsLike | int | str | None = None) -> Floats:
         """Return the rows of U_k S_k of some terms, by default of all."""
         check_is_fitted(self)
         chosen = slice(None) if terms is None else self.terms_.index(listed(terms))
@@ -372,7 +380,7 @@ class LSI(
             (self.components_[:, chosen] * self.singular_values_[:, None]).T
         )
 
-    def explain(self, query: Any, document: Any) -> pl.DataFrame:
+    def explain(self, query: QueriesLike, document: int | str) -> pl.DataFrame:
         """Explain the similarity of a query and a document by the query's words.
 
         Parameters

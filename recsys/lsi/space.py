@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,9 @@ from lowrank import choose_rank, truncated_svd
 from lowrank.kernels import one_blas_thread
 from lowrank.rank import RULES
 from recsys.errors import DataError
+
+if TYPE_CHECKING:
+    from lowrank.arguments import RandomStateLike
 
 Floats = NDArray[np.floating[Any]]
 
@@ -56,7 +59,9 @@ def default_rank(shape: tuple[int, int]) -> int:
     return max(1, min(DEFAULT_RANK, max(2, min(shape) // _SHARE), *shape))
 
 
-def decompose(weighted: Any, n_components: int | str | None, random_state: Any) -> Space:
+def decompose(
+    weighted: Any, n_components: int | str | None, random_state: RandomStateLike
+) -> Space:
     """Compute the space of a weighted document-by-term matrix.
 
     `n_components` is the number of dimensions, a rule of `lowrank.choose_rank`, or None for
