@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -40,6 +40,7 @@ class MeanAlignmentWarning(UserWarning):
     """The direction that ``center="auto"`` drops from sparse data is not that of their mean."""
 
 
+@dataclass(eq=False, repr=False)
 class PCA(
     GaussianDensityMixin,
     ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
@@ -139,26 +140,15 @@ class PCA(
     (2000, 3)
     """
 
-    def __init__(
-        self,
-        n_components: int | float | str | None = None,
-        *,
-        center: str | bool = "auto",
-        standardize: bool = False,
-        center_samples: bool = False,
-        ddof: int = 1,
-        whiten: bool = False,
-        tol: float | None = None,
-        random_state: RandomStateLike = None,
-    ) -> None:
-        self.n_components = n_components
-        self.center = center
-        self.standardize = standardize
-        self.center_samples = center_samples
-        self.ddof = ddof
-        self.whiten = whiten
-        self.tol = tol
-        self.random_state = random_state
+    n_components: int | float | str | None = None
+    _: KW_ONLY
+    center: str | bool = "auto"
+    standardize: bool = False
+    center_samples: bool = False
+    ddof: int = 1
+    whiten: bool = False
+    tol: float | None = None
+    random_state: RandomStateLike = None
 
     def fit(self, X: MatrixLike, y: object = None) -> Self:
         """Find the components.

@@ -93,6 +93,8 @@ def scree(
     if k is not None and not 0 <= operator.index(k) <= values.size:
         raise ArgumentError(f"k must be between 0 and {values.size}; got {k}.")
     axes = _axes(ax, (7, 4.2))
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
+
     ranks, marker = np.arange(1, values.size + 1), "o" if values.size <= _MOST_MARKED else ""
     axes.plot(ranks, values, marker=marker, markersize=4, color=_COLOURS[0], label=name)
     right = axes.twinx()
@@ -100,15 +102,6 @@ def scree(
     if k is not None:
         label = f"k = {k}" if rule is None else f"{rule}: k = {k}"
         axes.axvline(k, color="#666666", linestyle=":", linewidth=1.5, label=label)
-    _finish_scree(axes, right)
-    axes.set_xlim(0.5 if k != 0 else -0.5, values.size + 0.5)
-    return axes
-
-
-def _finish_scree(axes: Axes, right: Axes) -> None:
-    """Label both axes in the colours of their curves, and put one legend above them."""
-    from matplotlib.ticker import MaxNLocator, PercentFormatter
-
     axes.set(xlabel="component", ylim=(0, None))
     right.set(ylim=(0, 1.02))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -121,6 +114,8 @@ def _finish_scree(axes: Axes, right: Axes) -> None:
     axes.legend(
         handles=handles, loc="lower center", bbox_to_anchor=above, ncols=len(handles), frameon=False
     )
+    axes.set_xlim(0.5 if k != 0 else -0.5, values.size + 0.5)
+    return axes
 
 
 def scores(

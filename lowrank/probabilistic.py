@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 import warnings
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -31,6 +31,7 @@ _CHUNK = 1 << 21  # numbers that a temporary array of a block may hold
 _LEAST_NOISE = 1e-10  # of the mean variance: with less, nothing is left of a k x k system's digits
 
 
+@dataclass(eq=False, repr=False)
 class ProbabilisticPCA(
     GaussianDensityMixin,
     ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
@@ -109,18 +110,11 @@ class ProbabilisticPCA(
 
     scale_ = None  # of GaussianDensityMixin: columns are not scaled
 
-    def __init__(
-        self,
-        n_components: int = 2,
-        *,
-        tol: float = 1e-7,
-        max_iter: int = 1000,
-        random_state: RandomStateLike = None,
-    ) -> None:
-        self.n_components = n_components
-        self.tol = tol
-        self.max_iter = max_iter
-        self.random_state = random_state
+    n_components: int = 2
+    _: KW_ONLY
+    tol: float = 1e-7
+    max_iter: int = 1000
+    random_state: RandomStateLike = None
 
     def fit(self, X: MatrixLike, y: object = None) -> Self:
         """Fit the model.

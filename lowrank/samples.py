@@ -198,9 +198,6 @@ class SparseSamples(LinearOperator):
         product -= np.outer(self.weights, self.offsets @ Y).astype(self.dtype)
         return product
 
-    def _matvec(self, x: FloatArray) -> FloatArray:
-        return self._matmat(x.reshape(-1, 1))[:, 0]
-
     def _rmatvec(self, y: FloatArray) -> FloatArray:
         return self._rmatmat(y.reshape(-1, 1))[:, 0]
 

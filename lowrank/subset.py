@@ -295,7 +295,10 @@ class _Target:
         if self.method == "backward":
             return _backward(columns, k)
         if self.method != "leverage":
-            return _forward(columns, k, by_error=self.method == "forward")
+            # Compiled products alternate with small ones of BLAS, whose idle threads would spin on.
+            with one_blas_thread() if columns.is_sparse else nullcontext():
+                chosen = _Residual(columns, k, self.method == "forward").chosen
+            return _completed(chosen, k, columns.shape[1])
         # The first k of independent waiting times with these rates: draws without replacement.
         scores = _leverage(self.svd, rows=rows)
         waiting = np.full(scores.size, np.inf)
@@ -420,19 +423,6 @@ class _Columns:
         return factor
 
 
-def _forward(columns: _Columns, k: int, *, by_error: bool) -> Indices:
-    """Choose k columns one by one, in order of choice.
-
-    By error, choose the column that leaves the smallest ||A - C C^+ A||_F; else the one furthest
-    from the span of those chosen, as QR with column pivoting does. The first of several columns
-    that are equally good to nine digits is taken; once all are spanned, the first of those left.
-    """
-    # Compiled products alternate with small ones of BLAS, whose idle threads would spin on.
-    with one_blas_thread() if columns.is_sparse else nullcontext():
-        chosen = _Residual(columns, k, by_error).chosen
-    return _completed(chosen, k, columns.shape[1])
-
-
 def _completed(chosen: list[int], k: int, count: int) -> Indices:
     """Fill up a choice with the first columns that are not in it."""
     rest = np.setdiff1d(np.arange(count), chosen)[: k - len(chosen)]
@@ -441,6 +431,9 @@ def _completed(chosen: list[int], k: int, count: int) -> Indices:
 
 class _Residual:
     """Residuals E = A - Q R outside the span of up to k columns, chosen until none is left outside.
+
+    By error, each leaves the smallest ||A - C C^+ A||_F; else each is the one furthest from the
+    span. The first of several columns that are equally good to nine digits is taken.
 
     ``squares`` are the ||e_j||^2, ``gains`` the ||E' e_j||^2: adding column j reduces the squared
     error by gains[j] / squares[j]. Both are downdated with each choice. A number that has become
@@ -462,18 +455,15 @@ class _Residual:
         self._fresh_gains = None if self._gains is None else self._gains.copy()
         while self.rank < min(k, rows):
             self._renew()
-            scores = self._scores()
+            worth = self._squares
+            if self._gains is not None:
+                none = np.zeros_like(self._gains)
+                worth = np.divide(self._gains, self._squares, out=none, where=self._alive)
+            # 0 for columns that are spanned
+            scores = np.where(self._alive, np.maximum(worth, np.finfo(np.float64).tiny), 0.0)
             if (best := scores.max(initial=0.0)) <= 0:
                 break
             self._add(int(np.argmax(scores >= (1 - _TIE) * best)))
-
-    def _scores(self) -> Float64Array:
-        """Return the gain of each column; 0 for those that are spanned."""
-        worth = self._squares
-        if self._gains is not None:
-            none = np.zeros_like(self._gains)
-            worth = np.divide(self._gains, self._squares, out=none, where=self._alive)
-        return np.where(self._alive, np.maximum(worth, np.finfo(np.float64).tiny), 0.0)
 
     def _add(self, column: int) -> None:
         """Choose a column."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _METHODS = ("pca", "zca", "zca-cor")
 
 
+@dataclass(eq=False, repr=False)
 class Whitening(
     ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
     TransformerMixin,  # type: ignore[misc]
@@ -96,18 +98,11 @@ class Whitening(
     True
     """
 
-    def __init__(
-        self,
-        method: str = "pca",
-        *,
-        n_components: int | None = None,
-        epsilon: float = 1e-5,
-        ddof: int = 1,
-    ) -> None:
-        self.method = method
-        self.n_components = n_components
-        self.epsilon = epsilon
-        self.ddof = ddof
+    method: str = "pca"
+    _: KW_ONLY
+    n_components: int | None = None
+    epsilon: float = 1e-5
+    ddof: int = 1
 
     def fit(self, X: ArrayLike, y: object = None) -> Self:
         """Find the directions and their variances.
