@@ -377,8 +377,7 @@ def hard_threshold(
     Parameters
     ----------
     A : SVD, or array-like, scipy.sparse matrix or array, or LinearOperator, of shape (n, m)
-        A matrix, of which as many singular values are computed as are above `tau`, or its
-        decomposition.
+        A decomposition, or a matrix, of which as many values are computed as are above `tau`.
     tau : float
         Threshold, not negative.
     random_state
@@ -459,10 +458,9 @@ def denoise(
     noise : float, optional
         Standard deviation of the noise; estimated as in `optimal_threshold` by default.
     method : {"shrink", "hard", "soft"}, default "shrink"
-        "hard" keeps the singular values above `optimal_threshold`. "shrink" also corrects those
-        that it keeps for their inflation by the noise, which is asymptotically the best of all
-        functions of the singular values for the Frobenius error. "soft" lowers them by the largest
-        singular value of the noise.
+        "hard" keeps the singular values above `optimal_threshold`. "shrink" also corrects them
+        for their inflation by the noise, asymptotically the best function of the values for the
+        Frobenius error. "soft" lowers them by the largest singular value of the noise.
     random_state
         As in `truncated_svd`.
 

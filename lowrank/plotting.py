@@ -187,6 +187,8 @@ def whitening_comparison(
 ) -> Figure:
     """Plot two features of some data before whitening, and after PCA and ZCA whitening.
 
+    Points are about the origin at equal scales, with the ellipse of two standard deviations.
+
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features)
@@ -211,31 +213,26 @@ def whitening_comparison(
         whitened = Whitening(method, epsilon=0.0).fit_transform(data)
         clouds[f"{method.upper()} whitening"] = _two_columns(whitened, features, "whitened X")
     figure = _figure(fig, (10.5, 3.9))
+    from matplotlib.colors import ListedColormap
+
     colour = before[:, 0] if labels is None else _checked_labels(labels, len(data))
+    names, codes = np.unique(colour, return_inverse=True)
+    few = names.size <= len(_COLOURS)
+    cmap: Any = ListedColormap(list(_COLOURS[: names.size])) if few else "viridis"
+    shade = codes if few or colour.dtype.kind not in "fiu" else colour
+    angle = np.linspace(0, 2 * np.pi, 200)
+    circle = np.stack([np.cos(angle), np.sin(angle)])
     for axes, (title, points) in zip(figure.subplots(1, 3), clouds.items(), strict=True):
-        _cloud(axes, points, colour)
+        _scatter(axes, points, c=shade, cmap=cmap)
+        values, vectors = np.linalg.eigh(np.cov(points.T))
+        ellipse = vectors @ (2 * np.sqrt(np.maximum(values, 0))[:, None] * circle)
+        axes.plot(*ellipse, color="black", linewidth=1.2)
+        axes.set_aspect("equal", adjustable="datalim")
         axes.set_title(title)
         kind = "component" if title.startswith("PCA") else "feature"
         axes.set_xlabel(f"{kind} {features[0] + 1}")
         axes.set_ylabel(f"{kind} {features[1] + 1}")
     return figure
-
-
-def _cloud(axes: Axes, points: NDArray[Any], colour: NDArray[Any]) -> None:
-    """Plot points about the origin at equal scales, with the ellipse of two standard deviations."""
-    from matplotlib.colors import ListedColormap
-
-    names, codes = np.unique(colour, return_inverse=True)
-    few = names.size <= len(_COLOURS)
-    cmap: Any = ListedColormap(list(_COLOURS[: names.size])) if few else "viridis"
-    shade = codes if few or colour.dtype.kind not in "fiu" else colour
-    _scatter(axes, points, c=shade, cmap=cmap)
-    angle = np.linspace(0, 2 * np.pi, 200)
-    values, vectors = np.linalg.eigh(np.cov(points.T))
-    circle = np.stack([np.cos(angle), np.sin(angle)])
-    ellipse = vectors @ (2 * np.sqrt(np.maximum(values, 0))[:, None] * circle)
-    axes.plot(*ellipse, color="black", linewidth=1.2)
-    axes.set_aspect("equal", adjustable="datalim")
 
 
 def _scatter(axes: Axes, points: NDArray[Any], size: int | None = None, **look: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from lowrank.svd import truncated_svd
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
     from lowrank.arguments import OperatorLike, RandomStateLike
     from lowrank.operators import Float64Array, MatrixOperator
@@ -130,8 +131,8 @@ def noise_threshold(s: ArrayLike, level: float) -> int:
 
     Parameters
     ----------
-    s : array-like of shape (k,)
-        Singular values, descending.
+    s
+        As in `cumulative_energy`.
     level : float
         Largest singular value that noise alone gives.
 
@@ -189,8 +190,7 @@ class Rule(NamedTuple):
     """A rule for the rank of a matrix.
 
     Its input is the 50 largest singular values ("leading"), all of them ("spectrum"), or the
-    "entries". `choose` returns the rank from ``(s, shape, fraction)``, and from
-    ``(A, center=center, random_state=random_state)`` if it needs the entries.
+    "entries". `choose` takes ``(s, shape, fraction)``, or ``(A, center=..., random_state=...)``.
     """
 
     needs: Literal["leading", "spectrum", "entries"]
@@ -493,35 +493,25 @@ def bi_cross_validation(
     rows, columns = (np.array_split(rng.permutation(size), _FOLDS) for size in shape)
     k = min(max_rank, shape[0] - len(rows[0]), shape[1] - len(columns[0]))
     errors = np.zeros(k + 1)
-    for row in rows:
-        for column in columns:
-            errors += _block_errors(entries, mean, row, column, k)
+    for row, column in product(rows, columns):  # ||A11 - A12 (A22)_j^+ A21||_F^2 for j = 0 ... k
+        other_columns = np.setdiff1d(np.arange(shape[1]), column)
+        upper, lower = entries[row], entries[np.setdiff1d(np.arange(shape[0]), row)]
+        held_out, right_of_it = upper[:, column], upper[:, other_columns]
+        below, diagonal = lower[:, column], lower[:, other_columns]
+        near, far = mean[column], mean[other_columns]
+        U, s, Vt = truncated_svd(_wrapped(diagonal), k, center=far, random_state=0)
+        inverse = np.divide(1, s, out=np.zeros_like(s), where=s > s.max(initial=0) * 1e-6)
+        left = (right_of_it @ Vt.T - far @ Vt.T) * inverse
+        right = below.T @ U - np.outer(near, U.sum(axis=0))
+        overlap = np.einsum("ij,ij->j", left, held_out @ right - near @ right)
+        gram = (left.T @ left) * (right.T @ right)
+        squares = np.array([gram[:j, :j].sum() for j in range(k + 1)])
+        if isinstance(held_out, SparseSamples):
+            total = float(held_out.column_squares(near).sum())
+        else:
+            total = (_wrapped(held_out).distance_to_row(near) or 0.0) ** 2
+        errors += total - 2 * np.append(0, np.cumsum(overlap)) + squares
     return errors / (shape[0] * shape[1])
-
-
-def _block_errors(
-    A: Any, mean: Float64Array, rows: NDArray[np.intp], columns: NDArray[np.intp], k: int
-) -> Float64Array:
-    """Return ||A11 - A12 (A22)_j^+ A21||_F^2 for j = 0 ... k, of A less the column means."""
-    other_rows = np.setdiff1d(np.arange(A.shape[0]), rows)
-    other_columns = np.setdiff1d(np.arange(A.shape[1]), columns)
-    upper, lower = A[rows], A[other_rows]
-    held_out, right_of_it = upper[:, columns], upper[:, other_columns]
-    below, diagonal = lower[:, columns], lower[:, other_columns]
-    mean, other_mean = mean[columns], mean[other_columns]
-    U, s, Vt = truncated_svd(_wrapped(diagonal), k, center=other_mean, random_state=0)
-    inverse = np.divide(1, s, out=np.zeros_like(s), where=s > s.max(initial=0) * 1e-6)
-    left = (right_of_it @ Vt.T - other_mean @ Vt.T) * inverse
-    right = below.T @ U - np.outer(mean, U.sum(axis=0))
-    overlap = np.einsum("ij,ij->j", left, held_out @ right - mean @ right)
-    gram = (left.T @ left) * (right.T @ right)
-    squares = np.array([gram[:j, :j].sum() for j in range(k + 1)])
-    if isinstance(held_out, SparseSamples):
-        total = float(held_out.column_squares(mean).sum())
-    else:
-        total = (_wrapped(held_out).distance_to_row(mean) or 0.0) ** 2
-    errors: Float64Array = total - 2 * np.append(0, np.cumsum(overlap)) + squares
-    return errors
 
 
 def _by_evidence(s: Float64Array, shape: tuple[int, int], _: float) -> int:
