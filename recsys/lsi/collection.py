@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from numbers import Number
@@ -113,10 +113,6 @@ class Collection:
             embedding=arrays["embedding"],
         )
 
-    def placed(self, embedding: NDArray[np.floating[Any]]) -> Collection:
-        """Return the same documents with other coordinates."""
-        return replace(self, embedding=embedding)
-
 
 def _joined(
     name: str, first: pl.Series | None, second: pl.Series | None, sizes: Sequence[int]
@@ -215,7 +211,12 @@ def batches_or_none(
     problem = _problem(documents)
     if problem:
         raise DataError(f"Documents must be a list of texts or a matrix; got {problem}")
-    if _is_matrix(documents):
+    shape = getattr(documents, "shape", None)
+    if shape is None or isinstance(documents, pl.Series):
+        is_matrix = not isinstance(documents, Iterable)
+    else:
+        is_matrix = len(shape) != 1 or not isinstance(next(iter(documents), None), str)
+    if is_matrix:
         return None
     stream = iter(documents)
     first = next(stream, None)
@@ -252,13 +253,6 @@ def _problem(documents: Any) -> str | None:
         and any(getattr(dtype, "kind", "O") not in "biuf" for dtype in documents.dtypes)
     )
     return "a frame with columns that are not numbers. Give its column of texts." * is_table or None
-
-
-def _is_matrix(documents: Any) -> bool:
-    shape = getattr(documents, "shape", None)
-    if shape is None or isinstance(documents, pl.Series):
-        return not isinstance(documents, Iterable)
-    return len(shape) != 1 or not isinstance(next(iter(documents), None), str)
 
 
 def _documents(

@@ -134,9 +134,8 @@ class Eigenwords:
             k = min(k, *scaled.shape)
         space = decompose(scaled.T.tocsr(), k, self.random_state)  # words as columns, U as rows
         self.singular_values_ = space.singular_values
-        self.vectors_ = np.ascontiguousarray(
-            (space.components * np.sqrt(space.singular_values)[:, None]).T
-        )
+        scale = np.sqrt(space.singular_values)[:, None]
+        self.vectors_ = np.ascontiguousarray((space.components * scale).T)
         self._terms = terms
         return self
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
     DocumentsLike = Iterable[str] | Iterable[DocumentBatch] | MatrixLike
     QueriesLike = str | Sequence[str] | MatrixLike
     from recsys.lsi.collection import Names
-    from recsys.lsi.vectorizer import VectorizerEncoder
 
 Floats = NDArray[np.floating[Any]]
 _METHODS = ("fold-in", "update")
@@ -175,7 +175,8 @@ class LSI(
             a parameter is out of its range, or a matrix is not finite or has negative counts.
         """
         start = time.perf_counter()
-        encoder = self._make_encoder()
+        settings = {name: getattr(self, name) for name in ("min_df", "stop_words", "token_pattern")}
+        encoder = make_encoder(self.weighting, **settings)
         batches = batches_or_none(documents, ids, titles)
         if batches is None:
             counts = self._matrix(documents, reset=True)
@@ -271,7 +272,7 @@ class LSI(
         if method == "update":
             space, embedding = updated(self._space, self.documents_.rows, len(more))
             self._set_space(space)
-            self.documents_ = self.documents_.placed(embedding)
+            self.documents_ = replace(self.documents_, embedding=embedding)
         loss = orthogonality_loss(self.documents_.embedding, self.singular_values_)
         self.training_ = self.training_ | {
             "documents": len(self.documents_),
@@ -376,9 +377,8 @@ class LSI(
         """Return the rows of U_k S_k of some terms, by default of all."""
         check_is_fitted(self)
         chosen = slice(None) if terms is None else self.terms_.index(listed(terms))
-        return np.ascontiguousarray(
-            (self.components_[:, chosen] * self.singular_values_[:, None]).T
-        )
+        scaled = self.components_[:, chosen] * self.singular_values_[:, None]
+        return np.ascontiguousarray(scaled.T)
 
     def explain(self, query: QueriesLike, document: int | str) -> pl.DataFrame:
         """Explain the similarity of a query and a document by the query's words.
@@ -501,14 +501,6 @@ class LSI(
         tags.input_tags.positive_only = self.weighting != "count"
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
-
-    def _make_encoder(self) -> WordEncoder | VectorizerEncoder:
-        return make_encoder(
-            self.weighting,
-            min_df=self.min_df,
-            stop_words=self.stop_words,
-            token_pattern=self.token_pattern,
-        )
 
     def _set_space(self, space: Space) -> None:
         self.components_ = space.components

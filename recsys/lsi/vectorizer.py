@@ -348,14 +348,11 @@ def row_norms(csr: Any) -> Float64s:
 
 
 def canonical_csr(matrix: Any) -> Any:
-    """Return a CSR array of its own memory, with sorted indices, no duplicates, no stored zeros.
-
-    The order of the indices is checked: scikit-learn's vectorizers mark unsorted matrices as
-    sorted.
-    """
+    """Return a CSR array of its own memory, with sorted indices, no duplicates, no stored zeros."""
     csr = sparse.csr_array(matrix)
     if not np.issubdtype(csr.dtype, np.floating):
         csr = csr.astype(np.float64)
+    # A new array checks the order: scikit-learn's vectorizers mark unsorted matrices as sorted.
     parts = (csr.data.copy(), csr.indices.copy(), csr.indptr.copy())
     fresh = sparse.csr_array(parts, shape=csr.shape)
     fresh.sum_duplicates()

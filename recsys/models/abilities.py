@@ -20,10 +20,7 @@ class FoldsInUsers(Protocol):
     """A model that can represent new users, with the items as fitted."""
 
     def with_users(self, histories: Histories) -> Model:
-        """Return the model of the same items whose users are these, of index 0..n-1.
-
-        A training user with its own history gets the scores of the fit, to rounding.
-        """
+        """Return the model of these users, of index 0..n-1; one of the fit gets its own scores."""
 
 
 @runtime_checkable
@@ -31,10 +28,7 @@ class FoldsInItems(Protocol):
     """A model that can represent new items, with the users as fitted."""
 
     def with_items(self, histories: Histories) -> Model:
-        """Return the model of the same users whose items are these, of index 0..n-1.
-
-        Each row of `histories` is an item; its indices are users.
-        """
+        """Return the model of these items, of index 0..n-1: rows of user indices."""
 
 
 @runtime_checkable

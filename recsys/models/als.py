@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lowrank.completion.als import AlsSweep, BiasedFactors, als_sweeps, solve_rows
+from lowrank.completion.als import BiasedFactors, als_sweeps, solve_rows
 from lowrank.completion.links import (
     LinkedSweep,
     Posterior,
@@ -97,12 +97,23 @@ class ALS(FoldingModel, FactorModel):
         start: FactorModel | None = None,
     ) -> None:
         self.rating_std = float(ratings.values.std(dtype=np.float64)) or 1.0
+        names = "regularization", "count_power", "random_state", "threads"
+        options: dict[str, Any] = {name: getattr(self, name) for name in names}
+        if start is not None:
+            of_users, of_items = start.user_factors, start.item_factors
+            options["start"] = BiasedFactors(
+                start.global_mean, start.user_bias, start.item_bias, of_users, of_items
+            )
         # Only the items and the mean are kept of the best sweep: the users follow from them.
         kept = ["global_mean", "item_bias", "item_factors"]
         if self.linked:
             kept += ["user_prior_mean", "item_prior_mean", "user_link", "item_link"]
+            options["link_penalty"] = self.link_penalty
         previous, watch = math.inf, ValidationWatch()
-        for number, sweep in enumerate(islice(self._sweeps(ratings, start), self.iterations), 1):
+        sweeps = (linked_als_sweeps if self.linked else als_sweeps)(
+            ratings.matrix, self.factors, **options
+        )
+        for number, sweep in enumerate(islice(sweeps, self.iterations), start=1):
             if not math.isfinite(sweep.objective):
                 raise breakdown(self, "regularization", "count_power")
             found = sweep.factors
@@ -129,10 +140,7 @@ class ALS(FoldingModel, FactorModel):
         vars(self).update(self._solved(Histories.of(ratings), of_users=True))
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
-        """Return the scores of `items` for the user with this history, as sums over the history.
-
-        A rated item contributes through its rating and, with links, by having been rated.
-        """
+        """Return the scores of `items` as sums over the history: of ratings and, if any, links."""
         wanted = check_indices(items, self.n_items, "item")
         check_indices(history.indices, self.n_items, "item")
         known, prior = self._vectors(of_users=False), self._prior(of_users=True)
@@ -141,23 +149,6 @@ class ALS(FoldingModel, FactorModel):
         start, terms = posterior_terms(entries, known, prior, mean=self.global_mean)
         base = self.global_mean + self.item_bias[wanted].astype(np.float64) + design @ start
         return Explanation(base.astype(np.float32), (design @ terms.T).astype(np.float32))
-
-    def _sweeps(self, ratings: Ratings, start: FactorModel | None) -> Iterator[AlsSweep]:
-        options: dict[str, Any] = {
-            "regularization": self.regularization,
-            "count_power": self.count_power,
-            "random_state": self.random_state,
-            "threads": self.threads,
-        }
-        if start is not None:
-            of_users, of_items = start.user_factors, start.item_factors
-            options["start"] = BiasedFactors(
-                start.global_mean, start.user_bias, start.item_bias, of_users, of_items
-            )
-        if not self.linked:
-            return als_sweeps(ratings.matrix, self.factors, **options)
-        options["link_penalty"] = self.link_penalty
-        return linked_als_sweeps(ratings.matrix, self.factors, **options)
 
     def _solved(self, histories: Histories, *, of_users: bool) -> dict[str, Floats]:
         entries = CsrArrays(*histories)

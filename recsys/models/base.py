@@ -11,8 +11,7 @@ and shapes, and "not fitted yet" follow from the declarations::
         n_users: int = fitted()
         n_items: int = fitted()
 
-Models know integer indices only; `recsys.Recommender` translates ids. What some models can do
-besides scoring, such as folding in new users, is in `recsys.models.abilities`.
+Models know integer indices only; `recsys.Recommender` translates ids.
 """
 
 from __future__ import annotations
@@ -193,10 +192,7 @@ def breakdown(model: Model, *names: str) -> DataError:
 
 
 def fitted(*axes: str, when: str | None = None) -> Any:
-    """Declare an array that `fit` sets, by the names of its axes; none for a scalar.
-
-    With `when`, only models in which the attribute of that name is true have the array.
-    """
+    """Declare an array that `fit` sets, by its axes, if the attribute named `when` is true."""
     return field(init=False, repr=False, metadata={"axes": axes, "when": when})
 
 
@@ -319,12 +315,10 @@ class Model:
             If there is no such parameter, or a value is of another type or out of range.
         """
         known = {declared.name: declared for declared in self.parameters()}
+        has = ", ".join(known) or "none"
         for name, value in params.items():
             if name not in known:
-                listed = ", ".join(known) or "none"
-                raise DataError(
-                    f"The {self.name} model has no parameter {name!r}; it has {listed}."
-                )
+                raise DataError(f"The {self.name} model has no parameter {name!r}; it has {has}.")
             known[name].check(value)
         for name, value in params.items():
             setattr(self, name, value)
@@ -385,8 +379,7 @@ class Model:
     def _score_error(self, users: ArrayLike) -> Floats | None:
         """Return a bound on ``|scores - predict|`` by rounding, per user.
 
-        None says that the scores of a user are the same bits in any block; otherwise the top-N
-        search widens its cut by the bound and takes the final scores from `predict`.
+        With it, top-N search takes its scores from `predict`; None if they are the same bits.
         """
         return None
 
@@ -527,10 +520,7 @@ class FactorModel(BiasedModel):
         return predicted
 
     def scores(self, users: ArrayLike) -> Floats:
-        """Predicted ratings of all items for each user, shape (n_block, n_items).
-
-        One matrix product, whose last bits depend on the other users; see `_score_error`.
-        """
+        """Predicted ratings of all items; the last bits depend on the block (`_score_error`)."""
         u = check_indices(users, self.n_users, "user")
         block: Floats = self.user_factors[u] @ self.item_factors.T
         block += self.item_bias

@@ -80,7 +80,8 @@ class Bias(FoldingModel):
             of_items = users.sums(item_bias, of=items.codes)
             user_bias = users.shrink(user_sums - of_items)
             self.global_mean = mean
-            self.user_bias, self.item_bias = _single(user_bias), _single(item_bias)
+            self.user_bias = user_bias.astype(np.float32)
+            self.item_bias = item_bias.astype(np.float32)
             if on_step is not None:
                 # The squared error from the sums, without a pass over the ratings: with X_u and X_i
                 # the sums of x - mu, and s_u the sum of c_i over the items of user u, it is
@@ -126,7 +127,7 @@ class Bias(FoldingModel):
         residuals -= other_bias[histories.indices]
         sums = np.bincount(histories.rows, residuals, minlength=histories.n_rows)
         rows = _Side(histories.rows, histories.counts, damping)
-        return {f"{side}_bias": _single(rows.shrink(sums.astype(float)))}
+        return {f"{side}_bias": rows.shrink(sums.astype(float)).astype(np.float32)}
 
 
 @model
@@ -145,7 +146,7 @@ class Popular(Model):
         10.0,
         "Ratings at the global mean added to each item.",
         low=0.1,
-        high=1000.0,
+        high=1e3,
         log=True,
         minimum=0,
     )
@@ -167,7 +168,7 @@ class Popular(Model):
         self.global_mean = 0.0
         if not ratings.implicit:
             self.global_mean = float(np.mean(ratings.values, dtype=np.float64))
-        self.item_counts = _single(items.counts)
+        self.item_counts = items.counts.astype(np.float32)
         self.item_means = self._means(items, ratings.values)
 
     def with_users(self, histories: Histories) -> Self:
@@ -178,7 +179,7 @@ class Popular(Model):
         """Return the model whose items are these, with their counts and damped means."""
         items = _Side(histories.rows, histories.counts, self.damping)
         means = self._means(items, histories.values)
-        return self._with_arrays(item_counts=_single(items.counts), item_means=means)
+        return self._with_arrays(item_counts=items.counts.astype(np.float32), item_means=means)
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
         """Return the number of ratings of each item as base: the history adds nothing."""
@@ -188,9 +189,9 @@ class Popular(Model):
 
     def _means(self, items: _Side, values: Floats) -> Floats:
         if self.counts_only:
-            return _single(items.counts)
+            return items.counts.astype(np.float32)
         deviations = items.sums(values) - items.counts * self.global_mean
-        return _single(self.global_mean + items.shrink(deviations))
+        return (self.global_mean + items.shrink(deviations)).astype(np.float32)
 
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
         """Damped mean rating of each pair's item, shape (n_pairs,)."""
@@ -204,9 +205,7 @@ class Popular(Model):
 
 @model
 class Random(Model):
-    """Score each pair at random, uniformly over the range of the training ratings.
-
-    A score depends on the seed, the user and the item only, not on the block that it is in.
+    """Score each pair at random, by seed, user and item, over the range of the training ratings.
 
     References
     ----------
@@ -287,7 +286,3 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
-
-
-def _single(values: NDArray[Any]) -> Floats:
-    return values.astype(np.float32)

@@ -116,12 +116,10 @@ class Bayes(FoldingModel, FactorModel):
 
     @property
     def _sampled(self) -> bool:
-        """Return whether the vectors are samples, without covariances."""
         return self.inference == "gibbs"
 
     @property
     def _keeps_best_sweep(self) -> bool:
-        """Return whether validation ratings choose the number of sweeps."""
         return not self._sampled
 
     def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
@@ -169,10 +167,7 @@ class Bayes(FoldingModel, FactorModel):
         vars(self).update(self._solved(Histories.of(ratings), of_users=True))
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
-        """Return the scores of `items` for the user with this history, as sums over the history.
-
-        A rated item contributes through its rating and, with links, by having been rated.
-        """
+        """Return the scores of `items` as sums over the history: of ratings and, if any, links."""
         wanted = check_indices(items, self.n_items, "item")
         check_indices(history.indices, self.n_items, "item")
         base = np.full(len(wanted), self.global_mean) + self.item_bias[wanted]
@@ -193,11 +188,7 @@ class Bayes(FoldingModel, FactorModel):
         return Explanation(base.astype(np.float32), terms.astype(np.float32))
 
     def predict_std(self, users: ArrayLike, items: ArrayLike) -> Floats:
-        """Predictive standard deviations of ratings, shape (n_pairs,).
-
-        The uncertainty of the vectors and the noise of a rating together. Under Gibbs sampling
-        that of the vectors is the variance over the draws.
-        """
+        """Predictive standard deviations, with the noise of a rating, shape (n_pairs,)."""
         u = check_indices(users, self.n_users, "user")
         i = check_indices(items, self.n_items, "item")
         variance, n = np.empty(len(u), dtype=np.float32), self._n_samples
@@ -228,15 +219,14 @@ class Bayes(FoldingModel, FactorModel):
         """Set the fitted arrays from one variational sweep or some Gibbs samples."""
         self.global_mean = states[0].mean
         self.noise_variances = np.array([state.noise_variance for state in states])
-        for side in ("user", "item"):
-            of_users = side == "user"
-            priors = [state.row_prior if of_users else state.column_prior for state in states]
+        for side, axis in (("user", "row"), ("item", "column")):
+            priors = [getattr(state, f"{axis}_prior") for state in states]
             setattr(self, f"{side}_prior_mean", np.array([p.mean for p in priors]))
             setattr(self, f"{side}_prior_precision", np.array([p.precision for p in priors]))
             if self.linked:
                 setattr(self, f"{side}_link", np.array([p.link for p in priors]))
-        vars(self).update(self._side([state.rows for state in states], of_users=True))
-        vars(self).update(self._side([state.columns for state in states], of_users=False))
+            vectors = [getattr(state, f"{axis}s") for state in states]
+            vars(self).update(self._side(vectors, side == "user"))
 
     def _side(self, vectors: Sequence[Posterior], of_users: bool) -> dict[str, Floats]:
         """Return the arrays of all users (or items) from their vectors in each sample."""
@@ -253,30 +243,30 @@ class Bayes(FoldingModel, FactorModel):
         return {f"{side}_{name}": array for name, array in arrays.items()}
 
     def _solved(self, histories: Histories, *, of_users: bool) -> dict[str, Floats]:
-        drawn = self._solve(histories, of_users=of_users, draw=True) if self._sampled else []
-        if of_users or not self._sampled:
-            arrays = self._side(self._solve(histories, of_users=of_users), of_users)
-            if drawn:
-                arrays["user_draws"] = np.hstack([vectors.mean for vectors in drawn])
-            return arrays
-        return self._side(drawn, of_users)
+        """Return the arrays that follow from the posterior given each sample of the other side.
 
-    def _solve(
-        self, histories: Histories, *, of_users: bool, draw: bool = False
-    ) -> list[Posterior]:
-        """Return the posterior of users given each sample of the items (or the reverse)."""
+        With samples, users have its means, and draws for standard deviations; items have draws.
+        """
+        drawn = [False, True] if self._sampled and of_users else [self._sampled]
         with at_most(self.threads):
-            return [
-                posterior_rows(
-                    CsrArrays(*histories),
-                    self._vectors(sample, of_users=not of_users),
-                    self._prior(sample, of_users=of_users),
-                    mean=self.global_mean,
-                    noise=self.temperature * float(noise),
-                    draw_seed=(self.random_state, sample) if draw else None,
-                )
-                for sample, noise in enumerate(self.noise_variances)
-            ]
+            first, *more = (
+                [
+                    posterior_rows(
+                        CsrArrays(*histories),
+                        self._vectors(sample, of_users=not of_users),
+                        self._prior(sample, of_users=of_users),
+                        mean=self.global_mean,
+                        noise=self.temperature * float(noise),
+                        draw_seed=(self.random_state, sample) if draw else None,
+                    )
+                    for sample, noise in enumerate(self.noise_variances)
+                ]
+                for draw in drawn
+            )
+        arrays = self._side(first, of_users)
+        if more:
+            arrays["user_draws"] = np.hstack([vectors.mean for vectors in more[0]])
+        return arrays
 
     def _vectors(self, sample: int, *, of_users: bool) -> Posterior:
         factors = self.user_factors if of_users else self.item_factors
@@ -292,10 +282,10 @@ class Bayes(FoldingModel, FactorModel):
 
     def _prior(self, sample: int, *, of_users: bool) -> RowPrior:
         side = "user" if of_users else "item"
-        mean = getattr(self, f"{side}_prior_mean")[sample]
-        precision = getattr(self, f"{side}_prior_precision")[sample]
+        mean, precision = (
+            getattr(self, f"{side}_prior_{name}")[sample] for name in ("mean", "precision")
+        )
+        link = np.zeros((0, len(mean)), np.float32)
         if self.linked:
             link = getattr(self, f"{side}_link")[sample]
-        else:
-            link = np.zeros((0, len(mean)), np.float32)
         return RowPrior(mean, precision, link, self.count_power)

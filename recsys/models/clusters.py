@@ -56,12 +56,21 @@ class Clusters(FoldingModel, FactorModel):
     random_state: int = random_state_parameter()
 
     def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
+        from sklearn.cluster import KMeans
+        from sklearn.exceptions import ConvergenceWarning
+        from threadpoolctl import threadpool_limits
+
         bias = Bias().fit(ratings)
         self.global_mean = bias.global_mean
         self.user_bias, self.item_bias = bias.user_bias, bias.item_bias
         k, seed = min(_RANK, *ratings.shape), self.random_state
         _, s, Vt = lowrank.truncated_svd(bias.residuals(ratings), k, random_state=seed)
-        groups = _k_means(Vt.T * s, self.clusters, self.random_state)
+        k_means = KMeans(min(self.clusters, ratings.n_items), n_init=1, random_state=seed)
+        # One thread, since with more the order of summing is random.
+        with threadpool_limits(limits=1), warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # of fewer different vectors
+            labels = k_means.fit(Vt.T * s).labels_
+        groups = np.unique(labels, return_inverse=True)[1]
         self.item_factors = np.eye(groups.max() + 1, dtype=np.float32)[groups]
         vars(self).update(self._solved(Histories.of(ratings), of_users=True))
         if on_step is not None:
@@ -70,10 +79,7 @@ class Clusters(FoldingModel, FactorModel):
             on_step(Step(1, 1, train_rmse=rmse, validation_rmse=held_out))
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
-        """Return the scores of `items` for the one user of `history`, with a term per rating.
-
-        A rating has a share in the user's bias, and in the user's mean of its own cluster.
-        """
+        """Return the scores of `items`: shares in the user's bias and in the cluster's mean."""
         columns = check_indices(items, self.n_items, "item")
         known = check_indices(history.indices, self.n_items, "item")
         deviations = history.values - np.float64(self.global_mean) - self.item_bias[known]
@@ -116,18 +122,3 @@ class Clusters(FoldingModel, FactorModel):
     def _group_of(self, items: NDArray[np.integer]) -> Indices:
         groups: Indices = self.item_factors.argmax(axis=1)[items]
         return groups
-
-
-def _k_means(
-    vectors: NDArray[np.floating], n_clusters: int, random_state: int
-) -> NDArray[np.int64]:
-    """Cluster vectors; on one thread, since with more the order of summing is random."""
-    from sklearn.cluster import KMeans
-    from sklearn.exceptions import ConvergenceWarning
-    from threadpoolctl import threadpool_limits
-
-    groups = KMeans(min(n_clusters, len(vectors)), n_init=1, random_state=random_state)
-    with threadpool_limits(limits=1), warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # of fewer different vectors
-        labels = groups.fit(vectors).labels_
-    return np.unique(labels, return_inverse=True)[1]

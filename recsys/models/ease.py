@@ -69,6 +69,8 @@ class EASE(ItemItemModel):
         return n
 
     def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
+        from scipy.linalg import lapack
+
         n = ratings.n_items
         needed, memory = 4 * n**2, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         if needed > memory:
@@ -87,7 +89,18 @@ class EASE(ItemItemModel):
         for rows in _row_blocks(n):
             (by_item[rows] @ X).toarray(out=P[rows])  # P = X'X
         P[np.diag_indices_from(P)] += np.float32(self.penalty)
-        _invert(P)
+        # LAPACK works on columns, so on the transpose, and writes one triangle: the upper one here.
+        _, failed = lapack.spotrf(P.T, lower=True, clean=False, overwrite_a=True)
+        if failed:
+            raise DataError(
+                "The Gram matrix of the items is singular in single precision; try a larger "
+                "regularization."
+            )
+        lapack.spotri(P.T, lower=True, overwrite_c=True)
+        for rows in _row_blocks(n):
+            corner = P[rows, rows]
+            corner[:] = np.triu(corner) + np.triu(corner, 1).T
+            P[rows.stop :, rows] = P[rows, rows.stop :].T
         scale = -1 / np.diagonal(P)
         for rows in _row_blocks(n):
             P[rows] *= scale
@@ -95,10 +108,7 @@ class EASE(ItemItemModel):
         self.weights = P  # B = I - P diag(P)^-1
 
     def item_vectors(self) -> Floats:
-        """Return the weights as vectors, whose cosine is the similarity of two items.
-
-        Of shape (n_items, n_items). Of items folded in: their weights with the items of the fit.
-        """
+        """Return the weights with the items of the fit, shape (n_items, n_items_of_the_fit)."""
         return self.weights if self._source is self else np.ascontiguousarray(self.weights.T)
 
     def _products(self, histories: Histories) -> Floats:
@@ -108,11 +118,7 @@ class EASE(ItemItemModel):
         return self.weights[np.ix_(rows, columns)]
 
     def _set_items(self, histories: Histories) -> None:
-        """Solve the ridge regression of each new item on the items of the fit.
-
-        The weights are those of a fit with the new item. (An item of the fit would be explained by
-        itself.)
-        """
+        """Solve the ridge regression of each new item on the items of the fit."""
         n_known = self.n_items
         weights = np.empty((n_known, histories.n_rows), np.float32)
         rows = histories._replace(values=histories.values / np.float32(self.unit))
@@ -152,24 +158,6 @@ class EASE(ItemItemModel):
             f"The weights of the folded-in items did not converge in {_STEPS} steps; "
             "try a larger regularization."
         )
-
-
-def _invert(gram: Floats) -> None:
-    """Invert a positive definite matrix in place."""
-    from scipy.linalg import lapack
-
-    # LAPACK works on columns, so on the transpose, and writes one triangle: the upper one here.
-    _, failed = lapack.spotrf(gram.T, lower=True, clean=False, overwrite_a=True)
-    if failed:
-        raise DataError(
-            "The Gram matrix of the items is singular in single precision; try a larger "
-            "regularization."
-        )
-    lapack.spotri(gram.T, lower=True, overwrite_c=True)
-    for rows in _row_blocks(len(gram)):
-        corner = gram[rows, rows]
-        corner[:] = np.triu(corner) + np.triu(corner, 1).T
-        gram[rows.stop :, rows] = gram[rows, rows.stop :].T
 
 
 def _row_blocks(n: int) -> Iterator[slice]:

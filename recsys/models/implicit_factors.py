@@ -52,9 +52,7 @@ def library_class(module: str, name: str) -> Any:
 
 @contextmanager
 def library(name: str) -> Iterator[None]:
-    """Run code of the library: silently, with one BLAS thread, and its failures as `DataError`.
-
-    Import it before, so that its BLAS is there to be limited.
+    """Run code of the library, imported before: silently, with one BLAS thread.
 
     Raises
     ------
@@ -171,9 +169,8 @@ class ImplicitALS(FoldingModel, _LibraryFactors):
         """Return the scores of `items` for the one user of `history`; the base is 0."""
         columns = check_indices(items, self.n_items, "item")
         known = check_indices(history.indices, self.n_items, "item")
-        confidence = self.interaction_weight * (history.values / np.float32(self.unit)).astype(
-            np.float64
-        )
+        values = (history.values / np.float32(self.unit)).astype(np.float64)
+        confidence = self.interaction_weight * values
         Y = self.item_factors.astype(np.float64)
         normal = Y.T @ Y + self.penalty * np.eye(Y.shape[1])
         normal += (Y[known].T * (np.abs(confidence) - 1)) @ Y[known]

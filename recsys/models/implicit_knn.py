@@ -85,10 +85,7 @@ class ImplicitKNN(ItemItemModel):
         return result
 
     def _set_items(self, histories: Histories) -> None:
-        """Make new items neighbours of those to which they are as similar as the last neighbour.
-
-        The weight of a user is that without the new items.
-        """
+        """Make new items neighbours of those to which they are as similar as the last neighbour."""
         n_items = self.n_items
         mine = Histories(self.history_indptr, self.history_items, self.history_weights)
         known = weighted_matrix(mine, n_items, 1)
@@ -150,10 +147,9 @@ class ImplicitKNN(ItemItemModel):
 
 
 class Neighbors:
-    """Similarities of items to items, a `recsys.topn.Scorer`.
+    """Similarities of items times the confidence of the found item, a `recsys.topn.Scorer`.
 
-    Each is multiplied by the confidence of the found item. Only neighbours are similar; the others
-    are at minus infinity, which is never found.
+    Those of items that are not neighbours are minus infinity, which is never found.
     """
 
     def __init__(self, model: ImplicitKNN, confidence: Floats) -> None:
@@ -178,7 +174,6 @@ class Neighbors:
         return block
 
     def _score_error(self, users: Indices) -> None:
-        """Return None: scores are the same bits in any block."""
+        """Return None: scores are the same bits in any block, and not products of factors."""
 
-    def _factor_form(self, users: Indices) -> None:
-        """Return None: scores are not products of factors."""
+    _factor_form = _score_error

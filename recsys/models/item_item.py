@@ -33,10 +33,9 @@ _BLOCK_SCORES = 2**22  # scores of the users of pairs that are computed at a tim
 
 @model
 class HistoryModel(Model):
-    """A model that knows nothing of a user but the history, which it keeps.
+    """A model that knows nothing of a user but the history, rows of a CSR matrix.
 
-    It is held as the rows of a CSR matrix. New items are scored from the same histories, of the
-    items of the fit: a model with folded-in items refers to the model that it was made from.
+    A model with folded-in items refers to the model of the items of the histories.
     """
 
     predicts_ratings = False
@@ -150,9 +149,7 @@ class ItemItemModel(HistoryModel):
 def weight_unit(ratings: Ratings) -> float:
     """Return the value that weighs 1 where ratings are interactions.
 
-    The better the rating, the more it counts as an interaction: its share of the highest rating.
-    Implicit feedback weighs in proportion to its counts, 1 on average, and so do ratings that look
-    like counts or amounts.
+    It is the highest rating; of implicit feedback, and of ratings that look like counts, the mean.
     """
     values = ratings.values
     counts = ratings.implicit or are_counts(values)
@@ -170,15 +167,21 @@ def weighted_matrix(histories: Histories, n_columns: int, unit: float) -> csr_ar
 
 
 def check_rows(
-    indptr: NDArray[np.integer[Any]], indices: NDArray[np.integer[Any]], n_columns: int, what: str
+    indptr: NDArray[np.integer[Any]],
+    indices: NDArray[np.integer[Any]],
+    n_columns: int,
+    what: str,
+    n_rows: int | None = None,
 ) -> None:
-    """Check that two arrays are rows of a CSR matrix with `n_columns` columns.
+    """Check that two arrays are the rows of a CSR matrix.
 
     Raises
     ------
     DataError
         If the row starts do not rise from 0 to the number of entries, or an index is out of range.
     """
+    if n_rows is not None and len(indptr) != n_rows + 1:
+        raise DataError(f"The {what} must have {n_rows + 1} row starts; got {len(indptr)}.")
     if not len(indptr) or indptr[0] != 0 or indptr[-1] != len(indices):
         raise DataError(f"The rows of the {what} must run from 0 to {len(indices)}.")
     if (np.diff(indptr) < 0).any():

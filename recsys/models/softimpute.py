@@ -87,10 +87,7 @@ class SoftImpute(FoldingModel, FactorModel):
         rank = min(self.factors, ratings.n_users, ratings.n_items)
         options: dict[str, Any] = {"max_rank": rank, "random_state": self.random_state}
         with kernels.at_most(self.threads):
-            damping: dict[str, Any] = {
-                "user_damping": self.user_damping,
-                "item_damping": self.item_damping,
-            }
+            damping: Any = {"user_damping": self.user_damping, "item_damping": self.item_damping}
             bias = Bias(**damping).fit(ratings)
             residual = bias.residuals(ratings)
             self.global_mean = bias.global_mean
@@ -125,10 +122,9 @@ class SoftImpute(FoldingModel, FactorModel):
             vars(self).update(self._solved(Histories.of(ratings), of_users=True))
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
-        """Return the scores of `items` for the user with this history, as sums over the history.
+        """Return the scores of `items` as sums over the history.
 
-        A rating has its share in the user's bias and, by its residual, in the user's factors, which
-        are linear in it. ``base`` is the mean and the bias of the item.
+        A rating has its share in the user's bias and, by its residual, in the user's factors.
         """
         wanted = check_indices(items, self.n_items, "item")
         rated = check_indices(history.indices, self.n_items, "item")
@@ -170,6 +166,5 @@ class SoftImpute(FoldingModel, FactorModel):
 
 def _with_a_column(factors: NDArray[np.floating]) -> Floats:
     """Return the factors, or one column of zeros without any: a saved array is never empty."""
-    if factors.shape[1] == 0:
-        return np.zeros((len(factors), 1), np.float32)
-    return np.ascontiguousarray(factors, np.float32)
+    some = factors if factors.shape[1] else np.zeros((len(factors), 1))
+    return np.ascontiguousarray(some, np.float32)

@@ -12,7 +12,6 @@ from numpy.typing import ArrayLike, NDArray
 import lowrank
 from lowrank import kernels
 from recsys.auto import default_factors
-from recsys.errors import DataError
 from recsys.models.base import (
     Explanation,
     FactorForm,
@@ -162,10 +161,9 @@ class Spectral(HistoryModel):
         return found
 
     def _score_error(self, users: ArrayLike) -> Floats:
-        """Bound on ``|scores - predict|`` for each user, shape (n_block,).
+        """Bound on ``|scores - predict|``, as in `FactorModel._score_error`, shape (n_block,).
 
-        For the products of factors as in `FactorModel._score_error`. The linear filter is the same
-        bits in both; where it is added, both round once more.
+        The linear filter is the same bits in both; where it is added, both round once more.
         """
         u = check_indices(users, self.n_users, "user")
         vectors = self._filtered(u)
@@ -206,13 +204,8 @@ class Spectral(HistoryModel):
     def _from_arrays(cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
         result = super()._from_arrays(params, arrays)
         n, n_items = len(result.user_weight), result.n_items
-        check_rows(result.trained_indptr, result.trained_items, n_items, "training users")
-        check_rows(result.item_indptr, result.item_users, n, "items")
-        for indptr, n_rows in ((result.trained_indptr, n), (result.item_indptr, n_items)):
-            if len(indptr) != n_rows + 1:
-                raise DataError(
-                    f"The interactions must have {n_rows + 1} row starts; got {len(indptr)}."
-                )
+        check_rows(result.trained_indptr, result.trained_items, n_items, "training users", n)
+        check_rows(result.item_indptr, result.item_users, n, "items", n_items)
         return result
 
     def _train_on_histories(self) -> None:
@@ -224,11 +217,9 @@ class Spectral(HistoryModel):
         self.item_indptr, self.item_users = _transposed(*trained, self.n_items)
 
     def _set_items(self, histories: Histories) -> None:
-        """Place new items by their users, which are those that the model has now.
+        """Place new items by their users: a normalised column times U S^-1.
 
-        The vector of an item is its normalised column times U S^-1, with the left singular vectors
-        U: an item of the fit gets its own back, as exactly as the singular vectors were found. Its
-        linear filter is exact.
+        An item of the fit gets its own vector back, as exactly as the singular vectors were found.
         """
         source = copy.copy(self._source)
         source._train_on_histories()
@@ -283,10 +274,7 @@ class Spectral(HistoryModel):
         return [slice(start, min(start + size, n)) for start in range(0, n, size)]
 
     def _shared(self, users: Indices) -> Floats:
-        """Return the overlap of users with the training users, shape (n_block, n_training_users).
-
-        The kernel sums each row in the same order whatever the others are.
-        """
+        """Return the overlap of users with the training users, the same bits in any block."""
         source, history = self._source, self._history(users)
         weighted = history._replace(values=history.values * source.item_weight[history.indices])
         of_items, n = (source.item_indptr, source.item_users), len(self.user_weight)
@@ -297,8 +285,7 @@ class Spectral(HistoryModel):
     def _linear(self, shared: Floats) -> Floats:
         """Return the linear filter's scores of all items, shape (n_block, n_items).
 
-        Either way the terms of a score are added in the order of the training users, so that the
-        bits are the same: for several users at once, or without those who share nothing.
+        Either way the terms are added in the order of the training users: to the same bits.
         """
         if len(shared) >= _FEW and kernels.backend().name == "compiled":  # NumPy adds otherwise
             ones = np.ones(len(self.item_users), np.float32)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NoReturn, Self
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,6 +12,7 @@ from recsys.models.base import (
     Explanation,
     FactorModel,
     Floats,
+    FoldingModel,
     Histories,
     check_indices,
     model,
@@ -22,7 +23,7 @@ __all__ = ["ImplicitALS"]
 
 
 @model
-class ImplicitALS(FactorModel):
+class ImplicitALS(FoldingModel, FactorModel):
     """Scores ``x_u . y_i`` of interactions, fitted by Spark's implicit alternating least squares.
 
     A pair without an interaction has the target 0 and the weight 1; a pair with the value r has the
@@ -58,18 +59,6 @@ class ImplicitALS(FactorModel):
             "The spark-implicit-als model is fitted on Spark; use recsys fit --engine spark."
         )
 
-    def with_users(self, histories: Histories) -> Self:
-        """Return the model with other users, folded in; the items stay."""
-        check_indices(histories.indices, self.n_items, "item")
-        factors = self._solve(histories, self.item_factors)
-        return self._with_arrays(user_factors=factors, user_bias=np.zeros_like(factors[:, 0]))
-
-    def with_items(self, histories: Histories) -> Self:
-        """Return the model with other items, folded in; the users stay."""
-        check_indices(histories.indices, self.n_users, "user")
-        factors = self._solve(histories, self.user_factors)
-        return self._with_arrays(item_factors=factors, item_bias=np.zeros_like(factors[:, 0]))
-
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
         """Return the scores of `items` for the user with this history, as sums over the history."""
         wanted = check_indices(items, self.n_items, "item")
@@ -79,15 +68,17 @@ class ImplicitALS(FactorModel):
         terms = vectors[wanted] @ np.linalg.solve(system, right.T)
         return Explanation(np.zeros(len(wanted), np.float32), terms.astype(np.float32))
 
-    def _solve(self, rows: Histories, others: Floats) -> Floats:
+    def _solved(self, histories: Histories, *, of_users: bool) -> dict[str, Floats]:
+        side, others = ("user", self.item_factors) if of_users else ("item", self.user_factors)
         vectors = others.astype(np.float64)
         gram = vectors.T @ vectors
-        solved = np.zeros((rows.n_rows, others.shape[1]), np.float32)
-        for row in np.flatnonzero(rows.counts):
-            own = slice(rows.indptr[row], rows.indptr[row + 1])
-            system, right = self._system(gram, vectors[rows.indices[own]], rows.values[own])
+        solved = np.zeros((histories.n_rows, others.shape[1]), np.float32)
+        for row in np.flatnonzero(histories.counts):
+            own = slice(histories.indptr[row], histories.indptr[row + 1])
+            chosen = vectors[histories.indices[own]]
+            system, right = self._system(gram, chosen, histories.values[own])
             solved[row] = np.linalg.solve(system, right.sum(axis=0))
-        return solved
+        return {f"{side}_factors": solved, f"{side}_bias": np.zeros_like(solved[:, 0])}
 
     def _system(
         self, gram: NDArray[np.float64], chosen: NDArray[np.float64], values: Floats
