@@ -480,8 +480,6 @@ class LSI(
         lsi.training_ = saved.training
         return lsi
 
-    # Internals
-
     @property
     def terms_(self) -> Ids:
         """The terms, in the order of the columns of ``components_``."""

@@ -11,16 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from lowrank.completion import links
 from lowrank.completion.als import BiasedFactors, als_sweeps, solve_rows
-from lowrank.completion.links import (
-    LinkedSweep,
-    Posterior,
-    RowPrior,
-    linked_als_sweeps,
-    posterior_rows,
-    posterior_terms,
-    ridge_precision,
-)
 from lowrank.kernels import CsrArrays, at_most
 from recsys.models.base import (
     Explanation,
@@ -110,9 +102,8 @@ class ALS(FoldingModel, FactorModel):
             kept += ["user_prior_mean", "item_prior_mean", "user_link", "item_link"]
             options["link_penalty"] = self.link_penalty
         previous, watch = math.inf, ValidationWatch()
-        sweeps = (linked_als_sweeps if self.linked else als_sweeps)(
-            ratings.matrix, self.factors, **options
-        )
+        solver = links.linked_als_sweeps if self.linked else als_sweeps
+        sweeps = solver(ratings.matrix, self.factors, **options)
         for number, sweep in enumerate(islice(sweeps, self.iterations), start=1):
             if not math.isfinite(sweep.objective):
                 raise breakdown(self, "regularization", "count_power")
@@ -120,7 +111,7 @@ class ALS(FoldingModel, FactorModel):
             self.global_mean = found.mean
             self.user_bias, self.item_bias = found.row_bias, found.column_bias
             self.user_factors, self.item_factors = found.row_factors, found.column_factors
-            if isinstance(sweep, LinkedSweep):
+            if isinstance(sweep, links.LinkedSweep):
                 rows, columns = sweep.row_prior, sweep.column_prior
                 self.user_prior_mean, self.item_prior_mean = rows.mean, columns.mean
                 self.user_link, self.item_link = rows.link, columns.link
@@ -146,7 +137,7 @@ class ALS(FoldingModel, FactorModel):
         known, prior = self._vectors(of_users=False), self._prior(of_users=True)
         entries, design = CsrArrays(*history), known.mean[wanted].astype(np.float64)
         design[:, -1] = 1
-        start, terms = posterior_terms(entries, known, prior, mean=self.global_mean)
+        start, terms = links.posterior_terms(entries, known, prior, mean=self.global_mean)
         base = self.global_mean + self.item_bias[wanted].astype(np.float64) + design @ start
         return Explanation(base.astype(np.float32), (design @ terms.T).astype(np.float32))
 
@@ -155,7 +146,7 @@ class ALS(FoldingModel, FactorModel):
         if self.linked:
             with at_most(self.threads):
                 known, prior = self._vectors(of_users=not of_users), self._prior(of_users=of_users)
-                solved = posterior_rows(entries, known, prior, mean=self.global_mean).mean
+                solved = links.posterior_rows(entries, known, prior, mean=self.global_mean).mean
             factors, bias = solved[:, :-1].copy(), solved[:, -1].copy()
         else:
             factors, bias = solve_rows(
@@ -171,19 +162,19 @@ class ALS(FoldingModel, FactorModel):
         side = "user" if of_users else "item"
         return {f"{side}_factors": factors, f"{side}_bias": bias}
 
-    def _vectors(self, *, of_users: bool) -> Posterior:
+    def _vectors(self, *, of_users: bool) -> links.Posterior:
         factors = self.user_factors if of_users else self.item_factors
         bias = self.user_bias if of_users else self.item_bias
-        return Posterior.exactly(np.column_stack([factors, bias]))
+        return links.Posterior.exactly(np.column_stack([factors, bias]))
 
-    def _prior(self, *, of_users: bool) -> RowPrior:
+    def _prior(self, *, of_users: bool) -> links.RowPrior:
         d, scale, dtype = self.factors + 1, self.rating_std, np.float32 if self.linked else float
         mean, link = np.zeros(d, dtype), np.zeros((0, d), dtype)
         if self.linked:
             mean = self.user_prior_mean if of_users else self.item_prior_mean
             link = self.user_link if of_users else self.item_link
-        precision = ridge_precision(d - 1, self.regularization, scale, dtype)
-        return RowPrior(mean, precision, link, self.count_power)
+        precision = links.ridge_precision(d - 1, self.regularization, scale, dtype)
+        return links.RowPrior(mean, precision, link, self.count_power)
 
 
 class PathPoint(NamedTuple):

@@ -241,12 +241,7 @@ def check_indices(indices: ArrayLike, size: int, what: str) -> Indices:
     return array.astype(np.int64, copy=False)
 
 
-_DTYPES = {
-    "Floats": "float32",
-    "NDArray[np.float64]": "float64",
-    "NDArray[np.int32]": "int32",
-    "NDArray[np.int64]": "int64",
-}
+_DTYPES = {"Floats": "float32"} | {f"NDArray[np.{d}]": d for d in ("float64", "int32", "int64")}
 _KINDS = {"bool": "b", "int": "iu", "float": "fiu"}  # of scalars
 
 

@@ -165,9 +165,7 @@ class Popular(Model):
         """Count the ratings of each item and average them."""
         _, items = _sides(ratings, 0, self.damping)
         self.n_users, self.counts_only = ratings.n_users, ratings.implicit
-        self.global_mean = 0.0
-        if not ratings.implicit:
-            self.global_mean = float(np.mean(ratings.values, dtype=np.float64))
+        self.global_mean = 0.0 if ratings.implicit else float(ratings.values.mean(dtype=np.float64))
         self.item_counts = items.counts.astype(np.float32)
         self.item_means = self._means(items, ratings.values)
 

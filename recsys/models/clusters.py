@@ -74,9 +74,7 @@ class Clusters(FoldingModel, FactorModel):
         self.item_factors = np.eye(groups.max() + 1, dtype=np.float32)[groups]
         vars(self).update(self._solved(Histories.of(ratings), of_users=True))
         if on_step is not None:
-            rmse = validation_rmse(self, ratings)
-            held_out = validation_rmse(self, validation) if validation else None
-            on_step(Step(1, 1, train_rmse=rmse, validation_rmse=held_out))
+            on_step(Step(1, 1, None, *(validation_rmse(self, x) for x in (ratings, validation))))
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
         """Return the scores of `items`: shares in the user's bias and in the cluster's mean."""

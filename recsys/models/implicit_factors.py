@@ -190,15 +190,10 @@ class ImplicitALS(FoldingModel, _LibraryFactors):
 
     def _solver(self) -> Any:
         als = library_class("cpu.als", "AlternatingLeastSquares")
+        options = {name: getattr(self, name) for name in ("factors", "iterations", "random_state")}
+        options |= {"regularization": self.penalty, "alpha": self.interaction_weight}
         with library(self.name):
-            return als(
-                factors=self.factors,
-                regularization=self.penalty,
-                alpha=self.interaction_weight,
-                iterations=self.iterations,
-                random_state=self.random_state,
-                num_threads=kernels.resolve_threads(self.threads),
-            )
+            return als(**options, num_threads=kernels.resolve_threads(self.threads))
 
     def _solved(self, histories: Histories, *, of_users: bool) -> dict[str, Floats]:
         side, other = ("user", self.item_factors) if of_users else ("item", self.user_factors)

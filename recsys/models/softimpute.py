@@ -76,12 +76,7 @@ class SoftImpute(FoldingModel, FactorModel):
     def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
         """Fit by way of a few larger penalties, each a `Step`."""
         # Only a fit needs the solvers, which take longer to import than a saved model to open.
-        from lowrank.completion.nuclear_norm import (
-            choose_regularization,
-            largest_regularization,
-            penalties_to,
-            soft_impute_path,
-        )
+        from lowrank.completion import nuclear_norm
         from lowrank.completion.observed import hold_out
 
         rank = min(self.factors, ratings.n_users, ratings.n_items)
@@ -107,11 +102,13 @@ class SoftImpute(FoldingModel, FactorModel):
                 left = other_bias.residuals(rest)
                 errors = others.values - other_bias.predict(others.rows, others.columns)
                 others = others._replace(values=errors)
-                self.penalty = choose_regularization(left, held_out=others, **options).best
+                self.penalty = nuclear_norm.choose_regularization(
+                    left, held_out=others, **options
+                ).best
             else:  # nothing but the biases; any penalty if they are exact
-                self.penalty = largest_regularization(residual) or 1.0
-            grid = penalties_to(self.penalty, residual)
-            path = soft_impute_path(residual, grid, **options, tol=self.tol)
+                self.penalty = nuclear_norm.largest_regularization(residual) or 1.0
+            grid = nuclear_norm.penalties_to(self.penalty, residual)
+            path = nuclear_norm.soft_impute_path(residual, grid, **options, tol=self.tol)
             for number, solution in enumerate(path, start=1):
                 root = np.sqrt(solution.s)
                 self.user_factors = _with_a_column(solution.U * root)
