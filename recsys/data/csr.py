@@ -21,20 +21,10 @@ _KEY_BITS = 63  # an int64 key must stay non-negative
 
 @dataclass(frozen=True, slots=True)
 class CSR:
-    """Canonical CSR arrays, and what became of repeated (user, item) pairs.
+    """Canonical CSR arrays, as in `Ratings`, and repeated (user, item) pairs.
 
-    Attributes
-    ----------
-    shape : tuple (n_users, n_items)
-    indptr : int64 ndarray of shape (n_users + 1,)
-    indices : int32 ndarray of shape (nnz,)
-        Item indices, strictly increasing within each user.
-    values : float32 ndarray of shape (nnz,)
-    timestamps : int64 ndarray of shape (nnz,) or None
-    n_duplicates : int
-        Rows that were merged into another one or dropped.
-    repeat : tuple of two ints, or None
-        Rows (counted from 0) of the first pair that is met again, with its second place.
+    Of the pairs, `n_duplicates` rows were merged into another one or dropped; `repeat` are the
+    two rows (from 0) of the first pair that is met again.
     """
 
     shape: tuple[int, int]

@@ -273,7 +273,7 @@ def as_id_series(values: object, kind: str, place: Place = row_place) -> pl.Seri
             ) from None
     dtype = series.dtype
     if series.null_count():
-        raise DataError(f"{place(_first(series.is_null()))}: the {kind} id is missing.")
+        raise DataError(f"{place(series.is_null().arg_max() or 0)}: the {kind} id is missing.")
     if dtype in (pl.Int64, pl.String):
         return series
     if dtype in (pl.Categorical, pl.Enum):
@@ -282,13 +282,13 @@ def as_id_series(values: object, kind: str, place: Place = row_place) -> pl.Seri
         numbers = series.cast(pl.Float64)
         good = numbers.is_finite() & (numbers.floor() == numbers) & (numbers.abs() < _INT64_LIMIT)
         if not good.all():
-            row = _first(~good)
+            row = (~good).arg_max() or 0
             raise DataError(f"{place(row)}: {kind} id {series[row]} is neither integer nor string.")
         return series.cast(pl.Int64)
     if dtype.is_integer():
         converted = series.cast(pl.Int64, strict=False)
         if converted.null_count():
-            row = _first(converted.is_null())
+            row = converted.is_null().arg_max() or 0
             raise DataError(f"{place(row)}: {kind} id {series[row]} does not fit in 64 bits.")
         return converted
     if dtype == pl.Null:
@@ -308,11 +308,6 @@ def _uniform(values: Any, kind: str) -> Any:
         if not isinstance(each, str | None):
             listed[place] = str(each if type(each) is int else as_id_series([each], kind)[0])
     return listed
-
-
-def _first(mask: pl.Series) -> int:
-    """Return the position of the first True."""
-    return mask.arg_max() or 0
 
 
 def encode(

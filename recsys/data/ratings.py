@@ -13,7 +13,7 @@ import numpy.typing as npt
 import polars as pl
 
 from recsys.data.csr import CSR, check_policy, csr_with_ids, to_csr
-from recsys.data.frames import FrameLike, as_frame, column_names, is_pandas, to_polars
+from recsys.data.frames import FrameLike, as_frame, column, column_names, is_pandas, to_polars
 from recsys.data.ids import Ids, IdsLike, Place, as_id_series, encode, row_place
 from recsys.errors import DataError
 from recsys.messages import counted, shortened
@@ -40,16 +40,8 @@ _DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
 class Source:
     """Origin of ratings that were read from a file; `str()` of it is one sentence.
 
-    Attributes
-    ----------
-    name : str
-        Name of the file, such as "ml-1m/ratings.dat".
-    layout : str
-        Format and columns, such as "comma-separated, user = userId, item = movieId".
-    titles : str
-        Where titles come from, or why a file of titles is not used; empty without one.
-    duplicates : str
-        Number of repeated (user, item) pairs and what became of them.
+    `layout` describes format and columns, `titles` says where titles come from or why a file of
+    them is not used, `duplicates` what became of repeated (user, item) pairs.
 
     Examples
     --------
@@ -281,7 +273,7 @@ class Ratings:
         Parameters
         ----------
         which : bool ndarray of shape (nnz,), or int ndarray
-            A mask, or distinct positions in CSR order; the result is in CSR order again.
+            A mask, or distinct positions in CSR order.
 
         Raises
         ------
@@ -328,13 +320,13 @@ class Ratings:
         return pl.DataFrame(columns)
 
     def __str__(self) -> str:
-        noun = "interaction" if self.implicit else "rating"
         percent = 100 * self.density
         filled = f"{percent:.0f}%" if percent >= 9.95 else f"{percent:.2g}%"  # two digits
         filled = "under 0.001%" if 0 < percent < 0.001 else filled
         return (
             f"{counted(self.n_users, 'user')} x {counted(self.n_items, 'item')}, "
-            f"{counted(self.n_ratings, noun)}, {filled} filled"
+            f"{counted(self.n_ratings, 'interaction' if self.implicit else 'rating')}, "
+            f"{filled} filled"
         )
 
     def __repr__(self) -> str:
@@ -368,7 +360,7 @@ def build_ratings(
 ) -> Ratings:
     """Build ratings from columns; the dictionary is emptied, so that memory is freed on the way.
 
-    Idle users have no ratings, and are known nevertheless; `place` names a row in messages.
+    Idle users have no ratings, and are known nevertheless.
 
     Raises
     ------
@@ -395,42 +387,20 @@ def build_ratings(
 
 
 def _with_info(
-    users: Ids,
-    items: Ids,
-    csr: CSR,
-    implicit: bool,
-    item_info: FrameLike | None,
-    user_info: FrameLike | None,
+    users: Ids, items: Ids, csr: CSR, implicit: bool, *info: FrameLike | None
 ) -> Ratings:
-    return Ratings(
-        users=users,
-        items=items,
-        indptr=csr.indptr,
-        indices=csr.indices,
-        values=csr.values,
-        timestamps=csr.timestamps,
-        implicit=implicit,
-        item_info=known_rows(item_info, items),
-        user_info=known_rows(user_info, users),
-        n_duplicates=csr.n_duplicates,
-    )
+    """Return ratings with the metadata of items and of users that are known."""
+    arrays = csr.indptr, csr.indices, csr.values, csr.timestamps
+    item_info, user_info = map(known_rows, info, (items, users))
+    return Ratings(users, items, *arrays, implicit, item_info, user_info, csr.n_duplicates)
 
 
 def known_rows(info: FrameLike | None, ids: Ids) -> pl.DataFrame | None:
-    """Return the rows of a metadata frame whose ids are known, the first of each id.
-
-    Raises
-    ------
-    DataError
-        If the frame has no column of ids.
-    """
+    """Return the rows of a metadata frame whose ids are known, the first of each id."""
     if info is None:
         return None
     frame = info if isinstance(info, pl.DataFrame) else to_polars(info)
-    if ids.kind not in frame.columns:
-        present = ", ".join(frame.columns)
-        raise DataError(f"The frame has no column {ids.kind!r}; its columns are {present}.")
-    found = pl.Series(ids.kind, ids.find(frame[ids.kind]))
+    found = pl.Series(ids.kind, ids.find(column(frame, ids.kind)))
     known = frame.select(found, pl.exclude(ids.kind))
     known = known.filter(pl.col(ids.kind) >= 0).unique(ids.kind, keep="first", maintain_order=True)
     return known.with_columns(ids.take(known[ids.kind].to_numpy()))

@@ -38,7 +38,9 @@ def read_ratings(
     Recognised by content: the MovieLens layouts (ratings.csv; ratings.dat with "::"; u.data),
     LightGCN lines (user item item ...), text with comma, tab, semicolon, bar or space between
     columns, JSON lines and Parquet; each also in gz, xz, zst or zip. Titles are read from
-    movies.csv, movies.dat, u.item or items.csv next to the ratings.
+    movies.csv, movies.dat, u.item or items.csv next to the ratings. `Ratings.source` says how
+    the file was understood. Ids stay as given: a column of text is integers only if each value is
+    written as an integer is printed, so "007" stays "007". Blank rows are skipped.
 
     Parameters
     ----------
@@ -55,13 +57,6 @@ def read_ratings(
         As in `Ratings.from_frame`.
     implicit : bool
         Take the data as implicit feedback: the rating column, if any, is not read.
-
-    Returns
-    -------
-    Ratings
-        Their `source` says how the file was understood. Ids stay as given: a column of text is
-        integers only if each value is written as an integer is printed, so "007" stays "007".
-        Blank rows are skipped.
 
     Raises
     ------

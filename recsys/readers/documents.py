@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from contextlib import suppress
 from itertools import chain, islice
 from os import PathLike
 from pathlib import Path
@@ -51,12 +51,7 @@ class Document(NamedTuple):
 class DocumentBatch(NamedTuple):
     """Some documents, as `LSI.fit` and `LSI.add_documents` take them.
 
-    Attributes
-    ----------
-    ids : list of int or str
-    texts : list of str
-    titles : list of str or None, or None
-        Shown in results, and indexed before the text; None if no document has one.
+    Titles are shown in results, and indexed before the text; None if no document has one.
     """
 
     ids: list[Any]
@@ -64,8 +59,7 @@ class DocumentBatch(NamedTuple):
     titles: list[str | None] | None = None
 
 
-@dataclass(frozen=True)
-class _Columns:
+class _Columns(NamedTuple):
     """Columns of text, id and title; None where they are to be found, or are not there."""
 
     text: str | None = None
@@ -142,16 +136,20 @@ class Documents:
         if str(self.path) != "-" and path.is_dir():
             yield from self._directory(path)
             return
-        if path.is_file() and (count := _archived(path)) > 1:
-            raise DataError(
-                f"{path.name} is an archive of {count:,} files; unpack it, and index the directory."
-            )
+        if path.is_file() and _head(path).startswith(_ARCHIVE):
+            with suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+                count = sum(not each.is_dir() for each in archive.infolist())
+                if count > 1:
+                    raise DataError(
+                        f"{path.name} is an archive of {count:,} files; unpack it, and index the "
+                        "directory."
+                    )
         with open_data(self.path, self._encoding) as data:
             kind = _kind(data)
             if kind != "lines":
                 yield from self._table(data, kind)
                 return
-            if any(astuple(self._columns)):
+            if any(self._columns):
                 raise DataError(f"{data.name} is read as one document per line: it has no columns.")
             self.decision = f"{data.name}: one document per line, {self._numbered('line')}"
             for number, line in enumerate(decoded_lines(data.path, data.name), 1):
@@ -201,15 +199,13 @@ class Documents:
             rows = chain(sample, objects)
         else:
             lines = list(islice(decoded_lines(data.path, data.name), _SAMPLE))
-            separator = sniff_separator(lines, ",;\t|") if lines else None
-            separator = separator or kind
+            separator = (sniff_separator(lines, ",;\t|") if lines else None) or kind
             header = split_rows(lines, separator)
             if not header:
                 raise DataError(f"{data.name} is empty.")
             layout, names = separator_name(separator), [name.strip() for name in header[0]]
             columns = _chosen(names, self._columns, data.name)
-            found = records(data, Layout("delimited", separator, tuple(names)))
-            rows = ((line, _named(names, fields, data, line)) for line, fields in found)
+            rows = _delimited_rows(data, separator, names)
         parts = [layout, f"text = {columns.text}"]
         parts.append(f"id = {columns.id}" if columns.id else self._numbered(unit))
         parts += [f"title = {columns.title}"] if columns.title else []
@@ -237,32 +233,23 @@ def batches_of(documents: Iterable[Document]) -> Iterator[DocumentBatch]:
     """Collect documents into batches."""
     block: list[Document] = []
     length = 0
-    for document in documents:
-        block.append(document)
-        if isinstance(document.text, str):  # any other raises later, with its number
-            length += len(document.text)
-        if len(block) == BATCH or length >= _BATCH_LENGTH:
-            yield _batch(block)
+    for document in chain(documents, [None]):
+        if document is not None:
+            block.append(document)
+            # Anything but a text raises later, with its number.
+            length += len(document.text) if isinstance(document.text, str) else 0
+        if block and (document is None or len(block) == BATCH or length >= _BATCH_LENGTH):
+            ids, texts, titles = map(list, zip(*block, strict=True))
+            known = any(title is not None for title in titles)
+            yield DocumentBatch(ids, texts, titles if known else None)
             block, length = [], 0
-    if block:
-        yield _batch(block)
-
-
-def _batch(block: list[Document]) -> DocumentBatch:
-    ids, texts, titles = zip(*block, strict=True)
-    known = any(title is not None for title in titles)
-    return DocumentBatch(list(ids), list(texts), list(titles) if known else None)
 
 
 def _kind(data: DataFile) -> str:
     """Tell the kind of a file: "parquet", "jsonl", "lines", or the usual separator of a table."""
-    head = _head(data.path)
     if data.is_parquet:
         return "parquet"
-    if data.suffix == ".parquet":
-        raise DataError(
-            f"{data.name} is not a Parquet file, or damaged: it does not begin with PAR1."
-        )
+    head = _head(data.path)
     if b"\0" in head:
         is_utf16 = head.startswith(_UTF16)
         what = "in UTF-16; say so with --encoding utf-16" if is_utf16 else "a binary file, not text"
@@ -281,32 +268,22 @@ def _plain(value: Any, place: str, role: str) -> str:
     return "" if value is None else str(value)
 
 
-def _archived(path: Path) -> int:
-    """Count the files in a zip; 0 for any other file, and a broken zip."""
-    if not _head(path).startswith(_ARCHIVE):
-        return 0
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return sum(not each.is_dir() for each in archive.infolist())
-    except (OSError, zipfile.BadZipFile):
-        return 0
-
-
 def _head(path: Path) -> bytes:
     with path.open("rb") as stream:
         return stream.read(1 << 16)
 
 
-def _named(names: list[str], fields: list[str], data: DataFile, line: int) -> dict[str, Any]:
-    if len(fields) != len(names):
-        raise DataError(
-            f"{data.name}, line {line}: {len(fields)} fields, and the header has {len(names)}."
-        )
-    return dict(zip(names, fields, strict=True))
+def _delimited_rows(data: DataFile, separator: str, names: list[str]) -> Rows:
+    for line, fields in records(data, Layout("delimited", separator, tuple(names))):
+        if len(fields) != len(names):
+            raise DataError(
+                f"{data.name}, line {line}: {len(fields)} fields, and the header has {len(names)}."
+            )
+        yield line, dict(zip(names, fields, strict=True))
 
 
 def _parquet_rows(data: DataFile, columns: _Columns) -> Rows:
-    names = list(dict.fromkeys(name for name in astuple(columns) if name is not None))
+    names = list(dict.fromkeys(name for name in columns if name is not None))
     for name, dtype in parquet_columns(data).items():
         if name in names and dtype.is_nested():
             raise DataError(f"{data.name}: column {name} must be of texts; got {dtype} values.")
@@ -326,7 +303,7 @@ def _parquet_rows(data: DataFile, columns: _Columns) -> Rows:
 def _chosen(names: list[str], wanted: _Columns, place: str) -> _Columns:
     """Choose the columns: those requested, else by their names; a single one is the text."""
     listed = ", ".join(names)
-    for requested in astuple(wanted):
+    for requested in wanted:
         if requested is not None and requested not in names:
             raise DataError(f"{place} has no column {requested!r}; it has {listed}.")
 
@@ -342,7 +319,7 @@ def _chosen(names: list[str], wanted: _Columns, place: str) -> _Columns:
         )
     rest = [name for name in names if name != text]
     chosen = _Columns(text, wanted.id or first(rest, _ID), wanted.title or first(rest, _TITLE))
-    for name in astuple(chosen):
+    for name in chosen:
         if name is not None and names.count(name) > 1:
             raise DataError(f"{place} has {names.count(name)} columns named {name!r}.")
     return chosen

@@ -20,18 +20,10 @@ __all__ = ["read_history", "read_ids"]
 
 
 def read_ids(path: str, kind: str) -> list[int] | list[str]:
-    """Read a list of ids.
+    """Read a list of ids of "user" or "item" kind; "-" is standard input.
 
-    Parameters
-    ----------
-    path : str
-        Text with one id per line; CSV or TSV with a header that has a column for `kind`; or a
-        Parquet file with such a column, or a single one. "-" is standard input.
-    kind : {"user", "item"}
-
-    Returns
-    -------
-    list of int or str
+    The file is text with one id per line; CSV or TSV with a header that has a column for `kind`; or
+    Parquet with such a column, or a single one.
 
     Raises
     ------
@@ -66,20 +58,11 @@ def read_ids(path: str, kind: str) -> list[int] | list[str]:
 
 
 def read_history(path: str, request: Request, items: Ids) -> pl.DataFrame:
-    """Read interactions of new users.
+    """Read interactions of new users: columns item, possibly rating, and user.
 
-    Parameters
-    ----------
-    path : str
-        A file of ratings; or of one user: a list of items, or a table without a column of users.
-    request : Request
-    items : Ids
-        Known items; a first line that is one of them is not a header.
-
-    Returns
-    -------
-    polars DataFrame
-        Columns item, possibly rating, and user unless the file is of one user.
+    The file has ratings, or those of one user: then it is a list of items, or a table without a
+    column of users, and there is no column user. A first line that is one of the known `items` is
+    not a header.
 
     Raises
     ------
@@ -110,8 +93,6 @@ def _first_row(data: DataFile) -> list[str]:
     """Return the cells of the first row of a text file, or the columns of a Parquet file."""
     if data.is_parquet:
         return list(parquet_columns(data))
-    if data.suffix == ".parquet":
-        raise DataError(f"{data.name} is not a Parquet file.")
     _, line = _first_line(data)
     return [name.strip() for name in next(csv.reader([line], delimiter=_separator(line)), [])]
 

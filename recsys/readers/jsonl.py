@@ -44,8 +44,7 @@ def read_jsonl(
         for line, fields in json_objects(data):
             for role, place in roles.items():
                 value = fields.get(names[place])
-                problem = _problem(role, value)
-                if problem is not None:
+                if (problem := _problem(role, value)) is not None:
                     raise DataError(f"{data.name}, line {line}: {problem}")
                 values[role].append(value)
         columns = {role: _series(role, column) for role, column in values.items()}

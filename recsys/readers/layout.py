@@ -97,20 +97,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a file is to be read.
+    """How a file is to be read; all but `kind` is of a delimited file.
 
-    Attributes
-    ----------
-    kind : {"delimited", "jsonl", "parquet", "lightgcn"}
-    separator : str
-        Of a delimited file: one character, or "::".
-    names : tuple of str
-        Its columns: from the header, or given by position.
-    has_header : bool
-    skip : int
-        Lines before the first row: blank ones, and the header.
-    sample : tuple of lists of str
-        Its first rows.
+    `separator` is one character, or "::"; `names` are from the header, or given by position; `skip`
+    counts the lines before the first row: blank ones, and the header; `sample` has the first rows.
     """
 
     kind: Literal["delimited", "jsonl", "parquet", "lightgcn"]
@@ -135,13 +125,13 @@ def detect(data: DataFile, request: Request) -> Layout:
         If the file is empty or binary, not a Parquet file though it is called so, one JSON array,
         or has no separator between columns.
     """
+    if data.is_parquet:
+        return Layout("parquet")
     with data.path.open("rb") as stream:
         head = stream.read(_HEAD)
         while head.lstrip().count(b"\n") < 2 and (more := stream.read(len(head))):
             head += more
         is_whole = not stream.read(1)
-    if head.startswith(b"PAR1"):
-        return Layout("parquet")
     _check_text(head, data)
     lines = list(io.StringIO(head.decode("utf-8-sig", errors="replace")))
     lines = lines if is_whole else lines[:-1]
@@ -170,10 +160,6 @@ def _check_text(head: bytes, data: DataFile) -> None:
     """Raise if a file is empty, binary, in UTF-16 or of a known foreign format."""
     if not head.strip():
         raise DataError(f"{data.name} is empty.")
-    if data.suffix == ".parquet":
-        raise DataError(
-            f"{data.name} is not a Parquet file, or damaged: it does not begin with PAR1."
-        )
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise DataError(f"{data.name} is in UTF-16; say so with --encoding utf-16.")
     for beginning, description in _FOREIGN.items():
@@ -355,11 +341,8 @@ def _missing_columns(missing: list[str], no_rating: bool, names: Sequence[str], 
         f"{where} has no {' and no '.join(missing)} column; its columns are {_quoted(names)}. "
         f"Say which {'it is' if len(missing) == 1 else 'they are'} with {listed}."
     )
-    if title_columns(names):
-        sentence += (
-            " (It looks like a table of titles, which is read along with a file of ratings.)"
-        )
-    return sentence + _wide_hint(len(names))
+    titles = " (It looks like a table of titles, which is read along with a file of ratings.)"
+    return sentence + titles * (title_columns(names) is not None) + _wide_hint(len(names))
 
 
 def _wide_hint(width: int) -> str:

@@ -25,15 +25,10 @@ _NO_GENRES = "(no genres listed)"
 
 
 def read_titles(data: DataFile) -> tuple[pl.DataFrame | None, str]:
-    """Read the titles next to a ratings file.
+    """Return the titles next to a ratings file, and the name of their file, or why it is not used.
 
-    Returns
-    -------
-    DataFrame or None
-        Columns "item" (String), "title", "year" (Int32), possibly "genres" and whatever else an
-        items.csv has; None if there is no such file, or it cannot be used.
-    str
-        The name of the file; or why it is not used; or nothing.
+    Columns are "item" (String), "title", "year" (Int32), possibly "genres" and whatever else an
+    items.csv has; None if there is no such file, or it cannot be used.
     """
     name = None if data.folder is None else titles_member(data.folder.names())
     if data.folder is None or name is None or name == data.name.rpartition("/")[2]:
@@ -63,12 +58,11 @@ def _rows(text: str, kind: str) -> pl.DataFrame | None:
     # Not splitlines, which takes some characters of titles for the end of a line.
     lines = [line.rstrip("\n") for line in io.StringIO(text, newline=None) if line.strip()]
     if kind == "movies.dat":
-        cells = [line.split("::") for line in lines]
-        return _frame(("item", "title", "genres"), cells)
+        return _frame(("item", "title", "genres"), [line.split("::") for line in lines])
     if kind == "u.item":
-        cells = [line.split("|") for line in lines]
         rows = []
-        for row in cells:  # id, title, ...; the last 19 fields are flags of genres
+        for line in lines:  # id, title, ...; the last 19 fields are flags of genres
+            row = line.split("|")
             flags = zip(_U_ITEM_GENRES, row[-len(_U_ITEM_GENRES) :], strict=False)
             rows.append([*row[:2], "|".join(genre for genre, flag in flags if flag == "1")])
         return _frame(("item", "title", "genres"), rows)
@@ -76,21 +70,16 @@ def _rows(text: str, kind: str) -> pl.DataFrame | None:
     places = title_columns(table[0]) if table else None
     if places is None:
         return None
-    return _frame(_unique_names(table[0], *places), table[1:])
-
-
-def _unique_names(header: Sequence[str], item: int, title: int) -> list[str]:
-    """Return lower-case names, those of the id and the title as all readers have them."""
-    fixed = {item: "item", title: "title"}
-    names: dict[str, None] = {}  # a set that keeps its order
-    for place, name in enumerate(header):
+    fixed = dict(zip(places, ("item", "title"), strict=True))
+    names: dict[str, None] = {}  # lower-case ones, as a set that keeps its order
+    for place, name in enumerate(table[0]):
         plain = fixed.get(place, name.strip().lower())
         if plain in names or not plain or (place not in fixed and plain in fixed.values()):
             plain = f"column_{place + 1}"
         while plain in names:
             plain += "_"
         names[plain] = None
-    return list(names)
+    return _frame(list(names), table[1:])
 
 
 def _frame(names: Sequence[str], rows: Sequence[Sequence[str]]) -> pl.DataFrame:

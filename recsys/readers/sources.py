@@ -52,18 +52,10 @@ _LISTED = 5
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A plain local file with data.
+    """A plain local file with data, unpacked and in UTF-8.
 
-    Attributes
-    ----------
-    name : str
-        Its name in messages, such as "ml-1m/ratings.dat".
-    path : Path
-        Where it is, unpacked and in UTF-8.
-    suffix : str
-        Suffix of its name without that of a packer: ".csv" for "ratings.csv.gz".
-    folder : _Directory, _Zip or None
-        The files next to it; None for standard input.
+    `name` is for messages, `suffix` is without that of a packer (".csv" for "ratings.csv.gz"), and
+    `folder` has the files next to it; None for standard input.
     """
 
     name: str
@@ -73,21 +65,28 @@ class DataFile:
 
     @property
     def is_parquet(self) -> bool:
-        """True if it begins as a Parquet file does."""
-        return _begins_with(self.path, b"PAR1")
+        """True if it begins as a Parquet file does.
+
+        Raises
+        ------
+        DataError
+            If only its name is that of one.
+        """
+        if _begins_with(self.path, b"PAR1"):
+            return True
+        if self.suffix == ".parquet" and self.path.stat().st_size:
+            raise DataError(
+                f"{self.name} is not a Parquet file, or damaged: it does not begin with PAR1."
+            )
+        return False
 
 
 def sample_path() -> Path:
     """Find the directory of the embedded sample data.
 
-    An installed package has them inside, in ``recsys/sample/data``; a source checkout, and an
-    editable install of it, in ``data`` next to the package.
-
-    Returns
-    -------
-    Path
-        A directory with ``ratings.csv`` (userId, itemId, rating, timestamp) and ``items.csv``
-        (itemId, title, year, genres). Its ``README.md`` describes how the ratings were made.
+    It has ``ratings.csv`` (userId, itemId, rating, timestamp) and ``items.csv`` (itemId, title,
+    year, genres); its ``README.md`` describes how the ratings were made. An installed package has
+    it in ``recsys/sample/data``, a source checkout next to the package.
 
     Raises
     ------
@@ -128,8 +127,7 @@ def open_data(path: str | PathLike[str], encoding: str | None = None) -> Iterato
     with ExitStack() as stack:
         scratch = _Scratch(stack)
         if str(path) == "-":
-            data = DataFile("standard input", scratch.copy(sys.stdin.buffer))
-            data = _unpacked(data, scratch)
+            data = _unpacked(DataFile("standard input", scratch.copy(sys.stdin.buffer)), scratch)
         else:
             with _readable(Path(path).name or str(path)):
                 data = _open_path(Path(path), scratch)
@@ -163,9 +161,8 @@ def _open_path(path: Path, scratch: _Scratch) -> DataFile:
 def _unpacked(data: DataFile, scratch: _Scratch) -> DataFile:
     """Return the file with its layers of packing removed, or the ratings file of a zip."""
     for _ in range(_LAYERS):
-        packing = next(
-            (each for magic, each in _MAGIC.items() if _begins_with(data.path, magic)), None
-        )
+        kinds = (kind for magic, kind in _MAGIC.items() if _begins_with(data.path, magic))
+        packing = next(kinds, None)
         if packing is None:
             return data
         if packing == "zip":

@@ -162,7 +162,7 @@ def test_sample_path_has_both_files() -> None:
 
 
 def lay_sample(directory: Path) -> Path:
-    directory.mkdir()
+    directory.mkdir(parents=True)
     for name in ("ratings.csv", "items.csv"):
         (directory / name).touch()
     return directory
@@ -174,12 +174,12 @@ def test_the_installed_copy_comes_first(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(sources, "__file__", str(package / "readers" / "sources.py"))
     checkout = lay_sample(tmp_path / "data")
     assert sample_path() == checkout
-    installed = lay_sample(package / "sample")
+    installed = lay_sample(package / "sample" / "data")
     assert sample_path() == installed
 
 
 def test_missing_files_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lay_sample(tmp_path / "data").joinpath("items.csv").unlink()
     monkeypatch.setattr(sources, "__file__", str(tmp_path / "recsys" / "readers" / "sources.py"))
-    with pytest.raises(DataError, match=r"neither in .*sample nor in .*data; reinstall"):
+    with pytest.raises(DataError, match=r"neither in .*sample/data nor in .*data; reinstall"):
         sample_path()
