@@ -101,9 +101,8 @@ def _sorted_keys(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | slice]:
     """Return user * n_items + item in increasing order, and the stable order that sorts it.
 
-    Where the key and the row number fit into 63 bits together, they are packed and sorted in
-    place: that is stable by construction, several times as fast as a stable argsort, and needs
-    no scratch memory.
+    Where key and row number fit into 63 bits together, they are packed and sorted in place: stable,
+    several times as fast as a stable argsort, and without scratch memory.
     """
     keys = users * np.int64(shape[1])
     keys += items

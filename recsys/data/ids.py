@@ -90,7 +90,7 @@ class Ids:
 
     @property
     def kind(self) -> str:
-        """Kind of thing that the ids name, such as "user" or "item"."""
+        """Kind of thing that the ids name."""
         return self._kind
 
     @property
@@ -133,13 +133,7 @@ class Ids:
         return self._values[indices]
 
     def extended(self, values: IdsLike) -> Ids:
-        """Return these ids and further ones behind them, in the given order.
-
-        Raises
-        ------
-        DataError
-            If one of the further ones is there already.
-        """
+        """Return these ids and further ones behind them, which must be new, in the given order."""
         more = as_id_series(_uniform(values, self._kind), self._kind)
         both = [self._values, more]
         if more.dtype != self._values.dtype:
@@ -150,12 +144,8 @@ class Ids:
         """Return the index of each id, and -1 for an id that is not there.
 
         An integer finds its exact textual twin among string ids and the other way round: 42
-        finds "42" and "42" finds 42, but "042" does not find 42.
-
-        Raises
-        ------
-        DataError
-            If a query is null, a boolean or a fraction.
+        finds "42" and "42" finds 42, but "042" does not find 42. A query that is null, a boolean
+        or a fraction raises `DataError`.
         """
         series = as_id_series(_uniform(queries, self._kind), self._kind)
         if self._numbers is None:
@@ -230,12 +220,25 @@ class Ids:
             return f"there are no {self._kind}s at all"
         near: Sequence[int | str] = []
         if self._numbers is None:
-            near = _closest_strings(str(unknown), self._sorted)
+            text, values = str(unknown), self._sorted
+            place = values.search_sorted(text)
+            low = max(place - _CLOSE_MATCH_POOL, 0)
+            pool = values.slice(low, 2 * _CLOSE_MATCH_POOL).to_list()
+            around = sorted(range(len(pool)), key=lambda index: abs(low + index - place))
+            close = close_matches(text, (pool[index] for index in around), _NAMED)
+            lower = values.str.to_lowercase()
+            near = [*dict.fromkeys([*values.filter(lower == text.lower()), *close])][:_NAMED]
+            if not near and len(text) >= _LEAST_PART:
+                within = values.filter(lower.str.contains(text.lower(), literal=True)).to_frame(
+                    "id"
+                )
+                within = within.sort(pl.col("id").str.len_chars(), "id")
+                near = within["id"].head(_NAMED).to_list()
         elif isinstance(unknown, int):
             clipped = min(max(unknown, -_INT64_LIMIT), _INT64_LIMIT - 1)
             place = int(np.searchsorted(self._numbers, clipped))
-            around = self._numbers[max(place - _NAMED, 0) : place + _NAMED].tolist()
-            near = sorted(around, key=lambda each: (abs(each - unknown), each))[:_NAMED]
+            numbers = self._numbers[max(place - _NAMED, 0) : place + _NAMED].tolist()
+            near = sorted(numbers, key=lambda each: (abs(each - unknown), each))[:_NAMED]
         if not near:
             return f"ids look like {_listed(self._values.head(_NAMED))}"
         ids_are = "ids{} are" if len(near) > 1 else "id{} is"
@@ -328,21 +331,6 @@ def encode(
     for start in range(0, len(series), _CHUNK):
         codes[start : start + _CHUNK] = ids.find(series.slice(start, _CHUNK))
     return ids, codes
-
-
-def _closest_strings(unknown: str, values: pl.Series) -> list[str]:
-    """Return up to three ids that resemble an unknown one and are near, or else have it in them."""
-    place = values.search_sorted(unknown)
-    low = max(place - _CLOSE_MATCH_POOL, 0)
-    pool = values.slice(low, 2 * _CLOSE_MATCH_POOL).to_list()
-    around = sorted(range(len(pool)), key=lambda index: abs(low + index - place))
-    lower = values.str.to_lowercase()
-    folded = values.filter(lower == unknown.lower()).to_list()
-    close = close_matches(unknown, (pool[index] for index in around), _NAMED)
-    if not (folded or close) and len(unknown) >= _LEAST_PART:
-        within = values.filter(lower.str.contains(unknown.lower(), literal=True)).to_frame("id")
-        return within.sort(pl.col("id").str.len_chars(), "id")["id"].head(_NAMED).to_list()
-    return list(dict.fromkeys([*folded, *close]))[:_NAMED]
 
 
 def _quoted(value: int | str) -> str:

@@ -64,17 +64,14 @@ class Ratings:
     """Ratings of items by users: an immutable CSR matrix between two sets of ids.
 
     Build one with `from_frame`, `from_matrix`, or `recsys.readers.read_ratings`. The arrays are
-    canonical (items increasing within each user, no pair twice) and read-only; copying a
-    `Ratings` shares them.
+    canonical (items increasing within each user, no pair twice), read-only, and shared by copies.
 
     Attributes
     ----------
     users, items : Ids
-        The ids, in index order.
     indptr : int64 ndarray of shape (n_users + 1,)
         User u's ratings are at positions indptr[u]:indptr[u + 1].
     indices : int32 ndarray of shape (nnz,)
-        Item indices.
     values : float32 ndarray of shape (nnz,)
         Ratings; ones where only the fact of an interaction is known.
     timestamps : int64 ndarray of shape (nnz,), or None
@@ -109,7 +106,6 @@ class Ratings:
     source: Source | None = None
 
     def __post_init__(self) -> None:
-        """Replace the arrays by read-only views, after a look at their types and lengths."""
         nnz = int(self.indptr[-1])
         lengths = {"indptr": len(self.users) + 1, "indices": nnz, "values": nnz, "timestamps": nnz}
         for name, length in lengths.items():
@@ -149,8 +145,8 @@ class Ratings:
             Column of numbers. None, or a frame without the column "rating", means implicit
             feedback.
         timestamp : str or None
-            Column of unix times (seconds, or milliseconds if above 1e11), dates, or ISO 8601
-            strings. None, or a frame without the column "timestamp": no times.
+            Column of times, as `unix_seconds` reads them. None, or a frame without the column
+            "timestamp": no times.
         duplicates : {"last", "first", "mean", "sum", "error"}
             Treatment of a (user, item) pair that is there more than once. Last and first go
             by time where there is one, by the order of rows otherwise and on ties.
@@ -172,9 +168,7 @@ class Ratings:
         names |= {r: n for r, n in optional.items() if n is not None and (n != r or r in present)}
         chosen = to_polars(frame, list(names.values()))
         columns = {role: chosen[name] for role, name in names.items()}
-        return build_ratings(
-            columns, duplicates=duplicates, item_info=item_info, user_info=user_info
-        )
+        return build_ratings(columns, None, row_place, duplicates, item_info, user_info)
 
     @classmethod
     def from_matrix(
@@ -351,12 +345,11 @@ class Ratings:
 
 def build_ratings(
     columns: dict[str, pl.Series],
-    *,
+    idle_users: pl.Series | None = None,
+    place: Place = row_place,
     duplicates: str = "last",
     item_info: FrameLike | None = None,
     user_info: FrameLike | None = None,
-    idle_users: pl.Series | None = None,
-    place: Place = row_place,
 ) -> Ratings:
     """Build ratings from columns; the dictionary is emptied, so that memory is freed on the way.
 

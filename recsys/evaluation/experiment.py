@@ -190,18 +190,8 @@ class Candidates(NamedTuple):
 class RankingTask:
     """A split made ready: n items are recommended to each user with relevant test items.
 
-    Attributes
-    ----------
-    split : Split
-    relevant : Ratings
-        The relevant test ratings.
-    users : int64 ndarray of shape (n_ranked,)
-        Users with relevant test ratings.
-    n : int
-    candidates : Candidates or None
-        None: all items that the user has not rated in the training part.
-    catalogue : Catalogue or None
-        None where no metric needs it.
+    `relevant` are the relevant test ratings, and `users` those who have some, shape (n_ranked,).
+    Without `candidates`, items are all that the user has not rated in the training part.
     """
 
     split: Split
@@ -265,14 +255,8 @@ def sample_candidates(split: Split, relevant: Ratings, n: int, random_state: int
     Metrics over samples are not those over all items, and may order models differently: they
     measure how well a model separates relevant items from random ones.
 
-    Parameters
-    ----------
-    split : Split
-    relevant : Ratings
-    n : int
-        Drawn without repetition; all, where fewer are unrated.
-    random_state : int
-        Seeds each user's generator, together with the user's index.
+    They are drawn without repetition; all, where fewer are unrated. Each user's generator is seeded
+    by `random_state` and the user's index.
 
     Raises
     ------
@@ -346,14 +330,9 @@ def _prepare(
     used = split.without_new() if settings.new == "drop" else split
     if split.test.n_ratings and not used.test.n_ratings:
         raise DataError(NOTHING_KNOWN)
-    task = RankingTask.of(
-        used,
-        settings.ns[-1],
-        settings.relevant_from,
-        settings.candidates,
-        settings.random_state,
-        catalogue=any(metric.uses_catalogue for metric in metrics),
-    )
+    arguments = settings.relevant_from, settings.candidates, settings.random_state
+    catalogue = any(metric.uses_catalogue for metric in metrics)
+    task = RankingTask.of(used, settings.ns[-1], *arguments, catalogue=catalogue)
     counts = {
         "train_ratings": used.train.n_ratings,
         "test_ratings": used.test.n_ratings,
@@ -460,22 +439,10 @@ def _measure(
 def measure_lists(
     lists: Lists, task: RankingTask, ns: Sequence[int], metrics: Sequence[Metric]
 ) -> tuple[dict[str, Doubles], dict[str, float]]:
-    """Return the metrics of each list, and those of all lists together.
+    """Return the metrics of each of the task's users, and those of all lists together.
 
-    Parameters
-    ----------
-    lists : int32 ndarray of shape (n_ranked, N)
-        Recommendations to the users of the task.
-    task : RankingTask
-    ns : sequence of int
-        Lengths, at most N.
-    metrics : sequence of Metric
-
-    Returns
-    -------
-    by_user : dict of str to float64 ndarray of shape (n_ranked,)
-        Of the metrics in `overall`, the change without each user.
-    overall : dict of str to float
+    `lists` has shape (n_ranked, N), and `ns` are at most N. Of the metrics of all lists together,
+    the arrays of users, shape (n_ranked,), have the change without the user.
 
     Raises
     ------
@@ -528,17 +495,9 @@ def _join(runs: Sequence[Measurement]) -> Measurement:
         return first
     sums = [pl.when(pl.col(s).count() > 0).then(pl.col(s).sum()).alias(s) for s in _SUMS]
     influences = list(first.overall)
-    values = (
-        pl.concat([run.values for run in runs])
-        .group_by("user")
-        .agg(
-            *sums,
-            pl.exclude("user", *_SUMS, *influences).mean(),
-            pl.col(influences).sum() / len(runs),
-        )
-        .sort("user")
-        .select(first.values.columns)
-    )
+    means = pl.exclude("user", *_SUMS, *influences).mean(), pl.col(influences).sum() / len(runs)
+    by_user = pl.concat([run.values for run in runs]).group_by("user")
+    values = by_user.agg(*sums, *means).sort("user").select(first.values.columns)
     # Folds may have different ranges of ratings, and so different bins.
     histograms = [run.residuals for run in runs if run.residuals is not None]
     residuals = None

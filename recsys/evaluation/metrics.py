@@ -150,25 +150,13 @@ def resolve_metrics(metrics: Sequence[MetricLike] | None) -> tuple[Metric, ...]:
 
 @_metric("rmse", "square root of the mean squared difference of predicted and actual rating", -1)
 def rmse(predicted: Floats, actual: Floats) -> float:
-    """Return the root mean squared error, ``sqrt(mean((p - x)^2))``, over ratings, not users.
-
-    Raises
-    ------
-    DataError
-        If the arrays are empty, or their shapes differ.
-    """
+    """Return the root mean squared error, ``sqrt(mean((p - x)^2))``, over ratings, not users."""
     return float(np.sqrt(np.mean(np.square(_errors(predicted, actual)))))
 
 
 @_metric("mae", "mean absolute difference of predicted and actual rating", -1)
 def mae(predicted: Floats, actual: Floats) -> float:
-    """Return the mean absolute error, ``mean(|p - x|)``, over ratings, not users.
-
-    Raises
-    ------
-    DataError
-        If the arrays are empty, or their shapes differ.
-    """
+    """Return the mean absolute error, ``mean(|p - x|)``, over ratings, not users."""
     return float(np.mean(np.abs(_errors(predicted, actual))))
 
 
@@ -182,14 +170,7 @@ def _errors(predicted: Floats, actual: Floats) -> Doubles:
 
 
 def hit_matrix(lists: Lists, users: Counts, relevant: Ratings) -> Hits:
-    """Mark which recommendations are relevant, shape (n_users, N).
-
-    Parameters
-    ----------
-    lists : int32 ndarray of shape (n_users, N)
-    users : int ndarray of shape (n_users,)
-    relevant : Ratings
-        Its pairs are the relevant ones.
+    """Mark which recommendations to `users` are pairs of `relevant`, shape (n_users, N).
 
     Examples
     --------
@@ -318,12 +299,8 @@ def item_directions(train: Ratings, k: int = RANK) -> Doubles:
     """Return unit vectors of items whose cosine is high where the same users rated both.
 
     The cosine of the columns of the matrix that is 1 where a user has rated an item, in its best
-    approximation of rank k, which leaves chance co-occurrences out.
-
-    Returns
-    -------
-    float64 ndarray of shape (n_items, min(k, n_users, n_items))
-        A row of zeros for an item that nobody has rated.
+    approximation of rank k, which leaves chance co-occurrences out; the row of an item that nobody
+    has rated is zero. Shape (n_items, min(k, n_users, n_items)).
     """
     ones = np.ones(train.n_ratings, dtype=np.float32)
     rated_by = sp.csr_array((ones, train.indices, train.indptr), shape=train.shape)

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import polars as pl
@@ -45,16 +46,11 @@ def html_report(
     ----------
     found : Evaluation
     parameters : mapping of str to mapping, optional
-        The parameters of each model, by label.
+        By label of the model.
     command : str, optional
-        The command that repeats the evaluation.
+        That repeats the evaluation.
     versions : mapping of str to str, optional
         Of programs and libraries.
-
-    Returns
-    -------
-    str
-        HTML, with all labels escaped.
 
     Raises
     ------
@@ -84,7 +80,12 @@ def html_report(
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters |= {"plain": plain, "number": number, "cut": _cut, "json": _json}
+    environment.filters |= {
+        "plain": plain,
+        "number": number,
+        "cut": _cut,
+        "json": partial(json.dumps, ensure_ascii=False),
+    }
     last = found.settings.ns[-1]
     cells: dict[str, dict[str, Any]] = {}
     for row in found.metrics.to_dicts():
@@ -253,10 +254,6 @@ def plain(value: float, *, sign: bool = False) -> str:
     """Return a number with four decimals, fewer if it is large."""
     decimals = 4 if abs(value) < 10 else 2 if abs(value) < 1000 else 0
     return f"{value:{'+' if sign else ''},.{decimals}f}".replace("-", "−")
-
-
-def _json(values: Mapping[str, Any]) -> str:
-    return json.dumps(dict(values), ensure_ascii=False)
 
 
 def _cut(text: str, room: float) -> str:

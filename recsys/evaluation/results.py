@@ -273,15 +273,13 @@ def _comparisons(
     rows = []
     for (metric, n, name, one, other), p_value in zip(tests, p_values, strict=True):
         difference = ratios[one, name].value - ratios[other, name].value
-        low, high = percentiles(
-            replicates[one, name] - replicates[other, name], settings.confidence
-        )
+        sampled = replicates[one, name] - replicates[other, name]
+        low, high = percentiles(sampled, settings.confidence)
         rows.append((name, metric.name, n, one, other, difference, low, high, p_value, None))
-    parts = pl.DataFrame(rows, schema=_COMPARED, orient="row").partition_by(
-        "metric", maintain_order=True
-    )
+    compared = pl.DataFrame(rows, schema=_COMPARED, orient="row")
     return pl.concat(
-        part.with_columns(pl.Series("adjusted", holm(part["p_value"].to_numpy()))) for part in parts
+        part.with_columns(pl.Series("adjusted", holm(part["p_value"].to_numpy())))
+        for part in compared.partition_by("metric", maintain_order=True)
     )
 
 

@@ -47,7 +47,7 @@ def split_from_pair(
     history : Ratings, frame or path, optional
         Other ratings of the users of `test`, if they are not in `train`.
     method, parameters
-        As in `Split`, if they are known.
+        As in `Split`.
 
     Raises
     ------
@@ -103,13 +103,7 @@ def _aligned(part: Ratings, users: Ids, items: Ids) -> Ratings:
 def read_split(
     path: str | Path, read: Callable[[Path], Ratings] | None = None
 ) -> Split | list[Split]:
-    """Read the split in a folder, or the folds of one.
-
-    Parameters
-    ----------
-    path : str or Path
-    read : callable, optional
-        Reads the ratings of a file; `recsys.read_ratings`, if not given.
+    """Read the split in a folder, or the folds of one; `read` reads the ratings of a file.
 
     Raises
     ------
@@ -137,15 +131,7 @@ def read_pair(
     read: Callable[[Path], Ratings] | None = None,
     history: Path | None = None,
 ) -> Split:
-    """Read a split of two files; if they are those of a saved split, it is checked to be as saved.
-
-    Parameters
-    ----------
-    train, test : str or Path
-    read : callable, optional
-        Reads the ratings of a file; `recsys.read_ratings`, if not given.
-    history : Path, optional
-        Other ratings of the test users, if they are not in `train`.
+    """Read a split of two files, and the history; a saved split is checked to be as saved.
 
     Raises
     ------

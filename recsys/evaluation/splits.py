@@ -410,7 +410,6 @@ class Folds(Sequence[Split]):
         return len(self._tests)
 
     def __getitem__(self, place: Any) -> Any:
-        """Return a split, or a list of them."""
         if isinstance(place, slice):
             return [self[each] for each in range(len(self))[place]]
         held_out = _mask(self._ratings.n_ratings, self._tests[place])

@@ -54,19 +54,9 @@ class Ratio:
 
 
 def bootstrap(ratios: list[Ratio], resamples: int, random_state: int = 0) -> Doubles:
-    """Return metrics of users drawn with replacement; all metrics of the same draws.
+    """Return metrics of users drawn with replacement, shape (resamples, n_ratios).
 
-    Parameters
-    ----------
-    ratios : list of Ratio
-        Of the same users.
-    resamples : int
-    random_state : int
-
-    Returns
-    -------
-    float64 ndarray of shape (resamples, n_ratios)
-        NaN where a sample has nobody whom the metric counts.
+    All metrics are of the same draws; NaN where a sample has nobody whom the metric counts.
     """
     n_users = len(ratios[0].above)
     above = np.column_stack([ratio.above for ratio in ratios])
@@ -94,14 +84,8 @@ def percentiles(replicates: Doubles, confidence: float) -> Doubles:
 def jackknife(value: float, influence: Doubles, confidence: float) -> tuple[float, float]:
     """Return the interval of a metric from its change when each user is left out.
 
-    ``value -+ z se``, with ``se^2 = (n - 1) / n sum (d_u - mean d)^2``.
-
-    Parameters
-    ----------
-    value : float
-    influence : float64 ndarray of shape (n_users,)
-        d_u, the metric without the user minus the metric.
-    confidence : float
+    ``value -+ z se``, with ``se^2 = (n - 1) / n sum (d_u - mean d)^2``, where the influence d_u,
+    shape (n_users,), is the metric without the user minus the metric.
     """
     n = len(influence)
     if n < 2:
@@ -123,12 +107,7 @@ def sign_flip(differences: Doubles, flips: int = FLIPS, random_state: int = 0) -
     ----------
     differences : float64 ndarray of shape (n_users, n_tests)
         Paired by user; 0 for a user to be left out.
-    flips : int
-    random_state : int
-
-    Returns
-    -------
-    float64 ndarray of shape (n_tests,)
+    flips, random_state : int
 
     Examples
     --------

@@ -70,21 +70,10 @@ class Trial:
 class Tuning:
     """Result of `tune`.
 
-    Attributes
-    ----------
-    model, metric : str
-    ranges : mapping of str to Range
-        The values that were searched.
-    fixed, defaults : dict
-        Parameters that were given, and all parameters of the model with their defaults.
-    trials : tuple of Trial
-    best : Trial
-        The complete trial with the best value, the earliest of equals.
-    fingerprint : str
-        SHA-256 of the training ratings.
-    train_ratings, validation_ratings : int
-    held_out : str
-        The validation part in words.
+    `ranges` are those that were searched, `fixed` the parameters that were given, and `defaults`
+    all of the model; `best` is the complete trial with the best value, the earliest of equals;
+    `fingerprint` is the SHA-256 of the training ratings, and `held_out` the validation part in
+    words.
     """
 
     model: str
@@ -224,27 +213,15 @@ def tune(
     settings = {"random_state": random_state, "threads": threads}
     common = {each.name: settings[each.name] for each in parameters(model) if each.name in settings}
     common |= fixed
-    task = _Objective(
-        model, metric, searched, fixed, common, split, _sample_users(split, random_state)
-    )
+    sample = _sample_users(split, random_state)
+    task = _Objective(model, metric, searched, fixed, common, split, sample)
     mark = fingerprint(data)
     kept = _open_study(study, task.identity(mark, random_state), task)
     _search(kept, task, sampler, trials, timeout, random_state, on_trial, on_step)
     done = tuple(task.finished(kept))
+    request = model, metric, searched, fixed, make_model(model).get_params()
     numbers = split.train.n_ratings, split.test.n_ratings
-    known = make_model(model).get_params()
-    return Tuning(
-        model,
-        metric,
-        searched,
-        fixed,
-        known,
-        done,
-        task.best(done),
-        mark,
-        *numbers,
-        split.description,
-    )
+    return Tuning(*request, done, task.best(done), mark, *numbers, split.description)
 
 
 def _metric_of(model: str, data: Ratings, metric: str | None) -> str:
@@ -510,11 +487,8 @@ def _search_space(
 ) -> dict[str, Range]:
     """Return the ranges of the parameters that are not fixed; the given ones are checked."""
     known = {each.name: each for each in parameters(model)}
-    numbers = [
-        name
-        for name, each in known.items()
-        if each.type in (int, float) and name not in ("random_state", "threads")
-    ]
+    others = "random_state", "threads"
+    numbers = [n for n, each in known.items() if each.type in (int, float) and n not in others]
     for name, given in ranges.items():
         if name in fixed:
             raise DataError(f"{name} cannot be both fixed and tuned; leave out one of them.")

@@ -9,9 +9,8 @@ from dataclasses import replace
 from recsys.data.csr import check_policy
 from recsys.data.frames import FrameLike, as_frame, column_names, to_polars
 from recsys.data.ratings import Ratings, Source, build_ratings
-from recsys.readers.jsonl import read_jsonl
 from recsys.readers.layout import Request, choose_columns, detect
-from recsys.readers.lightgcn import read_lightgcn
+from recsys.readers.lines import read_jsonl, read_lightgcn
 from recsys.readers.movielens import read_titles
 from recsys.readers.sources import DataFile, open_data, sample_path
 from recsys.readers.table import RawRatings, read_delimited, read_parquet
@@ -72,13 +71,7 @@ def read_ratings(
     with open_data(path, encoding) as data:
         raw = read_raw(data, request)
         titles, remark = read_titles(data)
-        ratings = build_ratings(
-            raw.columns,
-            duplicates=duplicates,
-            item_info=titles,
-            idle_users=raw.idle_users,
-            place=raw.place,
-        )
+        ratings = build_ratings(raw.columns, raw.idle_users, raw.place, duplicates, titles)
     if ratings.item_info is not None and ratings.item_info.is_empty():
         ratings, remark = replace(ratings, item_info=None), f"{remark} not used (other ids)"
     elif ratings.item_info is not None:
@@ -107,10 +100,8 @@ def read_raw(
 ) -> RawRatings:
     """Read the columns of an open file, as they stand in it; those `required` must be there."""
     layout = detect(data, request)
-    if layout.kind == "parquet":
-        return read_parquet(data, request, required)
-    if layout.kind == "jsonl":
-        return read_jsonl(data, request, required)
     if layout.kind == "lightgcn":
         return read_lightgcn(data)
-    return read_delimited(data, layout, request, required)
+    if layout.kind == "delimited":
+        return read_delimited(data, layout, request, required)
+    return (read_parquet if layout.kind == "parquet" else read_jsonl)(data, request, required)

@@ -14,8 +14,8 @@ import polars as pl
 import polars.selectors as cs
 
 from recsys.errors import DataError
-from recsys.readers.jsonl import json_objects
 from recsys.readers.layout import Layout, separator_name, sniff_separator, split_rows
+from recsys.readers.lines import json_objects
 from recsys.readers.sources import DataFile, open_data
 from recsys.readers.table import decoded_lines, parquet_columns, reading_parquet, records
 
@@ -77,7 +77,7 @@ class Documents:
         CSV, TSV, JSON lines or Parquet file with a text column; or a file with one document per
         line. Files may be packed by gzip, xz or zstd. ``-`` is standard input.
     text_col, id_col, title_col : str, optional
-        Columns of a table, where they have other names than the usual ones.
+        Columns of a table, where their names are not the usual ones.
     encoding : str, optional
         Of texts that are not UTF-8.
     after : int

@@ -36,9 +36,10 @@ def read_ids(path: str, kind: str) -> list[int] | list[str]:
         one = f" For one user, say --user {path}." if kind == "user" else ""
         raise DataError(f"There is no file {path} with a list of {kind}s.{one}")
     with open_data(path) as data:
-        names = _first_row(data)
+        layout, _ = _first_row(data)
+        names = layout.names
         column = _column_of(names, kind)
-        if data.is_parquet:
+        if layout.kind == "parquet":
             column = column or (names[0] if len(names) == 1 else None)
             if column is None:
                 raise DataError(f"{data.name} has no column {kind}; it has {', '.join(names)}.")
@@ -49,8 +50,6 @@ def read_ids(path: str, kind: str) -> list[int] | list[str]:
             lines = (line.strip() for line in decoded_lines(data.path, data.name))
             ids = pl.Series(kind, [line for line in lines if line], pl.String)
         else:
-            number, line = _first_line(data)
-            layout = Layout("delimited", _separator(line), tuple(names), skip=number)
             ids = read_columns(data, layout, {kind: names.index(column)})[kind]
     if not len(ids):
         raise DataError(f"{path} lists no {kind}s; one id per line is expected.")
@@ -72,10 +71,11 @@ def read_history(path: str, request: Request, items: Ids) -> pl.DataFrame:
     if path != "-" and not Path(path).exists():
         raise DataError(f"There is no file {path} with a history.")
     with open_data(path, request.encoding) as data:
-        names = _first_row(data)
+        layout, line = _first_row(data)
+        names = layout.names
         has_items = _column_of(names, "item", request.item) is not None
         is_table = has_items and _column_of(names, "user") is None
-        lines = [",".join(names)] + ([] if data.is_parquet else [_first_line(data)[1].strip()])
+        lines = [",".join(names), *filter(None, [line])]
         is_word = len(names) == 1 and re.search(r"[\s;|:]", lines[0]) is None
         is_list = not is_table and (is_word or bool((items.find(lines) >= 0).any()))
         if request.user is not None or not (is_list or is_table):
@@ -89,23 +89,15 @@ def read_history(path: str, request: Request, items: Ids) -> pl.DataFrame:
     return pl.DataFrame([column.alias(role) for role, column in columns.items()])
 
 
-def _first_row(data: DataFile) -> list[str]:
-    """Return the cells of the first row of a text file, or the columns of a Parquet file."""
+def _first_row(data: DataFile) -> tuple[Layout, str]:
+    """Return the layout of a list by its first row that is not blank, and that row."""
     if data.is_parquet:
-        return list(parquet_columns(data))
-    _, line = _first_line(data)
-    return [name.strip() for name in next(csv.reader([line], delimiter=_separator(line)), [])]
-
-
-def _first_line(data: DataFile) -> tuple[int, str]:
-    """Return the first line that is not blank, and its number."""
+        return Layout("parquet", names=tuple(parquet_columns(data))), ""
     lines = enumerate(decoded_lines(data.path, data.name), 1)
-    return next(((number, line) for number, line in lines if line.strip()), (1, ""))
-
-
-def _separator(line: str) -> str:
-    """Return the separator of a line: tab, semicolon or comma."""
-    return next((mark for mark in "\t;" if mark in line), ",")
+    number, line = next(((number, line) for number, line in lines if line.strip()), (1, ""))
+    separator = next((mark for mark in "\t;" if mark in line), ",")
+    names = map(str.strip, next(csv.reader([line], delimiter=separator), []))
+    return Layout("delimited", separator, tuple(names), skip=number), line.strip()
 
 
 def _column_of(names: Sequence[str], kind: str, requested: str | None = None) -> str | None:

@@ -47,33 +47,30 @@ _NUMBER = re.compile(r"[-+]?(\d+[.,]?\d*|\.\d+)([eE][-+]?\d+)?")
 
 # Names in tiers: one of an earlier tier wins over those of later ones; two of one tier are
 # ambiguous. Compared in lower case, without anything but letters and digits.
-_ALIASES: dict[str, tuple[frozenset[str], ...]] = {
+_ALIASES: dict[str, tuple[str, ...]] = {
     "user": (
-        frozenset({"user", "userid", "uid", "useridx", "users"}),
-        frozenset({"reviewerid", "customerid", "customer", "memberid", "accountid", "visitorid"}),
-        frozenset({"reviewer", "member", "account", "visitor", "username", "client", "clientid"}),
+        "user userid uid useridx users",
+        "reviewerid customerid customer memberid accountid visitorid",
+        "reviewer member account visitor username client clientid",
     ),
     "item": (
-        frozenset({"item", "itemid", "iid", "itemidx", "items"}),
-        frozenset(
-            {"movieid", "productid", "asin", "isbn", "bookid", "trackid", "artistid", "songid"}
-            | {"albumid", "gameid", "animeid", "businessid", "articleid", "filmid", "recipeid"}
-            | {"sku", "stockcode"}
-        ),
-        frozenset({"parentasin"}),
-        frozenset({"movie", "product", "book", "track", "artist", "song", "album", "game", "film"}),
+        "item itemid iid itemidx items",
+        "movieid productid asin isbn bookid trackid artistid songid albumid gameid animeid "
+        "businessid articleid filmid recipeid sku stockcode",
+        "parentasin",
+        "movie product book track artist song album game film",
     ),
     "rating": (
-        frozenset({"rating", "ratings", "score", "stars", "overall", "bookrating", "movierating"}),
-        frozenset({"value", "count", "plays", "playcount", "weight", "listens", "clicks"}),
+        "rating ratings score stars overall bookrating movierating",
+        "value count plays playcount weight listens clicks",
     ),
     "timestamp": (
-        frozenset({"timestamp", "ts", "unixreviewtime", "unixtime"}),
-        frozenset({"time", "datetime"}),
-        frozenset({"date", "createdat", "eventtime"}),
-        frozenset({"purchasedate", "orderdate", "invoicedate", "reviewdate", "tdat"}),
+        "timestamp ts unixreviewtime unixtime",
+        "time datetime",
+        "date createdat eventtime",
+        "purchasedate orderdate invoicedate reviewdate tdat",
     ),
-    "title": (frozenset({"title"}), frozenset({"name", "movietitle", "booktitle", "itemname"})),
+    "title": ("title", "name movietitle booktitle itemname"),
 }
 
 
@@ -109,11 +106,6 @@ class Layout:
     has_header: bool = True
     skip: int = 0
     sample: tuple[list[str], ...] = ()
-
-    @property
-    def decimal_comma(self) -> bool:
-        """Decimals may have a comma: they do where spreadsheets put semicolons."""
-        return self.separator == ";"
 
 
 def detect(data: DataFile, request: Request) -> Layout:
@@ -157,9 +149,7 @@ def detect(data: DataFile, request: Request) -> Layout:
 
 
 def _check_text(head: bytes, data: DataFile) -> None:
-    """Raise if a file is empty, binary, in UTF-16 or of a known foreign format."""
-    if not head.strip():
-        raise DataError(f"{data.name} is empty.")
+    """Raise if a file is binary, in UTF-16 or of a known foreign format."""
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise DataError(f"{data.name} is in UTF-16; say so with --encoding utf-16.")
     for beginning, description in _FOREIGN.items():
@@ -358,7 +348,7 @@ def _wide_hint(width: int) -> str:
 def is_known_name(name: str) -> bool:
     """Return whether a name is one of the usual column names."""
     plain = _normalised(name)
-    return any(plain in tier for tiers in _ALIASES.values() for tier in tiers)
+    return any(plain in tier.split() for tiers in _ALIASES.values() for tier in tiers)
 
 
 def title_columns(names: Sequence[str]) -> tuple[int, int] | None:
@@ -382,7 +372,8 @@ def usual_column(
         If two have an equal claim.
     """
     for tier in _ALIASES[role]:
-        found = [p for p, name in enumerate(names) if p not in taken and _normalised(name) in tier]
+        known = tier.split()
+        found = [p for p, name in enumerate(names) if p not in taken and _normalised(name) in known]
         if len(found) == 1:
             return found[0]
         if found:

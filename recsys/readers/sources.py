@@ -138,20 +138,20 @@ def open_data(path: str | PathLike[str], encoding: str | None = None) -> Iterato
 
 def _open_path(path: Path, scratch: _Scratch) -> DataFile:
     if path.is_dir():
-        folder = _Directory(path, scratch)
         place = f"{path.resolve().name}/"
+        folder = _Directory(path, scratch)
         member = _choose_member(folder.names(), place)
         return DataFile(place + member, folder.fetch(member), data_suffix(member), folder)
+    folder = _Directory(path.parent, scratch)
     if not path.exists():
-        where = path.parent
         if path.is_symlink():
             raise DataError(f"{path} is a broken symbolic link.")
-        if not where.is_dir():
-            raise DataError(f"There is no file {path}: the directory {where} does not exist.")
-        near = close_matches(path.name, [each.name for each in where.iterdir()], 3)
-        hint = f"; the nearest names there are {', '.join(near)}" if near else ""
+        if not path.parent.is_dir():
+            raise DataError(f"There is no file {path}: the directory {path.parent} does not exist.")
+        near = ", ".join(close_matches(path.name, [each.name for each in path.parent.iterdir()], 3))
+        hint = f"; the nearest names there are {near}" if near else ""
         raise DataError(f"There is no file {path}{hint}.")
-    data = DataFile(path.name, path, data_suffix(path.name), _Directory(path.parent, scratch))
+    data = DataFile(path.name, path, data_suffix(path.name), folder)
     if not path.is_file():  # a pipe, as in <(command): it can be read only once
         with path.open("rb") as stream:
             data = replace(data, path=scratch.copy(stream), folder=None)
@@ -250,19 +250,19 @@ class _Scratch:
         return target
 
 
+@dataclass(frozen=True)
 class _Directory:
     """The files of a directory, hidden ones left out."""
 
-    def __init__(self, path: Path, scratch: _Scratch) -> None:
-        self._path = path
-        self._scratch = scratch
+    path: Path
+    scratch: _Scratch
 
     def names(self) -> list[str]:
-        shown = (each for each in self._path.iterdir() if not each.name.startswith("."))
+        shown = (each for each in self.path.iterdir() if not each.name.startswith("."))
         return sorted(each.name for each in shown if each.is_file())
 
     def fetch(self, name: str) -> Path:
-        return _unpacked(DataFile(name, self._path / name), self._scratch).path
+        return _unpacked(DataFile(name, self.path / name), self.scratch).path
 
 
 class _Zip:
@@ -288,12 +288,8 @@ class _Zip:
         return self._names
 
     def fetch(self, name: str) -> Path:
-        label = f"{self._data.name}/{name}"
-        with (
-            _readable(label),
-            zipfile.ZipFile(self._data.path) as archive,
-            archive.open(self._prefix + name) as source,
-        ):
+        label, path, member = f"{self._data.name}/{name}", self._data.path, self._prefix + name
+        with _readable(label), zipfile.ZipFile(path) as archive, archive.open(member) as source:
             local = self._scratch.copy(source)
         return _unpacked(DataFile(label, local), self._scratch).path
 

@@ -36,6 +36,7 @@ Kind = Literal["id", "integer", "float", "text"]
 _BLOCK = 1 << 22
 _CHUNK = 1 << 10  # records at once; with more live objects garbage collection doubles the time
 _SAMPLE = 100
+_COMMA_WITH = ";"  # separator with which decimals may have a comma, as spreadsheets write them
 _NAMED = 5  # columns that are not used
 _CANONICAL = r"^(?:0|-?[1-9][0-9]{0,18})$"
 _INTEGER = re.compile(r"-?\d{1,18}")
@@ -63,9 +64,7 @@ def read_delimited(
     Raises
     ------
     DataError
-        Naming file and line, if a row is ragged, an id is missing, a rating is not a finite
-        number, or the text is not UTF-8; also if columns are missing or ambiguous, or there are
-        no rows.
+        As `read_carefully`; also if columns are missing or ambiguous, or there are no rows.
     """
     try:
         roles, description = assign_roles(
@@ -106,7 +105,15 @@ def _read_fast(data: DataFile, layout: Layout, roles: Roles) -> dict[str, pl.Ser
             kinds[role] = "integer" if all(map(_INTEGER.fullmatch, texts)) else "text"
         else:
             kinds[role] = "id" if all(re.match(_CANONICAL, text) for text in texts) else "text"
-    survey = _survey(data.path, layout.separator[:1].encode())
+    # Counts of lines and separators (in quotes too), and whether there are quotes.
+    n_lines, n_separators, quoted, last = 0, 0, False, b"\n"
+    with data.path.open("rb") as stream:
+        while block := stream.read(_BLOCK):
+            n_lines += block.count(b"\n")
+            n_separators += block.count(layout.separator[:1].encode())
+            quoted = quoted or b'"' in block
+            last = block[-1:]
+    survey = n_lines + (last != b"\n"), n_separators, quoted
     columns = _scan(data, layout, roles, kinds, survey)
     if columns is None:
         return None
@@ -117,18 +124,6 @@ def _read_fast(data: DataFile, layout: Layout, roles: Roles) -> dict[str, pl.Ser
     if columns is None or any(column.null_count() for column in columns.values()):
         return None
     return columns | {role: _integers_if_canonical(columns[role]) for role in strings}
-
-
-def _survey(path: Path, separator: bytes) -> tuple[int, int, bool]:
-    """Count lines and separators (in quotes too), and tell whether there are quotes."""
-    lines, separators, quoted, last = 0, 0, False, b"\n"
-    with path.open("rb") as stream:
-        while block := stream.read(_BLOCK):
-            lines += block.count(b"\n")
-            separators += block.count(separator)
-            quoted = quoted or b'"' in block
-            last = block[-1:]
-    return lines + (last != b"\n"), separators, quoted
 
 
 def _scan(
@@ -148,7 +143,7 @@ def _scan(
     step = len(layout.separator)  # "::" reads as ":" with an empty column between each two
     every = [pl.col(str(column)) for column in range((len(layout.names) - 1) * step + 1)]
     texts = {role: every[place * step] for role, place in roles.items()}
-    if "rating" in texts and layout.decimal_comma:
+    if "rating" in texts and layout.separator == _COMMA_WITH:
         texts["rating"] = texts["rating"].str.replace(",", ".", literal=True)
     casts = [_cast(text, kinds[role]).alias(role) for role, text in texts.items()]
     between = [column for number, column in enumerate(every) if number % step]
@@ -207,7 +202,7 @@ def read_carefully(data: DataFile, layout: Layout, roles: Roles) -> dict[str, pl
     ------
     DataError
         Naming file and line, at the first record that is ragged, has no user or item, or a
-        rating that is not a finite number; or at a byte that is not UTF-8.
+        rating that is not a finite number; or as `records`.
     """
     found = records(data, layout)
     chunks: dict[str, list[pl.Series]] = {role: [] for role in roles}
@@ -270,7 +265,7 @@ def _problem(fields: list[str], layout: Layout, roles: Roles) -> str | None:
 
 
 def _pointed(text: str, layout: Layout) -> str:
-    return text.replace(",", ".", 1) if layout.decimal_comma else text
+    return text.replace(",", ".", 1) if layout.separator == _COMMA_WITH else text
 
 
 def records(data: DataFile, layout: Layout) -> Iterator[tuple[int, list[str]]]:

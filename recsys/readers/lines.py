@@ -1,10 +1,13 @@
-"""JSON lines: one object per line, read by polars, and line by line where something is wrong."""
+"""Formats with one object (JSON lines) or one user (LightGCN) per line.
+
+They are read by polars, and line by line where something is wrong.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any
 
 import polars as pl
@@ -15,10 +18,11 @@ from recsys.readers.layout import Request, Roles
 from recsys.readers.sources import DataFile
 from recsys.readers.table import RawRatings, assign_roles, decoded_lines
 
-__all__ = ["json_objects", "read_jsonl"]
+__all__ = ["json_objects", "read_jsonl", "read_lightgcn"]
 
 _SAMPLE = 100
 _GLOB = frozenset("*?[")
+_NO_SEPARATOR = "\x1f"  # polars reads whole lines when its separator does not occur
 _NOUNS = {"user": "user id", "item": "item id", "rating": "rating", "timestamp": "time"}
 
 
@@ -30,8 +34,8 @@ def read_jsonl(
     Raises
     ------
     DataError
-        Naming file and line, if a line is not a JSON object, an id is missing, a rating is not a
-        finite number, or the text is not UTF-8; also if columns are missing or ambiguous.
+        As `json_objects`; also if an id is missing or a rating is not a finite number (naming the
+        line), or columns are missing or ambiguous.
     """
     sample = [fields for _, fields in islice(json_objects(data), _SAMPLE)]
     names = list(dict.fromkeys(name for fields in sample for name in fields))
@@ -137,3 +141,49 @@ def _series(role: str, values: list[Any]) -> pl.Series:
         except (OverflowError, TypeError):
             pass
     return pl.Series(role, [str(value) for value in values])
+
+
+def read_lightgcn(data: DataFile) -> RawRatings:
+    """Read lines of a user and the user's items, integers all; some users may have no items.
+
+    Raises
+    ------
+    DataError
+        Naming file and line, if something is not an integer or not UTF-8.
+    """
+    form: dict[str, Any] = {"has_header": False, "separator": _NO_SEPARATOR, "quote_char": None}
+    try:
+        frame = pl.read_csv(data.path, **form, schema={"line": pl.String}, glob=False)
+    except pl.exceptions.PolarsError:
+        raise DataError(_first_problem(data)) from None
+    lines = frame["line"].str.strip_chars()
+    tokens = lines.filter(lines.str.len_bytes() > 0).str.replace_all(r"\s+", " ").str.split(" ")
+    numbers = tokens.cast(pl.List(pl.Int64), strict=False)
+    if numbers.list.eval(pl.element().is_null()).list.any().any():
+        raise DataError(_first_problem(data))
+    user, items = numbers.list.first(), numbers.list.slice(1)
+    busy = items.list.len() > 0
+    pairs = pl.DataFrame({"user": user, "item": items}).filter(busy).explode("item")
+    idle = user.filter(~busy)
+    layout = "LightGCN lines (user item item ...): implicit feedback"
+    if len(idle):
+        layout += f", {len(idle):,} user{'s' * (len(idle) > 1)} without items"
+
+    def place(row: int) -> str:
+        lengths = (max(len(line.split()) - 1, 0) for line in decoded_lines(data.path, data.name))
+        line = next(number for number, end in enumerate(accumulate(lengths), 1) if row < end)
+        return f"{data.name}, line {line}"
+
+    return RawRatings({"user": pairs["user"], "item": pairs["item"]}, layout, place, idle)
+
+
+def _first_problem(data: DataFile) -> str:
+    """Return a sentence on the first token that is not an integer."""
+    for number, line in enumerate(decoded_lines(data.path, data.name), 1):
+        for token in line.split():
+            if not token.isascii() or not token.removeprefix("-").isdecimal() or len(token) > 18:
+                return (
+                    f"{data.name}, line {number}: {token[:40]!r} is not an integer; in LightGCN "
+                    "lines a user and its items are integers."
+                )
+    return f"{data.name} cannot be read as LightGCN lines."
