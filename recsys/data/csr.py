@@ -23,8 +23,7 @@ _KEY_BITS = 63  # an int64 key must stay non-negative
 class CSR:
     """Canonical CSR arrays, as in `Ratings`, and repeated (user, item) pairs.
 
-    Of the pairs, `n_duplicates` rows were merged into another one or dropped; `repeat` are the
-    two rows (from 0) of the first pair that is met again.
+    `n_duplicates` rows were merged or dropped; `repeat` has the rows of the first repeated pair.
     """
 
     shape: tuple[int, int]

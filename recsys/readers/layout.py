@@ -234,10 +234,7 @@ def split_rows(lines: list[str], separator: str) -> list[list[str]]:
 
 
 def without_returns(line: str) -> str:
-    """Return a line that ends as lines do, other carriage returns taken for spaces.
-
-    csv rejects them within a line, and a space behind a closing quote.
-    """
+    """Return a line with other carriage returns, which csv rejects, taken for spaces."""
     return line.replace("\r\n", "\n").replace("\r", " ")
 
 
@@ -247,8 +244,7 @@ def _names_without_header(
     """Return roles, or numbers from 1, as names of columns; None if the first row is a header.
 
     It is one if a field is a usual or requested name, or if none is a number and columns are not
-    requested by number. A column has its number if it is requested so, or if its role is
-    requested of another one.
+    requested by number. A column has its number if that, or its role elsewhere, is requested.
     """
     requested = request.columns
     named = set(requested.values())

@@ -318,10 +318,7 @@ def decoded_lines(path: Path, name: str) -> Iterator[str]:
 
 
 def _integers_if_canonical(texts: pl.Series) -> pl.Series:
-    """Return ids as Int64 if each is written as an integer is printed, else as they are.
-
-    So "7" is an integer, but one "007" or "7.0" makes the whole column strings.
-    """
+    """Return ids as Int64 unless one is not written as an integer is printed: "007" or "7.0"."""
     if not texts.str.contains(_CANONICAL).all():
         return texts
     numbers = texts.cast(pl.Int64, strict=False)
@@ -335,10 +332,9 @@ def assign_roles(
     required: Sequence[str],
     times: Callable[[int], Sequence[Any]],
 ) -> tuple[Roles, str]:
-    """Choose the columns, and describe the choice.
+    """Choose and describe the columns; one of timestamps that cannot be read only if requested.
 
-    A column of timestamps that was not requested and cannot be read is left out; `times` returns
-    the sample of a column.
+    `times` returns the sample of a column.
     """
     roles = choose_columns(names, request, where, required)
     parts = [f"{role} = {names[place]}" for role, place in roles.items()]
