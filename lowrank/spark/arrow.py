@@ -44,13 +44,14 @@ def table_of(frame: DataFrame) -> pa.Table:
 
 def column(batch: Any, name: str) -> NDArray[Any]:
     """Return a column of numbers of a record batch or table."""
-    array: NDArray[Any] = _whole(batch, name).to_numpy(zero_copy_only=False)
-    return array
+    return np.asarray(batch.column(name).to_numpy(zero_copy_only=False))
 
 
 def lists(batch: Any, name: str) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """Return a column of lists as row pointers, shape (n + 1,), and the values of all lists."""
-    array = _whole(batch, name)
+    array = batch.column(name)
+    if hasattr(array, "combine_chunks"):  # of a table
+        array = array.combine_chunks()
     indptr = np.zeros(len(array) + 1, np.int64)
     np.cumsum(array.value_lengths().to_numpy(zero_copy_only=False), out=indptr[1:])
     return indptr, array.flatten().to_numpy(zero_copy_only=False)
@@ -69,9 +70,3 @@ def list_array(rows: NDArray[Any]) -> pa.ListArray:
 
     offsets = np.arange(len(rows) + 1, dtype=np.int32) * np.int32(rows.shape[1])
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(rows.ravel()))
-
-
-def _whole(batch: Any, name: str) -> Any:
-    """Return a column in one piece; those of tables are chunked."""
-    array = batch.column(name)
-    return array.combine_chunks() if hasattr(array, "combine_chunks") else array

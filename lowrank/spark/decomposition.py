@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import time
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,7 +16,7 @@ from lowrank.arguments import checked_center, checked_generator, checked_rank, c
 from lowrank.errors import ArgumentError
 from lowrank.solvers.lanczos import leading_eigenvectors
 from lowrank.solvers.orthonormal import extend_basis
-from lowrank.spark.arrow import list_array, lists, table_of
+from lowrank.spark.arrow import list_array, lists, map_in_arrow, table_of
 from lowrank.spark.rows import Rows, open_rows, product
 from lowrank.svd import SVD, ConvergenceWarning, with_signs
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from lowrank.arguments import RandomStateLike
 
-__all__ = ["Decomposition", "DistributedSVD", "decompose", "truncated_svd"]
+__all__ = ["DistributedSVD", "decompose", "truncated_svd"]
 
 Doubles = NDArray[np.float64]
 
@@ -46,8 +47,7 @@ class DistributedSVD(SVD):
     n_rows : int
         Rows of the matrix.
     left : str or None
-        Where U was written, as a table with the columns u (arrays) and order (if there is one);
-        the attribute ``U`` then has no rows. None if ``U`` holds it.
+        Where U was written, with the columns u (arrays) and order; ``U`` then has no rows.
     """
 
     n_rows: int
@@ -57,18 +57,6 @@ class DistributedSVD(SVD):
     def shape(self) -> tuple[int, int]:
         """Shape (n, m) of the decomposed matrix."""
         return self.n_rows, self.Vt.shape[1]
-
-
-class Decomposition(NamedTuple):
-    """A decomposition of A = X - 1 row', and what a PCA needs besides.
-
-    `means` are those of the columns of X, `score_sums` the sums of the columns of U diag(s).
-    """
-
-    svd: DistributedSVD
-    row: Doubles
-    means: Doubles
-    score_sums: Doubles
 
 
 def truncated_svd(
@@ -86,10 +74,9 @@ def truncated_svd(
 ) -> DistributedSVD:
     """Compute the k largest singular values of a matrix on the cluster, with their vectors.
 
-    The right vectors are found as eigenvectors of A'A, by block Lanczos, or directly where there
-    are few columns; each product is one pass over the rows. All of it is done in float64. Squaring
-    A costs digits of the smallest values: one of relative size r has a relative error of about
-    1e-16 / r^2.
+    The right vectors are found as eigenvectors of A'A in float64, by block Lanczos, or directly
+    where there are few columns; each product is one pass over the rows. A singular value of
+    relative size r has a relative error of about 1e-16 / r^2.
 
     Parameters
     ----------
@@ -101,17 +88,11 @@ def truncated_svd(
     values, indices : str
         Columns of arrays: of whole rows, or of the entries of sparse rows and their columns.
     order : str, optional
-        Column by which the rows of U are ordered (it is in the table at `left`). Without it they
-        are in the order in which Spark collects the table.
+        Column by which the rows of U are ordered; without it, as Spark collects the table.
     n_columns : int, optional
         Number of columns m; by default one more than the largest index.
-    tol : float, optional
-        Largest residual that is accepted, relative to ``s[0]``. By default 1e-8, or 1e-4 if the
-        values are float32.
-    center : bool or array-like of shape (m,), optional
-        True subtracts the column means, an array itself, from each row; sparse rows stay sparse.
-    random_state : int, Generator, RandomState or None
-        Seed of the start vectors.
+    tol, center, random_state
+        As for `lowrank.truncated_svd`; sparse rows stay sparse.
     left : str, optional
         Path to write U to, as Parquet, instead of bringing it to the driver.
 
@@ -123,18 +104,9 @@ def truncated_svd(
 
     Raises
     ------
-    ImportError
-        If PySpark is not installed.
-    TypeError
-        If a column or an argument is of another type.
-    ValueError
-        If the rows are not those of a finite matrix, an argument is out of its range, or U is too
-        large for the driver and `left` is not given.
-
-    Warns
-    -----
-    ConvergenceWarning
-        If a residual is above `tol`.
+    ImportError, TypeError, ValueError
+        If PySpark is not installed, a column or an argument is of another type, the rows are not
+        those of a finite matrix, an argument is out of its range, or U is too large for the driver.
 
     References
     ----------
@@ -142,7 +114,7 @@ def truncated_svd(
     (1977), "The block Lanczos method for computing eigenvalues".
     """
     A = open_rows(rows, values=values, indices=indices, order=order, n_columns=n_columns)
-    return decompose(A, k, tol=tol, center=center, random_state=random_state, left=left).svd
+    return decompose(A, k, tol=tol, center=center, random_state=random_state, left=left)[0]
 
 
 def decompose(
@@ -154,13 +126,16 @@ def decompose(
     random_state: RandomStateLike,
     left: str | None = None,
     with_left: bool = True,
-) -> Decomposition:
-    """Decompose rows that were checked, as `truncated_svd` does, `with_left` vectors or not.
+) -> tuple[DistributedSVD, Doubles, Doubles, Doubles]:
+    """Decompose rows that were checked.
+
+    Returns the SVD of A = X - 1 row', the row, the means of the columns of X, and the sums of those
+    of U diag(s).
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is of another type or out of its range, or U is too large for the driver.
+        As for `truncated_svd`.
     """
     start = time.perf_counter()
     (n, m), dtype = A.shape, np.dtype(np.float32 if A.is_single else np.float64)
@@ -198,7 +173,7 @@ def decompose(
         n_rows=n,
         left=left,
     )
-    return Decomposition(svd, np.zeros(m) if A.row is None else A.row, means, sums)
+    return svd, np.zeros(m) if A.row is None else A.row, means, sums
 
 
 def _right_vectors(
@@ -217,17 +192,9 @@ def _right_vectors(
         gram = gram_product(np.eye(m))
         V = np.linalg.eigh((gram + gram.T) / 2)[1][:, ::-1][:, :k]
     elif k:
-        V, _ = leading_eigenvectors(
-            gram_product,
-            m,
-            np.dtype(np.float64),
-            k,
-            tol,
-            rng,
-            _MOST_PASSES,
-            block=min(k + _SPARE, max(k, _WIDEST)),
-            check_every=1,
-        )
+        width, double = min(k + _SPARE, max(k, _WIDEST)), np.dtype(np.float64)
+        options = {"block": width, "check_every": 1}
+        V, _ = leading_eigenvectors(gram_product, m, double, k, tol, rng, _MOST_PASSES, **options)
     _, _, Vt = with_signs(np.zeros((0, k)), np.zeros(k), V.T)
     return np.ascontiguousarray(Vt.T), passes, method
 
@@ -235,11 +202,10 @@ def _right_vectors(
 def _certified(
     A: Rows, V: Doubles, rng: np.random.Generator
 ) -> tuple[Doubles, Doubles, Doubles, float, float, Doubles]:
-    """Measure the triplets of V in one pass.
+    """Measure the triplets of V in one pass, along with probes as in `lowrank.svd.certify`.
 
-    As in `lowrank.svd.certify`, normal vectors without the directions V go along: their products
-    are those of the remainder. Returns V, s and the residuals by falling singular values, a bound
-    on the spectral norm of the remainder, ||A||_F^2, and the sums of the columns of A V.
+    Returns V, s and the residuals by falling singular values, a bound on the spectral norm of the
+    remainder, ||A||_F^2, and the sums of the columns of A V.
     """
     m, k = V.shape
     probes = rng.standard_normal((m, _PROBES))
@@ -255,11 +221,8 @@ def _certified(
             r = 0.0 if row is None else row[block.indices]
             squares = (np.square(block.data - r) - np.square(r)).sum()
             squares += 0.0 if row is None else len(Y) * (row @ row)
-        last = np.zeros((1, width))
-        last[0, 0] = squares
-        return np.vstack(
-            [block.T @ Y, Y.sum(axis=0), np.square(Y).sum(axis=0), last, Y[:, :k].T @ Y]
-        )
+        sums = Y.sum(axis=0), np.square(Y).sum(axis=0), np.full(width, squares)
+        return np.vstack([block.T @ Y, *sums, Y[:, :k].T @ Y])
 
     found = A.summed(products, (m + 3 + k, width))
     shared.destroy()
@@ -281,18 +244,20 @@ def _left_vectors(
     Where U is written, such columns are zero: they cannot be completed row by row.
     """
     negligible = s <= 1e-14 * max(A.shape) * s.max(initial=0.0)
-    scaled, row, is_ordered = V / np.where(negligible, np.inf, s), A.row, A.is_ordered
+    scaled, row, read = V / np.where(negligible, np.inf, s), A.row, A.reader()
+    types = dict(A.frame.dtypes)
+    is_ordered = "order" in types
 
-    def vectors(block: Any, batch: Any) -> Any:
+    def vectors(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
 
-        columns = {"u": list_array(np.ascontiguousarray(product(block, scaled, row)))}
-        if is_ordered:
-            columns["order"] = batch.column("order")
-        return pa.RecordBatch.from_pydict(columns)
+        for batch in batches:
+            U = np.ascontiguousarray(product(read(batch), scaled, row))
+            order = {"order": batch.column("order")} if is_ordered else {}
+            yield pa.RecordBatch.from_pydict({"u": list_array(U)} | order)
 
-    order = f", order {dict(A.frame.dtypes)['order']}" if is_ordered else ""
-    frame = A.mapped(vectors, f"u array<double>{order}")
+    order = f", order {types['order']}" if is_ordered else ""
+    frame = map_in_arrow(A.frame, vectors, f"u array<double>{order}")
     if left is not None:
         frame.write.parquet(left)
         return np.zeros((0, s.size))

@@ -24,9 +24,8 @@ __all__ = ["PCA"]
 class PCA(pca.PCA):
     """Principal component analysis of a matrix on the cluster, whose samples stay there.
 
-    Once fitted, it is a `lowrank.PCA`: `transform`, `inverse_transform`, `score_samples` and so on
-    work on local arrays. The scores of the samples themselves are ``U diag(s)`` of
-    `lowrank.spark.truncated_svd` with the same centre.
+    Once fitted, it is a `lowrank.PCA`, whose `transform` and so on work on local arrays. The scores
+    of the samples are ``U diag(s)`` of `lowrank.spark.truncated_svd` with the same centre.
 
     Parameters
     ----------
@@ -36,10 +35,6 @@ class PCA(pca.PCA):
         "exact" subtracts the column means; sparse rows stay sparse. False subtracts nothing.
     ddof, whiten, tol, random_state
         As for `lowrank.PCA`.
-
-    See Also
-    --------
-    lowrank.PCA : The estimator for local data, which describes the fitted attributes.
     """
 
     def __init__(
@@ -52,14 +47,8 @@ class PCA(pca.PCA):
         tol: float | None = None,
         random_state: RandomStateLike = None,
     ) -> None:
-        super().__init__(
-            n_components,
-            center=center,
-            ddof=ddof,
-            whiten=whiten,
-            tol=tol,
-            random_state=random_state,
-        )
+        rest: dict[str, Any] = {"ddof": ddof, "whiten": whiten, "tol": tol}
+        super().__init__(n_components, center=center, random_state=random_state, **rest)
 
     def fit(
         self,
@@ -74,18 +63,9 @@ class PCA(pca.PCA):
 
         Parameters
         ----------
-        rows : DataFrame or str
-            One sample per row, as `lowrank.spark.truncated_svd` takes them.
+        rows, values, indices, n_columns
+            One sample per row, as for `lowrank.spark.truncated_svd`.
         y : ignored
-        values, indices : str
-            Columns of the entries and, for a sparse matrix, of their indices.
-        n_columns : int, optional
-            Number of features.
-
-        Returns
-        -------
-        PCA
-            The estimator itself.
 
         Raises
         ------

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from lowrank.errors import ArgumentError, ArgumentTypeError
-from lowrank.spark.arrow import column, lists, map_in_arrow, quiet_pandas, table_of
+from lowrank.spark.arrow import lists, map_in_arrow, quiet_pandas, table_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,32 +34,22 @@ _NUMBERS = ("float", "double", *_WHOLE, "decimal")
 class Rows:
     """A matrix whose rows are in a table of Spark, less a row.
 
-    Attributes
-    ----------
-    frame : DataFrame
-        Columns values (array<double>), indices (array<int>, if sparse) and order (if there is one).
-    is_sparse, is_ordered : bool
-    is_single : bool
-        The values were float32.
-    shape : (int, int)
-    row : float64 ndarray of shape (m,) or None
-        Subtracted from each row of the table; None for zeros.
+    The `frame` has the columns values (array<double>), indices (array<int>, if sparse) and order
+    (if there is one). The values were float32 if `is_single`. The `row`, of shape (m,), is
+    subtracted from each row of the table; None for zeros.
     """
 
     frame: DataFrame
     is_sparse: bool
-    is_ordered: bool
     is_single: bool
     shape: tuple[int, int]
     row: Doubles | None = None
 
     def column_means(self) -> Doubles:
         """Return the means of the columns of the table, in one pass."""
-        sums = self.summed(
-            lambda A: np.asarray(A.sum(axis=0), np.float64)[:, None], (self.shape[1], 1)
-        )
-        means: Doubles = sums[:, 0] / self.shape[0]
-        return means
+        m = self.shape[1]
+        sums = self.summed(lambda A: np.asarray(A.sum(axis=0), np.float64)[:, None], (m, 1))
+        return np.asarray(sums[:, 0] / self.shape[0])
 
     def gram_product(self, X: Doubles) -> Doubles:
         """Return A'A X in one pass; A minus the row is a correction of rank one."""
@@ -84,9 +74,7 @@ class Rows:
         The partial sums of the partitions are added in the order of the partitions, by the driver
         or, where they are large, chunk by chunk on the cluster.
         """
-        size = shape[0] * shape[1]
-        together = self.frame.rdd.getNumPartitions() * 8 * size <= _COLLECTED
-        length, read = max(1, size if together else _CHUNK // 8), self._reader()
+        size, length, read = shape[0] * shape[1], _CHUNK // 8, self.reader()
 
         def partial(batches: Iterator[Any]) -> Iterator[Any]:
             from pyspark import TaskContext
@@ -101,27 +89,17 @@ class Rows:
                 yield from _sums(part, start, flat[start : start + length]).to_batches()
 
         parts = map_in_arrow(self.frame, partial, _SUMS)
-        if not together:
+        if self.frame.rdd.getNumPartitions() * 8 * size > _COLLECTED:
             with quiet_pandas():
                 parts = parts.groupBy("start").applyInArrow(_added, _SUMS)
-        table, added = table_of(parts), np.zeros(size)
-        for row in np.argsort(column(table, "part"), kind="stable"):
-            start = table.column("start")[int(row)].as_py()
-            values = np.frombuffer(table.column("sums")[int(row)].as_py())
-            added[start : start + len(values)] += values
+        added = np.zeros(size)
+        for row in table_of(parts).sort_by("part").to_pylist():
+            values = np.frombuffer(row["sums"])
+            added[row["start"] : row["start"] + len(values)] += values
         return added.reshape(shape)
 
-    def mapped(self, function: Callable[[Block, Any], Any], schema: str) -> DataFrame:
-        """Send each block of rows through `function`, with its Arrow record batch."""
-        read = self._reader()
-
-        def run(batches: Iterator[Any]) -> Iterator[Any]:
-            for batch in batches:
-                yield function(read(batch), batch)
-
-        return map_in_arrow(self.frame, run, schema)
-
-    def _reader(self) -> Callable[[Any], Block]:
+    def reader(self) -> Callable[[Any], Block]:
+        """Return the function that reads a block of rows from an Arrow record batch."""
         n_columns, is_sparse = self.shape[1], self.is_sparse
 
         def read(batch: Any) -> Block:
@@ -145,19 +123,16 @@ def _sums(part: int, start: int, sums: Doubles) -> pa.Table:
     """Return a table of one row with the schema `_SUMS`."""
     import pyarrow as pa
 
-    columns = [
-        pa.array([part], pa.int32()),
-        pa.array([start], pa.int64()),
-        pa.array([sums.tobytes()], pa.binary()),
-    ]
-    return pa.Table.from_arrays(columns, ["part", "start", "sums"])
+    columns = [[part], [start], [sums.tobytes()]], (pa.int32(), pa.int64(), pa.binary())
+    arrays = [pa.array(each, kind) for each, kind in zip(*columns, strict=True)]
+    return pa.Table.from_arrays(arrays, ["part", "start", "sums"])
 
 
 def _added(table: Any) -> pa.Table:
     """Add up the partial sums of one chunk in the order of their partitions."""
-    order = np.argsort(column(table, "part"))
-    total = sum(np.frombuffer(table.column("sums")[int(row)].as_py()) for row in order)
-    return _sums(0, table.column("start")[0].as_py(), np.asarray(total))
+    rows = table.sort_by("part").to_pylist()
+    total = sum(np.frombuffer(row["sums"]) for row in rows)
+    return _sums(0, rows[0]["start"], np.asarray(total))
 
 
 def open_rows(
@@ -172,13 +147,8 @@ def open_rows(
 
     Raises
     ------
-    ImportError
-        If PySpark is not installed.
-    TypeError
-        If a column is of another type.
-    ValueError
-        If a column is missing, there are no rows, rows differ in length, an entry is missing or not
-        finite, or an index is out of range or repeated in a row.
+    ImportError, TypeError, ValueError
+        If PySpark is not installed, or the table is not one of the rows of a finite matrix.
     """
     try:
         from pyspark.sql import SparkSession
@@ -194,11 +164,7 @@ def open_rows(
             raise ArgumentError("There is no Spark session to read the rows with; start one first.")
         rows = session.read.parquet(rows)
     types, chosen = dict(rows.dtypes), []
-    for name, alias, elements in (
-        (values, "values", _NUMBERS),
-        (indices, "indices", _WHOLE),
-        (order, "order", None),
-    ):
+    for name, alias in ((values, "values"), (indices, "indices"), (order, "order")):
         if name is None:
             continue
         if name not in types:
@@ -206,24 +172,25 @@ def open_rows(
                 f"The table has no column {name!r}; its columns are {', '.join(types)}."
             )
         given, kind = sql.col(name), types[name]
-        if elements is not None:
-            if not (kind.startswith("array<") and kind[6:].startswith(elements)):
+        if alias != "order":
+            allowed = _NUMBERS if alias == "values" else _WHOLE
+            if not (kind.startswith("array<") and kind[6:].startswith(allowed)):
                 raise ArgumentTypeError(
-                    f"The column {name!r} must hold arrays of {' or '.join(elements[:2])}; "
+                    f"The column {name!r} must hold arrays of {' or '.join(allowed[:2])}; "
                     f"it is of type {kind}."
                 )
             given = given.cast("array<double>" if alias == "values" else "array<int>")
         chosen.append(given.alias(alias))
     table, is_sparse = rows.select(*chosen), indices is not None
     shape = _checked_shape(table, n_columns, is_sparse=is_sparse)
-    return Rows(table, is_sparse, order is not None, types[values] == "array<float>", shape)
+    return Rows(table, is_sparse, types[values] == "array<float>", shape)
 
 
 def _checked_shape(table: DataFrame, n_columns: int | None, *, is_sparse: bool) -> tuple[int, int]:
     """Check the rows in one pass and return the shape of their matrix."""
     from pyspark.sql import functions as sql
 
-    size, values = sql.size("values"), sql.col("values")
+    size, values, at = sql.size("values"), sql.col("values"), sql.col("indices")
     is_bad = sql.exists(values, lambda x: x.isNull() | sql.isnan(x) | (sql.abs(x) == float("inf")))
     wrong = {
         "have no values": values.isNull(),
@@ -231,31 +198,26 @@ def _checked_shape(table: DataFrame, n_columns: int | None, *, is_sparse: bool) 
     }
     ends = (sql.min(size), sql.max(size))
     if is_sparse:
-        indices = sql.col("indices")
-        wrong |= {
-            "have another number of indices than of values": indices.isNull()
-            | (sql.size(indices) != size),
-            "name a column twice": sql.size(sql.array_distinct(indices)) != size,
-        }
-        ends = (sql.min(sql.array_min(indices)), sql.max(sql.array_max(indices)))
-    counts = (sql.count_if(each) for each in wrong.values())
-    n_rows, low, high, *bad = table.agg(sql.count(sql.lit(1)), *ends, *counts).first()
+        other = at.isNull() | (sql.size(at) != size)
+        wrong["have another number of indices than of values"] = other
+        wrong["name a column twice"] = sql.size(sql.array_distinct(at)) != size
+        ends = (sql.min(sql.array_min(at)), sql.max(sql.array_max(at)))
+    counts = map(sql.count_if, wrong.values())
+    n_rows, low, high, *bad = table.agg(sql.count("*"), *ends, *counts).first()
     if not n_rows:
         raise ArgumentError("The matrix must have at least one row; the table has none.")
     for problem, count in zip(wrong, bad, strict=True):
         if count:
             raise ArgumentError(f"{count:,} of {n_rows:,} rows {problem}.")
-    if not is_sparse:
-        if low != high:
-            raise ArgumentError(f"Rows must be of one length; got {low} to {high}.")
-        if n_columns not in (None, high):
-            raise ArgumentError(
-                f"n_columns must be {high}, the length of the rows; got {n_columns}."
-            )
-        return n_rows, high
-    low, high = (0, -1) if low is None else (low, high)
-    if low < 0:
-        raise ArgumentError(f"Indices must be 0 or more; got {low}.")
-    if n_columns is not None and high >= n_columns:
-        raise ArgumentError(f"Indices must be below n_columns, {n_columns}; got {high}.")
-    return n_rows, high + 1 if n_columns is None else n_columns
+    if is_sparse:
+        low, high = (0, -1) if low is None else (low, high)
+        if low < 0:
+            raise ArgumentError(f"Indices must be 0 or more; got {low}.")
+        if n_columns is not None and high >= n_columns:
+            raise ArgumentError(f"Indices must be below n_columns, {n_columns}; got {high}.")
+        return n_rows, high + 1 if n_columns is None else n_columns
+    if low != high:
+        raise ArgumentError(f"Rows must be of one length; got {low} to {high}.")
+    if n_columns not in (None, high):
+        raise ArgumentError(f"n_columns must be {high}, the length of the rows; got {n_columns}.")
+    return n_rows, high

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from recsys.cli.errors import CommandError
@@ -32,22 +34,17 @@ def fit_on_spark(
     CommandError
         If a number of threads is given, which is a setting of the cluster.
     """
-    cluster = _cluster(engine)
     if fitting.threads is not None:
-        raise CommandError(
-            "--threads does not apply to --engine spark; use --master local[N], or set "
-            "spark.executor.cores by --conf."
-        )
+        advice = "use --master local[N], or set spark.executor.cores by --conf"
+        raise CommandError(f"--threads does not apply to --engine spark; {advice}.")
     from recsys import spark
     from recsys.cli.inputs import parameters_for
 
     # Without a model's name, the data decide between these two.
     models = [fitting.model] if fitting.model else ["als", "implicit-als"]
-    parameters: dict[str, Any] = {}
-    for found in parameters_for(models, fitting, shared=False).values():
-        parameters |= found
-
-    with Activity("Fitting on Spark"):
+    given = parameters_for(models, fitting, shared=False).values()
+    parameters: dict[str, Any] = {name: value for found in given for name, value in found.items()}
+    with _on_cluster("Fitting on Spark", engine) as cluster:
         result = spark.fit(
             ratings,
             out,
@@ -83,18 +80,11 @@ def recommend_on_spark(
     from recsys import spark
     from recsys.readers.id_lists import read_ids
 
-    cluster = _cluster(engine)
-    with Activity("Recommending on Spark"):
-        spark.recommend(
-            model,
-            out,
-            n,
-            exclude_seen=not include_seen,
-            items=None if items is None else read_ids(items, "item"),
-            block=None if block is None else read_ids(block, "item"),
-            overwrite=True,
-            **cluster,
-        )
+    listed = {"items": items, "block": block}
+    ids = {name: read_ids(path, "item") for name, path in listed.items() if path is not None}
+    with _on_cluster("Recommending on Spark", engine) as cluster:
+        options = {"exclude_seen": not include_seen, "overwrite": True} | cluster
+        spark.recommend(model, out, n, **ids, **options)
     note(f"recommended {n} items to each user, written to {out}")
 
 
@@ -107,8 +97,7 @@ def evaluate_on_spark(
     from recsys import __version__, spark
     from recsys.evaluation import METRICS
 
-    cluster = _cluster(engine)
-    with Activity("Evaluating on Spark"):
+    with _on_cluster("Evaluating on Spark", engine) as cluster:
         found = spark.evaluate(model, test, n, columns=_columns(reader), **cluster)
     counts = found.counts
     note(
@@ -130,7 +119,7 @@ def evaluate_on_spark(
         "command": "evaluate",
         "version": __version__,
         "engine": "spark",
-        "n": found.n,
+        "n": n,
         "data": counts,
         "definitions": {name: metric.definition for name, metric in METRICS.items()},
         "models": [{"model": model, "metrics": metrics}],
@@ -138,21 +127,20 @@ def evaluate_on_spark(
     output.write_document(document, table)
 
 
-def _cluster(engine: EngineOptions) -> dict[str, Any]:
-    """Return the arguments of all functions of `recsys.spark` that name the cluster."""
-    conf = {}
-    for each in engine.conf:
-        name, equals, value = each.partition("=")
-        if not (name and equals):
-            raise CommandError(f"--conf must be of the form K=V; got {each!r}.")
-        conf[name] = value
-    return {"master": engine.master, "conf": conf}
+@contextmanager
+def _on_cluster(title: str, engine: EngineOptions) -> Iterator[dict[str, Any]]:
+    """Yield the arguments that all functions of `recsys.spark` share, and show their progress."""
+    wrong = next((each for each in engine.conf if not all(each.partition("="))), None)
+    if wrong is not None:
+        raise CommandError(f"--conf must be of the form K=V; got {wrong!r}.")
+    conf = dict(each.split("=", 1) for each in engine.conf)
+    with Activity(title) as activity:
+        yield {"master": engine.master, "conf": conf, "say": activity.say}
 
 
 def _columns(reader: ReaderOptions) -> Any:
     from recsys.readers.layout import Request
 
-    names = {
-        role: getattr(reader, f"{role}_col") for role in ("user", "item", "rating", "timestamp")
-    }
+    roles = ("user", "item", "rating", "timestamp")
+    names = {role: getattr(reader, f"{role}_col") for role in roles}
     return Request(**names, sep=reader.sep, encoding=reader.encoding, implicit=reader.implicit)

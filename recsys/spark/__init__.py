@@ -1,8 +1,7 @@
 """Models fitted, evaluated and used on Apache Spark, for ratings that outgrow one machine.
 
-`fit` writes factors, ids and ratings as partitioned Parquet; `recommend` makes top-N lists for all
-users from them, and `evaluate` measures them, without bringing them to the driver. PySpark is the
-extra ``spark``; Java 17 or newer is needed as well.
+`fit` writes a model as partitioned Parquet; `recommend` makes top-N lists for all users from it, and
+`evaluate` measures it. They need PySpark, the extra ``spark``, and Java 17 or newer.
 """
 
 from recsys.spark.evaluation import Metric, SparkEvaluation, evaluate

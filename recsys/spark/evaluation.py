@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ from recsys.errors import DataError
 from recsys.readers.layout import Request
 from recsys.spark.reading import read_ratings
 from recsys.spark.results import SparkModel
-from recsys.spark.session import BROADCAST_LIMIT, spark_session
+from recsys.spark.session import BROADCAST_LIMIT, silent, spark_session
 from recsys.spark.topn import top_items
 
 if TYPE_CHECKING:
@@ -25,10 +25,7 @@ _NORMAL_95 = 1.96
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A mean over users, with its 95% interval by the normal approximation.
-
-    The interval is None for a single user, and for errors over all ratings.
-    """
+    """A mean over users with its 95% interval, which a single user or an error has not."""
 
     value: float
     interval: tuple[float, float] | None
@@ -42,17 +39,12 @@ class SparkEvaluation:
     Attributes
     ----------
     metrics : dict of str to Metric
-        rmse and mae (unless the feedback is implicit), precision@n, recall@n, ndcg@n, defined as in
-        `recsys.evaluation`.
-    n : int
-        Length of the recommendations.
+        rmse, mae (unless the feedback is implicit), precision@n, recall@n, ndcg@n.
     counts : dict of str to int
-        test_ratings; users_evaluated; unknown_ratings (left out, since their user or item is not
-        in the model).
+        test_ratings, users_evaluated, unknown_ratings (of users or items that the model lacks).
     """
 
     metrics: dict[str, Metric]
-    n: int
     counts: dict[str, int]
 
 
@@ -66,25 +58,23 @@ def evaluate(
     master: str | None = None,
     conf: Mapping[str, str] | None = None,
     broadcast_limit: int = BROADCAST_LIMIT,
+    say: Callable[[str], None] = silent,
 ) -> SparkEvaluation:
     """Measure a model of the Spark engine on ratings that it was not fitted to.
 
     Predictions are clipped to the range of the training ratings. Every user with relevant test
-    items gets recommendations out of all items that are not among the user's training ratings.
-    Only sums come to the driver.
+    items gets n recommendations out of all items that are not among the user's training ratings.
 
     Parameters
     ----------
-    model : str
-        Path of a model that `fit` wrote.
-    test : str
-        Ratings in Parquet, CSV or TSV.
+    model, test : str
+        Paths of a model that `fit` wrote, and of ratings in Parquet, CSV or TSV.
     n : int
         Length of the recommendations.
     relevant_from : float, optional
         Minimum rating of relevant test items; by default all are relevant.
-    columns, master, conf, broadcast_limit
-        As in `recsys.spark.fit`.
+    columns, master, conf, broadcast_limit, say
+        As for `fit`.
 
     Raises
     ------
@@ -100,21 +90,21 @@ def evaluate(
         raise DataError(f"n must be at least 1; got {n}.")
     with spark_session(master, conf) as spark:
         fitted = SparkModel.open(spark, model)
+        say("reading")
         table = read_ratings(spark, test, columns or Request())
-        users, items = fitted.users(spark), fitted.items(spark)
+        users, items = (fitted.table(spark, side) for side in ("users", "items"))
         pairs, unknown = _known_pairs(table.frame, users, items)
-        pairs = pairs.cache()
         try:
             count = _checked_count(pairs, users)
             metrics: dict[str, Metric] = {}
             if not fitted.implicit:
+                say("predicting")
                 limits = (fitted.training["rating_min"], fitted.training["rating_max"])
-                errors = rating_errors(pairs, users, items, fitted.global_mean, limits)
+                errors = rating_errors(pairs, users, items, fitted.fitted["global_mean"], limits)
                 for name, value in zip(("rmse", "mae"), errors, strict=True):
                     metrics[name] = Metric(value, None, count)
-            relevant = pairs.select("user", "item")
-            if relevant_from is not None:
-                relevant = pairs.where(sql.col("value") >= relevant_from).select("user", "item")
+            say("recommending")
+            relevant = pairs if relevant_from is None else pairs.where(pairs.value >= relevant_from)
             tested = relevant.select(sql.col("user").alias("index"))
             chosen = users.join(tested, "index", "left_semi")
             top = top_items(spark, fitted, n, users=chosen, broadcast_limit=broadcast_limit)
@@ -122,12 +112,8 @@ def evaluate(
             metrics |= _ranking_metrics(found, relevant, n)
         finally:
             pairs.unpersist()
-    counts = {
-        "test_ratings": count,
-        "users_evaluated": metrics[f"ndcg@{n}"].count,
-        "unknown_ratings": unknown,
-    }
-    return SparkEvaluation(metrics, n, counts)
+    counts = {"test_ratings": count, "users_evaluated": metrics[f"ndcg@{n}"].count}
+    return SparkEvaluation(metrics, counts | {"unknown_ratings": unknown})
 
 
 def _known_pairs(test: DataFrame, users: DataFrame, items: DataFrame) -> tuple[DataFrame, int]:
@@ -136,15 +122,12 @@ def _known_pairs(test: DataFrame, users: DataFrame, items: DataFrame) -> tuple[D
 
     coded = test
     for ids, side in ((users, "user"), (items, "item")):
-        known = ids.select(sql.col("id").cast("string").alias(side), sql.col("index"))
+        known = ids.select(sql.col("id").cast("string").alias(side), "index")
         coded = coded.withColumn(side, sql.col(side).cast("string")).join(known, side, "left")
         coded = coded.drop(side).withColumnRenamed("index", side)
-    merged = coded.groupBy("user", "item").agg(
-        sql.avg("value").alias("value"), sql.count(sql.lit(1)).alias("rows")
-    )
-    is_known = sql.col("user").isNotNull() & sql.col("item").isNotNull()
-    unknown = merged.where(~is_known).agg(sql.sum("rows")).first()[0]
-    return merged.where(is_known).select("user", "item", "value"), int(unknown or 0)
+    known = coded.dropna(subset=["user", "item"])
+    merged = known.groupBy("user", "item").agg(sql.avg("value").alias("value"))
+    return merged.cache(), coded.count() - known.count()
 
 
 def _checked_count(pairs: DataFrame, users: DataFrame) -> int:
@@ -157,10 +140,8 @@ def _checked_count(pairs: DataFrame, users: DataFrame) -> int:
     seen = users.select(sql.col("index").alias("user"), sql.explode("others").alias("item"))
     common = pairs.join(seen, ["user", "item"], "left_semi").count()
     if common:
-        raise DataError(
-            f"{common:,} of the test ratings are also training ratings of the model; test on "
-            "ratings that it was not fitted to."
-        )
+        reason = "are also training ratings of the model; test on ratings that it was not fitted to"
+        raise DataError(f"{common:,} of the test ratings {reason}.")
     return count
 
 
@@ -171,12 +152,7 @@ def rating_errors(
     mean: float,
     limits: tuple[float, float] | None = None,
 ) -> tuple[float, float]:
-    """Return RMSE and MAE of the predicted ratings of pairs.
-
-    `pairs` has the columns user, item (indices) and value, and at least one row; `users` and
-    `items` index, bias and factors, where a missing row counts as zeros. Predictions are clipped to
-    the `limits`.
-    """
+    """Return RMSE and MAE of predicted ratings, where a missing user or item counts as zeros."""
     from pyspark.sql import functions as sql
 
     known = pairs
@@ -197,35 +173,30 @@ def rating_errors(
 
 
 def _ranking_metrics(recommended: DataFrame, relevant: DataFrame, n: int) -> dict[str, Metric]:
-    """Return the means of precision, recall and NDCG at n, as `recsys.evaluation` defines them.
-
-    `recommended` has the columns user, item (indices) and rank, `relevant` user and item.
-    """
+    """Return the means over users of precision, recall and NDCG at n."""
     from pyspark.sql import functions as sql
 
-    hits = relevant.join(recommended, ["user", "item"], "left").groupBy("user")
-    counted = hits.agg(
+    gain = sql.sum(1 / sql.log2(sql.col("rank") + 1.0))
+    per_user = relevant.join(recommended, ["user", "item"], "left").groupBy("user")
+    counted = per_user.agg(
         sql.count("rank").alias("hits"),
-        sql.coalesce(sql.sum(1 / sql.log2(sql.col("rank") + 1.0)), sql.lit(0.0)).alias("gain"),
-        sql.count(sql.lit(1)).alias("relevant"),
+        sql.coalesce(gain, sql.lit(0.0)).alias("gain"),
+        sql.count("*").alias("relevant"),
     )
     ideals = accumulate(1 / math.log2(rank + 1) for rank in range(1, n + 1))
-    table = sql.array(*(sql.lit(each) for each in ideals))
-    ideal = sql.element_at(table, sql.least(sql.col("relevant"), sql.lit(n)).cast("int"))
-    per_user = {
+    place = sql.least(sql.col("relevant"), sql.lit(n)).cast("int")
+    values = {
         "precision": sql.col("hits") / n,
         "recall": sql.col("hits") / sql.col("relevant"),
-        "ndcg": sql.col("gain") / ideal,
+        "ndcg": sql.col("gain") / sql.element_at(sql.array(*map(sql.lit, ideals)), place),
     }
-    moments = [f(each) for each in per_user.values() for f in (sql.avg, sql.stddev_samp)]
-    count, *found = counted.agg(sql.count(sql.lit(1)), *moments).first()
+    moments = [f(each) for each in values.values() for f in (sql.avg, sql.stddev_samp)]
+    count, *found = counted.agg(sql.count("*"), *moments).first()
     if not count:
         raise DataError("No test rating is high enough to be relevant; lower relevant_from.")
     metrics = {}
-    for name, mean, spread in zip(per_user, found[::2], found[1::2], strict=True):
-        interval = None
-        if count > 1:
-            half = _NORMAL_95 * spread / math.sqrt(count)
-            interval = (mean - half, mean + half)
+    for name, mean, spread in zip(values, found[::2], found[1::2], strict=True):
+        half = _NORMAL_95 * (spread or 0.0) / math.sqrt(count)
+        interval = (mean - half, mean + half) if count > 1 else None
         metrics[f"{name}@{n}"] = Metric(mean, interval, count)
     return metrics

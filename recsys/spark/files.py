@@ -26,16 +26,7 @@ class Place:
         given = jvm.org.apache.hadoop.fs.Path(str(path))
         self._files = given.getFileSystem(spark._jsc.hadoopConfiguration())
         self._path = self._files.makeQualified(given)
-
-    @property
-    def uri(self) -> str:
-        """Full URI, which Spark reads and writes."""
-        return str(self._path.toString())
-
-    @property
-    def name(self) -> str:
-        """Last component of the path."""
-        return str(self._path.getName())
+        self.uri, self.name = str(self._path.toString()), str(self._path.getName())
 
     def child(self, name: str) -> Place:
         """Return the place `name` in this folder."""
@@ -54,17 +45,11 @@ class Place:
         """Return whether there is a folder."""
         return self.exists() and bool(self._files.getFileStatus(self._path).isDirectory())
 
-    def names(self) -> list[str]:
-        """Return the sorted names of the entries of the folder."""
-        return sorted(str(each.getPath().getName()) for each in self._files.listStatus(self._path))
-
     def sizes(self) -> dict[str, int]:
-        """Return the bytes of all files in the folder that are not hidden, by name."""
-        found = {
-            str(each.getPath().getName()): int(each.getLen())
-            for each in self._files.listStatus(self._path)
-        }
-        return {name: found[name] for name in sorted(found) if name[0] not in "._"}
+        """Return the bytes of all entries of the folder that Spark would read, by sorted name."""
+        listed = self._files.listStatus(self._path)
+        found = sorted((str(each.getPath().getName()), int(each.getLen())) for each in listed)
+        return {name: size for name, size in found if not name.startswith((".", "_SUCCESS"))}
 
     def read_text(self) -> str:
         """Return the contents of a text file."""
@@ -112,24 +97,24 @@ def staged(
         If `out` exists and is not replaced, or there is no folder to write in.
     """
     target = Place(spark, out)
-    exists = target.exists()
-    scheme = target.uri.partition(":")[0]
-    if not exists and scheme in _WITH_FOLDERS and not target.parent.exists():
-        raise ModelFileError(f"Cannot write {out}: its parent folder does not exist.")
-    if exists and not replaceable(target):
+    if not target.exists():
+        scheme = target.uri.partition(":")[0]
+        if scheme in _WITH_FOLDERS and not target.parent.exists():
+            raise ModelFileError(f"Cannot write {out}: its parent folder does not exist.")
+    elif not replaceable(target):
         raise ModelFileError(
             f"{out} exists and was not written by the Spark engine, so it is not replaced; "
             "choose another path."
         )
-    if exists and not overwrite:
+    elif not overwrite:
         raise ModelFileError(
             f"{out} is a result of the Spark engine already; choose another path or overwrite it."
         )
     mark = os.urandom(4).hex()
-    folder = target.parent.child(f".{target.name}.{mark}.tmp")
+    folder, old = (target.parent.child(f".{target.name}.{mark}.{end}") for end in ("tmp", "old"))
     try:
         yield folder
-        put_in_place(folder, target, target.parent.child(f".{target.name}.{mark}.old"))
+        put_in_place(folder, target, old)
     except BaseException:
         with suppress(Exception):  # Spark may be gone; the first failure is the one to report
             folder.delete()
@@ -138,13 +123,13 @@ def staged(
 
 def put_in_place(new: Place, target: Place, old: Place) -> None:
     """Rename `new` to `target`; an existing target is renamed to `old` first, back on failure."""
-    if not target.exists():
-        new.move_to(target)
-        return
-    target.move_to(old)
+    replaces = target.exists()
+    if replaces:
+        target.move_to(old)
     try:
         new.move_to(target)
     except BaseException:
-        old.move_to(target)
+        if replaces:
+            old.move_to(target)
         raise
     old.delete()

@@ -1,8 +1,7 @@
 """Models fitted on a cluster: `als` by our own half-sweeps, implicit ALS by Spark's MLlib.
 
 Each half-sweep solves every user (or item) by the kernel of the local engine, so that a fitted user
-has the vector that folding in gives. The vectors of the other side are sent to each worker whole
-where they fit, and otherwise joined block by block.
+has the vector that folding in gives.
 """
 
 from __future__ import annotations
@@ -12,22 +11,16 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from lowrank.completion.als import solve_rows
 from lowrank.kernels import CsrArrays
-from lowrank.spark.arrow import (
-    column,
-    list_array,
-    lists,
-    map_in_arrow,
-    matrix,
-    quiet_pandas,
-    table_of,
-)
+from lowrank.spark import arrow
 from recsys import __version__
 from recsys.errors import DataError
 from recsys.models.als import ALS
@@ -36,16 +29,20 @@ from recsys.readers.layout import Request
 from recsys.schema import MANIFEST
 from recsys.spark.evaluation import rating_errors
 from recsys.spark.files import Place, staged, written
-from recsys.spark.reading import Encoded, checked_ratings, encode, pairs_of, read_ratings
-from recsys.spark.results import MODELS, SparkModel, is_result, model_class
-from recsys.spark.session import BROADCAST_LIMIT, spark_session
+from recsys.spark.reading import Encoded, checked_ratings, encode, read_ratings
+from recsys.spark.results import MODELS, VERSION, SparkModel, is_result
+from recsys.spark.session import BROADCAST_LIMIT, silent, spark_session
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
+    from recsys.models.base import Model
+
     Vectors = tuple[Floats, Floats]  # factors of shape (n, k) and biases of shape (n,)
     Solver = Callable[..., Vectors]
+    # Vectors of users and items, numbers of the model, and the rest of the summary.
+    Fit = tuple[tuple[DataFrame, DataFrame], dict[str, float], dict[str, Any]]
 
 __all__ = ["SOLVED", "dense_vectors", "fit", "half_sweep", "row_solver"]
 
@@ -73,6 +70,7 @@ def fit(
     overwrite: bool = False,
     broadcast_limit: int = BROADCAST_LIMIT,
     on_step: Callable[[Step], None] | None = None,
+    say: Callable[[str], None] = silent,
     **parameters: Any,
 ) -> SparkModel:
     """Fit a model on Spark and write it to a folder.
@@ -83,13 +81,11 @@ def fit(
         Parquet, CSV or TSV on any file system that Spark can read, or a table of Spark.
     out : str
         Folder for the result, which appears when it is complete. `recsys.Recommender.load` opens it
-        if it is, or was copied, on a local disk.
+        on a local disk.
     model : {"als", "spark-implicit-als"}, optional
         By default `als` for ratings and `spark-implicit-als` for implicit feedback.
-    master, conf
-        As for `recsys.spark.spark_session`.
-    columns : Request, optional
-        Names of columns that are not the usual ones.
+    master, conf, columns
+        As for `spark_session`; names of columns that are not the usual ones.
     duplicates : {"last", "first", "mean", "sum", "error"}
         Which rating of a repeated pair counts; the first two need timestamps.
     test_fraction : float, optional
@@ -99,14 +95,10 @@ def fit(
     broadcast_limit : int
         Bytes up to which the vectors of all items (or users) are sent to every Python worker; more
         are joined block by block.
-    on_step : callable, optional
-        Called with a `Step` after each sweep of `als`.
+    on_step, say : callable, optional
+        Called with a `Step` after each sweep of `als`; with a short text as each step begins.
     **parameters
         Of the model, such as factors, regularization, count_power, iterations, random_state.
-
-    Returns
-    -------
-    SparkModel
 
     Raises
     ------
@@ -117,94 +109,75 @@ def fit(
     ModelFileError
         If `out` exists and is not replaced.
     """
-    if test_fraction is not None and not 0 < test_fraction < 1:
+    share, start, request = test_fraction or 0.0, time.perf_counter(), columns or Request()
+    if test_fraction is not None and not 0 < share < 1:
         raise DataError(f"test_fraction must be between 0 and 1; got {test_fraction}.")
     if duplicates not in ("last", "first", "mean", "sum", "error"):
         raise DataError(
             f"duplicates must be 'last', 'first', 'mean', 'sum' or 'error'; got {duplicates!r}."
         )
-    start = time.perf_counter()
-    request = columns or Request()
     with (
         spark_session(master, conf) as spark,
         staged(spark, out, is_result, overwrite=overwrite) as folder,
     ):
         scratch = folder.child("_scratch")
+        say("reading")
         if isinstance(ratings, str):
             table = read_ratings(spark, ratings, request)
         else:
             table = checked_ratings(ratings, request, "the table")
         name, settings = _chosen_model(model, parameters, implicit=table.implicit)
-        coded = encode(
-            table,
-            scratch,
-            duplicates=duplicates,
-            test_fraction=test_fraction or 0.0,
-            random_state=settings["random_state"],
-        )
+        options = {"test_fraction": share, "random_state": settings["random_state"]}
+        coded = encode(table.frame, scratch, duplicates=duplicates, **options)
         if name == "als":
-            sides, fitted, rmse = _fit_als(coded, settings, scratch, broadcast_limit, on_step)
+            found = _fit_als(coded, settings, scratch, broadcast_limit, on_step, say)
         else:
-            sides, fitted, rmse = (
-                _fit_implicit(coded, settings, scratch),
-                {"global_mean": 0.0},
-                None,
-            )
+            say(f"{settings['iterations']} sweeps")
+            found = _fit_implicit(coded, settings, scratch)
+        sides, fitted, summary = found
+        say("writing")
         files = _write_tables(folder, coded, sides, settings["factors"])
-        python, numpy = platform.python_version(), np.__version__
+        versions = {"python": platform.python_version(), "numpy": np.__version__}
         result = SparkModel(
-            path=str(out).rstrip("/"),
+            format_version=VERSION,
+            package_version=__version__,
             model=name,
             parameters=settings,
             fitted=fitted,
-            training=_training(name, settings, coded, rmse, time.perf_counter() - start),
+            training={
+                "users": coded.n_users,
+                "items": coded.n_items,
+                "ratings": coded.n_ratings,
+                "implicit": name != "als",
+                "seconds": round(time.perf_counter() - start, 3),
+                "sweeps": settings["iterations"],
+                "train_rmse": None,
+                **summary,
+            },
             files=files,
-            package_version=__version__,
-            versions={"python": python, "numpy": numpy, "spark": spark.version},
+            versions=versions | {"spark": spark.version},
         )
-        folder.child(MANIFEST).write_text(result.to_json())
+        text = msgspec.json.format(msgspec.json.encode(result), indent=2).decode()
+        folder.child(MANIFEST).write_text(f"{text}\n")
         scratch.delete()
-    return result
-
-
-def _training(
-    name: str, settings: dict[str, Any], coded: Encoded, rmse: float | None, seconds: float
-) -> dict[str, Any]:
-    """Return the summary of a fit, as models of the local engine have it."""
-    implicit = name != "als"
-    low, high = (None, None) if implicit else coded.limits
-    return {
-        "users": coded.n_users,
-        "items": coded.n_items,
-        "ratings": coded.n_ratings,
-        "implicit": implicit,
-        "rating_min": low,
-        "rating_max": high,
-        "seconds": round(seconds, 3),
-        "sweeps": settings["iterations"],
-        "train_rmse": None,
-        "validation_rmse": rmse,
-    }
+    return msgspec.structs.replace(result, path=str(out).rstrip("/"))
 
 
 def _chosen_model(
     model: str | None, given: Mapping[str, Any], *, implicit: bool
 ) -> tuple[str, dict[str, Any]]:
-    """Return the name of a model, and all its parameters, checked by its own class."""
     name = model or ("spark-implicit-als" if implicit else "als")
     if name not in MODELS:
         raise DataError(
-            f"On Spark the models are {' and '.join(MODELS)}; got {name!r}, which is fitted on "
-            "one machine only."
+            f"On Spark the models are {' and '.join(MODELS)}; got {name!r}, a local model."
         )
     if name == "als" and implicit:
         raise DataError(
             "The als model needs ratings with values, but these have no rating column; "
             "leave the model out to fit implicit ALS."
         )
-    unfitted = model_class(name)()
-    unfitted.set_params(**({"iterations": _ITERATIONS} | dict(given)))
-    settings = unfitted.get_params()
+    unfitted: Model = resolve_name(MODELS[name])()
+    settings = unfitted.set_params(**{"iterations": _ITERATIONS, **given}).get_params()
     if settings.get("linked"):
         raise DataError("The als model is not linked on Spark; leave linked out.")
     return name, settings
@@ -216,7 +189,8 @@ def _fit_als(
     scratch: Place,
     broadcast_limit: int,
     on_step: Callable[[Step], None] | None,
-) -> tuple[tuple[DataFrame, DataFrame], dict[str, float], float | None]:
+    say: Callable[[str], None],
+) -> Fit:
     """Sweep over users and items from random item vectors; the users are solved last."""
     from pyspark.sql import functions as sql
 
@@ -227,20 +201,19 @@ def _fit_als(
         return ((bits / _STEPS - 0.5) * _START_WIDTH).cast("float")
 
     def solve(others: DataFrame, name: str, *, of_users: bool) -> DataFrame:
-        solver = row_solver(settings, mean, coded.std)
+        rows = coded.by_user if of_users else coded.by_item
         n_others = coded.n_items if of_users else coded.n_users
         known: DataFrame | Vectors = others
         if 4 * n_others * (k + 1) <= broadcast_limit:
             known = dense_vectors(others, n_others, k)
-        rows = coded.by_user if of_users else coded.by_item
+        solver = row_solver(settings, mean, coded.std)
         return half_sweep(rows, known, solver, coded.blocks, scratch.child(name))
 
-    items = coded.by_item.select(
-        "index",
-        sql.lit(0.0).cast("float").alias("bias"),
-        sql.transform(sql.sequence(sql.lit(1), sql.lit(k)), draw).alias("factors"),
-    )
+    zero = sql.lit(0.0).cast("float").alias("bias")
+    start = sql.transform(sql.sequence(sql.lit(1), sql.lit(k)), draw).alias("factors")
+    items = coded.by_item.select("index", zero, start)
     for sweep in range(1, total + 1):
+        say(f"sweep {sweep} of {total}")
         users = solve(items, f"users-{sweep}", of_users=True)
         items = solve(users, f"items-{sweep}", of_users=False)
         mean += _mean_residual(settings, items, coded.n_ratings)
@@ -250,35 +223,28 @@ def _fit_als(
             rmse = rating_errors(coded.held, users, items, mean)[0]
         if on_step is not None:
             on_step(Step(step=sweep, total=total, validation_rmse=rmse))
-    return (users, items), {"global_mean": mean, "rating_std": coded.std}, rmse
+    low, high = coded.limits
+    summary = {"rating_min": low, "rating_max": high, "validation_rmse": rmse}
+    return (users, items), {"global_mean": mean, "rating_std": coded.std}, summary
 
 
 def _mean_residual(parameters: dict[str, Any], solved: DataFrame, n_ratings: int) -> float:
     """Return the error of the mean: each bias has sum e = penalty * b (see `als_sweeps`)."""
     from pyspark.sql import functions as sql
 
-    power, regularization = parameters["count_power"], parameters["regularization"]
-    weight = sql.pow(sql.greatest("count", sql.lit(1)).cast("double"), sql.lit(float(power)))
+    count = sql.greatest("count", sql.lit(1)).cast("double")
+    weight = sql.pow(count, sql.lit(float(parameters["count_power"])))
     total = solved.agg(sql.sum(weight * sql.col("bias"))).first()[0]
-    residual = float(regularization * total / n_ratings)
+    residual = float(parameters["regularization"] * total / n_ratings)
     if not math.isfinite(residual):  # the sweep broke down in single precision
         raise breakdown(ALS(**parameters), "regularization", "count_power")
     return residual
 
 
 def row_solver(parameters: Mapping[str, Any], mean: float, rating_std: float) -> Solver:
-    """Return `solve_rows` with the parameters of `recsys.models.als.ALS` and a mean.
-
-    It works on one thread, since Spark runs a task on each core.
-    """
-    return partial(
-        solve_rows,
-        mean=mean,
-        regularization=parameters["regularization"],
-        scale=rating_std,
-        count_power=parameters["count_power"],
-        threads=1,
-    )
+    """Return `solve_rows` of `als` on one thread, since Spark runs a task on each core."""
+    penalty = {name: parameters[name] for name in ("regularization", "count_power")}
+    return partial(solve_rows, mean=mean, scale=rating_std, threads=1, **penalty)
 
 
 def half_sweep(
@@ -286,8 +252,7 @@ def half_sweep(
 ) -> DataFrame:
     """Solve for the vectors of all rows, write them to `place` and return them.
 
-    `rows` has the columns index, others and values. `others`, the vectors of the other side, are a
-    table with the schema `SOLVED`, or arrays if they fit every worker's memory.
+    The vectors of the `others` are a table with the schema `SOLVED`, or arrays if they are few.
     """
     from pyspark.sql import functions as sql
 
@@ -299,7 +264,7 @@ def half_sweep(
             for batch in batches:
                 yield from _solved(batch, shared.value, solver).to_batches()
 
-        solved = written(map_in_arrow(rows, solve, SOLVED), place)
+        solved = written(arrow.map_in_arrow(rows, solve, SOLVED), place)
         shared.destroy()
         return solved
     block = sql.pmod(sql.hash("index"), blocks).alias("block")
@@ -311,10 +276,10 @@ def half_sweep(
 
     def solve_block(left: pa.Table, right: pa.Table) -> pa.Table:
         right = right.sort_by("index")
-        vectors = matrix(right, "factors"), column(right, "bias")
-        return _solved(left, vectors, solver, column(right, "index"))
+        vectors = arrow.matrix(right, "factors"), arrow.column(right, "bias")
+        return _solved(left, vectors, solver, arrow.column(right, "index"))
 
-    with quiet_pandas():
+    with arrow.quiet_pandas():
         pairs = numbered.groupBy("block").cogroup(sent.groupBy("to"))
         return written(pairs.applyInArrow(solve_block, SOLVED), place)
 
@@ -325,32 +290,31 @@ def _solved(
     """Solve for a batch of rows; `known` are the indices of the `others`, by default 0, 1, ..."""
     import pyarrow as pa
 
-    indptr, indices = lists(batch, "others")
+    indptr, indices = arrow.lists(batch, "others")
     if known is not None:
         indices = np.searchsorted(known, indices)
-    values = lists(batch, "values")[1].astype(np.float32, copy=False)
-    rows = CsrArrays(indptr, indices.astype(np.int32, copy=False), values)
-    factors, bias = solver(rows, *others)
-    columns = [
-        pa.array(each.astype(np.int32)) for each in (column(batch, "index"), np.diff(indptr))
-    ]
-    columns += [pa.array(bias.copy()), list_array(factors)]
-    return pa.Table.from_arrays(columns, ["index", "count", "bias", "factors"])
+    values = arrow.lists(batch, "values")[1].astype(np.float32, copy=False)
+    factors, bias = solver(CsrArrays(indptr, indices.astype(np.int32, copy=False), values), *others)
+    columns = {
+        "index": arrow.column(batch, "index").astype(np.int32),
+        "count": np.diff(indptr).astype(np.int32),
+        "bias": bias.copy(),
+        "factors": arrow.list_array(factors),
+    }
+    return pa.table(columns)
 
 
 def dense_vectors(solved: DataFrame, n: int, k: int) -> Vectors:
     """Collect vectors as arrays, factors of shape (n, k) and bias; missing rows are zero."""
-    whole = table_of(solved.select("index", "bias", "factors"))
+    whole = arrow.table_of(solved.select("index", "bias", "factors"))
     factors, bias = np.zeros((n, k), np.float32), np.zeros(n, np.float32)
     if whole.num_rows:
-        rows = column(whole, "index")
-        factors[rows], bias[rows] = matrix(whole, "factors"), column(whole, "bias")
+        rows = arrow.column(whole, "index")
+        factors[rows], bias[rows] = arrow.matrix(whole, "factors"), arrow.column(whole, "bias")
     return factors, bias
 
 
-def _fit_implicit(
-    coded: Encoded, settings: dict[str, Any], scratch: Place
-) -> tuple[DataFrame, DataFrame]:
+def _fit_implicit(coded: Encoded, settings: dict[str, Any], scratch: Place) -> Fit:
     """Fit implicit ALS by MLlib, which ends with the users, as `ImplicitALS.with_users` solves."""
     from pyspark.ml import recommendation
     from pyspark.sql import functions as sql
@@ -360,6 +324,7 @@ def _fit_implicit(
     blocks = max(4, min(_MOST_BLOCKS, -(-coded.n_ratings // _MLLIB_RATINGS_PER_BLOCK)))
     context = coded.by_user.sparkSession.sparkContext
     context.setCheckpointDir(scratch.child("checkpoints").uri)
+    columns: Any = {"userCol": "index", "itemCol": "others", "ratingCol": "values"}
     als = recommendation.ALS(
         rank=settings["factors"],
         maxIter=settings["iterations"],
@@ -367,14 +332,11 @@ def _fit_implicit(
         alpha=settings["alpha"],
         seed=settings["random_state"],
         implicitPrefs=True,
-        numUserBlocks=blocks,
-        numItemBlocks=blocks,
-        userCol="index",
-        itemCol="other",
-        ratingCol="value",
         checkpointInterval=_CHECKPOINT_EVERY,
-    )
-    found: Any = als.fit(pairs_of(coded.by_user))
+        **columns,
+    ).setNumBlocks(blocks)
+    pairs = coded.by_user.select("index", sql.inline(sql.arrays_zip("others", "values")))
+    found: Any = als.fit(pairs)
     bias, count = sql.lit(0.0).cast("float").alias("bias"), sql.size("others").alias("count")
 
     def vectors(factors: DataFrame, rows: DataFrame, name: str) -> DataFrame:
@@ -382,7 +344,9 @@ def _fit_implicit(
         return written(joined.select("index", count, bias, "factors"), scratch.child(name))
 
     users = vectors(found.userFactors, coded.by_user, "users")
-    return users, vectors(found.itemFactors, coded.by_item, "items")
+    items = vectors(found.itemFactors, coded.by_item, "items")
+    summary = {"rating_min": None, "rating_max": None, "validation_rmse": None}
+    return (users, items), {"global_mean": 0.0}, summary
 
 
 def _write_tables(

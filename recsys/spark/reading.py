@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from recsys.errors import DataError
 from recsys.readers.layout import Request, choose_columns
@@ -13,48 +14,29 @@ from recsys.spark.files import Place, written
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = [
-    "Encoded",
-    "RatingsTable",
-    "checked_ratings",
-    "encode",
-    "number",
-    "pairs_of",
-    "read_ratings",
-]
+__all__ = ["Encoded", "RatingsTable", "checked_ratings", "encode", "read_ratings"]
 
-_SEPARATORS = {"csv": ",", "tsv": "\t", "txt": ","}
-_COMPRESSED = ("gz", "bz2", "zst", "lz4", "snappy", "deflate")
-_WHOLE = ("tinyint", "smallint", "int", "bigint")
-_FRACTIONAL = ("float", "double")
-_NUMBERS = (*_WHOLE, *_FRACTIONAL, "decimal")
-_NESTED = ("array", "map", "struct", "variant")
+_TEXT = re.compile(r"\.(csv|tsv|txt)(\.(gz|bz2|zst|lz4|snappy|deflate))?$", re.IGNORECASE)
+_NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
 
 MOST_IDS = 2**31 - 1  # MLlib's ids and our indices are signed 32-bit integers
 
 _ROW_BITS = (1 << 33) - 1  # monotonically_increasing_id is partition * 2**33 + row
 _STEPS = 1 << 20  # of the share that is held out
 _RATINGS_PER_BLOCK = 1_000_000
-_ROW = ("index", "others", "values")
 
 
-@dataclass(frozen=True, slots=True)
-class RatingsTable:
-    """Ratings on the cluster.
-
-    `frame` has the columns user and item (bigint or string), value (float; ones if `implicit`) and,
-    if it `has_times`, time (double).
-    """
+class RatingsTable(NamedTuple):
+    """Columns user and item (bigint or string), value (float; ones if implicit), perhaps time."""
 
     frame: DataFrame
     implicit: bool
-    has_times: bool
 
 
 def read_ratings(spark: SparkSession, path: str, request: Request) -> RatingsTable:
     """Read ratings and check them in one pass.
 
-    They are CSV or TSV with a header, plain or compressed, by the suffix of the file or of those in
+    They are CSV or TSV with a header, plain or compressed, by the suffix of the file or of one in
     the folder; else Parquet.
 
     Raises
@@ -67,26 +49,14 @@ def read_ratings(spark: SparkSession, path: str, request: Request) -> RatingsTab
         raise DataError(f"There is no file or folder {path} that Spark can see.")
     if place.child("ratings.csv").exists():  # a MovieLens folder
         place = place.child("ratings.csv")
-    kind = _suffix(place.name)
-    if place.is_folder() and kind not in _SEPARATORS:
-        files = [each for each in place.names() if not each.startswith((".", "_"))]
-        kind = _suffix(files[0]) if files else kind
-    if kind not in _SEPARATORS:
+    names = [place.name, *(place.sizes() if place.is_folder() else ())]
+    kind = next((found[1].lower() for name in names if (found := _TEXT.search(name))), None)
+    if kind is None:
         return checked_ratings(spark.read.parquet(place.uri), request, path)
-    frame = spark.read.csv(
-        place.uri,
-        header=True,
-        inferSchema=True,
-        mode="FAILFAST",
-        sep=request.sep or _SEPARATORS[kind],
-        encoding=request.encoding or "UTF-8",
-    )
+    encoding = request.encoding or "UTF-8"
+    reader = spark.read.options(header=True, inferSchema=True, mode="FAILFAST", encoding=encoding)
+    frame = reader.csv(place.uri, sep=request.sep or ("\t" if kind == "tsv" else ","))
     return checked_ratings(frame, request, path)
-
-
-def _suffix(name: str) -> str:
-    parts = name.lower().split(".")[1:]
-    return next((part for part in reversed(parts) if part not in _COMPRESSED), "")
 
 
 def checked_ratings(frame: DataFrame, request: Request, path: str) -> RatingsTable:
@@ -95,64 +65,44 @@ def checked_ratings(frame: DataFrame, request: Request, path: str) -> RatingsTab
     Raises
     ------
     DataError
-        If there is no column for users or items, a column has an unsuitable type, an id is missing,
-        a rating is missing or not finite, or there are no rows.
+        If a column or an id is missing or unsuitable, a rating not finite, or there are no rows.
     """
     from pyspark.sql import functions as sql
 
-    roles = dict(choose_columns(frame.columns, request, path).items())
+    roles = choose_columns(frame.columns, request, path)
     names = {role: frame.columns[place] for role, place in roles.items()}
-    types = dict(frame.dtypes)
-    columns = [_ids(names[role], types[names[role]], role) for role in ("user", "item")]
-    value = _given(names["rating"]).try_cast("float") if "rating" in names else sql.lit(1.0)
-    columns.append(value.cast("float").alias("value"))
-    if "timestamp" in names:
-        time, kind = _given(names["timestamp"]), types[names["timestamp"]]
-        if kind.partition("(")[0] not in _NUMBERS:
-            time = time.try_cast("timestamp")
-        columns.append(time.cast("double").alias("time"))
-    table, value = frame.select(*columns), sql.col("value")
-    wrong = {
-        "user": sql.col("user").isNull(),
-        "item": sql.col("item").isNull(),
-        "rating": value.isNull() | sql.isnan(value) | (sql.abs(value) == float("inf")),
-    }
-    counts = (sql.count_if(each).alias(role) for role, each in wrong.items())
-    found = table.agg(sql.count(sql.lit(1)).alias("rows"), *counts).first()
-    if not found["rows"]:
+    kinds = {role: frame.dtypes[place][1] for role, place in roles.items()}
+    # Names of our own, since a dot in a name would mean a field of a struct.
+    named = frame.toDF(*map(str, range(len(frame.columns))))
+    given = {role: sql.col(str(place)) for role, place in roles.items()}
+    chosen: dict[str, Column] = {"value": sql.lit(1.0).cast("float")}
+    for role in ("user", "item"):
+        kind, chosen[role] = kinds[role].partition("(")[0], given[role].cast("string")
+        if kind.startswith(("array", "map", "struct", "variant", "binary")):
+            found = f"The {role} column {names[role]!r} is of type {kinds[role]}"
+            raise DataError(f"{found}; ids are numbers, text or dates.")
+        if kind in _NUMBERS:  # null for fractions
+            whole = given[role].try_cast("bigint")
+            chosen[role] = sql.when(whole == given[role], whole)
+    if "rating" in roles:
+        chosen["value"] = given["rating"].try_cast("float")
+    if "timestamp" in roles:
+        is_number = kinds["timestamp"].startswith(_NUMBERS)
+        time = given["timestamp"] if is_number else given["timestamp"].try_cast("timestamp")
+        chosen["time"] = time.cast("double")
+    order = [role for role in ("user", "item", "value", "time") if role in chosen]
+    table, value = named.select(*(chosen[role].alias(role) for role in order)), sql.col("value")
+    wrong = {role: sql.col(role).isNull() for role in ("user", "item")}
+    wrong["rating"] = value.isNull() | sql.isnan(value) | (sql.abs(value) == float("inf"))
+    rows, *counts = table.agg(sql.count("*"), *map(sql.count_if, wrong.values())).first()
+    if not rows:
         raise DataError("There are no ratings: the data have no rows.")
-    for role in wrong:
-        if found[role]:
+    for role, count in zip(wrong, counts, strict=True):
+        if count:
             needed = "a finite number" if role == "rating" else "an integer or text as id"
-            raise DataError(
-                f"The column {names[role]!r} must have {needed} in each row; "
-                f"{found[role]:,} of {found['rows']:,} rows do not."
-            )
-    return RatingsTable(table, "rating" not in names, "timestamp" in names)
-
-
-def _ids(name: str, kind: str, role: str) -> Column:
-    """Return a column of ids as bigint or string, null for fractions."""
-    from pyspark.sql import functions as sql
-
-    given = _given(name)
-    if kind.startswith(_NESTED):
-        raise DataError(
-            f"The {role} column {name!r} is of type {kind}; ids are numbers, text or dates."
-        )
-    if kind in _FRACTIONAL:
-        given = sql.when(given == sql.floor(given), given)
-    if kind in (*_WHOLE, *_FRACTIONAL):
-        return given.cast("bigint").alias(role)
-    return (sql.hex(given) if kind == "binary" else given.cast("string")).alias(role)
-
-
-def _given(name: str) -> Column:
-    """Return a column by its name, in which a dot would otherwise mean a field of a struct."""
-    from pyspark.sql import functions as sql
-
-    escaped = name.replace("`", "``")
-    return sql.col(f"`{escaped}`")
+            reason = f"must have {needed} in each row; {count:,} of {rows:,} rows do not."
+            raise DataError(f"The column {names[role]!r} {reason}")
+    return RatingsTable(table, "rating" not in roles)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,50 +129,44 @@ class Encoded:
 
 
 def encode(
-    table: RatingsTable, scratch: Place, *, duplicates: str, test_fraction: float, random_state: int
+    table: DataFrame, scratch: Place, *, duplicates: str, test_fraction: float, random_state: int
 ) -> Encoded:
-    """Index users and items, merge repeated pairs, and mark the ratings that are held out.
+    """Index users and items, merge repeated pairs, and set the held-out ratings apart.
 
-    Intermediate tables are in the folder `scratch`. The last and first of `duplicates` are by
-    timestamp, since rows on a cluster have no order. Which ratings are held out depends on user,
+    Intermediate tables are in the folder `scratch`. Which ratings are held out depends on user,
     item and `random_state` alone.
 
     Raises
     ------
     DataError
-        If there are more than 2**31 - 1 users or items, or a repeated pair has several ratings and
-        neither timestamps nor `duplicates` decide between them.
+        If there are too many ids, no rating is left, or nothing decides between repeated ratings.
     """
     from pyspark.sql import functions as sql
 
-    coded, sides = table.frame, []
-    for role in ("user", "item"):
-        ids, count = number(table.frame.select(sql.col(role).alias("id")), scratch.child(role))
-        found = ids.select(sql.col("id").alias(role), sql.col("index").alias(f"{role}_index"))
-        coded = coded.join(found, role).drop(role)
-        sides.append((ids, count))
-    draw = sql.pmod(sql.xxhash64("user_index", "item_index", sql.lit(random_state)), _STEPS)
-    merged = _merged(coded, duplicates, has_times=table.has_times)
-    marked = merged.withColumn("held", draw < round(test_fraction * _STEPS))
-    marked = marked.withColumnsRenamed({"user_index": "user", "item_index": "item"})
-    pairs = written(marked, scratch.child("pairs"))
-    if pairs.where("undecided").take(1):
-        raise DataError(
-            f"{pairs.where('undecided').count():,} pairs of user and item are repeated, and rows "
-            "on a cluster have no order that decides which one counts; choose mean or sum, or last "
-            "or first if there is a column of timestamps."
-        )
+    users, n_users = _number(table.select(sql.col("user").alias("id")), scratch.child("user"))
+    items, n_items = _number(table.select(sql.col("item").alias("id")), scratch.child("item"))
+    for role, ids in (("user", users), ("item", items)):
+        table = table.join(ids.toDF(role, "index"), role).drop(role)
+        table = table.withColumnRenamed("index", role)
+    draw = sql.pmod(sql.xxhash64("user", "item", sql.lit(random_state)), _STEPS)
+    merged = _merged(table, duplicates).withColumn("held", draw < round(test_fraction * _STEPS))
+    pairs = written(merged, scratch.child("pairs"))
     value = sql.col("value").cast("double")
     moments = (sql.avg(value), sql.stddev_pop(value), sql.min(value), sql.max(value))
-    rows = pairs.groupBy("held").agg(sql.count(sql.lit(1)), *moments).collect()
-    found = {bool(row[0]): [float(each) for each in row[1:]] for row in rows}
+    counts = (sql.count("*"), sql.count_if("undecided"))
+    found = {row[0]: row[1:] for row in pairs.groupBy("held").agg(*counts, *moments).collect()}
+    if undecided := sum(row[1] for row in found.values()):
+        raise DataError(
+            f"{undecided:,} pairs of user and item are repeated, and rows on a cluster have no "
+            "order that decides which one counts; choose mean or sum, or last or first if there "
+            "is a column of timestamps."
+        )
     if False not in found:
         raise DataError("No rating is left to fit to: all are held out; lower test_fraction.")
-    count, mean, std, low, high = found[False]
+    count, _, mean, std, low, high = found[False]
     cores = pairs.sparkSession.sparkContext.defaultParallelism
-    blocks = max(cores, -(-int(count) // _RATINGS_PER_BLOCK))
-    kept, held = pairs.where(~sql.col("held")), pairs.where("held").select("user", "item", "value")
-    (users, n_users), (items, n_items) = sides
+    blocks = max(cores, -(-count // _RATINGS_PER_BLOCK))
+    kept = pairs.where(~sql.col("held"))
     return Encoded(
         users=users,
         items=items,
@@ -230,8 +174,8 @@ def encode(
         n_items=n_items,
         by_user=_grouped(kept, "user", "item", blocks, scratch.child("by-user")),
         by_item=_grouped(kept, "item", "user", blocks, scratch.child("by-item")),
-        held=held if True in found else None,
-        n_ratings=int(count),
+        held=pairs.where("held").select("user", "item", "value") if True in found else None,
+        n_ratings=count,
         mean=mean,
         std=std or 1.0,
         limits=(low, high),
@@ -239,7 +183,7 @@ def encode(
     )
 
 
-def _merged(coded: DataFrame, duplicates: str, *, has_times: bool) -> DataFrame:
+def _merged(coded: DataFrame, duplicates: str) -> DataFrame:
     """Return one row per pair with its value, and whether it is undecided which one counts."""
     from pyspark.sql import functions as sql
 
@@ -249,49 +193,31 @@ def _merged(coded: DataFrame, duplicates: str, *, has_times: bool) -> DataFrame:
         merged = (sql.avg if duplicates == "mean" else sql.sum)(value.cast("double"))
     elif duplicates == "error":
         undecided = sql.count(value) > 1
-    elif has_times:
-        chosen = sql.max if duplicates == "last" else sql.min
-        merged = chosen(sql.struct("time", "value"))["value"]
+    elif "time" in coded.columns:
+        merged = (sql.max if duplicates == "last" else sql.min)(sql.struct("time", value))["value"]
     else:
         undecided = sql.max(value) > sql.min(value)
-    pairs = coded.groupBy("user_index", "item_index")
-    return pairs.agg(merged.cast("float").alias("value"), undecided.alias("undecided"))
+    merged = merged.cast("float").alias("value")
+    return coded.groupBy("user", "item").agg(merged, undecided.alias("undecided"))
 
 
-def number(ids: DataFrame, place: Place) -> tuple[DataFrame, int]:
+def _number(ids: DataFrame, place: Place) -> tuple[DataFrame, int]:
     """Index the distinct ids of a frame 0, 1, ... in sorted order; return them and their number.
 
-    They are sorted across partitions and written to `place` with their row within the partition;
-    only the lengths of the partitions come to the driver.
-
-    Raises
-    ------
-    DataError
-        If there are more than 2**31 - 1.
+    Only the lengths of the sorted partitions come to the driver.
     """
     from pyspark.sql import functions as sql
 
     row = sql.monotonically_increasing_id()
-    placed = (
-        ids.distinct()
-        .sort("id")
-        .select(
-            "id",
-            sql.shiftright(row, 33).cast("int").alias("part"),
-            row.bitwiseAND(sql.lit(_ROW_BITS)).alias("row"),
-        )
-    )
-    rows = written(placed, place)
-    counts = sorted((row["part"], row["count"]) for row in rows.groupBy("part").count().collect())
+    part = sql.shiftright(row, 33).cast("int").alias("part")
+    placed = ids.distinct().sort("id")
+    rows = written(placed.select("id", part, row.bitwiseAND(_ROW_BITS).alias("row")), place)
+    counts = sorted(rows.groupBy("part").count().collect())
     *starts, total = accumulate((count for _, count in counts), initial=0)
     if total > MOST_IDS:
-        raise DataError(
-            f"There must be at most {MOST_IDS:,} users and as many items; got {total:,}."
-        )
-    offsets = ids.sparkSession.createDataFrame(
-        [(part, start) for (part, _), start in zip(counts, starts, strict=True)],
-        "part int, start bigint",
-    )
+        raise DataError(f"There may be at most {MOST_IDS:,} users, or items; got {total:,}.")
+    first = [(part, start) for (part, _), start in zip(counts, starts, strict=True)]
+    offsets = ids.sparkSession.createDataFrame(first, "part int, start bigint")
     index = (sql.col("start") + sql.col("row")).cast("int").alias("index")
     return rows.join(sql.broadcast(offsets), "part").select("id", index), total
 
@@ -300,15 +226,7 @@ def _grouped(pairs: DataFrame, by: str, other: str, parts: int, place: Place) ->
     """Write one row per user (or item): index, others (ascending) and values; return the table."""
     from pyspark.sql import functions as sql
 
-    entry = sql.struct(sql.col(other).alias("other"), sql.col("value"))
+    entry = sql.struct(sql.col(other).alias("others"), sql.col("value").alias("values"))
     entries = sql.sort_array(sql.collect_list(entry)).alias("entries")
-    rows = pairs.repartition(parts, by).groupBy(by).agg(entries)
-    return written(rows.select(by, "entries.other", "entries.value").toDF(*_ROW), place)
-
-
-def pairs_of(rows: DataFrame) -> DataFrame:
-    """Return the rows of lists as a long table with the columns index, other and value."""
-    from pyspark.sql import functions as sql
-
-    each = sql.explode(sql.arrays_zip("others", "values")).alias("each")
-    return rows.select("index", each).select("index", "each.*").toDF("index", "other", "value")
+    rows = pairs.repartition(parts, by).groupBy(sql.col(by).alias("index")).agg(entries)
+    return written(rows.select("index", "entries.others", "entries.values"), place)

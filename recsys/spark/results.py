@@ -8,20 +8,20 @@
                                user: others (item indices, ascending) and values
         items/part-*.parquet   index, id, count, bias, factors
 
-Indices count 0, 1, ... in the sorted order of the ids. `load_result` reads a result on one machine,
-without Spark.
+Indices count 0, 1, ... in the sorted order of the ids.
 """
 
 from __future__ import annotations
 
 import os
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 import polars as pl
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from recsys.data.ids import Ids
@@ -37,43 +37,35 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MODELS",
+    "VERSION",
     "SparkModel",
     "is_result",
     "load_result",
-    "model_class",
-    "parse_manifest",
     "read_result",
 ]
 
-_VERSION = 1
+VERSION = 1
+"""Of the format that `fit` writes."""
 MODELS = {
     "als": "recsys.models.als:ALS",
     "spark-implicit-als": "recsys.spark.implicit_als:ImplicitALS",
 }
 """Models that can be fitted on Spark: for ratings, and for implicit feedback."""
 
+_DAMAGE = (AttributeError, pl.exceptions.PolarsError, pl.exceptions.PanicException)
 _SHARE_OF_MEMORY = 0.5
 _BYTES_PER_RATING = 8  # index and value
 _BYTES_PER_ID = 100  # an id as a string, with room to sort it
 
 
-class SparkModel(msgspec.Struct, frozen=True, kw_only=True, tag_field="format", tag=SPARK_FORMAT):
+class SparkModel(Struct, frozen=True, omit_defaults=True, tag_field="format", tag=SPARK_FORMAT):
     """A model fitted on Spark, as its model.json describes it.
 
-    Attributes
-    ----------
-    model : {"als", "spark-implicit-als"}
-    parameters, training, versions : dict
-        Of the model, its summary, and the versions of the libraries.
-    fitted : dict
-        The numbers that belong to no user or item: global_mean and rating_std.
-    files : dict of str to int
-        Bytes of each file.
-    path : str
-        Folder of the result.
+    `training` is the summary of the fit, `fitted` has the numbers that belong to no user or item
+    (global_mean, rating_std), `files` the bytes of each file; `path` is not in model.json.
     """
 
-    format_version: int = _VERSION
+    format_version: int
     package_version: str
     model: str
     parameters: dict[str, Any]
@@ -84,37 +76,13 @@ class SparkModel(msgspec.Struct, frozen=True, kw_only=True, tag_field="format", 
     path: str = ""
 
     @property
-    def n_users(self) -> int:
-        """Number of users."""
-        return int(self.training["users"])
-
-    @property
-    def n_items(self) -> int:
-        """Number of items."""
-        return int(self.training["items"])
-
-    @property
-    def factors(self) -> int:
-        """Number of latent factors."""
-        return int(self.parameters["factors"])
-
-    @property
-    def global_mean(self) -> float:
-        """Mean of the model; 0 for implicit feedback."""
-        return float(self.fitted["global_mean"])
-
-    @property
     def implicit(self) -> bool:
         """Whether the model was fitted to implicit feedback."""
         return bool(self.training["implicit"])
 
-    def users(self, spark: SparkSession) -> DataFrame:
-        """Return the table of the users."""
-        return spark.read.parquet(f"{self.path}/users")
-
-    def items(self, spark: SparkSession) -> DataFrame:
-        """Return the table of the items."""
-        return spark.read.parquet(f"{self.path}/items")
+    def table(self, spark: SparkSession, side: str) -> DataFrame:
+        """Return the table of the "users" or "items"."""
+        return spark.read.parquet(f"{self.path}/{side}")
 
     @classmethod
     def open(cls, spark: SparkSession, path: str) -> SparkModel:
@@ -131,52 +99,31 @@ class SparkModel(msgspec.Struct, frozen=True, kw_only=True, tag_field="format", 
                 f"There is no model of the Spark engine in {path}; "
                 "`recsys fit --engine spark` makes one."
             )
-        return parse_manifest(place.read_text(), path)
-
-    def to_json(self) -> str:
-        """Return the contents of model.json."""
-        document = msgspec.to_builtins(self)
-        del document["path"]
-        return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
+        return _parsed(place.read_text(), path)
 
 
 def is_result(place: Place) -> bool:
     """Return whether a folder has a result of the Spark engine, of any version."""
-    if not place.is_folder() or not place.child(MANIFEST).exists():
-        return False
-    return f'"{SPARK_FORMAT}"' in place.child(MANIFEST).read_text()
+    manifest = place.child(MANIFEST)
+    return manifest.exists() and f'"{SPARK_FORMAT}"' in manifest.read_text()
 
 
-def parse_manifest(text: str, path: str) -> SparkModel:
-    """Read a model.json.
-
-    Raises
-    ------
-    ModelFileError
-        If it is not one of the Spark engine, too new, or an entry is missing or of a wrong type.
-    """
+def _parsed(text: str, path: str) -> SparkModel:
     try:
         found = msgspec.json.decode(text, type=SparkModel)
     except (msgspec.DecodeError, RecursionError) as error:
         raise ModelFileError(
             f"{path} is damaged, or not a model of the Spark engine: {MANIFEST}: {error}."
         ) from None
-    if found.format_version != _VERSION:
+    if found.format_version != VERSION:
         raise ModelFileError(
             f"The model {path} has format version {found.format_version}, and this version of "
-            f"recsys reads {_VERSION}; it was written by lowrank-recsys {found.package_version}."
+            f"recsys reads {VERSION}; it was written by lowrank-recsys {found.package_version}."
         )
     for name in found.files:
         if name.startswith("/") or ".." in name.split("/"):
             raise ModelFileError(f"The model {path} is damaged: the file {name!r} is outside it.")
     return msgspec.structs.replace(found, path=str(path).rstrip("/"))
-
-
-def model_class(name: str) -> type[Model]:
-    """Return the class of one of the `MODELS`."""
-    module, _, attribute = MODELS[name].partition(":")
-    found: type[Model] = getattr(import_module(module), attribute)
-    return found
 
 
 def read_result(path: str | Path) -> SparkModel:
@@ -192,7 +139,7 @@ def read_result(path: str | Path) -> SparkModel:
         text = (directory / MANIFEST).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         raise ModelFileError(f"The model {path} has no readable {MANIFEST}.") from None
-    result = parse_manifest(text, str(path))
+    result = _parsed(text, str(path))
     for name, size in result.files.items():
         file = directory / name
         found = file.stat().st_size if file.is_file() else None
@@ -214,9 +161,9 @@ def load_result(path: str | Path) -> tuple[Model, Ratings, dict[str, Any]]:
     try:
         if result.model not in MODELS:
             raise DataError(f"the Spark engine has no model {result.model!r}")
-        rows = result.n_users + result.n_items
-        bytes_of_rows = rows * (4 * (result.factors + 1) + _BYTES_PER_ID)
-        needed = 2 * (bytes_of_rows + _BYTES_PER_RATING * int(result.training["ratings"]))
+        users, items, ratings = (int(result.training[n]) for n in ("users", "items", "ratings"))
+        bytes_of_row = 4 * (int(result.parameters["factors"]) + 1) + _BYTES_PER_ID
+        needed = 2 * ((users + items) * bytes_of_row + _BYTES_PER_RATING * ratings)
         available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         if needed > _SHARE_OF_MEMORY * available:
             raise ModelFileError(
@@ -226,14 +173,7 @@ def load_result(path: str | Path) -> tuple[Model, Ratings, dict[str, Any]]:
         return *_opened(result), result.training
     except ModelFileError:
         raise
-    except (
-        AttributeError,
-        KeyError,
-        TypeError,
-        ValueError,
-        pl.exceptions.PolarsError,
-        pl.exceptions.PanicException,
-    ) as error:
+    except (LookupError, TypeError, ValueError, *_DAMAGE) as error:
         reason = str(error).partition("\n")[0].rstrip(".")
         raise ModelFileError(f"The model {path} is damaged: {reason}.") from None
 
@@ -247,25 +187,22 @@ def _opened(result: SparkModel) -> tuple[Model, Ratings]:
         table = pl.concat([pl.read_parquet(file, glob=False) for file in files]).sort("index")
         if not np.array_equal(table["index"].to_numpy(), np.arange(len(table))):
             raise DataError(f"the {side}s are not numbered 0 to {len(table) - 1}")
-        tables[side] = table
-        arrays[f"{side}_bias"] = table["bias"].cast(pl.Float32).to_numpy()
         factors = _flat(table["factors"], np.float32)
-        arrays[f"{side}_factors"] = factors.reshape(len(table), result.factors)
+        arrays[f"{side}_factors"] = factors.reshape(len(table), int(result.parameters["factors"]))
+        arrays[f"{side}_bias"] = table["bias"].cast(pl.Float32).to_numpy()
+        tables[side] = table
     users = tables["user"]
-    indptr = np.zeros(len(users) + 1, np.int64)
-    np.cumsum(users["others"].list.len().to_numpy(), out=indptr[1:])
     ratings = Ratings(
         users=Ids(users["id"], "user"),
         items=Ids(tables["item"]["id"], "item"),
-        indptr=indptr,
+        indptr=np.append(0, users["others"].list.len().cum_sum().to_numpy()).astype(np.int64),
         indices=_flat(users["others"], np.int32),
         values=_flat(users["values"], np.float32),
         implicit=result.implicit,
     )
-    return model_class(result.model)._from_arrays(result.parameters, arrays), ratings
+    return resolve_name(MODELS[result.model])._from_arrays(result.parameters, arrays), ratings
 
 
 def _flat(lists: pl.Series, dtype: type[np.generic]) -> NDArray[Any]:
     """Return the values of all lists of a column, one after another."""
-    values = lists.filter(lists.list.len() > 0).explode()
-    return values.to_numpy().astype(dtype, copy=False)
+    return lists.explode().drop_nulls().to_numpy().astype(dtype, copy=False)

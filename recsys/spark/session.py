@@ -19,19 +19,17 @@ from recsys.messages import shortened
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["BROADCAST_LIMIT", "explained", "spark_session"]
+__all__ = ["BROADCAST_LIMIT", "explained", "silent", "spark_session"]
 
 BROADCAST_LIMIT = 2**29
 """Bytes of vectors that are sent to each worker whole."""
 
 _CONNECT_SECONDS = 5.0
 _MASTER = re.compile(r"local(\[(\*|\d+)(,\s*\d+)?\])?|spark://\S+|yarn|k8s://\S+")
-
 _LOGGING = Path(__file__).with_name("log4j2.properties")
-
-# Defaults of ours: no log messages of Spark in a command, and room on the driver for vectors up to
-# the broadcast limit.
+# No log messages of Spark in a command, and room on the driver for vectors up to the limit above.
 _CONF = {
+    "spark.app.name": "recsys",
     "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
     "spark.driver.maxResultSize": "2g",
     "spark.log.level": "ERROR",
@@ -45,39 +43,26 @@ _LOCAL_CONF = {
 }
 
 _LONGEST = 300  # characters of a reason
+# Sentences by a pattern of the failure; they quote its group, or else the first line.
+_FAILURES = {
+    r"ExecutorLostFailure \(.*?\) Reason: (.*)": "An executor of Spark died, again after every "
+    "retry, so the job failed and nothing was written ({}); more memory per executor "
+    "(spark.executor.memory, spark.executor.memoryOverhead) or smaller partitions may help.",
+    r"OutOfMemoryError": "Spark ran out of memory; give it more with --conf "
+    "spark.driver.memory=4g or --conf spark.executor.memory=8g.",
+    r"No module named '(?:recsys|lowrank)'": "The executors have no package lowrank-recsys ({}); "
+    "install it there, or send an environment along with spark.archives (see docs/spark.md).",
+    r"unresponsive|SparkContext was shut down|stopped": "The Spark cluster is gone or has stopped "
+    "the application ({}).",
+    r"JAVA_GATEWAY_EXITED": "Java could not start Spark; Spark needs Java 17 or newer (see java "
+    "-version).",
+    r"^ConnectionRefusedError|^\w*Py4JNetworkError": "The Java process of Spark is gone; its log "
+    "above may say why.",
+}
 
-# Failures by a pattern of their text: the sentence quotes the group of the pattern, or else the
-# first line.
-_FAILURES = (
-    (
-        r"ExecutorLostFailure \(.*?\) Reason: (.*)",
-        "An executor of Spark died, again after every retry, so the job failed and nothing was "
-        "written ({}); more memory per executor (spark.executor.memory, "
-        "spark.executor.memoryOverhead) or smaller partitions may help.",
-    ),
-    (
-        r"OutOfMemoryError",
-        "Spark ran out of memory; give it more with --conf spark.driver.memory=4g or "
-        "--conf spark.executor.memory=8g.",
-    ),
-    (
-        r"No module named '(?:recsys|lowrank)'",
-        "The executors have no package lowrank-recsys ({}); install it there, or send an "
-        "environment along with spark.archives (docs/spark.md shows how).",
-    ),
-    (
-        r"unresponsive|SparkContext was shut down|stopped",
-        "The Spark cluster is gone or has stopped the application ({}).",
-    ),
-    (
-        r"JAVA_GATEWAY_EXITED",
-        "Java could not start Spark; Spark needs Java 17 or newer (see java -version).",
-    ),
-    (
-        r"^ConnectionRefusedError|^\w*Py4JNetworkError",
-        "The Java process of Spark is gone; its log above may say why.",
-    ),
-)
+
+def silent(text: str) -> None:
+    """Report nothing: the default of `say`, which is called with each step of long work."""
 
 
 @contextmanager
@@ -97,45 +82,38 @@ def spark_session(
     Raises
     ------
     EngineError
-        If PySpark or Java is missing, the cluster cannot be reached, a session with another master
-        is running, or, within the block, a job fails.
+        If Spark cannot be started or reached, or fails within the block.
     """
     try:
         import pyspark  # noqa: F401
         from pyspark.sql import SparkSession
     except ImportError:
         raise EngineError(
-            "The Spark engine needs PySpark, which is not installed; install it with "
-            "pip install 'lowrank-recsys[spark]', or in a clone pip install -e '.[spark]'."
+            "The Spark engine needs PySpark; install it with pip install 'lowrank-recsys[spark]'."
         ) from None
     running = SparkSession.getActiveSession()
-    if running is not None:
-        now = running.sparkContext.master
-        if master is not None and master != now:
-            raise EngineError(
-                f"A Spark session with the master {now} is running, so {master} cannot be used; "
-                "stop it first, or leave the master out."
-            )
-        with explained():
-            yield running
-        return
+    if running is not None and master not in (None, running.sparkContext.master):
+        raise EngineError(
+            f"A Spark session with the master {running.sparkContext.master} is running, so "
+            f"{master} cannot be used; stop it first, or leave the master out."
+        )
     with explained():
-        spark = _start(master, dict(conf or {}))
+        spark = running or _start(master, dict(conf or {}))
         try:
             yield spark
         finally:
-            with suppress(Exception):  # the first failure is the one to report
-                spark.stop()
+            if running is None:
+                with suppress(Exception):  # the first failure is the one to report
+                    spark.stop()
 
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turn a failure of Spark into an `EngineError` of one sentence.
+    """Turn any exception of PySpark into an `EngineError` of one sentence; others pass unchanged.
 
     Raises
     ------
     EngineError
-        For any exception of PySpark; others pass unchanged.
     """
     try:
         yield
@@ -164,19 +142,16 @@ def _start(master: str | None, conf: dict[str, str]) -> SparkSession:
     if shutil.which("java", path=f"{home}/bin" if home else None) is None:
         where = f"JAVA_HOME, {home}, has no bin/java" if home else "there is no java on the PATH"
         raise EngineError(
-            f"Spark needs Java 17 or newer, but {where}; install a Java runtime (on Debian: "
-            "apt install openjdk-17-jre-headless)."
+            f"Spark needs Java 17 or newer, but {where}; install it (on Debian: apt install "
+            "openjdk-17-jre-headless)."
         )
-    defaults = dict(_CONF)
     if chosen.startswith("spark://"):
         _require_listener(chosen)
     if chosen.startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         conf = _LOCAL_CONF | conf
-    if not submitted.contains("spark.app.name"):
-        defaults["spark.app.name"] = "recsys"
-    conf = {name: each for name, each in defaults.items() if not submitted.contains(name)} | conf
     builder = SparkSession.builder.master(chosen)
+    conf = {name: value for name, value in _CONF.items() if not submitted.contains(name)} | conf
     for name, value in conf.items():
         builder = builder.config(name, value)
     with quiet_pandas():
@@ -185,26 +160,23 @@ def _start(master: str | None, conf: dict[str, str]) -> SparkSession:
 
 def _require_listener(master: str) -> None:
     """Check that a standalone master answers, since Spark would wait for it for a minute."""
-    reasons = []
+    reason = ""
     for place in master.removeprefix("spark://").split(","):
         host, _, port = place.rpartition(":")
         try:
             with socket.create_connection((host, int(port)), _CONNECT_SECONDS):
                 return
         except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else None
-            reasons.append((reason or str(error)).lower())
+            reason = str(getattr(error, "strerror", None) or error).lower()
     raise EngineError(
-        f"The Spark master {master} cannot be reached ({'; '.join(reasons)}); "
+        f"The Spark master {master} cannot be reached ({reason}); "
         "is it running, and are host and port right?"
     )
 
 
 def _sentence(text: str) -> str:
-    """Return the reason for a failure of Spark in one sentence."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    reason = (lines or ["no reason given"])[0]
-    for pattern, sentence in _FAILURES:
+    reason = text.strip().partition("\n")[0]
+    for pattern, sentence in _FAILURES.items():
         found = re.search(pattern, text)
         if found:
             reason = found[1] if found.groups() else reason

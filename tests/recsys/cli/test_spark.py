@@ -82,7 +82,7 @@ def test_an_evaluation_is_a_table_as_well(run, monkeypatch):
 
     metrics = {"rmse": spark.Metric(0.9, None, 48), "ndcg@5": spark.Metric(0.2, (0.1, 0.3), 30)}
     counts = {"test_ratings": 48, "users_evaluated": 30, "unknown_ratings": 0}
-    found = spark.SparkEvaluation(metrics, 5, counts)
+    found = spark.SparkEvaluation(metrics, counts)
     asked = {}
     monkeypatch.setattr(spark, "evaluate", lambda *_, **options: asked.update(options) or found)
     words = ("--conf", "spark.executor.memory=8g", "--conf", "spark.x=a=b")

@@ -36,14 +36,14 @@ def test_numbers_as_text_and_dates_as_ids_are_understood(spark):
 
     found = table(
         spark,
-        [(datetime.date(2020, 1, 2), b"\x0a", "3.5", "2021-05-06 07:08:09")],
-        "user date, item binary, rating string, time string",
+        [(datetime.date(2020, 1, 2), "ä", "3.5", "2021-05-06 07:08:09")],
+        "user date, item string, rating string, time string",
     )
     assert found.frame.dtypes == [
         ("user", "string"), ("item", "string"), ("value", "float"), ("time", "double")
     ]  # fmt: skip
     row = found.frame.first()
-    assert (row["user"], row["item"], row["value"]) == ("2020-01-02", "0A", 3.5)
+    assert (row["user"], row["item"], row["value"]) == ("2020-01-02", "ä", 3.5)
 
 
 def test_whole_numbers_as_floats_and_times_as_they_come(spark):
@@ -70,8 +70,8 @@ def test_more_ids_than_an_index_has_room_for(spark, tmp_path, monkeypatch):
 
     monkeypatch.setattr(reading, "MOST_IDS", 2)
     ids = spark.createDataFrame([(1,), (2,), (3,)], "id bigint")
-    with pytest.raises(DataError, match="at most 2 users and as many items; got 3"):
-        reading.number(ids, Place(spark, str(tmp_path / "ids")))
+    with pytest.raises(DataError, match="at most 2 users, or items; got 3"):
+        reading._number(ids, Place(spark, str(tmp_path / "ids")))
 
 
 def test_files_that_are_not_there(spark, tmp_path):
@@ -103,10 +103,10 @@ def test_a_movielens_directory_and_a_tab_separated_file(spark, tmp_path):
 )
 def test_ids_are_numbered_in_sorted_order(spark, tmp_path, values, schema):
     from recsys.spark.files import Place
-    from recsys.spark.reading import number
+    from recsys.spark.reading import _number
 
     frame = spark.createDataFrame([(value,) for value in values], schema).repartition(3)
-    numbered, count = number(frame, Place(spark, str(tmp_path / "ids")))
+    numbered, count = _number(frame, Place(spark, str(tmp_path / "ids")))
     found = dict(numbered.select("id", "index").collect())
     assert count == len(found)
     assert found == {value: place for place, value in enumerate(sorted(set(values)))}
@@ -122,7 +122,7 @@ def test_repeated_pairs_are_merged(spark, tmp_path):
     found = table(spark, REPEATED, "user int, item int, rating double, time int")
     for policy, value in (("last", 4.0), ("first", 2.0), ("mean", 3.0), ("sum", 9.0)):
         scratch = Place(spark, str(tmp_path / policy))
-        coded = encode(found, scratch, duplicates=policy, test_fraction=0, random_state=0)
+        coded = encode(found.frame, scratch, duplicates=policy, test_fraction=0, random_state=0)
         assert coded.by_user.collect() == [(0, [0, 1], [value, 5.0])], policy
 
 
@@ -140,5 +140,9 @@ def test_repeated_pairs_that_nothing_decides_are_rejected(spark, tmp_path, polic
     found = table(spark, [row[:3] for row in REPEATED], "user int, item int, rating double")
     with pytest.raises(DataError, match=message):
         encode(
-            found, Place(spark, str(tmp_path)), duplicates=policy, test_fraction=0, random_state=0
+            found.frame,
+            Place(spark, str(tmp_path)),
+            duplicates=policy,
+            test_fraction=0,
+            random_state=0,
         )
