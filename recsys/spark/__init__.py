@@ -1,6 +1,6 @@
 """Models fitted, evaluated and used on Apache Spark, for ratings that outgrow one machine.
 
-`fit` writes a model as partitioned Parquet; `recommend` makes top-N lists for all users from it, and
+`fit` writes a model as partitioned Parquet; `recommend` makes top-N lists for all users, and
 `evaluate` measures it. They need PySpark, the extra ``spark``, and Java 17 or newer.
 """
 

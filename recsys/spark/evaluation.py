@@ -58,7 +58,7 @@ def evaluate(
     master: str | None = None,
     conf: Mapping[str, str] | None = None,
     broadcast_limit: int = BROADCAST_LIMIT,
-    say: Callable[[str], None] = silent,
+    say: Callable[[str], None] | None = None,
 ) -> SparkEvaluation:
     """Measure a model of the Spark engine on ratings that it was not fitted to.
 
@@ -86,6 +86,7 @@ def evaluate(
     """
     from pyspark.sql import functions as sql
 
+    say = say or silent
     if n < 1:
         raise DataError(f"n must be at least 1; got {n}.")
     with spark_session(master, conf) as spark:

@@ -29,7 +29,7 @@ from recsys.readers.layout import Request
 from recsys.schema import MANIFEST
 from recsys.spark.evaluation import rating_errors
 from recsys.spark.files import Place, staged, written
-from recsys.spark.reading import Encoded, checked_ratings, encode, read_ratings
+from recsys.spark.reading import Encoded, encode, read_ratings
 from recsys.spark.results import MODELS, VERSION, SparkModel, is_result
 from recsys.spark.session import BROADCAST_LIMIT, silent, spark_session
 
@@ -70,7 +70,7 @@ def fit(
     overwrite: bool = False,
     broadcast_limit: int = BROADCAST_LIMIT,
     on_step: Callable[[Step], None] | None = None,
-    say: Callable[[str], None] = silent,
+    say: Callable[[str], None] | None = None,
     **parameters: Any,
 ) -> SparkModel:
     """Fit a model on Spark and write it to a folder.
@@ -109,23 +109,18 @@ def fit(
     ModelFileError
         If `out` exists and is not replaced.
     """
-    share, start, request = test_fraction or 0.0, time.perf_counter(), columns or Request()
+    share, start, say = test_fraction or 0.0, time.perf_counter(), say or silent
     if test_fraction is not None and not 0 < share < 1:
         raise DataError(f"test_fraction must be between 0 and 1; got {test_fraction}.")
     if duplicates not in ("last", "first", "mean", "sum", "error"):
-        raise DataError(
-            f"duplicates must be 'last', 'first', 'mean', 'sum' or 'error'; got {duplicates!r}."
-        )
+        raise DataError(f"duplicates must be last, first, mean, sum or error; got {duplicates!r}.")
     with (
         spark_session(master, conf) as spark,
         staged(spark, out, is_result, overwrite=overwrite) as folder,
     ):
         scratch = folder.child("_scratch")
         say("reading")
-        if isinstance(ratings, str):
-            table = read_ratings(spark, ratings, request)
-        else:
-            table = checked_ratings(ratings, request, "the table")
+        table = read_ratings(spark, ratings, columns or Request())
         name, settings = _chosen_model(model, parameters, implicit=table.implicit)
         options = {"test_fraction": share, "random_state": settings["random_state"]}
         coded = encode(table.frame, scratch, duplicates=duplicates, **options)
@@ -145,9 +140,7 @@ def fit(
             parameters=settings,
             fitted=fitted,
             training={
-                "users": coded.n_users,
-                "items": coded.n_items,
-                "ratings": coded.n_ratings,
+                **{name: getattr(coded, f"n_{name}") for name in ("users", "items", "ratings")},
                 "implicit": name != "als",
                 "seconds": round(time.perf_counter() - start, 3),
                 "sweeps": settings["iterations"],
@@ -168,9 +161,7 @@ def _chosen_model(
 ) -> tuple[str, dict[str, Any]]:
     name = model or ("spark-implicit-als" if implicit else "als")
     if name not in MODELS:
-        raise DataError(
-            f"On Spark the models are {' and '.join(MODELS)}; got {name!r}, a local model."
-        )
+        raise DataError(f"On Spark the models are {' and '.join(MODELS)}; got {name!r}.")
     if name == "als" and implicit:
         raise DataError(
             "The als model needs ratings with values, but these have no rating column; "

@@ -33,10 +33,10 @@ class RatingsTable(NamedTuple):
     implicit: bool
 
 
-def read_ratings(spark: SparkSession, path: str, request: Request) -> RatingsTable:
-    """Read ratings and check them in one pass.
+def read_ratings(spark: SparkSession, path: str | DataFrame, request: Request) -> RatingsTable:
+    """Read ratings, or take a table of Spark, and check them in one pass.
 
-    They are CSV or TSV with a header, plain or compressed, by the suffix of the file or of one in
+    Files are CSV or TSV with a header, plain or compressed, by the suffix of the file or of one in
     the folder; else Parquet.
 
     Raises
@@ -44,6 +44,8 @@ def read_ratings(spark: SparkSession, path: str, request: Request) -> RatingsTab
     DataError
         If there is nothing at `path`, or the table is not one that `checked_ratings` takes.
     """
+    if not isinstance(path, str):
+        return checked_ratings(path, request, "the table")
     place = Place(spark, path)
     if not place.exists():
         raise DataError(f"There is no file or folder {path} that Spark can see.")

@@ -77,7 +77,7 @@ class SparkModel(Struct, frozen=True, omit_defaults=True, tag_field="format", ta
 
     @property
     def implicit(self) -> bool:
-        """Whether the model was fitted to implicit feedback."""
+        """True for a model of implicit feedback."""
         return bool(self.training["implicit"])
 
     def table(self, spark: SparkSession, side: str) -> DataFrame:

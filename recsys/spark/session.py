@@ -62,7 +62,7 @@ _FAILURES = {
 
 
 def silent(text: str) -> None:
-    """Report nothing: the default of `say`, which is called with each step of long work."""
+    """Report nothing: long work calls `say` with each step."""
 
 
 @contextmanager

@@ -45,7 +45,7 @@ def recommend(
     conf: Mapping[str, str] | None = None,
     overwrite: bool = False,
     broadcast_limit: int = BROADCAST_LIMIT,
-    say: Callable[[str], None] = silent,
+    say: Callable[[str], None] | None = None,
 ) -> None:
     """Recommend the n best items to each user of a model, as partitioned Parquet.
 
@@ -86,7 +86,7 @@ def recommend(
         fitted = SparkModel.open(spark, model)
         options: dict[str, Any] = {"exclude_seen": exclude_seen, "broadcast_limit": broadcast_limit}
         found = top_items(spark, fitted, n, items=items, block=block, **options)
-        say(f"recommending to {fitted.training['users']:,} users")
+        (say or silent)(f"recommending to {fitted.training['users']:,} users")
         found.select(*_WRITTEN).write.parquet(folder.uri)
 
 

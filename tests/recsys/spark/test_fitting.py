@@ -132,7 +132,7 @@ def test_implicit_feedback_is_fitted_as_it_is_folded_in(spark, toy, tmp_path):
         ({"nonsense": 1}, "The als model has no parameter 'nonsense'; it has factors, "),
         ({"test_fraction": 1.5}, "test_fraction must be between 0 and 1; got 1.5"),
         ({"columns": Request(implicit=True), "model": "als"}, "needs ratings with values, but"),
-        ({"duplicates": "any"}, "duplicates must be 'last', .*; got 'any'"),
+        ({"duplicates": "any"}, "duplicates must be last, .*; got 'any'"),
     ],
 )
 def test_what_cannot_be_is_rejected_and_leaves_nothing(spark, case, tmp_path, options, message):
