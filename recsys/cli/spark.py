@@ -81,7 +81,7 @@ def recommend_on_spark(
     from recsys.readers.id_lists import read_ids
 
     listed = {"items": items, "block": block}
-    ids = {name: read_ids(path, "item") for name, path in listed.items() if path is not None}
+    ids: Any = {name: read_ids(path, "item") for name, path in listed.items() if path is not None}
     with _on_cluster("Recommending on Spark", engine) as cluster:
         options = {"exclude_seen": not include_seen, "overwrite": True} | cluster
         spark.recommend(model, out, n, **ids, **options)
