@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from recsys.data.ratings import Ratings
 
-__all__ = ["data"]
-
 _QUARTILES = ("minimum", "lower quarter", "median", "upper quarter", "maximum")
 _TOP = 10
 _VALUES = 20
@@ -68,9 +66,7 @@ def inspect(ratings: str, output: Output, reader: ReaderOptions) -> None:
 
 
 @command("sample", examples=["recsys data sample", "recsys data sample --out films"])
-@option(
-    "--out", metavar="DIR", default="recsys-sample", show_default=True, help="Target directory."
-)
+@option("--out", metavar="DIR", default="recsys-sample", help="Target directory.")
 @option("--force", is_flag=True, help="Replace existing sample files.")
 def sample(out: str, force: bool) -> None:
     """Copy the sample data to a directory.

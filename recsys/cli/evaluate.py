@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import shlex
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,11 +14,12 @@ import click
 
 from recsys.cli.group import State
 from recsys.cli.options import (
+    COUNT,
     EngineOptions,
     FitOptions,
-    Given,
     ModelName,
     ReaderOptions,
+    bundle,
     command,
     engine_options,
     option,
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
 
     from recsys.evaluation import Evaluation, Split
     from recsys.models.base import Model, Step
-
-__all__ = ["compare", "evaluate"]
 
 _EXPLICIT = ("als", "bias", "popular")
 _IMPLICIT = ("spectral", "popular", "random")
@@ -65,56 +64,50 @@ class _Request:
     reader: ReaderOptions
 
 
-def _evaluation_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add RATINGS and the options of an evaluation; the verb is given `request`."""
-
-    @click.argument("ratings", required=False)
-    @option("--train", metavar="FILE", help="Training ratings.")
-    @option("--test", metavar="FILE", help="Test ratings.")
-    @option(
+_evaluation_options = bundle(
+    "request",
+    _Request,
+    click.argument("ratings", required=False),
+    option("--train", metavar="FILE", help="Training ratings."),
+    option("--test", metavar="FILE", help="Test ratings."),
+    option(
         "--model",
         multiple=True,
         type=ModelName(),
         show_default="als, bias, popular; spectral, popular, random for implicit data",
         help="Model to evaluate; repeatable.",
-    )
-    @option(
+    ),
+    option(
         "-n",
-        "n",
-        metavar="N",
         multiple=True,
-        type=click.IntRange(min=1),
         default=(10,),
-        show_default="10",
         help="Number of recommendations per user; repeatable.",
-    )
-    @option(
+        **COUNT,
+    ),
+    option(
         "--new",
         type=click.Choice(["drop", "keep"]),
         default="drop",
-        show_default=True,
         help="How to treat test ratings of users or items not seen in training.",
-    )
-    @option(
+    ),
+    option(
         "--candidates",
-        metavar="N",
-        type=click.IntRange(min=1),
         help="Rank held-out items among N random ones; such metrics are marked as sampled.",
-    )
-    @option("--per-user", metavar="FILE", help="File for the metrics of each user: .csv, .parquet.")
-    @option("--report", metavar="FILE.html", help="HTML page with tables and charts.")
-    @split_options
-    @parameter_options
-    @seed_option("Model")
-    @threads_option("Model")
-    @reader_options("As in `recsys fit --help`")
-    @functools.wraps(function)
-    def verb(*args: Any, seed: int, threads: int | None, given: Given, **values: Any) -> Any:
-        own = {name: values.pop(name) for name in _Request.__dataclass_fields__ if name in values}
-        request = _Request(fitting=FitOptions(None, seed, threads, given), **own)
-        return function(*args, request=request, **values)
-
-    return verb
+        **COUNT,
+    ),
+    option("--per-user", metavar="FILE", help="File for the metrics of each user: .csv, .parquet."),
+    option("--report", metavar="FILE.html", help="HTML page with tables and charts."),
+    split_options,
+    bundle(
+        "fitting",
+        functools.partial(FitOptions, None),
+        parameter_options,
+        seed_option("Model"),
+        threads_option("Model"),
+    ),
+    reader_options("As in `recsys fit --help`"),
+)
+"""Decorator that adds RATINGS and the options of an evaluation as `request`."""
 
 
 def _run(request: _Request, *, at_least: int = 1) -> tuple[dict[str, Any], Evaluation]:

@@ -20,8 +20,6 @@ from recsys.cli.options import (
 )
 from recsys.messages import counted
 
-__all__ = ["fit", "update"]
-
 
 @command(
     "fit",

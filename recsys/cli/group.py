@@ -43,7 +43,7 @@ class Option(click.Option):
     """Option in a section of the help; with `details`, the help only names it under that title."""
 
     def __init__(self, *names: Any, section: str = "Options", details: str = "", **settings: Any):
-        super().__init__(*names, **settings)
+        super().__init__(*names, **{"show_default": True, **settings})
         self.section, self.details = section, details
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:

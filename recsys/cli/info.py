@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from recsys.schema import Manifest
     from recsys.spark.results import SparkModel
 
-__all__ = ["EXTRAS", "LIBRARIES", "completion", "info", "library_versions", "manifest_facts"]
-
 LIBRARIES = ("numpy", "scipy", "polars", "pandas", "scikit-learn", "implicit", "click", "rich")
 EXTRAS = ("matplotlib", "jinja2", "optuna", "pyspark", "pyarrow")
 """Libraries that are used if they are installed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,8 @@ import click
 
 from recsys.cli.group import Group, Verb
 from recsys.cli.options import (
+    COUNT,
+    bundle,
     command,
     common_options,
     n_option,
@@ -27,8 +29,6 @@ if TYPE_CHECKING:
     import polars as pl
 
     from recsys.lsi import LSI, DocumentBatch, Documents
-
-__all__ = ["add", "index", "info", "lsi", "query", "scree", "similar", "terms"]
 
 VERBS = {
     "index": Verb("recsys.cli.lsi:index", "Index documents and save the index."),
@@ -73,20 +73,16 @@ class DocumentOptions:
         return Documents(path, **vars(self), after=after)
 
 
-def document_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options for reading documents; the verb is given `reading`."""
-    section = "Reading"
-
-    @option("--text-col", metavar="NAME", section=section, help="Column of the texts.")
-    @option("--id-col", metavar="NAME", section=section, help="Column of the ids.")
-    @option("--title-col", metavar="NAME", section=section, help="Column of the titles.")
-    @option("--encoding", metavar="NAME", section=section, help="Text encoding.")
-    @functools.wraps(function)
-    def verb(*args: Any, **values: Any) -> Any:
-        own = {name: values.pop(name) for name in DocumentOptions.__dataclass_fields__}
-        return function(*args, reading=DocumentOptions(**own), **values)
-
-    return verb
+_add = functools.partial(option, section="Reading")
+document_options = bundle(
+    "reading",
+    DocumentOptions,
+    _add("--text-col", metavar="NAME", help="Column of the texts."),
+    _add("--id-col", metavar="NAME", help="Column of the ids."),
+    _add("--title-col", metavar="NAME", help="Column of the titles."),
+    _add("--encoding", metavar="NAME", help="Text encoding."),
+)
+"""Decorator that adds the options for reading documents as `reading`."""
 
 
 def _watched(documents: Documents, activity: Activity) -> Iterator[DocumentBatch]:
@@ -109,15 +105,6 @@ def _load(path: str) -> LSI:
     return LSI.load(path)
 
 
-class _Dimensions(click.ParamType[Any]):
-    """Number of dimensions, or name of a rule."""
-
-    name = "dimensions"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        return int(value) if str(value).isdecimal() else value
-
-
 @command(
     "index",
     examples=[
@@ -133,7 +120,7 @@ class _Dimensions(click.ParamType[Any]):
     "--dimensions",
     "-k",
     metavar="K|RULE",
-    type=_Dimensions(),
+    type=lambda text: int(text) if text.isdecimal() else text,
     section="Model",
     show_default="a third of the documents, at most 200",
     help="Number of dimensions, or elbow, profile, energy, gavish-donoho, parallel, cv or mle.",
@@ -142,18 +129,11 @@ class _Dimensions(click.ParamType[Any]):
     "--weighting",
     type=click.Choice(["tfidf", "log-entropy", "count"]),
     default="tfidf",
-    show_default=True,
     section="Model",
     help="Weights of the words.",
 )
 @option(
-    "--min-df",
-    metavar="N",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    section="Model",
-    help="Minimum number of documents of a word.",
+    "--min-df", default=1, section="Model", help="Minimum number of documents of a word.", **COUNT
 )
 @option(
     "--stop-words",
@@ -312,7 +292,6 @@ def similar(index: str, ids: tuple[str, ...], n: int, output: Output) -> None:
     "--method",
     type=click.Choice(["update", "fold-in"]),
     default="update",
-    show_default=True,
     help="Update the decomposition, or keep it, which is faster.",
 )
 @option("--out", "-o", metavar="INDEX", help="Directory for the larger index, instead of INDEX.")

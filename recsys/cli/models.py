@@ -14,8 +14,6 @@ from recsys.models.registry import MODELS
 if TYPE_CHECKING:
     from recsys.models.parameters import Parameter
 
-__all__ = ["models", "word"]
-
 
 def _complete(ctx: click.Context, param: click.Parameter, text: str) -> list[CompletionItem]:
     return [CompletionItem(name) for name in MODELS if name.startswith(text)]

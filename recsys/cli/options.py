@@ -23,7 +23,7 @@ Decorator = Callable[[Verb], Verb]
 Given = tuple[tuple[str, str, Any], ...]
 """Model (or "" for all), name and value of each parameter on the command line."""
 
-_COUNT: dict[str, Any] = {"metavar": "N", "type": click.IntRange(min=1)}
+COUNT: dict[str, Any] = {"metavar": "N", "type": click.IntRange(min=1)}
 SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
 
 
@@ -57,7 +57,7 @@ def common_options(function: F) -> F:
     return quiet(debug(function))
 
 
-def _bundle(keyword: str, make: Callable[..., Any], *options: Decorator) -> Decorator:
+def bundle(keyword: str, make: Callable[..., Any], *options: Decorator) -> Decorator:
     """Return a decorator that adds `options`; the verb gets what `make` returns as `keyword`."""
     names = [*inspect.signature(make).parameters]
 
@@ -96,7 +96,7 @@ class ReaderOptions:
 def reader_options(details: str = "") -> Decorator:
     """Add the options of reading as `reader`; with `details`, the help only lists their names."""
     add = functools.partial(option, section="Reading", details=details)
-    return _bundle(
+    return bundle(
         "reader",
         ReaderOptions,
         add("--user-col", metavar="NAME", help="Column of the users."),
@@ -109,7 +109,6 @@ def reader_options(details: str = "") -> Decorator:
             "--duplicates",
             type=click.Choice(("last", "first", "mean", "sum", "error")),
             default="last",
-            show_default=True,
             help="Rating kept of repeated user-item pairs; by timestamp, if known.",
         ),
         add(
@@ -144,14 +143,13 @@ class EngineOptions:
 def engine_options(details: str = "") -> Decorator:
     """Add the options of the engine as `engine`; they go above `output_options`."""
     add = functools.partial(option, section="Cluster")
-    return _bundle(
+    return bundle(
         "engine",
         EngineOptions,
         add(
             "--engine",
             type=click.Choice(["local", "spark"]),
             default="local",
-            show_default=True,
             help="Where to compute: here, or on Apache Spark (extra `spark`).",
         ),
         add(
@@ -231,10 +229,10 @@ def _given(factors: Any, regularization: Any, iterations: Any, parameter: Given)
     return (*(("", name, value) for name, value in named.items() if value is not None), *parameter)
 
 
-parameter_options = _bundle(
+parameter_options = bundle(
     "given",
     _given,
-    option("--factors", section="Model", help="Number of latent factors.", **_COUNT),
+    option("--factors", section="Model", help="Number of latent factors.", **COUNT),
     option(
         "--regularization",
         metavar="X",
@@ -242,7 +240,7 @@ parameter_options = _bundle(
         section="Model",
         help="Penalty on the size of the parameters.",
     ),
-    option("--iterations", section="Model", help="Maximum number of iterations.", **_COUNT),
+    option("--iterations", section="Model", help="Maximum number of iterations.", **COUNT),
     option(
         "-p",
         "--parameter",
@@ -257,7 +255,19 @@ parameter_options = _bundle(
 """Decorator that adds the parameters of models as `given`."""
 
 
-def _model_options(section: str) -> list[Decorator]:
+def seed_option(section: str = "Options") -> Decorator:
+    """Add `--seed`."""
+    settings: dict[str, Any] = {"metavar": "N", "type": click.IntRange(min=0), "default": 0}
+    return option("--seed", section=section, help="Random seed.", **settings)
+
+
+def threads_option(section: str = "Options") -> Decorator:
+    """Add `--threads`."""
+    shown = {"show_default": "all cores", "section": section, "help": "Number of threads."}
+    return option("--threads", **shown, **COUNT)
+
+
+def _model_options(section: str) -> tuple[Decorator, ...]:
     model = option(
         "--model",
         type=ModelName(),
@@ -266,13 +276,11 @@ def _model_options(section: str) -> list[Decorator]:
         section=section,
         help="Model to fit; `recsys models` lists them.",
     )
-    return [model, seed_option(section), threads_option(section)]
+    return model, parameter_options, seed_option(section), threads_option(section)
 
 
-def fit_options(function: Verb) -> Verb:
-    """Add the options of the model to fit, and its parameters, as `fitting`."""
-    model, *others = _model_options("Model")
-    return model(parameter_options(_bundle("fitting", FitOptions, *others)(function)))
+fit_options = bundle("fitting", FitOptions, *_model_options("Model"))
+"""Decorator that adds the options of the model to fit, and its parameters, as `fitting`."""
 
 
 def fitting_options(function: Verb) -> Verb:
@@ -281,24 +289,13 @@ def fitting_options(function: Verb) -> Verb:
     def make(model: str, seed: int, threads: int | None) -> FitOptions:
         return FitOptions(model, seed, threads)
 
-    return _bundle("fitting", make, *_model_options("Fitting a data file"))(function)
-
-
-def seed_option(section: str = "Options") -> Decorator:
-    """Add `--seed`."""
-    settings: dict[str, Any] = {"metavar": "N", "type": click.IntRange(min=0), "default": 0}
-    return option("--seed", show_default=True, section=section, help="Random seed.", **settings)
-
-
-def threads_option(section: str = "Options") -> Decorator:
-    """Add `--threads`."""
-    shown = {"show_default": "all cores", "section": section, "help": "Number of threads."}
-    return option("--threads", **shown, **_COUNT)
+    model, _, *others = _model_options("Fitting a data file")
+    return bundle("fitting", make, model, *others)(function)
 
 
 def n_option(counted: str) -> Decorator:
     """Add `-n`, the length of a list of `counted`."""
-    return option("-n", "n", default=10, show_default=True, help=f"Number of {counted}.", **_COUNT)
+    return option("-n", "n", default=10, help=f"Number of {counted}.", **COUNT)
 
 
 def _destination(output: str | None, format: str | None, json: bool) -> Output:
@@ -328,7 +325,7 @@ def output_options(function: Verb) -> Verb:
             output.check()
         return function(*args, output=output, **rest)
 
-    return _bundle(
+    return bundle(
         "output",
         _destination,
         add(

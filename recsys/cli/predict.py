@@ -16,8 +16,6 @@ from recsys.errors import UnknownIdError
 if TYPE_CHECKING:
     from recsys.recommender import ColdPair
 
-__all__ = ["impute", "predict"]
-
 
 @command(
     "predict",
@@ -33,20 +31,13 @@ __all__ = ["impute", "predict"]
     "--cold-start",
     type=click.Choice(["error", "bias", "popular"]),
     default="error",
-    show_default=True,
     help="Prediction for unknown users or items: an error, the mean plus known biases, or the "
     "mean rating of the item.",
 )
 @option("--std", is_flag=True, help="Add standard deviations, for models that have them.")
 @output_options
 @source_options
-def predict(
-    source: Source,
-    pairs: str,
-    cold_start: ColdPair,
-    std: bool,
-    output: Output,
-) -> None:
+def predict(source: Source, pairs: str, cold_start: ColdPair, std: bool, output: Output) -> None:
     """Predict the ratings of user-item pairs.
 
     Takes a saved model, or ratings to fit a model to. PAIRS is a file like those of ratings, with a
@@ -84,17 +75,12 @@ def predict(
 @option(
     "--missing-only/--all-pairs",
     default=True,
-    show_default=True,
     help="Leave out pairs that are rated, or include them.",
 )
 @output_options
 @source_options
 def impute(
-    source: Source,
-    users: str | None,
-    items: str | None,
-    missing_only: bool,
-    output: Output,
+    source: Source, users: str | None, items: str | None, missing_only: bool, output: Output
 ) -> None:
     """Predict all missing ratings.
 

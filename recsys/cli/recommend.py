@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,6 +11,7 @@ from recsys.cli.options import (
     EngineOptions,
     FitOptions,
     ReaderOptions,
+    bundle,
     command,
     engine_options,
     fitting_options,
@@ -27,8 +26,6 @@ from recsys.errors import UnknownIdError
 
 if TYPE_CHECKING:
     from recsys.recommender import ColdUser, Recommender
-
-__all__ = ["Source", "explain", "recommend", "similar", "source_options"]
 
 
 @dataclass(frozen=True)
@@ -46,16 +43,13 @@ class Source:
         return open_recommender(self.path, self.reader, self.fitting)
 
 
-def source_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of MODEL|RATINGS, which the verb is given as a `Source`."""
-
-    @fitting_options
-    @reader_options("As in `recsys fit --help`")
-    @functools.wraps(function)
-    def verb(source: str, *, reader: Any, fitting: Any, **rest: Any) -> Any:
-        return function(source=Source(source, reader, fitting), **rest)
-
-    return verb
+source_options = bundle(
+    "source",
+    lambda source, reader, fitting: Source(source, reader, fitting),
+    fitting_options,
+    reader_options("As in `recsys fit --help`"),
+)
+"""Decorator that adds options to fit a model, and makes the path `source` a `Source`."""
 
 
 @command(
@@ -93,7 +87,6 @@ def source_options(function: Callable[..., Any]) -> Callable[..., Any]:
     "--cold-start",
     type=click.Choice(["error", "popular"]),
     default="error",
-    show_default=True,
     help="Answer for unknown users: an error, or the most popular items.",
 )
 @engine_options("As in `recsys fit --help`")
@@ -242,12 +235,7 @@ def similar(
 @output_options
 @source_options
 def explain(
-    source: Source,
-    user: str,
-    item: str | None,
-    title: str | None,
-    n: int,
-    output: Output,
+    source: Source, user: str, item: str | None, title: str | None, n: int, output: Output
 ) -> None:
     """Explain a score by the ratings behind it.
 

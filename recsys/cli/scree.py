@@ -12,8 +12,6 @@ from recsys.cli.options import ReaderOptions, command, option, output_options, r
 from recsys.cli.output import Output, atomic_file, check_file
 from recsys.cli.progress import Activity, note
 
-__all__ = ["check_plot", "scree", "write_spectrum"]
-
 _BAR = 24  # characters of the longest bar
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
@@ -31,7 +29,6 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
     metavar="K",
     type=click.IntRange(min=1),
     default=50,
-    show_default=True,
     help="Maximum number of singular values.",
 )
 @option("--plot", metavar="FILE", help="Plot to write: .png, .svg or .pdf.")

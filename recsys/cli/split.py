@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from recsys.cli.options import SHARE, ReaderOptions, command, option, reader_options, seed_option
+from recsys.cli.options import (
+    SHARE,
+    ReaderOptions,
+    bundle,
+    command,
+    option,
+    reader_options,
+    seed_option,
+)
 from recsys.cli.progress import note
 from recsys.messages import counted
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
     from recsys.evaluation import Split
-
-__all__ = ["METHODS", "SplitOptions", "load_splits", "make_splits", "split", "split_options"]
 
 METHODS = ("time", "random", "per-user", "leave-last", "k-fold", "users")
 _FRACTION, _LAST, _FOLDS = 0.1, 1, 5
@@ -44,12 +50,12 @@ class SplitOptions:
         return [f"--{n.replace('_', '-')}" for n, value in vars(self).items() if value is not None]
 
     def check(self) -> None:
-        """Raise a usage error if an option is of another method.
+        """Check that no option is of another method.
 
         Raises
         ------
         UsageError
-            For such an option.
+            If one is.
         """
         for name, methods in _APPLIES.items():
             if getattr(self, name) is not None and self.method not in methods:
@@ -57,49 +63,41 @@ class SplitOptions:
                 raise click.UsageError(f"--{name.replace('_', '-')} applies to --method {listed}.")
 
 
-def split_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of splits; the verb is given `splitting`."""
-    section = "Splitting"
-
-    @option(
+_add = functools.partial(option, section="Splitting")
+split_options = bundle(
+    "splitting",
+    SplitOptions,
+    _add(
         "--method",
         metavar="METHOD",
         type=click.Choice(METHODS),
         show_default="time if there are timestamps",
-        section=section,
         help="Ratings to hold out: time (the newest), random, per-user, leave-last, k-fold, or "
         "users (all but a history).",
-    )
-    @option(
+    ),
+    _add(
         "--test-fraction",
         metavar="FRACTION",
         type=SHARE,
         show_default=str(_FRACTION),
-        section=section,
         help="Share of ratings (users: of users) to hold out.",
-    )
-    @option(
+    ),
+    _add(
         "--last",
         metavar="K",
         type=click.IntRange(min=1),
         show_default=str(_LAST),
-        section=section,
         help="Ratings held out per user by leave-last.",
-    )
-    @option(
+    ),
+    _add(
         "--folds",
         metavar="K",
         type=click.IntRange(min=2),
         show_default=str(_FOLDS),
-        section=section,
         help="Number of folds for k-fold.",
-    )
-    @functools.wraps(function)
-    def verb(*args: Any, **values: Any) -> Any:
-        own = {name: values.pop(name) for name in SplitOptions.__dataclass_fields__}
-        return function(*args, splitting=SplitOptions(**own), **values)
-
-    return verb
+    ),
+)
+"""Decorator that adds the options of splits as `splitting`."""
 
 
 def make_splits(ratings: Ratings, splitting: SplitOptions, seed: int) -> Split | Sequence[Split]:
@@ -193,7 +191,6 @@ def load_splits(
     "form",
     type=click.Choice(["csv", "parquet"]),
     default="csv",
-    show_default=True,
     help="Format of the files.",
 )
 @split_options

@@ -12,6 +12,7 @@ import click
 
 from recsys.cli.models import word
 from recsys.cli.options import (
+    COUNT,
     SHARE,
     FitOptions,
     ReaderOptions,
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
     from recsys.evaluation.tuning import Trial, Tuning
     from recsys.models.base import Step
     from recsys.models.parameters import Range
-
-__all__ = ["tune"]
 
 _OPTIONS = ("factors", "regularization", "iterations")
 
@@ -69,14 +68,7 @@ _OPTIONS = ("factors", "regularization", "iterations")
     show_default="rmse for ratings, ndcg@10 for implicit data",
     help="Metric to improve: rmse, mae, or a ranking metric with @N.",
 )
-@option(
-    "--trials",
-    metavar="N",
-    type=click.IntRange(min=1),
-    default=30,
-    show_default=True,
-    help="Number of trials; the first has the defaults.",
-)
+@option("--trials", default=30, help="Number of trials; the first has the defaults.", **COUNT)
 @option(
     "--timeout",
     metavar="SECONDS",
@@ -87,7 +79,6 @@ _OPTIONS = ("factors", "regularization", "iterations")
     "--sampler",
     type=click.Choice(("tpe", "random", "grid")),
     default="tpe",
-    show_default=True,
     help="Search: guided by earlier trials, random, or on a grid.",
 )
 @option(
