@@ -12,16 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from recsys.atomic import unfinished_directory
+from recsys.cli import options as cli
 from recsys.cli.errors import CommandError
 from recsys.cli.group import Group
-from recsys.cli.options import (
-    ReaderOptions,
-    command,
-    common_options,
-    option,
-    output_options,
-    reader_options,
-)
 from recsys.cli.output import Output, write_facts
 from recsys.cli.progress import note
 
@@ -36,12 +29,12 @@ _VALUES = 20
 
 
 @click.group("data", cls=Group, examples=["recsys data sample", "recsys data inspect ratings.csv"])
-@common_options
+@cli.common_options
 def data() -> None:
     """Inspect ratings files, and copy sample data."""
 
 
-@command(
+@cli.command(
     "inspect",
     examples=[
         "recsys data inspect ratings.csv",
@@ -49,9 +42,9 @@ def data() -> None:
     ],
 )
 @click.argument("ratings")
-@output_options
-@reader_options()
-def inspect(ratings: str, output: Output, reader: ReaderOptions) -> None:
+@cli.output_options
+@cli.reader_options()
+def inspect(ratings: str, output: Output, reader: cli.ReaderOptions) -> None:
     """Show the contents of a ratings file and how it is read.
 
     Counts, dates, the distribution of the ratings, ratings per user and item, and the most rated
@@ -65,9 +58,9 @@ def inspect(ratings: str, output: Output, reader: ReaderOptions) -> None:
     write_facts(facts, output, document)
 
 
-@command("sample", examples=["recsys data sample", "recsys data sample --out films"])
-@option("--out", metavar="DIR", default="recsys-sample", help="Target directory.")
-@option("--force", is_flag=True, help="Replace existing sample files.")
+@cli.command("sample", examples=["recsys data sample", "recsys data sample --out films"])
+@cli.option("--out", metavar="DIR", default="recsys-sample", help="Target directory.")
+@cli.option("--force", is_flag=True, help="Replace existing sample files.")
 def sample(out: str, force: bool) -> None:
     """Copy the sample data to a directory.
 

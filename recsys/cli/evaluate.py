@@ -12,23 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from recsys.cli import options as cli
 from recsys.cli.group import State
-from recsys.cli.options import (
-    COUNT,
-    EngineOptions,
-    FitOptions,
-    ModelName,
-    ReaderOptions,
-    bundle,
-    command,
-    engine_options,
-    option,
-    output_options,
-    parameter_options,
-    reader_options,
-    seed_option,
-    threads_option,
-)
 from recsys.cli.output import Output, atomic_file, check_file
 from recsys.cli.progress import Activity, note
 from recsys.cli.split import SplitOptions, load_splits, split_options
@@ -60,52 +45,55 @@ class _Request:
     per_user: str | None
     report: str | None
     splitting: SplitOptions
-    fitting: FitOptions
-    reader: ReaderOptions
+    fitting: cli.FitOptions
+    reader: cli.ReaderOptions
 
 
-_evaluation_options = bundle(
+_evaluation_options = cli.bundle(
     "request",
     _Request,
     click.argument("ratings", required=False),
-    option("--train", metavar="FILE", help="Training ratings."),
-    option("--test", metavar="FILE", help="Test ratings."),
-    option(
+    cli.option("--train", metavar="FILE", help="Training ratings."),
+    cli.option("--test", metavar="FILE", help="Test ratings."),
+    cli.option(
         "--model",
         multiple=True,
-        type=ModelName(),
+        type=cli.ModelName(),
         show_default="als, bias, popular; spectral, popular, random for implicit data",
         help="Model to evaluate; repeatable.",
     ),
-    option(
+    cli.option(
         "-n",
         multiple=True,
         default=(10,),
+        show_default="10",
         help="Number of recommendations per user; repeatable.",
-        **COUNT,
+        **cli.COUNT,
     ),
-    option(
+    cli.option(
         "--new",
         type=click.Choice(["drop", "keep"]),
         default="drop",
         help="How to treat test ratings of users or items not seen in training.",
     ),
-    option(
+    cli.option(
         "--candidates",
         help="Rank held-out items among N random ones; such metrics are marked as sampled.",
-        **COUNT,
+        **cli.COUNT,
     ),
-    option("--per-user", metavar="FILE", help="File for the metrics of each user: .csv, .parquet."),
-    option("--report", metavar="FILE.html", help="HTML page with tables and charts."),
+    cli.option(
+        "--per-user", metavar="FILE", help="File for the metrics of each user: .csv, .parquet."
+    ),
+    cli.option("--report", metavar="FILE.html", help="HTML page with tables and charts."),
     split_options,
-    bundle(
+    cli.bundle(
         "fitting",
-        functools.partial(FitOptions, None),
-        parameter_options,
-        seed_option("Model"),
-        threads_option("Model"),
+        functools.partial(cli.FitOptions, None),
+        cli.parameter_options,
+        cli.seed_option("Model"),
+        cli.threads_option("Model"),
     ),
-    reader_options("As in `recsys fit --help`"),
+    cli.reader_options("As in `recsys fit --help`"),
 )
 """Decorator that adds RATINGS and the options of an evaluation as `request`."""
 
@@ -121,7 +109,7 @@ def _run(request: _Request, *, at_least: int = 1) -> tuple[dict[str, Any], Evalu
     check_file(request.report, "--report", (".html",))
     if request.model and len(set(request.model)) < at_least:
         raise click.UsageError("Give at least two models to compare, each with --model.")
-    fitting, pair = request.fitting, (request.train, request.test)
+    fitting = request.fitting
     if request.ratings and request.test and not request.train and is_model(request.ratings):
         if request.model or fitting.given:
             raise click.UsageError("A saved model is evaluated as it is; leave out --model and -p.")
@@ -130,10 +118,12 @@ def _run(request: _Request, *, at_least: int = 1) -> tuple[dict[str, Any], Evalu
         splits: Any = evaluation.split_from_pair(saved.ratings, load_ratings(request.test, reader))
         models: dict[str, Any] = {saved.model.name: saved}
     else:
-        splits = load_splits(request.ratings, pair, request.splitting, fitting.seed, request.reader)
+        pair, method = (request.train, request.test), request.splitting
+        splits = load_splits(request.ratings, pair, method, fitting.seed, request.reader)
         names, splits = _chosen_models(request.model, splits)
-        parameters = parameters_for(names, fitting)
-        models = {name: make_model(name, **values) for name, values in parameters.items()}
+        models = {
+            n: make_model(n, **params) for n, params in parameters_for(names, fitting).items()
+        }
     ns = request.n
     if request.report is not None:  # its curves show shorter lists as well
         ns = tuple(sorted({*ns, *(n for n in _CURVE if n < max(ns))}))
@@ -143,15 +133,8 @@ def _run(request: _Request, *, at_least: int = 1) -> tuple[dict[str, Any], Evalu
             activity.title = f"Fitting {label}"
             activity.step(step)
 
-        found = evaluation.evaluate(
-            models,
-            splits,
-            ns,
-            candidates=request.candidates,
-            new=request.new,
-            random_state=fitting.seed,
-            on_step=each,
-        )
+        settings = {"candidates": request.candidates, "random_state": fitting.seed}
+        found = evaluation.evaluate(models, splits, ns, new=request.new, on_step=each, **settings)
     models = {name: getattr(each, "model", each) for name, each in models.items()}
     _report_counts(found)
     if request.per_user is not None:
@@ -175,15 +158,10 @@ def _chosen_models(
     choice = choose_model(parts[0].train)
     if choice.ratings.implicit != parts[0].train.implicit:
         note(f"{choice.reason}; use --model to treat them as ratings")
-        parts = [
-            replace(
-                split,
-                train=as_implicit(split.train),
-                test=as_implicit(split.test),
-                history=None if split.history is None else as_implicit(split.history),
-            )
-            for split in parts
-        ]
+        for place, split in enumerate(parts):
+            train, test = as_implicit(split.train), as_implicit(split.test)
+            history = None if split.history is None else as_implicit(split.history)
+            parts[place] = replace(split, train=train, test=test, history=history)
     defaults: tuple[str, ...] = _EXPLICIT
     if parts[0].train.implicit:  # the model random does not fold in the users of a history
         defaults = _IMPLICIT if parts[0].history is None else _IMPLICIT[:-1]
@@ -245,7 +223,7 @@ def _write_report(found: Evaluation, models: dict[str, Model], path: str) -> Non
 
 
 def _document(command: str, models: dict[str, Model], found: Evaluation) -> dict[str, Any]:
-    """Return everything that was found, as JSON can hold it."""
+    """Return the results as JSON can hold them."""
     from recsys import __version__
     from recsys.evaluation.results import INTERVALS, TESTS, ranking
 
@@ -301,14 +279,12 @@ def _tables(found: Evaluation) -> tuple[list[pl.DataFrame], str]:
     rows = {(row["model"], row["metric"]): row for row in found.metrics.to_dicts()}
 
     def cell(label: str, name: str, decimals: int) -> str:
-        row = rows.get((label, name))
-        if row is None:
+        if (row := rows.get((label, name))) is None:
             return "-"
         fewer = int(abs(row["value"]) >= 10)
         text = f"{row['value']:.{4 - fewer}f}"
         if decimals and row["low"] is not None:
-            digits = decimals - fewer
-            text += f" [{row['low']:.{digits}f}, {row['high']:.{digits}f}]"
+            text += " [{low:.{0}f}, {high:.{0}f}]".format(decimals - fewer, **row)
         return text + _MARK * ((label, name) in worse)
 
     def columns(decimals: int) -> dict[str, list[str]]:
@@ -320,17 +296,15 @@ def _tables(found: Evaluation) -> tuple[list[pl.DataFrame], str]:
             for row in found.table.to_dicts()
         }
 
-    terminal = shutil.get_terminal_size((80, 24)).columns
+    terminal, confidence = shutil.get_terminal_size((80, 24)).columns, found.settings.confidence
     fitting = (d for d in (4, 3) if found.settings.resamples and _width(columns(d)) <= terminal)
     decimals = next(fitting, 0)
-    legend = f"[{found.settings.confidence:.0%} interval over users]"
+    legend = f"[{confidence:.0%} interval over users]"
     if not decimals:
         legend = f"(intervals need {_width(columns(3))} columns, or --json)"
     if found.comparisons.height:
-        legend += (
-            f"  {_MARK} worse than the best of its row (paired sign-flip test, Holm, "
-            f"p < {1 - found.settings.confidence:.2g})"
-        )
+        test = f"paired sign-flip test, Holm, p < {1 - confidence:.2g}"
+        legend += f"  {_MARK} worse than the best of its row ({test})"
     cells = columns(decimals)
     tables: list[dict[str, list[str]]] = [{"metric": cells.pop("metric")}]
     for label, texts in cells.items():
@@ -361,9 +335,7 @@ def _differences(found: Evaluation) -> tuple[pl.DataFrame, str]:
         "difference": [f"{row['difference']:+.4f}" for row in rows],
         interval: [f"[{row['low']:+.4f}, {row['high']:+.4f}]" for row in rows],
         "p": [f"{row['p_value']:.4f}" for row in rows],
-        "adjusted": [
-            f"{row['adjusted']:.4f}" + f" {_MARK}" * (row["adjusted"] < level) for row in rows
-        ],
+        "adjusted": [f"{p:.4f}" + f" {_MARK}" * (p < level) for p in found.comparisons["adjusted"]],
     }
     legend = (
         f"p: paired sign-flip test over users; adjusted by Holm's method over the pairs; "
@@ -378,7 +350,7 @@ def _differences(found: Evaluation) -> tuple[pl.DataFrame, str]:
     return next(fitting, table.drop("p", interval)), legend
 
 
-@command(
+@cli.command(
     "evaluate",
     examples=[
         "recsys evaluate ratings.csv",
@@ -391,9 +363,9 @@ def _differences(found: Evaluation) -> tuple[pl.DataFrame, str]:
     ],
 )
 @_evaluation_options
-@engine_options("As in `recsys fit --help`")
-@output_options
-def evaluate(request: _Request, output: Output, engine: EngineOptions) -> None:
+@cli.engine_options("As in `recsys fit --help`")
+@cli.output_options
+def evaluate(request: _Request, output: Output, engine: cli.EngineOptions) -> None:
     """Evaluate models on held-out ratings.
 
     Takes RATINGS, of which some are held out (the newest, if timestamps are known); or a directory
@@ -422,7 +394,7 @@ def evaluate(request: _Request, output: Output, engine: EngineOptions) -> None:
     output.write_document(document, _without_empty(found.table), *_tables(found))
 
 
-@command(
+@cli.command(
     "compare",
     examples=[
         "recsys compare ratings.csv --model als --model popular",
@@ -430,7 +402,7 @@ def evaluate(request: _Request, output: Output, engine: EngineOptions) -> None:
     ],
 )
 @_evaluation_options
-@output_options
+@cli.output_options
 def compare(request: _Request, output: Output) -> None:
     """Test whether models differ on held-out ratings.
 

@@ -7,21 +7,11 @@ from dataclasses import replace
 
 import click
 
-from recsys.cli.options import (
-    SHARE,
-    EngineOptions,
-    FitOptions,
-    ReaderOptions,
-    command,
-    engine_options,
-    fit_options,
-    option,
-    reader_options,
-)
+from recsys.cli import options as cli
 from recsys.messages import counted
 
 
-@command(
+@cli.command(
     "fit",
     examples=[
         "recsys fit ratings.csv --out model",
@@ -32,25 +22,25 @@ from recsys.messages import counted
     ],
 )
 @click.argument("ratings")
-@option("--out", "-o", metavar="MODEL", required=True, help="Directory for the model.")
-@option("--force", is_flag=True, help="Replace an existing model.")
-@option(
+@cli.option("--out", "-o", metavar="MODEL", required=True, help="Directory for the model.")
+@cli.option("--force", is_flag=True, help="Replace an existing model.")
+@cli.option(
     "--test-fraction",
     metavar="FRACTION",
-    type=SHARE,
+    type=cli.SHARE,
     help="Share of the ratings to hold out, and report their RMSE after each iteration.",
 )
-@fit_options
-@reader_options()
-@engine_options()
+@cli.fit_options
+@cli.reader_options()
+@cli.engine_options()
 def fit(
     ratings: str,
     out: str,
     force: bool,
     test_fraction: float | None,
-    fitting: FitOptions,
-    reader: ReaderOptions,
-    engine: EngineOptions,
+    fitting: cli.FitOptions,
+    reader: cli.ReaderOptions,
+    engine: cli.EngineOptions,
 ) -> None:
     """Fit a model to ratings and save it.
 
@@ -80,23 +70,23 @@ def fit(
     check_destination(out, is_model, force=force)
     if fitting.model is not None:
         parameters_for([fitting.model], fitting)  # raises before a long reading
-    plan = plan_fit(fitting, load_ratings(ratings, reader))
-    if plan.reason is not None:
-        note(plan.reason)
+    planned, used, reason = plan_fit(fitting, load_ratings(ratings, reader))
+    if reason is not None:
+        note(reason)
     start = time.perf_counter()
     if test_fraction is None:
-        fitted = fit_recommender(plan.recommender, plan.ratings)
+        fitted = fit_recommender(planned, used)
     else:
         from recsys.evaluation.splits import random_split
 
-        train, test = random_split(plan.ratings, test_fraction, random_state=fitting.seed)
-        fitted = fit_recommender(plan.recommender, train, test, lambda step: note(describe(step)))
+        train, test = random_split(used, test_fraction, random_state=fitting.seed)
+        fitted = fit_recommender(planned, train, test, lambda step: note(describe(step)))
     seconds = time.perf_counter() - start
     fitted.save(out, overwrite=force)
     note(f"fitted {fitted.model.name} to {fitted.ratings} in {seconds:.1f} s, saved in {out}")
 
 
-@command(
+@cli.command(
     "update",
     examples=[
         "recsys update model new-ratings.csv --out model2",
@@ -105,10 +95,12 @@ def fit(
 )
 @click.argument("model")
 @click.argument("ratings")
-@option("--out", "-o", metavar="MODEL2", help="Directory for the updated model.")
-@option("--force", is_flag=True, help="Replace an existing model: MODEL, without --out.")
-@reader_options()
-def update(model: str, ratings: str, out: str | None, force: bool, reader: ReaderOptions) -> None:
+@cli.option("--out", "-o", metavar="MODEL2", help="Directory for the updated model.")
+@cli.option("--force", is_flag=True, help="Replace an existing model: MODEL, without --out.")
+@cli.reader_options()
+def update(
+    model: str, ratings: str, out: str | None, force: bool, reader: cli.ReaderOptions
+) -> None:
     """Add new ratings to a model.
 
     The model is fitted again to its own ratings and the new ones together, with the same

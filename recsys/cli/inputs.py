@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -141,34 +141,26 @@ def open_recommender(path: str, reader: ReaderOptions, fitting: FitOptions) -> R
             raise CommandError(f"{path} is a saved {name} model, and {other}.")
         return recommender
     ratings = load_ratings(path, reader)
-    plan = plan_fit(fitting, ratings)
-    if plan.reason is not None and plan.ratings.implicit != ratings.implicit:
-        note(plan.reason)
-    fitted = fit_recommender(plan.recommender, plan.ratings)
+    planned, used, reason = plan_fit(fitting, ratings)
+    if reason is not None and used.implicit != ratings.implicit:
+        note(reason)
+    fitted = fit_recommender(planned, used)
     note(f"fitted {fitted.model.name} to {path} (not saved; use `recsys fit` to keep the model)")
     return fitted
 
 
-class Plan(NamedTuple):
-    """Recommender to fit, its ratings, and the reason for the model if that was chosen."""
-
-    recommender: Recommender
-    ratings: Ratings
-    reason: str | None
-
-
-def plan_fit(fitting: FitOptions, ratings: Ratings) -> Plan:
-    """Make the recommender that `fitting` describes; without a model, choose one from the data."""
+def plan_fit(fitting: FitOptions, ratings: Ratings) -> tuple[Recommender, Ratings, str | None]:
+    """Return the recommender to fit, its ratings, and the reason for a model that was chosen."""
     from recsys.auto import choose_model
     from recsys.recommender import Recommender
 
     if (name := fitting.model) is not None:
-        return Plan(Recommender(name, **parameters_for([name], fitting)[name]), ratings, None)
+        return Recommender(name, **parameters_for([name], fitting)[name]), ratings, None
     choice = choose_model(ratings)
     params = choice.params | parameters_for([choice.model], fitting)[choice.model]
     sizes = [counted(params[key], key.removesuffix("s")) for key in choice.params]
     reason = f"chose {', '.join([choice.model, *sizes])}: {choice.reason}"
-    return Plan(Recommender(choice.model, **params), choice.ratings, reason)
+    return Recommender(choice.model, **params), choice.ratings, reason
 
 
 def parameters_for(
@@ -203,13 +195,14 @@ def parameters_for(
             known = {p: None for each in named for p in declared[each] if p not in _SHARED}
             near = close_matches(name, known, 1)
             hint = f"; did you mean {near[0]}?" if near else "."
-            listed = (
-                f"It has {', '.join(known) or 'none'}; `recsys models {named[0]}` describes them."
-            )
+            if len(named) > 1:
+                listed = ", ".join(named)
+                raise click.UsageError(
+                    f"None of the models {listed} has a parameter {name!r}{hint}"
+                )
             raise click.UsageError(
-                f"The {named[0]} model has no parameter {name!r}{hint} {listed}"
-                if len(named) == 1
-                else f"None of the models {', '.join(named)} has a parameter {name!r}{hint}"
+                f"The {named[0]} model has no parameter {name!r}{hint} It has "
+                f"{', '.join(known) or 'none'}; `recsys models {named[0]}` describes them."
             )
         for model in owners:
             found[model][name] = _converted(declared[model][name], value)
@@ -280,8 +273,7 @@ def note_unknown(listed: Sequence[Any], ids: Ids, answer: str) -> None:
 def find_title(ratings: Ratings, text: str) -> Any:
     """Return the id of the item with the title `text`: exactly, ignoring case, or part of it.
 
-    A title counts with and without the year at its end, and with its article first or last: "the
-    matrix" finds "Matrix, The (1999)". The beginning of a title counts more than its middle.
+    "the matrix" finds "Matrix, The (1999)". The beginning of a title counts more than its middle.
 
     Raises
     ------
@@ -323,10 +315,8 @@ def _only(text: str, ratings: Ratings, found: list[int]) -> Any:
     if len(found) == 1:
         return items[0]
     assert ratings.titles is not None  # of several items, some were found by title
-    lines = [
-        f"  {item}  {title}"
-        for item, title in zip(items, ratings.titles.gather(found), strict=True)
-    ]
+    pairs = zip(items, ratings.titles.gather(found), strict=True)
+    lines = [f"  {item}  {title}" for item, title in pairs]
     more = len(lines) - _CANDIDATES
     lines[_CANDIDATES:] = [f"  and {more:,} more"] if more > 0 else []
     head = f"{len(found):,} titles match {text!r}; use one of their ids instead:"
@@ -385,10 +375,7 @@ def _parse(text: str, recommender: Recommender) -> tuple[str, float]:
 
 
 def load_history(path: str, reader: ReaderOptions, recommender: Recommender) -> pl.DataFrame:
-    """Read the columns user, item and possibly rating; without users, all are of one new user.
-
-    Rows of unknown items are left out, and counted on standard error; duplicates are counted.
-    """
+    """Read users (else all rows are of a new one), known items and, if there are any, ratings."""
     import polars as pl
 
     from recsys.data.ids import as_id_series
@@ -403,8 +390,7 @@ def load_history(path: str, reader: ReaderOptions, recommender: Recommender) -> 
         frame = frame.with_columns(pl.lit(NEW_USER).alias("user"))
     frame = frame.filter(pl.Series(_known(path, frame["item"], items, "rows are of unknown items")))
     as_id_series(frame["user"], "user")  # raises for ids of endless length
-    repeated = len(frame) - frame.select("user", "item").n_unique()
-    if repeated:
+    if repeated := len(frame) - frame.select("user", "item").n_unique():
         note(f"{path}: {counted(repeated, 'duplicate')} (last kept)")
     if "rating" not in frame.columns and recommender.model._needs_values:
         best = _best_rating(recommender)

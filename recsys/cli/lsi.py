@@ -9,17 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from recsys.cli import options as cli
 from recsys.cli.group import Group, Verb
-from recsys.cli.options import (
-    COUNT,
-    bundle,
-    command,
-    common_options,
-    n_option,
-    option,
-    output_options,
-    seed_option,
-)
 from recsys.cli.output import Output
 from recsys.cli.progress import Activity, note
 from recsys.cli.scree import check_plot, write_spectrum
@@ -50,7 +41,7 @@ VERBS = {
         'recsys lsi query index "heat transfer in slip flow"',
     ],
 )
-@common_options
+@cli.common_options
 def lsi() -> None:
     """Search documents by latent semantic indexing."""
 
@@ -73,8 +64,8 @@ class DocumentOptions:
         return Documents(path, **vars(self), after=after)
 
 
-_add = functools.partial(option, section="Reading")
-document_options = bundle(
+_add = functools.partial(cli.option, section="Reading")
+document_options = cli.bundle(
     "reading",
     DocumentOptions,
     _add("--text-col", metavar="NAME", help="Column of the texts."),
@@ -105,7 +96,7 @@ def _load(path: str) -> LSI:
     return LSI.load(path)
 
 
-@command(
+@cli.command(
     "index",
     examples=[
         "recsys lsi index articles/ --out index",
@@ -114,34 +105,38 @@ def _load(path: str) -> LSI:
     ],
 )
 @click.argument("documents")
-@option("--out", "-o", metavar="INDEX", required=True, help="Directory for the index.")
-@option("--force", is_flag=True, help="Replace an existing index.")
-@option(
+@cli.option("--out", "-o", metavar="INDEX", required=True, help="Directory for the index.")
+@cli.option("--force", is_flag=True, help="Replace an existing index.")
+@cli.option(
     "--dimensions",
     "-k",
     metavar="K|RULE",
-    type=lambda text: int(text) if text.isdecimal() else text,
+    type=lambda value: int(value) if str(value).isdecimal() else value,
     section="Model",
     show_default="a third of the documents, at most 200",
     help="Number of dimensions, or elbow, profile, energy, gavish-donoho, parallel, cv or mle.",
 )
-@option(
+@cli.option(
     "--weighting",
     type=click.Choice(["tfidf", "log-entropy", "count"]),
     default="tfidf",
     section="Model",
     help="Weights of the words.",
 )
-@option(
-    "--min-df", default=1, section="Model", help="Minimum number of documents of a word.", **COUNT
+@cli.option(
+    "--min-df",
+    default=1,
+    section="Model",
+    help="Minimum number of documents of a word.",
+    **cli.COUNT,
 )
-@option(
+@cli.option(
     "--stop-words",
     type=click.Choice(["english"]),
     section="Model",
     help="Language whose commonest words are left out.",
 )
-@seed_option("Model")
+@cli.seed_option("Model")
 @document_options
 def index(
     documents: str,
@@ -178,7 +173,7 @@ def index(
     )
 
 
-@command(
+@cli.command(
     "query",
     examples=[
         'recsys lsi query index "heat transfer in slip flow"',
@@ -190,10 +185,10 @@ def index(
 )
 @click.argument("index")
 @click.argument("text", required=False)
-@option("--queries", metavar="FILE", help="File of queries: lines, or a table with texts.")
-@option("--explain", metavar="ID", help="Document whose match is explained word by word.")
-@n_option("documents for each query")
-@output_options
+@cli.option("--queries", metavar="FILE", help="File of queries: lines, or a table with texts.")
+@cli.option("--explain", metavar="ID", help="Document whose match is explained word by word.")
+@cli.n_option("documents for each query")
+@cli.output_options
 @document_options
 def query(
     index: str,
@@ -244,11 +239,13 @@ def _answers(lsi: LSI, path: str, n: int, reading: DocumentOptions) -> Iterator[
         raise failure
 
 
-@command("terms", examples=["recsys lsi terms index heat", "recsys lsi terms index heat flow -n 5"])
+@cli.command(
+    "terms", examples=["recsys lsi terms index heat", "recsys lsi terms index heat flow -n 5"]
+)
 @click.argument("index")
 @click.argument("words", metavar="WORD...", nargs=-1, required=True)
-@n_option("similar words for each word")
-@output_options
+@cli.n_option("similar words for each word")
+@cli.output_options
 def terms(index: str, words: tuple[str, ...], n: int, output: Output) -> None:
     """List the words nearest to a word.
 
@@ -263,13 +260,13 @@ def terms(index: str, words: tuple[str, ...], n: int, output: Output) -> None:
     output.write(lsi.similar_terms(terms, n), command="lsi terms", n=n)
 
 
-@command(
+@cli.command(
     "similar", examples=["recsys lsi similar index 22", "recsys lsi similar index notes.txt -n 3"]
 )
 @click.argument("index")
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
-@n_option("similar documents for each document")
-@output_options
+@cli.n_option("similar documents for each document")
+@cli.output_options
 def similar(index: str, ids: tuple[str, ...], n: int, output: Output) -> None:
     """List the documents nearest to a document.
 
@@ -279,7 +276,7 @@ def similar(index: str, ids: tuple[str, ...], n: int, output: Output) -> None:
     output.write(_load(index).similar_documents(list(ids), n), command="lsi similar", n=n)
 
 
-@command(
+@cli.command(
     "add",
     examples=[
         "recsys lsi add index more.jsonl",
@@ -288,14 +285,16 @@ def similar(index: str, ids: tuple[str, ...], n: int, output: Output) -> None:
 )
 @click.argument("index")
 @click.argument("documents")
-@option(
+@cli.option(
     "--method",
     type=click.Choice(["update", "fold-in"]),
     default="update",
     help="Update the decomposition, or keep it, which is faster.",
 )
-@option("--out", "-o", metavar="INDEX", help="Directory for the larger index, instead of INDEX.")
-@option("--force", is_flag=True, help="Replace the index at --out.")
+@cli.option(
+    "--out", "-o", metavar="INDEX", help="Directory for the larger index, instead of INDEX."
+)
+@cli.option("--force", is_flag=True, help="Replace the index at --out.")
 @document_options
 def add(
     index: str, documents: str, method: str, out: str | None, force: bool, reading: DocumentOptions
@@ -322,9 +321,9 @@ def add(
     )
 
 
-@command("info", examples=["recsys lsi info index", "recsys lsi info index --json"])
+@cli.command("info", examples=["recsys lsi info index", "recsys lsi info index --json"])
 @click.argument("index")
-@output_options
+@cli.output_options
 def info(index: str, output: Output) -> None:
     """Show the size and parameters of an index.
 
@@ -341,12 +340,12 @@ def info(index: str, output: Output) -> None:
     write_facts(manifest_facts(index, manifest, size, "index"), output)
 
 
-@command(
+@cli.command(
     "scree", examples=["recsys lsi scree index", "recsys lsi scree index --plot scree.png --quiet"]
 )
 @click.argument("index")
-@option("--plot", metavar="FILE", help="Plot to write: .png, .svg or .pdf.")
-@output_options
+@cli.option("--plot", metavar="FILE", help="Plot to write: .png, .svg or .pdf.")
+@cli.output_options
 def scree(index: str, plot: str | None, output: Output) -> None:
     """Show the singular values of an index.
 

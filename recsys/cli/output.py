@@ -172,7 +172,7 @@ class Sink:
         return frame.write_csv(include_header=self.is_first, separator=separator).encode()
 
     def finish(self) -> None:
-        """Write what follows the last batch."""
+        """Write the end of the file."""
 
 
 class _Json(Sink):

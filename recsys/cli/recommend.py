@@ -7,19 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from recsys.cli.options import (
-    EngineOptions,
-    FitOptions,
-    ReaderOptions,
-    bundle,
-    command,
-    engine_options,
-    fitting_options,
-    n_option,
-    option,
-    output_options,
-    reader_options,
-)
+from recsys.cli import options as cli
 from recsys.cli.output import Output
 from recsys.cli.progress import note
 from recsys.errors import UnknownIdError
@@ -33,8 +21,8 @@ class Source:
     """A saved model, or ratings to fit a model to."""
 
     path: str
-    reader: ReaderOptions
-    fitting: FitOptions
+    reader: cli.ReaderOptions
+    fitting: cli.FitOptions
 
     def open(self) -> Recommender:
         """Load the model, or fit one."""
@@ -43,16 +31,16 @@ class Source:
         return open_recommender(self.path, self.reader, self.fitting)
 
 
-source_options = bundle(
+source_options = cli.bundle(
     "source",
     lambda source, reader, fitting: Source(source, reader, fitting),
-    fitting_options,
-    reader_options("As in `recsys fit --help`"),
+    cli.fitting_options,
+    cli.reader_options("As in `recsys fit --help`"),
 )
 """Decorator that adds options to fit a model, and makes the path `source` a `Source`."""
 
 
-@command(
+@cli.command(
     "recommend",
     examples=[
         "recsys recommend model --user 42",
@@ -66,31 +54,33 @@ source_options = bundle(
     required="Choose the users",
 )
 @click.argument("source", metavar="MODEL|RATINGS")
-@option("--user", "-u", metavar="ID", multiple=True, help="User to recommend to; repeatable.")
-@option("--users", metavar="FILE", help="File of users.")
-@option("--all", "everyone", is_flag=True, help="Recommend to every user.")
-@option("--history", metavar="FILE", help="Ratings of new users, to recommend to them.")
-@option("--like", metavar="TITLE", multiple=True, help="Item that a new user likes; repeatable.")
-@option(
+@cli.option("--user", "-u", metavar="ID", multiple=True, help="User to recommend to; repeatable.")
+@cli.option("--users", metavar="FILE", help="File of users.")
+@cli.option("--all", "everyone", is_flag=True, help="Recommend to every user.")
+@cli.option("--history", metavar="FILE", help="Ratings of new users, to recommend to them.")
+@cli.option(
+    "--like", metavar="TITLE", multiple=True, help="Item that a new user likes; repeatable."
+)
+@cli.option(
     "--rate", metavar="TITLE=X", multiple=True, help="Item and rating of a new user; repeatable."
 )
-@n_option("items for each user")
-@option("--items", metavar="FILE", help="File of items to choose from.")
-@option("--block", metavar="FILE", help="File of items that are never recommended.")
-@option(
+@cli.n_option("items for each user")
+@cli.option("--items", metavar="FILE", help="File of items to choose from.")
+@cli.option("--block", metavar="FILE", help="File of items that are never recommended.")
+@cli.option(
     "--where",
     metavar="CONDITION",
     help="SQL condition on the items' columns: title, genres, year, ...",
 )
-@option("--include-seen", is_flag=True, help="Also recommend items that the user has rated.")
-@option(
+@cli.option("--include-seen", is_flag=True, help="Also recommend items that the user has rated.")
+@cli.option(
     "--cold-start",
     type=click.Choice(["error", "popular"]),
     default="error",
     help="Answer for unknown users: an error, or the most popular items.",
 )
-@engine_options("As in `recsys fit --help`")
-@output_options
+@cli.engine_options("As in `recsys fit --help`")
+@cli.output_options
 @source_options
 def recommend(
     source: Source,
@@ -106,7 +96,7 @@ def recommend(
     where: str | None,
     include_seen: bool,
     cold_start: ColdUser,
-    engine: EngineOptions,
+    engine: cli.EngineOptions,
     output: Output,
 ) -> None:
     """Recommend items to users.
@@ -169,7 +159,7 @@ def recommend(
         note("no recommendations: every item is already rated, blocked or filtered out")
 
 
-@command(
+@cli.command(
     "similar",
     examples=[
         "recsys similar model --item 318",
@@ -180,13 +170,13 @@ def recommend(
     required="Choose items or users",
 )
 @click.argument("source", metavar="MODEL|RATINGS")
-@option("--item", "-i", metavar="ID", multiple=True, help="Item to compare with; repeatable.")
-@option(
+@cli.option("--item", "-i", metavar="ID", multiple=True, help="Item to compare with; repeatable.")
+@cli.option(
     "--title", metavar="TEXT", multiple=True, help="Title of the item, or part of it; repeatable."
 )
-@option("--user", "-u", metavar="ID", multiple=True, help="User to compare with; repeatable.")
-@n_option("similar items or users for each")
-@output_options
+@cli.option("--user", "-u", metavar="ID", multiple=True, help="User to compare with; repeatable.")
+@cli.n_option("similar items or users for each")
+@cli.output_options
 @source_options
 def similar(
     source: Source,
@@ -218,7 +208,7 @@ def similar(
     output.write(frame, command="similar", model=recommender.model.name, n=n)
 
 
-@command(
+@cli.command(
     "explain",
     examples=[
         "recsys explain model --user 42 --item 318",
@@ -228,11 +218,11 @@ def similar(
     required="Choose the item",
 )
 @click.argument("source", metavar="MODEL|RATINGS")
-@option("--user", "-u", metavar="ID", required=True, help="User to explain the score for.")
-@option("--item", "-i", metavar="ID", help="Item whose score is explained.")
-@option("--title", metavar="TEXT", help="Title of the item, or part of it.")
-@n_option("contributions shown")
-@output_options
+@cli.option("--user", "-u", metavar="ID", required=True, help="User to explain the score for.")
+@cli.option("--item", "-i", metavar="ID", help="Item whose score is explained.")
+@cli.option("--title", metavar="TEXT", help="Title of the item, or part of it.")
+@cli.n_option("contributions shown")
+@cli.output_options
 @source_options
 def explain(
     source: Source, user: str, item: str | None, title: str | None, n: int, output: Output

@@ -74,12 +74,8 @@ def write_spectrum(
 
     s = np.asarray(singular_values, dtype=np.float64)
     cumulative, rank = cumulative_energy(s, total), elbow(s)
-    columns = {
-        "rank": np.arange(1, len(s) + 1),
-        "singular_value": s,
-        "energy": np.diff(cumulative, prepend=0.0),
-        "cumulative": cumulative,
-    }
+    columns = {"rank": np.arange(1, len(s) + 1), "singular_value": s}
+    columns |= {"energy": np.diff(cumulative, prepend=0.0), "cumulative": cumulative}
     frame = pl.DataFrame(columns)
     if plot is not None:
         from matplotlib.figure import Figure

@@ -10,18 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from recsys.cli import options as cli
 from recsys.cli.models import word
-from recsys.cli.options import (
-    COUNT,
-    SHARE,
-    FitOptions,
-    ReaderOptions,
-    command,
-    fit_options,
-    option,
-    output_options,
-    reader_options,
-)
 from recsys.cli.output import Output
 from recsys.cli.progress import Activity, note
 from recsys.cli.split import SplitOptions, load_splits, make_splits, split_options
@@ -29,7 +19,7 @@ from recsys.errors import DataError
 from recsys.messages import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import polars as pl
 
@@ -42,7 +32,7 @@ if TYPE_CHECKING:
 _OPTIONS = ("factors", "regularization", "iterations")
 
 
-@command(
+@cli.command(
     "tune",
     examples=[
         "recsys tune ratings.csv --model als",
@@ -54,54 +44,58 @@ _OPTIONS = ("factors", "regularization", "iterations")
     required="Choose the data",
 )
 @click.argument("ratings", required=False)
-@option("--train", metavar="FILE", help="Training ratings, all of which are used.")
-@option(
+@cli.option("--train", metavar="FILE", help="Training ratings, all of which are used.")
+@cli.option(
     "--validation-fraction",
     metavar="FRACTION",
-    type=SHARE,
+    type=cli.SHARE,
     show_default="0.1",
     help="Share of the training ratings (users: of the users) to validate trials on.",
 )
-@option(
+@cli.option(
     "--metric",
     metavar="METRIC",
     show_default="rmse for ratings, ndcg@10 for implicit data",
     help="Metric to improve: rmse, mae, or a ranking metric with @N.",
 )
-@option("--trials", default=30, help="Number of trials; the first has the defaults.", **COUNT)
-@option(
+@cli.option(
+    "--trials", default=30, help="Number of trials; the first has the defaults.", **cli.COUNT
+)
+@cli.option(
     "--timeout",
     metavar="SECONDS",
     type=click.FloatRange(min=0),
     help="Time limit; the first trial always ends.",
 )
-@option(
+@cli.option(
     "--sampler",
     type=click.Choice(("tpe", "random", "grid")),
     default="tpe",
     help="Search: guided by earlier trials, random, or on a grid.",
 )
-@option(
+@cli.option(
     "--range",
     "ranges",
     metavar="NAME=LOW:HIGH[:log]",
     multiple=True,
     help="Range of a parameter instead of the model's own; repeatable.",
 )
-@option("--study", metavar="PATH", help="Storage of the trials, to continue an interrupted search.")
-@fit_options
+@cli.option(
+    "--study", metavar="PATH", help="Storage of the trials, to continue an interrupted search."
+)
+@cli.fit_options
 @split_options
-@output_options
-@reader_options("As in `recsys fit --help`")
+@cli.output_options
+@cli.reader_options("As in `recsys fit --help`")
 def tune(
     ratings: str | None,
     train: str | None,
     validation_fraction: float | None,
     ranges: tuple[str, ...],
-    fitting: FitOptions,
+    fitting: cli.FitOptions,
     splitting: SplitOptions,
     output: Output,
-    reader: ReaderOptions,
+    reader: cli.ReaderOptions,
     **search: Any,
 ) -> None:
     """Search for better parameters of a model.
@@ -132,17 +126,6 @@ def tune(
         note(f"chose {choice.model}: {choice.reason}")
         model, data = choice.model, choice.ratings
         reader = replace(reader, implicit=data.implicit)
-    logged: list[int] = []
-
-    def log(trial: Trial, best: Trial) -> None:
-        if not logged and trial.number:
-            note(f"continuing after {counted(trial.number, 'trial')} of {search['study']}")
-        logged.append(trial.number)
-        result = "pruned" if trial.value is None else f"{trial.value:.4f}"
-        values = ", ".join(f"{name} {word(value)}" for name, value in trial.parameters.items())
-        number = f"trial {trial.number + 1}/{search['trials']}"
-        note(f"{number}: {result} (best {best.value:.4f}) in {trial.seconds:.1f} s with {values}")
-
     with Activity(f"Tuning {model}") as activity:
 
         def each(number: int, step: Step) -> None:
@@ -157,7 +140,7 @@ def tune(
             validation=lambda held: _single(make_splits(held, inner, fitting.seed)),
             random_state=fitting.seed,
             threads=fitting.threads,
-            on_trial=log,
+            on_trial=_log_of(search),
             on_step=each,
             **search,
         )
@@ -166,6 +149,21 @@ def tune(
     note(_summary(found))
     for purpose, line in commands.items():
         note(f"{purpose}: {line}")
+
+
+def _log_of(search: dict[str, Any]) -> Callable[[Trial, Trial], None]:
+    """Return the function that reports each trial, and first those of a study that goes on."""
+    place = itertools.count()
+
+    def log(trial: Trial, best: Trial) -> None:
+        if next(place) == 0 and trial.number:
+            note(f"continuing after {counted(trial.number, 'trial')} of {search['study']}")
+        result = "pruned" if trial.value is None else f"{trial.value:.4f}"
+        values = ", ".join(f"{name} {word(value)}" for name, value in trial.parameters.items())
+        number = f"trial {trial.number + 1}/{search['trials']}"
+        note(f"{number}: {result} (best {best.value:.4f}) in {trial.seconds:.1f} s with {values}")
+
+    return log
 
 
 def _range(text: str) -> tuple[str, Range]:
@@ -189,7 +187,11 @@ def _range(text: str) -> tuple[str, Range]:
 
 
 def _training_data(
-    path: str | None, train: str | None, splitting: SplitOptions, seed: int, reader: ReaderOptions
+    path: str | None,
+    train: str | None,
+    splitting: SplitOptions,
+    seed: int,
+    reader: cli.ReaderOptions,
 ) -> tuple[Ratings, SplitOptions]:
     """Read the training ratings; return them, and how to hold out validation ratings."""
     from recsys.cli.inputs import load_ratings
@@ -225,18 +227,13 @@ def _frame(found: Tuning) -> pl.DataFrame:
     """Return one row per parameter; values as text, since they are of several types."""
     import polars as pl
 
-    rows = [
-        {
-            "parameter": name,
-            "default": word(found.defaults[name]),
-            "chosen": word(value),
-            "low": word(found.ranges[name].low) if name in found.ranges else None,
-            "high": word(found.ranges[name].high) if name in found.ranges else None,
-        }
-        for name, value in found.parameters.items()
-    ]
+    rows = []
+    for name, value in found.parameters.items():
+        tuned = found.ranges.get(name)
+        ends = [word(tuned.low), word(tuned.high)] if tuned else [None, None]
+        rows.append([name, word(found.defaults[name]), word(value), *ends])
     columns = ("parameter", "default", "chosen", "low", "high")
-    return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String))
+    return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String), orient="row")
 
 
 def _summary(found: Tuning) -> str:
@@ -251,7 +248,7 @@ def _summary(found: Tuning) -> str:
 
 
 def _document(
-    found: Tuning, sampler: str, fitting: FitOptions, commands: dict[str, str]
+    found: Tuning, sampler: str, fitting: cli.FitOptions, commands: dict[str, str]
 ) -> dict[str, Any]:
     from recsys import __version__
 
@@ -280,7 +277,7 @@ def _document(
 
 
 def _commands(
-    found: Tuning, data: tuple[str | None, str | None], fitting: FitOptions, *options: Any
+    found: Tuning, data: tuple[str | None, str | None], fitting: cli.FitOptions, *options: Any
 ) -> dict[str, str]:
     """Return the commands that fit a model as found and evaluate it, as a shell takes them."""
     from recsys.storage import split_files
@@ -305,7 +302,7 @@ def _commands(
     return {name: shlex.join(words) for name, words in lines.items()}
 
 
-def _words(options: ReaderOptions | SplitOptions) -> list[str]:
+def _words(options: cli.ReaderOptions | SplitOptions) -> list[str]:
     """Return the options that are not the defaults, as on the command line."""
     given = {
         f"--{each.name.replace('_', '-')}": getattr(options, each.name)
