@@ -58,9 +58,9 @@ _evaluation_options = cli.bundle(
     cli.option(
         "--model",
         multiple=True,
-        type=cli.ModelName(),
         show_default="als, bias, popular; spectral, popular, random for implicit data",
         help="Model to evaluate; repeatable.",
+        **cli.MODEL_NAME,
     ),
     cli.option(
         "-n",
@@ -133,7 +133,7 @@ def _run(request: _Request, *, at_least: int = 1) -> tuple[dict[str, Any], Evalu
             activity.title = f"Fitting {label}"
             activity.step(step)
 
-        settings = {"candidates": request.candidates, "random_state": fitting.seed}
+        settings: dict[str, Any] = {"candidates": request.candidates, "random_state": fitting.seed}
         found = evaluation.evaluate(models, splits, ns, new=request.new, on_step=each, **settings)
     models = {name: getattr(each, "model", each) for name, each in models.items()}
     _report_counts(found)

@@ -205,15 +205,13 @@ def parameters_for(
                 f"{', '.join(known) or 'none'}; `recsys models {named[0]}` describes them."
             )
         for model in owners:
-            found[model][name] = _converted(declared[model][name], value)
+            found[model][name] = _converted(declared[model][name], str(value))
     return found
 
 
-def _converted(parameter: Parameter, value: Any) -> Any:
-    """Return the value of a parameter that is given as text, checked."""
+def _converted(parameter: Parameter, text: str) -> Any:
     from recsys.errors import DataError
 
-    text = str(value)
     if text.lower() in ("none", "auto") and parameter.default is None:
         return None
     try:
@@ -330,12 +328,25 @@ def described_history(
 
     Raises
     ------
-    CommandError
-        If an item is given twice.
+    CommandError, UsageError
+        If an item is given twice, or a rating is not one of the model's.
     """
-    ratings, history = recommender.ratings, {}
-    best = _best_rating(recommender)
-    rated = [(text, best) for text in like] + [_parse(text, recommender) for text in rate]
+    ratings, training, history = recommender.ratings, recommender.training, {}
+    rated = [(text, _best_rating(recommender)) for text in like]
+    low, high = training["rating_min"], training["rating_max"]
+    for text in rate:
+        title, _, number = text.rpartition("=")
+        try:
+            rating = float(number)
+        except ValueError:
+            rating = float("nan")
+        if not title.strip() or rating != rating:
+            raise click.UsageError(f"--rate takes TITLE=X with a number X; got {text!r}.")
+        if training["implicit"]:
+            raise CommandError("The model is fitted to implicit feedback; use --like, not --rate.")
+        if not low <= rating <= high:
+            raise CommandError(f"--rate {text!r}: the ratings are between {low:g} and {high:g}.")
+        rated.append((title.strip(), rating))
     for text, rating in rated:
         place = int(ratings.items.find([text])[0])
         if place < 0 and ratings.titles is None:
@@ -354,24 +365,6 @@ def described_history(
 def _best_rating(recommender: Recommender) -> float:
     best = recommender.training["rating_max"]
     return 1.0 if best is None else float(best)
-
-
-def _parse(text: str, recommender: Recommender) -> tuple[str, float]:
-    """Split "TITLE=X" and check X."""
-    title, _, number = text.rpartition("=")
-    training = recommender.training
-    try:
-        rating = float(number)
-    except ValueError:
-        rating = float("nan")
-    if not title.strip() or rating != rating:
-        raise click.UsageError(f"--rate takes TITLE=X with a number X; got {text!r}.")
-    if training["implicit"]:
-        raise CommandError("The model is fitted to implicit feedback; use --like, not --rate.")
-    low, high = training["rating_min"], training["rating_max"]
-    if not low <= rating <= high:
-        raise CommandError(f"--rate {text!r}: the ratings are between {low:g} and {high:g}.")
-    return title.strip(), rating
 
 
 def load_history(path: str, reader: ReaderOptions, recommender: Recommender) -> pl.DataFrame:

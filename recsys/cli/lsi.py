@@ -65,6 +65,7 @@ class DocumentOptions:
 
 
 _add = functools.partial(cli.option, section="Reading")
+_model = functools.partial(cli.option, section="Model")
 document_options = cli.bundle(
     "reading",
     DocumentOptions,
@@ -87,12 +88,10 @@ def _watched(documents: Documents, activity: Activity) -> Iterator[DocumentBatch
 
 
 def _load(path: str) -> LSI:
-    """Load a saved index."""
     from recsys.cli.inputs import require_path
-
-    require_path(path, "index")
     from recsys.lsi import LSI
 
+    require_path(path, "index")
     return LSI.load(path)
 
 
@@ -107,33 +106,24 @@ def _load(path: str) -> LSI:
 @click.argument("documents")
 @cli.option("--out", "-o", metavar="INDEX", required=True, help="Directory for the index.")
 @cli.option("--force", is_flag=True, help="Replace an existing index.")
-@cli.option(
+@_model(
     "--dimensions",
     "-k",
     metavar="K|RULE",
     type=lambda value: int(value) if str(value).isdecimal() else value,
-    section="Model",
     show_default="a third of the documents, at most 200",
     help="Number of dimensions, or elbow, profile, energy, gavish-donoho, parallel, cv or mle.",
 )
-@cli.option(
+@_model(
     "--weighting",
     type=click.Choice(["tfidf", "log-entropy", "count"]),
     default="tfidf",
-    section="Model",
     help="Weights of the words.",
 )
-@cli.option(
-    "--min-df",
-    default=1,
-    section="Model",
-    help="Minimum number of documents of a word.",
-    **cli.COUNT,
-)
-@cli.option(
+@_model("--min-df", default=1, help="Minimum number of documents of a word.", **cli.COUNT)
+@_model(
     "--stop-words",
     type=click.Choice(["english"]),
-    section="Model",
     help="Language whose commonest words are left out.",
 )
 @cli.seed_option("Model")
@@ -231,8 +221,7 @@ def _answers(lsi: LSI, path: str, n: int, reading: DocumentOptions) -> Iterator[
             yield lsi.query(batch.texts, n, labels=batch.ids)
             answered += 1
         except NothingToRankError as error:
-            failure = error
-            first, last = batch.ids[0], batch.ids[-1]
+            failure, first, last = error, batch.ids[0], batch.ids[-1]
             lines = f"query {first}" if first == last else f"queries {first} to {last}"
             note(f"{lines}: {error}")
     if failure is not None and not answered:

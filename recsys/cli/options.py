@@ -24,6 +24,7 @@ Given = tuple[tuple[str, str, Any], ...]
 """Model (or "" for all), name and value of each parameter on the command line."""
 
 COUNT: dict[str, Any] = {"metavar": "N", "type": click.IntRange(min=1)}
+MODEL_NAME: dict[str, Any] = {"metavar": "NAME", "type": click.Choice(["auto", *MODELS])}
 SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
 
 
@@ -50,11 +51,9 @@ def common_options(function: F) -> F:
             setattr(ctx.ensure_object(State), param.name, True)
 
     shared: dict[str, Any] = {"is_flag": True, "expose_value": False, "callback": remember}
-    debug = option("--debug", section=EVERYWHERE, help="Show tracebacks.", **shared)
-    quiet = option(
-        "--quiet", "-q", section=EVERYWHERE, help="Print only data and errors.", **shared
-    )
-    return quiet(debug(function))
+    add = functools.partial(option, section=EVERYWHERE, **shared)
+    debug = add("--debug", help="Show tracebacks.")
+    return add("--quiet", "-q", help="Print only data and errors.")(debug(function))
 
 
 def bundle(keyword: str, make: Callable[..., Any], *options: Decorator) -> Decorator:
@@ -182,17 +181,6 @@ class FitOptions:
             object.__setattr__(self, "model", None)
 
 
-class ModelName(click.Choice[str]):
-    """Name of a model, or `auto`: listed by `recsys models`, not in every help."""
-
-    def __init__(self) -> None:
-        super().__init__(["auto", *MODELS])
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        """Return a short placeholder."""
-        return "NAME"
-
-
 class _ParameterType(click.ParamType[Any]):
     """NAME=VALUE or MODEL.NAME=VALUE, with completion of names and choices."""
 
@@ -257,7 +245,7 @@ parameter_options = bundle(
 
 def seed_option(section: str = "Options") -> Decorator:
     """Add `--seed`."""
-    settings: dict[str, Any] = {"metavar": "N", "type": click.IntRange(min=0), "default": 0}
+    settings: dict[str, Any] = {**COUNT, "type": click.IntRange(min=0), "default": 0}
     return option("--seed", section=section, help="Random seed.", **settings)
 
 
@@ -270,11 +258,11 @@ def threads_option(section: str = "Options") -> Decorator:
 def _model_options(section: str) -> tuple[Decorator, ...]:
     model = option(
         "--model",
-        type=ModelName(),
         default="auto",
         show_default="chosen from the data",
         section=section,
         help="Model to fit; `recsys models` lists them.",
+        **MODEL_NAME,
     )
     return model, parameter_options, seed_option(section), threads_option(section)
 

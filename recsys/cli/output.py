@@ -71,13 +71,10 @@ class Output:
             return self.format
         if self.path is None:
             return "table" if _is_terminal() else "csv"
-        suffix = self.path.suffix.lower()
-        if suffix not in SUFFIXES:
-            raise click.UsageError(
-                f"Cannot infer the format from {str(self.path)!r}; use one of "
-                f"{', '.join(SUFFIXES)}, or add --format."
-            )
-        return SUFFIXES[suffix]
+        if (suffix := self.path.suffix.lower()) in SUFFIXES:
+            return SUFFIXES[suffix]
+        listed = f"use one of {', '.join(SUFFIXES)}, or add --format"
+        raise click.UsageError(f"Cannot infer the format from {str(self.path)!r}; {listed}.")
 
     def check(self) -> None:
         """Check format and destination before any long computation.
@@ -230,8 +227,7 @@ def _is_terminal() -> bool:
     return sys.stdout is not None and sys.stdout.isatty()
 
 
-def _is_special(path: Path) -> bool:
-    """Return whether `path` is a device or a named pipe, which is written to and not replaced."""
+def _is_special(path: Path) -> bool:  # a device or a named pipe, which is not replaced
     return path.exists() and not path.is_file()
 
 
@@ -261,8 +257,6 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
 _CONTROLS = [*range(32), *range(127, 160), 0x61C, 0x200E, 0x200F]
 _CONTROLS += [0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
 _PLAIN = dict.fromkeys(_CONTROLS, "\ufffd")
-
-
 _WRAPPED = ("description", "use")  # columns that are read in full
 
 
@@ -302,11 +296,11 @@ def _cells(series: pl.Series) -> list[str]:
     return ["-" if v is None or math.isnan(v) else f"{v:.{decimals}f}" for v in values]
 
 
-Facts = Mapping[str, Mapping[str, Any]]
-"""Section -> name -> value."""
-
-
-def write_facts(facts: Facts, output: Output, document: Mapping[str, Any] | None = None) -> None:
+def write_facts(
+    facts: Mapping[str, Mapping[str, Any]],
+    output: Output,
+    document: Mapping[str, Any] | None = None,
+) -> None:
     """Write `facts` as rows section, name, value, or `document` (else the facts) as JSON."""
     import polars as pl
 
