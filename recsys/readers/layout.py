@@ -234,7 +234,7 @@ def split_rows(lines: list[str], separator: str) -> list[list[str]]:
 
 
 def without_returns(line: str) -> str:
-    """Return a line with other carriage returns, which csv rejects, taken for spaces."""
+    """Return a line with the carriage returns inside it, which csv rejects, as spaces."""
     return line.replace("\r\n", "\n").replace("\r", " ")
 
 

@@ -1,7 +1,4 @@
-"""Formats with one object (JSON lines) or one user (LightGCN) per line.
-
-They are read by polars, and line by line where something is wrong.
-"""
+"""Formats with one object (JSON lines) or one user (LightGCN) per line."""
 
 from __future__ import annotations
 

@@ -332,7 +332,7 @@ def assign_roles(
     required: Sequence[str],
     times: Callable[[int], Sequence[Any]],
 ) -> tuple[Roles, str]:
-    """Choose and describe the columns; one of timestamps that cannot be read only if requested.
+    """Choose and describe the columns; timestamps that cannot be read only if requested.
 
     `times` returns the sample of a column.
     """
