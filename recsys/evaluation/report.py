@@ -80,12 +80,8 @@ def html_report(
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters |= {
-        "plain": plain,
-        "number": number,
-        "cut": _cut,
-        "json": partial(json.dumps, ensure_ascii=False),
-    }
+    as_json = partial(json.dumps, ensure_ascii=False)
+    environment.filters |= {"plain": plain, "number": number, "cut": _cut, "json": as_json}
     last = found.settings.ns[-1]
     cells: dict[str, dict[str, Any]] = {}
     for row in found.metrics.to_dicts():
