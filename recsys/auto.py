@@ -19,10 +19,9 @@ _FOR_INTERACTIONS = "spectral"
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A model for some ratings, by name, with the parameters that their size suggests.
+    """A model by name, with the parameters that the size of the ratings suggests.
 
-    `ratings` are implicit feedback where their values say nothing; `reason` is the end of a
-    sentence.
+    `ratings` are implicit feedback where their values say nothing.
     """
 
     model: str

@@ -45,7 +45,9 @@ def candidate_mask(
 
 
 def items_where(condition: str | pl.Expr, ratings: Ratings) -> npt.NDArray[np.bool_]:
-    """Return which items meet a condition on their metadata.
+    """Return which items meet a condition on their metadata, shape (n_items,).
+
+    False also where the condition is unknown, because a value is missing.
 
     Parameters
     ----------
@@ -54,11 +56,6 @@ def items_where(condition: str | pl.Expr, ratings: Ratings) -> npt.NDArray[np.bo
         ``year >= 1990 AND genres LIKE '%Comedy%'``; or an expression such as
         ``pl.col("year") >= 1990``.
     ratings : Ratings
-
-    Returns
-    -------
-    bool ndarray of shape (n_items,)
-        False also where the condition is unknown, because a value is missing.
 
     Raises
     ------

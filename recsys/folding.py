@@ -27,6 +27,7 @@ HistoryLike: TypeAlias = "FrameLike | Mapping[Any, float]"
 
 NEW_USER = "new"  # of a history without user ids
 _AXES = ("n_users", "n_items")
+_ROWS = ("indptr", "indices", "values", "timestamps", "n_duplicates")
 
 
 def new_users(source: HistoryLike, known: Ratings, *, needs_values: bool) -> Ratings:
@@ -35,7 +36,6 @@ def new_users(source: HistoryLike, known: Ratings, *, needs_values: bool) -> Rat
     Raises
     ------
     DataError
-        If a column is missing, an id is null or a rating is not a finite number.
     """
     frame: pl.DataFrame | Any
     if isinstance(source, Mapping):
@@ -99,17 +99,8 @@ def _values(frame: Any, known: Ratings, needs_values: bool) -> npt.NDArray[np.fl
 
 
 def _ratings(known: Ratings, users: Ids, items: Ids, csr: CSR) -> Ratings:
-    return replace(
-        known,
-        users=users,
-        items=items,
-        indptr=csr.indptr,
-        indices=csr.indices,
-        values=csr.values,
-        timestamps=None,
-        user_info=None,
-        n_duplicates=csr.n_duplicates,
-    )
+    rows = {name: getattr(csr, name) for name in _ROWS}
+    return replace(known, users=users, items=items, user_info=None, **rows)
 
 
 def merged(old: Ratings, new: Ratings) -> Ratings:
@@ -121,7 +112,6 @@ def merged(old: Ratings, new: Ratings) -> Ratings:
     Raises
     ------
     DataError
-        If one is explicit and the other implicit, or text ids cannot be among integer ids.
     """
     if old.implicit != new.implicit:
         kinds = ["implicit" if each.implicit else "explicit" for each in (old, new)]
@@ -155,17 +145,12 @@ def merged(old: Ratings, new: Ratings) -> Ratings:
         (len(users), len(items)),
         "last",
     )
-    return Ratings(
-        users,
-        items,
-        csr.indptr,
-        csr.indices,
-        csr.values,
-        timestamps=csr.timestamps,
-        implicit=old.implicit,
-        item_info=known_rows(_info(old.item_info, new.item_info, "item", old), items),
-        user_info=known_rows(_info(old.user_info, new.user_info, "user", old), users),
-    )
+    info: dict[str, Any] = {
+        "item_info": known_rows(_info(old.item_info, new.item_info, "item", old), items),
+        "user_info": known_rows(_info(old.user_info, new.user_info, "user", old), users),
+    }
+    arrays = csr.indptr, csr.indices, csr.values, csr.timestamps
+    return Ratings(users, items, *arrays, implicit=old.implicit, **info)
 
 
 def takes_start(model: Model) -> bool:

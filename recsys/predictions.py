@@ -1,4 +1,4 @@
-"""Predicted ratings as frames: pairs, whole users, and explanations."""
+"""Predictions and explanations as frames, also for users and items without ratings."""
 
 from __future__ import annotations
 
@@ -8,15 +8,23 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from recsys.cold_start import predict_cold
 from recsys.data.frames import FrameLike, as_frame, column, listed
 from recsys.data.ids import Ids, IdsLike
 from recsys.data.ratings import Ratings
-from recsys.errors import DataError
+from recsys.errors import DataError, UnknownIdError
 from recsys.models.abilities import Explains, HasUncertainty
-from recsys.models.base import Floats, Histories, Indices, Model, Step
+from recsys.models.base import (
+    BiasedModel,
+    FactorForm,
+    Floats,
+    Histories,
+    Indices,
+    Model,
+    Step,
+)
 from recsys.models.baselines import Popular
 from recsys.models.registry import MODELS, model_class
+from recsys.storage import Saved
 from recsys.topn import check_n, csr_exclusion
 
 _BLOCK_PAIRS = 2**20  # pairs imputed at a time
@@ -47,24 +55,15 @@ def clip_to_range(predicted: Floats, training: Mapping[str, Any]) -> Floats:
 
 
 def predicted_pairs(
-    model: Model,
-    ratings: Ratings,
-    training: Mapping[str, Any],
-    pairs: FrameLike,
-    cold_start: str,
-    popular: Popular | None,
-    *,
-    std: bool,
+    fitted: Saved, pairs: FrameLike, cold_start: str, popular: Popular | None, *, std: bool
 ) -> pl.DataFrame:
-    """Return the predictions of pairs, as `Recommender.predict` describes them.
+    """Return the frame of `Recommender.predict`.
 
     Raises
     ------
     DataError
-        If a column or id is missing, or the model has no biases, or no standard deviations, where
-        they are requested.
     """
-    frame = as_frame(pairs)
+    model, ratings, frame = fitted.model, fitted.ratings, as_frame(pairs)
     user, item = column(frame, "user"), column(frame, "item")
     if cold_start == "error":
         users, items = ratings.users.index(user), ratings.items.index(item)
@@ -73,7 +72,7 @@ def predicted_pairs(
         users, items = ratings.users.find(user), ratings.items.find(item)
         predicted = predict_cold(model, popular, users, items)
     if model.predicts_ratings:
-        predicted = clip_to_range(predicted, training)
+        predicted = clip_to_range(predicted, fitted.training)
     columns = [user.alias("user"), item.alias("item"), pl.Series("prediction", predicted)]
     if std:
         if not isinstance(model, HasUncertainty):
@@ -86,21 +85,15 @@ def predicted_pairs(
 
 
 def imputed(
-    model: Model,
-    ratings: Ratings,
-    training: Mapping[str, Any],
-    users: IdsLike | None,
-    items: IdsLike | None,
-    *,
-    missing_only: bool,
+    fitted: Saved, users: IdsLike | None, items: IdsLike | None, *, missing_only: bool
 ) -> Iterator[pl.DataFrame]:
     """Return the frames of `Recommender.impute`; arguments are checked at once.
 
     Raises
     ------
     DataError
-        If the model does not predict ratings, or the ratings are implicit.
     """
+    model, ratings = fitted.model, fitted.ratings
     if not model.predicts_ratings or ratings.implicit:
         reason = "the data are implicit feedback"
         if not ratings.implicit:
@@ -110,31 +103,24 @@ def imputed(
             "values."
         )
     rows, columns = _distinct(ratings.users, users), _distinct(ratings.items, items)
-    return _blocks(model, ratings, training, rows, columns, missing_only)
+    size = max(1, _BLOCK_PAIRS // max(1, len(columns)))
+    place = np.full(ratings.n_items, -1)
+    place[columns] = np.arange(len(columns))
 
-
-def _blocks(
-    model: Model,
-    ratings: Ratings,
-    training: Mapping[str, Any],
-    users: Indices,
-    items: Indices,
-    missing_only: bool,
-) -> Iterator[pl.DataFrame]:
-    size = max(1, _BLOCK_PAIRS // max(1, len(items)))
-    column_of = np.full(ratings.n_items, -1)
-    column_of[items] = np.arange(len(items))
-    for start in range(0, max(1, len(users)), size):
-        block = users[start : start + size]
-        wanted = np.ones((len(block), len(items)), dtype=np.bool_)
+    def frame(block: Indices) -> pl.DataFrame:
+        wanted = np.ones((len(block), len(columns)), dtype=np.bool_)
         if missing_only:
-            rows, rated = csr_exclusion(ratings.indptr, ratings.indices)(block)
-            columns = column_of[rated]
-            wanted[rows[columns >= 0], columns[columns >= 0]] = False
-        rows, columns = np.nonzero(wanted)
-        predicted = clip_to_range(model.predict(block[rows], items[columns]), training)
-        ids = ratings.users.take(block[rows]), ratings.items.take(items[columns])
-        yield pl.DataFrame([*ids, pl.Series("prediction", predicted)])
+            at, rated = csr_exclusion(ratings.indptr, ratings.indices)(block)
+            known = place[rated] >= 0
+            wanted[at[known], place[rated[known]]] = False
+        at, among = np.nonzero(wanted)
+        users, items = block[at], columns[among]
+        predicted = clip_to_range(model.predict(users, items), fitted.training)
+        ids = ratings.users.take(users), ratings.items.take(items)
+        return pl.DataFrame([*ids, pl.Series("prediction", predicted)])
+
+    starts = range(0, max(1, len(rows)), size)
+    return (frame(rows[start : start + size]) for start in starts)
 
 
 def _distinct(ids: Ids, queries: IdsLike | None) -> Indices:
@@ -154,12 +140,11 @@ def explained(
     n: int | None,
     titles: pl.Series | None,
 ) -> pl.DataFrame:
-    """Return one explained score as a frame: the base, the n largest terms, the sum of the others.
+    """Return the frame of `Recommender.explain`.
 
     Raises
     ------
     DataError
-        If n is below 1, or the model's scores are not sums over ratings.
     """
     if not isinstance(model, Explains):
         raise unsupported(model, Explains, "explain its scores")
@@ -192,3 +177,87 @@ def unsupported(model: Model, ability: Any, action: str) -> DataError:
     """Return the error of a model without an ability; it names the models that have it."""
     able = ", ".join(name for name in sorted(MODELS) if issubclass(model_class(name), ability))
     return DataError(f"The {model.name} model cannot {action}; these models can: {able or 'none'}.")
+
+
+class WithNewUser:
+    """A `Scorer` in which index ``n_users`` is any unknown user, who gets the most rated items."""
+
+    def __init__(self, model: Model, popular: Popular) -> None:
+        self._model = model
+        self._counts = popular.item_counts
+        self._new = model.n_users
+
+    @property
+    def n_items(self) -> int:  # noqa: D102
+        return len(self._counts)
+
+    def predict(self, users: Indices, items: Indices) -> Floats:  # noqa: D102
+        found = self._counts[items]
+        known = users < self._new
+        found[known] = self._model.predict(users[known], items[known])
+        return found
+
+    def scores(self, users: Indices) -> Floats:  # noqa: D102
+        known = users < self._new
+        if known.all():
+            return self._model.scores(users)
+        block = np.empty((len(users), self.n_items), dtype=np.float32)
+        block[known] = self._model.scores(users[known])
+        block[~known] = self._counts
+        return block
+
+    def _score_error(self, users: Indices) -> Floats | None:
+        known = users < self._new
+        of_known = self._model._score_error(users[known])
+        if of_known is None:
+            return None
+        error = np.zeros(len(users), dtype=np.float32)  # counts are exact
+        error[known] = of_known
+        return error
+
+    def _factor_form(self, users: Indices) -> FactorForm | None:
+        return self._model._factor_form(users) if (users < self._new).all() else None
+
+
+def predict_cold(model: Model, popular: Popular | None, users: Indices, items: Indices) -> Floats:
+    """Predict ratings of pairs where -1 stands for an unknown user or item.
+
+    Where one is unknown, `popular` predicts the item's damped mean or, for an unknown item, the
+    mean of all ratings; without it, the biases of `model` do.
+
+    Raises
+    ------
+    DataError
+    """
+    if popular is not None:
+        means = popular.item_means[items]
+        predicted: Floats = np.where(items >= 0, means, np.float32(popular.global_mean))
+    elif isinstance(model, BiasedModel):
+        predicted = model._predict_partly_known(users, items)
+    else:
+        raise DataError(f"The {model.name} model has no biases; use cold_start='popular' instead.")
+    known = (users >= 0) & (items >= 0)
+    predicted[known] = model.predict(users[known], items[known])
+    return predicted
+
+
+def labels_of(ids: Ids, queries: Any, found: Indices) -> pl.Series:
+    """Return the requested ids in the dtype of `ids`; `found` are their indices, -1 if unknown.
+
+    Raises
+    ------
+    UnknownIdError
+        If one is text among integers.
+    """
+    labels = ids.values.gather(np.maximum(found, 0))
+    unknown = np.flatnonzero(found < 0)
+    if not len(unknown):
+        return labels
+    named = pl.Series([str(queries[place]) for place in unknown]).cast(ids.dtype, strict=False)
+    if named.null_count():
+        first = queries[unknown[named.is_null().arg_max() or 0]]
+        raise UnknownIdError(
+            f"Unknown {ids.kind} {first!r}, which cannot be among integer ids; "
+            f"ids look like {ids.values[0]}."
+        )
+    return labels.scatter(unknown, named)

@@ -13,7 +13,6 @@ from typing import Any, Literal, Self, TypeAlias, TypedDict, Unpack, cast, overl
 import numpy as np
 import polars as pl
 
-from recsys.cold_start import WithNewUser, labels_of
 from recsys.data.frames import FrameLike, listed
 from recsys.data.ids import Ids, IdsLike
 from recsys.data.ratings import Ratings
@@ -24,7 +23,15 @@ from recsys.models import abilities
 from recsys.models.base import Histories, Model, Step
 from recsys.models.baselines import Popular
 from recsys.models.registry import make_model
-from recsys.predictions import explained, imputed, predicted_pairs, training_summary, unsupported
+from recsys.predictions import (
+    WithNewUser,
+    explained,
+    imputed,
+    labels_of,
+    predicted_pairs,
+    training_summary,
+    unsupported,
+)
 from recsys.readers import as_ratings
 from recsys.storage import Saved, load_model, save_model
 from recsys.topn import Cosine, Scorer, TopN, csr_exclusion, top_n
@@ -117,7 +124,7 @@ class Recommender:
         return f"<table><caption>{html.escape(repr(self))}</caption>{rows}</table>"
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the model and its parameters, as scikit-learn's `clone` needs them."""
+        """Return the model and its parameters, for scikit-learn's `clone`."""
         params = self.model.get_params()
         if self._is_named:
             return {"model": self.model.name, **params}
@@ -132,12 +139,10 @@ class Recommender:
         else:
             model = params.pop("model", self.model)
             nested = {name.removeprefix("model__"): value for name, value in params.items()}
-            changed = type(self)(
-                make_model(model.name, **model.get_params() | nested) if nested else model
-            )
-            changed._is_named = False
-        vars(self).clear()
-        vars(self).update(vars(changed))
+            if nested:
+                model = make_model(model.name, **model.get_params() | nested)
+            changed = type(self)(model)
+        self.__dict__ = vars(changed)
         return self
 
     @property
@@ -164,7 +169,7 @@ class Recommender:
 
         Parameters
         ----------
-        ratings : Ratings, frame, or path
+        ratings : Ratings, frame or path
         on_step : callable, optional
             Called with a `Step` after each iteration of an iterative model.
         validation : Ratings, optional
@@ -173,17 +178,15 @@ class Recommender:
         Raises
         ------
         DataError
-            If there are no ratings, the model cannot use them, its parameters lead to numbers that
-            are not finite, or `validation` has other users or items.
+            If the model cannot use the ratings, or its parameters lead to numbers that are not
+            finite.
         """
         data = as_ratings(ratings)
         if validation is not None and not isinstance(validation, Ratings):
             raise DataError(f"validation must be Ratings; got {type(validation).__name__}.")
         if validation is not None and validation.shape != data.shape:
-            raise DataError(
-                f"validation must have the users and items of the ratings, {data.shape}; "
-                f"got {validation.shape}."
-            )
+            expected = f"have the users and items of the ratings, {data.shape}"
+            raise DataError(f"validation must {expected}; got {validation.shape}.")
         return self._fit(data, on_step, validation=validation)
 
     def _fit(
@@ -228,12 +231,12 @@ class Recommender:
         Raises
         ------
         DataError
-            If users or items were folded in: `update` adds them to the model for good.
+            If users or items were folded in.
         """
         if self._counts_from:
+            remedy = "update(ratings) adds them to the model itself"
             raise DataError(
-                "A recommender with folded-in users or items cannot be saved; "
-                "update(ratings) adds them to the model itself."
+                f"A recommender with folded-in users or items cannot be saved; {remedy}."
             )
         save_model(Saved(self.model, self.ratings, self.training), path, overwrite=overwrite)
 
@@ -244,8 +247,6 @@ class Recommender:
         recommender = cls(saved.model)
         recommender._is_named = True
         return recommender._restored(saved.ratings, saved.training)
-
-    # New users, items and ratings
 
     def fold_in(self, histories: HistoryLike) -> Self:
         """Return a recommender for new users, from their ratings; nothing is refitted.
@@ -260,7 +261,6 @@ class Recommender:
         Raises
         ------
         DataError
-            If the model cannot fold in users, or a rating is missing or not finite.
         """
         ratings = self.ratings
         if not isinstance(self.model, abilities.FoldsInUsers):
@@ -277,15 +277,13 @@ class Recommender:
 
         Parameters
         ----------
-        histories : frame
-            Columns user, item and, unless the model needs none, rating.
+        histories : frame as in `fold_in`
         item_info : frame, optional
             Column item, and metadata such as title.
 
         Raises
         ------
         DataError
-            If the model cannot fold in items, or a rating is missing or not finite.
         """
         ratings = self.ratings
         if not isinstance(self.model, abilities.FoldsInItems):
@@ -301,8 +299,7 @@ class Recommender:
 
         A new rating of a pair replaces the old one; new users and items are added. The result is
         that of a fit to all ratings, but `als` starts from the old factors, in fewer iterations.
-
-        The new ratings are explicit or implicit as the old ones; arguments are those of `fit`.
+        The new ratings must be explicit, or implicit, as the old ones are.
         """
         whole = merged(self.ratings, as_ratings(ratings))
         model = type(self.model)(**self.model.get_params())
@@ -312,8 +309,6 @@ class Recommender:
         users = whole.users.find(self.ratings.users.values)
         items = whole.items.find(self.ratings.items.values)
         return updated._fit(whole, on_step, start=spread(self.model, users, items, whole.shape))
-
-    # The best of all items
 
     def recommend(
         self,
@@ -332,18 +327,14 @@ class Recommender:
         Parameters
         ----------
         users : id or sequence of ids, optional
-            All users, in index order, if not given; for many users `recommend_batches` needs
-            less memory.
+            By default all, in index order; for many, `recommend_batches` needs less memory.
         n : int
-            The most items per user.
         history : frame, or mapping of item id to rating, optional
             Ratings of new users; recommend to these users (see `fold_in`).
         exclude_seen : bool
             Leave out the items that the user has rated.
-        items : sequence of item ids, optional
-            Recommend these only.
-        block : sequence of item ids, optional
-            Never recommend these; also if they are in `items`.
+        items, block : sequence of item ids, optional
+            Recommend only `items`, and never those in `block`.
         where : str or polars expression, optional
             Recommend only items that meet this condition on their metadata: Boolean SQL such as
             ``"year >= 1990 AND genres LIKE '%Comedy%'"``, or ``pl.col("year") >= 1990``.
@@ -357,18 +348,9 @@ class Recommender:
             Columns user, item, rank (Int32, from 1), score (Float32, not clipped to the range of
             the ratings), and title where titles are known. Equal scores go by item id.
         """
-        return pl.concat(
-            self.recommend_batches(
-                users,
-                n,
-                history=history,
-                exclude_seen=exclude_seen,
-                items=items,
-                block=block,
-                where=where,
-                cold_start=cold_start,
-            )
-        )
+        request: Request = {"items": items, "block": block, "where": where}
+        request |= {"history": history, "exclude_seen": exclude_seen, "cold_start": cold_start}
+        return pl.concat(self.recommend_batches(users, n, **request))
 
     def recommend_batches(
         self, users: IdsLike | None = None, n: int = 10, **request: Unpack[Request]
@@ -383,9 +365,8 @@ class Recommender:
         names = Request.__annotations__
         if unknown := request.keys() - names.keys():
             raise TypeError(f"recommend has the options {', '.join(names)}; got {unknown}.")
-        cold_start = _checked(
-            "cold_start", request.get("cold_start", "error"), ("error", "popular")
-        )
+        cold_start = request.get("cold_start", "error")
+        _check("cold_start", cold_start, ("error", "popular"))
         history = request.get("history")
         known = self if history is None else self.fold_in(history)
         ratings, indptr = known.ratings, known.ratings.indptr
@@ -402,16 +383,10 @@ class Recommender:
             places = np.where(found < 0, ratings.n_users, found)
             indptr = np.append(indptr, indptr[-1])
             scorer = WithNewUser(known.model, known._popular)
-        seen = csr_exclusion(indptr, ratings.indices)
-        blocks = top_n(
-            scorer,
-            places,
-            n,
-            exclude=seen if request.get("exclude_seen", True) else None,
-            allowed=candidate_mask(
-                ratings, request.get("items"), request.get("block"), request.get("where")
-            ),
-        )
+        exclude_seen = request.get("exclude_seen", True)
+        seen = csr_exclusion(indptr, ratings.indices) if exclude_seen else None
+        limits = request.get("items"), request.get("block"), request.get("where")
+        blocks = top_n(scorer, places, n, exclude=seen, allowed=candidate_mask(ratings, *limits))
         return (known._frame("user", labels, ratings.items, top) for top in blocks)
 
     def similar_items(self, items: IdsLike, n: int = 10) -> pl.DataFrame:
@@ -421,9 +396,8 @@ class Recommender:
         similarity), times n_j / (n_j + 10) for a found item with n_j ratings: the vector of an item
         with few ratings points anywhere.
 
-        The columns are item, similar, rank (Int32, from 1), score (Float32), and the title of
-        `similar` where titles are known. An item whose vector is zero, as one without ratings, has
-        no rows.
+        The columns are item, similar, rank (from 1), score, and the title of `similar` where titles
+        are known. An item whose vector is zero, as one without ratings, has no rows.
         """
         return self._similar(self.ratings.items, items, n, self._item_similarity)
 
@@ -478,8 +452,6 @@ class Recommender:
             columns.append(self._titles[top.items].alias("title"))
         return pl.DataFrame(columns)
 
-    # Predicted ratings
-
     @overload
     def predict(
         self, pairs: FrameLike, /, *, cold_start: ColdPair = ..., std: bool = ...
@@ -499,9 +471,7 @@ class Recommender:
 
         Parameters
         ----------
-        pairs : frame with the columns user and item, or the id of a user
-        item : id, optional
-            With the id of a user.
+        pairs, item : frame with the columns user and item; or the ids of a user and an item
         cold_start : {"error", "bias", "popular"}
             For pairs whose user or item is unknown: an error; the global mean plus the bias of the
             side that is known; or the damped mean rating of the item (see `Popular`), and the
@@ -516,13 +486,13 @@ class Recommender:
             Columns user and item as given, and prediction (Float32), clipped to the range of the
             training ratings unless these were implicit.
         """
-        _checked("cold_start", cold_start, ("error", "bias", "popular"))
+        _check("cold_start", cold_start, ("error", "bias", "popular"))
         if item is not None:
             pair = pl.DataFrame({"user": [pairs], "item": [item]})
             return float(self.predict(pair, cold_start=cold_start)["prediction"][0])
         popular = self._popular if cold_start == "popular" else None
-        table, fitted = cast(FrameLike, pairs), (self.model, self.ratings, self.training)
-        return predicted_pairs(*fitted, table, cold_start, popular, std=std)
+        fitted = Saved(self.model, self.ratings, self.training)
+        return predicted_pairs(fitted, cast(FrameLike, pairs), cold_start, popular, std=std)
 
     def impute(
         self,
@@ -534,26 +504,16 @@ class Recommender:
         """Predict the ratings of whole users, in frames of about a million pairs.
 
         The model must predict ratings, and the ratings must be explicit.
-
-        Parameters
-        ----------
-        users, items : id or sequence of ids, optional
-            Predict for these users, and of these items, each once; all if not given.
-        missing_only : bool
-            Leave out the pairs that are rated.
+        Each of the users and items counts once; all of them, if they are not given. `missing_only`
+        leaves out the pairs that are rated.
         """
-        fitted = self.model, self.ratings, self.training
-        return imputed(*fitted, users, items, missing_only=missing_only)
+        fitted = Saved(self.model, self.ratings, self.training)
+        return imputed(fitted, users, items, missing_only=missing_only)
 
     def explain(self, user: IdLike, item: IdLike, n: int | None = None) -> pl.DataFrame:
         """Explain the score of an item for a user as a sum over the user's ratings.
 
-        Parameters
-        ----------
-        user, item : id
-        n : int, optional
-            Show the n largest contributions, up or down, and the sum of the others; all if not
-            given.
+        Given n, the n largest contributions, up or down, and the sum of the others are shown.
 
         Returns
         -------
@@ -566,7 +526,7 @@ class Recommender:
         Raises
         ------
         DataError
-            If n is below 1, the model's scores are not such sums, or items were folded in.
+            If the model's scores are not such sums, or items were folded in.
         """
         if "user" in self._counts_from:
             raise DataError(
@@ -585,7 +545,6 @@ def _check_process() -> None:
         )
 
 
-def _checked(name: str, value: str, choices: tuple[str, ...]) -> str:
+def _check(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise DataError(f"{name} must be one of {', '.join(choices)}; got {value!r}.")
-    return value

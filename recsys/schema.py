@@ -20,10 +20,8 @@ MODEL_FORMAT = "recsys-model"
 INDEX_FORMAT = "recsys-lsi"
 SPARK_FORMAT = "recsys-spark-model"  # written by `recsys.spark`, and opened by one machine as well
 FORMAT_VERSION: Literal[2] = 2
-
 SPLIT_MANIFEST = "split.json"
 SPLIT_FORMAT: Literal["recsys-split"] = "recsys-split"
-
 _LONGEST = 64 * 2**20  # bytes of a document
 
 Scalar: TypeAlias = bool | int | float | str | None
@@ -55,10 +53,7 @@ class FileEntry(Struct, frozen=True):
 
 
 class ColumnEntry(Struct, frozen=True):
-    """One column of a table; its values are arrays, see `recsys.storage`.
-
-    Lists are of texts. Dates are days, datetimes microseconds since 1970.
-    """
+    """One column of a table; lists are of texts, dates days, datetimes microseconds since 1970."""
 
     name: str
     type: ColumnType
@@ -86,9 +81,8 @@ class IndexTraining(Struct, frozen=True):
 class Manifest(Struct, frozen=True, kw_only=True):
     """Contents of model.json.
 
-    `model` is a name in `recsys.MODELS`, or "lsi"; `training` the summary of the fit; `created` the
-    time in UTC, ISO 8601; `source` how the ratings were read; `fingerprint` a SHA-256 of the
-    ratings; `checksum` the SHA-256 of all other fields.
+    `model` is a name in `recsys.MODELS`, or "lsi"; `created` the time in UTC, ISO 8601; `source`
+    how the ratings were read; `checksum` the SHA-256 of all other fields.
     """
 
     format: str
@@ -127,12 +121,11 @@ class SplitManifest(Struct, frozen=True, kw_only=True):
 
 
 def read_document(file: Path) -> dict[str, Any]:
-    """Return a JSON object from a file.
+    """Return the JSON object of at most 64 MB in a file.
 
     Raises
     ------
     DamageError
-        If it is not a regular file with a JSON object of at most 64 MB.
     """
     if not file.is_file():
         raise DamageError(f"{file.name} is not a file")
@@ -155,7 +148,6 @@ def checked(document: Any, kind: type[S], name: str = MANIFEST) -> S:
     Raises
     ------
     DamageError
-        Naming the field that is missing or of another type.
     """
     try:
         return msgspec.convert(document, kind, strict=True)
@@ -169,7 +161,6 @@ def parse(document: Mapping[str, Any], training: type[Struct]) -> Manifest:
     Raises
     ------
     DamageError
-        If a field is missing or of another type, or the checksum is wrong.
     """
     manifest = checked(document, Manifest)
     if manifest.checksum != checksum(document):
@@ -179,7 +170,7 @@ def parse(document: Mapping[str, Any], training: type[Struct]) -> Manifest:
 
 
 def checksum(document: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a JSON object, whatever its layout and without its own checksum."""
+    """Return the SHA-256 of a JSON object without its own checksum, whatever its layout."""
     rest = {key: value for key, value in document.items() if key != "checksum"}
     return hashlib.sha256(msgspec.json.encode(rest, order="deterministic")).hexdigest()
 
@@ -193,13 +184,9 @@ def to_json(manifest: Struct) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """Return a NumPy scalar as a Python number."""
     if hasattr(value, "item"):
         return value.item()
     raise TypeError(f"{value!r} is not a number or text")
-
-
-# Columns as arrays
 
 
 def encoded(series: pl.Series) -> tuple[ColumnType, dict[str, NDArray[Any]]]:
@@ -208,7 +195,7 @@ def encoded(series: pl.Series) -> tuple[ColumnType, dict[str, NDArray[Any]]]:
     Raises
     ------
     ModelFileError
-        If its values are of a type that cannot be saved.
+        If values of its type cannot be saved.
     """
     kind: ColumnType = "number"
     arrays: dict[str, NDArray[Any]] = {}
@@ -234,9 +221,8 @@ def encoded(series: pl.Series) -> tuple[ColumnType, dict[str, NDArray[Any]]]:
             f"The column {series.name!r} of the metadata cannot be saved: it has {series.dtype} "
             "values; texts, lists of texts, numbers, booleans and dates can be."
         )
-    return kind, arrays | {
-        "": series.fill_null(0 if series.dtype != pl.Boolean else False).to_numpy()
-    }
+    filled = series.fill_null(0 if series.dtype != pl.Boolean else False)
+    return kind, arrays | {"": filled.to_numpy()}
 
 
 def listed(found: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
@@ -245,7 +231,6 @@ def listed(found: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
     Raises
     ------
     DamageError
-        If it is not there.
     """
     if name not in found:
         raise DamageError(f"{MANIFEST} does not list {name}.npy")
@@ -258,7 +243,6 @@ def check_rows(name: str, indptr: NDArray[Any], indices: NDArray[Any], n_columns
     Raises
     ------
     DamageError
-        If they point outside of it.
     """
     if indptr.ndim != 1 or not len(indptr) or indptr[0] != 0 or (np.diff(indptr) < 0).any():
         raise DamageError(f"{name} does not rise from 0")
@@ -274,7 +258,6 @@ def decoded(found: Mapping[str, NDArray[Any]], place: str, entry: ColumnEntry) -
     Raises
     ------
     DamageError
-        If an array is missing, or does not fit the others.
     """
     if entry.type in ("text", "list"):
         offsets, text = listed(found, f"{place}_offsets"), listed(found, f"{place}_bytes")

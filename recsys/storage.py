@@ -69,6 +69,7 @@ _INDEX_ARRAYS = {
     "rows_indices": ("entries",),
     "rows_indptr": ("documents + 1",),
 }
+_ROWS = ("indptr", "indices", "values")
 _PARTS = ("train", "test", "history")
 _SUFFIXES = ("csv", "tsv", "txt", "dat", "jsonl", "parquet")
 
@@ -97,10 +98,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class SavedIndex:
-    """A saved index: fitted arrays, the weighted rows in CSR form, terms, and documents.
-
-    `documents` has the columns document, and title and snippet where they are known.
-    """
+    """A saved index; `documents` has the columns document, and title and snippet where known."""
 
     parameters: dict[str, Any]
     training: dict[str, Any]
@@ -117,8 +115,6 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
     Raises
     ------
     ModelFileError
-        If something is in the way, the disk cannot be written, or the model is not one of
-        `recsys.MODELS`.
     """
     name, ratings = saved.model.name, saved.ratings
     if name not in MODELS or resolve_name(MODELS[name]) is not type(saved.model):
@@ -127,25 +123,18 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
             f"recsys.models.registry.MODELS does not have it as {name!r}; enter it there first."
         )
     arrays = {f"arrays/{key}": array for key, array in saved.model._arrays().items()}
-    arrays |= {f"ratings/{key}": getattr(ratings, key) for key in ("indptr", "indices", "values")}
+    arrays |= {f"ratings/{key}": getattr(ratings, key) for key in _ROWS}
     tables = {}
     for ids, info in ((ratings.users, ratings.user_info), (ratings.items, ratings.item_info)):
         table = ids.values.alias(ids.kind).to_frame()
         if info is not None:
             table = table.join(info, on=ids.kind, how="left", maintain_order="left")
         tables[f"{ids.kind}s"] = table
+    about: dict[str, Any] = {"parameters": saved.model.get_params(), "training": saved.training}
+    about["source"] = None if ratings.source is None else str(ratings.source)
     with _target(path, MODEL, overwrite) as directory:
-        _write(
-            directory,
-            arrays,
-            tables,
-            format=schema.MODEL_FORMAT,
-            model=name,
-            parameters=saved.model.get_params(),
-            training=saved.training,
-            source=None if ratings.source is None else str(ratings.source),
-            fingerprint=fingerprint(ratings),
-        )
+        mark = fingerprint(ratings)
+        _write(directory, MODEL, name, arrays, tables, fingerprint=mark, **about)
 
 
 def load_model(path: str | Path, *, verify: bool = False) -> Saved:
@@ -154,7 +143,6 @@ def load_model(path: str | Path, *, verify: bool = False) -> Saved:
     Raises
     ------
     ModelFileError
-        If there is no saved model at `path`, or it is damaged or too new.
     """
     if format_of(path) == schema.SPARK_FORMAT:
         from recsys.spark.results import load_result
@@ -180,9 +168,7 @@ def load_model(path: str | Path, *, verify: bool = False) -> Saved:
             if name.startswith("arrays/")
         }
         model = resolve_name(MODELS[manifest.model])._from_arrays(manifest.parameters, arrays)
-        indptr, indices, values = (
-            schema.listed(found, f"ratings/{name}") for name in ("indptr", "indices", "values")
-        )
+        indptr, indices, values = (schema.listed(found, f"ratings/{name}") for name in _ROWS)
         if (shape := (model.n_users, model.n_items)) != (len(users), len(items)):
             raise DamageError(f"the model is of shape {shape}, not {(len(users), len(items))}")
         schema.check_rows("ratings/indptr", indptr, indices, len(items))
@@ -196,27 +182,19 @@ def load_model(path: str | Path, *, verify: bool = False) -> Saved:
 
 def save_index(index: SavedIndex, path: str | Path, *, overwrite: bool = False) -> None:
     """Write an index to a new directory, complete or not at all; see `save_model`."""
+    arrays = {f"arrays/{name}": array for name, array in index.arrays.items()}
+    tables = {"terms": index.terms.alias("term").to_frame(), "documents": index.documents}
+    about = {"parameters": index.parameters, "training": index.training}
     with _target(path, INDEX, overwrite) as directory:
-        _write(
-            directory,
-            {f"arrays/{name}": array for name, array in index.arrays.items()},
-            {"terms": index.terms.alias("term").to_frame(), "documents": index.documents},
-            format=schema.INDEX_FORMAT,
-            model="lsi",
-            parameters=index.parameters,
-            training=index.training,
-            source=None,
-            fingerprint=None,
-        )
+        _write(directory, INDEX, "lsi", arrays, tables, source=None, fingerprint=None, **about)
 
 
 def load_index(path: str | Path, *, verify: bool = False) -> SavedIndex:
-    """Load a saved index.
+    """Load a saved index; see `load_model`.
 
     Raises
     ------
     ModelFileError
-        If there is none at `path`, or it is damaged or too new.
     """
     manifest = read_manifest(path, INDEX)
     with _reading(path, INDEX):
@@ -256,12 +234,21 @@ def read_manifest(path: str | Path, form: Form = MODEL) -> Manifest:
     Raises
     ------
     ModelFileError
-        If there is none, or it is damaged, or of another format version.
     """
     directory = Path(path)
     with _reading(path, form):
-        if not (directory / MANIFEST).is_file():
-            raise ModelFileError(_why_missing(directory, form))
+        if directory.exists() and not (directory / MANIFEST).is_file():
+            reason = f"it has no {MANIFEST}."
+            if not directory.is_dir():
+                reason = f"it is a file, and a {form.noun} is a directory."
+            raise ModelFileError(f"{directory} is not a {form.noun}: {reason}")
+        if not directory.exists():
+            around = directory.parent.iterdir() if directory.parent.is_dir() else ()
+            models = [each.name for each in around if (each / MANIFEST).is_file()]
+            near = get_close_matches(directory.name, models, n=1, cutoff=0.5)
+            hint = f"did you mean {directory.with_name(near[0])}?" if near else ""
+            hint = hint or f"`{form.command}` makes one."
+            raise ModelFileError(f"There is no {form.noun} {directory}; {hint}")
         document = schema.read_document(directory / MANIFEST)
         found, number = document.get("format"), document.get("format_version")
         if found != form.format:
@@ -279,23 +266,8 @@ def read_manifest(path: str | Path, form: Form = MODEL) -> Manifest:
         return schema.parse(document, form.training)
 
 
-def _why_missing(path: Path, form: Form) -> str:
-    if path.is_dir():
-        return f"{path} is not a {form.noun}: it has no {MANIFEST}."
-    if path.exists():
-        return f"{path} is not a {form.noun}: it is a file, and a {form.noun} is a directory."
-    around = path.parent.iterdir() if path.parent.is_dir() else ()
-    models = [each.name for each in around if (each / MANIFEST).is_file()]
-    near = get_close_matches(path.name, models, n=1, cutoff=0.5)
-    hint = f"did you mean {path.with_name(near[0])}?" if near else f"`{form.command}` makes one."
-    return f"There is no {form.noun} {path}; {hint}"
-
-
 def fingerprint(*parts: Ratings) -> str:
-    """Return a SHA-256 over pairs of ids and their values, whatever file they came from.
-
-    Users and items without ratings do not count.
-    """
+    """Return a SHA-256 over pairs of ids and their values; ids without ratings do not count."""
     digest = hashlib.sha256()
     for part in parts:
         rated = np.diff(part.indptr) > 0
@@ -309,9 +281,6 @@ def fingerprint(*parts: Ratings) -> str:
         for array, dtype in ((indptr, "<i8"), (indices, "<i4"), (part.values, "<f4")):
             digest.update(np.ascontiguousarray(array, dtype=dtype).data)
     return f"sha256:{digest.hexdigest()}"
-
-
-# Writing
 
 
 @contextmanager
@@ -350,17 +319,18 @@ def _obstacle(target: Path, noun: str, is_ours: bool, own: set[str], overwrite: 
         return f"it exists and is not a {noun}, so it is not replaced; choose another path."
     if not overwrite:
         return f"there is a {noun} already; choose another path, or overwrite it (--force)."
-    foreign = sorted({entry.name for entry in target.iterdir()} - own)
-    if foreign:
+    if foreign := ", ".join(sorted({entry.name for entry in target.iterdir()} - own)[:3]):
         return (
-            f"it holds other files next to the {noun} ({', '.join(foreign[:3])}), so it is not "
-            "replaced; move them or choose another path."
+            f"it holds other files next to the {noun} ({foreign}), so it is not replaced; move "
+            "them or choose another path."
         )
     return None
 
 
 def _write(
     directory: Path,
+    form: Form,
+    model: str,
     arrays: Mapping[str, NDArray[Any]],
     tables: Mapping[str, pl.DataFrame],
     **fields: Any,
@@ -381,16 +351,15 @@ def _write(
         np.save(path, array, allow_pickle=False)
         size, digest = path.stat().st_size, _sha256(path)
         entries[f"{name}.npy"] = schema.FileEntry(digest, size, array.dtype.str, array.shape)
+    versions = {"python": platform.python_version(), "kernels": str(kernels.backend())}
+    versions |= {"numpy": np.__version__, "polars": pl.__version__}
     manifest = Manifest(
+        format=form.format,
+        model=model,
         format_version=schema.FORMAT_VERSION,
         package_version=recsys.__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        versions={
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-            "polars": pl.__version__,
-            "kernels": str(kernels.backend()),
-        },
+        versions=versions,
         columns=columns,
         files=entries,
         **fields,
@@ -401,9 +370,6 @@ def _write(
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-# Reading
 
 
 @contextmanager
@@ -468,9 +434,6 @@ def _table(found: Mapping[str, NDArray[Any]], manifest: Manifest, name: Any) -> 
     return pl.DataFrame(columns)
 
 
-# Splits
-
-
 def save_split(
     splits: Split | Sequence[Split],
     path: str | Path,
@@ -478,11 +441,7 @@ def save_split(
     form: Literal["csv", "parquet"] = "csv",
     overwrite: bool = False,
 ) -> None:
-    """Save a split, or several folds, in a new folder; complete or not at all.
-
-    `overwrite` replaces a saved split, never anything else. Training and test ratings must not
-    overlap.
-    """
+    """Save a split, or several folds, in a new folder; see `save_model`."""
     check_split_target(path, overwrite=overwrite)
     with _complete(path, "split", DataError) as folder:
         if hasattr(splits, "train"):
@@ -522,7 +481,6 @@ def check_split_target(path: str | Path, *, overwrite: bool) -> None:
     Raises
     ------
     DataError
-        If there is something that is not a saved split or is not to be replaced.
     """
     target = Path(os.path.realpath(path))
     manifest = read_split_manifest(target) if target.is_dir() else None
@@ -559,7 +517,6 @@ def read_split_manifest(path: str | Path) -> schema.SplitManifest | None:
     Raises
     ------
     DataError
-        If it is damaged.
     """
     file = Path(path) / schema.SPLIT_MANIFEST
     if not file.is_file() or schema.SPLIT_FORMAT.encode() not in file.read_bytes():

@@ -1,10 +1,8 @@
 """Exact top-N over all items, in blocks of users.
 
 The same user gets the same items, order and bits alone or among millions. Ties go to the lower
-item index, at the cut as well. There are two ways, which give the same result:
-
-Where scores are products of factors (`Scorer._factor_form`), a compiled kernel scores and selects
-at once and stores no scores; see `lowrank.kernels.top_k`.
+item index, at the cut as well. Where scores are products of factors (`Scorer._factor_form`), a
+compiled kernel scores and selects at once and stores no scores; see `lowrank.kernels.top_k`.
 
 Otherwise a block of scores is one matrix product, say, whose last bits depend on who else is in
 the block. So the cut is widened by a bound on that rounding (`Scorer._score_error`), and what is
@@ -51,16 +49,8 @@ class Scorer(Protocol):
 class TopN:
     """The best items of some users: one entry per user and rank, best first.
 
-    A user has fewer than n entries where fewer items are left, none at all included.
-
-    Attributes
-    ----------
-    rows : int64 ndarray of shape (n_results,)
-        Position of the user in the query, ascending.
-    items : int64 ndarray of shape (n_results,)
-    ranks : int32 ndarray of shape (n_results,)
-        1 for the best item of each user.
-    scores : float32 ndarray of shape (n_results,)
+    `rows` are the positions of the users in the query, ascending; `ranks` begin at 1. A user has
+    fewer than n entries where fewer items are left, none at all included.
     """
 
     rows: Indices
@@ -86,9 +76,9 @@ def top_n(
     ----------
     scorer : Scorer
     users : int64 ndarray of shape (n_query,)
-        User indices; repeated ones are answered each time.
+        Repeated ones are answered each time.
     n : int
-        The most items per user; may exceed the number of items.
+        May exceed the number of items.
     exclude : callable, optional
         Given a block of user indices, returns (positions in the block, items) of pairs to leave
         out; `csr_exclusion` makes one.
@@ -145,20 +135,17 @@ def select(
     error: Floats | None = None,
     exact: Callable[[Indices, Indices], Floats] | None = None,
 ) -> TopN:
-    """Find the n largest scores of each row of one block.
+    """Find the n largest scores of each row, sorted by row, descending score, item.
 
     Parameters
     ----------
     scores : float32 ndarray of shape (n_block, n_items)
         Overwritten. Minus infinity and NaN are never selected.
     n : int
-        The most entries per row, at least 1.
     error : float32 ndarray of shape (n_block,), optional
         How far `scores` may be from `exact`.
     exact : callable, optional
         Given rows and items, the scores that count; without it, `scores` do.
-
-    The result is sorted by row, descending score, item.
     """
     losses = np.negative(scores, out=scores)  # so that NaN, which sorts last, is worst
     chosen = losses <= _cut(losses, n, error)[:, None]
@@ -181,9 +168,7 @@ def inverse_lengths(vectors: Floats) -> Floats:
 
 
 class Cosine:
-    """Scores of rows for queries: the cosine of their vectors, a `Scorer`.
-
-    A vector of zeros has no direction: it is similar to nothing.
+    """Scores of rows for queries: the cosine of their vectors, NaN for a vector of zeros.
 
     Parameters
     ----------
@@ -191,9 +176,9 @@ class Cosine:
     queries : float32 ndarray of shape (n_queries, k), optional
         By default the vectors themselves.
     confidence : float32 ndarray of shape (n_items,), optional
-        From 0 to 1: factor of the cosine with an item when that item is found.
+        Factor, from 0 to 1, of the cosine with each item.
     inverse : float32 ndarray of shape (n_items,), optional
-        `inverse_lengths` of the vectors, if they are known.
+        `inverse_lengths` of the vectors, if known.
     """
 
     def __init__(
@@ -211,19 +196,16 @@ class Cosine:
         self._confidence = np.ones(len(vectors), np.float32) if confidence is None else confidence
 
     @property
-    def n_items(self) -> int:
-        """Number of items."""
+    def n_items(self) -> int:  # noqa: D102
         return len(self._vectors)
 
-    def predict(self, users: Indices, items: Indices) -> Floats:
-        """Cosines of pairs, shape (n_pairs,); NaN for a vector of zeros."""
+    def predict(self, users: Indices, items: Indices) -> Floats:  # noqa: D102
         dots = kernels.pair_dots(self._queries, self._vectors, users, items)
         dots *= self._scale[users] * self._inverse[items]
         np.clip(dots, -1, 1, out=dots)
         return dots * self._confidence[items]
 
-    def scores(self, users: Indices) -> Floats:
-        """Cosines of some queries with all items, shape (n_block, n_items)."""
+    def scores(self, users: Indices) -> Floats:  # noqa: D102
         if len(users) == 1:  # BLAS has a faster product for one vector
             block: Floats = (self._vectors @ self._queries[users[0]])[None, :]
         else:
@@ -261,7 +243,7 @@ class _Search:
     allowed: NDArray[np.bool_] | None
 
     def block_size(self, width: int, limit: int) -> int:
-        """Return how many users keep to `limit` numbers of `width` each and the most results."""
+        """Return the number of users for at most `limit` numbers, `width` of each user."""
         results = _BLOCK_RESULTS // max(1, min(self.n, self.scorer.n_items))
         return max(1, min(limit // max(1, width), results))
 
@@ -286,6 +268,14 @@ def _blocks(search: _Search, users: Indices) -> Iterator[TopN]:
 
 
 def _by_factors(search: _Search, users: Indices, form: FactorForm) -> TopN:
+    seen = None  # the pairs to leave out as the kernel takes them
+    if isinstance(search.exclude, _CsrExclusion):
+        seen = kernels.Seen(users, search.exclude.indptr, search.exclude.indices)
+    elif search.exclude is not None:
+        rows, items = search.exclude(users)
+        order = np.argsort(rows, kind="stable")
+        indptr = np.searchsorted(rows[order], np.arange(len(users) + 1))
+        seen = kernels.Seen(np.arange(len(users)), indptr, items[order].astype(np.int32))
     found = kernels.top_k(
         form.users,
         form.items,
@@ -293,24 +283,12 @@ def _by_factors(search: _Search, users: Indices, form: FactorForm) -> TopN:
         offset=form.offset,
         bias=form.bias,
         weight=form.weight,
-        seen=_seen(search.exclude, users),
+        seen=seen,
         allowed=search.allowed,
     )
     rows, columns = np.nonzero(np.arange(found.items.shape[1]) < found.counts[:, None])
     items, scores = found.items[rows, columns], found.scores[rows, columns]
     return TopN(rows, items.astype(np.int64), (columns + 1).astype(np.int32), scores)
-
-
-def _seen(exclude: Exclude | None, users: Indices) -> kernels.Seen | None:
-    """Return the pairs to leave out as the kernel takes them."""
-    if exclude is None:
-        return None
-    if isinstance(exclude, _CsrExclusion):
-        return kernels.Seen(users, exclude.indptr, exclude.indices)
-    rows, items = exclude(users)
-    order = np.argsort(rows, kind="stable")
-    indptr = np.searchsorted(rows[order], np.arange(len(users) + 1))
-    return kernels.Seen(np.arange(len(users)), indptr, items[order].astype(np.int32))
 
 
 def _by_scores(search: _Search, users: Indices) -> TopN:
@@ -319,12 +297,11 @@ def _by_scores(search: _Search, users: Indices) -> TopN:
         scores[search.exclude(users)] = -np.inf
     if search.allowed is not None:
         scores[:, ~search.allowed] = -np.inf
-    error = search.scorer._score_error(users)
-    exact = None
-    if error is not None:
+    if (error := search.scorer._score_error(users)) is None:
+        return select(scores, search.n)
 
-        def exact(rows: Indices, items: Indices) -> Floats:
-            return search.scorer.predict(users[rows], items)
+    def exact(rows: Indices, items: Indices) -> Floats:
+        return search.scorer.predict(users[rows], items)
 
     return select(scores, search.n, error=error, exact=exact)
 

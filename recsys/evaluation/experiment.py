@@ -217,7 +217,6 @@ class RankingTask:
         Raises
         ------
         DataError
-            If there are no test ratings, or none is relevant.
         """
         relevant = split.test
         if not relevant.n_ratings:
@@ -318,8 +317,7 @@ class _CandidateScorer:
         return scores
 
     def _factor_form(self, users: Indices) -> FactorForm | None:
-        """Return None, since the compiled search looks at all items."""
-        return None
+        return None  # the compiled search looks at all items
 
 
 def _prepare(

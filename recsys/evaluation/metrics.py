@@ -43,7 +43,6 @@ class Metric:
 
     Attributes
     ----------
-    name : str
     function : callable
         Returns one value per user. The names of its parameters say what it needs:
 
@@ -55,7 +54,6 @@ class Metric:
 
         Of the registry, rmse and mae take predicted and actual ratings, coverage and gini the
         counts of all recommendations together; they return a number.
-    definition : str
     direction : {1, -1, 0}
         1 where more is better, -1 where less is, 0 where it depends on the application.
     influence : callable, optional
@@ -201,7 +199,7 @@ def recall(hits: Hits, n_relevant: Counts) -> Doubles:
 
 @_metric("hit_rate", "1 if any of the N recommended items is relevant, else 0")
 def hit_rate(hits: Hits) -> Doubles:
-    """Return the hit rate at N: 1 for a user with a hit, 0 for a user without."""
+    """Return the hit rate at N, 0 or 1."""
     return np.asarray(hits.any(axis=1), dtype=np.float64)
 
 
@@ -240,8 +238,6 @@ def reciprocal_rank(hits: Hits) -> Doubles:
 def ndcg(hits: Hits, n_relevant: Counts) -> Doubles:
     """Return the normalised discounted cumulative gain at N with gains of 0 and 1.
 
-    ``sum over hits of 1 / log2(rank + 1)``, divided by that sum over the first min(N, n_relevant).
-
     References
     ----------
     Järvelin and Kekäläinen (2002), "Cumulated gain-based evaluation of IR techniques".
@@ -261,14 +257,9 @@ def ndcg(hits: Hits, n_relevant: Counts) -> Doubles:
 class Catalogue:
     """Statistics of the items in the training ratings.
 
-    Attributes
-    ----------
-    popularity : float64 ndarray of shape (n_items,)
-        Share of the users with training ratings who have rated the item.
-    information : float64 ndarray of shape (n_items,)
-        ``-log2(popularity)``; an item that nobody has rated counts as rated by one.
-    directions : float64 ndarray of shape (n_items, k)
-        See `item_directions`.
+    `popularity` is the share of the users with training ratings who have rated each item, and
+    `information` its ``-log2``, for which an item that nobody has rated counts as rated by one;
+    both have shape (n_items,). `directions` are the `item_directions`.
     """
 
     popularity: Doubles
@@ -426,7 +417,7 @@ def gini(counts: Counts) -> float:
 
         sum_j (2 j - m - 1) c_j / (m sum_j c_j)
 
-    0 if all items are recommended equally often, or none is; ``1 - 1 / m`` if only one is.
+    0 where none is recommended; ``1 - 1 / m`` if only one is.
 
     Examples
     --------

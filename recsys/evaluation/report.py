@@ -40,17 +40,10 @@ def html_report(
     command: str | None = None,
     versions: Mapping[str, str] | None = None,
 ) -> str:
-    """Return an evaluation as an HTML page that needs no other file and no network.
+    """Return an evaluation as an HTML page that needs no network; labels are escaped.
 
-    Parameters
-    ----------
-    found : Evaluation
-    parameters : mapping of str to mapping, optional
-        By label of the model.
-    command : str, optional
-        That repeats the evaluation.
-    versions : mapping of str to str, optional
-        Of programs and libraries.
+    The page shows the `parameters` of each model, by label, the `command` that repeats the
+    evaluation, and the `versions` of programs and libraries.
 
     Raises
     ------

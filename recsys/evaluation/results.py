@@ -62,7 +62,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class SplitInfo:
-    """A split without its ratings: method and parameters as in `Split`, description, counts."""
+    """A split without its ratings."""
 
     method: str
     parameters: dict[str, Any]
@@ -116,9 +116,6 @@ class Evaluation:
     steps : dict of str to tuple of Step
         The iterations of each model, on the first fold.
     measured : dict of str to Metric
-        The metrics by kind.
-    settings : Settings
-    splits : tuple of SplitInfo
     counts : dict of str to int
         Summed over folds: train_ratings, test_ratings; users_evaluated and
         users_without_test_items (not in ranking metrics); new_users, new_items, new_ratings.
@@ -200,12 +197,21 @@ def summarize(
             continue
         measured.append((model, name, metric.name, n, value, low, high, users))
     values = pl.DataFrame(measured, schema=_MEASURED, orient="row")
+    names = [name for *_, name in named_values]
+    found = {(model, name): value for model, name, _, _, value, *_ in measured}
+    rows = []
+    for model, run in runs.items():
+        users = int((run.values["relevant"] > 0).sum())
+        mine = (found.get((model, name)) for name in names)
+        rows.append((model, *mine, run.fit_seconds, run.recommend_seconds, users))
+    numbers = dict.fromkeys([*names, "fit_seconds", "recommend_seconds"], pl.Float64)
+    schema = {"model": pl.String, **numbers, "users": pl.Int64}
     together = {f"{m.name}@{n}" for m in metrics if m.scope == "catalogue" for n in settings.ns}
     users_of = [run.values.drop(together & {*run.values.columns}) for run in runs.values()]
     empty = pl.DataFrame(schema=_BINS)
     bins = [empty if run.residuals is None else run.residuals for run in runs.values()]
     return {
-        "table": _table(runs, values, [name for *_, name in named_values]),
+        "table": pl.DataFrame(rows, schema=schema, orient="row"),
         "metrics": values,
         "comparisons": _comparisons(list(runs), named_values, ratios, replicates, settings),
         "per_user": _labelled(runs, users_of),
@@ -219,21 +225,6 @@ def _labelled(models: Iterable[str], frames: Iterable[pl.DataFrame]) -> pl.DataF
         frame.select(pl.lit(model).alias("model"), pl.all())
         for model, frame in zip(models, frames, strict=True)
     )
-
-
-def _table(
-    runs: Mapping[str, Measurement], values: pl.DataFrame, names: Sequence[str]
-) -> pl.DataFrame:
-    """Return a row per model with its values, times and number of users."""
-    found = {(row["model"], row["metric"]): row["value"] for row in values.to_dicts()}
-    rows = []
-    for model, run in runs.items():
-        users = int((run.values["relevant"] > 0).sum())
-        mine = (found.get((model, name)) for name in names)
-        rows.append((model, *mine, run.fit_seconds, run.recommend_seconds, users))
-    numbers = dict.fromkeys([*names, "fit_seconds", "recommend_seconds"], pl.Float64)
-    schema = {"model": pl.String, **numbers, "users": pl.Int64}
-    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 def _ratio(values: pl.DataFrame, metric: Metric, name: str) -> Ratio | None:

@@ -43,19 +43,9 @@ _FIRST_DECISIVE = 3  # iteration whose validation RMSE may prune a trial
 class Trial:
     """One choice of parameters and its result.
 
-    Attributes
-    ----------
-    number : int
-        From 0; the first one has the model's defaults.
-    parameters : dict
-        The values of the tuned parameters; None leaves a choice to the model.
-    state : {"complete", "pruned"}
-        A pruned trial was worse than the others, or its fit broke down.
-    value : float or None
-        The metric on the validation ratings; None if the trial was pruned.
-    iterations : int or None
-        The iteration that predicted the validation ratings best, if the model keeps that one.
-    seconds : float
+    Trial 0 has the model's defaults; a parameter of None leaves a choice to the model. A pruned
+    trial was worse than the others, or its fit broke down: it has no value. `iterations` is the
+    iteration that predicted the validation ratings best, if the model keeps that one.
     """
 
     number: int
@@ -145,7 +135,7 @@ def tune(
         "rmse", "mae", or a ranking metric such as "ndcg@10". By default "rmse" if the model
         predicts ratings, else "ndcg@10".
     trials : int
-        Number of trials, including those that the study holds already.
+        Includes those that the study holds already.
     timeout : float, optional
         Seconds after which no trial begins or continues, except the first.
     sampler : {"tpe", "random", "grid"}
@@ -166,8 +156,7 @@ def tune(
     threads : int, optional
         All available cores by default.
     on_trial, on_step : callable, optional
-        Called with each `Trial` that ends and the best one so far; with the number of the trial and
-        a `Step` after each iteration.
+        Called with each `Trial` that ends and the best one so far; with its number and a `Step`.
 
     Raises
     ------
@@ -379,7 +368,7 @@ class _Objective:
         ]
 
     def best(self, trials: Sequence[Trial]) -> Trial:
-        """Return the best of the complete trials, the earliest of equals."""
+        """Return the best of the complete trials."""
         sign = 1 if self.minimize else -1
         complete = [trial for trial in trials if trial.value is not None]
         return min(complete, key=lambda trial: sign * (trial.value or 0.0))
@@ -439,12 +428,11 @@ def _open_study(
     from optuna.trial import TrialState
 
     damaged = DataError(f"{path} is not a study, or damaged; choose another file.")
-    settings: dict[str, Any] = {
-        "direction": "minimize" if task.minimize else "maximize",
-        "pruner": optuna.pruners.MedianPruner(n_startup_trials=_COMPARED_WITH),
-    }
+    direction: Literal["minimize", "maximize"] = "minimize" if task.minimize else "maximize"
+    pruner = optuna.pruners.MedianPruner(n_startup_trials=_COMPARED_WITH)
+    new = partial(optuna.create_study, pruner=pruner, direction=direction)
     if path is None:
-        return optuna.create_study(**settings)
+        return new()
     path = Path(path)
     if not path.parent.is_dir():
         raise DataError(f"Cannot write {path}: there is no directory {path.parent}.")
@@ -458,9 +446,7 @@ def _open_study(
             file.truncate(text.rfind(b"\n") + 1)
     try:
         storage = optuna.storages.JournalStorage(JournalFileBackend(str(path)))
-        study = optuna.create_study(
-            storage=storage, study_name="recsys", load_if_exists=True, **settings
-        )
+        study = new(storage=storage, study_name="recsys", load_if_exists=True)
         if not (done := task.finished(study)) and "identity" not in study.user_attrs:
             study.set_user_attr("identity", identity)
         known = dict(study.user_attrs["identity"])

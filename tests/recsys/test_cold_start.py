@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from recsys.cold_start import WithNewUser
 from recsys.data.ratings import Ratings
 from recsys.models.base import FactorModel
 from recsys.models.baselines import Bias, Popular
+from recsys.predictions import WithNewUser
 from recsys.topn import top_n
 
 N_USERS, N_ITEMS = 5, 60

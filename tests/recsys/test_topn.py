@@ -9,11 +9,11 @@ from hypothesis.extra import numpy as hnp
 
 import recsys.topn
 from lowrank import kernels
-from recsys.cold_start import WithNewUser
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.models.base import FactorModel
 from recsys.models.baselines import Popular
+from recsys.predictions import WithNewUser
 from recsys.topn import Cosine, csr_exclusion, select, top_n
 
 # Few distinct values, so that ties are everywhere, and what must never be returned.
