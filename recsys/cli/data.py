@@ -101,6 +101,10 @@ def _described(ratings: Ratings) -> dict[str, dict[str, Any]]:
     """Return facts about ratings: counts, dates, values, activity, popularity."""
     import numpy as np
 
+    def quantiles(values: npt.NDArray[Any]) -> dict[str, float]:
+        found = np.quantile(values, [0, 0.25, 0.5, 0.75, 1])
+        return dict(zip(_QUARTILES, map(float, found), strict=True))
+
     counts: dict[str, Any] = {
         "kind": "implicit" if ratings.implicit else "explicit",
         "users": ratings.n_users,
@@ -117,38 +121,24 @@ def _described(ratings: Ratings) -> dict[str, dict[str, Any]]:
             counts[name] = date.date().isoformat()
         except OverflowError:
             counts[name] = f"{seconds} s after 1970"
+    facts: dict[str, dict[str, Any]] = {"ratings": counts}
+    if not ratings.implicit:  # the count of each value, or quantiles if there are many
+        mean, deviation = (float(f(ratings.values, dtype=np.float64)) for f in (np.mean, np.std))
+        facts["values"] = {"mean": mean, "standard deviation": deviation}
+        distinct, n_each = np.unique(ratings.values, return_counts=True)
+        facts["values"] |= (
+            quantiles(ratings.values)
+            if len(distinct) > _VALUES
+            else {f"{value:g}": int(n) for value, n in zip(distinct, n_each, strict=True)}
+        )
     per_item = np.bincount(ratings.indices, minlength=ratings.n_items)
     best = np.argsort(-per_item, kind="stable")[:_TOP]
     names = ratings.items.take(best).cast(str).to_list()
     if ratings.titles is not None:
         titles = ratings.titles.gather(best).to_list()
         names = [f"{name} {title or ''}".strip() for name, title in zip(names, titles, strict=True)]
-    return {
-        "ratings": counts,
-        **({} if ratings.implicit else {"values": _values(ratings)}),
-        "ratings per user": _quantiles(np.diff(ratings.indptr)),
-        "ratings per item": _quantiles(per_item),
+    return facts | {
+        "ratings per user": quantiles(np.diff(ratings.indptr)),
+        "ratings per item": quantiles(per_item),
         "most rated items": {n: int(k) for n, k in zip(names, per_item[best], strict=True)},
     }
-
-
-def _values(ratings: Ratings) -> dict[str, Any]:
-    """Return mean and deviation, and the count of each value, or quantiles if there are many."""
-    import numpy as np
-
-    values = ratings.values
-    facts: dict[str, Any] = {
-        "mean": float(values.mean(dtype=np.float64)),
-        "standard deviation": float(values.std(dtype=np.float64)),
-    }
-    distinct, counts = np.unique(values, return_counts=True)
-    if len(distinct) > _VALUES:
-        return facts | _quantiles(values)
-    return facts | {f"{value:g}": int(n) for value, n in zip(distinct, counts, strict=True)}
-
-
-def _quantiles(values: npt.NDArray[Any]) -> dict[str, float]:
-    import numpy as np
-
-    found = np.quantile(values, [0, 0.25, 0.5, 0.75, 1])
-    return dict(zip(_QUARTILES, map(float, found), strict=True))

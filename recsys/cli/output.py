@@ -85,9 +85,8 @@ class Output:
             If binary data would go to a terminal.
         """
         if self.resolved_format == "parquet" and self.path is None and _is_terminal():
-            raise click.UsageError(
-                "Parquet cannot be shown on a terminal; add --output FILE or redirect the output."
-            )
+            hint = "add --output FILE or redirect the output"
+            raise click.UsageError(f"Parquet cannot be shown on a terminal; {hint}.")
         check_file(self.path, "--output")
 
     @contextmanager
@@ -267,8 +266,7 @@ def render(frame: pl.DataFrame) -> str:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
-    columns = []
+    table, columns = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False), []
     for series in frame:
         numeric, folds = series.dtype.is_numeric(), series.name in _WRAPPED
         # Texts make room for numbers.

@@ -116,9 +116,8 @@ def recommend(
         from recsys.cli.spark import recommend_on_spark
 
         if not everyone or output.path is None or where:
-            raise click.UsageError(
-                "--engine spark needs --all and --output FOLDER, and does not take --where."
-            )
+            needed = "--all and --output FOLDER, and does not take --where"
+            raise click.UsageError(f"--engine spark needs {needed}.")
         folder = click.get_current_context().params["output"]
         recommend_on_spark(source.path, folder, n, engine, items, block, include_seen=include_seen)
         return

@@ -44,14 +44,13 @@ def scree(ratings: str, k: int, plot: str | None, output: Output, reader: Reader
     """
     import lowrank
     from recsys.cli.inputs import load_ratings
+    from recsys.models.registry import make_model
 
     check_plot(plot)
     data = load_ratings(ratings, reader)
     with Activity("Decomposing"):
         matrix, decomposed = data.matrix, "implicit data"
         if not data.implicit:
-            from recsys.models.registry import make_model
-
             bias: Any = make_model("bias").fit(data)
             decomposed = "ratings minus user and item biases"
             matrix = data.matrix.copy()
@@ -108,7 +107,6 @@ def check_plot(path: str | None) -> None:
     from importlib.util import find_spec
 
     if path is not None and find_spec("matplotlib") is None:
-        raise CommandError(
-            "--plot needs matplotlib; install it with pip install 'lowrank-recsys[plot]'."
-        )
+        install = "pip install 'lowrank-recsys[plot]'"
+        raise CommandError(f"--plot needs matplotlib; install it with {install}.")
     check_file(path, "--plot", (".png", ".svg", ".pdf"))

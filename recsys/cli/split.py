@@ -168,10 +168,8 @@ def load_splits(
         known, tested = found.train.timestamps, found.test.timestamps
         newer = 0 if known is None or tested is None else int((known > tested.min()).sum())
         if newer:
-            note(
-                f"{counted(newer, 'training rating')} {'is' if newer == 1 else 'are'} newer than "
-                "the oldest test rating, so this is not a split by time"
-            )
+            those = f"{counted(newer, 'training rating')} {'is' if newer == 1 else 'are'}"
+            note(f"{those} newer than the oldest test rating, so this is not a split by time")
     return found
 
 
@@ -225,9 +223,7 @@ def split(
     if first.history is not None:
         sizes += f", {first.history.n_ratings:,} as history of the test users"
     if first.new_ratings:
-        sizes += (
-            f" ({first.new_ratings:,} of them of {counted(first.new_users, 'user')} and "
-            f"{counted(first.new_items, 'item')} without training ratings)"
-        )
+        new = f"{counted(first.new_users, 'user')} and {counted(first.new_items, 'item')}"
+        sizes += f" ({first.new_ratings:,} of them of {new} without training ratings)"
     note(f"held out: {first.description}; {sizes}")
     note(f"saved in {out}")

@@ -284,10 +284,8 @@ def _commands(
 
     model = ["--model", found.model]
     for name, value in found.parameters.items():
-        if value is not None and name in _OPTIONS:
-            model += [f"--{name}", str(value)]
-        elif value is not None:
-            model += ["-p", f"{name}={word(value)}"]
+        named = [f"--{name}", str(value)] if name in _OPTIONS else ["-p", f"{name}={word(value)}"]
+        model += [] if value is None else named
     ratings, train = data
     files = None if ratings in (None, "-") else split_files(str(ratings))
     source = str(train or ratings) if files is None else str(files["train"])
@@ -304,10 +302,10 @@ def _commands(
 
 def _words(options: cli.ReaderOptions | SplitOptions) -> list[str]:
     """Return the options that are not the defaults, as on the command line."""
-    given = {
-        f"--{each.name.replace('_', '-')}": getattr(options, each.name)
-        for each in fields(options)
-        if getattr(options, each.name) != each.default
-    }
-    words = ([flag] if value is True else [flag, str(value)] for flag, value in given.items())
-    return list(itertools.chain.from_iterable(words))
+    words = []
+    for each in fields(options):
+        value = getattr(options, each.name)
+        if value != each.default:
+            flag = f"--{each.name.replace('_', '-')}"
+            words += [flag] if value is True else [flag, str(value)]
+    return words
