@@ -172,19 +172,15 @@ def _chosen_models(
 def _report_counts(found: Evaluation) -> None:
     counts, folds = found.counts, len(found.splits)
     note(f"held out: {found.held_out}")
-    note(
-        f"trained on {counts['train_ratings']:,} and tested on "
-        f"{counted(counts['test_ratings'], 'rating')}; recommended to "
-        f"{counted(counts['users_evaluated'], 'user')}"
-        + (f" ({folds} folds together)" if folds > 1 else "")
-    )
+    tested, users = counted(counts["test_ratings"], "rating"), counts["users_evaluated"]
+    together = f" ({folds} folds together)" if folds > 1 else ""
+    trained = f"trained on {counts['train_ratings']:,} and tested on {tested}"
+    note(f"{trained}; recommended to {counted(users, 'user')}{together}")
     if counts["new_ratings"]:
         done = "left out" if found.settings.new == "drop" else "kept"
-        note(
-            f"{counted(counts['new_ratings'], 'test rating')} of users or items without training "
-            f"ratings {done} (new: {counted(counts['new_users'], 'user')} and "
-            f"{counted(counts['new_items'], 'item')})"
-        )
+        new = f"{counted(counts['new_users'], 'user')} and {counted(counts['new_items'], 'item')}"
+        rated = counted(counts["new_ratings"], "test rating")
+        note(f"{rated} of users or items without training ratings {done} (new: {new})")
     if found.settings.candidates is not None:
         from recsys.evaluation.results import ranking
 
@@ -337,10 +333,8 @@ def _differences(found: Evaluation) -> tuple[pl.DataFrame, str]:
         "p": [f"{row['p_value']:.4f}" for row in rows],
         "adjusted": [f"{p:.4f}" + f" {_MARK}" * (p < level) for p in found.comparisons["adjusted"]],
     }
-    legend = (
-        f"p: paired sign-flip test over users; adjusted by Holm's method over the pairs; "
-        f"{_MARK} below {level:.2g}"
-    )
+    legend = "p: paired sign-flip test over users; adjusted by Holm's method over the pairs; "
+    legend += f"{_MARK} below {level:.2g}"
     terminal, needed = shutil.get_terminal_size((80, 24)).columns, _width(cells)
     if needed > terminal:
         legend += f" (all columns need {needed}, or --json)"

@@ -200,10 +200,9 @@ def parameters_for(
                 raise click.UsageError(
                     f"None of the models {listed} has a parameter {name!r}{hint}"
                 )
-            raise click.UsageError(
-                f"The {named[0]} model has no parameter {name!r}{hint} It has "
-                f"{', '.join(known) or 'none'}; `recsys models {named[0]}` describes them."
-            )
+            listed = f"{', '.join(known) or 'none'}; `recsys models {named[0]}` describes them."
+            message = f"The {named[0]} model has no parameter {name!r}{hint} It has {listed}"
+            raise click.UsageError(message)
         for model in owners:
             found[model][name] = _converted(declared[model][name], str(value))
     return found

@@ -156,11 +156,11 @@ def index(
     fitted.save(out, overwrite=force)
     facts = fitted.training_
     empty = f" ({facts['empty_documents']:,} without words)" if facts["empty_documents"] else ""
-    note(
-        f"indexed {counted(facts['documents'], 'document')}{empty} and "
-        f"{counted(facts['terms'], 'word')} in {counted(facts['dimensions'], 'dimension')} "
-        f"({facts['dimensions_by']}), saved in {out}"
+    indexed = (
+        f"{counted(facts['documents'], 'document')}{empty} and {counted(facts['terms'], 'word')}"
     )
+    size = f"{counted(facts['dimensions'], 'dimension')} ({facts['dimensions_by']})"
+    note(f"indexed {indexed} in {size}, saved in {out}")
 
 
 @cli.command(

@@ -137,10 +137,8 @@ def recommend(
         try:
             ratings.users.index(chosen)
         except UnknownIdError as error:
-            error.add_note(
-                "Hint: `recsys data inspect` shows the ids of a ratings file; with --cold-start "
-                "popular, unknown users get the most popular items."
-            )
+            hint = "Hint: `recsys data inspect` shows the ids of a ratings file; with --cold-start "
+            error.add_note(f"{hint}popular, unknown users get the most popular items.")
             raise
     with output.open(command="recommend", model=recommender.model.name, n=n) as sink:
         for batch in recommender.recommend_batches(
