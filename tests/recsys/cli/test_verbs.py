@@ -201,7 +201,7 @@ def test_ids_with_what_unicode_takes_for_the_end_of_a_line(run):
             b"\xe9\n",
             "latin.txt, line 1: byte 0xe9 (byte 0 of the file) is not valid UTF-8",
         ),
-        ("fake.parquet", "1\n", "fake.parquet is not a Parquet file."),
+        ("fake.parquet", "1\n", "fake.parquet is not a Parquet file, or damaged"),
     ],
 )
 def test_bad_list_of_users(run, model, name, content, message):
