@@ -75,13 +75,15 @@ def html_report(
     )
     as_json = partial(json.dumps, ensure_ascii=False)
     environment.filters |= {"plain": plain, "number": number, "cut": _cut, "json": as_json}
+    environment.globals.update(axis=Axis.of, name_boxes=name_boxes)
+    words = {"errors": ERRORS, "intervals": INTERVALS, "tests": TESTS, "ranking": ranking(found)}
     last = found.settings.ns[-1]
     cells: dict[str, dict[str, Any]] = {}
     for row in found.metrics.to_dicts():
         cells.setdefault(row["metric"], {})[row["model"]] = row
     names = [name for name in cells if name in ERRORS or name.endswith(f"@{last}")]
     return environment.get_template("report.html.j2").render(
-        _curves(found),
+        _curves(found) | words,
         found=found,
         settings=found.settings,
         models=found.table["model"].to_list(),
@@ -93,13 +95,7 @@ def html_report(
         worse=significantly_worse(found),
         comparisons=found.comparisons.to_dicts(),
         compared=set(found.comparisons["metric"]),
-        errors=ERRORS,
-        intervals=INTERVALS,
-        tests=TESTS,
-        ranking=ranking(found),
         named=lambda metric: named(metric, found),
-        axis=Axis.of,
-        name_boxes=name_boxes,
         command=command,
         versions=versions or {},
         parameters=parameters or {},

@@ -197,26 +197,32 @@ def summarize(
             continue
         measured.append((model, name, metric.name, n, value, low, high, users))
     values = pl.DataFrame(measured, schema=_MEASURED, orient="row")
-    names = [name for *_, name in named_values]
     found = {(model, name): value for model, name, _, _, value, *_ in measured}
-    rows = []
-    for model, run in runs.items():
-        users = int((run.values["relevant"] > 0).sum())
-        mine = (found.get((model, name)) for name in names)
-        rows.append((model, *mine, run.fit_seconds, run.recommend_seconds, users))
-    numbers = dict.fromkeys([*names, "fit_seconds", "recommend_seconds"], pl.Float64)
-    schema = {"model": pl.String, **numbers, "users": pl.Int64}
     together = {f"{m.name}@{n}" for m in metrics if m.scope == "catalogue" for n in settings.ns}
     users_of = [run.values.drop(together & {*run.values.columns}) for run in runs.values()]
     empty = pl.DataFrame(schema=_BINS)
     bins = [empty if run.residuals is None else run.residuals for run in runs.values()]
     return {
-        "table": pl.DataFrame(rows, schema=schema, orient="row"),
+        "table": _table(runs, found, [name for *_, name in named_values]),
         "metrics": values,
         "comparisons": _comparisons(list(runs), named_values, ratios, replicates, settings),
         "per_user": _labelled(runs, users_of),
         "residuals": _labelled(runs, bins),
     }
+
+
+def _table(
+    runs: Mapping[str, Measurement], values: Mapping[Any, float], names: Sequence[str]
+) -> pl.DataFrame:
+    """Return a row per model with its values, times and number of users."""
+    rows = []
+    for model, run in runs.items():
+        users = int((run.values["relevant"] > 0).sum())
+        mine = (values.get((model, name)) for name in names)
+        rows.append((model, *mine, run.fit_seconds, run.recommend_seconds, users))
+    numbers = dict.fromkeys([*names, "fit_seconds", "recommend_seconds"], pl.Float64)
+    schema = {"model": pl.String, **numbers, "users": pl.Int64}
+    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 def _labelled(models: Iterable[str], frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
