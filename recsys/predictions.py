@@ -20,7 +20,6 @@ from recsys.models.base import (
     Histories,
     Indices,
     Model,
-    Step,
 )
 from recsys.models.baselines import Popular
 from recsys.models.registry import MODELS, model_class
@@ -28,23 +27,6 @@ from recsys.storage import Saved
 from recsys.topn import check_n, csr_exclusion
 
 _BLOCK_PAIRS = 2**20  # pairs imputed at a time
-
-
-def training_summary(ratings: Ratings, seconds: float, last: Step | None) -> dict[str, Any]:
-    """Return the facts of a fit that are saved with a model."""
-    explicit = not ratings.implicit
-    return {
-        "users": ratings.n_users,
-        "items": ratings.n_items,
-        "ratings": ratings.n_ratings,
-        "implicit": ratings.implicit,
-        "rating_min": float(ratings.values.min()) if explicit else None,
-        "rating_max": float(ratings.values.max()) if explicit else None,
-        "seconds": round(seconds, 3),
-        "sweeps": last.step if last else None,
-        "train_rmse": last.train_rmse if last else None,
-        "validation_rmse": last.validation_rmse if last else None,
-    }
 
 
 def clip_to_range(predicted: Floats, training: Mapping[str, Any]) -> Floats:

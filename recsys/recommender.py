@@ -29,7 +29,6 @@ from recsys.predictions import (
     imputed,
     labels_of,
     predicted_pairs,
-    training_summary,
     unsupported,
 )
 from recsys.readers import as_ratings
@@ -181,7 +180,7 @@ class Recommender:
             If the model cannot use the ratings, or its parameters lead to numbers that are not
             finite.
         """
-        data = as_ratings(ratings)
+        data = ratings if isinstance(ratings, Ratings) else as_ratings(ratings)
         if validation is not None and not isinstance(validation, Ratings):
             raise DataError(f"validation must be Ratings; got {type(validation).__name__}.")
         if validation is not None and validation.shape != data.shape:
@@ -548,3 +547,20 @@ def _check_process() -> None:
 def _check(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise DataError(f"{name} must be one of {', '.join(choices)}; got {value!r}.")
+
+
+def training_summary(ratings: Ratings, seconds: float, last: Step | None) -> dict[str, Any]:
+    """Return the facts of a fit that are saved with a model."""
+    explicit = not ratings.implicit
+    return {
+        "users": ratings.n_users,
+        "items": ratings.n_items,
+        "ratings": ratings.n_ratings,
+        "implicit": ratings.implicit,
+        "rating_min": float(ratings.values.min()) if explicit else None,
+        "rating_max": float(ratings.values.max()) if explicit else None,
+        "seconds": round(seconds, 3),
+        "sweeps": last.step if last else None,
+        "train_rmse": last.train_rmse if last else None,
+        "validation_rmse": last.validation_rmse if last else None,
+    }

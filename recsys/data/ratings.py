@@ -393,7 +393,8 @@ def known_rows(info: FrameLike | None, ids: Ids) -> pl.DataFrame | None:
     if info is None:
         return None
     frame = info if isinstance(info, pl.DataFrame) else to_polars(info)
-    found = pl.Series(ids.kind, ids.find(column(frame, ids.kind)))
+    given = frame[ids.kind] if ids.kind in frame.columns else column(frame, ids.kind)
+    found = pl.Series(ids.kind, ids.find(given))
     known = frame.select(found, pl.exclude(ids.kind))
     known = known.filter(pl.col(ids.kind) >= 0).unique(ids.kind, keep="first", maintain_order=True)
     return known.with_columns(ids.take(known[ids.kind].to_numpy()))
