@@ -40,11 +40,13 @@ if "COVERAGE_PROCESS_CONFIG" in os.environ:
     SMALL["spark.executorEnv.PYTHONPATH"] = str(Path(__file__).parent)
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the tests that need Spark to one worker: they share one session."""
-    for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("spark"))
+    """Give the tests that need Spark to one worker, first of all: they share one session."""
+    needs_spark = [item for item in items if "spark" in getattr(item, "fixturenames", ())]
+    for item in needs_spark:
+        item.add_marker(pytest.mark.xdist_group("spark"))
+    items.sort(key=lambda item: item not in needs_spark)
 
 
 def why_no_spark() -> str | None:

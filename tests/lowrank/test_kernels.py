@@ -12,7 +12,7 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from threadpoolctl import threadpool_info
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from lowrank import kernels
 
@@ -266,8 +266,15 @@ def blas_threads():
     return [info["num_threads"] for info in threadpool_info() if info["user_api"] == "blas"]
 
 
-def test_blas_threads_are_restored():
+@pytest.fixture
+def two_blas_threads():
+    with threadpool_limits(2, user_api="blas"):
+        yield
+
+
+def test_blas_threads_are_restored(two_blas_threads):
     before = blas_threads()
+    assert 2 in before
     with pytest.raises(RuntimeError), kernels.one_blas_thread():  # noqa: PT012
         assert set(blas_threads()) <= {1}
         raise RuntimeError
@@ -290,7 +297,7 @@ def test_cores_where_the_system_knows_no_affinity(monkeypatch):
     assert kernels.available_cores() == 1
 
 
-def test_blas_threads_return_when_the_last_of_several_blocks_ends():
+def test_blas_threads_return_when_the_last_of_several_blocks_ends(two_blas_threads):
     before = blas_threads()
     inside, leave = threading.Barrier(3), threading.Barrier(2)
 
