@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-# No test asserts a time. HYPOTHESIS_PROFILE=long tries ten times as many examples.
-settings.register_profile("short", deadline=None, max_examples=30)
+# No test asserts a time. HYPOTHESIS_PROFILE=long tries fifteen times as many examples.
+settings.register_profile("short", deadline=None, max_examples=20)
 settings.register_profile("long", deadline=None, max_examples=300)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))
 
