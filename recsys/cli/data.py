@@ -43,7 +43,7 @@ def data() -> None:
 )
 @click.argument("ratings")
 @cli.output_options
-@cli.reader_options()
+@cli.reader_options("all")
 def inspect(ratings: str, output: Output, reader: cli.ReaderOptions) -> None:
     """Show the contents of a ratings file and how it is read.
 

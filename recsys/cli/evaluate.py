@@ -93,7 +93,7 @@ _evaluation_options = cli.bundle(
         cli.seed_option("Model"),
         cli.threads_option("Model"),
     ),
-    cli.reader_options("As in `recsys fit --help`"),
+    cli.reader_options("none"),
 )
 """Decorator that adds RATINGS and the options of an evaluation as `request`."""
 

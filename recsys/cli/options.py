@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -92,16 +92,22 @@ class ReaderOptions:
         return {name.removesuffix("_col"): value for name, value in vars(self).items()}
 
 
-def reader_options(details: str = "") -> Decorator:
-    """Add the options of reading as `reader`; with `details`, the help only lists their names."""
-    add = functools.partial(option, section="Reading", details=details)
+def reader_options(described: Literal["all", "columns", "none"] = "columns") -> Decorator:
+    """Add the options of reading as `reader`; the help describes some and names the others."""
+    elsewhere = "More options of reading, as in `recsys data inspect --help`"
+    columns = functools.partial(
+        option, section="Reading", details=elsewhere if described == "none" else ""
+    )
+    add = functools.partial(
+        option, section="Reading", details="" if described == "all" else elsewhere
+    )
     return bundle(
         "reader",
         ReaderOptions,
-        add("--user-col", metavar="NAME", help="Column of the users."),
-        add("--item-col", metavar="NAME", help="Column of the items."),
-        add("--rating-col", metavar="NAME", help="Column of the ratings."),
-        add("--timestamp-col", metavar="NAME", help="Column of the timestamps."),
+        columns("--user-col", metavar="NAME", help="Column of the users."),
+        columns("--item-col", metavar="NAME", help="Column of the items."),
+        columns("--rating-col", metavar="NAME", help="Column of the ratings."),
+        columns("--timestamp-col", metavar="NAME", help="Column of the timestamps."),
         add("--sep", metavar="TEXT", help="Separator of the columns."),
         add("--encoding", metavar="NAME", help="Text encoding."),
         add(

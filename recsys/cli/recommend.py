@@ -35,7 +35,7 @@ source_options = cli.bundle(
     "source",
     lambda source, reader, fitting: Source(source, reader, fitting),
     cli.fitting_options,
-    cli.reader_options("As in `recsys fit --help`"),
+    cli.reader_options("none"),
 )
 """Decorator that adds options to fit a model, and makes the path `source` a `Source`."""
 

@@ -86,7 +86,7 @@ _OPTIONS = ("factors", "regularization", "iterations")
 @cli.fit_options
 @split_options
 @cli.output_options
-@cli.reader_options("As in `recsys fit --help`")
+@cli.reader_options("none")
 def tune(
     ratings: str | None,
     train: str | None,

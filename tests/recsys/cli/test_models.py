@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import click
 import pytest
@@ -103,11 +104,21 @@ def test_parameters_complete(model, start, found):
     assert [item.value for item in option.shell_complete(context, start)] == found
 
 
-@pytest.mark.parametrize("verb", ["fit", "evaluate", "tune"])
+@pytest.mark.parametrize("verb", ["fit", "evaluate", "tune", "data inspect"])
 def test_help_describes_at_most_25_options(run, verb):
-    lines = run(verb, "--help").stdout.partition("\nOptions:")[2].splitlines()
-    named = [line for line in lines if line.startswith("  -") and "--user-col, " not in line]
-    assert len([line for line in named if not line.startswith("  --duplicates, ")]) <= 25
+    lines = run(*verb.split(), "--help").stdout.partition("\nOptions:")[2].splitlines()
+    options = [line for line in lines if line.startswith("  -")]
+    only_named = re.compile(r"  --[\w-]+(, --[\w-]+)*,?")
+    assert len([line for line in options if not only_named.fullmatch(line)]) <= 25
+
+
+def test_options_of_reading_are_described_once(run):
+    shown = run("data", "inspect", "--help").stdout
+    for verb in ("fit", "update", "split", "scree", "recommend", "evaluate", "tune"):
+        help_text = run(verb, "--help").stdout
+        described, _, named = help_text.partition("More options of reading, as in `recsys data")
+        assert "--duplicates" in named and "--duplicates" not in described, verb
+    assert "--duplicates [last|first|mean|sum|error]" in shown and "More options" not in shown
 
 
 def test_help_of_every_verb_fits_two_screens(run):
