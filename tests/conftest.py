@@ -1,4 +1,4 @@
-"""Settings of all tests, and a Spark session for those that need one, where there is Spark."""
+"""Settings of all tests; Spark and PostgreSQL for those that need them, where there are such."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import postgres as private
 import pytest
 from hypothesis import settings
 
@@ -42,11 +43,26 @@ if "COVERAGE_PROCESS_CONFIG" in os.environ:
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the tests that need Spark to one worker, first of all: they share one session."""
-    needs_spark = [item for item in items if "spark" in getattr(item, "fixturenames", ())]
-    for item in needs_spark:
-        item.add_marker(pytest.mark.xdist_group("spark"))
-    items.sort(key=lambda item: item not in needs_spark)
+    """Give the tests that share a service to one worker, and start with them."""
+    services = ("spark", "postgres_server", None)
+
+    def service(item: pytest.Item) -> str | None:
+        names = getattr(item, "fixturenames", ())
+        return next((name for name in services if name in names), None)
+
+    for item in items:
+        if service(item):
+            item.add_marker(pytest.mark.xdist_group(service(item)))
+    items.sort(key=lambda item: services.index(service(item)))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say at the end that tests were skipped for want of a PostgreSQL server."""
+    skipped = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", ())]
+    reason = private.why_no_postgres()
+    if reason and (n := sum(reason in text for text in skipped)):
+        line = f"tests that need PostgreSQL were skipped: {n}; {reason}"
+        terminalreporter.write_line(line, yellow=True)
 
 
 def why_no_spark() -> str | None:
@@ -75,3 +91,18 @@ def spark(needs_spark: None) -> Iterator[Any]:
 
     with spark_session("local[2]", SMALL) as session:
         yield session
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[private.Server]:
+    """Start the private server of this run: see `tests/postgres.py`."""
+    if reason := private.why_no_postgres():
+        pytest.skip(reason)
+    with private.server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres(postgres_server: private.Server) -> str:
+    """Return the address of a database on the private server, with user and password."""
+    return postgres_server.uri
