@@ -1,6 +1,6 @@
 """Errors that lowrank raises: one tree, each also the builtin that fits."""
 
-__all__ = ["ArgumentError", "ArgumentTypeError", "LowRankError"]
+__all__ = ["ArgumentError", "ArgumentTypeError", "LowRankError", "missing_extra"]
 
 
 class LowRankError(Exception):
@@ -13,3 +13,18 @@ class ArgumentError(LowRankError, ValueError):
 
 class ArgumentTypeError(LowRankError, TypeError):
     """An argument has the wrong type."""
+
+
+def missing_extra(library: str, extra: str) -> str:
+    """Return the rest of a sentence about an optional library that is not installed.
+
+    Examples
+    --------
+    >>> print("Plotting", missing_extra("matplotlib", "plot"))
+    Plotting needs matplotlib; install it with pip install 'lowrank-recsys[plot]' (in a clone:
+    pip install -e '.[plot]').
+    """
+    return (
+        f"needs {library}; install it with pip install 'lowrank-recsys[{extra}]' "
+        f"(in a clone: pip install -e '.[{extra}]')."
+    )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lowrank.errors import ArgumentError
+from lowrank.errors import ArgumentError, missing_extra
 from lowrank.rank import cumulative_energy
 from lowrank.whitening import Whitening
 
@@ -395,7 +395,5 @@ def _figure(fig: Figure | None, size: tuple[float, float]) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError(
-            "lowrank.plotting needs matplotlib; install it with pip install lowrank-recsys[plot]."
-        ) from error
+        raise ImportError(f"lowrank.plotting {missing_extra('matplotlib', 'plot')}") from error
     return Figure(figsize=size, layout="constrained")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["close_matches", "counted", "shortened"]
+from lowrank.errors import missing_extra
+
+__all__ = ["close_matches", "counted", "missing_extra", "shortened"]
 
 _SIMILAR = 0.6  # least ratio of two words
 _WORK = 20_000_000  # characters compared with each other: a few seconds

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from lowrank.errors import ArgumentError, ArgumentTypeError
+from lowrank.errors import ArgumentError, ArgumentTypeError, missing_extra
 from lowrank.spark.arrow import lists, map_in_arrow, quiet_pandas, table_of
 
 if TYPE_CHECKING:
@@ -154,10 +154,7 @@ def open_rows(
         from pyspark.sql import SparkSession
         from pyspark.sql import functions as sql
     except ImportError:
-        raise ImportError(
-            "lowrank.spark needs PySpark, which is not installed; "
-            "install it with: pip install 'lowrank-recsys[spark]'."
-        ) from None
+        raise ImportError(f"lowrank.spark {missing_extra('PySpark', 'spark')}") from None
     if isinstance(rows, str):
         session = SparkSession.getActiveSession()
         if session is None:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from recsys.schema import Manifest
     from recsys.spark.results import SparkModel
 
-LIBRARIES = ("numpy", "scipy", "polars", "pandas", "scikit-learn", "implicit", "click", "rich")
-EXTRAS = ("matplotlib", "jinja2", "optuna", "pyspark", "pyarrow")
+LIBRARIES = tuple("numpy scipy polars pandas scikit-learn implicit optuna click rich".split())
+EXTRAS = ("matplotlib", "jinja2", "pyspark", "pyarrow")
 """Libraries that are used if they are installed."""
 
 

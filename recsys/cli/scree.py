@@ -11,6 +11,7 @@ from recsys.cli.errors import CommandError
 from recsys.cli.options import ReaderOptions, command, option, output_options, reader_options
 from recsys.cli.output import Output, atomic_file, check_file
 from recsys.cli.progress import Activity, note
+from recsys.messages import missing_extra
 
 _BAR = 24  # characters of the longest bar
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -107,6 +108,5 @@ def check_plot(path: str | None) -> None:
     from importlib.util import find_spec
 
     if path is not None and find_spec("matplotlib") is None:
-        install = "pip install 'lowrank-recsys[plot]'"
-        raise CommandError(f"--plot needs matplotlib; install it with {install}.")
+        raise CommandError(f"--plot {missing_extra('matplotlib', 'plot')}")
     check_file(path, "--plot", (".png", ".svg", ".pdf"))

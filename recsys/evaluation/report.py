@@ -21,6 +21,7 @@ from recsys.evaluation.results import (
     ranking,
     significantly_worse,
 )
+from recsys.messages import missing_extra
 
 __all__ = ["html_report"]
 
@@ -62,10 +63,7 @@ def html_report(
     try:
         import jinja2
     except ImportError as error:
-        raise ImportError(
-            "A report needs Jinja2; install it with pip install 'lowrank-recsys[report]', or in a "
-            "clone with pip install -e '.[report]'."
-        ) from error
+        raise ImportError(f"A report {missing_extra('Jinja2', 'report')}") from error
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("recsys.evaluation", "."),
         autoescape=True,

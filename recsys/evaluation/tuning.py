@@ -163,8 +163,6 @@ def tune(
     DataError
         If an argument is outside its range, the model has nothing to tune, the metric does not
         apply, or the study is of something else.
-    ImportError
-        If optuna is not installed.
 
     References
     ----------
@@ -185,13 +183,8 @@ def tune(
         raise DataError(f"trials must be at least 1; got {trials}.")
     if sampler not in ("tpe", "random", "grid"):
         raise DataError(f"sampler must be one of tpe, random, grid; got {sampler!r}.")
-    try:
-        import optuna
-    except ImportError as error:
-        raise ImportError(
-            "Tuning needs optuna; install it with pip install 'lowrank-recsys[tune]', or in a "
-            "clone with pip install -e '.[tune]'."
-        ) from error
+    import optuna
+
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     metric = _metric_of(model, data, metric)
     fixed = dict(fixed or {})

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from lowrank.spark.arrow import quiet_pandas
 from recsys.errors import EngineError, RecsysError
-from recsys.messages import shortened
+from recsys.messages import missing_extra, shortened
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,9 +88,7 @@ def spark_session(
         import pyspark  # noqa: F401
         from pyspark.sql import SparkSession
     except ImportError:
-        raise EngineError(
-            "The Spark engine needs PySpark; install it with pip install 'lowrank-recsys[spark]'."
-        ) from None
+        raise EngineError(f"The Spark engine {missing_extra('PySpark', 'spark')}") from None
     running = SparkSession.getActiveSession()
     if running is not None and master not in (None, running.sparkContext.master):
         raise EngineError(

@@ -165,7 +165,6 @@ def test_the_data_choose_the_model(run, ratings):
 
 
 def test_a_parameter_that_the_model_chooses_itself(run, ratings):
-    pytest.importorskip("optuna")
     args = ["--model", "softimpute", "--trials", 12, "--range", "regularization=50:500:log"]
     result = run("tune", ratings, *args, "--json")
     assert result.stderr.splitlines()[2].endswith("regularization auto")
@@ -247,15 +246,7 @@ def test_killed_and_started_again(command, source_tree, run, ratings):
     assert "choose another file" in said
 
 
-def test_without_optuna(run, ratings, monkeypatch):
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    said = run("tune", ratings, code=1).stderr
-    assert "Error: Tuning needs optuna; install it with pip install 'lowrank-recsys[tune]'" in said
-    assert "or in a clone with pip install -e '.[tune]'." in said
-
-
 def test_optuna_says_nothing(spawn, ratings):
-    pytest.importorskip("optuna")
     result = spawn("tune", ratings, "--model", "bias", "--trials", 14, "-q")
     assert result.returncode == 0
     assert result.stderr == ""

@@ -232,5 +232,5 @@ def test_charts_of_equal_values(ratings):
 
 def test_without_jinja(found, monkeypatch):
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(ImportError, match=r"pip install 'lowrank-recsys\[report\]', or in a clone"):
+    with pytest.raises(ImportError, match=r"needs Jinja2; install .*\[report\]' \(in a clone: pip"):
         html_report(found)
