@@ -17,11 +17,11 @@ from recsys.messages import close_matches, counted
 if TYPE_CHECKING:
     import polars as pl
 
+    from recsys.data.columns import Request
     from recsys.data.ids import Ids
     from recsys.data.ratings import Ratings
     from recsys.models.base import Step
     from recsys.models.parameters import Parameter
-    from recsys.readers.layout import Request
     from recsys.recommender import Recommender
 
 _SHARED = {"random_state": "--seed", "threads": "--threads"}
@@ -109,7 +109,7 @@ def load_pairs(path: str, reader: ReaderOptions) -> pl.DataFrame:
 
 def _request(reader: ReaderOptions, **others: Any) -> Request:
     """Return the columns to read of a file that is not of ratings."""
-    from recsys.readers.layout import Request
+    from recsys.data.columns import Request
 
     user, item = reader.user_col, reader.item_col
     return Request(user, item, sep=reader.sep, encoding=reader.encoding, **others)

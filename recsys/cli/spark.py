@@ -139,7 +139,7 @@ def _on_cluster(title: str, engine: EngineOptions) -> Iterator[dict[str, Any]]:
 
 
 def _columns(reader: ReaderOptions) -> Any:
-    from recsys.readers.layout import Request
+    from recsys.data.columns import Request
 
     roles = ("user", "item", "rating", "timestamp")
     names = {role: getattr(reader, f"{role}_col") for role in roles}

@@ -6,10 +6,11 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 
+from recsys.data.columns import Request, choose_columns
 from recsys.data.csr import check_policy
 from recsys.data.frames import FrameLike, as_frame, column_names, to_polars
 from recsys.data.ratings import Ratings, Source, build_ratings
-from recsys.readers.layout import Request, choose_columns, detect
+from recsys.readers.layout import detect
 from recsys.readers.lines import read_jsonl, read_lightgcn
 from recsys.readers.movielens import read_titles
 from recsys.readers.sources import DataFile, open_data, sample_path

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import polars as pl
 
+from recsys.data.columns import Request, usual_column
 from recsys.data.ids import Ids, as_id_series
 from recsys.errors import DataError
 from recsys.readers import read_raw
-from recsys.readers.layout import Layout, Request, usual_column
+from recsys.readers.layout import Layout
 from recsys.readers.sources import DataFile, open_data
 from recsys.readers.table import decoded_lines, parquet_columns, read_columns, reading_parquet
 

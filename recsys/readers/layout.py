@@ -5,33 +5,23 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
+from recsys.data.columns import Request, is_known_name, wide_hint
 from recsys.errors import DataError
-from recsys.messages import shortened
 from recsys.readers.sources import DataFile
 
-__all__ = ["Layout", "Request", "Roles", "choose_columns", "detect", "is_known_name"]
-__all__ += ["separator_name", "sniff_separator", "split_rows", "title_columns", "usual_column"]
+__all__ = ["Layout", "detect", "separator_name", "sniff_separator", "split_rows"]
 __all__ += ["without_returns"]
-
-Roles = dict[str, int]
-"""Positions of the columns by role: "user", "item", "rating", "timestamp"."""
 
 _HEAD = 1 << 16  # bytes looked at, and more where they are less than two lines
 _SAMPLE_ROWS = 200
-_LISTED = 20
 _DOUBLE_COLON = "::"
 _SEPARATORS = {"\t": "tab", ";": "semicolon", ",": "comma", "|": "bar", " ": "space"}
-_OPTIONS = {
-    "user": "--user-col",
-    "item": "--item-col",
-    "rating": "--rating-col",
-    "timestamp": "--timestamp-col",
-}
+_ROLES = ("user", "item", "rating", "timestamp")  # of a file without header, by position
 _WEB_PAGE = "a web page, perhaps in place of the file that was to be downloaded."
 _FOREIGN = {
     b"SQLite format 3\0": "an SQLite database; write its table as CSV first.",
@@ -44,52 +34,6 @@ _FOREIGN = {
 }
 _INTEGERS = re.compile(r"\s*-?\d+( +-?\d+)*\s*")
 _NUMBER = re.compile(r"[-+]?(\d+[.,]?\d*|\.\d+)([eE][-+]?\d+)?")
-
-# Names in tiers: one of an earlier tier wins over those of later ones; two of one tier are
-# ambiguous. Compared in lower case, without anything but letters and digits.
-_ALIASES: dict[str, tuple[str, ...]] = {
-    "user": (
-        "user userid uid useridx users",
-        "reviewerid customerid customer memberid accountid visitorid",
-        "reviewer member account visitor username client clientid",
-    ),
-    "item": (
-        "item itemid iid itemidx items",
-        "movieid productid asin isbn bookid trackid artistid songid albumid gameid animeid "
-        "businessid articleid filmid recipeid sku stockcode",
-        "parentasin",
-        "movie product book track artist song album game film",
-    ),
-    "rating": (
-        "rating ratings score stars overall bookrating movierating",
-        "value count plays playcount weight listens clicks",
-    ),
-    "timestamp": (
-        "timestamp ts unixreviewtime unixtime",
-        "time datetime",
-        "date createdat eventtime",
-        "purchasedate orderdate invoicedate reviewdate tdat",
-    ),
-    "title": ("title", "name movietitle booktitle itemname"),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """Wishes of the caller: names (or numbers) of columns, separator, encoding."""
-
-    user: str | None = None
-    item: str | None = None
-    rating: str | None = None
-    timestamp: str | None = None
-    sep: str | None = None
-    encoding: str | None = None
-    implicit: bool = False
-
-    @property
-    def columns(self) -> dict[str, str]:
-        """Requested columns by role."""
-        return {r: name for r in _OPTIONS if (name := getattr(self, r)) is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,135 +200,19 @@ def _names_without_header(
         return None
     width = len(first)
     numbers = [str(number + 1) for number in range(width)]
-    if width > len(_OPTIONS):
+    if width > len(_ROLES):
         if requested:
             return tuple(numbers)
         raise DataError(
             f"{data.name} has no header and {width} columns; say by number which are which, "
-            f"such as --user-col 1 --item-col 2 --rating-col 3.{_wide_hint(width)}"
+            f"such as --user-col 1 --item-col 2 --rating-col 3.{wide_hint(width)}"
         )
     return tuple(
         number if role not in named and (role in requested or number in named) else role
-        for number, role in zip(numbers, _OPTIONS, strict=False)
+        for number, role in zip(numbers, _ROLES, strict=False)
     )
 
 
 def separator_name(separator: str) -> str:
     """Return how `Source` calls a separator, such as "comma-separated"."""
     return f"{_SEPARATORS.get(separator, repr(separator))}-separated"
-
-
-def choose_columns(
-    names: Sequence[str],
-    request: Request,
-    where: str,
-    required: Sequence[str] = ("user", "item"),
-) -> Roles:
-    """Choose the positions of the columns by role: those requested, and by usual names the rest.
-
-    Raises
-    ------
-    DataError
-        If a requested column is missing, two have an equal claim to a role, two roles are given
-        the same column, or there is no column for a `required` role. It names the file: `where`.
-    """
-    chosen: dict[str, int | None] = {}
-    for role, wanted in request.columns.items():
-        exact = [place for place, name in enumerate(names) if name == wanted]
-        plain = _normalised(wanted)
-        found = exact or [p for p, name in enumerate(names) if _normalised(name) == plain]
-        if not found:
-            raise DataError(f"{where} has no column {wanted!r}; its columns are {_quoted(names)}.")
-        if len(found) > 1:
-            raise DataError(
-                f"{where} has {len(found)} columns named {wanted!r}; rename one of them."
-            )
-        other = next((each for each, taken in chosen.items() if taken == found[0]), None)
-        if other is not None:
-            raise DataError(
-                f"{where}: column {names[found[0]]!r} cannot be both {other} and {role}."
-            )
-        chosen[role] = found[0]
-    for role in _OPTIONS:
-        if role not in chosen:
-            chosen[role] = usual_column(names, role, where, set(chosen.values()))
-    missing = [role for role in required if chosen[role] is None]
-    if missing:
-        raise DataError(_missing_columns(missing, chosen["rating"] is None, names, where))
-    if request.implicit:
-        chosen["rating"] = None
-    return {role: place for role in _OPTIONS if (place := chosen[role]) is not None}
-
-
-def _missing_columns(missing: list[str], no_rating: bool, names: Sequence[str], where: str) -> str:
-    if not names:
-        return f"{where} has no columns."
-    options = [_OPTIONS[role] for role in missing]
-    if len(missing) > 1 and no_rating and len(names) > len(missing):
-        options.append(_OPTIONS["rating"])
-    listed = " and ".join(filter(None, [", ".join(options[:-1]), options[-1]]))
-    sentence = (
-        f"{where} has no {' and no '.join(missing)} column; its columns are {_quoted(names)}. "
-        f"Say which {'it is' if len(missing) == 1 else 'they are'} with {listed}."
-    )
-    titles = " (It looks like a table of titles, which is read along with a file of ratings.)"
-    return sentence + titles * (title_columns(names) is not None) + _wide_hint(len(names))
-
-
-def _wide_hint(width: int) -> str:
-    """Return a hint on a table with more columns than ratings have: it may be a matrix."""
-    if width <= _LISTED:
-        return ""
-    return (
-        " If it has a column for each item, make a row for each rating of it first, with a user, "
-        "an item and the rating (`melt` in pandas, `unpivot` in polars)."
-    )
-
-
-def is_known_name(name: str) -> bool:
-    """Return whether a name is one of the usual column names."""
-    plain = _normalised(name)
-    return any(plain in tier.split() for tiers in _ALIASES.values() for tier in tiers)
-
-
-def title_columns(names: Sequence[str]) -> tuple[int, int] | None:
-    """Return the positions of the item and title columns of a file of titles, if it has both."""
-    try:
-        item = usual_column(names, "item")
-        title = usual_column(names, "title", taken={item})
-    except DataError:
-        return None
-    return None if item is None or title is None else (item, title)
-
-
-def usual_column(
-    names: Sequence[str], role: str, where: str = "", taken: Collection[int | None] = ()
-) -> int | None:
-    """Return the position of the column whose name has the best claim to a role, if there is one.
-
-    Raises
-    ------
-    DataError
-        If two have an equal claim.
-    """
-    for tier in _ALIASES[role]:
-        known = tier.split()
-        found = [p for p, name in enumerate(names) if p not in taken and _normalised(name) in known]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            either = " and ".join(repr(names[place]) for place in found)
-            raise DataError(
-                f"{where} has several columns that may be the {role}: {either}; say which it is "
-                f"with {_OPTIONS.get(role, '')}."
-            )
-    return None
-
-
-def _normalised(name: str) -> str:
-    return re.sub(r"[\W_]+", "", name.casefold())
-
-
-def _quoted(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
-    return ", ".join(repr(shortened(name)) for name in names[:_LISTED]) + more

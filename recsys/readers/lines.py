@@ -9,11 +9,11 @@ from typing import Any
 
 import polars as pl
 
+from recsys.data.columns import Request, Roles, assign_roles
 from recsys.data.ratings import rating_problem
 from recsys.errors import DataError
-from recsys.readers.layout import Request, Roles
 from recsys.readers.sources import DataFile
-from recsys.readers.table import RawRatings, assign_roles, decoded_lines
+from recsys.readers.table import RawRatings, decoded_lines
 
 __all__ = ["json_objects", "read_jsonl", "read_lightgcn"]
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from recsys.data.columns import title_columns
 from recsys.errors import DataError
-from recsys.readers.layout import title_columns
 from recsys.readers.sources import DataFile, plain_name, titles_member
 
 __all__ = ["read_titles"]

@@ -14,21 +14,13 @@ from typing import Any, Literal
 import numpy as np
 import polars as pl
 
-from recsys.data.ratings import rating_problem, unix_seconds
+from recsys.data.columns import Request, Roles, assign_roles, is_known_name
+from recsys.data.ratings import rating_problem
 from recsys.errors import DataError
-from recsys.messages import shortened
-from recsys.readers.layout import (
-    Layout,
-    Request,
-    Roles,
-    choose_columns,
-    is_known_name,
-    separator_name,
-    without_returns,
-)
+from recsys.readers.layout import Layout, separator_name, without_returns
 from recsys.readers.sources import DataFile
 
-__all__ = ["RawRatings", "assign_roles", "decoded_lines", "parquet_columns", "read_carefully"]
+__all__ = ["RawRatings", "decoded_lines", "parquet_columns", "read_carefully"]
 __all__ += ["read_columns", "read_delimited", "read_parquet", "reading_parquet", "records"]
 
 Kind = Literal["id", "integer", "float", "text"]
@@ -37,7 +29,6 @@ _BLOCK = 1 << 22
 _CHUNK = 1 << 10  # records at once; with more live objects garbage collection doubles the time
 _SAMPLE = 100
 _COMMA_WITH = ";"  # separator with which decimals may have a comma, as spreadsheets write them
-_NAMED = 5  # columns that are not used
 _CANONICAL = r"^(?:0|-?[1-9][0-9]{0,18})$"
 _INTEGER = re.compile(r"-?\d{1,18}")
 
@@ -323,44 +314,6 @@ def _integers_if_canonical(texts: pl.Series) -> pl.Series:
         return texts
     numbers = texts.cast(pl.Int64, strict=False)
     return texts if numbers.null_count() else numbers
-
-
-def assign_roles(
-    names: Sequence[str],
-    request: Request,
-    where: str,
-    required: Sequence[str],
-    times: Callable[[int], Sequence[Any]],
-) -> tuple[Roles, str]:
-    """Choose and describe the columns; timestamps that cannot be read only if requested.
-
-    `times` returns the sample of a column.
-    """
-    roles = choose_columns(names, request, where, required)
-    parts = [f"{role} = {names[place]}" for role, place in roles.items()]
-    if "rating" not in roles:
-        parts.insert(2, "no rating: implicit feedback")
-    used = set(roles.values())
-    if "timestamp" in roles and request.timestamp is None:
-        sample = times(roles["timestamp"])
-        if not any(map(_is_time, sample)):
-            value = next((value for value in sample if value not in (None, "")), "")
-            shown = repr(shortened(value)) if isinstance(value, str) else repr(value)
-            name = names[roles.pop("timestamp")]
-            parts[-1] = f"{name} not used ({shown} is not a time that can be read)"
-    unused = [name for place, name in enumerate(names) if place not in used and name]
-    if unused and ("rating" not in roles or "timestamp" not in roles):
-        more = f" and {len(unused) - _NAMED:,} more" if len(unused) > _NAMED else ""
-        parts.append(f"not used: {', '.join(unused[:_NAMED])}{more}")
-    return roles, ", ".join(parts)
-
-
-def _is_time(value: object) -> bool:
-    try:
-        unix_seconds(pl.Series([value]))
-    except (DataError, TypeError, OverflowError):
-        return False
-    return True
 
 
 @contextmanager

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from recsys.data.columns import Request
 from recsys.errors import DataError
-from recsys.readers.layout import Request
 from recsys.spark.reading import read_ratings
 from recsys.spark.results import SparkModel
 from recsys.spark.session import BROADCAST_LIMIT, silent, spark_session

@@ -22,10 +22,10 @@ from lowrank.completion.als import solve_rows
 from lowrank.kernels import CsrArrays
 from lowrank.spark import arrow
 from recsys import __version__
+from recsys.data.columns import Request
 from recsys.errors import DataError
 from recsys.models.als import ALS
 from recsys.models.base import Floats, Step, breakdown
-from recsys.readers.layout import Request
 from recsys.schema import MANIFEST
 from recsys.spark.evaluation import rating_errors
 from recsys.spark.files import Place, staged, written

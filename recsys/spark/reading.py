@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from recsys.data.columns import Request, choose_columns
 from recsys.errors import DataError
-from recsys.readers.layout import Request, choose_columns
 from recsys.spark.files import Place, written
 
 if TYPE_CHECKING:

@@ -117,8 +117,10 @@ def test_options_of_reading_are_described_once(run):
     for verb in ("fit", "update", "split", "scree", "recommend", "evaluate", "tune"):
         help_text = run(verb, "--help").stdout
         described, _, named = help_text.partition("More options of reading, as in `recsys data")
-        assert "--duplicates" in named and "--duplicates" not in described, verb
-    assert "--duplicates [last|first|mean|sum|error]" in shown and "More options" not in shown
+        assert "--duplicates" in named, verb
+        assert "--duplicates" not in described, verb
+    assert "--duplicates [last|first|mean|sum|error]" in shown
+    assert "More options" not in shown
 
 
 def test_help_of_every_verb_fits_two_screens(run):

@@ -8,10 +8,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from recsys.data.columns import Request
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.readers import read_ratings, read_raw
-from recsys.readers.layout import Request
 from recsys.readers.sources import DataFile
 
 Read = Callable[..., Ratings]

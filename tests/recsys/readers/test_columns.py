@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from recsys.data.columns import Request, choose_columns, title_columns
 from recsys.errors import DataError
-from recsys.readers.layout import Request, choose_columns, title_columns
 
 
 def chosen(names: list[str], **asked: str) -> dict[str, str]:

@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from recsys.data.columns import Request, choose_columns
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.readers import read_ratings
-from recsys.readers.layout import Request, choose_columns, detect
+from recsys.readers.layout import detect
 from recsys.readers.sources import open_data
 from recsys.readers.table import read_carefully, read_delimited
 

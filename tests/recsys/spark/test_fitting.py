@@ -7,11 +7,11 @@ import numpy as np
 import polars as pl
 import pytest
 
+from recsys.data.columns import Request
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, ModelFileError
 from recsys.models.base import Histories
 from recsys.models.registry import make_model
-from recsys.readers.layout import Request
 from recsys.recommender import Recommender
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from recsys.data.columns import Request
 from recsys.errors import DataError
-from recsys.readers.layout import Request
 
 
 def table(spark, rows, schema):
