@@ -1,0 +1,415 @@
+"""Databases: addresses of tables in PostgreSQL, SQLite and DuckDB, and their rows as files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from recsys.data.columns import Roles
+from recsys.errors import DataError
+from recsys.messages import close_matches, missing_extra
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Address", "Database", "OnRows", "Pick", "fetch", "open_database", "parse_address"]
+__all__ += ["redacted"]
+
+Kind = Literal["postgresql", "sqlite", "duckdb"]
+Pick = Callable[[Sequence[str], str], Roles]
+"""Choose columns by their names; the second argument names the table in messages."""
+OnRows = Callable[[int, int | None], None]
+"""Report of progress: rows read, and the number expected (None: unknown)."""
+
+NAMES: dict[Kind, str] = {"postgresql": "PostgreSQL", "sqlite": "SQLite", "duckdb": "DuckDB"}
+_SUFFIXES: dict[str, Kind] = {
+    **dict.fromkeys((".db", ".sqlite", ".sqlite3"), "sqlite"),
+    **dict.fromkeys((".duckdb", ".ddb"), "duckdb"),
+}
+_PATIENCE = 8  # seconds to wait for a server
+_BATCH = 1 << 16  # rows of SQLite at a time, of whose first the types are told
+_LISTED = 10
+_TABLE = re.compile(r"(?P<place>.+)::(?P<table>[^/\]?&]+)")
+_PASSWORDS = (
+    re.compile(r"(?P<before>\b[\w+.-]+://[^:@/\s]*:)[^\s'\"]*(?P<after>@)"),
+    re.compile(r"(?i)(?P<before>\b(?:ssl)?password\s*=\s*)('[^']*'|[^&\s'\"]+)(?P<after>)"),
+)
+
+_TABLES: dict[Kind, str] = {
+    "postgresql": "SELECT CASE WHEN pg_table_is_visible(c.oid) THEN '' ELSE nspname END, relname "
+    "FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace "
+    "WHERE relkind IN ('r', 'p', 'v', 'm', 'f') AND nspname NOT LIKE 'pg\\_%' "
+    "AND nspname <> 'information_schema' ORDER BY 1, 2",
+    "sqlite": "SELECT '', name FROM sqlite_master "
+    "WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY name",
+    "duckdb": "SELECT CASE table_schema WHEN current_schema() THEN '' ELSE table_schema END, "
+    "table_name FROM information_schema.tables WHERE table_catalog = current_database() "
+    "ORDER BY 1, 2",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A table in a database, or the result of a query; `str()` of it has no password.
+
+    `place` is a URI of PostgreSQL, or the path of a file. Without `table` and `query` it is the
+    database itself.
+    """
+
+    kind: Kind
+    place: str
+    table: str | None = None
+    query: str | None = None
+
+    @property
+    def path(self) -> Path:
+        """Path of the file of SQLite or DuckDB."""
+        return Path(self.place)
+
+    def __str__(self) -> str:
+        table = "" if self.table is None else f"::{self.table}"
+        return redacted(self.place) + table + " (query)" * (self.query is not None)
+
+    def __repr__(self) -> str:
+        return f"<Address: {self}>"
+
+
+def parse_address(text: str, table: str | None = None, query: str | None = None) -> Address | None:
+    """Return the address of a table in a database, or None if the text is not one.
+
+    An address is ``postgresql://USER@HOST/DATABASE``, or the path of a file of SQLite or DuckDB,
+    told by its content, or by its suffix where there is no file; each with ``::TABLE`` or not.
+
+    Parameters
+    ----------
+    text : str
+        What may be an address.
+    table, query : str, optional
+        Table or query, where they are given on their own.
+
+    Raises
+    ------
+    DataError
+        If both a table and a query are given, or two tables.
+
+    Examples
+    --------
+    >>> address = parse_address("postgresql://shop:secret@localhost/orders", "events")
+    >>> print(address)
+    postgresql://shop:***@localhost/orders::events
+    >>> parse_address("orders.db::events").kind
+    'sqlite'
+    >>> parse_address("events.csv") is None
+    True
+    """
+    is_server = text.startswith(("postgresql://", "postgres://"))
+    place, named = text, None
+    if (parts := _TABLE.fullmatch(text)) is not None and not Path(text).exists():
+        place, named = parts["place"], parts["table"]
+    kind: Kind | None = "postgresql" if is_server else _kind_of_file(Path(place))
+    if kind is None:
+        return None
+    if sum(each is not None for each in (named, table, query)) > 1:
+        raise DataError(
+            f"{redacted(text)}: name one table, with ::TABLE or --table, or give one --query."
+        )
+    return Address(kind, place, named or table, query)
+
+
+def _kind_of_file(path: Path) -> Kind | None:
+    if path.is_file():
+        with path.open("rb") as stream:
+            head = stream.read(16)
+        if head[8:12] == b"DUCK":
+            return "duckdb"
+        # SQLite's own empty database has no bytes at all.
+        is_sqlite = head == b"SQLite format 3\0" or not head
+        return "sqlite" if is_sqlite and (head or path.suffix in _SUFFIXES) else None
+    return None if path.exists() else _SUFFIXES.get(path.suffix.lower())
+
+
+def redacted(text: str) -> str:
+    """Return a text with `***` for the passwords of all URIs in it.
+
+    Examples
+    --------
+    >>> redacted("cannot reach postgresql://shop:s3cret@db.example/orders?sslpassword=x")
+    'cannot reach postgresql://shop:***@db.example/orders?sslpassword=***'
+    """
+    for pattern in _PASSWORDS:
+        text = pattern.sub(r"\g<before>***\g<after>", text)
+    return text
+
+
+class Database:
+    """An open database: rows of small queries, streams of large ones, and its tables."""
+
+    def __init__(self, address: Address, connection: Any) -> None:
+        self.address = address
+        self.connection = connection
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        """Return the rows of a query with a small result."""
+        if self.address.kind == "duckdb":
+            return list(self.connection.execute(sql).fetchall())
+        with self.connection.cursor() as cursor:
+            if self.address.kind == "postgresql":  # COPY does not take an EXPLAIN
+                cursor.adbc_statement.set_options(**{"adbc.postgresql.use_copy": "false"})
+            cursor.execute(sql)
+            return list(cursor.fetchall())
+
+    @contextmanager
+    def stream(self, sql: str) -> Iterator[pa.RecordBatchReader]:
+        """Run a query, and give its result as a stream of Arrow batches."""
+        import pyarrow as pa
+
+        if self.address.kind == "duckdb":
+            yield pa.RecordBatchReader.from_stream(self.connection.sql(sql))
+            return
+        with self.connection.cursor() as cursor:
+            if self.address.kind == "sqlite":
+                options = {"adbc.sqlite.query.batch_rows": str(_BATCH)}
+                cursor.adbc_statement.set_options(**options)
+            cursor.execute(sql)
+            yield cursor.fetch_record_batch()
+
+    def tables(self) -> list[tuple[str, str]]:
+        """Return schema ("" for the usual one) and name of each table and view."""
+        return [(str(schema), str(name)) for schema, name in self.rows(_TABLES[self.address.kind])]
+
+    def estimate(self, sql: str) -> int | None:
+        """Return about how many rows a query has, as far as that is known without reading them."""
+        kind = self.address.kind
+        if kind == "sqlite":
+            count = "SELECT max(rowid) FROM"
+            table = re.fullmatch(r'SELECT \* FROM ("(?:[^"]|"")+")', sql)
+            return None if table is None else self.rows(f"{count} {table[1]}")[0][0]
+        plan = str(self.rows(f"EXPLAIN (FORMAT JSON) {sql}"))
+        found = re.search(r'"(?:Plan Rows|Estimated Cardinality)": "?(\d+)', plan)
+        return int(found[1]) if found else None
+
+
+@contextmanager
+def open_database(address: Address, *, write: bool = False) -> Iterator[Database]:
+    """Connect to a database; with `write`, a file of SQLite or DuckDB that is not there is made.
+
+    Raises
+    ------
+    DataError
+        If the driver is not installed, there is no such file, the server cannot be reached or
+        rejects the user, or a statement fails within the context. The message has no password.
+    """
+    if address.kind != "postgresql" and not write and not address.path.exists():
+        folder = address.path.parent
+        names = [each.name for each in folder.iterdir()] if folder.is_dir() else []
+        near = close_matches(address.path.name, names, 1)
+        hint = f" Did you mean {folder / near[0]}?" if near else ""
+        raise DataError(f"There is no file {address.place}.{hint}")
+    with _failures(address):
+        connection = _connect(address, write)
+        try:
+            yield Database(address, connection)
+        finally:
+            connection.close()
+
+
+def _connect(address: Address, write: bool) -> Any:
+    kind = address.kind
+    modules = {
+        "postgresql": ("adbc_driver_postgresql", "adbc-driver-postgresql"),
+        "sqlite": ("adbc_driver_sqlite", "adbc-driver-sqlite"),
+        "duckdb": ("duckdb", "duckdb"),
+    }
+    module, package = modules[kind]
+    try:
+        driver = import_module(module)
+        for library in ("pyarrow", "adbc_driver_manager.dbapi"):
+            import_module(library)
+    except ImportError as error:
+        missing = package if (error.name or module).startswith(module) else str(error.name)
+        raise DataError(f"{NAMES[kind]} {missing_extra(missing, 'sql')}") from None
+    if kind == "duckdb":
+        return driver.connect(address.place, read_only=not write)
+    uri = address.place
+    if kind == "sqlite":
+        uri = f"{address.path.resolve().as_uri()}?mode={'rwc' if write else 'ro'}"
+    elif "connect_timeout" not in uri:
+        uri += f"{'&' if '?' in uri else '?'}connect_timeout={_PATIENCE}"
+    dbapi: Any = import_module("adbc_driver_manager.dbapi")
+    return dbapi.connect(driver._driver_path(), db_kwargs={"uri": uri}, autocommit=not write)
+
+
+@contextmanager
+def _failures(address: Address) -> Iterator[None]:
+    """Turn what drivers raise into one sentence without a password."""
+    try:
+        yield
+    except Exception as error:
+        family, text = type(error).__module__.partition(".")[0], str(error)
+        of_stream = isinstance(error, OSError) and text.startswith(("[libpq]", "[SQLite]"))
+        if not of_stream and family not in ("adbc_driver_manager", "duckdb", "_duckdb", "pyarrow"):
+            raise
+        raise DataError(_sentence(text, address)) from None
+
+
+def _sentence(text: str, address: Address) -> str:
+    where = str(replace(address, table=None, query=None))
+    if "Failed to connect" in text:
+        # libpq quotes pieces of an address that it cannot take apart: they may be a password.
+        reached = re.search(r"connection to server .*? failed: (?:FATAL: *)?([^\n]+)", text)
+        if reached is not None:
+            return f"{where} cannot be opened: {_tidied(reached[1])}."
+        if "could not translate host name" in text:
+            return f"{where} cannot be opened: its host is not known."
+        return (
+            f"{where} is not an address that PostgreSQL understands; write "
+            "postgresql://USER@HOST:PORT/DATABASE, with %-codes for special characters."
+        )
+    if "failed to open" in text or "is not a database" in text or "Error: Cannot open" in text:
+        return f"{where} cannot be opened: it is not a readable database."
+    lines = re.sub(r"(?s)\s*(LINE \d+:|Query was|\nquery:).*", "", text).splitlines()
+    reason = re.sub(r"^.*(ERROR: +|Failed to \w+ query: |\[SQLite\] |\w+ Error: )", "", lines[0])
+    what = "table" if address.query is None else "query"
+    hint = "; CAST it in a --query" if reason.startswith("Type mismatch in column") else ""
+    return f"{where}: the {what} cannot be read: {_tidied(reason)}{hint}."
+
+
+def _tidied(reason: str) -> str:
+    return redacted(reason.strip().rstrip(".!"))
+
+
+def fetch(
+    address: Address, target: Path, pick: Pick | None = None, on_rows: OnRows | None = None
+) -> tuple[Address, tuple[str, ...]]:
+    """Write the rows of a table or query to a Parquet file, in batches.
+
+    Parameters
+    ----------
+    address : Address
+        A database with several tables needs one of them, or a query.
+    target : Path
+        File to write.
+    pick : callable, optional
+        Chooses the columns that are needed; all, if not given.
+    on_rows : callable, optional
+        Reports the progress.
+
+    Returns
+    -------
+    Address
+        Address with the table that is read.
+    tuple of str
+        Names of all columns, also of those that are not needed.
+
+    Raises
+    ------
+    DataError
+        As `open_database`; also if there is no such table or column, the query fails, an id is of
+        a type that is not one, or there are no rows.
+    """
+    with open_database(address) as database:
+        if address.query is None:
+            address, source = _resolved(database)
+        else:
+            source = f"({address.query.strip().rstrip(';')}\n) AS q"  # after a comment, too
+        with database.stream(f"SELECT * FROM {source} LIMIT 0") as empty:
+            schema = empty.schema
+        names = tuple(schema.names)
+        roles = dict.fromkeys(range(len(names)), "")
+        if pick is not None:
+            roles = {place: role for role, place in pick(names, str(address)).items()}
+        for name in (names[place] for place in roles):
+            if names.count(name) > 1:
+                raise DataError(
+                    f"{address} has {names.count(name)} columns named {name!r}; name them apart "
+                    "with AS."
+                )
+        columns = [
+            _expression(schema.field(place), role, address) for place, role in sorted(roles.items())
+        ]
+        sql = f"SELECT {', '.join(columns)} FROM {source}"
+        expected = None if on_rows is None else database.estimate(f"SELECT * FROM {source}")
+        n_rows = 0
+        for n_rows in _written(database, sql, target):
+            if on_rows is not None:
+                on_rows(n_rows, expected)
+        if not n_rows:
+            raise DataError(f"{address} has no rows.")
+    return address, names
+
+
+def _resolved(database: Database) -> tuple[Address, str]:
+    """Return the address with the name of its table, and that name as SQL writes it."""
+    address, tables = database.address, database.tables()
+    known = {f"{schema}.{name}" if schema else name: (schema, name) for schema, name in tables}
+    listed = ", ".join([*known][:_LISTED])
+    listed += f" and {len(known) - _LISTED:,} more" if len(known) > _LISTED else ""
+    if not known:
+        raise DataError(f"{address} holds no tables.")
+    wanted = address.table
+    if wanted is None:
+        if len(known) > 1:
+            example = next(iter(known))
+            raise DataError(
+                f"{address} holds the tables {listed}; name one: {address}::{example}, or --table "
+                f"{example}."
+            )
+        wanted = next(iter(known))
+    folded = [name for name in known if name.casefold() == wanted.casefold()]
+    if wanted not in known and len(folded) != 1:
+        bare = [key for key, (_, name) in known.items() if name == wanted]
+        near = bare or close_matches(wanted, known, 3)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"it holds {listed}."
+        raise DataError(f"{replace(address, table=None)} has no table {wanted!r}; {hint}")
+    name = wanted if wanted in known else folded[0]
+    return replace(address, table=name), ".".join(_quoted(each) for each in known[name] if each)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _expression(field: pa.Field, role: str, address: Address) -> str:
+    """Return the SQL for a column, in a type that Arrow, Parquet and polars share."""
+    import pyarrow as pa
+
+    kind, name = field.type, _quoted(field.name)
+    label = getattr(kind, "type_name", None) or str(kind).removeprefix("extension<arrow.")
+    label = {"binary": "bytea"}.get(label, label.rstrip(">"))
+    is_plain = not isinstance(kind, pa.BaseExtensionType) and not pa.types.is_interval(kind)
+    is_text = label in ("uuid", "numeric")
+    unfit = pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_temporal(kind)
+    is_id = role in ("user", "item")
+    if is_id and (unfit or not (is_plain or is_text)):
+        raise DataError(
+            f"{address}: column {field.name!r} is of the type {label}, which is no id; ids are "
+            "integers or texts."
+        )
+    if address.kind == "sqlite" and role == "rating":  # a column may have 4 as well as 4.5
+        return f"CASE typeof({name}) WHEN 'integer' THEN 1.0 * {name} ELSE {name} END AS {name}"
+    if is_plain:
+        return name
+    target = "double precision" if label == "numeric" and not is_id else "text"
+    return f"CAST({name} AS {target}) AS {name}"
+
+
+def _written(database: Database, sql: str, target: Path) -> Iterator[int]:
+    """Write the result of a query to a Parquet file, and yield the rows so far."""
+    from pyarrow.parquet import ParquetWriter
+
+    count = 0
+    # Neither compressed nor encoded: the file is read once, and at once.
+    with (
+        database.stream(sql) as batches,
+        ParquetWriter(target, batches.schema, compression="none", use_dictionary=False) as writer,
+    ):
+        for batch in batches:
+            if batch.num_rows:
+                writer.write_batch(batch)
+                count += batch.num_rows
+                yield count
