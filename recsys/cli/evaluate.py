@@ -29,6 +29,8 @@ _EXPLICIT = ("als", "bias", "popular")
 _IMPLICIT = ("spectral", "popular", "random")
 _CURVE = (1, 2, 5, 10, 20, 50, 100)  # lengths of the recommendations in a report
 _MARK = "*"
+_METRICS = "All metrics are computed and shown; --format csv or --json gives them to other programs."
+_HINTS = {"--metric": _METRICS, "--metrics": _METRICS}
 
 
 @dataclass(frozen=True)
@@ -58,13 +60,15 @@ _evaluation_options = cli.bundle(
     cli.option(
         "--model",
         multiple=True,
+        commas=True,
         show_default="als, bias, popular; spectral, popular, random for implicit data",
-        help="Model to evaluate; repeatable.",
+        help="Models to evaluate; repeatable.",
         **cli.MODEL_NAME,
     ),
     cli.option(
         "-n",
         multiple=True,
+        commas=True,
         default=(10,),
         show_default="10",
         help="Number of recommendations per user; repeatable.",
@@ -101,29 +105,13 @@ _evaluation_options = cli.bundle(
 def _run(request: _Request, *, at_least: int = 1) -> tuple[dict[str, Any], Evaluation]:
     """Read, split, fit and measure; return the models and the evaluation."""
     from recsys import evaluation
-    from recsys.cli.inputs import is_model, load_model, load_ratings, parameters_for
     from recsys.evaluation.results import only
-    from recsys.models.registry import make_model
 
     check_file(request.per_user, "--per-user", (".csv", ".parquet"))
     check_file(request.report, "--report", (".html",))
     if request.model and len(set(request.model)) < at_least:
         raise click.UsageError("Give at least two models to compare, each with --model.")
-    fitting = request.fitting
-    if request.ratings and request.test and not request.train and is_model(request.ratings):
-        if request.model or fitting.given:
-            raise click.UsageError("A saved model is evaluated as it is; leave out --model and -p.")
-        saved = load_model(request.ratings)
-        reader = replace(request.reader, implicit=saved.ratings.implicit)
-        splits: Any = evaluation.split_from_pair(saved.ratings, load_ratings(request.test, reader))
-        models: dict[str, Any] = {saved.model.name: saved}
-    else:
-        pair, method = (request.train, request.test), request.splitting
-        splits = load_splits(request.ratings, pair, method, fitting.seed, request.reader)
-        names, splits = _chosen_models(request.model, splits)
-        models = {
-            n: make_model(n, **params) for n, params in parameters_for(names, fitting).items()
-        }
+    models, splits = _prepared(request)
     ns = request.n
     if request.report is not None:  # its curves show shorter lists as well
         ns = tuple(sorted({*ns, *(n for n in _CURVE if n < max(ns))}))
@@ -133,16 +121,49 @@ def _run(request: _Request, *, at_least: int = 1) -> tuple[dict[str, Any], Evalu
             activity.title = f"Fitting {label}"
             activity.step(step)
 
-        settings: dict[str, Any] = {"candidates": request.candidates, "random_state": fitting.seed}
+        seed = request.fitting.seed
+        settings: dict[str, Any] = {"candidates": request.candidates, "random_state": seed}
         found = evaluation.evaluate(models, splits, ns, new=request.new, on_step=each, **settings)
     models = {name: getattr(each, "model", each) for name, each in models.items()}
-    _report_counts(found)
+    _report_counts(found, request.splitting.method)
     if request.per_user is not None:
         Output(Path(request.per_user)).write(_without_empty(only(found, request.n).per_user))
         note(f"the values of each user are in {request.per_user}")
     if request.report is not None:
         _write_report(found, models, request.report)
     return models, only(found, request.n)
+
+
+def _prepared(request: _Request) -> tuple[dict[str, Any], Split | Sequence[Split]]:
+    """Return the models to evaluate, by label, and the ratings to evaluate them on.
+
+    A saved model keeps its fit; models next to it are fitted to the same ratings.
+    """
+    from recsys.cli.inputs import is_model, load_model, load_ratings, parameters_for
+    from recsys.evaluation import split_from_pair
+    from recsys.models.registry import make_model
+
+    fitting, place = request.fitting, request.ratings
+    models: dict[str, Any] = {}
+    if place is None or request.train or not is_model(place):
+        pair, method = (request.train, request.test), request.splitting
+        splits = load_splits(place, pair, method, fitting.seed, request.reader)
+        names, splits = _chosen_models(request.model, splits)
+    else:
+        if request.test is None:
+            hint = "add --test FILE, with ratings that it was not fitted to"
+            raise click.UsageError(f"{place} is a saved model; {hint}.")
+        if request.splitting.given:
+            raise click.UsageError(f"{request.splitting.given[0]} does not apply to a saved model.")
+        if fitting.given and not request.model:
+            raise click.UsageError("A saved model is evaluated as it is; leave out parameters.")
+        saved = load_model(place)
+        reader = replace(request.reader, implicit=saved.ratings.implicit)
+        splits = split_from_pair(saved.ratings, load_ratings(request.test, reader))
+        names = _chosen_models(request.model, splits)[0] if request.model else []
+        models[place if saved.model.name in names else saved.model.name] = saved
+    parameters = parameters_for(names, fitting)
+    return models | {name: make_model(name, **parameters[name]) for name in names}, splits
 
 
 def _chosen_models(
@@ -169,7 +190,8 @@ def _chosen_models(
     return [*dict.fromkeys(named or defaults)], parts if len(parts) > 1 else parts[0]
 
 
-def _report_counts(found: Evaluation) -> None:
+def _report_counts(found: Evaluation, method: str | None) -> None:
+    """Report what was held out, and, by the default `method` None, a better one if it helps."""
     counts, folds = found.counts, len(found.splits)
     note(f"held out: {found.held_out}")
     tested, users = counted(counts["test_ratings"], "rating"), counts["users_evaluated"]
@@ -181,6 +203,10 @@ def _report_counts(found: Evaluation) -> None:
         new = f"{counted(counts['new_users'], 'user')} and {counted(counts['new_items'], 'item')}"
         rated = counted(counts["new_ratings"], "test rating")
         note(f"{rated} of users or items without training ratings {done} (new: {new})")
+    everyone = users + counts["users_without_test_items"]
+    if found.splits[0].method == "time" and method is None and users < everyone / 2:
+        few = f"only {users:,} of {everyone:,} users have ratings that new"
+        note(f"{few}; --method per-user or --method leave-last measures all users")
     if found.settings.candidates is not None:
         from recsys.evaluation.results import ranking
 
@@ -348,13 +374,14 @@ def _differences(found: Evaluation) -> tuple[pl.DataFrame, str]:
     "evaluate",
     examples=[
         "recsys evaluate ratings.csv",
-        "recsys evaluate ratings.csv --model als --model popular -n 5 -n 20 --json",
-        "recsys evaluate ratings.csv --model als --model bayes --factors 64 -p als.linked=true",
+        "recsys evaluate ratings.csv --model als,popular -n 5,20 --json",
+        "recsys evaluate ratings.csv --model als,bayes --factors 64 -p als.linked=true",
         "recsys evaluate ratings.csv --method k-fold --per-user users.parquet",
         "recsys evaluate --train train.csv --test test.csv",
         "recsys evaluate model --test test.csv",
         "recsys evaluate s3a://lake/model --test s3a://lake/test --engine spark",
     ],
+    hints=_HINTS,
 )
 @_evaluation_options
 @cli.engine_options("As in `recsys fit --help`")
@@ -391,9 +418,10 @@ def evaluate(request: _Request, output: Output, engine: cli.EngineOptions) -> No
 @cli.command(
     "compare",
     examples=[
-        "recsys compare ratings.csv --model als --model popular",
-        "recsys compare parts --model als --model bayes --model bias -n 5 -n 20 --json",
+        "recsys compare ratings.csv --model als,popular",
+        "recsys compare parts --model als,bayes,bias -n 5,20 --json",
     ],
+    hints=_HINTS,
 )
 @_evaluation_options
 @cli.output_options

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pkgutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from recsys.cli.config import FILE_NAME, defaults_of, variables
+from recsys.messages import close_matches
 
 EVERYWHERE = "Everywhere"
 
@@ -39,12 +40,49 @@ class Verb:
         return command
 
 
-class Option(click.Option):
-    """Option in a section of the help; with `details`, the help only names it under that title."""
+# What an option is called elsewhere, by its name here.
+_ELSEWHERE = {
+    "-n": "-k --k --top --top-n --top-k --topn --topk --limit --num --number --count",
+    "-k": "-n --top --top-n --top-k --topn --topk --rank --components",
+    "--model": "--algorithm --algo",
+    "--factors": "--components --n-components --dim --dimensions --rank -k",
+    "--iterations": "--epochs --n-epochs --max-iter --n-iter",
+    "--regularization": "--reg --lambda --l2",
+    "--seed": "--random-state --random-seed",
+    "--threads": "--jobs --n-jobs --workers --cores -j",
+    "--test-fraction": "--test-size --holdout",
+    "--items": "--allow --only --candidates-file",
+    "--block": "--exclude --except",
+    "--sep": "--delimiter --delim -d",
+    "--timestamp-col": "--time-col --time",
+    "--rating-col": "--value-col --score-col",
+    "--force": "--overwrite -f",
+    "--trials": "--n-trials",
+}
 
-    def __init__(self, *names: Any, section: str = "Options", details: str = "", **settings: Any):
+
+class Option(click.Option):
+    """Option in a section of the help; with `details`, the help only names it under that title.
+
+    With `commas`, a value may be several ones, separated by commas.
+    """
+
+    def __init__(
+        self,
+        *names: Any,
+        section: str = "Options",
+        details: str = "",
+        commas: bool = False,
+        **settings: Any,
+    ) -> None:
         super().__init__(*names, **{"show_default": True, **settings})
-        self.section, self.details = section, details
+        self.section, self.details, self.commas = section, details, commas
+
+    def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
+        """Convert the value, or each of the values between commas."""
+        if self.commas and value is not None:
+            value = [part.strip() for each in value for part in str(each).split(",")]
+        return super().type_cast_value(ctx, value)
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
         """Return the value that the environment has for this verb, or for all."""
@@ -113,14 +151,23 @@ class _WithExamples(click.Command):
 
 
 class Command(_WithExamples):
-    """Verb with settings from recsys.toml, and groups of options of which one may be given."""
+    """Verb with settings from recsys.toml, and groups of options of which one may be given.
+
+    `hints` are answers to options that the verb does not have, and, for "", to more arguments.
+    """
 
     def __init__(
-        self, *args: Any, one_of: Sequence[tuple[str, ...]] = (), required: str = "", **kwargs: Any
+        self,
+        *args: Any,
+        one_of: Sequence[tuple[str, ...]] = (),
+        required: str = "",
+        hints: Mapping[str, str] | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self.one_of = tuple(one_of)
         self.required = required
+        self.hints = hints or {}
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments on top of the settings; help needs none and shows none.
@@ -134,16 +181,30 @@ class Command(_WithExamples):
             ctx.default_map = defaults_of(ctx)
         try:
             rest = super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            message = f"{error.message} {self._hint(error.option_name)}".rstrip()
+            raise click.UsageError(message, ctx) from error
         except click.UsageError as error:
             if not error.message.startswith("Got unexpected extra argument"):
                 raise
             places = [p.make_metavar(ctx) for p in self.params if isinstance(p, click.Argument)]
             expected = " and ".join(places) or "no arguments"
-            message = f"{error.message}; expected {expected}. Quote values that contain spaces."
+            hint = self.hints.get("", "Quote values that contain spaces.")
+            message = f"{error.message}; expected {expected}. {hint}"
             raise click.UsageError(message, ctx) from error
         if self.one_of and not ctx.resilient_parsing:
             self._choose_one(ctx)
         return rest
+
+    def _hint(self, unknown: str) -> str:
+        """Return the options that may be meant by a name that no option has, as a question."""
+        if unknown in self.hints:
+            return self.hints[unknown]
+        known = {o: None for p in self.params if isinstance(p, click.Option) for o in p.opts}
+        meant = [name for name in known if unknown in _ELSEWHERE.get(name, "").split()]
+        bare = {name.lstrip("-"): name for name in known}
+        meant = meant or [bare[each] for each in close_matches(unknown.lstrip("-"), bare, 3)]
+        return f"Did you mean {' or '.join(meant)}?" if meant else ""
 
     def _choose_one(self, ctx: click.Context) -> None:
         """Keep the one group of options that is given, the command line before settings."""

@@ -239,6 +239,19 @@ def fit_recommender(
         return recommender.fit(ratings, on_step=each, validation=validation)
 
 
+def listed_ids(texts: Iterable[str], ids: Ids) -> list[str]:
+    """Return ids from the command line: a text is one, or several ones between commas.
+
+    A text with commas is one id if there is such an id, or none of its parts is one.
+    """
+    found: list[str] = []
+    for text in texts:
+        parts = [part for each in text.split(",") if (part := each.strip())]
+        is_list = ids.find([text])[0] < 0 and bool((ids.find(parts) >= 0).any())
+        found += parts if is_list else [text]
+    return found
+
+
 def known_ids(path: str, ids: Ids) -> Sequence[Any]:
     """Read a list of ids, and report how many of them the data do not have."""
     from recsys.readers.id_lists import read_ids
@@ -298,10 +311,21 @@ def find_title(ratings: Ratings, text: str) -> Any:
     ):
         if len(found := matches.fill_null(False).arg_true().to_list()):
             return _only(text, ratings, found)
-    by_lower = {title.lower(): title for title in titles.drop_nulls()}
-    close = [by_lower[each] for each in close_matches(wanted, by_lower, 3)]
-    hint = f" The nearest are {'; '.join(close)}." if close else ""
+    near = _similar_titles(wanted_bare, bare.to_list(), titles.to_list())
+    hint = f" Did you mean {' or '.join(near)}?" if near else ""
     raise CommandError(f"No title is or contains {text!r}.{hint}")
+
+
+def _similar_titles(text: str, plain: Sequence[str | None], titles: Sequence[str]) -> list[str]:
+    """Return up to three titles that resemble a text, or have as many words that do."""
+    n_words = text.count(" ") + 1
+    known: dict[str, str] = {}
+    for bare, title in zip(plain, titles, strict=True):
+        words = (bare or "").split()
+        for start in range(len(words) - n_words + 1):
+            known.setdefault(" ".join(words[start : start + n_words]).strip(",:!?."), title)
+    known |= {bare: title for bare, title in zip(plain, titles, strict=True) if bare}
+    return [*dict.fromkeys(known[each] for each in close_matches(text, known, _NAMED))]
 
 
 def _only(text: str, ratings: Ratings, found: list[int]) -> Any:

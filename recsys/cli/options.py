@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 
 from recsys.cli.group import EVERYWHERE, Command, Option, State
 from recsys.cli.output import FORMATS, SUFFIXES, Output
-from recsys.models.registry import MODELS
+from recsys.models.registry import MODELS, similar_names
 
 F = TypeVar("F", bound=Callable[..., Any])
 Verb = Callable[..., Any]
@@ -23,8 +23,18 @@ Decorator = Callable[[Verb], Verb]
 Given = tuple[tuple[str, str, Any], ...]
 """Model (or "" for all), name and value of each parameter on the command line."""
 
+class _ModelType(click.Choice[str]):
+    """Name of a model; an error names the nearest one."""
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        """Return the message for a name that no model has."""
+        near = similar_names(str(value))
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        return super().get_invalid_choice_message(value, ctx) + hint
+
+
 COUNT: dict[str, Any] = {"metavar": "N", "type": click.IntRange(min=1)}
-MODEL_NAME: dict[str, Any] = {"metavar": "NAME", "type": click.Choice(["auto", *MODELS])}
+MODEL_NAME: dict[str, Any] = {"metavar": "NAME", "type": _ModelType(["auto", *MODELS])}
 SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
 
 

@@ -23,10 +23,16 @@ if TYPE_CHECKING:
         "recsys predict model pairs.csv",
         "recsys predict model pairs.parquet --cold-start bias --output predictions.parquet",
         "recsys predict ratings.csv - --json",
+        "recsys predict model --user 42 --item 318,296",
     ],
+    one_of=[("pairs",), ("user", "item")],
+    required="Choose the pairs",
+    hints={"": "For pairs that are not in a file, give --user and --item."},
 )
 @click.argument("source", metavar="MODEL|RATINGS")
-@click.argument("pairs")
+@click.argument("pairs", required=False)
+@option("--user", "-u", metavar="ID", multiple=True, help="User, or users between commas.")
+@option("--item", "-i", metavar="ID", multiple=True, help="Item, or items between commas.")
 @option(
     "--cold-start",
     type=click.Choice(["error", "bias", "popular"]),
@@ -37,18 +43,36 @@ if TYPE_CHECKING:
 @option("--std", is_flag=True, help="Add standard deviations, for models that have them.")
 @output_options
 @source_options
-def predict(source: Source, pairs: str, cold_start: ColdPair, std: bool, output: Output) -> None:
+def predict(
+    source: Source,
+    pairs: str | None,
+    user: tuple[str, ...],
+    item: tuple[str, ...],
+    cold_start: ColdPair,
+    std: bool,
+    output: Output,
+) -> None:
     """Predict the ratings of user-item pairs.
 
     Takes a saved model, or ratings to fit a model to. PAIRS is a file like those of ratings, with a
-    user and an item column; the reading options apply to PAIRS if the other file is a model. The
-    rows keep their order; the columns are user, item, prediction, and std if requested. Predictions
-    are within the range of the training ratings.
+    user and an item column; the reading options apply to PAIRS if the other file is a model.
+    Without PAIRS, every --user is paired with every --item. The rows keep their order; the columns
+    are user, item, prediction, and std if requested. Predictions are within the range of the
+    training ratings.
     """
-    from recsys.cli.inputs import is_model, load_pairs, note_unknown
+    import polars as pl
 
+    from recsys.cli.inputs import is_model, listed_ids, load_pairs, note_unknown
+
+    if pairs is None and not (user and item):
+        raise click.UsageError("--user and --item make pairs together; give both.")
     recommender = source.open()
-    frame = load_pairs(pairs, source.reader if is_model(source.path) else ReaderOptions())
+    if pairs is None:
+        users = listed_ids(user, recommender.ratings.users)
+        items = listed_ids(item, recommender.ratings.items)
+        frame = pl.DataFrame({"user": users}).join(pl.DataFrame({"item": items}), how="cross")
+    else:
+        frame = load_pairs(pairs, source.reader if is_model(source.path) else ReaderOptions())
     if cold_start != "error":
         answers = {"bias": "they get the known biases", "popular": "they get the items' means"}
         for ids in (recommender.ratings.users, recommender.ratings.items):

@@ -44,7 +44,7 @@ source_options = cli.bundle(
     "recommend",
     examples=[
         "recsys recommend model --user 42",
-        "recsys recommend ratings.csv --user 42 --user 43 -n 5 --json",
+        "recsys recommend ratings.csv --user 42,43 -n 5 --json",
         "recsys recommend model --all --output recommendations.parquet",
         'recsys recommend model --like "Alien" --rate "Heat=3.5"',
         "recsys recommend model --history mine.csv --where \"genres LIKE '%War%'\"",
@@ -54,7 +54,7 @@ source_options = cli.bundle(
     required="Choose the users",
 )
 @click.argument("source", metavar="MODEL|RATINGS")
-@cli.option("--user", "-u", metavar="ID", multiple=True, help="User to recommend to; repeatable.")
+@cli.option("--user", "-u", metavar="ID", multiple=True, help="User, or users between commas, to recommend to.")
 @cli.option("--users", metavar="FILE", help="File of users.")
 @cli.option("--all", "everyone", is_flag=True, help="Recommend to every user.")
 @cli.option("--history", metavar="FILE", help="Ratings of new users, to recommend to them.")
@@ -121,7 +121,13 @@ def recommend(
         folder = click.get_current_context().params["output"]
         recommend_on_spark(source.path, folder, n, engine, items, block, include_seen=include_seen)
         return
-    from recsys.cli.inputs import described_history, known_ids, load_history, note_unknown
+    from recsys.cli.inputs import (
+        described_history,
+        known_ids,
+        listed_ids,
+        load_history,
+        note_unknown,
+    )
     from recsys.readers.id_lists import read_ids
 
     recommender = source.open()
@@ -130,7 +136,7 @@ def recommend(
     elif like or rate:
         recommender = recommender.fold_in(described_history(like, rate, recommender))
     ratings, found = recommender.ratings, 0
-    chosen = list(user) if users is None else read_ids(users, "user")
+    chosen = listed_ids(user, ratings.users) if users is None else read_ids(users, "user")
     if chosen and cold_start != "error":
         note_unknown(chosen, ratings.users, "they get the most popular items")
     elif chosen:
@@ -167,11 +173,11 @@ def recommend(
     required="Choose items or users",
 )
 @click.argument("source", metavar="MODEL|RATINGS")
-@cli.option("--item", "-i", metavar="ID", multiple=True, help="Item to compare with; repeatable.")
+@cli.option("--item", "-i", metavar="ID", multiple=True, help="Item, or items between commas.")
 @cli.option(
     "--title", metavar="TEXT", multiple=True, help="Title of the item, or part of it; repeatable."
 )
-@cli.option("--user", "-u", metavar="ID", multiple=True, help="User to compare with; repeatable.")
+@cli.option("--user", "-u", metavar="ID", multiple=True, help="User, or users between commas.")
 @cli.n_option("similar items or users for each")
 @cli.output_options
 @source_options
@@ -189,17 +195,18 @@ def similar(
     vectors, damped for items and users with few ratings. The columns are item (or user), similar,
     rank, score, and title (of the similar item) if titles are known.
     """
-    from recsys.cli.inputs import find_title
+    from recsys.cli.inputs import find_title, listed_ids
 
     recommender = source.open()
+    ratings = recommender.ratings
     if user:
-        frame = recommender.similar_users(user, n)
+        frame = recommender.similar_users(listed_ids(user, ratings.users), n)
     else:
-        items = [*item, *(find_title(recommender.ratings, text) for text in title)]
+        items = listed_ids(item, ratings.items) + [find_title(ratings, text) for text in title]
         try:
             frame = recommender.similar_items(items, n)
         except UnknownIdError as error:
-            if recommender.ratings.titles is not None:
+            if ratings.titles is not None:
                 error.add_note("Hint: --title finds an item by its title or part of it.")
             raise
     output.write(frame, command="similar", model=recommender.model.name, n=n)

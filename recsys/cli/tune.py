@@ -242,6 +242,9 @@ def _summary(found: Tuning) -> str:
     trials = counted(len(found.trials), "trial") + (f", {pruned} pruned" if pruned else "")
     held_out = f"{counted(found.validation_ratings, 'validation rating')} ({found.held_out})"
     reached = f"{found.metric} {best.value:.4f}"
+    fitted = {**found.defaults, **found.fixed, **best.parameters}.get("iterations")
+    if best.iterations not in (None, fitted):  # which the lines below have as well
+        reached += f" after {best.iterations} of {fitted} iterations"
     if best.number == first.number:
         return f"the defaults are the best of {trials}: {reached}, on {held_out}"
     return f"the best of {trials}: {reached}, {first.value:.4f} with the defaults, on {held_out}"

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from recsys.errors import DataError
+from recsys.messages import close_matches
 
 if TYPE_CHECKING:
     from recsys.models.base import Model
@@ -46,12 +46,27 @@ def model_class(name: str) -> type[Model]:
     'Popular'
     """
     if name not in MODELS:
-        close = get_close_matches(str(name), MODELS, n=1)
-        hint = f"did you mean {close[0]!r}? The" if close else "the"
+        close = similar_names(str(name))
+        hint = f"did you mean {' or '.join(close)}? The" if close else "the"
         raise DataError(f"There is no model {name!r}; {hint} models are {', '.join(MODELS)}.")
     module, _, attribute = MODELS[name].partition(":")
     found: type[Model] = getattr(import_module(module), attribute)
     return found
+
+
+def similar_names(name: str) -> list[str]:
+    """Return the models that may be meant by a name that no model has.
+
+    Examples
+    --------
+    >>> similar_names("knn"), similar_names("svd"), similar_names("populr")
+    (['implicit-knn'], ['als'], ['popular'])
+    """
+    text = name.lower()
+    if text in ("svd", "svd++", "funksvd", "mf", "nmf"):  # what `als` is called elsewhere
+        return ["als"]
+    parts = [each for each in MODELS if text in each] if text else []
+    return parts or close_matches(text, MODELS, 3)
 
 
 def parameters(name: str) -> tuple[Parameter, ...]:

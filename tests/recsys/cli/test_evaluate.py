@@ -375,6 +375,28 @@ def test_popularity_on_gowalla_is_as_published(run):
     assert found["ndcg@20"][0] == pytest.approx(0.0317, abs=5e-5)
 
 
+def test_a_saved_model_is_measured_next_to_others(run, ratings):
+    run("split", ratings, "--out", "p")
+    run("fit", "p/train.csv", "--out", "m", "--model", "bias")
+    options = ("--test", "p/test.csv", "--json")
+    found = document(run("evaluate", "m", *options, "--model", "popular"))["models"]
+    assert [each["model"] for each in found] == ["bias", "popular"]
+    found = document(run("evaluate", "m", *options, "--model", "bias", "-p", "user_damping=1000"))
+    saved, other = found["models"]
+    assert (saved["model"], other["model"]) == ("m", "bias")
+    assert saved["metrics"]["rmse"] != other["metrics"]["rmse"]
+
+
+def test_a_default_split_that_leaves_few_users_names_one_that_measures_all(run, ratings):
+    rows = "".join(f"u{user},i{item},{item},{user}\n" for user in range(20) for item in range(1, 5))
+    Path("waves.csv").write_text(f"user,item,rating,timestamp\n{rows}u0,i9,3,20\nu1,i9,3,20\n")
+    words = ("evaluate", "waves.csv", "--model", "popular", "--new", "keep")
+    said = run(*words).stderr
+    assert "users have ratings that new; --method per-user or --method leave-last measures" in said
+    assert "that new" not in run(*words, "--method", "time").stderr
+    assert "that new" not in run("evaluate", ratings, "--model", "popular").stderr
+
+
 def test_a_saved_model_is_measured_as_it_is(run, ratings):
     run("split", ratings, "--out", "p")
     run("fit", "p/train.csv", "--out", "m", "--model", "als", "--iterations", 2)
@@ -384,7 +406,11 @@ def test_a_saved_model_is_measured_as_it_is(run, ratings):
     assert saved["models"][0]["metrics"] == fitted["models"][0]["metrics"]
     assert saved["models"][0]["parameters"] == fitted["models"][0]["parameters"]
     assert saved["models"][0]["fit_seconds"] < 0.01
-    said = run("evaluate", "m", "--test", "p/test.csv", "--model", "als", code=2).stderr
-    assert "A saved model is evaluated as it is" in said
+    said = run("evaluate", "m", "--test", "p/test.csv", "--factors", 2, code=2).stderr
+    assert "A saved model is evaluated as it is; leave out parameters." in said
+    said = run("evaluate", "m", "--test", "p/test.csv", "--method", "time", code=2).stderr
+    assert "--method does not apply to a saved model." in said
+    said = run("evaluate", "m", code=2).stderr
+    assert "m is a saved model; add --test FILE, with ratings that it was not fitted to." in said
     said = run("evaluate", "m", "--test", ratings, "--new", "keep", code=1).stderr
     assert "the training part has" in said.lower()

@@ -54,7 +54,7 @@ def test_like_for_a_model_of_contacts(run, contacts):
     ("args", "code", "message"),
     [
         (["--like", "Film 1"], 1, "11 titles match 'Film 1'; use one of their ids instead:"),
-        (["--like", "Filn 7, The [7] (1999)"], 1, "The nearest are Film 7, The [7]"),
+        (["--like", "Filn 7, The [7] (1999)"], 1, "Did you mean Film 7, The [7] (1999) or"),
         (["--rate", "Film 7"], 2, "--rate takes TITLE=X with a number X; got 'Film 7'."),
         (["--rate", "=3"], 2, "--rate takes TITLE=X"),
         (["--rate", "107=nan"], 2, "--rate takes TITLE=X"),

@@ -34,7 +34,7 @@ def test_ranges_and_choices_can_be_read(run):
 
 
 def test_an_unknown_model_names_the_nearest(run):
-    assert "did you mean 'als'?" in run("models", "asl", code=1).stderr
+    assert "did you mean als?" in run("models", "asl", code=1).stderr
 
 
 def test_parameters_reach_the_model(run, ratings):

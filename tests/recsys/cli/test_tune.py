@@ -249,3 +249,11 @@ def test_optuna_says_nothing(spawn, ratings):
     result = spawn("tune", ratings, "--model", "bias", "--trials", 14, "-q")
     assert result.returncode == 0
     assert result.stderr == ""
+
+
+def test_sweeps_that_are_fewer_than_the_default_are_reported(run, ratings):
+    result = run("tune", ratings, "--model", "als", "--trials", 2, "--json")
+    kept = document(result)["parameters"]["iterations"]
+    assert kept < 20
+    assert f" after {kept} of 20 iterations" in result.stderr
+    assert f" --iterations {kept} " in result.stderr

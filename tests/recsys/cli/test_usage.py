@@ -12,12 +12,23 @@ import pytest
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["recommend", "M", "--usr", 7], "option '--usr'. (Did you mean one of: '--user', "),
+        (["recommend", "M", "--usr", 7], "option '--usr'. Did you mean --user or --users?"),
+        (["recommend", "M", "--user", 7, "--top", 5], "option '--top'. Did you mean -n?"),
+        (["recommend", "M", "--user", 7, "-k", 5], "option '-k'. Did you mean -n?"),
+        (["scree", "M", "-n", 5], "option '-n'. Did you mean -k?"),
+        (["fit", "M", "-o", "m", "--epochs", 3], "option '--epochs'. Did you mean --iterations?"),
+        (["fit", "M", "-o", "m", "--xyzzy", 3], "No such option '--xyzzy'.\n"),
+        (["evaluate", "M", "--metric", "ndcg@10"], "'--metric'. All metrics are computed and"),
+        (["fit", "M", "-o", "m", "--model", "svd"], "Did you mean als?"),
+        (["fit", "M", "-o", "m", "--model", "knn"], "Did you mean implicit-knn?"),
+        (["predict", "M", "1", "50"], "that are not in a file, give --user and --item."),
+        (["predict", "M", "--user", "1"], "--user and --item make pairs together; give both."),
+        (["predict", "M"], "Choose the pairs: PAIRS or --user with --item."),
         (["recommend", "M", "--user", 7, "-n", "x"], "'-n': 'x' is not a valid integer range."),
         (["fit", "M", "-o", "m", "-p", "alpha"], "takes NAME=VALUE, such as linked=true; got"),
         (["recommend", "M", 7], "argument (7); expected MODEL|RATINGS. Quote values"),
         (["similar", "M", "--title", "Toy", "Story"], "Quote values that contain spaces."),
-        (["predict", "M", "pairs", "more"], "expected MODEL|RATINGS and PAIRS"),
+        (["predict", "M", "pairs", "more"], "expected MODEL|RATINGS and [PAIRS]. For"),
         (["data", "sample", "films"], "(films); expected no arguments."),
         (["fit", "M"], "Missing option '--out' / '-o'."),
         (["recommend"], "Missing argument 'MODEL|RATINGS'."),
@@ -97,3 +108,58 @@ def test_no_recommendations_are_explained(run, model):
     assert result.stderr == (
         "no recommendations: every item is already rated, blocked or filtered out\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("title", "meant"),
+    [
+        ("Filn 7", "Did you mean Film 7, The [7] (1999)"),
+        ("Flm 12, the [12]", "Did you mean Film 12, The [12] (1999)"),
+        ("Casablanca", "contains 'Casablanca'.\n"),
+    ],
+)
+def test_a_misspelt_title_gets_the_nearest_ones(run, model, title, meant):
+    assert meant in run("recommend", model, "--like", title, code=1).stderr
+
+
+def test_several_models_lengths_and_ids_between_commas(run, ratings, model):
+    one = run("recommend", model, "--user", 1, "--user", 2, "-n", 2).stdout
+    assert run("recommend", model, "--user", "1,2", "-n", 2).stdout == one
+    one = run("similar", model, "--item", 100, "--item", 101, "-n", 2).stdout
+    assert run("similar", model, "--item", "100, 101", "-n", 2).stdout == one
+    found = pl.read_csv(
+        io.StringIO(run("evaluate", ratings, "--model", "bias, popular", "-n", "1,5").stdout)
+    )
+    assert found["model"].to_list() == ["bias", "popular"]
+    assert {"ndcg@1", "ndcg@5"} <= set(found.columns)
+    said = run("evaluate", ratings, "--model", "bias,popul", code=2).stderr
+    assert "'popul' is not one of" in said
+    assert "Did you mean popular?" in said
+
+
+def test_an_id_with_a_comma_counts_before_a_list(run):
+    users = ("Smith, J", "Smith", "J")
+    rows = "".join(f'"{user}",{item},{i + 1}\n' for user in users for i, item in enumerate("abc"))
+    Path("ratings.csv").write_text(f"user,item,rating\n{rows}z,d,3\nz,a,2\n")
+
+    def users_of(*names):
+        words = ("recommend", "ratings.csv", "--model", "bias")
+        result = run(*words, *(w for n in names for w in ("--user", n)))
+        return pl.read_csv(io.StringIO(result.stdout))["user"].unique(maintain_order=True).to_list()
+
+    assert users_of("Smith, J") == ["Smith, J"]
+    assert users_of("J,Smith") == ["J", "Smith"]
+    said = run("recommend", "ratings.csv", "--model", "bias", "--user", "Smith,J", code=0).stdout
+    assert said.count("Smith,d") == 1
+    said = run("recommend", "ratings.csv", "--user", "Smyth, T", code=1).stderr
+    assert "Unknown user 'Smyth, T'; the nearest id" in said
+
+
+def test_pairs_of_users_and_items_on_the_command_line(run, model):
+    Path("pairs.csv").write_text("user,item\n1,100\n1,101\n2,100\n2,101\n")
+    expected = run("predict", model, "pairs.csv").stdout
+    assert run("predict", model, "--user", "1,2", "--item", 100, "--item", 101).stdout == expected
+    said = run("predict", model, "--user", 1, "--item", 999_999, code=1).stderr
+    assert "Unknown item" in said
+    said = run("predict", model, "pairs.csv", "--user", 1, "--item", 2, code=2).stderr
+    assert "Give only one of" in said

@@ -346,7 +346,7 @@ def test_similar_ambiguous_title_lists_candidates(run, model):
 
 def test_similar_unknown_title_and_item(run, model, implicit):
     said = run("similar", model, "--title", "Flim 13, The [13] (1999)", code=1).stderr
-    assert "The nearest are Film 13, The [13] (1999);" in said
+    assert "Did you mean Film 13, The [13] (1999) or" in said
     said = run("similar", model, "--item", 7, code=1).stderr
     assert "Unknown item 7" in said
     assert "Hint: --title" in said
