@@ -29,7 +29,9 @@ _EXPLICIT = ("als", "bias", "popular")
 _IMPLICIT = ("spectral", "popular", "random")
 _CURVE = (1, 2, 5, 10, 20, 50, 100)  # lengths of the recommendations in a report
 _MARK = "*"
-_METRICS = "All metrics are computed and shown; --format csv or --json gives them to other programs."
+_METRICS = (
+    "All metrics are computed and shown; --format csv or --json gives them to other programs."
+)
 _HINTS = {"--metric": _METRICS, "--metrics": _METRICS}
 
 

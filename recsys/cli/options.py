@@ -23,6 +23,7 @@ Decorator = Callable[[Verb], Verb]
 Given = tuple[tuple[str, str, Any], ...]
 """Model (or "" for all), name and value of each parameter on the command line."""
 
+
 class _ModelType(click.Choice[str]):
     """Name of a model; an error names the nearest one."""
 

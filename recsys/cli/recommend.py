@@ -54,7 +54,13 @@ source_options = cli.bundle(
     required="Choose the users",
 )
 @click.argument("source", metavar="MODEL|RATINGS")
-@cli.option("--user", "-u", metavar="ID", multiple=True, help="User, or users between commas, to recommend to.")
+@cli.option(
+    "--user",
+    "-u",
+    metavar="ID",
+    multiple=True,
+    help="User, or users between commas, to recommend to.",
+)
 @cli.option("--users", metavar="FILE", help="File of users.")
 @cli.option("--all", "everyone", is_flag=True, help="Recommend to every user.")
 @cli.option("--history", metavar="FILE", help="Ratings of new users, to recommend to them.")
