@@ -14,7 +14,8 @@ import polars as pl
 from recsys.data.csr import CSR, to_csr
 from recsys.data.frames import FrameLike, as_frame, column, column_names
 from recsys.data.ids import Ids, as_id_series, encode
-from recsys.data.ratings import Ratings, known_rows, rating_problem, rating_values
+from recsys.data.ratings import Ratings, known_rows
+from recsys.data.values import rating_problem, rating_values
 from recsys.errors import DataError
 from recsys.models.base import Histories
 

@@ -91,6 +91,8 @@ def load_ratings(path: str, reader: ReaderOptions) -> Ratings:
     with Activity(f"Reading {path}"):
         ratings = read_ratings(path, **reader.keywords())
     note(str(ratings.source))
+    for problem in ratings.source.skipped if ratings.source else ():
+        note(f"skipped: {problem}")
     return ratings
 
 

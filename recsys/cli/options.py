@@ -95,12 +95,56 @@ class ReaderOptions:
     timestamp_col: str | None = None
     sep: str | None = None
     encoding: str | None = None
-    duplicates: str = "last"
+    duplicates: str | None = None
     implicit: bool = False
+    event_col: str | None = None
+    event_weights: dict[str, float] | None = None
+    half_life: str | None = None
+    since: str | None = None
+    until: str | None = None
+    time_format: str | None = None
+    bad_rows: str | float = "error"
 
     def keywords(self) -> dict[str, Any]:
         """Return the keywords of `recsys.readers.read_ratings`."""
         return {name.removesuffix("_col"): value for name, value in vars(self).items()}
+
+
+class _Weights(click.ParamType[dict[str, float]]):
+    """KIND=WEIGHT pairs with commas between them."""
+
+    name = "weights"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, dict):
+            return value
+        weights = {}
+        for pair in value.split(","):
+            kind, equals, number = pair.rpartition("=")
+            try:
+                weights[kind.strip()] = float(number)
+            except ValueError:
+                equals = ""
+            if not (equals and kind.strip()):
+                self.fail(f"takes KIND=WEIGHT,..., such as purchase=5,view=1; got {value!r}.")
+        return weights
+
+
+class _BadRows(click.ParamType["str | float"]):
+    """The word error or skip, or a percentage."""
+
+    name = "bad rows"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, float) or value in ("error", "skip"):
+            return value
+        try:
+            share = float(value.removesuffix("%")) / (100 if value.endswith("%") else 0)
+        except (ValueError, ZeroDivisionError):
+            share = -1.0
+        if not 0 <= share < 1:
+            self.fail(f"takes error, skip, or a percentage below 100, such as 5%; got {value!r}.")
+        return share
 
 
 def reader_options(described: Literal["all", "columns", "none"] = "columns") -> Decorator:
@@ -124,13 +168,34 @@ def reader_options(described: Literal["all", "columns", "none"] = "columns") -> 
         add(
             "--duplicates",
             type=click.Choice(("last", "first", "mean", "sum", "error")),
-            default="last",
+            show_default="last; sum of weights",
             help="Rating kept of repeated user-item pairs; by timestamp, if known.",
         ),
         add(
             "--implicit",
             is_flag=True,
             help="Ignore the rating column and treat every row as implicit feedback.",
+        ),
+        add("--event-col", metavar="NAME", help="Column of the kinds of events."),
+        add(
+            "--event-weight",
+            "event_weights",
+            metavar="KIND=W,...",
+            type=_Weights(),
+            help="Weights of events: purchase=5,view=1; 0 leaves out, * is any other.",
+        ),
+        add("--half-life", metavar="TIME", help="Halve weights every 30d (s, h, d, w, y)."),
+        add("--since", metavar="DATE", help="Use rows from this date or time on."),
+        add("--until", metavar="DATE", help="Use rows before this date or time."),
+        add(
+            "--time-format", metavar="FORMAT", help="Format of times: %m/%d/%Y, or s, ms, us, ns."
+        ),
+        add(
+            "--bad-rows",
+            metavar="error|skip|N%",
+            type=_BadRows(),
+            default="error",
+            help="Raise at a bad row, or skip up to 1% or N%.",
         ),
     )
 

@@ -37,6 +37,10 @@ def fit_on_spark(
     if fitting.threads is not None:
         advice = "use --master local[N], or set spark.executor.cores by --conf"
         raise CommandError(f"--threads does not apply to --engine spark; {advice}.")
+    local = ("event_weights", "half_life", "since", "until", "time_format")
+    for name in (name for name in local if getattr(reader, name) is not None):
+        option = f"--{name.replace('_', '-').removesuffix('s')}"
+        raise CommandError(f"{option} does not apply to --engine spark; weigh or filter before.")
     from recsys import spark
     from recsys.cli.inputs import parameters_for
 
@@ -50,7 +54,7 @@ def fit_on_spark(
             out,
             model=fitting.model,
             columns=_columns(reader),
-            duplicates=reader.duplicates,
+            duplicates=reader.duplicates or "last",
             test_fraction=holdout,
             overwrite=force,
             on_step=lambda step: note(describe(step)),

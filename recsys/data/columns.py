@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-import polars as pl
-
-from recsys.data.times import unix_seconds
+from recsys.data.rows import RowRules
+from recsys.data.times import is_time, time_problem
 from recsys.errors import DataError
 from recsys.messages import shortened
 
-__all__ = ["Request", "Roles", "assign_roles", "choose_columns", "is_known_name"]
-__all__ += ["title_columns", "usual_column", "wide_hint"]
+__all__ = ["FRAME", "SAMPLE", "Request", "Roles", "assign_roles", "choose_columns"]
+__all__ += ["is_known_name", "title_columns", "usual_column", "wide_hint"]
 
 Roles = dict[str, int]
-"""Positions of the columns by role: "user", "item", "rating", "timestamp"."""
+"""Positions of the columns by role: "user", "item", "rating", "timestamp", "event"."""
+
+FRAME = "The frame"
+"""Name of a frame in messages."""
+
+SAMPLE = 100
+"""Number of values of a column by which it is judged."""
 
 _LISTED = 20
 _NAMED = 5  # columns that are not used
@@ -26,6 +31,7 @@ _OPTIONS = {
     "item": "--item-col",
     "rating": "--rating-col",
     "timestamp": "--timestamp-col",
+    "event": "--event-col",
 }
 
 # Names in tiers: one of an earlier tier wins over those of later ones; two of one tier are
@@ -46,6 +52,7 @@ _ALIASES: dict[str, tuple[str, ...]] = {
     "rating": (
         "rating ratings score stars overall bookrating movierating",
         "value count plays playcount weight listens clicks",
+        "liked isliked like favorite favourite",
     ),
     "timestamp": (
         "timestamp ts unixreviewtime unixtime",
@@ -53,21 +60,28 @@ _ALIASES: dict[str, tuple[str, ...]] = {
         "date createdat eventtime",
         "purchasedate orderdate invoicedate reviewdate tdat",
     ),
+    "event": (
+        "event eventtype eventname interactiontype",
+        "action actiontype behavior behaviour behaviortype interaction",
+        "type",
+    ),
     "title": ("title", "name movietitle booktitle itemname"),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Wishes of the caller: names (or numbers) of columns, separator, encoding."""
+    """Wishes of the caller: names (or numbers) of columns, separator, encoding, rules of rows."""
 
     user: str | None = None
     item: str | None = None
     rating: str | None = None
     timestamp: str | None = None
+    event: str | None = None
     sep: str | None = None
     encoding: str | None = None
     implicit: bool = False
+    rules: RowRules = field(default_factory=RowRules)
 
     @property
     def columns(self) -> dict[str, str]:
@@ -106,23 +120,39 @@ def choose_columns(
                 f"{where}: column {names[found[0]]!r} cannot be both {other} and {role}."
             )
         chosen[role] = found[0]
-    for role in _OPTIONS:
+    for role in ("user", "item", "rating", "timestamp"):
         if role not in chosen:
             chosen[role] = usual_column(names, role, where, set(chosen.values()))
     missing = [role for role in required if chosen[role] is None]
     if missing:
         raise DataError(_missing_columns(missing, chosen["rating"] is None, names, where))
-    if request.implicit:
+    if request.implicit or request.rules.event_weights is not None:
         chosen["rating"] = None
+    if "event" not in chosen:
+        chosen["event"] = None
+        if chosen["rating"] is None:
+            chosen["event"] = _events(names, where, set(chosen.values()), request)
     return {role: place for role in _OPTIONS if (place := chosen[role]) is not None}
+
+
+def _events(
+    names: Sequence[str], where: str, taken: set[int | None], request: Request
+) -> int | None:
+    """Return the column of events, if there is one; several are ambiguous only for weights."""
+    try:
+        return usual_column(names, "event", where, taken)
+    except DataError:
+        if request.rules.event_weights is not None:
+            raise
+        return None
 
 
 def _missing_columns(missing: list[str], no_rating: bool, names: Sequence[str], where: str) -> str:
     if not names:
         return f"{where} has no columns."
-    options = [_OPTIONS[role] for role in missing]
+    options = [_option(role, where) for role in missing]
     if len(missing) > 1 and no_rating and len(names) > len(missing):
-        options.append(_OPTIONS["rating"])
+        options.append(_option("rating", where))
     listed = " and ".join(filter(None, [", ".join(options[:-1]), options[-1]]))
     sentence = (
         f"{where} has no {' and no '.join(missing)} column; its columns are {_quoted(names)}. "
@@ -130,6 +160,11 @@ def _missing_columns(missing: list[str], no_rating: bool, names: Sequence[str], 
     )
     titles = " (It looks like a table of titles, which is read along with a file of ratings.)"
     return sentence + titles * (title_columns(names) is not None) + wide_hint(len(names))
+
+
+def _option(role: str, where: str) -> str:
+    """Return how the column of a role is named: for a frame of Python, by an argument."""
+    return f"{role}=" if where == FRAME else _OPTIONS.get(role, "")
 
 
 def wide_hint(width: int) -> str:
@@ -177,7 +212,7 @@ def usual_column(
             either = " and ".join(repr(names[place]) for place in found)
             raise DataError(
                 f"{where} has several columns that may be the {role}: {either}; say which it is "
-                f"with {_OPTIONS.get(role, '')}."
+                f"with {_option(role, where)}."
             )
     return None
 
@@ -203,27 +238,20 @@ def assign_roles(
     `times` returns the sample of a column.
     """
     roles = choose_columns(names, request, where, required)
-    parts = [f"{role} = {names[place]}" for role, place in roles.items()]
-    if "rating" not in roles:
-        parts.insert(2, "no rating: implicit feedback")
-    used = set(roles.values())
+    parts = {role: f"{role} = {names[place]}" for role, place in roles.items()}
+    used, form = set(roles.values()), request.rules.time_format
     if "timestamp" in roles and request.timestamp is None:
         sample = times(roles["timestamp"])
-        if not any(map(_is_time, sample)):
+        if not any(is_time(value, form) for value in sample):
             value = next((value for value in sample if value not in (None, "")), "")
             shown = repr(shortened(value)) if isinstance(value, str) else repr(value)
-            name = names[roles.pop("timestamp")]
-            parts[-1] = f"{name} not used ({shown} is not a time that can be read)"
+            say = time_problem(value, form).rstrip(".").partition("; say ")[2]
+            reason = f"{shown} is not a time that can be read{'; say ' * bool(say)}{say}"
+            parts["timestamp"] = f"{names[roles.pop('timestamp')]} not used ({reason})"
+    if "rating" not in roles:
+        parts["item"] += ", no rating: implicit feedback"
     unused = [name for place, name in enumerate(names) if place not in used and name]
     if unused and ("rating" not in roles or "timestamp" not in roles):
         more = f" and {len(unused) - _NAMED:,} more" if len(unused) > _NAMED else ""
-        parts.append(f"not used: {', '.join(unused[:_NAMED])}{more}")
-    return roles, ", ".join(parts)
-
-
-def _is_time(value: object) -> bool:
-    try:
-        unix_seconds(pl.Series([value]))
-    except (DataError, TypeError, OverflowError):
-        return False
-    return True
+        parts["unused"] = f"not used: {', '.join(unused[:_NAMED])}{more}"
+    return roles, ", ".join(parts.values())

@@ -35,15 +35,15 @@ class CSR:
     repeat: tuple[int, int] | None = None
 
 
-def check_policy(duplicates: str) -> Policy:
-    """Return the policy for repeated pairs if it is one of the known ones.
+def check_policy(duplicates: str | None) -> Policy | None:
+    """Return the policy for repeated pairs if it is one of the known ones, or None.
 
     Raises
     ------
     DataError
         If it is unknown.
     """
-    if duplicates not in get_args(Policy):
+    if duplicates is not None and duplicates not in get_args(Policy):
         known = ", ".join(get_args(Policy))
         raise DataError(f"duplicates must be one of {known}; got {duplicates!r}.")
     return duplicates  # type: ignore[return-value]

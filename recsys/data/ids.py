@@ -13,7 +13,7 @@ import polars as pl
 from recsys.errors import DataError, UnknownIdError
 from recsys.messages import close_matches, shortened
 
-__all__ = ["Ids", "IdsLike", "Place", "as_id_series", "encode", "row_place"]
+__all__ = ["MISSING_IDS", "Ids", "IdsLike", "Place", "as_id_series", "encode", "row_place"]
 
 IdsLike: TypeAlias = (
     "pl.Series | Sequence[int] | Sequence[str] | Sequence[int | str] | npt.NDArray[Any] | int | str"
@@ -21,6 +21,9 @@ IdsLike: TypeAlias = (
 """A single id, or any sequence of ids: integers or strings."""
 Place: TypeAlias = Callable[[int], str]
 """Name of the place of a row (counted from 0) in messages, such as "ratings.csv, line 17"."""
+
+MISSING_IDS = ("", "NULL", "null", "nan", "NaN", "None", "<NA>", r"\N")
+"""Texts that stand for a missing id where a program has written one, never for a user or item."""
 
 _CANONICAL_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")
 _INT64_LIMIT = 2**63
@@ -113,6 +116,13 @@ class Ids:
 
     def __hash__(self) -> int:
         return hash((self._kind, len(self), self.dtype))
+
+    def missing(self) -> npt.NDArray[np.int64]:
+        """Return the indices of the texts that stand for a missing id, such as "NULL"."""
+        if self.dtype != pl.String:
+            return np.zeros(0, np.int64)
+        found = self.find(MISSING_IDS)
+        return found[found >= 0]
 
     def take(self, indices: npt.NDArray[np.integer[Any]]) -> pl.Series:
         """Return the ids at `indices`, ints in 0..n-1.

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import math
-import re
 from dataclasses import dataclass, replace
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from recsys.data.columns import FRAME, SAMPLE, Request, assign_roles
 from recsys.data.csr import CSR, check_policy, csr_with_ids, to_csr
 from recsys.data.frames import FrameLike, as_frame, column, column_names, is_pandas, to_polars
-from recsys.data.ids import Ids, IdsLike, Place, as_id_series, encode, row_place
-from recsys.data.times import unix_seconds
+from recsys.data.ids import Ids, IdsLike, encode
+from recsys.data.rows import RowOptions, RowRules, Rows, prepared
 from recsys.errors import DataError
-from recsys.messages import counted, shortened
+from recsys.messages import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,19 +24,19 @@ if TYPE_CHECKING:
 
     from lowrank.arguments import MatrixLike
 
-__all__ = ["Ratings", "Source", "build_ratings", "known_rows", "rating_problem", "rating_values"]
+__all__ = ["Ratings", "Source", "build_ratings", "known_rows"]
 
-_LARGEST = float(np.finfo(np.float32).max)
+_KEPT = {"last": "last kept", "first": "first kept", "mean": "averaged", "sum": "summed"}
 _DTYPES = {"indptr": np.int64, "indices": np.int32, "values": np.float32, "timestamps": np.int64}
-_DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
     """Origin of ratings that were read from a file; `str()` of it is one sentence.
 
-    `layout` describes format and columns, `titles` says where titles come from or why a file of
-    them is not used, `duplicates` what became of repeated (user, item) pairs.
+    `layout` describes format and columns, `rows` which rows count and how much, `titles` says where
+    titles come from or why a file of them is not used, `duplicates` what became of repeated (user,
+    item) pairs; `skipped` has the first of the bad rows that were left out.
 
     Examples
     --------
@@ -49,9 +48,11 @@ class Source:
     layout: str
     titles: str = ""
     duplicates: str = "no duplicates"
+    rows: str = ""
+    skipped: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        remarks = filter(None, (self.layout, self.titles, self.duplicates))
+        remarks = filter(None, (self.layout, self.rows, self.titles, self.duplicates))
         return f"{self.name}: {'; '.join(remarks)}"
 
 
@@ -69,12 +70,12 @@ class Ratings:
         User u's ratings are at positions indptr[u]:indptr[u + 1].
     indices : int32 ndarray of shape (nnz,)
     values : float32 ndarray of shape (nnz,)
-        Ratings; ones where only the fact of an interaction is known.
+        Ratings; ones where only the fact of an interaction is known, else its weight.
     timestamps : int64 ndarray of shape (nnz,), or None
         Seconds since 1970-01-01 UTC.
     implicit : bool
-        No ratings were given, only interactions. `values` are ones, or counts where repeated
-        pairs were summed.
+        No ratings were given, only interactions. `values` are ones, or weights: of events, by
+        age, or counts where repeated pairs were summed.
     item_info, user_info : polars DataFrame or None
         Further columns: column "item" ("user") with ids, and e.g. "title", "genres", "year".
     n_duplicates : int
@@ -122,49 +123,77 @@ class Ratings:
         cls,
         frame: FrameLike,
         *,
-        user: str = "user",
-        item: str = "item",
-        rating: str | None = "rating",
-        timestamp: str | None = "timestamp",
-        duplicates: str = "last",
+        user: str | None = None,
+        item: str | None = None,
+        rating: str | None = None,
+        timestamp: str | None = None,
+        event: str | None = None,
+        duplicates: str | None = None,
+        implicit: bool = False,
         item_info: FrameLike | None = None,
         user_info: FrameLike | None = None,
+        **rows: Unpack[RowOptions],
     ) -> Ratings:
-        """Build ratings from a long frame with one row per rating.
+        """Build ratings from a long frame with one row per rating or event.
 
         Parameters
         ----------
         frame : polars or pandas frame, or any object with the Arrow C stream interface
-        user, item : str
-            Columns of ids: integers or strings.
-        rating : str or None
-            Column of numbers. None, or a frame without the column "rating", means implicit
-            feedback.
-        timestamp : str or None
-            Column of times, as `unix_seconds` reads them. None, or a frame without the column
-            "timestamp": no times.
-        duplicates : {"last", "first", "mean", "sum", "error"}
+        user, item : str, optional
+            Columns of ids: integers or strings. As those below, they are found by the usual names
+            (user_id, movieId, stars, time, ...); `Ratings.source` says which they are.
+        rating : str, optional
+            Column of numbers; without one the rows are implicit feedback. Of a column of Booleans
+            the true rows are interactions, and the others are left out.
+        timestamp : str, optional
+            Column of times, as `recsys.data.times.unix_seconds` reads them.
+        event : str, optional
+            Column of the kinds of events, for `event_weights`.
+        duplicates : {"last", "first", "mean", "sum", "error"}, optional
             Treatment of a (user, item) pair that is there more than once. Last and first go
-            by time where there is one, by the order of rows otherwise and on ties.
+            by time where there is one, by the order of rows otherwise and on ties. By default the
+            last counts, and of weighted interactions the sum.
+        implicit : bool
+            Take the data as implicit feedback: the rating column, if any, is not read.
         item_info, user_info : frame, optional
             Further columns next to a column of ids named "item" ("user"); rows of unknown ids
             are left out.
+        event_weights : mapping of str to float, optional
+            Weight of each kind of event, such as ``{"purchase": 5, "view": 1}``; 0 leaves its rows
+            out, and "*" stands for all other kinds. A rating column is not read.
+        half_life : str or float, optional
+            Halve the weight of an interaction with every such time before the last one, such as
+            "30d" (s, h, d, w, y), or in seconds.
+        since, until : str, date, datetime or int, optional
+            Use rows from this time on, and before that time only.
+        time_format : str, optional
+            Format of the times, such as "%m/%d/%Y", or the unit of numbers: s, ms, us, ns.
+        bad_rows : {"error", "skip"} or float
+            Raise at the first row without id or with an unreadable rating or time, or leave such
+            rows out; if they are more than 1%, or this share, that is an error.
 
         Raises
         ------
         DataError
             If a column is missing, an id is missing or neither integer nor string, a rating is
-            not a finite number, a time cannot be read, there are no rows, or a pair is repeated
-            with `duplicates="error"`.
+            not a finite number, a time cannot be read, there are no rows, a pair is repeated
+            with `duplicates="error"`, or an option does not suit the data.
         """
-        frame = as_frame(frame)
-        present = column_names(frame)
-        optional = {"rating": rating, "timestamp": timestamp}
-        names = {"user": user, "item": item}
-        names |= {r: n for r, n in optional.items() if n is not None and (n != r or r in present)}
-        chosen = to_polars(frame, list(names.values()))
-        columns = {role: chosen[name] for role, name in names.items()}
-        return build_ratings(columns, None, row_place, duplicates, item_info, user_info)
+        check_policy(duplicates)
+        rules, frame = RowRules.of(**rows), as_frame(frame)
+        names = column_names(frame)
+        request = Request(user, item, rating, timestamp, event, implicit=implicit, rules=rules)
+
+        def sample(place: int) -> list[Any]:
+            return column(frame.head(SAMPLE), names[place]).to_list()
+
+        roles, layout = assign_roles(names, request, FRAME, ("user", "item"), sample)
+        chosen = to_polars(frame, [names[place] for place in roles.values()])
+        columns = {role: chosen[names[place]] for role, place in roles.items()}
+        del chosen
+        return build_ratings(
+            prepared(columns, rules), duplicates, item_info, user_info, Source("frame", layout)
+        )
 
     @classmethod
     def from_matrix(
@@ -201,7 +230,7 @@ class Ratings:
             users = matrix.index.tolist() if users is None else users
             items = matrix.columns.tolist() if items is None else items
         rows, columns, csr = csr_with_ids(matrix, users, items)
-        return _with_info(rows, columns, csr, implicit, item_info, user_info)
+        return _with_info(rows, columns, csr, implicit, None, item_info, user_info)
 
     @property
     def n_users(self) -> int:
@@ -340,31 +369,35 @@ class Ratings:
 
 
 def build_ratings(
-    columns: dict[str, pl.Series],
-    idle_users: pl.Series | None = None,
-    place: Place = row_place,
-    duplicates: str = "last",
+    rows: Rows,
+    duplicates: str | None = None,
     item_info: FrameLike | None = None,
     user_info: FrameLike | None = None,
+    source: Source | None = None,
 ) -> Ratings:
-    """Build ratings from columns; the dictionary is emptied, so that memory is freed on the way.
+    """Build ratings from prepared rows; their columns are removed, to free memory on the way.
 
-    Idle users have no ratings, and are known nevertheless.
+    Idle users have no ratings, and are known nevertheless. `source` gets remarks on the rows and on
+    repeated pairs.
 
     Raises
     ------
     DataError
         As `Ratings.from_frame`.
     """
-    policy = check_policy(duplicates)
-    if len(columns["user"]) == 0:
-        raise DataError("There are no ratings: the data have no rows.")
-    implicit = "rating" not in columns
-    users, user_codes = encode(as_id_series(columns.pop("user"), "user", place), "user", idle_users)
-    items, item_codes = encode(as_id_series(columns.pop("item"), "item", place), "item", None)
-    values = None if implicit else rating_values(columns.pop("rating"), place)
-    times = unix_seconds(columns.pop("timestamp"), place) if "timestamp" in columns else None
-    csr = to_csr(user_codes, item_codes, values, times, (len(users), len(items)), policy)
+    columns, place = rows.columns, rows.place
+    weighted = rows.implicit and "rating" in columns
+    policy = check_policy(duplicates) or ("sum" if weighted else "last")
+    users, user_codes = encode(columns.pop("user"), "user", rows.idle_users)
+    items, item_codes = encode(columns.pop("item"), "item", None)
+    for ids, codes in ((users, user_codes), (items, item_codes)):
+        if len(missing := ids.missing()):
+            row = int(np.isin(codes, missing).argmax())
+            text = ids.values[int(codes[row])]
+            raise DataError(f"{place(row)}: the {ids.kind} id is missing ({text!r}).")
+    values, times = columns.pop("rating", None), columns.pop("timestamp", None)
+    arrays = (None if column is None else column.to_numpy() for column in (values, times))
+    csr = to_csr(user_codes, item_codes, *arrays, (len(users), len(items)), policy)
     if policy == "error" and csr.repeat is not None:
         first, second = csr.repeat
         user, item = users.values[int(user_codes[first])], items.values[int(item_codes[first])]
@@ -372,16 +405,26 @@ def build_ratings(
             f"{place(second)}: user {user!r} has rated item {item!r} already "
             f"(first: {place(first)}); choose what counts: last, first, mean or sum."
         )
-    return _with_info(users, items, csr, implicit, item_info, user_info)
+    if source is not None:
+        count = csr.n_duplicates
+        repeated = f"{counted(count, 'duplicate')} ({_KEPT[policy]})" if count else "no duplicates"
+        source = replace(source, duplicates=repeated, rows="; ".join(rows.remarks))
+    return _with_info(users, items, csr, rows.implicit, source, item_info, user_info)
 
 
 def _with_info(
-    users: Ids, items: Ids, csr: CSR, implicit: bool, *info: FrameLike | None
+    users: Ids,
+    items: Ids,
+    csr: CSR,
+    implicit: bool,
+    source: Source | None,
+    *info: FrameLike | None,
 ) -> Ratings:
     """Return ratings with the metadata of items and of users that are known."""
     arrays = csr.indptr, csr.indices, csr.values, csr.timestamps
     item_info, user_info = map(known_rows, info, (items, users))
-    return Ratings(users, items, *arrays, implicit, item_info, user_info, csr.n_duplicates)
+    count = csr.n_duplicates
+    return Ratings(users, items, *arrays, implicit, item_info, user_info, count, source)
 
 
 def known_rows(info: FrameLike | None, ids: Ids) -> pl.DataFrame | None:
@@ -394,37 +437,3 @@ def known_rows(info: FrameLike | None, ids: Ids) -> pl.DataFrame | None:
     known = frame.select(found, pl.exclude(ids.kind))
     known = known.filter(pl.col(ids.kind) >= 0).unique(ids.kind, keep="first", maintain_order=True)
     return known.with_columns(ids.take(known[ids.kind].to_numpy()))
-
-
-def rating_values(series: pl.Series, place: Place = row_place) -> npt.NDArray[np.float32]:
-    """Return ratings as float32.
-
-    Raises
-    ------
-    DataError
-        If one is not a finite number.
-    """
-    dtype = series.dtype
-    if not (dtype.is_numeric() or dtype in (pl.Boolean, pl.String, pl.Null)):
-        raise DataError(f"Ratings must be numbers; got a column of {dtype} values.")
-    numbers = series.cast(pl.Float32, strict=False)
-    bad = numbers.is_null() | ~numbers.is_finite()
-    if bad.any():
-        row = bad.arg_max() or 0
-        raise DataError(f"{place(row)}: {rating_problem(series[row])}")
-    return numbers.to_numpy()
-
-
-def rating_problem(value: object) -> str | None:
-    """Say in words why a value cannot be a rating, or return None if it can."""
-    if value is None or value == "":
-        return "the rating is missing."
-    text = str(value)
-    try:
-        number = float(text.replace("_", "?"))  # Python reads 1_000 as a number, files don't
-    except ValueError:
-        point = "; decimals need a point" if _DECIMAL_COMMA.fullmatch(text) else ""
-        return f"rating {shortened(text)!r} is not a number{point}."
-    if not math.isfinite(number):
-        return f"rating {text} is not a finite number."
-    return f"rating {text} does not fit in float32." if abs(number) > _LARGEST else None

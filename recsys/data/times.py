@@ -1,6 +1,10 @@
-"""Times: columns of them as seconds since 1970."""
+"""Times: columns of them, single moments and lengths of time, as seconds."""
 
 from __future__ import annotations
+
+import re
+from datetime import date, datetime
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -10,67 +14,237 @@ from recsys.data.ids import Place, row_place
 from recsys.errors import DataError
 from recsys.messages import shortened
 
-__all__ = ["unix_seconds"]
+__all__ = ["Moment", "check_time_format", "duration", "is_time", "moment", "seconds_or_null"]
+__all__ += ["time_problem", "unix_seconds"]
+
+Moment: TypeAlias = "str | int | date | datetime"
+"""A point in time: a date or time, also as text, or seconds since 1970."""
 
 # Magnitudes beyond which a whole column of times is taken for milli-, micro- or nanoseconds:
 # in seconds, 1e11 is the year 5138.
 _UNITS = ((1e17, 10**9), (1e14, 10**6), (1e11, 10**3))
-_FORMATS = ("%Y-%m-%d", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S%.f%z")
+_TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+# With %#z, an offset may be written +02, +0200 or +02:00.
+_ISO_FORMATS = (
+    *("%Y-%m-%d", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f%#z", "%Y-%m-%d %H:%M"),
+    *("%Y-%m-%d %H:%M%#z", "%Y%m%d", "%Y%m%d %H%M%S%.f", "%Y%m%d %H%M%S%.f%#z"),
+)
+# Ranges of numbers that are written as dates: 20250609, and 20250609035205 with a time. As
+# seconds and milliseconds they would be some days of 1970, and the years 2572 to 2635.
+_BASIC = ((19000101, 20991231, "%Y%m%d"), (19000101000000, 20991231235959, "%Y%m%d%H%M%S"))
+_MOSTLY = 0.5  # of such numbers that are dates: of numbers by chance 4% are
+_SAMPLE = 100
+_DAY = 86400
+_MONTHS = 12
+_DURATIONS = {"s": 1.0, "h": 3600.0, "d": _DAY, "w": 7.0 * _DAY, "y": 365.25 * _DAY}
+_DAY_AND_MONTH = re.compile(
+    r"(\d{1,2})([/.-])(\d{1,2})\2(\d{4}|\d{2})(?:[ T](\d\d?:\d\d)(:\d\d)?)?"
+)
 
 
-def unix_seconds(series: pl.Series, place: Place = row_place) -> npt.NDArray[np.int64]:
+def unix_seconds(
+    series: pl.Series, place: Place = row_place, form: str | None = None
+) -> npt.NDArray[np.int64]:
     """Return times as int64 seconds since 1970-01-01 UTC.
 
-    Integers are seconds, or milli-, micro- or nanoseconds where the column's largest is above
-    1e11, 1e14 or 1e17; strings are such numbers or ISO 8601 dates and times (UTC unless they
-    name an offset); dates and datetimes are converted. Fractions of a second are dropped.
+    Dates and datetimes are converted; without an offset they are in UTC. Texts are ISO 8601 dates
+    and times, also as databases write them (``2025-06-09 03:52:05.123+02``, ``... UTC``,
+    ``20250609``), or numbers. Numbers are seconds, or milli-, micro- or nanoseconds where the
+    column's largest is above 1e11, 1e14 or 1e17; numbers such as 20250609 are dates. Fractions of a
+    second are dropped.
+
+    Parameters
+    ----------
+    series : polars Series
+    place : callable
+        Name of the place of a row in messages.
+    form : str, optional
+        How all times are written: a format such as "%m/%d/%Y %H:%M", or the unit of numbers, one
+        of "s", "ms", "us" and "ns".
 
     Raises
     ------
     DataError
         If a time is missing or cannot be read.
     """
-    seconds = _seconds(series)
+    seconds = seconds_or_null(series, form)
     if seconds.null_count():
         row = seconds.is_null().arg_max() or 0
-        value = series[row]
-        shown = repr(shortened(value)) if isinstance(value, str) else repr(value)
-        if value is None or value == "" or value != value:  # NaN
-            problem = "the time is missing."
-        elif isinstance(value, str) and not _seconds(pl.Series([value])).null_count():
-            problem = f"time {shown} is a date, but other times are numbers; choose one form."
-        else:
-            problem = f"time {shown} is neither a number nor an ISO 8601 date, such as 2024-01-31."
-        raise DataError(f"{place(row)}: {problem}")
+        raise DataError(f"{place(row)}: {time_problem(series[row], form)}")
     return seconds.to_numpy()
 
 
-def _seconds(series: pl.Series) -> pl.Series:
-    """Return a column of times as Int64 seconds, null where it cannot be read."""
+def seconds_or_null(series: pl.Series, form: str | None = None) -> pl.Series:
+    """Return a column of times as Int64 seconds, null where a time is missing or unreadable.
+
+    Raises
+    ------
+    DataError
+        If values of its type are no times.
+    """
     dtype = series.dtype
     if dtype == pl.Date or isinstance(dtype, pl.Datetime):
         return series.dt.epoch("s")
+    if not (dtype.is_numeric() or dtype in (pl.String, pl.Null)):
+        raise DataError(f"Times must be numbers, dates or ISO 8601 strings; got {dtype} values.")
+    if form is not None and form not in _TICKS:
+        texts = series.cast(pl.String).str.strip_chars()
+        try:
+            return texts.str.to_datetime(form, time_unit="us", strict=False).dt.epoch("s")
+        except pl.exceptions.PolarsError:  # such as a format without a year
+            return pl.Series(series.name, [None], dtype=pl.Int64).new_from_index(0, len(series))
     if dtype == pl.String:
-        numbers = series.cast(pl.Float64, strict=False)
-        if numbers.null_count() < len(numbers):
-            exact = series.cast(pl.Int64, strict=False)
-            return _in_seconds(exact if exact.null_count() == numbers.null_count() else numbers)
-        text = series.str.strip_chars().str.replace(r"[Tt]", " ").str.replace(r"[Zz]$", "+00:00")
-        seconds = pl.Series(series.name, [None], dtype=pl.Int64).new_from_index(0, len(series))
-        for form in _FORMATS:
-            parsed = text.str.to_datetime(form, time_unit="us", strict=False)
-            seconds = seconds.zip_with(seconds.is_not_null(), parsed.dt.epoch("s"))
+        numbers = series.str.strip_chars().cast(pl.Float64, strict=False)
+        if numbers.null_count() == len(numbers):
+            return _iso_seconds(series)
+        exact = series.str.strip_chars().cast(pl.Int64, strict=False)
+        series = exact if exact.null_count() == numbers.null_count() else numbers
+    return _number_seconds(series, form)
+
+
+def _iso_seconds(texts: pl.Series) -> pl.Series:
+    """Return ISO 8601 dates and times as Int64 seconds, null where a text is none."""
+
+    def parsed(texts: pl.Series) -> pl.Series:
+        seconds = pl.Series(texts.name, [None], dtype=pl.Int64).new_from_index(0, len(texts))
+        for form in _ISO_FORMATS:
+            if seconds.null_count() == texts.null_count():
+                break
+            times = texts.str.to_datetime(form, time_unit="us", strict=False)
+            seconds = seconds.zip_with(seconds.is_not_null(), times.dt.epoch("s"))
         return seconds
-    if dtype.is_numeric() or dtype == pl.Null:
-        return _in_seconds(series)
-    raise DataError(f"Times must be numbers, dates or ISO 8601 strings; got {dtype} values.")
+
+    texts = texts.str.strip_chars()
+    if not parsed(texts.head(_SAMPLE)).null_count():
+        seconds = parsed(texts)
+        if not seconds.null_count():
+            return seconds
+    plain = (
+        texts.str.replace(r"^(\d{4})/(\d\d?)/(\d\d?)", "$1-$2-$3")
+        .str.replace(r"^([\d-]+)[Tt]", "$1 ")
+        .str.replace(r"\s*(?:UTC|GMT|[Zz])$", "+00")
+        .str.replace(r"(:\d\d),(\d+)", "$1.$2")
+        .str.replace(r"\s+([+-]\d\d:?(?:\d\d)?)$", "$1")
+    )
+    return parsed(plain)
 
 
-def _in_seconds(numbers: pl.Series) -> pl.Series:
-    """Return numeric times as Int64 seconds, the unit told by the largest magnitude."""
+def _number_seconds(numbers: pl.Series, unit: str | None = None) -> pl.Series:
+    """Return numeric times as Int64 seconds; the largest magnitude tells the unit."""
     if numbers.dtype.is_float():
         numbers = numbers.set(~numbers.is_finite(), None)
-    largest = max(abs(float(numbers.max() or 0)), abs(float(numbers.min() or 0)))  # type: ignore[arg-type]
-    per_second = next((ticks for limit, ticks in _UNITS if largest > limit), None)
-    numbers = numbers if per_second is None else numbers // per_second
+    low, high = float(numbers.min() or 0), float(numbers.max() or 0)  # type: ignore[arg-type]
+    if unit is None:
+        for first, last, form in _BASIC:
+            if first <= low and high <= last:
+                dates = seconds_or_null(numbers.cast(pl.Int64), form)
+                if len(dates) - dates.null_count() >= _MOSTLY * (len(dates) - numbers.null_count()):
+                    return dates
+        largest = max(abs(low), abs(high))
+        per_second = next((ticks for limit, ticks in _UNITS if largest > limit), 1)
+    else:
+        per_second = _TICKS[unit]
+    numbers = numbers if per_second == 1 else numbers // per_second
     return (numbers.floor() if numbers.dtype.is_float() else numbers).cast(pl.Int64, strict=False)
+
+
+def time_problem(value: object, form: str | None = None) -> str:
+    """Say in words why a value cannot be read as a time, and how to say what it is."""
+    shown = repr(shortened(value)) if isinstance(value, str) else repr(value)
+    if value is None or value != value or str(value).strip() in ("", "NULL", "null"):  # NaN
+        return "the time is missing."
+    if form is not None:
+        return f"time {shown} does not have the format {form!r}."
+    if isinstance(value, str) and is_time(value):
+        return f"time {shown} is a date, but other times are numbers; choose one form."
+    if found := _DAY_AND_MONTH.match(str(value).strip()):
+        first, mark, second, year, minutes, seconds = found.groups()
+        rest = f"{mark}{'%Y' if len(year) == 4 else '%y'}"
+        rest += (" %H:%M" if minutes else "") + (":%S" if seconds else "")
+        pairs = ((f"%m{mark}%d", first), (f"%d{mark}%m", second))
+        forms = [f"'{days}{rest}'" for days, month in pairs if int(month) <= _MONTHS]
+        both = "may be of either order of day and month" if len(forms) > 1 else "is not ISO 8601"
+        return f"time {shown} {both}; say --time-format {' or '.join(forms)}."
+    return (
+        f"time {shown} is neither a number nor an ISO 8601 date, such as 2024-01-31; "
+        "--time-format reads others."
+    )
+
+
+def is_time(value: object, form: str | None = None) -> bool:
+    """Return whether a single value can be read as a time."""
+    try:
+        return not seconds_or_null(pl.Series([value]), form).null_count()
+    except (DataError, TypeError, OverflowError):
+        return False
+
+
+def check_time_format(form: str | None) -> str | None:
+    """Return a format of times as polars knows it.
+
+    Raises
+    ------
+    DataError
+        If it is neither a unit nor has a %.
+    """
+    if form is None or form in _TICKS:
+        return form
+    if "%" not in form:
+        raise DataError(
+            "The format of times must be s, ms, us or ns, or have the parts of a date, such as "
+            f"%m/%d/%Y %H:%M; got {form!r}."
+        )
+    return form.replace(".%f", "%.f")  # as Python writes fractions of a second
+
+
+def moment(value: Moment | None, what: str) -> int | None:
+    """Return a point in time in seconds since 1970; `what` is its name in messages.
+
+    A date is its beginning, in UTC, and so are a year and a month.
+
+    Examples
+    --------
+    >>> moment("2024-02", "since") == moment("2024-02-01T00:00Z", "since")
+    True
+
+    Raises
+    ------
+    DataError
+        If it cannot be read.
+    """
+    if value is None:
+        return None
+    text = str(value).strip()
+    if re.fullmatch(r"\d{4}(-\d\d)?", text) and isinstance(value, str):
+        value = f"{text}-01" if "-" in text else f"{text}-01-01"
+    if isinstance(value, bool) or not is_time(value):
+        raise DataError(f"{what} must be a date or time, such as 2024-01-31; got {value!r}.")
+    return int(seconds_or_null(pl.Series([value]))[0])
+
+
+def duration(value: str | float | None, what: str) -> float | None:
+    """Return a length of time in seconds; `what` is its name in messages.
+
+    Examples
+    --------
+    >>> duration("2w", "half_life") == duration("14d", "half_life") == 14 * 86400
+    True
+
+    Raises
+    ------
+    DataError
+        If it is not a positive number of seconds (s), hours (h), days (d), weeks (w) or years (y).
+    """
+    if value is None:
+        return None
+    found = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([shdwy])\s*", str(value))
+    seconds = 0.0
+    if found:
+        seconds = float(found[1]) * _DURATIONS[found[2]]
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        seconds = float(value)
+    if not 0 < seconds < float("inf"):
+        raise DataError(
+            f"{what} must be a length of time in s, h, d, w or y, such as 30d; got {value!r}."
+        )
+    return seconds

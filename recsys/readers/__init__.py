@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Unpack
 
-from recsys.data.columns import Request, choose_columns
+from recsys.data.columns import Request
 from recsys.data.csr import check_policy
-from recsys.data.frames import FrameLike, as_frame, column_names, to_polars
+from recsys.data.frames import FrameLike
 from recsys.data.ratings import Ratings, Source, build_ratings
+from recsys.data.rows import RowOptions, RowRules, prepared
 from recsys.readers.layout import detect
 from recsys.readers.lines import read_jsonl, read_lightgcn
 from recsys.readers.movielens import read_titles
@@ -17,8 +19,6 @@ from recsys.readers.sources import DataFile, open_data, sample_path
 from recsys.readers.table import RawRatings, read_delimited, read_parquet
 
 __all__ = ["as_ratings", "read_ratings", "read_raw", "sample_path"]
-
-_KEPT = {"last": "last kept", "first": "first kept", "mean": "averaged", "sum": "summed"}
 
 
 def read_ratings(
@@ -28,10 +28,12 @@ def read_ratings(
     item: str | int | None = None,
     rating: str | int | None = None,
     timestamp: str | int | None = None,
+    event: str | int | None = None,
     sep: str | None = None,
     encoding: str | None = None,
-    duplicates: str = "last",
+    duplicates: str | None = None,
     implicit: bool = False,
+    **rows: Unpack[RowOptions],
 ) -> Ratings:
     """Read ratings from a file, a directory or zip that holds one, or standard input.
 
@@ -46,17 +48,15 @@ def read_ratings(
     ----------
     path : path
         "-" is standard input.
-    user, item, rating, timestamp : str or int, optional
+    user, item, rating, timestamp, event : str or int, optional
         Names of columns, where the usual ones (userId, movieId, asin, stars, timestamp, ...) are
         not there or several are; numbers from 1 in a file without header.
     sep : str, optional
         Separator of the columns: one character, "tab" or "::".
     encoding : str, optional
         Encoding of a text file; UTF-8 if not given.
-    duplicates : {"last", "first", "mean", "sum", "error"}
-        As in `Ratings.from_frame`.
-    implicit : bool
-        Take the data as implicit feedback: the rating column, if any, is not read.
+    duplicates, implicit, event_weights, half_life, since, until, time_format, bad_rows
+        As in `Ratings.from_frame`. `Ratings.source.skipped` describes the first bad rows.
 
     Raises
     ------
@@ -66,21 +66,22 @@ def read_ratings(
         line and text.
     """
     check_policy(duplicates)
-    named = {"user": user, "item": item, "rating": rating, "timestamp": timestamp}
+    rules = RowRules.of(**rows)
+    named = {"user": user, "item": item, "rating": rating, "timestamp": timestamp, "event": event}
     names = {role: str(name) for role, name in named.items() if name is not None}
-    request = Request(**names, sep=sep, encoding=encoding, implicit=implicit)
+    request = Request(**names, sep=sep, encoding=encoding, implicit=implicit, rules=rules)
     with open_data(path, encoding) as data:
         raw = read_raw(data, request)
         titles, remark = read_titles(data)
-        ratings = build_ratings(raw.columns, raw.idle_users, raw.place, duplicates, titles)
+        counted = prepared(raw.columns, rules, raw.place, raw.idle_users, raw.bad)
+        source = Source(data.name, raw.layout, skipped=tuple(raw.bad.first))
+        ratings = build_ratings(counted, duplicates, titles, source=source)
     if ratings.item_info is not None and ratings.item_info.is_empty():
         ratings, remark = replace(ratings, item_info=None), f"{remark} not used (other ids)"
     elif ratings.item_info is not None:
         remark = f"titles from {remark}"
-    count = ratings.n_duplicates
-    repeated = f"{count:,} duplicate{'s' * (count > 1)} ({_KEPT[duplicates]})" if count else ""
-    source = Source(data.name, raw.layout, remark, repeated or "no duplicates")
-    return replace(ratings, source=source)
+    assert ratings.source is not None
+    return replace(ratings, source=replace(ratings.source, titles=remark))
 
 
 def as_ratings(data: Ratings | FrameLike | str | os.PathLike[str]) -> Ratings:
@@ -89,11 +90,7 @@ def as_ratings(data: Ratings | FrameLike | str | os.PathLike[str]) -> Ratings:
         return data
     if isinstance(data, str | os.PathLike):
         return read_ratings(data)
-    frame = as_frame(data)
-    names = column_names(frame)
-    roles = choose_columns(names, Request(), "The frame")
-    chosen = to_polars(frame, [names[place] for place in roles.values()])
-    return build_ratings({role: chosen[names[place]] for role, place in roles.items()})
+    return Ratings.from_frame(data)
 
 
 def read_raw(
@@ -102,7 +99,7 @@ def read_raw(
     """Read the columns of an open file, as they stand in it; those `required` must be there."""
     layout = detect(data, request)
     if layout.kind == "lightgcn":
-        return read_lightgcn(data)
+        return read_lightgcn(data, request)
     if layout.kind == "delimited":
         return read_delimited(data, layout, request, required)
     return (read_parquet if layout.kind == "parquet" else read_jsonl)(data, request, required)

@@ -86,7 +86,8 @@ def read_history(path: str, request: Request, items: Ids) -> pl.DataFrame:
             columns.pop("user", None)
         else:
             return pl.DataFrame({"item": read_ids(str(data.path), "item")})
-    columns.pop("timestamp", None)
+    for role in ("timestamp", "event"):
+        columns.pop(role, None)
     return pl.DataFrame([column.alias(role) for role, column in columns.items()])
 
 

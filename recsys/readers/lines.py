@@ -9,15 +9,16 @@ from typing import Any
 
 import polars as pl
 
-from recsys.data.columns import Request, Roles, assign_roles
-from recsys.data.ratings import rating_problem
+from recsys.data.columns import SAMPLE, Request, Roles, assign_roles
+from recsys.data.ids import MISSING_IDS
+from recsys.data.rows import BadRows
+from recsys.data.values import rating_problem
 from recsys.errors import DataError
 from recsys.readers.sources import DataFile
 from recsys.readers.table import RawRatings, decoded_lines
 
 __all__ = ["json_objects", "read_jsonl", "read_lightgcn"]
 
-_SAMPLE = 100
 _GLOB = frozenset("*?[")
 _NO_SEPARATOR = "\x1f"  # polars reads whole lines when its separator does not occur
 _NOUNS = {"user": "user id", "item": "item id", "rating": "rating", "timestamp": "time"}
@@ -34,60 +35,80 @@ def read_jsonl(
         As `json_objects`; also if an id is missing or a rating is not a finite number (naming the
         line), or columns are missing or ambiguous.
     """
-    sample = [fields for _, fields in islice(json_objects(data), _SAMPLE)]
+    passing = BadRows(request.rules.bad_rows)  # those of the sample count below
+    sample = [fields for _, fields in islice(json_objects(data, passing), SAMPLE)]
     names = list(dict.fromkeys(name for fields in sample for name in fields))
     roles, description = assign_roles(
         names, request, data.name, required, lambda place: [row.get(names[place]) for row in sample]
     )
+    bad, lines = BadRows(request.rules.bad_rows), pl.Series(dtype=pl.Int64)
     columns = _read_fast(data, names, roles, sample)
     if columns is None:
         values: dict[str, list[Any]] = {role: [] for role in roles}
-        for line, fields in json_objects(data):
-            for role, place in roles.items():
-                value = fields.get(names[place])
-                if (problem := _problem(role, value)) is not None:
-                    raise DataError(f"{data.name}, line {line}: {problem}")
+        kept: list[int] = []
+        for line, fields in json_objects(data, bad):
+            found = {role: fields.get(names[place]) for role, place in roles.items()}
+            problems = (_problem(role, value) for role, value in found.items())
+            if (problem := next(filter(None, problems), None)) is not None:
+                bad.add(f"{data.name}, line {line}: {problem}")
+                continue
+            kept.append(line)
+            for role, value in found.items():
                 values[role].append(value)
+        bad.check(len(kept))
         columns = {role: _series(role, column) for role, column in values.items()}
+        lines = pl.Series(kept, dtype=pl.Int64)
 
     def place_of(row: int) -> str:
-        line, _ = next(islice(json_objects(data), row, None))
+        line = lines[row] if len(lines) else next(islice(json_objects(data), row, None))[0]
         return f"{data.name}, line {line}"
 
-    return RawRatings(columns, f"JSON lines, {description}", place_of)
+    return RawRatings(columns, f"JSON lines, {description}", place_of, bad=bad)
 
 
-def json_objects(data: DataFile) -> Iterator[tuple[int, dict[str, Any]]]:
+def json_objects(
+    data: DataFile, bad: BadRows | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
     r"""Yield the number and the object of each line that is not blank.
 
     Raises
     ------
     DataError
         Naming file and line, if a line is not a JSON object, or has half of a character (an
-        escape such as ``\ud83d`` alone).
+        escape such as ``\ud83d`` alone), unless bad rows are left out.
     """
-    for number, line in enumerate(decoded_lines(data.path, data.name), 1):
+    bad = BadRows() if bad is None else bad
+    for number, line in enumerate(decoded_lines(data.path, data.name, bad), 1):
         if not line.strip():
             continue
-        place = f"{data.name}, line {number}"
         try:
-            fields = json.loads(line)
-            if "\\u" in line:
-                json.dumps(fields, ensure_ascii=False).encode()
-        except json.JSONDecodeError as error:
-            where = f"column {error.colno}: {error.msg.lower()}"
-            raise DataError(f"{place}: not JSON ({where}).") from None
-        except UnicodeEncodeError as error:
-            code = ord(error.object[error.start])
-            raise DataError(f"{place}: \\u{code:04x} is half of a character.") from None
-        except (ValueError, RecursionError):  # thousands of digits, or of brackets
-            raise DataError(
-                f"{place}: a number is too long or brackets are nested too deeply; got "
-                f"{line.strip()[:40]!r}."
-            ) from None
-        if not isinstance(fields, dict):
-            raise DataError(f"{place}: expected a JSON object; got {line.strip()[:40]!r}.")
+            fields = _json_object(line, f"{data.name}, line {number}")
+        except DataError as error:
+            bad.add(str(error))
+            continue
         yield number, fields
+
+
+def _json_object(line: str, place: str) -> dict[str, Any]:
+    """Return the object of a line; a `DataError` begins with its place."""
+    try:
+        fields = json.loads(line)
+        if "\\u" in line:
+            json.dumps(fields, ensure_ascii=False).encode()
+    except json.JSONDecodeError as error:
+        where = f"column {error.colno}: {error.msg.lower()}"
+        raise DataError(f"{place}: not JSON ({where}).") from None
+    except UnicodeEncodeError as error:
+        code = ord(error.object[error.start])
+        raise DataError(f"{place}: \\u{code:04x} is half of a character.") from None
+    except (ValueError, RecursionError):  # thousands of digits, or of brackets
+        raise DataError(
+            f"{place}: a number is too long or brackets are nested too deeply; got "
+            f"{line.strip()[:40]!r}."
+        ) from None
+    if not isinstance(fields, dict):
+        raise DataError(f"{place}: expected a JSON object; got {line.strip()[:40]!r}.")
+    return fields
 
 
 def _read_fast(
@@ -99,8 +120,12 @@ def _read_fast(
     schema: dict[str, pl.DataType] = {}
     for role, place in roles.items():
         types = {type(fields.get(names[place])) for fields in sample}
-        if role == "rating" and types <= {int, float}:
+        if role == "rating" and types == {bool}:
+            schema[names[place]] = pl.Boolean()
+        elif role == "rating" and types <= {int, float}:
             schema[names[place]] = pl.Float64()
+        elif role == "event" and types <= {str, type(None)}:
+            schema[names[place]] = pl.String()
         elif role != "rating" and types in ({int}, {str}):
             schema[names[place]] = pl.Int64() if types == {int} else pl.String()
         else:
@@ -110,15 +135,20 @@ def _read_fast(
     except pl.exceptions.PolarsError:
         return None
     columns = {role: frame[names[place]] for role, place in roles.items()}
-    return None if any(column.null_count() for column in columns.values()) else columns
+    needed = [column for role, column in columns.items() if role != "event"]
+    return None if any(column.null_count() for column in needed) else columns
 
 
 def _problem(role: str, value: Any) -> str | None:
     """Say what is wrong with a value in a role, or None."""
+    if role == "event":
+        return None
     if value is None or value == "":
         return f"the {_NOUNS[role]} is missing."
     if role == "rating":
-        return rating_problem(value)
+        return None if isinstance(value, bool) else rating_problem(value)
+    if role in ("user", "item") and isinstance(value, str) and value in MISSING_IDS:
+        return f"the {_NOUNS[role]} is missing ({value!r})."
     with_floats = role == "timestamp" or (isinstance(value, float) and value.is_integer())
     kinds = (int, str, float) if with_floats else (int, str)
     if isinstance(value, bool) or not isinstance(value, kinds):
@@ -128,6 +158,10 @@ def _problem(role: str, value: Any) -> str | None:
 
 def _series(role: str, values: list[Any]) -> pl.Series:
     """Return values as one column: as they are if of one type, else ids and times as strings."""
+    if role == "event":
+        return pl.Series(role, [None if each is None else str(each) for each in values], pl.String)
+    if role == "rating" and all(isinstance(value, bool) for value in values):
+        return pl.Series(role, values, pl.Boolean)
     if role == "rating":
         return pl.Series(role, list(map(float, values)), dtype=pl.Float64)
     if role != "timestamp":  # an id such as 17.0, as pandas writes it, is an integer
@@ -140,7 +174,7 @@ def _series(role: str, values: list[Any]) -> pl.Series:
     return pl.Series(role, [str(value) for value in values])
 
 
-def read_lightgcn(data: DataFile) -> RawRatings:
+def read_lightgcn(data: DataFile, request: Request) -> RawRatings:
     """Read lines of a user and the user's items, integers all; some users may have no items.
 
     Raises
@@ -156,8 +190,12 @@ def read_lightgcn(data: DataFile) -> RawRatings:
     lines = frame["line"].str.strip_chars()
     tokens = lines.filter(lines.str.len_bytes() > 0).str.replace_all(r"\s+", " ").str.split(" ")
     numbers = tokens.cast(pl.List(pl.Int64), strict=False)
-    if numbers.list.eval(pl.element().is_null()).list.any().any():
-        raise DataError(_first_problem(data))
+    bad = BadRows(request.rules.bad_rows)
+    wrong = numbers.list.eval(pl.element().is_null()).list.any()
+    if wrong.any():
+        bad.add(_first_problem(data), int(wrong.sum()))
+        bad.check(len(wrong) - bad.count)
+        numbers = numbers.filter(~wrong)
     user, items = numbers.list.first(), numbers.list.slice(1)
     busy = items.list.len() > 0
     pairs = pl.DataFrame({"user": user, "item": items}).filter(busy).explode("item")
@@ -171,7 +209,8 @@ def read_lightgcn(data: DataFile) -> RawRatings:
         line = next(number for number, end in enumerate(accumulate(lengths), 1) if row < end)
         return f"{data.name}, line {line}"
 
-    return RawRatings({"user": pairs["user"], "item": pairs["item"]}, layout, place, idle)
+    columns = {"user": pairs["user"], "item": pairs["item"]}
+    return RawRatings(columns, layout, place, idle, bad)
 
 
 def _first_problem(data: DataFile) -> str:

@@ -6,7 +6,7 @@ import csv
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -15,8 +15,11 @@ import numpy as np
 import polars as pl
 
 from recsys.data.columns import Request, Roles, assign_roles, is_known_name
-from recsys.data.ratings import rating_problem
+from recsys.data.ids import MISSING_IDS
+from recsys.data.rows import BadRows
+from recsys.data.values import is_truth, rating_problem
 from recsys.errors import DataError
+from recsys.messages import shortened
 from recsys.readers.layout import Layout, separator_name, without_returns
 from recsys.readers.sources import DataFile
 
@@ -30,6 +33,8 @@ _CHUNK = 1 << 10  # records at once; with more live objects garbage collection d
 _SAMPLE = 100
 _COMMA_WITH = ";"  # separator with which decimals may have a comma, as spreadsheets write them
 _CANONICAL = r"^(?:0|-?[1-9][0-9]{0,18})$"
+_MISSING = frozenset(MISSING_IDS)
+_LINE = "line"
 _INTEGER = re.compile(r"-?\d{1,18}")
 
 
@@ -38,13 +43,15 @@ class RawRatings:
     """The columns of a file by role, before ids become indices.
 
     `layout` describes format and columns; `place` names the place of a row (counted from 0), such
-    as "ratings.csv, line 17"; idle users are there without any item.
+    as "ratings.csv, line 17"; idle users are there without any item, and
+    `bad` counts the rows that are left out already.
     """
 
     columns: dict[str, pl.Series]
     layout: str
     place: Callable[[int], str]
     idle_users: pl.Series | None = None
+    bad: BadRows = field(default_factory=BadRows)
 
 
 def read_delimited(
@@ -68,19 +75,26 @@ def read_delimited(
         raise DataError(f"{error} {hint}") from None
     if not layout.sample:
         raise DataError(f"{data.name} has a header but no rows.")
-    columns = read_columns(data, layout, roles)
+    bad = BadRows(request.rules.bad_rows)
+    columns = read_columns(data, layout, roles, bad)
     form = separator_name(layout.separator) + ("" if layout.has_header else ", no header")
 
+    lines = columns.pop(_LINE, None)
+
     def place(row: int) -> str:
-        line, _ = next(islice(records(data, layout), row, None))
+        known = None if lines is None else lines[row]
+        line = next(islice(records(data, layout), row, None))[0] if known is None else known
         return f"{data.name}, line {line}"
 
-    return RawRatings(columns, f"{form}, {description}", place)
+    return RawRatings(columns, f"{form}, {description}", place, bad=bad)
 
 
-def read_columns(data: DataFile, layout: Layout, roles: Roles) -> dict[str, pl.Series]:
+def read_columns(
+    data: DataFile, layout: Layout, roles: Roles, bad: BadRows | None = None
+) -> dict[str, pl.Series]:
     """Read columns of a delimited file: with polars, and in Python where that is in doubt."""
-    return _read_fast(data, layout, roles) or read_carefully(data, layout, roles)
+    columns = _read_fast(data, layout, roles)
+    return columns or read_carefully(data, layout, roles, bad)
 
 
 def _read_fast(data: DataFile, layout: Layout, roles: Roles) -> dict[str, pl.Series] | None:
@@ -91,9 +105,11 @@ def _read_fast(data: DataFile, layout: Layout, roles: Roles) -> dict[str, pl.Ser
     for role, place in roles.items():
         texts = _sampled(layout, place)
         if role == "rating":
-            kinds[role] = "float"
+            kinds[role] = "text" if _has_truths(layout, place) else "float"
         elif role == "timestamp":
             kinds[role] = "integer" if all(map(_INTEGER.fullmatch, texts)) else "text"
+        elif role == "event":
+            kinds[role] = "text"
         else:
             kinds[role] = "id" if all(re.match(_CANONICAL, text) for text in texts) else "text"
     # Counts of lines and separators (in quotes too), and whether there are quotes.
@@ -108,11 +124,13 @@ def _read_fast(data: DataFile, layout: Layout, roles: Roles) -> dict[str, pl.Ser
     columns = _scan(data, layout, roles, kinds, survey)
     if columns is None:
         return None
-    strings = [role for role in roles if kinds[role] == "id" and columns[role].null_count()]
+    ids = [role for role in roles if kinds[role] == "id"]
+    strings = [role for role in ids if columns[role].null_count()]
     if strings:
         kinds |= dict.fromkeys(strings, "text")
         columns = _scan(data, layout, roles, kinds, survey)
-    if columns is None or any(column.null_count() for column in columns.values()):
+    needed = [role for role in roles if role != "event"]
+    if columns is None or any(columns[role].null_count() for role in needed):
         return None
     return columns | {role: _integers_if_canonical(columns[role]) for role in strings}
 
@@ -170,7 +188,7 @@ def _scan(
 def _cast(text: pl.Expr, kind: Kind) -> pl.Expr:
     if kind == "text":
         stripped = text.str.strip_chars()
-        return pl.when(stripped.str.len_bytes() > 0).then(stripped)
+        return pl.when(~stripped.is_in(MISSING_IDS)).then(stripped)
     if kind == "float":
         return text.cast(pl.Float32, strict=False)
     number = text.cast(pl.Int64, strict=False)
@@ -186,8 +204,12 @@ def _sampled(layout: Layout, place: int) -> list[str]:
     return [row[place].strip() for row in layout.sample if place < len(row)]
 
 
-def read_carefully(data: DataFile, layout: Layout, roles: Roles) -> dict[str, pl.Series]:
+def read_carefully(
+    data: DataFile, layout: Layout, roles: Roles, bad: BadRows | None = None
+) -> dict[str, pl.Series]:
     """Read columns of a delimited file in Python: ids as Int64 or String, times as String.
+
+    Where bad rows are left out, there is a further column of the rows' lines.
 
     Raises
     ------
@@ -195,38 +217,44 @@ def read_carefully(data: DataFile, layout: Layout, roles: Roles) -> dict[str, pl
         Naming file and line, at the first record that is ragged, has no user or item, or a
         rating that is not a finite number; or as `records`.
     """
-    found = records(data, layout)
-    chunks: dict[str, list[pl.Series]] = {role: [] for role in roles}
+    bad = BadRows() if bad is None else bad
+    found = records(data, layout, bad)
+    names = [*roles] if bad.limit is None else [*roles, _LINE]
+    chunks: dict[str, list[pl.Series]] = {name: [] for name in names}
     while block := list(islice(found, _CHUNK)):
-        columns = _columns_of([fields for _, fields in block], layout, roles)
+        columns = _columns_of(block, layout, roles)
         if columns is None:
-            problems = ((line, _problem(fields, layout, roles)) for line, fields in block)
-            line, problem = next((line, each) for line, each in problems if each is not None)
-            if line == layout.skip + 1 and not layout.has_header and problem.startswith("rating "):
-                problem = (
-                    f"{problem.removesuffix('.')}. There is no header; say by number which columns "
-                    "are which, such as --user-col 1 --item-col 2 --rating-col 3."
-                )
-            raise DataError(f"{data.name}, line {line}: {problem}")
-        for role, column in columns.items():
-            chunks[role].append(column)
-    whole = {role: pl.concat(columns) for role, columns in chunks.items()}
+            problems = [_problem(line, fields, layout, roles) for line, fields in block]
+            for (line, _), problem in zip(block, problems, strict=True):
+                if problem is not None:
+                    bad.add(f"{data.name}, line {line}: {problem}")
+            good = [each for each, problem in zip(block, problems, strict=True) if problem is None]
+            columns = _columns_of(good, layout, roles) if good else {}
+        for name in names if columns else ():
+            chunks[name].append(columns[name])
+    bad.check(sum(map(len, chunks[names[0]])))
+    whole = {name: pl.concat(columns) for name, columns in chunks.items()}
     ids = {role: _integers_if_canonical(whole[role]) for role in ("user", "item") if role in whole}
     return whole | ids
 
 
-def _columns_of(rows: list[list[str]], layout: Layout, roles: Roles) -> dict[str, pl.Series] | None:
-    """Return the columns that have a role, or None if any row has a problem."""
+def _columns_of(
+    block: list[tuple[int, list[str]]], layout: Layout, roles: Roles
+) -> dict[str, pl.Series] | None:
+    """Return the columns that have a role, and the lines; None if any row has a problem."""
+    rows = [fields for _, fields in block]
     if set(map(len, rows)) != {len(layout.names)}:
         return None
     fields = list(zip(*rows, strict=True))
-    columns = {}
+    columns = {_LINE: pl.Series(_LINE, [line for line, _ in block], dtype=pl.Int64)}
     for role, place in roles.items():
         texts = list(map(str.strip, fields[place]))
-        if role in ("user", "item") and "" in texts:
+        if role in ("user", "item") and not _MISSING.isdisjoint(texts):
             return None
-        if role != "rating":
+        if role != "rating" or _has_truths(layout, place):
             columns[role] = pl.Series(role, texts)
+            if role == "rating" and not all(map(is_truth, texts)):
+                return None
             continue
         try:
             numbers = np.array([float(_pointed(text, layout)) for text in texts])
@@ -238,7 +266,7 @@ def _columns_of(rows: list[list[str]], layout: Layout, roles: Roles) -> dict[str
     return columns
 
 
-def _problem(fields: list[str], layout: Layout, roles: Roles) -> str | None:
+def _problem(line: int, fields: list[str], layout: Layout, roles: Roles) -> str | None:
     """Say what is wrong with a record, or None."""
     width = len(layout.names)
     if len(fields) != width:
@@ -248,26 +276,47 @@ def _problem(fields: list[str], layout: Layout, roles: Roles) -> str | None:
         )
     for role, place in roles.items():
         text = fields[place].strip()
-        if role in ("user", "item") and not text:
-            return f"the {role} id is missing."
-        if role == "rating" and rating_problem(_pointed(text, layout)) is not None:
-            return rating_problem(text)
+        if role in ("user", "item") and text in _MISSING:
+            return f"the {role} id is missing{f' ({text!r})' * bool(text)}."
+        if role != "rating":
+            continue
+        if _has_truths(layout, place):
+            if not is_truth(text):
+                return f"rating {shortened(text)!r} is neither true nor false."
+        elif rating_problem(_pointed(text, layout)) is not None:
+            problem = str(rating_problem(text))
+            if line == layout.skip + 1 and not layout.has_header and problem.startswith("rating "):
+                problem = (
+                    f"{problem.removesuffix('.')}. There is no header; say by number which columns "
+                    "are which, such as --user-col 1 --item-col 2 --rating-col 3."
+                )
+            return problem
     return None
+
+
+def _has_truths(layout: Layout, place: int) -> bool:
+    """Return whether the sample of a column has true and false for ratings."""
+    texts = _sampled(layout, place)
+    return bool(texts) and is_truth(texts[0]) and all(map(is_truth, texts))
 
 
 def _pointed(text: str, layout: Layout) -> str:
     return text.replace(",", ".", 1) if layout.separator == _COMMA_WITH else text
 
 
-def records(data: DataFile, layout: Layout) -> Iterator[tuple[int, list[str]]]:
+def records(
+    data: DataFile, layout: Layout, bad: BadRows | None = None
+) -> Iterator[tuple[int, list[str]]]:
     """Yield the first line and the fields of each record; header and blank ones are left out.
 
     Raises
     ------
     DataError
-        Naming file and line, where quotes don't match or a byte is not UTF-8.
+        Naming file and line, where quotes don't match or a byte is not UTF-8, unless bad rows are
+        left out.
     """
-    lines = decoded_lines(data.path, data.name)
+    bad = BadRows() if bad is None else bad
+    lines = decoded_lines(data.path, data.name, bad)
     reader: Iterator[list[str]]
     if layout.separator == "::":
         reader = (line.rstrip("\r\n").split("::") for line in lines)
@@ -275,36 +324,42 @@ def records(data: DataFile, layout: Layout) -> Iterator[tuple[int, list[str]]]:
         returned = map(without_returns, lines)
         reader = csv.reader(returned, delimiter=layout.separator, strict=True)
     begin, is_header = 1, layout.has_header
-    try:
-        for fields in reader:
-            if "".join(fields).strip():
-                if not is_header:
-                    yield begin, fields
-                is_header = False
-            begin = getattr(reader, "line_num", begin) + 1
-    except csv.Error as error:
-        raise DataError(f"{data.name}, line {begin}: the quotes don't match ({error}).") from None
+    while True:
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            problem = f"{data.name}, line {begin}: the quotes don't match ({error})."
+            bad.add(problem, getattr(reader, "line_num", begin) - begin + 1)
+            fields = []
+        if "".join(fields).strip():
+            if not is_header:
+                yield begin, fields
+            is_header = False
+        begin = getattr(reader, "line_num", begin) + 1
 
 
-def decoded_lines(path: Path, name: str) -> Iterator[str]:
+def decoded_lines(path: Path, name: str, bad: BadRows | None = None) -> Iterator[str]:
     """Yield the lines of a UTF-8 file, with their ends.
 
     Raises
     ------
     DataError
-        At the first byte that is not UTF-8.
+        At the first byte that is not UTF-8, unless bad rows are left out.
     """
-    offset = 0
+    bad, offset = BadRows() if bad is None else bad, 0
     with path.open("rb") as stream:
         for number, raw in enumerate(stream, 1):
             try:
                 yield raw.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
-                raise DataError(
+                bad.add(
                     f"{name}, line {number}: byte 0x{raw[error.start]:02x} (byte "
                     f"{offset + error.start} of the file) is not valid UTF-8; if the text is in "
                     "Latin-1, say --encoding latin-1."
-                ) from None
+                )
+                yield "\n"
             offset += len(raw)
 
 
@@ -368,4 +423,5 @@ def read_parquet(
         {role: read[role] for role in roles},
         f"Parquet, {description}",
         lambda row: f"{data.name}, row {row + 1}",
+        bad=BadRows(request.rules.bad_rows),
     )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from recsys.data.frames import column, listed, to_polars
 from recsys.data.ids import encode
-from recsys.data.ratings import rating_problem
+from recsys.data.values import rating_problem
 from recsys.data.times import unix_seconds
 from recsys.errors import DataError
 

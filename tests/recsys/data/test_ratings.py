@@ -147,7 +147,7 @@ def test_without_rating_column_feedback_is_implicit() -> None:
     assert ratings.values.tolist() == [1.0] * 4
     assert ratings.timestamps is None
     assert ratings.to_frame().columns == ["user", "item"]
-    assert Ratings.from_frame(FRAME, rating=None).implicit
+    assert Ratings.from_frame(FRAME, implicit=True).implicit
 
 
 def test_implicit_rows_that_are_summed_become_counts() -> None:
@@ -222,7 +222,7 @@ def test_something_else_than_a_frame() -> None:
 def test_bad_values_are_named_with_their_row(changed: dict[str, Any], message: str) -> None:
     frame = FRAME.with_columns(pl.Series(name, values) for name, values in changed.items())
     with pytest.raises(DataError) as caught:
-        Ratings.from_frame(frame)
+        Ratings.from_frame(frame, timestamp="timestamp")
     assert message in str(caught.value)
 
 
@@ -238,7 +238,7 @@ def test_missing_in_pandas() -> None:
 
 
 def test_missing_columns_rows_and_policies() -> None:
-    with pytest.raises(DataError, match="no column 'user'; its columns are item"):
+    with pytest.raises(DataError, match="no user column; its columns are 'item'. Say which it is with user="):
         Ratings.from_frame(FRAME.select("item"))
     with pytest.raises(DataError, match="no column 'stars'"):
         Ratings.from_frame(FRAME, rating="stars")
@@ -449,7 +449,7 @@ def test_words(shape: tuple[int, int], nnz: int, words: str) -> None:
 
 
 def test_words_of_implicit_feedback() -> None:
-    assert "4 interactions" in str(Ratings.from_frame(FRAME, rating=None))
+    assert "4 interactions" in str(Ratings.from_frame(FRAME, implicit=True))
 
 
 def test_html_has_the_counts_the_source_and_a_histogram() -> None:

@@ -1,0 +1,313 @@
+"""Rows: which of them count, and how much, before ids become indices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Self, TypedDict
+
+import numpy as np
+import polars as pl
+
+from recsys.data.ids import MISSING_IDS, Place, as_id_series, row_place
+from recsys.data.times import (
+    Moment,
+    check_time_format,
+    duration,
+    moment,
+    seconds_or_null,
+    time_problem,
+    unix_seconds,
+)
+from recsys.data.values import rating_problem, rating_values, readable_ratings, truths
+from recsys.errors import DataError
+from recsys.messages import counted, shortened
+
+__all__ = ["BadRows", "RowOptions", "RowRules", "Rows", "prepared"]
+
+EventWeights = Mapping[str, float]
+
+_ANY = "*"  # stands for all kinds of events that are not named
+_MOST_KINDS = 20  # a column with more different values is not of kinds of events
+_SHOWN = 3  # bad rows that are described
+_LIMIT = 0.01  # of the rows may be bad
+_LEAST_WEIGHT = 1e-12  # of old interactions: a product of float32 numbers should not vanish
+
+
+class RowOptions(TypedDict, total=False):
+    """Options of reading that say which rows count, and how much; see `Ratings.from_frame`."""
+
+    event_weights: EventWeights | None
+    half_life: str | float | None
+    since: Moment | None
+    until: Moment | None
+    time_format: str | None
+    bad_rows: Literal["error", "skip"] | float
+
+
+@dataclass(frozen=True, slots=True)
+class RowRules:
+    """Checked `RowOptions`: times in seconds, and the largest share of bad rows (None: none)."""
+
+    event_weights: EventWeights | None = None
+    half_life: float | None = None
+    since: int | None = None
+    until: int | None = None
+    time_format: str | None = None
+    bad_rows: float | None = None
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        event_weights: EventWeights | None = None,
+        half_life: str | float | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        time_format: str | None = None,
+        bad_rows: Literal["error", "skip"] | float = "error",
+    ) -> Self:
+        """Check the options.
+
+        Raises
+        ------
+        DataError
+            If one cannot be read or is out of range.
+        """
+        for kind, weight in (event_weights or {}).items():
+            if isinstance(weight, bool) or not 0 <= weight < float("inf"):
+                raise DataError(
+                    f"The weight of the event {kind!r} must be a number from 0; got {weight!r}."
+                )
+        limit = {"error": None, "skip": _LIMIT}.get(str(bad_rows), bad_rows)
+        if limit is not None and (isinstance(limit, str | bool) or not 0 <= limit < 1):
+            raise DataError(f"bad_rows must be error, skip or a share below 1; got {bad_rows!r}.")
+        first, last = moment(since, "since"), moment(until, "until")
+        if first is not None and last is not None and first >= last:
+            raise DataError(f"since must be before until; got {since} and {until}.")
+        half = duration(half_life, "half_life")
+        return cls(event_weights, half, first, last, check_time_format(time_format), limit)
+
+
+@dataclass(slots=True)
+class BadRows:
+    """Rows that cannot be read: the first raises an error, or they are counted and left out.
+
+    `limit` is the largest share of them, None for an error; `first` describes the first three.
+    """
+
+    limit: float | None = None
+    count: int = 0
+    first: list[str] = field(default_factory=list)
+
+    def add(self, problem: str, rows: int = 1) -> None:
+        """Record `rows` rows with a problem, which names the place.
+
+        Raises
+        ------
+        DataError
+            If no row may be bad.
+        """
+        if self.limit is None:
+            raise DataError(problem)
+        self.count += rows
+        if len(self.first) < _SHOWN:
+            self.first.append(problem)
+
+    def check(self, n_good: int) -> None:
+        """Check the share of the bad rows.
+
+        Raises
+        ------
+        DataError
+            If it is above the limit.
+        """
+        share = self.count / max(1, self.count + n_good)
+        if self.limit is not None and share > self.limit:
+            raise DataError(
+                f"{counted(self.count, 'row')} of {self.count + n_good:,} "
+                f"({100 * share:.2g}%) cannot be read, more than {100 * self.limit:g}%; the first: "
+                f"{' '.join(self.first)} --bad-rows {np.ceil(100 * share):.0f}% skips them."
+            )
+
+
+@dataclass(slots=True)
+class Rows:
+    """Columns user, item, rating (Float32) and timestamp (Int64 seconds), the last two if known.
+
+    `place` names the place of a row (counted from 0); idle users are there without any item. With
+    `implicit`, the ratings are weights of interactions. `remarks` say what was made of the rows.
+    """
+
+    columns: dict[str, pl.Series]
+    place: Place = row_place
+    idle_users: pl.Series | None = None
+    implicit: bool = False
+    remarks: list[str] = field(default_factory=list)
+
+    def keep(self, mask: pl.Series) -> int:
+        """Keep the rows of the mask; return how many others there were."""
+        if mask.all():
+            return 0
+        kept, place = mask.arg_true(), self.place
+        for role in self.columns:
+            self.columns[role] = self.columns[role].gather(kept)
+        self.place = lambda row: place(kept[row])
+        return len(mask) - len(kept)
+
+
+def prepared(
+    columns: dict[str, pl.Series],
+    rules: RowRules,
+    place: Place = row_place,
+    idle_users: pl.Series | None = None,
+    bad: BadRows | None = None,
+) -> Rows:
+    """Return the rows that count, with numbers for ratings or weights, and for times.
+
+    Bad rows are raised or left out first. Then come the range of times, rows without a like, the
+    weights of events, and the half-life.
+
+    Raises
+    ------
+    DataError
+        If a row is bad, too many are, none is left, or a rule does not suit the columns.
+    """
+    if len(columns["user"]) == 0:
+        raise DataError("There are no ratings: the data have no rows.")
+    rows = Rows(columns, place, idle_users, "rating" not in columns)
+    bad = BadRows(rules.bad_rows) if bad is None else bad
+    if bad.limit is not None:
+        _leave_out_bad(rows, rules, bad)
+    for role in ("user", "item"):
+        columns[role] = as_id_series(columns[role], role, rows.place)
+    if "rating" in columns and (liked := truths(columns["rating"])) is not None:
+        if liked.null_count():
+            row = liked.is_null().arg_max() or 0
+            value = columns["rating"][row]
+            raise DataError(f"{rows.place(row)}: rating {value!r} is neither true nor false.")
+        del columns["rating"]
+        rows.implicit = True
+        rows.remarks.append(f"{counted(rows.keep(liked), 'row')} left out whose rating is false")
+    elif "rating" in columns:
+        columns["rating"] = pl.Series(rating_values(columns["rating"], rows.place))
+    if "timestamp" in columns:
+        seconds = unix_seconds(columns["timestamp"], rows.place, rules.time_format)
+        columns["timestamp"] = pl.Series(seconds)
+    _keep_range(rows, rules)
+    if "event" in columns:
+        _weigh_events(rows, rules)
+    elif rules.event_weights is not None:
+        raise DataError("event_weights need a column of events; name it with --event-col.")
+    if not len(columns["user"]):
+        raise DataError(f"No rows are left: {'; '.join(rows.remarks)}.")
+    if rules.half_life is not None:
+        _decay(rows, rules.half_life)
+    return rows
+
+
+def _leave_out_bad(rows: Rows, rules: RowRules, bad: BadRows) -> None:
+    """Leave out rows without user or item, or whose rating or time cannot be read."""
+    columns, masks = rows.columns, {}
+    for role in ("user", "item"):
+        series = columns[role]
+        masks[role] = series.is_null()
+        if series.dtype == pl.String:
+            masks[role] |= series.is_in(MISSING_IDS).fill_null(True)
+        elif series.dtype.is_float():
+            masks[role] = ~(series.is_finite() & (series.floor() == series)).fill_null(False)
+    if "rating" in columns:
+        liked = truths(columns["rating"])
+        known = readable_ratings(columns["rating"]) if liked is None else liked.is_not_null()
+        masks["rating"] = ~known
+    if "timestamp" in columns:
+        masks["timestamp"] = seconds_or_null(columns["timestamp"], rules.time_format).is_null()
+    wrong = pl.DataFrame(masks).select(pl.any_horizontal(pl.all())).to_series()
+    found = wrong.arg_true()
+    for row in found.head(_SHOWN):
+        role = next(role for role, mask in masks.items() if mask[row])
+        value = columns[role][row]
+        problem = (
+            time_problem(value, rules.time_format)
+            if role == "timestamp"
+            else rating_problem(value)
+            if role == "rating"
+            else f"the {role} id is missing or no id ({shortened(str(value))!r})."
+        )
+        bad.add(f"{rows.place(row)}: {problem}", 0)
+    bad.count += len(found)
+    bad.check(len(wrong) - len(found))
+    if bad.count:
+        rows.keep(~wrong)
+        rows.remarks.append(f"{counted(bad.count, 'bad row')} left out")
+
+
+def _keep_range(rows: Rows, rules: RowRules) -> None:
+    """Keep the rows in the range of times."""
+    if rules.since is None and rules.until is None:
+        return
+    if "timestamp" not in rows.columns:
+        raise DataError("since and until need timestamps; name their column with --timestamp-col.")
+    times = rows.columns["timestamp"]
+    mask = times >= (times.min() if rules.since is None else rules.since)
+    if rules.until is not None:
+        mask &= times < rules.until
+    before = len(times)
+    rows.keep(mask)
+    names = {"since": rules.since, "until": rules.until}
+    ends = " ".join(f"{name} {_shown(at)}" for name, at in names.items() if at is not None)
+    rows.remarks.append(f"{int(mask.sum()):,} of {counted(before, 'row')} {ends}")
+
+
+def _shown(seconds: int) -> str:
+    """Write a moment as a date, with the time where it is not midnight."""
+    text = str(pl.from_epoch(pl.Series([seconds]), "s").dt.to_string("%F %T")[0])
+    return text.removesuffix(" 00:00:00")
+
+
+def _weigh_events(rows: Rows, rules: RowRules) -> None:
+    """Weigh rows by the kinds of their events, or tell that they count the same."""
+    kinds = rows.columns.pop("event").cast(pl.String).fill_null("(none)").alias("kind")
+    table = kinds.value_counts(sort=True, name="n")
+    weights = rules.event_weights
+    if weights is None:
+        if 1 < len(table) <= _MOST_KINDS and rows.implicit:
+            listed = ", ".join(f"{kind} {n:,}" for kind, n in table.rows())
+            rows.remarks.append(f"events that count the same, without weights: {listed}")
+        return
+    unnamed = table.filter(~pl.col("kind").is_in(list(weights)))
+    if len(unnamed) and _ANY not in weights:
+        listed = ", ".join(f"{shortened(kind)} ({n:,})" for kind, n in unnamed.head(5).rows())
+        more = f" and {len(unnamed) - 5} more" if len(unnamed) > 5 else ""
+        raise DataError(
+            f"There are events without a weight: {listed}{more}; give each one, 0 to leave it out, "
+            f"or all others one, such as {_ANY}=0."
+        )
+    rest = weights.get(_ANY, 0.0)
+    given = {kind: float(weights.get(kind, rest)) for kind in table["kind"]}
+    values = kinds.replace_strict(list(given), list(given.values()), return_dtype=pl.Float32)
+    rows.columns["rating"] = values
+    parts = [f"{kind} {n:,} x {given[kind]:g}" for kind, n in table.head(_MOST_KINDS).rows()]
+    absent = [kind for kind in weights if kind not in given and kind != _ANY]
+    parts += [f"no {kind}" for kind in absent]
+    rows.remarks.append(f"events: {', '.join(parts)}")
+    rows.implicit = True
+    rows.keep(values > 0)
+
+
+def _decay(rows: Rows, half_life: float) -> None:
+    """Halve the weights of interactions with every half-life before the last one."""
+    if not rows.implicit:
+        raise DataError(
+            "half_life weighs implicit feedback, and these data have ratings; --implicit ignores "
+            "them."
+        )
+    if "timestamp" not in rows.columns:
+        raise DataError("half_life needs timestamps; name their column with --timestamp-col.")
+    times = rows.columns["timestamp"].to_numpy()
+    decay = np.exp2((times - times.max()) / half_life)
+    weights = rows.columns.get("rating")
+    values = decay if weights is None else decay * weights.to_numpy()
+    rows.columns["rating"] = pl.Series(np.maximum(values, _LEAST_WEIGHT).astype(np.float32))
+    days = half_life / 86400
+    rows.remarks.append(f"weights halve every {days:g} day{'s' * (days != 1)}")
