@@ -375,10 +375,8 @@ def _differences(found: Evaluation) -> tuple[pl.DataFrame, str]:
 @cli.command(
     "evaluate",
     examples=[
-        "recsys evaluate ratings.csv",
         "recsys evaluate ratings.csv --model als,popular -n 5,20 --json",
         "recsys evaluate ratings.csv --model als,bayes --factors 64 -p als.linked=true",
-        "recsys evaluate ratings.csv --method k-fold --per-user users.parquet",
         "recsys evaluate --train train.csv --test test.csv",
         "recsys evaluate model --test test.csv",
         "recsys evaluate s3a://lake/model --test s3a://lake/test --engine spark",

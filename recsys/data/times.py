@@ -80,7 +80,7 @@ def seconds_or_null(series: pl.Series, form: str | None = None) -> pl.Series:
     Raises
     ------
     DataError
-        If values of its type are no times.
+        If its type is not one of times.
     """
     dtype = series.dtype
     if dtype == pl.Date or isinstance(dtype, pl.Datetime):

@@ -696,7 +696,7 @@ def test_metadata_of_every_type_come_back(tmp_path):
         "odd name/..": ["\u2028", "é", "\0"],
     }
     info = pl.DataFrame(columns)
-    pairs = pl.DataFrame({"user": ["a", "b", ""], "item": [1, 2, 3]})
+    pairs = pl.DataFrame({"user": ["a", "b", " "], "item": [1, 2, 3]})
     Recommender("popular").fit(Ratings.from_frame(pairs, item_info=info)).save(tmp_path / "m")
     loaded = Recommender.load(tmp_path / "m").ratings
     expected = info.with_columns(pl.col("genres").fill_null([]))
