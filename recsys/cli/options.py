@@ -187,9 +187,7 @@ def reader_options(described: Literal["all", "columns", "none"] = "columns") -> 
         add("--half-life", metavar="TIME", help="Halve weights every 30d (s, h, d, w, y)."),
         add("--since", metavar="DATE", help="Use rows from this date or time on."),
         add("--until", metavar="DATE", help="Use rows before this date or time."),
-        add(
-            "--time-format", metavar="FORMAT", help="Format of times: %m/%d/%Y, or s, ms, us, ns."
-        ),
+        add("--time-format", metavar="FORMAT", help="Format of times: %m/%d/%Y, or s, ms, us, ns."),
         add(
             "--bad-rows",
             metavar="error|skip|N%",

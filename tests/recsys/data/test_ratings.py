@@ -238,7 +238,9 @@ def test_missing_in_pandas() -> None:
 
 
 def test_missing_columns_rows_and_policies() -> None:
-    with pytest.raises(DataError, match="no user column; its columns are 'item'. Say which it is with user="):
+    with pytest.raises(
+        DataError, match="no user column; its columns are 'item'. Say which it is with user="
+    ):
         Ratings.from_frame(FRAME.select("item"))
     with pytest.raises(DataError, match="no column 'stars'"):
         Ratings.from_frame(FRAME, rating="stars")
