@@ -82,8 +82,9 @@ class Address:
 def parse_address(text: str, table: str | None = None, query: str | None = None) -> Address | None:
     """Return the address of a table in a database, or None if the text is not one.
 
-    An address is ``postgresql://USER@HOST/DATABASE``, or the path of a file of SQLite or DuckDB,
-    told by its content, or by its suffix where there is no file; each with ``::TABLE`` or not.
+    An address is ``postgresql://USER@HOST/DATABASE``, or the path of a file of SQLite or DuckDB
+    (``sqlite:///PATH`` and ``duckdb:///PATH``, too), told by its content, or by its suffix where
+    there is no file; each with ``::TABLE`` or not.
 
     Parameters
     ----------
@@ -107,11 +108,15 @@ def parse_address(text: str, table: str | None = None, query: str | None = None)
     >>> parse_address("events.csv") is None
     True
     """
-    is_server = text.startswith(("postgresql://", "postgres://"))
-    place, named = text, None
-    if (parts := _TABLE.fullmatch(text)) is not None and not Path(text).exists():
+    scheme = re.match(r"(postgres)(?:ql)?://|(sqlite|duckdb):///", text)
+    place, named = text[scheme.end() :] if scheme and scheme[2] else text, None
+    if (parts := _TABLE.fullmatch(place)) is not None and not Path(place).exists():
         place, named = parts["place"], parts["table"]
-    kind: Kind | None = "postgresql" if is_server else _kind_of_file(Path(place))
+    kind: Kind | None
+    if scheme is None:
+        kind = _kind_of_file(Path(place))
+    else:
+        kind = "postgresql" if scheme[1] else ("sqlite" if scheme[2] == "sqlite" else "duckdb")
     if kind is None:
         return None
     if sum(each is not None for each in (named, table, query)) > 1:
@@ -123,13 +128,17 @@ def parse_address(text: str, table: str | None = None, query: str | None = None)
 
 def _kind_of_file(path: Path) -> Kind | None:
     if path.is_file():
-        with path.open("rb") as stream:
-            head = stream.read(16)
+        try:
+            with path.open("rb") as stream:
+                head = stream.read(16)
+        except OSError:  # whoever reads it says why
+            return None
         if head[8:12] == b"DUCK":
             return "duckdb"
-        # SQLite's own empty database has no bytes at all.
-        is_sqlite = head == b"SQLite format 3\0" or not head
-        return "sqlite" if is_sqlite and (head or path.suffix in _SUFFIXES) else None
+        if head == b"SQLite format 3\0":
+            return "sqlite"
+        # A new database of SQLite has no bytes at all.
+        return None if head else _SUFFIXES.get(path.suffix.lower())
     return None if path.exists() else _SUFFIXES.get(path.suffix.lower())
 
 

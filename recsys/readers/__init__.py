@@ -1,4 +1,4 @@
-"""Readers of ratings: files in the layouts they come in, and frames."""
+"""Readers of ratings: files and tables in the layouts they come in, and frames."""
 
 from __future__ import annotations
 
@@ -7,23 +7,27 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Unpack
 
-from recsys.data.columns import Request
+from recsys.data.columns import Request, Roles, choose_columns
 from recsys.data.csr import check_policy
 from recsys.data.frames import FrameLike
 from recsys.data.ratings import Ratings, Source, build_ratings
 from recsys.data.rows import RowOptions, RowRules, prepared
+from recsys.database import OnRows
+from recsys.errors import DataError
 from recsys.readers.layout import detect
 from recsys.readers.lines import read_jsonl, read_lightgcn
 from recsys.readers.movielens import read_titles
-from recsys.readers.sources import DataFile, open_data, sample_path
-from recsys.readers.table import RawRatings, read_delimited, read_parquet
+from recsys.readers.sources import DataFile, NoRowsError, SourceLike, open_data, sample_path
+from recsys.readers.table import RawRatings, joined, read_delimited, read_parquet
 
 __all__ = ["as_ratings", "read_ratings", "read_raw", "sample_path"]
 
 
 def read_ratings(
-    path: str | os.PathLike[str],
+    source: SourceLike,
     *,
+    table: str | None = None,
+    query: str | None = None,
     user: str | int | None = None,
     item: str | int | None = None,
     rating: str | int | None = None,
@@ -33,21 +37,29 @@ def read_ratings(
     encoding: str | None = None,
     duplicates: str | None = None,
     implicit: bool = False,
+    on_rows: OnRows | None = None,
     **rows: Unpack[RowOptions],
 ) -> Ratings:
-    """Read ratings from a file, a directory or zip that holds one, or standard input.
+    """Read ratings from files, databases, the web or standard input.
 
     Recognised by content: the MovieLens layouts (ratings.csv; ratings.dat with "::"; u.data),
     LightGCN lines (user item item ...), text with comma, tab, semicolon, bar or space between
-    columns, JSON lines and Parquet; each also in gz, xz, zst or zip. Titles are read from
-    movies.csv, movies.dat, u.item or items.csv next to the ratings. `Ratings.source` says how
-    the file was understood. Ids stay as given: a column of text is integers only if each value is
-    written as an integer is printed, so "007" stays "007". Blank rows are skipped.
+    columns, JSON lines, arrays of JSON objects, Parquet and Excel; each also in gz, xz, zst or zip.
+    Titles are read from movies.csv, movies.dat, u.item or items.csv next to the ratings.
+    `Ratings.source` says how the file was understood. Ids stay as given: a column of text is
+    integers only if each value is written as an integer is printed, so "007" stays "007". Blank
+    rows are skipped.
 
     Parameters
     ----------
-    path : path
-        "-" is standard input.
+    source : path, or sequence of paths
+        A file; a directory or zip of one, or of several with the same columns (daily partitions);
+        a pattern ("events/2025-*/*.parquet"); a URL ("https://..."); a database
+        ("postgresql://user@host/db", "orders.db::events", "warehouse.duckdb::events"); "-" for
+        standard input; or several of these, whose rows are taken together.
+    table, query : str, optional
+        Table (or sheet of a workbook) to read, or a query in SQL. Of a table only the columns that
+        are needed are read.
     user, item, rating, timestamp, event : str or int, optional
         Names of columns, where the usual ones (userId, movieId, asin, stars, timestamp, ...) are
         not there or several are; numbers from 1 in a file without header.
@@ -57,25 +69,32 @@ def read_ratings(
         Encoding of a text file; UTF-8 if not given.
     duplicates, implicit, event_weights, half_life, since, until, time_format, bad_rows
         As in `Ratings.from_frame`. `Ratings.source.skipped` describes the first bad rows.
+    on_rows : callable, optional
+        Called with the rows read so far and those expected (None if unknown).
 
     Raises
     ------
     DataError
         If the file is missing, empty, damaged or binary; columns are missing or ambiguous; a
         row is ragged; an id, rating or timestamp is missing or cannot be read. The message names
-        line and text.
+        line and text. Also if a database cannot be reached, or has no such table or column.
     """
     check_policy(duplicates)
     rules = RowRules.of(**rows)
     named = {"user": user, "item": item, "rating": rating, "timestamp": timestamp, "event": event}
     names = {role: str(name) for role, name in named.items() if name is not None}
     request = Request(**names, sep=sep, encoding=encoding, implicit=implicit, rules=rules)
-    with open_data(path, encoding) as data:
+
+    def pick(names: Sequence[str], where: str) -> Roles:
+        return choose_columns(names, request, where)
+
+    options = {"table": table, "query": query}
+    with open_data(source, encoding, **options, pick=pick, on_rows=on_rows) as data:
         raw = read_raw(data, request)
         titles, remark = read_titles(data)
         counted = prepared(raw.columns, rules, raw.place, raw.idle_users, raw.bad)
-        source = Source(data.name, raw.layout, skipped=tuple(raw.bad.first))
-        ratings = build_ratings(counted, duplicates, titles, source=source)
+        origin = Source(data.name, raw.layout, skipped=tuple(raw.bad.first))
+        ratings = build_ratings(counted, duplicates, titles, source=origin)
     if ratings.item_info is not None and ratings.item_info.is_empty():
         ratings, remark = replace(ratings, item_info=None), f"{remark} not used (other ids)"
     elif ratings.item_info is not None:
@@ -84,11 +103,11 @@ def read_ratings(
     return replace(ratings, source=replace(ratings.source, titles=remark))
 
 
-def as_ratings(data: Ratings | FrameLike | str | os.PathLike[str]) -> Ratings:
-    """Return ratings as they are, and build them from a path, or a frame with the usual columns."""
+def as_ratings(data: Ratings | FrameLike | SourceLike) -> Ratings:
+    """Return ratings as they are, and build them from paths, or a frame with the usual columns."""
     if isinstance(data, Ratings):
         return data
-    if isinstance(data, str | os.PathLike):
+    if isinstance(data, str | os.PathLike | list | tuple):
         return read_ratings(data)
     return Ratings.from_frame(data)
 
@@ -96,10 +115,31 @@ def as_ratings(data: Ratings | FrameLike | str | os.PathLike[str]) -> Ratings:
 def read_raw(
     data: DataFile, request: Request, required: Sequence[str] = ("user", "item")
 ) -> RawRatings:
-    """Read the columns of an open file, as they stand in it; those `required` must be there."""
+    """Read the columns of an open file, as they stand in it; those `required` must be there.
+
+    Raises
+    ------
+    DataError
+        As `read_ratings`.
+    """
+    if data.parts:
+        return _read_parts(data, request, required)
     layout = detect(data, request)
     if layout.kind == "lightgcn":
         return read_lightgcn(data, request)
     if layout.kind == "delimited":
         return read_delimited(data, layout, request, required)
     return (read_parquet if layout.kind == "parquet" else read_jsonl)(data, request, required)
+
+
+def _read_parts(data: DataFile, request: Request, required: Sequence[str]) -> RawRatings:
+    """Read several files as one table; some may have no rows."""
+    parts, empty = [], None
+    for part in data.parts:
+        try:
+            parts.append((part.name, read_raw(part, request, required)))
+        except NoRowsError as error:
+            empty = error
+    if not parts:
+        raise DataError(f"{data.name}: no file has rows.") from empty
+    return joined(parts)

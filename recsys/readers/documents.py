@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -13,6 +14,8 @@ from typing import Any, NamedTuple
 import polars as pl
 import polars.selectors as cs
 
+from recsys.data.columns import Roles
+from recsys.database import parse_address
 from recsys.errors import DataError
 from recsys.readers.layout import Layout, separator_name, sniff_separator, split_rows
 from recsys.readers.lines import json_objects
@@ -35,6 +38,12 @@ _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _TEXT = ("text", "body", "content", "contents", "abstract", "document", "description", "review")
 _ID = ("id", "_id", "doc_id", "docid", "docno", "document_id", "documentid", "key")
 _TITLE = ("title", "name", "headline", "subject")
+_HTML = "a page of HTML"
+_FOREIGN = {
+    rb"\.i +\d+\s": "a SMART collection (.I, .T, .W)",
+    rb"<doc(>|\s)": "a TREC collection (<DOC>)",
+    rb"<!doctype html|<html": _HTML,
+}
 
 Rows = Iterator[tuple[int, dict[str, Any]]]
 """Numbers of lines or rows, and their values by column."""
@@ -74,8 +83,11 @@ class Documents:
     ----------
     path : str or Path
         A directory of text files (each a document, subdirectories included, hidden files not); a
-        CSV, TSV, JSON lines or Parquet file with a text column; or a file with one document per
-        line. Files may be packed by gzip, xz or zstd. ``-`` is standard input.
+        CSV, TSV, JSON, Parquet or Excel file, or a table of a database, with a text column; or a
+        file with one document per line. Files may be packed by gzip, xz or zstd, be remote
+        (``https://...``) or several (``parts/*.jsonl``). ``-`` is standard input.
+    table, query : str, optional
+        Table of a database, or a query in SQL.
     text_col, id_col, title_col : str, optional
         Columns of a table, where their names are not the usual ones.
     encoding : str, optional
@@ -104,6 +116,8 @@ class Documents:
         self,
         path: str | PathLike[str],
         *,
+        table: str | None = None,
+        query: str | None = None,
         text_col: str | None = None,
         id_col: str | None = None,
         title_col: str | None = None,
@@ -113,6 +127,7 @@ class Documents:
         self.path = path
         self.decision = ""
         self._columns = _Columns(text_col, id_col, title_col)
+        self._where = {"table": table, "query": query}
         self._encoding = encoding
         self._after = after
 
@@ -122,8 +137,9 @@ class Documents:
         Raises
         ------
         DataError
-            If there is nothing at the path, a file is damaged, binary or in another encoding, a
-            column is not there, or there are no documents.
+            If there is nothing at the path, a file is damaged, binary, in another encoding or a
+            collection in a form that is not read, a column is not there, or there are no
+            documents.
         """
         documents = self._documents()
         first = next(documents, None)
@@ -144,17 +160,32 @@ class Documents:
                         f"{path.name} is an archive of {count:,} files; unpack it, and index the "
                         "directory."
                     )
-        with open_data(self.path, self._encoding) as data:
-            kind = _kind(data)
-            if kind != "lines":
-                yield from self._table(data, kind)
-                return
-            if any(self._columns):
-                raise DataError(f"{data.name} is read as one document per line: it has no columns.")
-            self.decision = f"{data.name}: one document per line, {self._numbered('line')}"
-            for number, line in enumerate(decoded_lines(data.path, data.name), 1):
-                if line.strip():
-                    yield Document(self._after + number, line.strip())
+
+        def pick(names: Sequence[str], where: str) -> Roles:
+            chosen = _chosen(list(names), self._columns, where)._asdict()
+            return {role: names.index(name) for role, name in chosen.items() if name is not None}
+
+        with open_data(self.path, self._encoding, **self._where, pick=pick) as data:
+            after = last = self._after
+            for part in data.parts or (data,):
+                for number, document in self._file(part, after):
+                    last = after + number
+                    yield document
+                after = last  # where numbers are ids, they go on
+            self.decision = self.decision.replace(part.name, data.name, 1)
+
+    def _file(self, data: DataFile, after: int) -> Iterator[tuple[int, Document]]:
+        """Yield the documents of a file, with the numbers of their rows or lines."""
+        kind = _kind(data)
+        if kind != "lines":
+            yield from self._table(data, kind, after)
+            return
+        if any(self._columns):
+            raise DataError(f"{data.name} is read as one document per line: it has no columns.")
+        self.decision = f"{data.name}: one document per line, {self._numbered('line')}"
+        for number, line in enumerate(decoded_lines(data.path, data.name), 1):
+            if line.strip():
+                yield number, Document(after + number, line.strip())
 
     def _numbered(self, unit: str) -> str:
         return f"ids are {unit} numbers" + (f" + {self._after:,}" if self._after else "")
@@ -162,7 +193,7 @@ class Documents:
     def _directory(self, folder: Path) -> Iterator[Document]:
         name = f"{folder.resolve().name}/"
         self.decision = f"{name}: a directory of texts, ids are file names"
-        binary = []
+        left: dict[str, list[str]] = {"binary file": [], "page of HTML": []}
         for path in sorted(folder.rglob("*")):
             relative = path.relative_to(folder)
             if not path.is_file() or any(part.startswith(".") for part in relative.parts):
@@ -171,24 +202,29 @@ class Documents:
             head = _head(path)
             # Files of a directory may differ: one in UTF-16 says so itself.
             encoding = "utf-16" if head.startswith(_UTF16) else self._encoding
-            text = None
-            if not head.startswith(_ARCHIVE):
-                with open_data(path, encoding) as data:
-                    if b"\0" not in _head(data.path):
-                        text = "".join(decoded_lines(data.path, f"{name}{label}"))
-            if text is None:
-                binary.append(label)
-            else:
-                yield Document(label, text)
-        if binary:
-            listed = ", ".join(binary[:_NAMED]) + ", ..." * (len(binary) > _NAMED)
-            noun = "file" if len(binary) == 1 else "files"
-            self.decision += f"; {len(binary):,} binary {noun} left out ({listed})"
+            if head.startswith(_ARCHIVE) or parse_address(str(path)) is not None:
+                left["binary file"].append(label)
+                continue
+            with open_data(path, encoding) as data:
+                head = _head(data.path)
+                if b"\0" in head or data.is_parquet:
+                    left["binary file"].append(label)
+                elif _foreign(head) == _HTML:
+                    left["page of HTML"].append(label)
+                else:
+                    _check_form(head, f"{name}{label}")
+                    yield Document(label, "".join(decoded_lines(data.path, f"{name}{label}")))
+        plurals = ("binary files", "pages of HTML")
+        for (noun, labels), plural in zip(left.items(), plurals, strict=True):
+            if labels:
+                listed = ", ".join(labels[:_NAMED]) + ", ..." * (len(labels) > _NAMED)
+                nouns = noun if len(labels) == 1 else plural
+                self.decision += f"; {len(labels):,} {nouns} left out ({listed})"
 
-    def _table(self, data: DataFile, kind: str) -> Iterator[Document]:
-        unit = "row" if kind == "parquet" else "line"
+    def _table(self, data: DataFile, kind: str, after: int) -> Iterator[tuple[int, Document]]:
+        unit = "row" if kind == "parquet" else data.unit
         if kind == "parquet":
-            layout, names = "Parquet", list(parquet_columns(data))
+            layout, names = data.form, list(parquet_columns(data))
             columns = _chosen(names, self._columns, data.name)
             rows = _parquet_rows(data, columns)
         elif kind == "jsonl":
@@ -211,16 +247,19 @@ class Documents:
         parts += [f"title = {columns.title}"] if columns.title else []
         self.decision = f"{data.name}: {', '.join(parts)}"
         for number, row in rows:
-            identity = self._after + number if columns.id is None else row.get(columns.id)
+            identity = after + number if columns.id is None else row.get(columns.id)
             place = f"{data.name}, {unit} {number}"
             if identity is None or identity == "":
                 raise DataError(f"{place}: the id is missing.")
             is_integer = isinstance(identity, int) and not isinstance(identity, bool)
             title = None if columns.title is None else row.get(columns.title)
-            yield Document(
-                identity if is_integer else _plain(identity, place, "id"),
-                _plain(row.get(str(columns.text)), place, "text"),
-                None if title is None else _plain(title, place, "title"),
+            yield (
+                number,
+                Document(
+                    identity if is_integer else _plain(identity, place, "id"),
+                    _plain(row.get(str(columns.text)), place, "text"),
+                    None if title is None else _plain(title, place, "title"),
+                ),
             )
 
 
@@ -254,11 +293,24 @@ def _kind(data: DataFile) -> str:
         is_utf16 = head.startswith(_UTF16)
         what = "in UTF-16; say so with --encoding utf-16" if is_utf16 else "a binary file, not text"
         raise DataError(f"{data.name} is {what}.")
-    if data.suffix == ".json" and head.lstrip().startswith(b"["):
-        raise DataError(f"{data.name} is one JSON array; write one object per line instead.")
+    _check_form(head, data.name)
     if head.lstrip(b"\xef\xbb\xbf \r\n\t").startswith(b'{"'):
         return "jsonl"
     return _SUFFIXES.get(data.suffix, "lines")
+
+
+def _foreign(head: bytes) -> str | None:
+    """Return what a text is that must not be indexed line by line, with its marks."""
+    beginning = head.lstrip(b"\xef\xbb\xbf \r\n\t").lower()
+    kinds = (kind for pattern, kind in _FOREIGN.items() if re.match(pattern, beginning))
+    return next(kinds, None)
+
+
+def _check_form(head: bytes, name: str) -> None:
+    if (foreign := _foreign(head)) is not None:
+        raise DataError(
+            f"{name} is {foreign}; write its documents as JSON lines with id, title and text."
+        )
 
 
 def _plain(value: Any, place: str, role: str) -> str:

@@ -12,7 +12,7 @@ from typing import Literal
 
 from recsys.data.columns import Request, is_known_name, wide_hint
 from recsys.errors import DataError
-from recsys.readers.sources import DataFile
+from recsys.readers.sources import DataFile, NoRowsError
 
 __all__ = ["Layout", "detect", "separator_name", "sniff_separator", "split_rows"]
 __all__ += ["without_returns"]
@@ -24,10 +24,9 @@ _SEPARATORS = {"\t": "tab", ";": "semicolon", ",": "comma", "|": "bar", " ": "sp
 _ROLES = ("user", "item", "rating", "timestamp")  # of a file without header, by position
 _WEB_PAGE = "a web page, perhaps in place of the file that was to be downloaded."
 _FOREIGN = {
-    b"SQLite format 3\0": "an SQLite database; write its table as CSV first.",
+    b"SQLite format 3\0": "an SQLite database in an archive or a folder; name the file itself.",
     b"%%MatrixMarket": "in Matrix Market; in Python, scipy.io.mmread and Ratings.from_matrix "
     "read it.",
-    b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": "an old Excel workbook; save its sheet as CSV first.",
     b"<!doctype html": _WEB_PAGE,
     b"<html": _WEB_PAGE,
     b"version https://git-lfs": "a pointer of Git LFS; `git lfs pull` gets the file itself.",
@@ -74,13 +73,13 @@ def detect(data: DataFile, request: Request) -> Layout:
     blank = next((n for n, line in enumerate(lines) if line.strip()), len(lines))
     lines = lines[blank:]
     if not lines:
-        raise DataError(f"{data.name} is empty.")
+        raise NoRowsError(f"{data.name} is empty.")
     if request.sep is None:
         begin = lines[0].lstrip()[:1]
         if begin == "{" or data.suffix in (".jsonl", ".ndjson"):
             return Layout("jsonl")
         if begin == "[":
-            raise DataError(f"{data.name} is one JSON array; expected one JSON object per line.")
+            raise DataError(f"{data.name} is a JSON array, and its elements are not objects.")
         filled = [line for line in lines if line.strip()]
         rows = [line.split() for line in filled]
         # In a table of integers with spaces users come back; in LightGCN lines each has one.

@@ -1,41 +1,52 @@
-"""Sources: files, folders and archives, and the bytes in them; the sample data."""
+"""Sources: where data are, and the files in which they are read; the sample data."""
 
 from __future__ import annotations
 
-import codecs
 import csv
-import gzip
-import lzma
-import shutil
+import glob
+import re
 import sys
-import tempfile
-import zipfile
-import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from importlib import import_module
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import TypeAlias
 
+import polars as pl
+
+from recsys.database import NAMES, Address, OnRows, Pick, fetch, parse_address, redacted
 from recsys.errors import DataError
 from recsys.messages import close_matches
+from recsys.readers.archives import (
+    Directory,
+    Folder,
+    Scratch,
+    Zip,
+    begins_with,
+    is_zip,
+    readable,
+    unpacked,
+)
+from recsys.readers.conversions import is_json_array, write_lines, write_sheet
+from recsys.readers.remote import download
 
 csv.field_size_limit(2**31 - 1)  # a review in a table may be longer than 128 kB
 
-__all__ = ["DataFile", "data_suffix", "open_data", "plain_name", "sample_path", "titles_member"]
+__all__ = [
+    "DataFile",
+    "NoRowsError",
+    "SourceLike",
+    "data_suffix",
+    "open_data",
+    "plain_name",
+    "sample_path",
+]
+__all__ += ["titles_member"]
 
-_BLOCK = 1 << 20
-_LAYERS = 3  # a zip of a gz of a ...
-_MAGIC = {
-    b"\x1f\x8b": "gz",
-    b"\xfd7zXZ\0": "xz",
-    b"\x28\xb5\x2f\xfd": "zst",
-    b"PK\x03\x04": "zip",
-    b"PK\x05\x06": "zip",
-}
-_DAMAGES = (gzip.BadGzipFile, EOFError, zlib.error, zipfile.BadZipFile, lzma.LZMAError)
+SourceLike: TypeAlias = "str | PathLike[str] | Sequence[str | PathLike[str]]"
+"""Where data are: a path, URL, pattern or database, or several of them."""
+
 _SAMPLE = ("ratings.csv", "items.csv")
 
 # In order of preference, where one folder holds several.
@@ -45,23 +56,48 @@ _RATING_FILES = (
 )
 _TITLE_FILES = ("movies.csv", "movies.dat", "u.item", "items.csv")
 _PACKERS = (".gz", ".xz", ".zst", ".zip")
-_TABLE_SUFFIXES = (".csv", ".tsv", ".dat", ".data", ".jsonl", ".ndjson", ".parquet")
+_TABLE_SUFFIXES = (".csv", ".tsv", ".dat", ".data", ".jsonl", ".ndjson", ".json", ".parquet")
 _NOT_RATINGS = ("links.csv", "tags.csv", "users.csv", "users.dat", "tags.dat")
+_OF_A_SPLIT = re.compile(r"(^|[_.-])(train|test|valid|validation|history|base)([_.-]|\d*$)")
 _LISTED = 5
+_NUMBER = re.compile(r"[-+]?\d[\d.,]*")
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_WORKBOOK = re.compile(r"(?i)(?P<place>.+\.(?:xlsx|xlsm|xlsb|xls|ods))::(?P<sheet>[^/]+)")
+_OLD_EXCEL = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A plain local file with data, unpacked and in UTF-8.
+    """A plain local file with data, unpacked and in UTF-8; or several, its `parts`.
 
-    `name` is for messages, `suffix` is without that of a packer (".csv" for "ratings.csv.gz"), and
-    `folder` has the files next to it; None for standard input.
+    Attributes
+    ----------
+    name : str
+        Name for messages.
+    path : Path
+        Of the first file, where there are several.
+    suffix : str
+        Without that of a packer: ".csv" for "ratings.csv.gz".
+    folder : Folder or None
+        The files next to it; None for standard input.
+    form : str
+        What a Parquet file was, such as "Excel" or "PostgreSQL".
+    columns : tuple of str
+        All columns of a table of which the file has only those that are needed.
+    unit : str
+        What lines of text are called in messages.
+    parts : tuple of DataFile
+        Files with the rows of one table; empty for a single file.
     """
 
     name: str
     path: Path
     suffix: str = ""
-    folder: _Directory | _Zip | None = None
+    folder: Folder | None = None
+    form: str = "Parquet"
+    columns: tuple[str, ...] = ()
+    unit: str = "line"
+    parts: tuple[DataFile, ...] = ()
 
     @property
     def is_parquet(self) -> bool:
@@ -72,13 +108,17 @@ class DataFile:
         DataError
             If only its name is that of one.
         """
-        if _begins_with(self.path, b"PAR1"):
+        if begins_with(self.path, b"PAR1"):
             return True
         if self.suffix == ".parquet" and self.path.stat().st_size:
             raise DataError(
                 f"{self.name} is not a Parquet file, or damaged: it does not begin with PAR1."
             )
         return False
+
+
+class NoRowsError(DataError):
+    """A file that is empty, or has a header alone: an error unless others have the rows."""
 
 
 def sample_path() -> Path:
@@ -112,190 +152,191 @@ def sample_path() -> Path:
 
 
 @contextmanager
-def open_data(path: str | PathLike[str], encoding: str | None = None) -> Iterator[DataFile]:
-    """Open a data file, a directory or zip that holds one, or `-` for standard input.
+def open_data(
+    source: SourceLike,
+    encoding: str | None = None,
+    *,
+    table: str | None = None,
+    query: str | None = None,
+    pick: Pick | None = None,
+    on_rows: OnRows | None = None,
+) -> Iterator[DataFile]:
+    """Open data, wherever they are, as one or several local files.
 
-    Unpacked and decoded copies are in a temporary directory that is removed at the end. Of a zip
-    only the members that are read are unpacked, under names of our own.
+    Unpacked, decoded and downloaded copies, and the rows of databases and workbooks (as Parquet),
+    are in a temporary directory that is removed at the end. Of a zip only the members that are read
+    are unpacked, under names of our own.
+
+    Parameters
+    ----------
+    source : path, or sequence of paths
+        A file; a directory or zip that holds one, or several of one layout; a pattern such as
+        ``events/*.csv``; a URL; a database (see `recsys.database.parse_address`); a workbook, with
+        ``::SHEET`` or not; ``-`` for standard input; or several of these.
+    encoding : str, optional
+        Encoding of text; UTF-8 if not given.
+    table, query : str, optional
+        Table (or sheet) to read of a database (or workbook), or a query in SQL.
+    pick : callable, optional
+        Chooses the columns that are read from a database; all, if not given.
+    on_rows : callable, optional
+        Reports the progress of reading from a database.
 
     Raises
     ------
     DataError
-        If there is no such file, it cannot be read, unpacked or decoded, or a directory or zip
-        holds no ratings file that can be told from the others.
+        If there is no such file, it cannot be read, unpacked or decoded, a directory or zip holds
+        no ratings file that can be told from the others, or as `recsys.database.fetch`.
     """
+    sources = [source] if isinstance(source, str | PathLike) else list(source)
+    if not sources:
+        raise DataError("Name a file, a folder or a database to read.")
     with ExitStack() as stack:
-        scratch = _Scratch(stack)
-        if str(path) == "-":
-            data = _unpacked(DataFile("standard input", scratch.copy(sys.stdin.buffer)), scratch)
-        else:
-            with _readable(Path(path).name or str(path)):
-                data = _open_path(Path(path), scratch)
-        if encoding is not None and not data.is_parquet:
-            data = replace(data, path=scratch.decoded(data, encoding))
-        yield data
+        opener = _Opener(Scratch(stack), encoding, table, query, pick, on_rows)
+        files = [each for given in sources for each in opener.files(fspath(given))]
+        if (table or query) and not opener.has_tables:
+            option = "--table" if table else "--query"
+            raise DataError(f"{option} applies to databases, and {files[0].name} is a file.")
+        if len(files) == 1:
+            yield files[0]
+            return
+        name = redacted(fspath(sources[0]))
+        if len(sources) > 1:
+            more = len(sources) - _LISTED
+            name = ", ".join(redacted(fspath(each)) for each in sources[:_LISTED])
+            name += f" and {more} more" if more > 0 else ""
+        elif Path(name).is_dir():
+            name = f"{Path(name).resolve().name}/"
+        yield replace(files[0], name=f"{name} ({len(files):,} files)", parts=tuple(files))
 
 
-def _open_path(path: Path, scratch: _Scratch) -> DataFile:
-    if path.is_dir():
-        place = f"{path.resolve().name}/"
-        folder = _Directory(path, scratch)
-        member = _choose_member(folder.names(), place)
-        return DataFile(place + member, folder.fetch(member), data_suffix(member), folder)
-    folder = _Directory(path.parent, scratch)
-    if not path.exists():
-        if path.is_symlink():
-            raise DataError(f"{path} is a broken symbolic link.")
-        if not path.parent.is_dir():
-            raise DataError(f"There is no file {path}: the directory {path.parent} does not exist.")
-        near = ", ".join(close_matches(path.name, [each.name for each in path.parent.iterdir()], 3))
-        hint = f"; the nearest names there are {near}" if near else ""
-        raise DataError(f"There is no file {path}{hint}.")
-    data = DataFile(path.name, path, data_suffix(path.name), folder)
-    if not path.is_file():  # a pipe, as in <(command): it can be read only once
-        with path.open("rb") as stream:
-            data = replace(data, path=scratch.copy(stream), folder=None)
-    return _unpacked(data, scratch)
+class _Opener:
+    """What all the files of one call share."""
 
-
-def _unpacked(data: DataFile, scratch: _Scratch) -> DataFile:
-    """Return the file with its layers of packing removed, or the ratings file of a zip."""
-    for _ in range(_LAYERS):
-        kinds = (kind for magic, kind in _MAGIC.items() if _begins_with(data.path, magic))
-        packing = next(kinds, None)
-        if packing is None:
-            return data
-        if packing == "zip":
-            folder = _Zip(data, scratch)
-            member = _choose_member(folder.names(), data.name)
-            name = f"{data.name.removesuffix('.zip')}/{member}"
-            within = _Zip(data, scratch, member[: member.rfind("/") + 1])
-            data = DataFile(name, folder.fetch(member), data_suffix(member), within)
-        else:
-            opener: Any = {"gz": gzip, "xz": lzma}.get(packing) or _zstd()
-            with _readable(data.name), opener.open(data.path, "rb") as stream:
-                data = replace(data, path=scratch.copy(stream))
-    raise DataError(f"{data.name} is packed more than {_LAYERS - 1} times over; unpack it first.")
-
-
-def _begins_with(path: Path, magic: bytes) -> bool:
-    with path.open("rb") as stream:
-        return stream.read(len(magic)) == magic
-
-
-def _zstd() -> Any:
-    """Return the zstd module of the standard library, or its backport before Python 3.14."""
-    return import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
-
-
-@contextmanager
-def _readable(name: str) -> Iterator[None]:
-    """Turn the errors of reading and unpacking a file into one sentence."""
-    try:
-        yield
-    except (*_DAMAGES, OSError, RuntimeError, _zstd().ZstdError) as error:
-        problem = "is damaged"
-        if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
-            problem = "cannot be read"
-        elif isinstance(error, RuntimeError):  # from zipfile: a password, or an unknown method
-            problem = "cannot be unpacked"
-        text = (isinstance(error, OSError) and error.strerror) or str(error)
-        text = (text[:1].lower() + text[1:]).rstrip(".")
-        raise DataError(f"{name} {problem}: {text}.") from None
-
-
-class _Scratch:
-    """A temporary directory whose files are numbered: names from outside are never used."""
-
-    def __init__(self, stack: ExitStack) -> None:
-        self._stack = stack
-        self._root: Path | None = None
-        self._count = 0
-
-    def new(self) -> Path:
-        if self._root is None:  # made when it is needed: there may be no room for it
-            root = tempfile.TemporaryDirectory(prefix="recsys-")
-            self._root = Path(self._stack.enter_context(root))
-        self._count += 1
-        return self._root / str(self._count)
-
-    def copy(self, source: IO[bytes]) -> Path:
-        """Copy a stream to a new file."""
-        target = self.new()
-        with target.open("wb") as sink:
-            shutil.copyfileobj(source, sink, _BLOCK)
-        return target
-
-    def decoded(self, data: DataFile, encoding: str) -> Path:
-        """Return the path of a copy in UTF-8 of a text file in another encoding."""
-        try:
-            b"".decode(encoding)
-            decoder = codecs.getincrementaldecoder(encoding)()
-        except LookupError:
-            raise DataError(
-                f"There is no encoding {encoding!r}; usual ones are utf-8, latin-1 and utf-16."
-            ) from None
-        target, place = self.new(), 0
-        with data.path.open("rb") as source, target.open("wb") as sink:
-            try:
-                while block := source.read(_BLOCK):
-                    sink.write(decoder.decode(block).encode())
-                    place += len(block)
-                sink.write(decoder.decode(b"", final=True).encode())
-            except UnicodeDecodeError as error:
-                raise DataError(
-                    f"{data.name} is not in the encoding {encoding}: {error.reason} near "
-                    f"byte {place + error.start}."
-                ) from None
-        return target
-
-
-@dataclass(frozen=True)
-class _Directory:
-    """The files of a directory, hidden ones left out."""
-
-    path: Path
-    scratch: _Scratch
-
-    def names(self) -> list[str]:
-        shown = (each for each in self.path.iterdir() if not each.name.startswith("."))
-        return sorted(each.name for each in shown if each.is_file())
-
-    def fetch(self, name: str) -> Path:
-        return _unpacked(DataFile(name, self.path / name), self.scratch).path
-
-
-class _Zip:
-    """The files of a zip, or of one folder in it, unpacked on request."""
-
-    def __init__(self, data: DataFile, scratch: _Scratch, prefix: str = "") -> None:
-        self._data = data
+    def __init__(
+        self,
+        scratch: Scratch,
+        encoding: str | None,
+        table: str | None,
+        query: str | None,
+        pick: Pick | None,
+        on_rows: OnRows | None,
+    ) -> None:
         self._scratch = scratch
-        self._prefix = prefix
-        with _readable(data.name), zipfile.ZipFile(data.path) as archive:
-            members = [info.filename for info in archive.infolist() if not info.is_dir()]
-        inside = [name.removeprefix(prefix) for name in members if name.startswith(prefix)]
-        self._names = sorted(
-            name for name in inside if not name.startswith(("__MACOSX/", ".")) and "/." not in name
-        )
-        if members and not self._names:
-            raise DataError(
-                f"All entries of {data.name} are outside of its folder (..) or hidden; pack the "
-                "files themselves."
-            )
+        self._encoding = encoding
+        self._table, self._query = table, query
+        self._pick, self._on_rows = pick, on_rows
+        self.has_tables = False
 
-    def names(self) -> list[str]:
-        return self._names
+    def files(self, source: str) -> list[DataFile]:
+        """Return the files of one source."""
+        if source == "-":
+            return self._opened(self._scratch.copy(sys.stdin.buffer), "standard input", None)
+        if (address := parse_address(source, self._table, self._query)) is not None:
+            return [self._fetched(address)]
+        if _URL.match(source):
+            return self._downloaded(source)
+        if (workbook := _WORKBOOK.fullmatch(source)) and not Path(source).exists():
+            place = workbook["place"]
+            return [self._sheet(Path(place), Path(place).name, workbook["sheet"])]
+        path = Path(source)
+        if path.exists() or not glob.has_magic(source):
+            return self._local(path, path.name or source)
+        # Hidden files, and marks such as Spark's _SUCCESS, are not data.
+        found = (Path(each) for each in sorted(glob.glob(source, recursive=True)))  # noqa: PTH207
+        paths = [each for each in found if not each.name.startswith("_")]
+        if "**" in source:  # matches directories as well as the files in them
+            paths = [each for each in paths if each.is_file()]
+        if not paths:
+            raise DataError(f"No file matches the pattern {source}.")
+        return [each for match in paths for each in self._local(match, str(match))]
 
-    def fetch(self, name: str) -> Path:
-        label, path, member = f"{self._data.name}/{name}", self._data.path, self._prefix + name
-        with _readable(label), zipfile.ZipFile(path) as archive, archive.open(member) as source:
-            local = self._scratch.copy(source)
-        return _unpacked(DataFile(label, local), self._scratch).path
+    def _local(self, path: Path, name: str) -> list[DataFile]:
+        if path.is_dir():
+            place = f"{path.resolve().name}/"
+            folder = Directory(path, self._scratch)
+            with readable(place):
+                names = folder.names()
+                if not any(data_suffix(each) in (*_TABLE_SUFFIXES, ".txt") for each in names):
+                    names = folder.all_names() or names
+            return self._members(folder, names, place, place)
+        if not path.exists():
+            raise _missing(path)
+        with readable(name):
+            if path.is_file():
+                return self._opened(path, name, Directory(path.parent, self._scratch))
+            with path.open("rb") as stream:  # a pipe, as in <(command): it can be read only once
+                return self._opened(self._scratch.copy(stream), name, None)
+
+    def _members(
+        self, folder: Directory | Zip, names: list[str], place: str, prefix: str
+    ) -> list[DataFile]:
+        """Return the files of ratings in a directory or zip."""
+        chosen = _choose_members(names, place)
+        paths = {name: folder.fetch(name) for name in chosen}
+        if len(chosen) > 1 and not _alike(list(paths.values())):
+            raise DataError(_ambiguous(place, chosen))
+        found = []
+        for name, path in paths.items():
+            beside = folder.beside(name) if isinstance(folder, Zip) else folder
+            found += self._opened(path, prefix + name, beside)
+        return found
+
+    def _opened(self, path: Path, name: str, folder: Folder | None) -> list[DataFile]:
+        """Return a local file without its packing, or the members of a zip."""
+        path = unpacked(path, name, self._scratch)
+        if is_zip(path):
+            archive = Zip(path, name, self._scratch)
+            if "xl/workbook.xml" in archive.names():
+                return [self._sheet(path, name, self._table)]
+            prefix = f"{name.removesuffix('.zip')}/"
+            return self._members(archive, archive.names(), name, prefix)
+        if begins_with(path, _OLD_EXCEL):
+            return [self._sheet(path, name, self._table)]
+        data = DataFile(name, path, data_suffix(name), folder)
+        if self._encoding is not None and not data.is_parquet:
+            path = self._scratch.decoded(path, name, self._encoding)
+            data = replace(data, path=path)
+        if is_json_array(path):
+            target = self._scratch.new()
+            write_lines(path, name, target)
+            return [replace(data, path=target, suffix=".jsonl", unit="object")]
+        return [data]
+
+    def _fetched(self, address: Address) -> DataFile:
+        """Return the rows of a table as a file."""
+        self.has_tables = True
+        target = self._scratch.new()
+        address, columns = fetch(address, target, self._pick, self._on_rows)
+        return DataFile(str(address), target, form=NAMES[address.kind], columns=columns)
+
+    def _downloaded(self, url: str) -> list[DataFile]:
+        """Return the files at a URL."""
+        files = download(url, self._scratch)
+        return [each for name, path in files for each in self._opened(path, name, None)]
+
+    def _sheet(self, path: Path, name: str, sheet: str | None) -> DataFile:
+        """Return the rows of a workbook's sheet as a file."""
+        self.has_tables = True
+        target = self._scratch.new()
+        sheet = write_sheet(path, name, sheet, target)
+        return DataFile(f"{name}::{sheet}", target, folder=None, form="Excel")
 
 
-def _choose_member(names: list[str], place: str) -> str:
-    """Return the name of the ratings file among those of a directory or zip."""
+def _missing(path: Path) -> DataError:
+    """Return the error for a path where there is nothing."""
+    if path.is_symlink():
+        return DataError(f"{path} is a broken symbolic link.")
+    if not path.parent.is_dir():
+        return DataError(f"There is no file {path}: the directory {path.parent} does not exist.")
+    near = ", ".join(close_matches(path.name, [each.name for each in path.parent.iterdir()], 3))
+    hint = f"; the nearest names there are {near}" if near else ""
+    return DataError(f"There is no file {path}{hint}.")
+
+
+def _choose_members(names: list[str], place: str) -> list[str]:
+    """Return the file of ratings among those of a directory or zip, or several of one suffix."""
+    names = [name for name in names if not plain_name(name).startswith("_")]
     tables = [n for n in names if plain_name(n) not in (*_TITLE_FILES, *_NOT_RATINGS)]
     others = [n for n in tables if "readme" not in plain_name(n)]
     by_claim = [
@@ -307,21 +348,48 @@ def _choose_member(names: list[str], place: str) -> str:
     by_claim.append([n for n in tables if data_suffix(n) in _TABLE_SUFFIXES])
     by_claim.append([n for n in others if data_suffix(n) == ".txt"])
     candidates = next(filter(None, by_claim), [])
-    if len(candidates) == 1:
-        return candidates[0]
-    shown = candidates or names
-    listed = ", ".join(shown[:_LISTED])
-    listed += f" and {len(shown) - _LISTED} more" if len(shown) > _LISTED else ""
+    is_split = any(_OF_A_SPLIT.search(PurePosixPath(plain_name(n)).stem) for n in candidates)
+    if len(candidates) == 1 or (len(set(map(data_suffix, candidates))) == 1 and not is_split):
+        return candidates
     if candidates:
-        raise DataError(
-            f"{place} holds several files that may be the ratings ({listed}); name the one to read."
-        )
-    if "xl/workbook.xml" in names:
-        raise DataError(f"{place} is an Excel workbook; save its sheet as CSV first.")
-    found = f"it holds {listed}" if names else "it is empty"
+        raise DataError(_ambiguous(place, candidates))
+    found = f"it holds {_listing(names)}" if names else "it is empty"
     raise DataError(
         f"{place} holds no ratings file, such as ratings.csv, ratings.dat or u.data; {found}."
     )
+
+
+def _ambiguous(place: str, names: list[str]) -> str:
+    listed = _listing(names)
+    return f"{place} holds several files that may be the ratings ({listed}); name the one to read."
+
+
+def _listing(names: list[str]) -> str:
+    more = len(names) - _LISTED
+    return ", ".join(names[:_LISTED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _alike(paths: list[Path]) -> bool:
+    """Return whether files are parts of one table, by the names of their columns.
+
+    Later parts may have a few more columns. Of text without a header the number of fields counts.
+    """
+    heads = set()
+    for path in paths:
+        if begins_with(path, b"PAR1"):
+            heads.add(frozenset(pl.read_parquet_schema(path)))
+            continue
+        with path.open("rb") as stream:
+            line = stream.readline(1 << 16).decode("utf-8-sig", errors="replace").strip()
+        if not line:
+            continue
+        fields = [field.strip().strip('"') for field in re.split(r"[,;\t|]|::", line)]
+        if line.startswith(("{", "[")):
+            fields = ["{"]
+        elif any(map(_NUMBER.fullmatch, fields)):
+            fields = [str(len(fields))]
+        heads.add(frozenset(fields))
+    return all(min(heads, key=len, default=frozenset()) <= head for head in heads)
 
 
 def titles_member(names: list[str]) -> str | None:

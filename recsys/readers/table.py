@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,9 +22,9 @@ from recsys.data.values import is_truth, rating_problem
 from recsys.errors import DataError
 from recsys.messages import shortened
 from recsys.readers.layout import Layout, separator_name, without_returns
-from recsys.readers.sources import DataFile
+from recsys.readers.sources import DataFile, NoRowsError
 
-__all__ = ["RawRatings", "decoded_lines", "parquet_columns", "read_carefully"]
+__all__ = ["RawRatings", "decoded_lines", "joined", "parquet_columns", "read_carefully"]
 __all__ += ["read_columns", "read_delimited", "read_parquet", "reading_parquet", "records"]
 
 Kind = Literal["id", "integer", "float", "text"]
@@ -31,6 +32,7 @@ Kind = Literal["id", "integer", "float", "text"]
 _BLOCK = 1 << 22
 _CHUNK = 1 << 10  # records at once; with more live objects garbage collection doubles the time
 _SAMPLE = 100
+_BAD_SHOWN = 3
 _COMMA_WITH = ";"  # separator with which decimals may have a comma, as spreadsheets write them
 _CANONICAL = r"^(?:0|-?[1-9][0-9]{0,18})$"
 _MISSING = frozenset(MISSING_IDS)
@@ -54,6 +56,51 @@ class RawRatings:
     bad: BadRows = field(default_factory=BadRows)
 
 
+def joined(parts: Sequence[tuple[str, RawRatings]]) -> RawRatings:
+    """Return the rows of several files, which are named, as one table.
+
+    Raises
+    ------
+    DataError
+        If not all files have the same roles.
+    """
+    first_name, first = parts[0]
+    for name, raw in parts:
+        if odd := sorted(set(raw.columns) ^ set(first.columns)):
+            has, lacks = (first_name, name) if odd[0] in first.columns else (name, first_name)
+            raise DataError(
+                f"{has} has a {odd[0]} column and {lacks} has none; read together, all files need "
+                "the same ones."
+            )
+    ends = list(accumulate(len(raw.columns["item"]) for _, raw in parts))
+    columns = {
+        role: _concatenated([raw.columns.pop(role) for _, raw in parts])
+        for role in tuple(first.columns)
+    }
+    idle = [raw.idle_users for _, raw in parts if raw.idle_users is not None]
+    bad = BadRows(first.bad.limit, sum(raw.bad.count for _, raw in parts))
+    bad.first = [each for _, raw in parts for each in raw.bad.first][:_BAD_SHOWN]
+
+    def place(row: int) -> str:
+        part = bisect_right(ends, row)
+        return parts[part][1].place(row - (ends[part - 1] if part else 0))
+
+    return RawRatings(columns, first.layout, place, _concatenated(idle) if idle else None, bad)
+
+
+def _concatenated(series: list[pl.Series]) -> pl.Series:
+    """Return columns below each other: as numbers if all are, else as texts."""
+    types = {each.dtype for each in series}
+    if len(types) > 1:
+        target: type[pl.DataType] = pl.String
+        if all(each.is_integer() for each in types):
+            target = pl.Int64
+        elif all(each.is_numeric() for each in types):
+            target = pl.Float64
+        series = [each.cast(target) for each in series]
+    return pl.concat(series)
+
+
 def read_delimited(
     data: DataFile, layout: Layout, request: Request, required: Sequence[str] = ("user", "item")
 ) -> RawRatings:
@@ -74,7 +121,7 @@ def read_delimited(
         hint = "If these are values of the first row: by number, such as --user-col 1."
         raise DataError(f"{error} {hint}") from None
     if not layout.sample:
-        raise DataError(f"{data.name} has a header but no rows.")
+        raise NoRowsError(f"{data.name} has a header but no rows.")
     bad = BadRows(request.rules.bad_rows)
     columns = read_columns(data, layout, roles, bad)
     form = separator_name(layout.separator) + ("" if layout.has_header else ", no header")
@@ -403,7 +450,7 @@ def read_parquet(
     DataError
         If the file is damaged or has no rows, or columns are missing or ambiguous.
     """
-    names = list(parquet_columns(data))
+    names = list(data.columns or parquet_columns(data))
     scan = pl.scan_parquet(data.path, glob=False)
 
     def times(place: int) -> list[Any]:
@@ -418,10 +465,15 @@ def read_parquet(
         chosen = [pl.col(names[place]).alias(role) for role, place in roles.items()]
         read = scan.select(chosen).collect(engine="streaming")
     if not len(read):
-        raise DataError(f"{data.name} has no rows.")
+        raise NoRowsError(f"{data.name} has no rows.")
+    columns = {role: read[role] for role in roles}
+    if data.columns:  # of a database, where numbers are often kept as texts
+        for role in {"user", "item"}.intersection(columns):
+            if columns[role].dtype == pl.String and not columns[role].null_count():
+                columns[role] = _integers_if_canonical(columns[role])
     return RawRatings(
-        {role: read[role] for role in roles},
-        f"Parquet, {description}",
+        columns,
+        f"{data.form}, {description}",
         lambda row: f"{data.name}, row {row + 1}",
         bad=BadRows(request.rules.bad_rows),
     )
