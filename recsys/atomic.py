@@ -1,15 +1,20 @@
-"""Temporary files and directories next to their place, renamed when they are complete."""
+"""Temporary files and directories next to their place, renamed when complete; locks of these."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
-__all__ = ["flush", "put_in_place", "unfinished_directory", "unfinished_file"]
+try:
+    import fcntl
+except ImportError:  # not on Windows, where a directory cannot be locked
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = ["exclusive", "flush", "put_in_place", "unfinished_directory", "unfinished_file"]
 
 
 @contextmanager
@@ -50,6 +55,33 @@ def put_in_place(new: Path, target: Path) -> None:
     else:
         new.rename(target)
     flush(target.parent)
+
+
+@contextmanager
+def exclusive(directory: Path, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Lock a directory for a change of it; other processes that lock it wait for the end.
+
+    `on_wait` is called before waiting. The lock is the system's (`flock`): it leaves no file, and
+    ends with the process. Where there is none, as on Windows, nothing is locked.
+    """
+    with ExitStack() as held:
+        while fcntl is not None:
+            descriptor = os.open(directory, os.O_RDONLY)
+            held.callback(os.close, descriptor)
+            try:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    on_wait()
+                    fcntl.flock(descriptor, fcntl.LOCK_EX)
+                # The one that held the lock may have put another directory in the place.
+                if os.path.samestat(os.fstat(descriptor), directory.stat()):
+                    break
+            except FileNotFoundError:  # it does so at this moment
+                continue
+            except OSError:  # a file system without locks
+                break
+        yield
 
 
 def flush(path: Path) -> None:

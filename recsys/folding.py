@@ -150,6 +150,8 @@ def merged(old: Ratings, new: Ratings) -> Ratings:
         "item_info": known_rows(_info(old.item_info, new.item_info, "item", old), items),
         "user_info": known_rows(_info(old.user_info, new.user_info, "user", old), users),
     }
+    if new.source is not None:
+        info["source"] = replace(new.source, name=f"{new.source.name} and earlier ratings")
     arrays = csr.indptr, csr.indices, csr.values, csr.timestamps
     return Ratings(users, items, *arrays, implicit=old.implicit, **info)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from lowrank.errors import missing_extra
 
-__all__ = ["close_matches", "counted", "missing_extra", "shortened"]
+__all__ = ["close_matches", "counted", "missing_extra", "shortened", "similar_files", "wrapped"]
 
 _SIMILAR = 0.6  # least ratio of two words
 _WORK = 20_000_000  # characters compared with each other: a few seconds
@@ -65,3 +65,38 @@ def close_matches(text: str, others: Iterable[str], n: int) -> list[str]:
         if (ratio := matcher.ratio()) >= _SIMILAR:
             found.append((ratio, other))
     return [other for _, other in nlargest(n, found)]
+
+
+def similar_files(name: str, others: Iterable[str], n: int) -> list[str]:
+    """Return up to n file names that resemble one by what they have before the suffixes.
+
+    Examples
+    --------
+    >>> similar_files("rating.csv", ["ratings.csv", "ratings.parquet", "o.csv"], 3)
+    ['ratings.csv', 'ratings.parquet']
+    >>> similar_files("nope.csv", ["o.csv"], 3)
+    []
+    """
+    stems: dict[str, list[str]] = {}
+    for each in others:
+        stems.setdefault(each.partition(".")[0], []).append(each)
+    near = close_matches(name.partition(".")[0], stems, n)
+    suffix = name.rpartition(".")[2]
+    ordered = (sorted(stems[stem], key=lambda each: not each.endswith(suffix)) for stem in near)
+    return [each for found in ordered for each in found][:n]
+
+
+def wrapped(text: str, width: int) -> str:
+    """Break a sentence into lines, between words, and neither before nor after "=".
+
+    Examples
+    --------
+    >>> print(wrapped("r.csv: user = user, item = item", 24))
+    r.csv: user = user,
+      item = item
+    """
+    import textwrap
+
+    whole = {"break_long_words": False, "break_on_hyphens": False}
+    lines = textwrap.wrap(text.replace(" = ", "\xa0=\xa0"), width, subsequent_indent="  ", **whole)
+    return "\n".join(lines).replace("\xa0=\xa0", " = ")

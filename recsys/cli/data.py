@@ -90,7 +90,7 @@ def sample(out: str, force: bool) -> None:
         next(lines)
         user = next(lines).split(",")[0]
     note(f"The sample data are in {out}. Try:")
-    note(f"  recsys recommend {shlex.quote(out)} --user {user}")
+    note(f"  recsys recommend {shlex.quote(out)} --user {user}", verbatim=True)
 
 
 data.add_command(inspect)

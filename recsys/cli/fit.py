@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 
 import click
 
@@ -106,22 +108,32 @@ def update(
     The model is fitted again to its own ratings and the new ones together, with the same
     parameters; als starts from its factors and needs fewer iterations. Users and items may be new;
     a rating of a known pair replaces the old one. The new model is written to a temporary directory
-    and moved into place when complete.
+    and moved into place when complete. An update waits for others of the same model to end.
     """
-    from recsys.cli.inputs import check_destination, is_model, load_model, load_ratings
-    from recsys.cli.progress import Activity, note
+    from recsys.atomic import exclusive
+    from recsys.cli.inputs import check_destination, is_model
+    from recsys.cli.progress import note
 
     if out is None and not force:
         raise click.UsageError("Add --out MODEL2 for a new model, or --force to replace MODEL.")
     target = out or model
     check_destination(target, is_model, force=force)
+    waiting = f"waiting for another update of {target} to end"
+    with exclusive(Path(target), lambda: note(waiting)) if Path(target).exists() else nullcontext():
+        _update(model, ratings, target, reader)
+
+
+def _update(model: str, ratings: str, target: str, reader: cli.ReaderOptions) -> None:
+    from recsys.cli.inputs import load_model, load_ratings
+    from recsys.cli.progress import Activity, note
+
     old = load_model(model)
     new = load_ratings(ratings, replace(reader, implicit=reader.implicit or old.ratings.implicit))
     start = time.perf_counter()
     with Activity(f"Updating {old.model.name}") as activity:
         updated = old.update(new, on_step=activity.step)
     seconds = time.perf_counter() - start
-    updated.save(target, overwrite=force)
+    updated.save(target, overwrite=True)  # which has been checked
     replaced = old.ratings.n_ratings + new.n_ratings - updated.ratings.n_ratings
     note(f"{counted(new.n_ratings, 'new rating')}, {replaced:,} of them in place of old ones")
     note(f"updated {old.model.name} to {updated.ratings} in {seconds:.1f} s, saved in {target}")

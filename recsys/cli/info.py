@@ -62,6 +62,8 @@ def manifest_facts(
             "path": str(Path(path).resolve()),
             **({"model": manifest.model} if kind == "model" else {}),
             "megabytes": size / 1e6,
+            "created": getattr(manifest, "created", None),
+            "source": getattr(manifest, "source", None),
             "written by recsys": manifest.package_version,
         },
         "parameters": manifest.parameters,

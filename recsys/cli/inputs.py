@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from recsys.cli.errors import CommandError
 from recsys.cli.options import FitOptions, ReaderOptions
 from recsys.cli.progress import Activity, note
-from recsys.messages import close_matches, counted
+from recsys.messages import close_matches, counted, similar_files
 
 if TYPE_CHECKING:
     import polars as pl
@@ -46,7 +46,7 @@ def require_path(path: str, kind: str = "") -> None:
         raise CommandError(f"{path} is a broken symbolic link.")
     place = Path(path).parent
     names = [each.name for each in place.iterdir()] if place.is_dir() else []
-    close = close_matches(Path(path).name, names, 1)
+    close = similar_files(Path(path).name, names, 1)
     suggestion = f" Did you mean {place / close[0]}?" if close else ""
     raise CommandError(f"There is no file or directory {path}.{suggestion}")
 

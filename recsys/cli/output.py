@@ -20,6 +20,7 @@ import click
 
 from recsys.atomic import unfinished_directory, unfinished_file
 from recsys.cli.errors import CommandError
+from recsys.messages import wrapped
 
 if TYPE_CHECKING:
     import polars as pl
@@ -109,7 +110,8 @@ class Output:
             for frame in [frames] if isinstance(frames, pl.DataFrame) else frames:
                 sink.write(frame)
             if remark and sink.format == "table":
-                sink.stream.write(f"{remark}\n".encode(errors="replace"))
+                lines = wrapped(remark, shutil.get_terminal_size((80, 24)).columns)
+                sink.stream.write(f"{lines}\n".encode(errors="replace"))
 
     def write_document(
         self,
@@ -256,7 +258,7 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
 _CONTROLS = [*range(32), *range(127, 160), 0x61C, 0x200E, 0x200F]
 _CONTROLS += [0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
 _PLAIN = dict.fromkeys(_CONTROLS, "\ufffd")
-_WRAPPED = ("description", "use")  # columns that are read in full
+_WRAPPED = ("description", "use", "value")  # columns that are read in full
 
 
 def render(frame: pl.DataFrame) -> str:
@@ -303,13 +305,21 @@ def write_facts(
     import polars as pl
 
     columns = dict.fromkeys(("section", "name", "value"), pl.String)
-    is_table = output.resolved_format == "table"  # which names a section once
+    is_table = output.resolved_format == "table"  # which is for people: a section is named once
+    shown = _text if is_table else _plain
     rows = [
-        ("" if is_table and place else section, str(name), _text(value))
+        ("" if is_table and place else section, str(name), shown(value))
         for section, values in facts.items()
         for place, (name, value) in enumerate(values.items())
     ]
     output.write_document(document or facts, pl.DataFrame(rows, schema=columns, orient="row"))
+
+
+def _plain(value: Any) -> str | None:
+    """Return a fact as programs read it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return None if value is None else str(value)
 
 
 def _text(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, Self
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import click
 
 from recsys.cli.group import State
+from recsys.messages import wrapped
 
 if TYPE_CHECKING:
     from recsys.models.base import Step
@@ -17,10 +19,16 @@ PATIENCE = 1.0
 """Seconds of silence before a bar appears."""
 
 
-def note(message: str) -> None:
-    """Print one line on standard error, unless `--quiet`."""
-    if not _state().quiet:
-        click.echo(message, err=True)
+def note(message: str, *, verbatim: bool = False) -> None:
+    """Print a line on standard error, unless `--quiet`; a terminal gets lines that fit.
+
+    `verbatim` is for commands, which are copied.
+    """
+    if _state().quiet:
+        return
+    if not verbatim and sys.stderr is not None and sys.stderr.isatty():
+        message = wrapped(message, shutil.get_terminal_size((80, 24)).columns)
+    click.echo(message, err=True)
 
 
 class Activity:

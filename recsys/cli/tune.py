@@ -148,7 +148,7 @@ def tune(
     output.write_document(_document(found, search["sampler"], fitting, commands), _frame(found))
     note(_summary(found))
     for purpose, line in commands.items():
-        note(f"{purpose}: {line}")
+        note(f"{purpose}: {line}", verbatim=True)
 
 
 def _log_of(search: dict[str, Any]) -> Callable[[Trial, Trial], None]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import chain, islice
 from os import PathLike
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 import polars as pl
 import polars.selectors as cs
 
-from recsys.data.columns import Roles
+from recsys.data.columns import Roles, usual_column
 from recsys.database import parse_address
 from recsys.errors import DataError
 from recsys.readers.layout import Layout, separator_name, sniff_separator, split_rows
@@ -225,14 +226,11 @@ class Documents:
         unit = "row" if kind == "parquet" else data.unit
         if kind == "parquet":
             layout, names = data.form, list(parquet_columns(data))
-            columns = _chosen(names, self._columns, data.name)
-            rows = _parquet_rows(data, columns)
+            read: Callable[[_Columns], Rows] = partial(_parquet_rows, data)
         elif kind == "jsonl":
-            objects = json_objects(data)
-            sample = list(islice(objects, _SAMPLE))
+            sample = islice(json_objects(data), _SAMPLE)
             layout, names = "JSON lines", list(dict.fromkeys(n for _, row in sample for n in row))
-            columns = _chosen(names, self._columns, data.name)
-            rows = chain(sample, objects)
+            read = lambda _: json_objects(data)  # noqa: E731
         else:
             lines = list(islice(decoded_lines(data.path, data.name), _SAMPLE))
             separator = (sniff_separator(lines, ",;\t|") if lines else None) or kind
@@ -240,13 +238,15 @@ class Documents:
             if not header:
                 raise DataError(f"{data.name} is empty.")
             layout, names = separator_name(separator), [name.strip() for name in header[0]]
-            columns = _chosen(names, self._columns, data.name)
-            rows = _delimited_rows(data, separator, names)
+            read = lambda _: _delimited_rows(data, separator, names)  # noqa: E731
+        columns = _chosen(names, self._columns, data.name)
+        if columns.id is None:
+            columns = columns._replace(id=_item_column(names, columns, read))
         parts = [layout, f"text = {columns.text}"]
         parts.append(f"id = {columns.id}" if columns.id else self._numbered(unit))
         parts += [f"title = {columns.title}"] if columns.title else []
         self.decision = f"{data.name}: {', '.join(parts)}"
-        for number, row in rows:
+        for number, row in read(columns):
             identity = after + number if columns.id is None else row.get(columns.id)
             place = f"{data.name}, {unit} {number}"
             if identity is None or identity == "":
@@ -375,3 +375,21 @@ def _chosen(names: list[str], wanted: _Columns, place: str) -> _Columns:
         if name is not None and names.count(name) > 1:
             raise DataError(f"{place} has {names.count(name)} columns named {name!r}.")
     return chosen
+
+
+def _item_column(
+    names: list[str], columns: _Columns, read: Callable[[_Columns], Rows]
+) -> str | None:
+    """Return the column of items (sku, asin, product_id, ...) if no two rows have the same one."""
+    taken = [names.index(name) for name in (columns.text, columns.title) if name in names]
+    with suppress(DataError):  # several columns may be the one
+        place = usual_column(names, "item", taken=taken)
+        if place is not None:
+            name, seen = names[place], set[Any]()
+            for _, row in read(columns._replace(id=name)):
+                value = row.get(name)
+                if value in (None, "") or value in seen:
+                    return None
+                seen.add(value)
+            return name
+    return None

@@ -17,7 +17,7 @@ import polars as pl
 
 from recsys.database import NAMES, Address, OnRows, Pick, fetch, parse_address, redacted
 from recsys.errors import DataError
-from recsys.messages import close_matches
+from recsys.messages import similar_files
 from recsys.readers.archives import (
     Directory,
     Folder,
@@ -329,7 +329,7 @@ def _missing(path: Path) -> DataError:
         return DataError(f"{path} is a broken symbolic link.")
     if not path.parent.is_dir():
         return DataError(f"There is no file {path}: the directory {path.parent} does not exist.")
-    near = ", ".join(close_matches(path.name, [each.name for each in path.parent.iterdir()], 3))
+    near = ", ".join(similar_files(path.name, [each.name for each in path.parent.iterdir()], 3))
     hint = f"; the nearest names there are {near}" if near else ""
     return DataError(f"There is no file {path}{hint}.")
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys import messages
-from recsys.messages import close_matches
+from recsys.messages import close_matches, similar_files, wrapped
 
 WORDS = st.text("abc", max_size=8)
 
@@ -44,3 +44,21 @@ def test_texts_of_the_same_length_that_are_not_alike_count_as_work(monkeypatch):
     assert close_matches("abcde", ["vwxyz"] * 5 + ["abcdx"], 1) == []
     monkeypatch.setattr(messages, "_WORK", 100)
     assert close_matches("abcde", ["vwxyz"] * 5 + ["abcdx"], 1) == ["abcdx"]
+
+
+@given(st.text("ab =,;-", max_size=60), st.integers(12, 40))
+def test_wrapping_keeps_words_and_assignments_whole(text, width):
+    lines = wrapped(text, width).splitlines()
+    assert " ".join(lines).split() == text.split()
+    assert not any(line.endswith(" =") for line in lines)
+    pieces = text.replace(" = ", "\xa0=\xa0").split(" ")
+    longest = max(map(len, pieces))
+    assert all(len(line) <= max(width, longest + 2) for line in lines)
+
+
+def test_file_names_are_similar_by_what_is_before_their_suffix():
+    assert similar_files("rating.csv", ["ratings.parquet", "ratings.csv", "x.csv"], 1) == [
+        "ratings.csv"
+    ]
+    assert similar_files("mdoel", ["model", ".model.tmp"], 3) == ["model"]
+    assert similar_files("nope.csv", ["o.csv", ".csv", "one.csv"], 3) == []

@@ -6,6 +6,8 @@ import io
 import json
 import os
 import shlex
+import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -561,3 +563,41 @@ def test_counts_are_taken_for_contacts_and_that_is_said(run, plays):
         "the ratings look like counts or amounts, from 1 to 40: implicit feedback" in result.stderr
     )
     assert result.stdout == run("recommend", plays, "--user", 1, "-n", 3, "--implicit").stdout
+
+
+def test_updates_of_one_model_at_the_same_time_wait_for_each_other(command, source_tree, ratings):
+    fitted = Recommender("bias").fit(read_ratings(ratings))
+    fitted.save("m")
+    users = [9001, 9002, 9003]
+    for user in users:
+        Path(f"{user}.csv").write_text(f"user,item,rating,timestamp\n{user},100,4,1\n")
+    environment = {**os.environ, "PYTHONPATH": str(source_tree)}
+    started = [
+        subprocess.Popen(command("update", "m", f"{user}.csv", "--force", "-q"), env=environment)
+        for user in users
+    ]
+    assert [process.wait(60) for process in started] == [0, 0, 0]
+    updated = Recommender.load("m").ratings
+    assert (updated.users.find(users) >= 0).all()
+    assert updated.n_ratings == fitted.ratings.n_ratings + 3
+    assert not list(Path().glob(".m*"))
+
+
+def test_info_of_a_model_has_its_time_and_the_source_of_its_data(run, ratings):
+    run("fit", ratings, "--model", "bias", "--out", "m")
+    facts = json.loads(run("info", "m", "--json").stdout)["model"]
+    assert datetime.fromisoformat(facts["created"]) <= datetime.now(UTC)
+    assert facts["source"].startswith("films/ratings.csv: comma-separated, user = userId, ")
+    shown = run("info", "m", "--format", "table").stdout
+    assert "titles from movies.csv" in shown
+    Path("new.csv").write_text("user,item,rating,timestamp\n1,100,4,1\n")
+    run("update", "m", "new.csv", "--force")
+    facts = json.loads(run("info", "m", "--json").stdout)["model"]
+    assert facts["source"].startswith("new.csv and earlier ratings: comma-separated")
+
+
+def test_facts_have_plain_numbers_for_programs(run, ratings):
+    found = table(run("data", "inspect", ratings, "--format", "csv"))
+    values = dict(found.filter(pl.col("section") == "ratings").select("name", "value").iter_rows())
+    assert values["ratings"] == "480"
+    assert float(values["share filled"]) == 480 / 40 / 30

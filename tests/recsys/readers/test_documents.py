@@ -281,3 +281,22 @@ def test_a_batch_is_not_longer_than_it_may_be(monkeypatch):
     stream = [documents.Document(i, text) for i, text in enumerate(["12345"] * 3 + ["x" * 30, "y"])]
     batches = [batch.texts for batch in documents.batches_of(stream)]
     assert batches == [["12345"] * 2, ["12345", "x" * 30], ["y"]]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_items_are_the_ids_if_no_two_rows_have_the_same(tmp_path, suffix):
+    def ids_of(skus):
+        frame = pl.DataFrame({"sku": skus, "name": ["b", "b"], "description": ["c", "d"]})
+        write = {"csv": frame.write_csv, "jsonl": frame.write_ndjson}
+        path = tmp_path / f"products.{suffix}"
+        write.get(suffix, frame.write_parquet)(path)
+        ids, _, decision = read(path)
+        return ids, decision
+
+    ids, decision = ids_of(["A-1", "A-2"])
+    assert ids == ["A-1", "A-2"]
+    assert "id = sku" in decision
+    for skus in (["A-1", "A-1"], ["A-1", None]):
+        ids, decision = ids_of(skus)
+        assert ids in ([1, 2], [2, 3])  # a table has a header
+        assert "numbers" in decision
