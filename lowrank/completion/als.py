@@ -153,10 +153,10 @@ class _Side:
     def penalties(self) -> float:
         """Return the penalty terms of this side's factors and biases."""
         squares = np.einsum("ij,ij->i", self.factors, self.factors, dtype=np.float64)
-        total = float(squares @ self.penalty)
+        total = float((squares * self.penalty).sum())
         if self.bias_penalty is None:
             return total
-        return total + float(self.bias.astype(np.float64) ** 2 @ self.bias_penalty)
+        return total + float((self.bias.astype(np.float64) ** 2 * self.bias_penalty).sum())
 
     def mean_residual(self) -> float:
         """Return the mean residual right after `solve`: each bias then has sum e = penalty * b.
@@ -165,7 +165,9 @@ class _Side:
         """
         if self.bias_penalty is None:
             return 0.0
-        return float(self.bias_penalty.astype(np.float64) @ self.bias) / len(self.entries.data)
+        return float((self.bias_penalty.astype(np.float64) * self.bias).sum()) / len(
+            self.entries.data
+        )
 
 
 def als_sweeps(
@@ -279,6 +281,7 @@ def check_problem(X: csr_array, k: int, **penalties: float) -> None:
         raise ArgumentError("X must have at least one stored entry; got none.")
 
 
+@kernels.one_blas_thread()  # others would spin on after each call, and take cores from the sweeps
 def biased_start(
     X: csr_array, k: int, *, biases: bool = True, random_state: int | None = 0
 ) -> BiasedFactors:
