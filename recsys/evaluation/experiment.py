@@ -6,7 +6,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -186,7 +186,7 @@ class Candidates(NamedTuple):
     indices: NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RankingTask:
     """A split made ready: n items are recommended to each user with relevant test items.
 
@@ -237,6 +237,12 @@ class RankingTask:
     def n_relevant(self) -> NDArray[np.int64]:
         """Number of relevant items of each of the users, shape (n_ranked,)."""
         return np.asarray(np.diff(self.relevant.indptr)[self.users])
+
+    @cached_property
+    def profile(self) -> Doubles | None:
+        """`Catalogue.profile` of the users, if there is a catalogue."""
+        known = self.catalogue
+        return None if known is None else known.profile(self.split.seen, self.users)
 
     def recommend(self, model: Scorer) -> Lists:
         """Return each user's n best items, -1 where fewer are left, shape (n_ranked, n)."""
@@ -454,7 +460,7 @@ def measure_lists(
     whole: dict[str, Any] = {}
     if known is not None:
         whole = {name: getattr(known, name) for name in known.__slots__}
-        aligned["profile"] = known.profile(task.split.seen, task.users)
+        aligned["profile"] = task.profile
     step = max(1, _BLOCK // lists.shape[1])  # so that temporary arrays stay small
     for start in range(0, len(lists), step):
         rows = slice(start, start + step)

@@ -387,16 +387,17 @@ def gini_influence(lists: Lists, counts: Counts) -> Doubles:
     """
     n_items = len(counts)
     ascending = np.sort(counts)
-    weighted = float(np.dot(np.arange(1, n_items + 1, dtype=np.float64), ascending))
+    weighted = float(np.arange(1, n_items + 1) @ ascending)
     given = lists >= 0
     rank_of = (np.searchsorted(ascending, counts) + 1).astype(np.int32)
-    first = np.where(given, rank_of[lists], np.int32(0))
+    first = rank_of[lists]
+    first *= given
     first.sort(axis=1)
     is_first = np.ones(first.shape, dtype=np.bool_)
     is_first[:, 1:] = first[:, 1:] != first[:, :-1]
     columns = np.arange(first.shape[1], dtype=np.int32)
-    place_among_equals = columns - np.maximum.accumulate(np.where(is_first, columns, 0), axis=1)
-    lost = (first + place_among_equals) * (first > 0)
+    start_of_equals = np.maximum.accumulate(is_first * columns, axis=1)
+    lost = (first + (columns - start_of_equals)) * (first > 0)
     total = ascending.sum() - np.count_nonzero(given, axis=1)
     rest = 2 * (weighted - lost.sum(axis=1)) - (n_items + 1) * total
     after = np.divide(rest, n_items * total, out=np.zeros(len(lists)), where=total > 0)
