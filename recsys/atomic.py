@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
@@ -41,8 +42,8 @@ def unfinished_file(target: Path) -> Iterator[tuple[Path, IO[bytes]]]:
 
 def put_in_place(new: Path, target: Path) -> None:
     """Write the directory `new` to the disk and rename it to `target`; one there is removed."""
-    for path in (*(each for each in new.rglob("*") if not each.is_symlink()), new):
-        flush(path)
+    with ThreadPoolExecutor() as pool:  # which only wait
+        list(pool.map(flush, [*(each for each in new.rglob("*") if not each.is_symlink()), new]))
     if target.exists():
         aside = _hidden(target)
         try:

@@ -23,6 +23,7 @@ import hashlib
 import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -133,8 +134,7 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
     about: dict[str, Any] = {"parameters": saved.model.get_params(), "training": saved.training}
     about["source"] = None if ratings.source is None else str(ratings.source)
     with _target(path, MODEL, overwrite) as directory:
-        mark = fingerprint(ratings)
-        _write(directory, MODEL, name, arrays, tables, fingerprint=mark, **about)
+        _write(directory, MODEL, name, arrays, tables, ratings, **about)
 
 
 def load_model(path: str | Path, *, verify: bool = False) -> Saved:
@@ -186,7 +186,7 @@ def save_index(index: SavedIndex, path: str | Path, *, overwrite: bool = False) 
     tables = {"terms": index.terms.alias("term").to_frame(), "documents": index.documents}
     about = {"parameters": index.parameters, "training": index.training}
     with _target(path, INDEX, overwrite) as directory:
-        _write(directory, INDEX, "lsi", arrays, tables, source=None, fingerprint=None, **about)
+        _write(directory, INDEX, "lsi", arrays, tables, None, source=None, **about)
 
 
 def load_index(path: str | Path, *, verify: bool = False) -> SavedIndex:
@@ -333,9 +333,10 @@ def _write(
     model: str,
     arrays: Mapping[str, NDArray[Any]],
     tables: Mapping[str, pl.DataFrame],
+    ratings: Ratings | None,
     **fields: Any,
 ) -> None:
-    """Write arrays and tables, and model.json last."""
+    """Write arrays and tables, and model.json last, with the fingerprint of `ratings`."""
     columns: dict[Any, list[schema.ColumnEntry]] = {}
     everything = dict(arrays)
     for table, frame in tables.items():
@@ -344,13 +345,20 @@ def _write(
             kind, parts = schema.encoded(series)
             columns[table].append(schema.ColumnEntry(series.name, kind))
             everything |= {f"{table}/{number}{suffix}": array for suffix, array in parts.items()}
-    entries = {}
-    for name, array in everything.items():
-        path = directory / f"{name}.npy"
-        path.parent.mkdir(exist_ok=True)
+    for folder in {name.partition("/")[0] for name in everything}:
+        (directory / folder).mkdir()
+
+    def saved(name: str) -> schema.FileEntry:
+        path, array = directory / f"{name}.npy", everything[name]
         np.save(path, array, allow_pickle=False)
-        size, digest = path.stat().st_size, _sha256(path)
-        entries[f"{name}.npy"] = schema.FileEntry(digest, size, array.dtype.str, array.shape)
+        return schema.FileEntry(_sha256(path), path.stat().st_size, array.dtype.str, array.shape)
+
+    with ThreadPoolExecutor(kernels.available_cores()) as pool:  # checksums take half of the time
+        mark = None if ratings is None else pool.submit(fingerprint, ratings)
+        entries = {
+            f"{name}.npy": each
+            for name, each in zip(everything, pool.map(saved, everything), strict=True)
+        }
     versions = {"python": platform.python_version(), "kernels": str(kernels.backend())}
     versions |= {"numpy": np.__version__, "polars": pl.__version__}
     manifest = Manifest(
@@ -360,6 +368,7 @@ def _write(
         package_version=recsys.__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         versions=versions,
+        fingerprint=None if mark is None else mark.result(),
         columns=columns,
         files=entries,
         **fields,
