@@ -132,11 +132,11 @@ class Bias(FoldingModel):
 
 @model
 class Popular(Model):
-    """Rank items by their number of ratings, the same for everyone.
+    """Rank items by their number of ratings, or the weight of their interactions, for everyone.
 
     A predicted rating is the item's mean, drawn towards the global mean:
     ``(sum of ratings + damping * mu) / (number of ratings + damping)``. On implicit feedback,
-    where there is no rating to predict, it is the number of ratings again.
+    where there is no rating to predict, it is their number or weight again.
     """
 
     name = "popular"
@@ -166,7 +166,7 @@ class Popular(Model):
         _, items = _sides(ratings, 0, self.damping)
         self.n_users, self.counts_only = ratings.n_users, ratings.implicit
         self.global_mean = 0.0 if ratings.implicit else float(ratings.values.mean(dtype=np.float64))
-        self.item_counts = items.counts.astype(np.float32)
+        self.item_counts = self._counts(items, ratings.values)
         self.item_means = self._means(items, ratings.values)
 
     def with_users(self, histories: Histories) -> Self:
@@ -177,7 +177,9 @@ class Popular(Model):
         """Return the model whose items are these, with their counts and damped means."""
         items = _Side(histories.rows, histories.counts, self.damping)
         means = self._means(items, histories.values)
-        return self._with_arrays(item_counts=items.counts.astype(np.float32), item_means=means)
+        return self._with_arrays(
+            item_counts=self._counts(items, histories.values), item_means=means
+        )
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
         """Return the number of ratings of each item as base: the history adds nothing."""
@@ -185,9 +187,13 @@ class Popular(Model):
         nothing = np.zeros((len(columns), len(history.indices)), dtype=np.float32)
         return Explanation(self.item_counts[columns], nothing)
 
+    def _counts(self, items: _Side, values: Floats) -> Floats:
+        """Return the numbers of ratings; of implicit feedback, the sums of weights (or ones)."""
+        return (items.sums(values) if self.counts_only else items.counts).astype(np.float32)
+
     def _means(self, items: _Side, values: Floats) -> Floats:
         if self.counts_only:
-            return items.counts.astype(np.float32)
+            return self._counts(items, values)
         deviations = items.sums(values) - items.counts * self.global_mean
         return (self.global_mean + items.shrink(deviations)).astype(np.float32)
 

@@ -39,8 +39,8 @@ _NO_DIRECTION = 1e-4  # of the largest singular value: below it is rounding
 class Spectral(HistoryModel):
     r"""Rank items by a filter of the user's history; any rating is an interaction.
 
-    With R the 0/1 matrix of interactions, D_u and D_i its row and column sums, and
-    :math:`\tilde R = D_u^{-p} R D_i^{-q}`, the scores of a user with history r are
+    With R the matrix of interactions, of ones or of weights, D_u and D_i its row and column sums,
+    and :math:`\tilde R = D_u^{-p} R D_i^{-q}`, the scores of a user with history r are
 
     .. math:: r D_i^{-q} \, h(\tilde R'\tilde R) \, D_i^{y}, \qquad
               h(\lambda) = \lambda + (c - t \lambda^2) [\lambda \ge \lambda_k],
@@ -54,8 +54,12 @@ class Spectral(HistoryModel):
 
     Attributes
     ----------
+    weighted : bool
+        Whether interactions have weights; else they are ones, which are not stored.
     trained_indptr, trained_items, item_indptr, item_users : int64 and int32 ndarrays
         The training interactions in CSR form, one row per user and one row per item.
+    history_weights, item_user_weights : float32 ndarrays
+        The weights in the order of `history_items` and of `item_users`.
     user_weight : float32 ndarray of shape (n_training_users,)
         D_u^(-2p), divided by the largest eigenvalue.
     item_weight, item_output : float32 ndarrays of shape (n_items,)
@@ -97,6 +101,9 @@ class Spectral(HistoryModel):
     random_state: int = random_state_parameter()
     threads: int | None = threads_parameter()
 
+    weighted: bool = fitted()
+    history_weights: Floats = fitted("n_interactions", when="weighted")
+    item_user_weights: Floats = fitted("trained_on", when="weighted")
     trained_indptr: NDArray[np.int64] = fitted("n + 1")
     trained_items: NDArray[np.int32] = fitted("trained_on")
     item_indptr: NDArray[np.int64] = fitted("n_items + 1")
@@ -114,18 +121,21 @@ class Spectral(HistoryModel):
 
     def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
         """Compute the singular vectors of the normalised interactions of `ratings`."""
-        user_counts = np.diff(ratings.indptr)
-        item_counts = np.bincount(ratings.indices, minlength=ratings.n_items)
-        user_scale = _power(user_counts, -self.user_power)
-        self.item_weight = _power(item_counts, -self.item_power)
-        self.item_output = _power(item_counts, self.popularity)
+        self.weighted = ratings.implicit and bool((ratings.values != 1).any())
+        self._take_histories(Histories.of(ratings))
+        weights = ratings.values if self.weighted else None
+        of_items = np.bincount(ratings.indices, weights, minlength=ratings.n_items)
+        self.item_weight = _power(of_items, -self.item_power)
+        self.item_output = _power(of_items, self.popularity)
+        user_scale = np.repeat(_power(self._user_sums(), -self.user_power), np.diff(ratings.indptr))
         normalised = ratings.matrix.copy()
-        normalised.data = np.repeat(user_scale, user_counts) * self.item_weight[ratings.indices]
+        normalised.data = user_scale * self.item_weight[ratings.indices]
+        if weights is not None:
+            normalised.data *= weights
         k = min(self.factors or default_factors(*ratings.shape), *ratings.shape)
         with kernels.at_most(self.threads):
             svd = lowrank.truncated_svd(normalised, k, tol=_TOL, random_state=self.random_state)
         self.singular_values, self.item_factors = svd.s, np.ascontiguousarray(svd.Vt.T)
-        self.history_indptr, self.history_items = ratings.indptr, ratings.indices
         self._train_on_histories()
 
     def with_users(self, histories: Histories) -> Self:
@@ -133,7 +143,7 @@ class Spectral(HistoryModel):
         check_indices(histories.indices, self.n_items, "item")
         result = copy.copy(self)
         vars(result).pop("_source_model", None)
-        result.history_indptr, result.history_items = histories.indptr, histories.indices
+        result._take_histories(histories)
         return result
 
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
@@ -145,8 +155,7 @@ class Spectral(HistoryModel):
         for block in self._blocks(len(distinct)):
             here = np.flatnonzero((rows >= block.start) & (rows < block.stop))
             shared, pairs = self._shared(distinct[block]), (rows[here] - block.start, i[here])
-            of_items = self.item_indptr, self.item_users
-            linear = kernels.pattern_pairs(shared, of_items, *pairs, threads=self.threads)
+            linear = self._linear_pairs(shared, *pairs)
             found[here] += linear * self.item_weight[i[here]]  # the same bits as in `_linear`
         found *= self.item_output[i]
         return found
@@ -208,13 +217,30 @@ class Spectral(HistoryModel):
         check_rows(result.item_indptr, result.item_users, n, "items", n_items)
         return result
 
+    def _take_histories(self, histories: Histories) -> None:
+        self.history_indptr, self.history_items = histories.indptr, histories.indices
+        if self.weighted:
+            self.history_weights = histories.values
+
+    def _user_sums(self) -> NDArray[Any]:
+        """Return the number, or the weights, of the interactions of each user."""
+        counts = np.diff(self.history_indptr)
+        if not self.weighted:
+            return counts
+        rows = np.repeat(np.arange(self.n_users), counts)
+        return np.bincount(rows, self.history_weights, minlength=self.n_users)
+
     def _train_on_histories(self) -> None:
         """Set the users of the linear filter to those of the histories."""
-        user_scale = _power(np.diff(self.history_indptr), -self.user_power)
+        user_scale = _power(self._user_sums(), -self.user_power)
         self.user_weight = user_scale**2 / self.singular_values[0] ** 2
         self.trained_indptr, self.trained_items = self.history_indptr, self.history_items
         trained = self.trained_indptr, self.trained_items
-        self.item_indptr, self.item_users = _transposed(*trained, self.n_items)
+        weights = self.history_weights if self.weighted else None
+        by_item = _transposed(*trained, self.n_items, weights)
+        self.item_indptr, self.item_users = by_item.indptr, by_item.indices
+        if self.weighted:
+            self.item_user_weights = by_item.values
 
     def _set_items(self, histories: Histories) -> None:
         """Place new items by their users: a normalised column times U S^-1.
@@ -226,13 +252,16 @@ class Spectral(HistoryModel):
         vars(self)["_source_model"], self.user_weight = source, source.user_weight
         self.item_indptr, self.item_users = histories.indptr, histories.indices
         of_items = self.item_indptr, self.item_users
-        self.trained_indptr, self.trained_items = _transposed(*of_items, self.n_users)
-        self.item_weight = _power(histories.counts, -self.item_power)
-        self.item_output = _power(histories.counts, self.popularity)
+        by_user = _transposed(*of_items, self.n_users)
+        self.trained_indptr, self.trained_items = by_user.indptr, by_user.indices
+        sums, values = histories.counts, source.user_weight[histories.indices]
+        if self.weighted:
+            self.item_user_weights, values = histories.values, values * histories.values
+            sums = np.bincount(histories.rows, histories.values, minlength=histories.n_rows)
+        self.item_weight = _power(sums, -self.item_power)
+        self.item_output = _power(sums, self.popularity)
         users, place = np.unique(histories.indices, return_inverse=True)
-        columns = histories._replace(
-            indices=place.astype(np.int32), values=source.user_weight[histories.indices]
-        )
+        columns = histories._replace(indices=place.astype(np.int32), values=values)
         found = np.empty((histories.n_rows, len(self.singular_values)), np.float32)
         theirs = source._history(users.astype(np.int64))
         width = max(1, _BLOCK // max(len(users), source.n_items))
@@ -247,6 +276,10 @@ class Spectral(HistoryModel):
 
     def _history(self, users: Indices) -> Histories:
         """Return the items of some users, each with its weight."""
+        if self.weighted:
+            mine = Histories(self.history_indptr, self.history_items, self.history_weights)
+            mine = mine.take(users)
+            return mine._replace(values=self._source.item_weight[mine.indices] * mine.values)
         ones = np.broadcast_to(np.float32(1), self.history_items.shape)  # without making them
         mine = Histories(self.history_indptr, self.history_items, ones).take(users)
         return mine._replace(values=self._source.item_weight[mine.indices])
@@ -278,15 +311,46 @@ class Spectral(HistoryModel):
         source, history = self._source, self._history(users)
         weighted = history._replace(values=history.values * source.item_weight[history.indices])
         of_items, n = (source.item_indptr, source.item_users), len(self.user_weight)
-        shared = kernels.csr_pattern(weighted, of_items, n, threads=self.threads)
+        if self.weighted:
+            from scipy.sparse import csr_array
+
+            theirs = csr_array((weighted.values, *weighted[1::-1]), (len(users), source.n_items))
+            of_users = csr_array((source.item_user_weights, *of_items[::-1]), (source.n_items, n))
+            shared = (theirs @ of_users).toarray()
+        else:
+            shared = kernels.csr_pattern(weighted, of_items, n, threads=self.threads)
         shared *= self.user_weight
         return shared
+
+    def _linear_pairs(self, shared: Floats, rows: Indices, items: Indices) -> Floats:
+        """Return the linear filter's scores of pairs, without the weights of items."""
+        if not self.weighted:
+            pattern = self.item_indptr, self.item_users
+            return kernels.pattern_pairs(shared, pattern, rows, items, threads=self.threads)
+        distinct, places = np.unique(items, return_inverse=True)
+        of_items = Histories(self.item_indptr, self.item_users, self.item_user_weights)
+        return self._item_products(of_items.take(distinct), shared)[places, rows]
+
+    def _item_products(self, of_items: Histories, shared: Floats) -> Floats:
+        """Return products of weighted rows of items with overlaps, the same bits in any block."""
+        if kernels.backend().name == "compiled":
+            return kernels.csr_matmat(of_items, shared.T, threads=self.threads)
+        from scipy.sparse import csr_array
+
+        shape = of_items.n_rows, shared.shape[1]
+        found: Floats = csr_array((of_items.values, *of_items[1::-1]), shape) @ shared.T
+        return found
 
     def _linear(self, shared: Floats) -> Floats:
         """Return the linear filter's scores of all items, shape (n_block, n_items).
 
         Either way the terms are added in the order of the training users: to the same bits.
         """
+        if self.weighted:
+            of_items = Histories(self.item_indptr, self.item_users, self.item_user_weights)
+            block = self._item_products(of_items, shared)
+            block *= self.item_weight[:, None]
+            return block.T
         if len(shared) >= _FEW and kernels.backend().name == "compiled":  # NumPy adds otherwise
             ones = np.ones(len(self.item_users), np.float32)
             of_items = self.item_indptr, self.item_users, ones
@@ -302,20 +366,22 @@ class Spectral(HistoryModel):
         return scores
 
 
-def _power(counts: NDArray[np.int64], exponent: float) -> Floats:
-    """Return powers of counts; zero where the count is."""
-    powers = np.maximum(counts, 1).astype(np.float32) ** np.float32(exponent)
-    zeroed: Floats = np.where(counts > 0, powers, np.float32(0))
+def _power(sums: NDArray[Any], exponent: float) -> Floats:
+    """Return powers of counts or of sums of weights; zero where these are."""
+    powers = np.where(sums > 0, sums, 1).astype(np.float32) ** np.float32(exponent)
+    zeroed: Floats = np.where(sums > 0, powers, np.float32(0))
     return zeroed
 
 
 def _transposed(
-    indptr: NDArray[np.int64], indices: NDArray[np.int32], n_columns: int
-) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Return the positions of the ones of a transposed 0/1 matrix."""
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.int32],
+    n_columns: int,
+    weights: Floats | None = None,
+) -> Histories:
+    """Return the entries of a transposed matrix, of ones if there are no weights."""
     from scipy.sparse import csr_array
 
-    ones = np.ones(len(indices), np.float32)
-    matrix = csr_array((ones, indices, indptr), shape=(len(indptr) - 1, n_columns))
-    transposed = kernels.csr_arrays(matrix.T.tocsr())
-    return transposed.indptr, transposed.indices
+    values = np.ones(len(indices), np.float32) if weights is None else weights
+    matrix = csr_array((values, indices, indptr), shape=(len(indptr) - 1, n_columns))
+    return Histories(*kernels.csr_arrays(matrix.T.tocsr()))

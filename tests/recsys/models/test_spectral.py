@@ -11,23 +11,30 @@ from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.models.base import Histories
 from recsys.models.registry import make_model
+from recsys.recommender import Recommender
 from recsys.topn import csr_exclusion, top_n
 
 N_USERS, N_ITEMS, K = 50, 36, 7
 
 
-def interactions(seed=0):
-    """Return ratings of which one user and one item have none, and the 0/1 matrix."""
+def interactions(seed=0, *, weighted=False):
+    """Return ratings of which one user and one item have none, and the matrix of weights."""
     rng = np.random.default_rng(seed)
     taste = np.add.outer(np.arange(N_USERS), np.arange(N_ITEMS)) % 3 == 0
     R = (rng.random(taste.shape) < np.where(taste, 0.45, 0.1)).astype(float)
     R[-1] = R[:, -1] = 0
-    return Ratings.from_matrix(np.where(R, 1.0, np.nan), implicit=True), R
+    if weighted:
+        R *= rng.choice([0.25, 1.0, 3.0, 8.0], R.shape)
+    return Ratings.from_matrix(np.where(R, R, np.nan), implicit=True), R
+
+
+def positive(sums):
+    return np.where(sums > 0, sums, 1)
 
 
 def by_the_formula(R, r, *, linear=True, p=0.3, q=0.35, y=0.25, t=0.8):
     """Return h of the full eigendecomposition applied to the interactions r, (n, n_items)."""
-    of_users, of_items = np.maximum(R.sum(1), 1), np.maximum(R.sum(0), 1)
+    of_users, of_items = positive(R.sum(1)), positive(R.sum(0))
     normalised = of_users[:, None] ** -p * R * of_items**-q
     values, vectors = np.linalg.eigh(normalised.T @ normalised)
     share = values / values[-1]
@@ -37,9 +44,15 @@ def by_the_formula(R, r, *, linear=True, p=0.3, q=0.35, y=0.25, t=0.8):
     return (r * of_items**-q) @ (vectors * h) @ vectors.T * output
 
 
-@pytest.fixture(scope="module")
-def data():
-    return interactions()
+@pytest.fixture(scope="module", params=[False, True], ids=["ones", "weights"])
+def data(request):
+    return interactions(weighted=request.param)
+
+
+@pytest.fixture
+def strangers(data):
+    """Interactions of other users, with weights if `data` have them."""
+    return interactions(seed=1, weighted=bool((data[0].values != 1).any()))
 
 
 def fitted(ratings, **params):
@@ -72,9 +85,9 @@ def test_each_parameter_does_what_it_says(data, params, formula):
     np.testing.assert_allclose(found, expected, atol=2e-2 * np.abs(expected).max())
 
 
-def test_strangers_get_the_scores_of_the_formula(data):
+def test_strangers_get_the_scores_of_the_formula(data, strangers):
     ratings, R = data
-    theirs, r = interactions(seed=1)
+    theirs, r = strangers
     expected = by_the_formula(R, r)
     found = fitted(ratings).with_users(Histories.of(theirs)).scores(np.arange(N_USERS))
     np.testing.assert_allclose(found, expected, atol=2e-2 * np.abs(expected).max())
@@ -83,7 +96,7 @@ def test_strangers_get_the_scores_of_the_formula(data):
 def item_rows(R):
     rows, columns = np.nonzero(R.T)
     indptr = np.searchsorted(rows, np.arange(R.shape[1] + 1))
-    return Histories(indptr, columns.astype(np.int32), np.ones(len(rows), np.float32))
+    return Histories(indptr, columns.astype(np.int32), R.T[rows, columns].astype(np.float32))
 
 
 @pytest.mark.parametrize("linear", [True, False])
@@ -106,7 +119,7 @@ def test_training_items_folded_in_get_their_own_vectors_and_scores(data, linear,
 
 def new_column_by_the_formula(R, new, k=K, p=0.3, q=0.35, y=0.25, t=0.8):
     """Score one new item for all users: its column in the space of the old ones."""
-    of_users, of_items = np.maximum(R.sum(1), 1), np.maximum(R.sum(0), 1)
+    of_users, of_items = positive(R.sum(1)), positive(R.sum(0))
     normalised = of_users[:, None] ** -p * R * of_items**-q
     U, s, Vt = np.linalg.svd(normalised, full_matrices=False)
     share = (s / s[0]) ** 2
@@ -120,21 +133,21 @@ def new_column_by_the_formula(R, new, k=K, p=0.3, q=0.35, y=0.25, t=0.8):
 
 def test_unseen_items_get_the_scores_of_the_formula(data):
     ratings, R = data
-    new = (np.random.default_rng(5).random(N_USERS) < 0.2).astype(float)
+    new = (np.random.default_rng(5).random(N_USERS) < 0.2).astype(float) * R.max()
     expected = new_column_by_the_formula(R, new)
     found = fitted(ratings).with_items(item_rows(new[:, None])).scores(np.arange(N_USERS))
     np.testing.assert_allclose(found[:, 0], expected, atol=3e-2 * np.abs(expected).max())
 
 
-def test_items_and_users_can_both_be_folded_in(data):
+def test_items_and_users_can_both_be_folded_in(data, strangers):
     ratings, R = data
-    theirs, r = interactions(seed=1)
+    theirs, r = strangers
     model = fitted(ratings)
-    strangers = model.with_users(Histories.of(theirs)).with_items(item_rows(r))
+    both = model.with_users(Histories.of(theirs)).with_items(item_rows(r))
     users = np.arange(N_USERS)
-    alone = strangers.scores(users[3:9])
-    assert strangers.with_users(Histories.of(theirs)).scores(users).shape == (N_USERS, N_ITEMS)
-    np.testing.assert_allclose(alone, strangers.scores(users)[3:9], rtol=1e-4)
+    alone = both.scores(users[3:9])
+    assert both.with_users(Histories.of(theirs)).scores(users).shape == (N_USERS, N_ITEMS)
+    np.testing.assert_allclose(alone, both.scores(users)[3:9], rtol=1e-4)
     same = model.with_items(item_rows(R)).with_users(Histories.of(ratings)).scores(users)
     expected = model.scores(users)
     np.testing.assert_allclose(same, expected, atol=3e-2 * expected.max())
@@ -155,12 +168,37 @@ def test_top_n_is_that_of_predict(data, linear):
     np.testing.assert_array_equal(top.items.reshape(N_USERS, 5), expected)
 
 
-def test_ratings_are_interactions_whatever_their_values(data):
-    ratings, _ = data
+def test_ratings_are_interactions_whatever_their_values():
+    ratings, _ = interactions()
     values = np.random.default_rng(2).random(ratings.n_ratings).astype(np.float32) * 5
     explicit = replace(ratings, implicit=False, values=values)
     users = np.arange(N_USERS)
     np.testing.assert_array_equal(fitted(explicit).scores(users), fitted(ratings).scores(users))
+
+
+def test_only_the_proportions_of_weights_count():
+    ratings, R = interactions(weighted=True)
+    model, larger = fitted(ratings), fitted(replace(ratings, values=ratings.values * 4))
+    best, same = (np.argsort(-each.scores(np.arange(N_USERS - 1))) for each in (model, larger))
+    assert (best[:, :5] == same[:, :5]).mean() > 0.99
+    ones, _ = interactions()
+    equal = replace(ones, values=np.full_like(ones.values, 2))
+    expected = fitted(ones).scores(np.arange(N_USERS))
+    found = fitted(equal).scores(np.arange(N_USERS))
+    np.testing.assert_allclose(found / found.max(), expected / expected.max(), atol=2e-2)
+
+
+def test_weights_are_explained_and_come_back_from_disk(tmp_path):
+    ratings, _ = interactions(weighted=True)
+    recommender = Recommender("spectral", factors=K).fit(ratings)
+    recommender.save(tmp_path / "model")
+    loaded = Recommender.load(tmp_path / "model")
+    assert loaded.recommend().equals(recommender.recommend())
+    terms = loaded.explain(3, 30)
+    score = loaded.predict(3, 30)
+    assert terms["contribution"].sum() == pytest.approx(score, rel=1e-4)
+    history = {item: float(ratings.matrix[3, item]) for item in terms["item"][1:]}
+    assert loaded.recommend(history=history)["item"].equals(loaded.recommend(3)["item"])
 
 
 def test_users_in_parts_get_the_same_bits(data, monkeypatch):
