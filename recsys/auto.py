@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recsys.data.ratings import Ratings
+from recsys.messages import counted
 from recsys.models.registry import model_class
 
 __all__ = ["Choice", "are_counts", "as_implicit", "choose_model", "default_factors"]
@@ -21,13 +22,17 @@ _FOR_INTERACTIONS = "spectral"
 class Choice:
     """A model by name, with the parameters that the size of the ratings suggests.
 
-    `ratings` are implicit feedback where their values say nothing.
+    `ratings` are implicit feedback where their values say nothing. `str()` has model and reason.
     """
 
     model: str
     ratings: Ratings
     reason: str
     params: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        sizes = [counted(value, name.removesuffix("s")) for name, value in self.params.items()]
+        return f"{', '.join([self.model, *sizes])}: {self.reason}"
 
 
 def choose_model(ratings: Ratings) -> Choice:
@@ -57,7 +62,9 @@ def choose_model(ratings: Ratings) -> Choice:
     ('spectral', 'all ratings are 1, which makes them implicit feedback', True)
     """
     if ratings.implicit:
-        return _for_interactions(ratings, "there are no ratings, only interactions")
+        weighted = bool((ratings.values != 1).any())
+        kind = "weighted interactions" if weighted else "interactions"
+        return _for_interactions(ratings, f"there are no ratings, only {kind}")
     low, high = ratings.values.min(initial=np.inf), ratings.values.max(initial=-np.inf)
     if low == high and ratings.n_ratings > 1:
         reason = f"all ratings are {low:g}, which makes them implicit feedback"

@@ -45,15 +45,19 @@ def data() -> None:
 @cli.output_options
 @cli.reader_options("all")
 def inspect(ratings: str, output: Output, reader: cli.ReaderOptions) -> None:
-    """Show the contents of a ratings file and how it is read.
+    """Show the contents of a ratings file, how it is read, and what would be fitted to it.
 
-    Counts, dates, the distribution of the ratings, ratings per user and item, and the most rated
-    items.
+    Counts, dates, the distribution of the ratings, ratings per user and item, the most rated
+    items, and the model that `recsys fit` would choose.
     """
+    from recsys.auto import choose_model
     from recsys.cli.inputs import load_ratings
 
     found = load_ratings(ratings, reader)
+    choice = choose_model(found)
     facts = _described(found)
+    facts["ratings"]["kind"] = "implicit" if choice.ratings.implicit else "explicit"
+    facts["fit would choose"] = {"model": choice.model, **choice.params, "because": choice.reason}
     document = {"command": "data inspect", "read_as": str(found.source), **facts}
     write_facts(facts, output, document)
 
@@ -122,11 +126,13 @@ def _described(ratings: Ratings) -> dict[str, dict[str, Any]]:
         except OverflowError:
             counts[name] = f"{seconds} s after 1970"
     facts: dict[str, dict[str, Any]] = {"ratings": counts}
-    if not ratings.implicit:  # the count of each value, or quantiles if there are many
+    # The count of each value, or quantiles if there are many.
+    if not ratings.implicit or bool((ratings.values != 1).any()):
         mean, deviation = (float(f(ratings.values, dtype=np.float64)) for f in (np.mean, np.std))
-        facts["values"] = {"mean": mean, "standard deviation": deviation}
+        name = "weights" if ratings.implicit else "values"
+        facts[name] = {"mean": mean, "standard deviation": deviation}
         distinct, n_each = np.unique(ratings.values, return_counts=True)
-        facts["values"] |= (
+        facts[name] |= (
             quantiles(ratings.values)
             if len(distinct) > _VALUES
             else {f"{value:g}": int(n) for value, n in zip(distinct, n_each, strict=True)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -157,12 +158,15 @@ def plan_fit(fitting: FitOptions, ratings: Ratings) -> tuple[Recommender, Rating
     from recsys.recommender import Recommender
 
     if (name := fitting.model) is not None:
-        return Recommender(name, **parameters_for([name], fitting)[name]), ratings, None
+        recommender = Recommender(name, **parameters_for([name], fitting)[name])
+        weighted = ratings.implicit and bool((ratings.values != 1).any())
+        if weighted and not recommender.model.uses_weights:
+            note(f"{name} does not use the weights of interactions: all count the same")
+        return recommender, ratings, None
     choice = choose_model(ratings)
     params = choice.params | parameters_for([choice.model], fitting)[choice.model]
-    sizes = [counted(params[key], key.removesuffix("s")) for key in choice.params]
-    reason = f"chose {', '.join([choice.model, *sizes])}: {choice.reason}"
-    return Recommender(choice.model, **params), choice.ratings, reason
+    choice = replace(choice, params={name: params[name] for name in choice.params})
+    return Recommender(choice.model, **params), choice.ratings, f"chose {choice}"
 
 
 def parameters_for(

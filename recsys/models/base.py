@@ -257,11 +257,14 @@ class Model:
         When to use the model, in one line.
     predicts_ratings : bool
         Whether `predict` estimates ratings, so that RMSE and MAE apply.
+    uses_weights : bool
+        Whether interactions of implicit feedback count by their weight.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str] = ""
     predicts_ratings: ClassVar[bool] = True
+    uses_weights: ClassVar[bool] = True
     _needs_values: ClassVar[bool] = False  # whether `fit` rejects implicit feedback
     _scores_between_sweeps: ClassVar[bool] = False  # whether the model can score in ``on_step``
 

@@ -219,6 +219,7 @@ class Random(Model):
     name = "random"
     summary = "The lower bound that any model should exceed."
     predicts_ratings = False
+    uses_weights = False
 
     random_state: int = random_state_parameter()
     n_users: int = fitted()

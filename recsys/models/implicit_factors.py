@@ -212,7 +212,8 @@ class ImplicitBPR(_LibraryFactors):
     """Bayesian personalised ranking by the library `implicit`.
 
     Stochastic gradient steps rank the items of a user above the others. Any rating is an
-    interaction. One thread: with more, the library's threads race, and no two fits agree.
+    interaction, and weights are not used. One thread: with more, the library's threads race, and no
+    two fits agree.
 
     References
     ----------
@@ -222,6 +223,7 @@ class ImplicitBPR(_LibraryFactors):
 
     name = "implicit-bpr"
     summary = "Implicit feedback, by pairwise ranking; for comparison."
+    uses_weights = False
 
     factors: int = parameter(64, "Number of latent factors.", low=8, high=256, log=True)
     learning_rate: float = parameter(

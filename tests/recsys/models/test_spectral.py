@@ -177,7 +177,7 @@ def test_ratings_are_interactions_whatever_their_values():
 
 
 def test_only_the_proportions_of_weights_count():
-    ratings, R = interactions(weighted=True)
+    ratings, _ = interactions(weighted=True)
     model, larger = fitted(ratings), fitted(replace(ratings, values=ratings.values * 4))
     best, same = (np.argsort(-each.scores(np.arange(N_USERS - 1))) for each in (model, larger))
     assert (best[:, :5] == same[:, :5]).mean() > 0.99
