@@ -33,7 +33,7 @@ except ImportError:
 
 __all__ = ["Backend", "CsrArrays", "RowPosteriors", "Seen", "TopK", "aligned_zeros"]
 __all__ += ["als_half_sweep", "at_most", "available_cores", "backend", "coefficients", "csr_arrays"]
-__all__ += ["csr_matmat", "csr_pattern", "csr_rmatmat", "multiply", "one_blas_thread", "pair_dots"]
+__all__ += ["csr_matmat", "csr_pattern", "csr_rmatmat", "implicit_half_sweep", "multiply", "one_blas_thread", "pair_dots"]
 __all__ += ["pattern_pairs", "posterior_half_sweep", "resolve_threads", "subtract", "supported"]
 __all__ += ["top_k", "use"]
 
@@ -173,6 +173,50 @@ def als_half_sweep(
         bias_penalty is not None,
         factors,
         np.empty(n_rows, dtype) if bias is None else bias,
+        objective,
+        resolve_threads(threads),
+    )
+    return objective
+
+
+def implicit_half_sweep(
+    weights: Csr,
+    other: Floats,
+    *,
+    gram: Floats,
+    penalty: Floats,
+    factors: Floats,
+    threads: int | None = None,
+) -> NDArray[np.float64]:
+    r"""Solve the least squares of every row of a sparse matrix of interactions against fixed factors.
+
+    For each row u with interactions of weights :math:`v_{ui} \ge 0`, `factors` receives the exact
+    minimiser of
+
+    .. math:: \sum_i v_{ui} (1 - a_u \cdot m_i)^2 + a_u' G a_u + \lambda_u \|a_u\|^2
+
+    by a Cholesky factorisation of its normal equations. Each row's minimum is returned in float64,
+    shape (n_rows,).
+
+    Parameters
+    ----------
+    weights : tuple of ndarrays of int64, int32 and the working dtype
+        The matrix of shape (n_rows, n_cols) in CSR form.
+    other : ndarray of shape (n_cols, k), float32 or float64
+        The fixed factors m_i; their dtype is the working dtype.
+    gram, penalty : ndarrays of shape (k, k) and (n_rows,)
+        The symmetric, positive semidefinite matrix G, and the positive penalties lambda_u.
+    factors : ndarray of shape (n_rows, k)
+        Output: the factors a_u.
+
+    """
+    objective = np.empty(len(factors))
+    _active.implicit_half_sweep(
+        *weights,
+        other,
+        np.ascontiguousarray(gram, other.dtype),
+        np.ascontiguousarray(penalty, other.dtype),
+        factors,
         objective,
         resolve_threads(threads),
     )

@@ -47,6 +47,28 @@ def als_half_sweep(
         objective[row] = squares - solution.astype(np.float64) @ right
 
 
+def implicit_half_sweep(
+    indptr: Ints,
+    indices: Ints,
+    data: Floats,
+    other: Floats,
+    gram: Floats,
+    penalty: Floats,
+    factors: Floats,
+    objective: NDArray[np.float64],
+    threads: int,
+) -> None:
+    """Solve one weighted least squares per row, exactly."""
+    fixed = np.eye(other.shape[1], dtype=other.dtype)
+    for row in range(len(factors)):
+        observed = slice(indptr[row], indptr[row + 1])
+        design, weights = other[indices[observed]], data[observed]
+        right = design.T @ weights
+        system = (design.T * weights) @ design + gram + penalty[row] * fixed
+        factors[row] = solution = np.linalg.solve(system, right)
+        objective[row] = weights.sum(dtype=np.float64) - solution.astype(np.float64) @ right
+
+
 def posterior_half_sweep(
     indptr: Ints,
     indices: Ints,

@@ -21,6 +21,7 @@ MODELS: dict[str, str] = {
     "bias": "recsys.models.baselines:Bias",
     "clusters": "recsys.models.clusters:Clusters",
     "ease": "recsys.models.ease:EASE",
+    "ials": "recsys.models.ials:IALS",
     "implicit-als": "recsys.models.implicit_factors:ImplicitALS",
     "implicit-bpr": "recsys.models.implicit_factors:ImplicitBPR",
     "implicit-knn": "recsys.models.implicit_knn:ImplicitKNN",

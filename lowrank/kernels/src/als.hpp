@@ -89,11 +89,11 @@ struct TargetSums {
 };
 
 // The Gram matrix and side products of one row's data, from vectors of k factors at a distance of
-// `step` in `other`; bias(column) is subtracted from the targets.
-template <class T, class Bias>
-[[gnu::always_inline]] inline TargetSums accumulate(const Csr<T>& ratings, std::int64_t row, double shift,
-                                                    const T* other, std::int64_t step, std::int64_t k,
-                                                    const TileSpace<T>& work, T* gram, const Bias& bias) {
+// `step` in `other`. target(place, column, packed) returns an entry's target, and may scale its factors.
+template <class T, class Target>
+[[gnu::always_inline]] inline TargetSums accumulate(const Csr<T>& ratings, std::int64_t row, const T* other,
+                                                    std::int64_t step, std::int64_t k, const TileSpace<T>& work,
+                                                    T* gram, const Target& target) {
     const std::int64_t end = ratings.indptr[row + 1];
     const std::int32_t* indices = ratings.indices;
     __builtin_memset(gram, 0, (work.width + side_columns) * work.width * sizeof(T));
@@ -106,11 +106,11 @@ template <class T, class Bias>
             const std::int64_t column = indices[start + p];
             T* packed = work.tile + p * work.stride;
             copy_row(other + column * step, packed, k);
-            const T target = static_cast<T>(ratings.data[start + p] - shift) - bias(column);
-            packed[work.width] = target;
+            const T wanted = target(start + p, column, packed);
+            packed[work.width] = wanted;
             packed[work.width + 1] = 1;
-            sums.sum += target;
-            sums.squares += static_cast<double>(target) * target;
+            sums.sum += wanted;
+            sums.squares += static_cast<double>(wanted) * wanted;
         }
         gram_update(Tile<T>{work.tile, n, work.stride}, work.width, gram);
     }
@@ -216,10 +216,11 @@ void als_rows(const AlsProblem<T>& problem, std::int64_t begin, std::int64_t end
             problem.objective[row] = 0;
             continue;
         }
-        const TargetSums sums =
-            accumulate(problem.ratings, row, problem.shift, problem.other, problem.k, problem.k, work,
-                       work.grams + batch.count * work.gram_size,
-                       [&](std::int64_t column) { return problem.other_bias[column]; });
+        const auto target = [&](std::int64_t place, std::int64_t column, T*) {
+            return static_cast<T>(problem.ratings.data[place] - problem.shift) - problem.other_bias[column];
+        };
+        const TargetSums sums = accumulate(problem.ratings, row, problem.other, problem.k, problem.k, work,
+                                           work.grams + batch.count * work.gram_size, target);
         batch.row[batch.count] = row;
         batch.sum[batch.count] = static_cast<T>(sums.sum);
         batch.sum_squares[batch.count++] = sums.squares;

@@ -50,6 +50,20 @@ struct AlsProblem {
     bool fit_bias;
 };
 
+// One half-sweep of implicit alternating least squares: for each row u with interactions i of weight v_ui
+//
+//   minimise  sum_i v_ui (1 - a_u . m_i)^2 + a_u' gram a_u + penalty_u |a_u|^2
+template <class T>
+struct ImplicitProblem {
+    Csr<T> weights;
+    const T* other;     // n_cols x k, the fixed factors m_i
+    const T* gram;      // k x k, symmetric
+    const T* penalty;   // n_rows
+    T* factors;         // n_rows x k, out
+    double* objective;  // n_rows, out: the row's minimum
+    std::int64_t k;
+};
+
 // The n best items of each query by score = (offset + bias_i) + x . y_i, of those in `order` that are not
 // seen items. NaN and minus infinity are never among them; of equal scores the lower item is better.
 struct TopKProblem {
@@ -116,9 +130,10 @@ struct PosteriorProblem {
 
 template <class T>
 struct Kernels {
-    // Bytes of 64-byte-aligned scratch that als_rows needs for factors of length k.
+    // Bytes of 64-byte-aligned scratch that als_rows and implicit_rows need for factors of length k.
     std::size_t (*als_workspace)(std::int64_t k);
     void (*als_rows)(const AlsProblem<T>&, std::int64_t begin, std::int64_t end, void* workspace);
+    void (*implicit_rows)(const ImplicitProblem<T>&, std::int64_t begin, std::int64_t end, void* workspace);
     std::size_t (*posterior_workspace)(std::int64_t k);
     void (*posterior_rows)(const PosteriorProblem<T>&, std::int64_t begin, std::int64_t end, void* workspace);
     // Y[begin:end] = A[begin:end] X, with X of shape n_cols x width.

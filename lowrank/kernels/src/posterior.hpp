@@ -158,9 +158,12 @@ void posterior_rows(const PosteriorProblem<T>& problem, std::int64_t begin, std:
         const int count = static_cast<int>(end - first < lanes<T> ? end - first : lanes<T>);
         double squares[lanes<T>];
         for (int l = 0; l < count; ++l) {
-            const auto bias = [&](std::int64_t column) { return problem.other[column * work.d + work.k]; };
-            TargetSums sums = accumulate(problem.ratings, first + l, problem.shift, problem.other, work.d, work.k, work,
-                                         work.gram, bias);
+            const auto target = [&](std::int64_t place, std::int64_t column, T*) {
+                return static_cast<T>(problem.ratings.data[place] - problem.shift) -
+                       problem.other[column * work.d + work.k];
+            };
+            TargetSums sums =
+                accumulate(problem.ratings, first + l, problem.other, work.d, work.k, work, work.gram, target);
             assemble(problem, first + l, work, sums, work.flat + l * work.flat_size);
             squares[l] = sums.squares;
         }

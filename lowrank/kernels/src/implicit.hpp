@@ -1,0 +1,62 @@
+// The half-sweep of implicit ALS: as als.hpp without biases, with a weight for each interaction and
+// the Gram matrix of all columns, which stands for the pairs without one.
+
+#pragma once
+
+#include "als.hpp"
+
+namespace lowrank::LOWRANK_ISA {
+
+template <class T>
+inline void solve_interactions(const ImplicitProblem<T>& problem, const Workspace<T>& work, Batch<T>& batch) {
+    using V = Vec<T, lanes<T>>;
+    if (batch.count == 0) return;
+    const LaneSystems<T>& systems = work.systems;
+    interleave_systems(systems, work.grams, batch.count, work.gram_size, work.width, work.width);
+    V penalty;
+    for (int l = 0; l < lanes<T>; ++l) penalty[l] = problem.penalty[batch.row[l < batch.count ? l : 0]];
+    for (std::int64_t i = 0; i < systems.size; ++i) {
+        V* row = systems.row(i);
+        for (std::int64_t j = i; i < problem.k && j < problem.k; ++j)
+            row[j] += broadcast<T, lanes<T>>(problem.gram[i * problem.k + j]);
+        row[i] += i < problem.k ? penalty : broadcast<T, lanes<T>>(1);  // of padding, only solvable
+    }
+    factor(systems);
+    V gain{};
+    for (std::int64_t i = 0; i < systems.size; ++i) {
+        const V y = systems.row(i)[systems.size];
+        gain += y * y;
+        work.solution[i] = y;
+    }
+    back_substitute(systems, work.solution);
+    for (int l = 0; l < batch.count; ++l) {
+        T* factors = problem.factors + batch.row[l] * problem.k;
+        for (std::int64_t i = 0; i < problem.k; ++i) factors[i] = work.solution[i][l];
+        problem.objective[batch.row[l]] = batch.sum_squares[l] - gain[l];
+    }
+    batch.count = 0;
+}
+
+template <class T>
+void implicit_rows(const ImplicitProblem<T>& problem, std::int64_t begin, std::int64_t end, void* memory) {
+    const Workspace<T> work(problem.k, memory);
+    __builtin_memset(work.tile, 0, work.tile_rows * work.stride * sizeof(T));
+    Batch<T> batch;
+    for (std::int64_t row = begin; row < end; ++row) {
+        // v (1 - a.m)^2 is the square of a target root(v) with factors root(v) m.
+        const auto target = [&](std::int64_t place, std::int64_t, T* packed) {
+            const T root = static_cast<T>(__builtin_sqrt(problem.weights.data[place]));
+            if (root != 1)
+                for (std::int64_t j = 0; j < work.width; ++j) packed[j] *= root;
+            return root;
+        };
+        const TargetSums sums = accumulate(problem.weights, row, problem.other, problem.k, problem.k, work,
+                                           work.grams + batch.count * work.gram_size, target);
+        batch.row[batch.count] = row;
+        batch.sum_squares[batch.count++] = sums.squares;
+        if (batch.count == lanes<T>) solve_interactions(problem, work, batch);
+    }
+    solve_interactions(problem, work, batch);
+}
+
+}  // namespace lowrank::LOWRANK_ISA
