@@ -29,6 +29,7 @@ from .models.baselines import Random as Random
 from .models.bayes import Bayes as Bayes
 from .models.clusters import Clusters as Clusters
 from .models.ease import EASE as EASE
+from .models.ials import IALS as IALS
 from .models.implicit_factors import ImplicitALS as ImplicitALS
 from .models.implicit_factors import ImplicitBPR as ImplicitBPR
 from .models.implicit_factors import ImplicitLMF as ImplicitLMF

@@ -31,11 +31,34 @@ try:
 except ImportError:
     _core = None
 
-__all__ = ["Backend", "CsrArrays", "RowPosteriors", "Seen", "TopK", "aligned_zeros"]
-__all__ += ["als_half_sweep", "at_most", "available_cores", "backend", "coefficients", "csr_arrays"]
-__all__ += ["csr_matmat", "csr_pattern", "csr_rmatmat", "implicit_half_sweep", "multiply", "one_blas_thread", "pair_dots"]
-__all__ += ["pattern_pairs", "posterior_half_sweep", "resolve_threads", "subtract", "supported"]
-__all__ += ["top_k", "use"]
+__all__ = [
+    "Backend",
+    "CsrArrays",
+    "RowPosteriors",
+    "Seen",
+    "TopK",
+    "aligned_zeros",
+    "als_half_sweep",
+    "at_most",
+    "available_cores",
+    "backend",
+    "coefficients",
+    "csr_arrays",
+    "csr_matmat",
+    "csr_pattern",
+    "csr_rmatmat",
+    "implicit_half_sweep",
+    "multiply",
+    "one_blas_thread",
+    "pair_dots",
+    "pattern_pairs",
+    "posterior_half_sweep",
+    "resolve_threads",
+    "subtract",
+    "supported",
+    "top_k",
+    "use",
+]
 
 Floats = NDArray[np.floating[Any]]
 Floats32 = NDArray[np.float32]
@@ -188,7 +211,7 @@ def implicit_half_sweep(
     factors: Floats,
     threads: int | None = None,
 ) -> NDArray[np.float64]:
-    r"""Solve the least squares of every row of a sparse matrix of interactions against fixed factors.
+    r"""Solve the least squares of every row of a matrix of interactions against fixed factors.
 
     For each row u with interactions of weights :math:`v_{ui} \ge 0`, `factors` receives the exact
     minimiser of

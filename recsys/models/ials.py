@@ -228,7 +228,8 @@ class _Trial:
             places = sample.coords[0][chosen], sample.coords[1][chosen]
             return csr_array((sample.data[chosen], places), shape=sample.shape)
 
-        return cls([(part(number != fold), part(number == fold)) for fold in range(count)], model)
+        folds = [(part(number != fold), part(number == fold)) for fold in range(count)]
+        return cls([pair for pair in folds if all(each.nnz for each in pair)], model)
 
     def ndcg(self, penalties: Penalties, factors: int) -> float:
         """Return the mean NDCG@20 of the users with held-out interactions after short fits."""
@@ -249,10 +250,11 @@ def _mean_ndcg(
     counts, n_items = np.diff(held_out.indptr), train.shape[1]
     users = np.flatnonzero(counts)
     seen = kernels.Seen(users, *kernels.csr_arrays(train)[:2])
-    found = kernels.top_k(user_factors[users], item_factors, _TOP, seen=seen).items
+    top = max(1, min(_TOP, n_items // 5))  # of a small catalogue, still a choice
+    found = kernels.top_k(user_factors[users], item_factors, top, seen=seen).items
     relevant = held_out.tocoo()
     keys = relevant.coords[0].astype(np.int64) * n_items + relevant.coords[1]
     hits = np.isin(users[:, None] * n_items + found, keys) & (found >= 0)
-    discounts = 1 / np.log2(np.arange(2, _TOP + 2))
-    best = discounts.cumsum()[np.minimum(counts[users], _TOP) - 1]
+    discounts = 1 / np.log2(np.arange(2, top + 2))
+    best = discounts.cumsum()[np.minimum(counts[users], top) - 1]
     return float(np.sum(hits @ discounts[: found.shape[1]] / best)) / max(len(users), 1)

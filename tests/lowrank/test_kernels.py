@@ -73,6 +73,34 @@ def test_half_sweep_equals_reference(name, dtype, k):
             np.testing.assert_allclose(ours, theirs, atol=TOLERANCE[dtype] * scale, rtol=0)
 
 
+@pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("k", [1, 7, 16, 33, 64, 130])
+def test_implicit_half_sweep_equals_reference(name, dtype, k):
+    rng = np.random.default_rng(k)
+    indptr, indices, weights = random_csr(37, 60, 0.3, dtype, rng)
+    weights[::3] = 1  # the weight that the kernel does not multiply by
+    other = rng.normal(size=(60, k)).astype(dtype)
+    gram, penalty = other.T @ other / 10, rng.uniform(0.5, 3, size=37).astype(dtype)
+    results = []
+    for kernel, threads in (("reference", 1), (name, 1), (name, 3)):
+        kernels.use(kernel)
+        factors = np.full((37, k), np.nan, dtype)
+        objective = kernels.implicit_half_sweep(
+            (indptr, indices, weights),
+            other,
+            gram=gram,
+            penalty=penalty,
+            factors=factors,
+            threads=threads,
+        )
+        results.append((factors, objective))
+    for expected, got, on_threads in zip(*results, strict=True):
+        scale = max(1.0, np.abs(expected).max())
+        np.testing.assert_allclose(got, expected, atol=TOLERANCE[dtype] * scale, rtol=0)
+        np.testing.assert_array_equal(got, on_threads)
+
+
 @pytest.mark.parametrize("name", ["reference", *COMPILED])
 def test_half_sweep_is_the_minimum(name):
     """No nearby point has a smaller objective, and the objective returned is the one reached."""

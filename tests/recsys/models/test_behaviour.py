@@ -327,7 +327,7 @@ def test_saving_and_loading_changes_nothing(name, tmp_path):
 
 def test_an_unknown_model_is_rejected_with_the_nearest_name():
     with pytest.raises(
-        DataError, match=r"There is no model 'alss'; did you mean 'als'\? The models are als,"
+        DataError, match=r"There is no model 'alss'; did you mean als or ials\? The models are als,"
     ):
         Recommender("alss")
     with pytest.raises(DataError, match="There is no model 'xyz'; the models are als, "):

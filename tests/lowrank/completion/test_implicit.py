@@ -1,0 +1,100 @@
+"""Implicit ALS against its formula, over all pairs."""
+
+from itertools import islice
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lowrank import kernels
+from lowrank.completion.implicit import implicit_sweeps, solve_interactions
+from lowrank.errors import ArgumentError
+
+
+def interactions(n=30, m=20, density=0.2, seed=0, dtype=np.float64):
+    rng = np.random.default_rng(seed)
+    W = sp.random_array((n, m), density=density, rng=rng, format="csr", dtype=dtype)
+    W.sort_indices()
+    return W
+
+
+def objective(W, rows, columns, regularization, weight, power):
+    dense, scores = W.toarray(), rows @ columns.T
+    penalties = [
+        regularization * ((dense.sum(axis) + weight * dense.shape[axis]) ** power) @ (f**2).sum(1)
+        for axis, f in ((1, rows), (0, columns))
+    ]
+    return (dense * (1 - scores) ** 2).sum() + weight * (scores**2).sum() + sum(penalties)
+
+
+@given(
+    seed=st.integers(0, 1000),
+    k=st.integers(1, 9),
+    regularization=st.floats(0.01, 3),
+    weight=st.floats(0.001, 2),
+    power=st.sampled_from([0.0, 0.5, 1.0]),
+)
+def test_the_objective_is_that_of_the_formula_and_never_rises(
+    seed, k, regularization, weight, power
+):
+    W, previous = interactions(seed=seed), np.inf
+    options = {"regularization": regularization, "unobserved_weight": weight, "count_power": power}
+    for sweep in islice(implicit_sweeps(W, k, **options, random_state=seed), 4):
+        factors = sweep.row_factors, sweep.column_factors
+        reached = objective(W, *factors, regularization, weight, power)
+        assert sweep.objective == pytest.approx(reached, rel=1e-9)
+        assert sweep.objective <= sweep.half_objective * (1 + 1e-12) <= previous * (1 + 2e-12)
+        previous = sweep.objective
+
+
+def test_a_solved_row_is_the_minimum_over_all_pairs():
+    W, rng = interactions(), np.random.default_rng(1)
+    columns, weight, power = rng.normal(size=(20, 4)), 0.3, 0.5
+    rows = solve_interactions(
+        kernels.csr_arrays(W),
+        columns,
+        regularization=0.2,
+        unobserved_weight=weight,
+        count_power=power,
+    )
+    least = objective(W, rows, columns, 0.2, weight, power)
+    for _ in range(20):
+        moved = rows + 1e-3 * rng.normal(size=rows.shape)
+        assert objective(W, moved, columns, 0.2, weight, power) > least
+
+
+def test_a_row_has_the_same_bits_alone_and_on_any_threads():
+    W = interactions(300, 50, dtype=np.float32)
+    columns = np.random.default_rng(0).normal(size=(50, 17)).astype(np.float32)
+    options = {"regularization": 0.1, "unobserved_weight": 0.01}
+    together = solve_interactions(kernels.csr_arrays(W), columns, **options, threads=1)
+    threaded = solve_interactions(kernels.csr_arrays(W), columns, **options, threads=3)
+    alone = solve_interactions(kernels.csr_arrays(W[[7]]), columns, **options)
+    np.testing.assert_array_equal(threaded, together)
+    np.testing.assert_array_equal(alone[0], together[7])
+
+
+def test_rows_without_interactions_are_zero():
+    W = sp.csr_array((np.ones(2), ([0, 2], [1, 0])), shape=(4, 3))
+    sweep = next(implicit_sweeps(W, 2, regularization=0.1, unobserved_weight=0.1))
+    assert not sweep.row_factors[[1, 3]].any()
+    assert not sweep.column_factors[2].any()
+    assert np.isfinite(sweep.objective)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"k": 0}, "k must be at least 1; got 0"),
+        ({"regularization": 0.0}, "regularization must be positive and finite; got 0.0"),
+        ({"unobserved_weight": -1.0}, "unobserved_weight must be positive and finite; got -1.0"),
+        ({"start": np.ones((3, 3))}, r"start must have shape \(20, 2\); got \(3, 3\)"),
+        ({"W": -interactions()}, "Weights must not be negative; got -0.9"),
+    ],
+)
+def test_bad_arguments_are_named(changed, message):
+    given = {"W": interactions(), "k": 2, "regularization": 0.1, "unobserved_weight": 0.1} | changed
+    with pytest.raises(ArgumentError, match=message):
+        next(implicit_sweeps(given.pop("W"), given.pop("k"), **given))

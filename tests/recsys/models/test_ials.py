@@ -1,0 +1,92 @@
+"""Implicit ALS: its penalties, weights and explanations."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from recsys.data.ratings import Ratings
+from recsys.models.base import Histories
+from recsys.models.ials import IALS
+
+
+def two_tastes(n_users=80, n_items=30, seed=0):
+    """Return interactions of two groups of users, with few across."""
+    rng = np.random.default_rng(seed)
+    same = np.add.outer(np.arange(n_users), np.arange(n_items)) % 2 == 0
+    liked = rng.random(same.shape) < np.where(same, 0.4, 0.03)
+    return Ratings.from_matrix(np.where(liked, 1.0, np.nan), implicit=True)
+
+
+def test_a_user_gets_items_of_their_group():
+    ratings = two_tastes()
+    scores = IALS(factors=4).fit(ratings).scores(np.arange(80))
+    same = np.add.outer(np.arange(80), np.arange(30)) % 2 == 0
+    assert scores[same].mean() > 3 * scores[~same].mean()
+
+
+def test_penalties_are_found_unless_given():
+    ratings = two_tastes()
+    found = IALS(factors=4).fit(ratings)
+    given = IALS(factors=4, regularization=found.penalty, unobserved_weight=found.pair_weight)
+    np.testing.assert_array_equal(given.fit(ratings).user_factors, found.user_factors)
+    assert IALS(factors=4, regularization=0.7).fit(ratings).penalty == 0.7
+    assert IALS(factors=4, unobserved_weight=0.7).fit(ratings).pair_weight == 0.7
+
+
+def test_the_search_and_the_fit_are_the_same_on_any_threads():
+    ratings = two_tastes()
+    one, three = (IALS(factors=5, threads=n).fit(ratings) for n in (1, 3))
+    assert (one.penalty, one.pair_weight) == (three.penalty, three.pair_weight)
+    np.testing.assert_array_equal(one.item_factors, three.item_factors)
+
+
+def test_found_penalties_rank_held_out_items_better_than_extreme_ones():
+    if "RECSYS_DATASETS" not in os.environ:
+        pytest.skip("needs RECSYS_DATASETS")
+    from recsys.evaluation import evaluate, random_split
+    from recsys.readers import read_ratings
+
+    frame = read_ratings(Path(os.environ["RECSYS_DATASETS"]) / "ml-latest-small").to_frame()
+    likes = Ratings.from_frame(frame.filter(frame["rating"] >= 4).select("user", "item"))
+    models = {
+        "found": IALS(factors=16),
+        "large penalty": IALS(factors=16, regularization=1.0),
+        "small weight": IALS(factors=16, unobserved_weight=1e-4, regularization=1e-3),
+    }
+    found = evaluate(models, random_split(likes), 20, metrics=["ndcg"], resamples=0)
+    best, *others = found.table["ndcg@20"]
+    assert best > 1.1 * max(others)
+
+
+def test_contributions_add_up_to_the_score():
+    ratings = two_tastes()
+    model = IALS(factors=6).fit(ratings)
+    history = Histories.of(ratings).take(np.array([3]))
+    found = model.contributions(history, np.arange(30))
+    np.testing.assert_allclose(
+        found.base + found.terms.sum(axis=1), model.scores([3])[0], atol=1e-5
+    )
+
+
+def test_a_heavier_interaction_counts_more():
+    ratings = two_tastes()
+    values = ratings.values.copy()
+    values[0] = 20
+    heavier = Ratings(
+        ratings.users, ratings.items, ratings.indptr, ratings.indices, values, implicit=True
+    )
+    options = {"factors": 6, "regularization": 0.05, "unobserved_weight": 0.1}
+    item = ratings.indices[0]
+    before, after = (IALS(**options).fit(each).scores([0])[0, item] for each in (ratings, heavier))
+    assert after > before
+
+
+def test_an_update_keeps_the_penalties_and_starts_from_the_items():
+    ratings = two_tastes()
+    old = IALS(factors=6).fit(ratings)
+    steps = []
+    new = IALS(factors=6).fit(ratings, start=old, on_step=steps.append)
+    assert (new.penalty, new.pair_weight) == (old.penalty, old.pair_weight)
+    assert len(steps) <= 3
