@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from recsys.data.columns import Roles
 from recsys.errors import DataError
-from recsys.messages import close_matches, missing_extra
+from recsys.messages import close_matches, missing_extra, redacted, similar_files
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["Address", "Database", "OnRows", "Pick", "fetch", "open_database", "parse_address"]
-__all__ += ["redacted"]
 
 Kind = Literal["postgresql", "sqlite", "duckdb"]
 Pick = Callable[[Sequence[str], str], Roles]
@@ -35,10 +34,6 @@ _PATIENCE = 8  # seconds to wait for a server
 _BATCH = 1 << 16  # rows of SQLite at a time, of whose first the types are told
 _LISTED = 10
 _TABLE = re.compile(r"(?P<place>.+)::(?P<table>[^/\]?&]+)")
-_PASSWORDS = (
-    re.compile(r"(?P<before>\b[\w+.-]+://[^:@/\s]*:)[^\s'\"]*(?P<after>@)"),
-    re.compile(r"(?i)(?P<before>\b(?:ssl)?password\s*=\s*)('[^']*'|[^&\s'\"]+)(?P<after>)"),
-)
 
 _TABLES: dict[Kind, str] = {
     "postgresql": "SELECT CASE WHEN pg_table_is_visible(c.oid) THEN '' ELSE nspname END, relname "
@@ -142,19 +137,6 @@ def _kind_of_file(path: Path) -> Kind | None:
     return None if path.exists() else _SUFFIXES.get(path.suffix.lower())
 
 
-def redacted(text: str) -> str:
-    """Return a text with `***` for the passwords of all URIs in it.
-
-    Examples
-    --------
-    >>> redacted("cannot reach postgresql://shop:s3cret@db.example/orders?sslpassword=x")
-    'cannot reach postgresql://shop:***@db.example/orders?sslpassword=***'
-    """
-    for pattern in _PASSWORDS:
-        text = pattern.sub(r"\g<before>***\g<after>", text)
-    return text
-
-
 class Database:
     """An open database: rows of small queries, streams of large ones, and its tables."""
 
@@ -216,7 +198,7 @@ def open_database(address: Address, *, write: bool = False) -> Iterator[Database
     if address.kind != "postgresql" and not write and not address.path.exists():
         folder = address.path.parent
         names = [each.name for each in folder.iterdir()] if folder.is_dir() else []
-        near = close_matches(address.path.name, names, 1)
+        near = similar_files(address.path.name, names, 1)
         hint = f" Did you mean {folder / near[0]}?" if near else ""
         raise DataError(f"There is no file {address.place}.{hint}")
     with _failures(address):
@@ -272,7 +254,7 @@ def _sentence(text: str, address: Address) -> str:
         # libpq quotes pieces of an address that it cannot take apart: they may be a password.
         reached = re.search(r"connection to server .*? failed: (?:FATAL: *)?([^\n]+)", text)
         if reached is not None:
-            return f"{where} cannot be opened: {_tidied(reached[1])}."
+            return f"{where} cannot be opened: {_tidied(reached[1][0].lower() + reached[1][1:])}."
         if "could not translate host name" in text:
             return f"{where} cannot be opened: its host is not known."
         return (

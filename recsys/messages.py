@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from lowrank.errors import missing_extra
 
-__all__ = ["close_matches", "counted", "missing_extra", "shortened", "similar_files", "wrapped"]
+__all__ = ["close_matches", "counted", "missing_extra", "redacted", "shortened", "similar_files"]
+__all__ += ["wrapped"]
 
+_PASSWORDS = (
+    re.compile(r"(?P<before>\b[\w+.-]+://[^:@/\s]*:)[^\s'\"]*(?P<after>@)"),
+    re.compile(r"(?i)(?P<before>[?&](?:ssl)?password=)[^&\s'\"]+(?P<after>)"),
+)
 _SIMILAR = 0.6  # least ratio of two words
 _WORK = 20_000_000  # characters compared with each other: a few seconds
 
@@ -32,6 +38,19 @@ def shortened(text: str, length: int = 40) -> str:
     ('no number', 'no n...')
     """
     return text if len(text) <= length else f"{text[:length]}..."
+
+
+def redacted(text: str) -> str:
+    """Return a text with `***` for the passwords of all URIs in it.
+
+    Examples
+    --------
+    >>> redacted("cannot reach postgresql://shop:s3cret@db.example/orders?sslpassword=x")
+    'cannot reach postgresql://shop:***@db.example/orders?sslpassword=***'
+    """
+    for pattern in _PASSWORDS:
+        text = pattern.sub(r"\g<before>***\g<after>", text)
+    return text
 
 
 def close_matches(text: str, others: Iterable[str], n: int) -> list[str]:

@@ -41,10 +41,10 @@ def data() -> None:
         'recsys data inspect ratings.dat --sep "::" --json',
     ],
 )
-@click.argument("ratings")
+@cli.ratings_argument
 @cli.output_options
 @cli.reader_options("all")
-def inspect(ratings: str, output: Output, reader: cli.ReaderOptions) -> None:
+def inspect(ratings: tuple[str, ...], output: Output, reader: cli.ReaderOptions) -> None:
     """Show the contents of a ratings file, how it is read, and what would be fitted to it.
 
     Counts, dates, the distribution of the ratings, ratings per user and item, the most rated

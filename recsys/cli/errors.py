@@ -15,6 +15,7 @@ import click
 
 from lowrank.errors import LowRankError
 from recsys.errors import RecsysError
+from recsys.messages import redacted
 
 if TYPE_CHECKING:
     from recsys.cli.group import State
@@ -73,9 +74,10 @@ def _report(error: BaseException, state: State) -> int:
         _print(f"{start}Interrupted.")
         return INTERRUPTED
     if isinstance(error, click.ClickException):
+        error.message = redacted(error.message)
         error.show()
         return error.exit_code
-    text, half = _sentence(error), _LONGEST // 2
+    text, half = redacted(_sentence(error)), _LONGEST // 2
     if len(text) > _LONGEST:  # a message that quotes something endless
         text = f"{text[:half]} ... {text[-half:]}"
     # A file name in a message must not move the cursor of the terminal.

@@ -39,7 +39,7 @@ _HINTS = {"--metric": _METRICS, "--metrics": _METRICS}
 class _Request:
     """Options of an evaluation."""
 
-    ratings: str | None
+    ratings: tuple[str, ...]
     train: str | None
     test: str | None
     model: tuple[str, ...]
@@ -56,7 +56,7 @@ class _Request:
 _evaluation_options = cli.bundle(
     "request",
     _Request,
-    click.argument("ratings", required=False),
+    click.argument("ratings", nargs=-1),
     cli.option("--train", metavar="FILE", help="Training ratings."),
     cli.option("--test", metavar="FILE", help="Test ratings."),
     cli.option(
@@ -145,11 +145,12 @@ def _prepared(request: _Request) -> tuple[dict[str, Any], Split | Sequence[Split
     from recsys.evaluation import split_from_pair
     from recsys.models.registry import make_model
 
-    fitting, place = request.fitting, request.ratings
+    fitting, sources = request.fitting, request.ratings
     models: dict[str, Any] = {}
-    if place is None or request.train or not is_model(place):
+    place = sources[0] if len(sources) == 1 else ""
+    if request.train or not (place and is_model(place)):
         pair, method = (request.train, request.test), request.splitting
-        splits = load_splits(place, pair, method, fitting.seed, request.reader)
+        splits = load_splits(sources, pair, method, fitting.seed, request.reader)
         names, splits = _chosen_models(request.model, splits)
     else:
         if request.test is None:
@@ -405,10 +406,10 @@ def evaluate(request: _Request, output: Output, engine: cli.EngineOptions) -> No
         others = (request.train, request.model, request.candidates, request.per_user)
         if any(others) or request.report or request.fitting.given or len(request.n) > 1:
             raise click.UsageError("--engine spark takes MODEL --test FILE, and one -n.")
-        if request.ratings is None or request.test is None:
+        if len(request.ratings) != 1 or request.test is None:
             raise click.UsageError("--engine spark needs MODEL --test FILE.")
         n, reader = request.n[0], request.reader
-        evaluate_on_spark(request.ratings, request.test, n, engine, reader, output)
+        evaluate_on_spark(request.ratings[0], request.test, n, engine, reader, output)
         return
     models, found = _run(request)
     document = _document("evaluate", models, found)

@@ -23,7 +23,7 @@ from recsys.messages import counted
         "recsys fit s3a://lake/ratings --out s3a://lake/model --engine spark --master yarn",
     ],
 )
-@click.argument("ratings")
+@cli.ratings_argument
 @cli.option("--out", "-o", metavar="MODEL", required=True, help="Directory for the model.")
 @cli.option("--force", is_flag=True, help="Replace an existing model.")
 @cli.option(
@@ -36,7 +36,7 @@ from recsys.messages import counted
 @cli.reader_options()
 @cli.engine_options()
 def fit(
-    ratings: str,
+    ratings: tuple[str, ...],
     out: str,
     force: bool,
     test_fraction: float | None,
@@ -57,7 +57,9 @@ def fit(
     if engine.on_spark:
         from recsys.cli.spark import fit_on_spark
 
-        fit_on_spark(ratings, out, engine, fitting, reader, holdout=test_fraction, force=force)
+        if len(ratings) > 1:
+            raise click.UsageError("--engine spark takes one folder or pattern of files.")
+        fit_on_spark(ratings[0], out, engine, fitting, reader, holdout=test_fraction, force=force)
         return
     from recsys.cli.inputs import (
         check_destination,
@@ -96,12 +98,12 @@ def fit(
     ],
 )
 @click.argument("model")
-@click.argument("ratings")
+@cli.ratings_argument
 @cli.option("--out", "-o", metavar="MODEL2", help="Directory for the updated model.")
 @cli.option("--force", is_flag=True, help="Replace an existing model: MODEL, without --out.")
 @cli.reader_options()
 def update(
-    model: str, ratings: str, out: str | None, force: bool, reader: cli.ReaderOptions
+    model: str, ratings: tuple[str, ...], out: str | None, force: bool, reader: cli.ReaderOptions
 ) -> None:
     """Add new ratings to a model.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from glob import has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from click.core import ParameterSource
 from recsys.cli.errors import CommandError
 from recsys.cli.options import FitOptions, ReaderOptions
 from recsys.cli.progress import Activity, note
-from recsys.messages import close_matches, counted, similar_files
+from recsys.messages import close_matches, counted, redacted, similar_files
 
 if TYPE_CHECKING:
     import polars as pl
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 _SHARED = {"random_state": "--seed", "threads": "--threads"}
 _TYPES = {bool: click.BOOL, int: click.INT, float: click.FLOAT}
 _NAMED = 3
+_VISIBLE = (
+    "a password on the command line is visible to other users of this machine; PGPASSWORD or "
+    "~/.pgpass hide it"
+)
 _CANDIDATES = 10
 
 
@@ -43,6 +48,8 @@ def require_path(path: str, kind: str = "") -> None:
         raise CommandError(f"{path} is a file; a saved {kind} is a directory.")
     if path == "-" or Path(path).exists():
         return
+    if not kind and ("://" in path or "::" in path or has_magic(path)):
+        return  # whoever reads it says what is wrong
     if Path(path).is_symlink():
         raise CommandError(f"{path} is a broken symbolic link.")
     place = Path(path).parent
@@ -76,21 +83,25 @@ def check_destination(
         raise CommandError(f"Cannot write {path}: there is no directory {Path(path).parent}.")
 
 
-def load_ratings(path: str, reader: ReaderOptions) -> Ratings:
-    """Read ratings, and report in one line how they were read.
+def load_ratings(sources: str | Sequence[str], reader: ReaderOptions) -> Ratings:
+    """Read ratings from one or several sources, and report in one line how they were read.
 
     Raises
     ------
     CommandError
-        If `path` is a saved model.
+        If a source is a saved model.
     """
-    require_path(path)
-    if is_model(path):
-        raise CommandError(f"{path} is a saved model; this verb needs a file of ratings.")
+    sources = [sources] if isinstance(sources, str) else sources
+    for each in sources:
+        require_path(each)
+        if is_model(each):
+            raise CommandError(f"{each} is a saved model; this verb needs a file of ratings.")
+        if each != redacted(each):
+            note(_VISIBLE)
     from recsys.readers import read_ratings
 
-    with Activity(f"Reading {path}"):
-        ratings = read_ratings(path, **reader.keywords())
+    with Activity(f"Reading {', '.join(sources)}") as activity:
+        ratings = read_ratings(sources, **reader.keywords(), on_rows=activity.count)
     note(str(ratings.source))
     for problem in ratings.source.skipped if ratings.source else ():
         note(f"skipped: {problem}")
@@ -105,8 +116,9 @@ def load_pairs(path: str, reader: ReaderOptions) -> pl.DataFrame:
     from recsys.readers.sources import open_data
 
     require_path(path)
+    request = _request(reader, implicit=True)
     with open_data(path, reader.encoding) as data:
-        columns = read_raw(data, _request(reader, implicit=True)).columns
+        columns = read_raw(data, request).columns
     return pl.DataFrame([columns[name].alias(name) for name in ("user", "item")])
 
 

@@ -34,6 +34,9 @@ class _ModelType(click.Choice[str]):
         return super().get_invalid_choice_message(value, ctx) + hint
 
 
+ratings_argument = click.argument("ratings", nargs=-1, required=True)
+"""Decorator that adds one or several sources of ratings as `ratings`."""
+
 COUNT: dict[str, Any] = {"metavar": "N", "type": click.IntRange(min=1)}
 MODEL_NAME: dict[str, Any] = {"metavar": "NAME", "type": _ModelType(["auto", *MODELS])}
 SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
@@ -104,6 +107,8 @@ class ReaderOptions:
     until: str | None = None
     time_format: str | None = None
     bad_rows: str | float = "error"
+    table: str | None = None
+    query: str | None = None
 
     def keywords(self) -> dict[str, Any]:
         """Return the keywords of `recsys.readers.read_ratings`."""
@@ -195,6 +200,8 @@ def reader_options(described: Literal["all", "columns", "none"] = "columns") -> 
             default="error",
             help="Raise at a bad row, or skip up to 1% or N%.",
         ),
+        add("--table", metavar="NAME", help="Table of a database, or sheet of a workbook."),
+        add("--query", metavar="SQL", help="Query whose result is read."),
     )
 
 

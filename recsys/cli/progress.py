@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import click
 
 from recsys.cli.group import State
-from recsys.messages import wrapped
+from recsys.messages import redacted, wrapped
 
 if TYPE_CHECKING:
     from recsys.models.base import Step
@@ -26,6 +26,7 @@ def note(message: str, *, verbatim: bool = False) -> None:
     """
     if _state().quiet:
         return
+    message = redacted(message)
     if not verbatim and sys.stderr is not None and sys.stderr.isatty():
         message = wrapped(message, shutil.get_terminal_size((80, 24)).columns)
     click.echo(message, err=True)
@@ -35,7 +36,7 @@ class Activity:
     """Progress bar (a context manager), shown on a terminal if the work lasts over a second."""
 
     def __init__(self, title: str) -> None:
-        self.title = title
+        self.title = redacted(title)
         self._shown: dict[str, Any] = {"total": None, "note": ""}
         self._bar: Any = None
         self._lock = threading.Lock()
@@ -58,6 +59,12 @@ class Activity:
     def step(self, step: Step) -> None:
         """Move the bar to `step`."""
         self._update(total=step.total, completed=step.step, note=describe(step))
+
+    def count(self, rows: int, expected: int | None) -> None:
+        """Move the bar to a number of rows, of those that are expected."""
+        total = None if expected is None else max(rows, expected)
+        share = "" if total is None else f"{rows / max(total, 1):.0%}, "
+        self._update(total=total, completed=rows, note=f"{share}{rows:,} rows")
 
     def say(self, message: str) -> None:
         """Show the progress of work of unknown length."""

@@ -8,7 +8,14 @@ from typing import Any
 import click
 
 from recsys.cli.errors import CommandError
-from recsys.cli.options import ReaderOptions, command, option, output_options, reader_options
+from recsys.cli.options import (
+    ReaderOptions,
+    command,
+    option,
+    output_options,
+    ratings_argument,
+    reader_options,
+)
 from recsys.cli.output import Output, atomic_file, check_file
 from recsys.cli.progress import Activity, note
 from recsys.messages import missing_extra
@@ -24,7 +31,7 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
         "recsys scree ratings.csv --plot scree.png --output scree.csv",
     ],
 )
-@click.argument("ratings")
+@ratings_argument
 @option(
     "-k",
     metavar="K",
@@ -35,7 +42,9 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 @option("--plot", metavar="FILE", help="Plot to write: .png, .svg or .pdf.")
 @output_options
 @reader_options()
-def scree(ratings: str, k: int, plot: str | None, output: Output, reader: ReaderOptions) -> None:
+def scree(
+    ratings: tuple[str, ...], k: int, plot: str | None, output: Output, reader: ReaderOptions
+) -> None:
     """Show the singular values of the ratings.
 
     The decomposed matrix is that of the ratings minus user and item biases (of the model bias),

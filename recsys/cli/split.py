@@ -16,6 +16,7 @@ from recsys.cli.options import (
     bundle,
     command,
     option,
+    ratings_argument,
     reader_options,
     seed_option,
 )
@@ -124,7 +125,7 @@ def make_splits(ratings: Ratings, splitting: SplitOptions, seed: int) -> Split |
 
 
 def load_splits(
-    source: str | None,
+    sources: Sequence[str],
     pair: tuple[str | None, str | None],
     splitting: SplitOptions,
     seed: int,
@@ -142,21 +143,22 @@ def load_splits(
     from recsys.evaluation.split_files import read_pair, read_split
     from recsys.storage import is_split, split_files
 
-    def read(path: Path) -> Ratings:
+    def read(path: str | Path) -> Ratings:
         return load_ratings(str(path), reader)
 
     train, test = pair
-    if (source is None) == (train is None) or (train is None) != (test is None):
+    if bool(sources) == (train is not None) or (train is None) != (test is None):
         raise click.UsageError("Give either RATINGS, or both --train FILE and --test FILE.")
-    if source is None:
+    if not sources:
         if splitting.given:
             raise click.UsageError(f"{splitting.given[0]} applies to RATINGS, not to --train.")
         for path in (str(train), str(test)):
             require_path(path)
         found: Split | list[Split] = read_pair(str(train), str(test), read)
-    elif source == "-" or not is_split(source):
-        return make_splits(read(Path(source)), splitting, seed)
+    elif len(sources) > 1 or sources[0] == "-" or not is_split(sources[0]):
+        return make_splits(load_ratings(sources, reader), splitting, seed)
     else:
+        source = sources[0]
         if splitting.given:
             files = split_files(source)
             names = "folds" if files is None else f"{files['train'].name} and {files['test'].name}"
@@ -181,7 +183,7 @@ def load_splits(
         "recsys evaluate --train parts/train.csv --test parts/test.csv",
     ],
 )
-@click.argument("ratings")
+@ratings_argument
 @option("--out", "-o", metavar="DIR", required=True, help="Directory for the files.")
 @option("--force", is_flag=True, help="Replace an existing split.")
 @option(
@@ -195,7 +197,7 @@ def load_splits(
 @seed_option("Splitting")
 @reader_options()
 def split(
-    ratings: str,
+    ratings: tuple[str, ...],
     out: str,
     force: bool,
     form: str,

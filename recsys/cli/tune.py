@@ -16,7 +16,7 @@ from recsys.cli.output import Output
 from recsys.cli.progress import Activity, note
 from recsys.cli.split import SplitOptions, load_splits, make_splits, split_options
 from recsys.errors import DataError
-from recsys.messages import counted
+from recsys.messages import counted, redacted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,7 +43,7 @@ _OPTIONS = ("factors", "regularization", "iterations")
     one_of=[("ratings",), ("train",)],
     required="Choose the data",
 )
-@click.argument("ratings", required=False)
+@click.argument("ratings", nargs=-1)
 @cli.option("--train", metavar="FILE", help="Training ratings, all of which are used.")
 @cli.option(
     "--validation-fraction",
@@ -88,7 +88,7 @@ _OPTIONS = ("factors", "regularization", "iterations")
 @cli.output_options
 @cli.reader_options("none")
 def tune(
-    ratings: str | None,
+    ratings: tuple[str, ...],
     train: str | None,
     validation_fraction: float | None,
     ranges: tuple[str, ...],
@@ -187,7 +187,7 @@ def _range(text: str) -> tuple[str, Range]:
 
 
 def _training_data(
-    path: str | None,
+    sources: tuple[str, ...],
     train: str | None,
     splitting: SplitOptions,
     seed: int,
@@ -198,12 +198,12 @@ def _training_data(
 
     if splitting.method == "k-fold":
         raise click.UsageError(_FOLDS)
-    if path is None:
+    if not sources:
         for flag in {"--test-fraction", "--folds"}.intersection(splitting.given):
             raise click.UsageError(f"{flag} applies to RATINGS, not to --train.")
         splitting.check()
         return load_ratings(str(train), reader), splitting
-    split = _single(load_splits(path, (None, None), splitting, seed, reader))
+    split = _single(load_splits(sources, (None, None), splitting, seed, reader))
     note(f"set aside: {split.description}, {counted(split.test.n_ratings, 'rating')}")
     if split.method == "given":  # in an unknown way
         return split.train, SplitOptions()
@@ -280,7 +280,7 @@ def _document(
 
 
 def _commands(
-    found: Tuning, data: tuple[str | None, str | None], fitting: cli.FitOptions, *options: Any
+    found: Tuning, data: tuple[tuple[str, ...], str | None], fitting: cli.FitOptions, *options: Any
 ) -> dict[str, str]:
     """Return the commands that fit a model as found and evaluate it, as a shell takes them."""
     from recsys.storage import split_files
@@ -290,17 +290,17 @@ def _commands(
         named = [f"--{name}", str(value)] if name in _OPTIONS else ["-p", f"{name}={word(value)}"]
         model += [] if value is None else named
     ratings, train = data
-    files = None if ratings in (None, "-") else split_files(str(ratings))
-    source = str(train or ratings) if files is None else str(files["train"])
+    files = split_files(ratings[0]) if len(ratings) == 1 and ratings[0] != "-" else None
+    source = [str(files["train"])] if files else [train] if train else [*ratings]
     seed, (splitting, reading) = ["--seed", str(fitting.seed)], map(_words, options)
     own_seed = seed if "random_state" in found.defaults else []
     stem = f"{found.model}-tuned"
     names = itertools.chain([stem], (f"{stem}-{i}" for i in itertools.count(2)))
     target = ["--out", next(name for name in names if not Path(name).exists())]
-    lines = {"fit": ["recsys", "fit", source, *model, *own_seed, *reading, *target]}
-    if ratings is not None:
-        lines["evaluate"] = ["recsys", "evaluate", ratings, *model, *seed, *splitting, *reading]
-    return {name: shlex.join(words) for name, words in lines.items()}
+    lines = {"fit": ["recsys", "fit", *source, *model, *own_seed, *reading, *target]}
+    if ratings:
+        lines["evaluate"] = ["recsys", "evaluate", *ratings, *model, *seed, *splitting, *reading]
+    return {name: redacted(shlex.join(words)) for name, words in lines.items()}
 
 
 def _words(options: cli.ReaderOptions | SplitOptions) -> list[str]:

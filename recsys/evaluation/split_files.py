@@ -101,7 +101,7 @@ def _aligned(part: Ratings, users: Ids, items: Ids) -> Ratings:
 
 
 def read_split(
-    path: str | Path, read: Callable[[Path], Ratings] | None = None
+    path: str | Path, read: Callable[[str | Path], Ratings] | None = None
 ) -> Split | list[Split]:
     """Read the split in a folder, or the folds of one; `read` reads the ratings of a file.
 
@@ -128,7 +128,7 @@ def read_split(
 def read_pair(
     train: str | Path,
     test: str | Path,
-    read: Callable[[Path], Ratings] | None = None,
+    read: Callable[[str | Path], Ratings] | None = None,
     history: Path | None = None,
 ) -> Split:
     """Read a split of two files, and the history; a saved split is checked to be as saved.
@@ -150,7 +150,7 @@ def read_pair(
     names = ("method", "parameters") if manifest else ()
     described: dict[str, Any] = {name: getattr(manifest, name) for name in names}
     earlier = None if history is None else read(history)
-    split = split_from_pair(read(Path(train)), read(Path(test)), history=earlier, **described)
+    split = split_from_pair(read(train), read(test), history=earlier, **described)
     if manifest is not None and manifest.fingerprint != fingerprint(*split.parts):
         raise DataError(
             f"The files in {folder} are not those that its {SPLIT_MANIFEST} describes; make the "

@@ -38,6 +38,11 @@ def read_jsonl(
     passing = BadRows(request.rules.bad_rows)  # those of the sample count below
     sample = [fields for _, fields in islice(json_objects(data, passing), SAMPLE)]
     names = list(dict.fromkeys(name for fields in sample for name in fields))
+    if len(sample) == 1 and any(isinstance(each, list | dict) for each in sample[0].values()):
+        raise DataError(
+            f"{data.name} is one nested JSON object, with the keys {', '.join(names)}; write an "
+            "object for each rating, one per line or in an array."
+        )
     roles, description = assign_roles(
         names, request, data.name, required, lambda place: [row.get(names[place]) for row in sample]
     )
@@ -50,7 +55,7 @@ def read_jsonl(
             found = {role: fields.get(names[place]) for role, place in roles.items()}
             problems = (_problem(role, value) for role, value in found.items())
             if (problem := next(filter(None, problems), None)) is not None:
-                bad.add(f"{data.name}, line {line}: {problem}")
+                bad.add(f"{data.name}, {data.unit} {line}: {problem}")
                 continue
             kept.append(line)
             for role, value in found.items():
@@ -61,9 +66,14 @@ def read_jsonl(
 
     def place_of(row: int) -> str:
         line = lines[row] if len(lines) else next(islice(json_objects(data), row, None))[0]
-        return f"{data.name}, line {line}"
+        return f"{data.name}, {data.unit} {line}"
 
-    return RawRatings(columns, f"JSON lines, {description}", place_of, bad=bad)
+    return RawRatings(
+        columns,
+        f"JSON {'array' if data.unit == 'object' else 'lines'}, {description}",
+        place_of,
+        bad=bad,
+    )
 
 
 def json_objects(
@@ -82,7 +92,7 @@ def json_objects(
         if not line.strip():
             continue
         try:
-            fields = _json_object(line, f"{data.name}, line {number}")
+            fields = _json_object(line, f"{data.name}, {data.unit} {number}")
         except DataError as error:
             bad.add(str(error))
             continue

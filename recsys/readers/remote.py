@@ -7,9 +7,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from recsys.database import redacted
 from recsys.errors import DataError
-from recsys.messages import missing_extra
+from recsys.messages import missing_extra, redacted
 from recsys.readers.archives import Scratch
 
 __all__ = ["download"]

@@ -15,9 +15,9 @@ from typing import TypeAlias
 
 import polars as pl
 
-from recsys.database import NAMES, Address, OnRows, Pick, fetch, parse_address, redacted
+from recsys.database import NAMES, Address, OnRows, Pick, fetch, parse_address
 from recsys.errors import DataError
-from recsys.messages import similar_files
+from recsys.messages import redacted, similar_files
 from recsys.readers.archives import (
     Directory,
     Folder,
