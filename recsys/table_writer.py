@@ -1,0 +1,448 @@
+"""Tables of a database, written whole: readers see the old rows or the new ones, never a part.
+
+A frame of columns is written batch by batch into a staging table, which takes its place in one
+transaction at the end. Until then nothing that others see is changed, so that a writer that is
+interrupted or killed leaves what was there. In PostgreSQL the staging table is created in that
+same transaction, so that nothing is left of it either; for SQLite and DuckDB it is a temporary
+file, and the database is locked only for the last step.
+
+A table that is replaced keeps its definition, rights, indexes and the views on it: its rows are
+deleted and inserted in one transaction. Only where nothing is built on the table, it is dropped
+and created anew, in PostgreSQL by renaming the staging table, which takes no time.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any, Literal, Self, TypeAlias
+
+import polars as pl
+
+from recsys.atomic import unfinished_directory
+from recsys.data.frames import FrameLike, to_polars
+from recsys.database import Address, failures, open_database, parse_address
+from recsys.errors import DataError
+
+__all__ = ["IfExists", "TableWriter", "table_writer", "write_table"]
+
+IfExists: TypeAlias = Literal["fail", "replace", "append"]
+"""Treatment of a table that exists: an error, new rows instead of the old, or after them."""
+
+
+def write_table(
+    address: str,
+    frames: FrameLike | Iterable[FrameLike],
+    *,
+    table: str | None = None,
+    if_exists: IfExists = "fail",
+) -> int:
+    """Write a frame, or several as one, to a table of PostgreSQL, SQLite or DuckDB.
+
+    The table is complete from one moment to the next: readers see the old rows, or none, until all
+    new ones are there, also if the writer is killed. A table that is replaced keeps its types,
+    rights, indexes and views.
+
+    Parameters
+    ----------
+    address : str
+        ``"postgresql://user@host/db"``, ``"recs.db::recs"`` (SQLite) or ``"recs.duckdb::recs"``.
+        A password is best left to ``PGPASSWORD`` or ``~/.pgpass``.
+    frames : frame, or iterable of frames
+        Frames of polars, pandas or any library with Arrow streams. Of an iterable, one frame at a
+        time is in memory.
+    table : str, optional
+        Name of the table, if the address does not end in ``::NAME``; it may begin with a schema.
+    if_exists : {"fail", "replace", "append"}
+        For a table that exists: an error, new rows instead of its rows, or after them.
+
+    Returns
+    -------
+    int
+        Number of rows written.
+
+    Raises
+    ------
+    DataError
+        If the address is not one of a table, the database cannot be reached or written to, the
+        table exists (with ``if_exists="fail"``) or lacks a column of the frames, or its columns
+        have types that do not take the values.
+    ImportError
+        If the library for this database is not installed.
+
+    Examples
+    --------
+    >>> import polars as pl, recsys
+    >>> recommendations = pl.DataFrame({"user": [1, 1], "item": [20, 10], "rank": [1, 2]})
+    >>> recsys.write_table("shop.db::recs", recommendations)  # doctest: +SKIP
+    2
+    """
+    parsed = parse_address(address, table)
+    if parsed is None:
+        raise DataError(
+            f"{address} is not the address of a table, such as postgresql://user@host/db with "
+            "table=NAME, shop.db::NAME (SQLite) or shop.duckdb::NAME."
+        )
+    is_one = hasattr(frames, "__arrow_c_stream__") or hasattr(frames, "columns")
+    with table_writer(parsed, if_exists) as writer:
+        for frame in [frames] if is_one else frames:
+            writer.write(to_polars(frame))
+    return writer.rows
+
+
+def table_writer(address: Address, if_exists: IfExists = "fail") -> TableWriter:
+    """Return a writer of the table at `address`: a context manager with `write`.
+
+    Raises
+    ------
+    DataError
+        If the address does not name a table, or `if_exists` is unknown.
+    """
+    if not address.table:
+        raise DataError(f"{address} needs the name of a table: --table NAME, or ::NAME at its end.")
+    if if_exists not in ("fail", "replace", "append"):
+        raise DataError(f"if_exists must be fail, replace or append; got {if_exists!r}.")
+    writers = {"postgresql": _PostgreSQL, "sqlite": _SQLite, "duckdb": _DuckDB}
+    return writers[address.kind](address, if_exists)
+
+
+class TableWriter(ABC):
+    """A table that is written frame by frame and takes its place when the context ends.
+
+    Nothing is changed if the context ends with an exception, or without a frame. Entering it
+    connects to the database and raises what can be known before the first row.
+
+    Attributes
+    ----------
+    rows : int
+        Number of rows written so far.
+    """
+
+    def __init__(self, address: Address, if_exists: IfExists) -> None:
+        self.address, self.if_exists = address, if_exists
+        self.rows = 0
+        self._schema: dict[str, pl.DataType] = {}
+        self._existing: dict[str, str] = {}  # columns and types of a table that exists
+        self._is_built_on = False  # and has rights, indexes, views, ... that dropping it would lose
+        self._keeps = False  # the rows go into the existing table
+        self._held = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as held:
+            held.enter_context(failures(self.address, write=True))
+            self._open(held)
+            if self._existing and self.if_exists == "fail":
+                raise DataError(
+                    f"{self.address} exists already; add --if-exists replace or append "
+                    '(in Python: if_exists="replace" or "append").'
+                )
+            self._held = held.pop_all()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if error[0] is None and self._schema:
+            with self._held:
+                self._put_in_place()
+        else:
+            self._held.__exit__(*error)
+
+    def write(self, frame: pl.DataFrame) -> None:
+        """Write the rows of a frame; the first frame, even without rows, has the columns.
+
+        Raises
+        ------
+        DataError
+            If the table lacks one of the columns, or a column has a type that is not stored.
+        """
+        if not self._schema:
+            self._begin(frame)
+        self._stage(frame.select(pl.col(name).cast(t) for name, t in self._schema.items()))
+        self.rows += len(frame)
+
+    def _begin(self, frame: pl.DataFrame) -> None:
+        """Choose between the existing table and a new one, and create the staging table."""
+        self._schema = {series.name: _stored(series, self.address) for series in frame}
+        same_names = self._schema.keys() == self._existing.keys()
+        self._keeps = bool(self._existing) and (
+            self.if_exists == "append" or self._is_built_on or (same_names and not self._is_ours())
+        )
+        missing = [name for name in self._schema if name not in self._existing]
+        if self._keeps and missing:
+            raise DataError(
+                f"{self.address} has the columns {', '.join(self._existing)}, but not "
+                f"{missing[0]!r}; add it, or write to another table."
+            )
+        self._create()
+
+    def _is_ours(self) -> bool:
+        """Return True if a new table would have the columns and types of the existing one."""
+        return False
+
+    @abstractmethod
+    def _open(self, held: ExitStack) -> None:
+        """Connect, and set `_existing` and `_is_built_on`."""
+
+    @abstractmethod
+    def _create(self) -> None:
+        """Create the staging table for the columns of `_schema`."""
+
+    @abstractmethod
+    def _stage(self, frame: pl.DataFrame) -> None:
+        """Append rows to the staging table."""
+
+    @abstractmethod
+    def _put_in_place(self) -> None:
+        """Replace the table, or its rows, in one transaction."""
+
+
+_NUMBERS = {pl.Boolean: pl.Boolean, pl.Float32: pl.Float32, pl.Float64: pl.Float64}
+_NUMBERS |= {pl.Decimal: pl.Float64, pl.Int64: pl.Int64, pl.UInt64: pl.Int64, pl.UInt32: pl.Int64}
+_NUMBERS |= dict.fromkeys((pl.Int8, pl.Int16, pl.Int32, pl.UInt8, pl.UInt16), pl.Int32)
+_OTHERS = dict.fromkeys((pl.String, pl.Categorical, pl.Enum, pl.Null), pl.String)
+_OTHERS |= {pl.Date: pl.Date}
+_STORED: dict[Any, Any] = _NUMBERS | _OTHERS
+_POSTGRESQL = {
+    pl.Boolean: "boolean",
+    pl.Int32: "integer",
+    pl.Int64: "bigint",
+    pl.Float32: "real",
+    pl.Float64: "double precision",
+    pl.Date: "date",
+    pl.String: "text",
+}
+
+
+def _stored(series: pl.Series, address: Address) -> pl.DataType:
+    """Return the type in which a column is stored: databases have few."""
+    if isinstance(series.dtype, pl.Datetime):
+        return pl.Datetime("us", series.dtype.time_zone)
+    try:
+        stored: pl.DataType = _STORED[series.dtype.base_type()]()
+    except KeyError:
+        raise DataError(
+            f"{address} cannot have a column of {series.dtype}: {series.name!r}; "
+            "numbers, booleans, dates, times and texts are possible."
+        ) from None
+    return stored
+
+
+def _quoted(name: str) -> str:
+    escaped = name.replace('"', '""')
+    return f'"{escaped}"'
+
+
+class _PostgreSQL(TableWriter):
+    """COPY into a staging table, all in one transaction, which a lost connection rolls back."""
+
+    def _open(self, held: ExitStack) -> None:
+        database = held.enter_context(open_database(self.address, write=True))
+        self._commit = database.connection.commit
+        self._cursor = held.enter_context(database.connection.cursor())
+        schema, _, self._name = self.address.table.rpartition(".")
+        literal = self._qualified(schema, self._name).replace("'", "''")
+        facts = database.rows(_FACTS.format(table=literal, schema=schema.replace("'", "''")))
+        if not facts:
+            raise DataError(f"{self.address}: there is no schema {schema!r}.")
+        (self._namespace, may_create, kind, may_write, may_drop, built_on), *_ = facts
+        role = "the role of this connection may not"
+        if kind is None and not may_create:
+            raise DataError(f"{self.address}: {role} create tables in {self._namespace}.")
+        if kind is not None and kind not in ("r", "p", "f"):
+            raise DataError(f"{self.address} is not a table but a view; write to another name.")
+        if kind is not None and not may_write:
+            raise DataError(f"{self.address}: {role} insert and delete rows.")
+        self._is_built_on = built_on or not (may_drop and may_create)
+        self._existing = dict(database.rows(_COLUMNS.format(table=literal))) if kind else {}
+
+    @staticmethod
+    def _qualified(schema: str, name: str) -> str:
+        return f"{_quoted(schema)}.{_quoted(name)}" if schema else _quoted(name)
+
+    def _types(self) -> dict[str, str]:
+        with_zone = {True: "timestamp with time zone", False: "timestamp without time zone"}
+        return {
+            name: with_zone[dtype.time_zone is not None]
+            if isinstance(dtype, pl.Datetime)
+            else _POSTGRESQL[dtype.base_type()]
+            for name, dtype in self._schema.items()
+        }
+
+    def _is_ours(self) -> bool:
+        return self._types() == self._existing
+
+    def _create(self) -> None:
+        self._new = f"{self._name[:40]}__{os.urandom(4).hex()}"
+        columns = ", ".join(f"{_quoted(name)} {each}" for name, each in self._types().items())
+        if self._keeps:  # a temporary table needs no right to create, and no write-ahead log
+            create = f"CREATE TEMP TABLE {_quoted(self._new)} ({columns}) ON COMMIT DROP"
+        else:
+            create = f"CREATE TABLE {self._qualified(self._namespace, self._new)} ({columns})"
+        self._cursor.execute(create)
+
+    def _stage(self, frame: pl.DataFrame) -> None:
+        place = {"temporary": True} if self._keeps else {"db_schema_name": self._namespace}
+        self._cursor.adbc_ingest(self._new, frame, mode="append", **place)
+
+    def _put_in_place(self) -> None:
+        table = self._qualified(self._namespace, self._name)
+        new = self._qualified("" if self._keeps else self._namespace, self._new)
+        steps = []
+        if self._keeps:
+            if self.if_exists == "replace":  # readers go on, other writers wait
+                steps += [f"LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE", f"DELETE FROM {table}"]
+            names = ", ".join(map(_quoted, self._schema))
+            steps.append(f"INSERT INTO {table} ({names}) SELECT {names} FROM {new}")
+        else:
+            steps += [f"DROP TABLE {table}"] if self._existing else []
+            steps.append(f"ALTER TABLE {new} RENAME TO {_quoted(self._name)}")
+        for step in steps:
+            self._cursor.execute(step)
+        self._commit()
+
+
+# The schema of a table, rights on both, its kind, and if anything would be lost by dropping it:
+# what depends on it (views, indexes, constraints, defaults, triggers, policies), rights, a comment.
+_FACTS = """
+SELECT n.nspname::text, has_schema_privilege(n.oid, 'CREATE'), c.relkind::text,
+    has_table_privilege(c.oid, 'INSERT') AND has_table_privilege(c.oid, 'DELETE'),
+    pg_has_role(c.relowner, 'USAGE'),
+    c.relkind <> 'r' OR c.relacl IS NOT NULL OR c.relispartition OR c.relhassubclass
+        OR EXISTS (SELECT FROM pg_depend d WHERE d.refclassid = 'pg_class'::regclass
+                   AND d.refobjid = c.oid AND d.deptype IN ('n', 'a'))
+        OR EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0
+                   AND (a.attnotnull OR a.attacl IS NOT NULL))
+        OR EXISTS (SELECT FROM pg_description t WHERE t.classoid = 'pg_class'::regclass
+                   AND t.objoid = c.oid)
+FROM (SELECT to_regclass('{table}')::oid AS oid) AS found
+LEFT JOIN pg_class c ON c.oid = found.oid
+JOIN pg_namespace n ON n.oid = coalesce(
+    c.relnamespace, to_regnamespace(coalesce(quote_ident(nullif('{schema}', '')),
+                                             quote_ident(current_schema()::text))))
+"""
+_COLUMNS = """
+SELECT attname::text, format_type(atttypid, atttypmod) FROM pg_attribute
+WHERE attrelid = to_regclass('{table}') AND attnum > 0 AND NOT attisdropped ORDER BY attnum
+"""
+
+
+class _Embedded(TableWriter):
+    """Rows are put aside in a temporary file; the database is locked for the last step only."""
+
+    def _open(self, held: ExitStack) -> None:
+        path = Path(self.address.place)
+        if not path.parent.is_dir():
+            raise DataError(f"Cannot write {path}: there is no directory {path.parent}.")
+        if path.exists() and not os.access(path, os.W_OK):
+            raise DataError(f"Cannot write {path}: permission denied.")
+        if path.exists():
+            self._existing, self._is_built_on = self._look_up(self.address.table)
+
+    @abstractmethod
+    def _look_up(self, table: str) -> tuple[dict[str, str], bool]:
+        """Return columns and types of the table, and if indexes or views are built on it."""
+
+    def _steps(self, table: str, create: str, rows: str) -> list[str]:
+        """Return the statements that put `rows` in the place of a table."""
+        names = ", ".join(map(_quoted, self._schema))
+        steps = [create]
+        if self._keeps:
+            steps = [f"DELETE FROM {table}"] if self.if_exists == "replace" else []
+        elif self._existing:
+            steps = [f"DROP TABLE {table}", create]
+        return [*steps, f"INSERT INTO {table} ({names}) SELECT {names} FROM {rows}"]
+
+
+class _SQLite(_Embedded):
+    """The rows wait in a private database of SQLite, which is a temporary file without a name."""
+
+    def _look_up(self, table: str) -> tuple[dict[str, str], bool]:
+        uri = f"{Path(self.address.place).resolve().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(uri, uri=True, timeout=_PATIENCE)) as connection:
+            if connection.execute(_SQLITE_VIEW, (table,)).fetchone():
+                raise DataError(f"{self.address} is not a table but a view; write to another name.")
+            columns = connection.execute(f"PRAGMA table_info({_quoted(table)})").fetchall()
+            built_on = connection.execute(_SQLITE_BUILT_ON, {"name": table}).fetchone()
+        return {name: kind for _, name, kind, *_ in columns}, built_on is not None
+
+    def _create(self) -> None:
+        kinds = {pl.Float32: "REAL", pl.Float64: "REAL"}
+        kinds |= dict.fromkeys((pl.Boolean, pl.Int32, pl.Int64), "INTEGER")
+        types = {name: kinds.get(t.base_type(), "TEXT") for name, t in self._schema.items()}
+        self._columns = ", ".join(f"{_quoted(name)} {kind}" for name, kind in types.items())
+        connection = sqlite3.connect("", isolation_level=None, timeout=_PATIENCE)
+        self._rows = self._held.enter_context(closing(connection))
+        self._rows.execute("PRAGMA main.synchronous = OFF")
+        self._rows.execute(f"CREATE TABLE staging ({self._columns})")
+
+    def _stage(self, frame: pl.DataFrame) -> None:
+        texts = frame.with_columns(pl.col(pl.Date, pl.Datetime).cast(pl.String))
+        holes = ", ".join("?" * frame.width)
+        self._rows.execute("BEGIN")
+        rows = texts.iter_rows(buffer_size=10_000)
+        self._rows.executemany(f"INSERT INTO staging VALUES ({holes})", rows)
+        self._rows.execute("COMMIT")
+
+    def _put_in_place(self) -> None:
+        table = f"target.{_quoted(self.address.table)}"
+        self._rows.execute("ATTACH ? AS target", (self.address.place,))
+        create = f"CREATE TABLE {table} ({self._columns})"
+        for step in ("BEGIN IMMEDIATE", *self._steps(table, create, "main.staging"), "COMMIT"):
+            self._rows.execute(step)
+
+
+_PATIENCE = 60.0  # seconds to wait for others that have locked the database
+_SQLITE_VIEW = "SELECT 1 FROM sqlite_master WHERE type = 'view' AND lower(name) = lower(?)"
+_SQLITE_BUILT_ON = """
+SELECT 1 FROM sqlite_master
+WHERE (type IN ('index', 'trigger') AND lower(tbl_name) = lower(:name))
+    OR (type = 'view' AND instr(lower(sql), lower(:name)))
+"""
+
+
+class _DuckDB(_Embedded):
+    """The rows wait in Parquet files next to the database."""
+
+    def _look_up(self, table: str) -> tuple[dict[str, str], bool]:
+        schema, _, name = table.rpartition(".")
+        given = {"schema": schema or "main", "name": name}
+        with open_database(self.address, write=True) as database:
+            connection = database.connection
+            if connection.execute(_DUCKDB_VIEW, given).fetchone():
+                raise DataError(f"{self.address} is not a table but a view; write to another name.")
+            columns = connection.execute(_DUCKDB_COLUMNS, given).fetchall()
+            built_on = connection.execute(_DUCKDB_BUILT_ON, given).fetchone()
+        return dict(columns), built_on is not None
+
+    def _create(self) -> None:
+        target = Path(self.address.place).resolve()
+        self._folder = self._held.enter_context(unfinished_directory(target))
+        self._files = 0
+
+    def _stage(self, frame: pl.DataFrame) -> None:
+        frame.write_parquet(self._folder / f"{self._files:06}.parquet")
+        self._files += 1
+
+    def _put_in_place(self) -> None:
+        table = ".".join(map(_quoted, self.address.table.split(".")))
+        files = str(self._folder / "*.parquet").replace("'", "''")
+        rows = f"read_parquet('{files}')"
+        create = f"CREATE TABLE {table} AS SELECT * FROM {rows} LIMIT 0"
+        with open_database(self.address, write=True) as database:
+            for step in ("BEGIN", *self._steps(table, create, rows), "COMMIT"):
+                database.connection.execute(step)
+
+
+_DUCKDB_COLUMNS = """
+SELECT column_name, data_type FROM duckdb_columns()
+WHERE schema_name = $schema AND table_name = $name ORDER BY column_index
+"""
+_DUCKDB_VIEW = "SELECT 1 FROM duckdb_views() WHERE schema_name = $schema AND view_name = $name"
+_DUCKDB_BUILT_ON = """
+SELECT 1 FROM duckdb_indexes() WHERE schema_name = $schema AND table_name = $name
+UNION ALL SELECT 1 FROM duckdb_constraints() WHERE schema_name = $schema AND table_name = $name
+UNION ALL SELECT 1 FROM duckdb_views() WHERE NOT internal AND contains(lower(sql), lower($name))
+"""
