@@ -30,6 +30,7 @@ _SUFFIXES: dict[str, Kind] = {
     **dict.fromkeys((".db", ".sqlite", ".sqlite3"), "sqlite"),
     **dict.fromkeys((".duckdb", ".ddb"), "duckdb"),
 }
+_DRIVERS = ("adbc_driver_manager", "duckdb", "_duckdb", "pyarrow", "sqlite3")
 _PATIENCE = 8  # seconds to wait for a server
 _BATCH = 1 << 16  # rows of SQLite at a time, of whose first the types are told
 _LISTED = 10
@@ -201,7 +202,7 @@ def open_database(address: Address, *, write: bool = False) -> Iterator[Database
         near = similar_files(address.path.name, names, 1)
         hint = f" Did you mean {folder / near[0]}?" if near else ""
         raise DataError(f"There is no file {address.place}.{hint}")
-    with _failures(address):
+    with failures(address, write=write):
         connection = _connect(address, write)
         try:
             yield Database(address, connection)
@@ -236,19 +237,19 @@ def _connect(address: Address, write: bool) -> Any:
 
 
 @contextmanager
-def _failures(address: Address) -> Iterator[None]:
+def failures(address: Address, *, write: bool = False) -> Iterator[None]:
     """Turn what drivers raise into one sentence without a password."""
     try:
         yield
     except Exception as error:
         family, text = type(error).__module__.partition(".")[0], str(error)
         of_stream = isinstance(error, OSError) and text.startswith(("[libpq]", "[SQLite]"))
-        if not of_stream and family not in ("adbc_driver_manager", "duckdb", "_duckdb", "pyarrow"):
+        if not of_stream and family not in _DRIVERS:
             raise
-        raise DataError(_sentence(text, address)) from None
+        raise DataError(_sentence(text, address, write=write)) from None
 
 
-def _sentence(text: str, address: Address) -> str:
+def _sentence(text: str, address: Address, *, write: bool) -> str:
     where = str(replace(address, table=None, query=None))
     if "Failed to connect" in text:
         # libpq quotes pieces of an address that it cannot take apart: they may be a password.
@@ -265,6 +266,8 @@ def _sentence(text: str, address: Address) -> str:
         return f"{where} cannot be opened: it is not a readable database."
     lines = re.sub(r"(?s)\s*(LINE \d+:|Query was|\nquery:).*", "", text).splitlines()
     reason = re.sub(r"^.*(ERROR: +|Failed to \w+ query: |\[SQLite\] |\w+ Error: )", "", lines[0])
+    if write:
+        return f"{address} cannot be written: {_tidied(reason)}."
     what = "table" if address.query is None else "query"
     hint = "; CAST it in a --query" if reason.startswith("Type mismatch in column") else ""
     return f"{where}: the {what} cannot be read: {_tidied(reason)}{hint}."

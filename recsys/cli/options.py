@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -373,16 +373,34 @@ def n_option(counted: str) -> Decorator:
     return option("-n", "n", default=10, help=f"Number of {counted}.", **COUNT)
 
 
-def _destination(output: str | None, format: str | None, json: bool) -> Output:
+def _destination(
+    output: str | None, format: str | None, json: bool, if_exists: str, force: bool
+) -> Output:
     """Return the output; a flag or the suffix of --output counts before a format set elsewhere."""
-    source = click.get_current_context().get_parameter_source
-    typed = ["json"] if json and source("json") is ParameterSource.COMMANDLINE else []
-    if format and source("format") is ParameterSource.COMMANDLINE:
+    context = click.get_current_context()
+
+    def is_typed(name: str) -> bool:
+        return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+    typed = ["json"] if json and is_typed("json") else []
+    if format and is_typed("format"):
         typed.append(format)
-    path = None if output in (None, "-") else Path(str(output))
+    if output in (None, "-"):
+        address, path = None, None
+    else:
+        from recsys.database import parse_address
+
+        address, path = parse_address(str(output)), Path(str(output))
+    if address is not None:
+        if typed:
+            raise click.UsageError(f"--format {typed[0]} is for files; {address} is a database.")
+        existing: Any = "replace" if force and if_exists == "fail" else if_exists
+        return Output(address=address, if_exists=existing)
+    if is_typed("if_exists") or (force and path is None):
+        raise click.UsageError("--if-exists and --force require a table of a database as --output.")
     suffix = SUFFIXES.get(path.suffix.lower()) if path else None
     claims = set(typed)
-    if suffix and source("output") is ParameterSource.COMMANDLINE:
+    if suffix and is_typed("output"):
         claims.add(suffix)
     if typed and len(claims) > 1 and claims != {"json", "jsonl"}:
         named = [f"--format {each}" for each in typed] + ([str(path)] if path else [])
@@ -396,6 +414,11 @@ def output_options(function: Verb) -> Verb:
 
     @functools.wraps(function)
     def verb(*args: Any, output: Output, **rest: Any) -> Any:
+        if output.address is not None and not output.address.table:
+            # --table is for the output first; data in another database name theirs with ::TABLE.
+            address = replace(output.address, table=rest.get("table"))
+            output = replace(output, address=address)
+            rest |= {"table": None} if "table" in rest else {}
         if not getattr(rest.get("engine"), "on_spark", False):
             output.check()
         return function(*args, output=output, **rest)
@@ -406,8 +429,9 @@ def output_options(function: Verb) -> Verb:
         add(
             "--output",
             "-o",
-            metavar="FILE",
-            help="Output file instead of standard output; its suffix sets the format.",
+            metavar="FILE|TABLE",
+            help="File to write, whose suffix sets the format, or a table: shop.db::NAME, "
+            "shop.duckdb::NAME, postgresql://USER@HOST/DB::NAME.",
         ),
         add(
             "--format",
@@ -417,4 +441,11 @@ def output_options(function: Verb) -> Verb:
             help="table, csv, tsv, json, jsonl or parquet.",
         ),
         add("--json", is_flag=True, help="Short for --format json."),
+        add(
+            "--if-exists",
+            type=click.Choice(["fail", "replace", "append"]),
+            default="fail",
+            help="Treatment of a table that exists; --force is short for replace.",
+        ),
+        add("--force", is_flag=True, hidden=True),
     )(verb)

@@ -1,4 +1,4 @@
-"""Output of the command: tables, CSV, TSV, JSON and Parquet."""
+"""Output of the command: tables, CSV, TSV, JSON, Parquet and databases."""
 
 from __future__ import annotations
 
@@ -20,10 +20,14 @@ import click
 
 from recsys.atomic import unfinished_directory, unfinished_file
 from recsys.cli.errors import CommandError
-from recsys.messages import wrapped
+from recsys.cli.progress import note
+from recsys.messages import counted, wrapped
 
 if TYPE_CHECKING:
     import polars as pl
+
+    from recsys.database import Address
+    from recsys.table_writer import IfExists, TableWriter
 
 FORMATS = ("table", "csv", "tsv", "json", "jsonl", "parquet")
 SCHEMA = 1
@@ -54,20 +58,29 @@ def check_file(path: str | Path | None, option: str, suffixes: Iterable[str] = (
 
 @dataclass(frozen=True)
 class Output:
-    """Destination of the data (None: standard output), and its format if one is requested."""
+    """Destination of the data: a file, a table of a database at `address`, or standard output."""
 
     path: Path | None = None
     format: str | None = None
+    address: Address | None = None
+    if_exists: IfExists = "fail"
+
+    @property
+    def to_stdout(self) -> bool:
+        """True if neither a file nor a table is written."""
+        return self.path is None and self.address is None
 
     @property
     def resolved_format(self) -> str:
-        """The requested format, else the one of the file's suffix, else table or csv.
+        """The requested format, else the one of the file's suffix, else table or csv; or database.
 
         Raises
         ------
         UsageError
             If the suffix stands for no format.
         """
+        if self.address is not None:
+            return "database"
         if self.format is not None:
             return self.format
         if self.path is None:
@@ -84,15 +97,31 @@ class Output:
         ------
         UsageError
             If binary data would go to a terminal.
+        DataError
+            If the database cannot be reached or written to, or the table exists and may not.
         """
+        if self.address is not None:
+            with self._table():
+                return
         if self.resolved_format == "parquet" and self.path is None and _is_terminal():
             hint = "add --output FILE or redirect the output"
             raise click.UsageError(f"Parquet cannot be shown on a terminal; {hint}.")
         check_file(self.path, "--output")
 
+    def _table(self) -> TableWriter:
+        from recsys.table_writer import table_writer
+
+        assert self.address is not None
+        return table_writer(self.address, self.if_exists)
+
     @contextmanager
-    def open(self, **head: Any) -> Iterator[Sink]:
+    def open(self, **head: Any) -> Iterator[Sink | TableWriter]:
         """Yield a sink for frames; `head` precedes the rows in a JSON document."""
+        if self.address is not None:
+            with self._table() as table:
+                yield table
+            note(f"Wrote {counted(table.rows, 'row')} to {self.address}.")
+            return
         with self._stream() as stream, ExitStack() as held:
             form = self.resolved_format
             kind = {"json": _Json, "parquet": _Parquet}.get(form, Sink)
@@ -109,7 +138,7 @@ class Output:
         with self.open(**head) as sink:
             for frame in [frames] if isinstance(frames, pl.DataFrame) else frames:
                 sink.write(frame)
-            if remark and sink.format == "table":
+            if remark and isinstance(sink, Sink) and sink.format == "table":
                 lines = wrapped(remark, shutil.get_terminal_size((80, 24)).columns)
                 sink.stream.write(f"{lines}\n".encode(errors="replace"))
 

@@ -121,5 +121,5 @@ def impute(
         None if items is None else known_ids(items, ratings.items),
         missing_only=missing_only,
     )
-    with nullcontext() if output.path is None else Activity("Imputing"):
+    with nullcontext() if output.to_stdout else Activity("Imputing"):
         output.write(blocks, command="impute", model=recommender.model.name)
