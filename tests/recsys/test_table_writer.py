@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from recsys import DataError, write_table
 from recsys.database import open_database, parse_address
-from recsys.table_writer import table_writer
 
 FIRST = pl.DataFrame(
     {"user": ["a", "ö"], "item": [1, 2], "rank": [1, 2], "score": [0.5, None], "title": ["T", ""]},
