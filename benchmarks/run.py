@@ -36,6 +36,7 @@ FULL = [
     ["startup.py"],
     ["als_kernel.py"],
     ["train.py", "--sweeps", "4", "64"],
+    ["train_implicit.py", "--sweeps", "4", "64"],
     ["fit_memory.py"],
     ["scale.py"],
     ["spark.py"],

@@ -45,6 +45,7 @@ CANDIDATES: dict[str, tuple[str, list[dict[str, Any]]]] = {
     "popular": ("popular", [{}]),
     "spectral": ("spectral", [{}]),
     "ease": ("ease", [{}]),
+    "ials": ("ials", [{}]),
     "implicit-als, 64": ("implicit-als", [{"factors": 64, **each} for each in _ALS]),
     "implicit-als, 128": ("implicit-als", [{"factors": 128, **each} for each in _ALS]),
     "implicit-knn": ("implicit-knn", [{}, {"neighbors": 100}, {"neighbors": 1000}]),

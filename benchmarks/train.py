@@ -50,14 +50,14 @@ def implicit_iterations(A: sp.csr_array, k: int, n: int, *, use_cg: bool) -> lis
     return seconds
 
 
-def lenskit_epoch(python: str, A: sp.csr_array, k: int) -> list[float]:
-    """Return the seconds of one epoch, nothing if that Python has no LensKit."""
+def peer_epoch(python: str, A: sp.csr_array, k: int, feedback: str) -> list[float]:
+    """Return the seconds of one epoch of a peer, nothing if that Python does not have it."""
     script = Path(__file__).with_name("train_peers.py")
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "ratings.npz")
         entries = A.tocoo()
         np.savez(path, users=entries.row, items=entries.col, values=entries.data)
-        command = [python, str(script), path, str(k)]
+        command = [python, str(script), path, str(k), feedback]
         said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     return [float(value) for value in said.split()]
 
@@ -76,7 +76,7 @@ def measure(A: sp.csr_array, k: int, sweeps: int, pythons: list[str]) -> list[li
         "implicit als, Cholesky": implicit_iterations(A, k, max(1, sweeps // 3), use_cg=False),
     }
     for python in pythons:
-        if seconds := lenskit_epoch(python, A, k):
+        if seconds := peer_epoch(python, A, k, "explicit"):
             found["LensKit BiasedMF"] = seconds
     found["limit at the rate of sgemm"] = [limit(A, k)]
     ours = median(found["recsys als, exact"])

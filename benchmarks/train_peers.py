@@ -1,8 +1,9 @@
-"""Seconds of one epoch of LensKit's BiasedMF, for `train.py`: run by the Python that has it.
+"""Seconds of one epoch of a peer, for `train.py`: run by the Python that has it.
 
-Usage: PYTHON train_peers.py RATINGS.npz K
+Usage: PYTHON train_peers.py RATINGS.npz K explicit|implicit
 
-Prints nothing if LensKit is not there. RATINGS.npz has arrays "users", "items" and "values".
+LensKit's BiasedMF, or cmfrec's CMF_implicit. Prints nothing if the library is not there.
+RATINGS.npz has arrays "users", "items" and "values".
 """
 
 from __future__ import annotations
@@ -10,30 +11,44 @@ from __future__ import annotations
 import sys
 import time
 import warnings
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 warnings.filterwarnings("ignore")
 
+Fit = Callable[[int], object]
+
+
+def lenskit(parts: Mapping[str, np.ndarray], k: int) -> Fit:
+    import pandas as pd
+    from lenskit.als import BiasedMFScorer
+    from lenskit.data import from_interactions_df
+
+    frame = {"user_id": parts["users"], "item_id": parts["items"], "rating": parts["values"]}
+    data = from_interactions_df(pd.DataFrame(frame))
+    return lambda epochs: BiasedMFScorer(embedding_size=k, epochs=epochs).train(data)
+
+
+def cmfrec(parts: Mapping[str, np.ndarray], k: int) -> Fit:
+    from cmfrec import CMF_implicit
+    from scipy.sparse import coo_matrix
+
+    matrix = coo_matrix((parts["values"], (parts["users"], parts["items"])))
+    options = {"k": k, "use_float": True, "use_cg": True, "finalize_chol": False}
+    return lambda epochs: CMF_implicit(niter=epochs, verbose=False, **options).fit(matrix)
+
 
 def main() -> None:
+    peer = {"explicit": lenskit, "implicit": cmfrec}[sys.argv[3]]
     try:
-        import pandas as pd
-        from lenskit.als import BiasedMFScorer
-        from lenskit.data import from_interactions_df
+        fit = peer(np.load(sys.argv[1]), int(sys.argv[2]))
     except ImportError:
         return
-    parts = np.load(sys.argv[1])
-    data = from_interactions_df(
-        pd.DataFrame(
-            {"user_id": parts["users"], "item_id": parts["items"], "rating": parts["values"]}
-        )
-    )
     taken = []
     for epochs in (1, 3):
-        model = BiasedMFScorer(embedding_size=int(sys.argv[2]), epochs=epochs)
         start = time.perf_counter()
-        model.train(data)
+        fit(epochs)
         taken.append(time.perf_counter() - start)
     print((taken[1] - taken[0]) / 2)
 
