@@ -41,19 +41,27 @@ if "COVERAGE_PROCESS_CONFIG" in os.environ:
     SMALL["spark.executorEnv.PYTHONPATH"] = str(Path(__file__).parent)
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def unit_of(nodeid: str) -> str:
+    """Return what one worker runs the whole of: a file, or all files of a service in their name."""
+    path = nodeid.partition("::")[0]
+    return next((service for service in ("spark", "postgres") if service in path), path)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Share the tests out by `unit_of`, so that fixtures of files and services are set up once."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByUnit(LoadFileScheduling):
+        _split_scope = staticmethod(unit_of)
+
+    config.option.loadscopereorder = False  # the order of the tests is that of the units
+    return ByUnit(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the tests that share a service to one worker, and start with them."""
-    services = ("spark", "postgres_server", None)
-
-    def service(item: pytest.Item) -> str | None:
-        names = getattr(item, "fixturenames", ())
-        return next((name for name in services if name in names), None)
-
-    for item in items:
-        if service(item):
-            item.add_marker(pytest.mark.xdist_group(service(item)))
-    items.sort(key=lambda item: services.index(service(item)))
+    """Begin with Spark, which takes longest."""
+    items.sort(key=lambda item: unit_of(item.nodeid) != "spark")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,8 +1,8 @@
 """Run by test_cluster.py in a process of its own: one Spark application on a standalone cluster.
 
-Fits a model, with the PARAMETERS that a JSON object gives, while the worker whose process group is
-VICTIM is killed, then lets a job fail whose executors die. JAVA are the options of every Java.
-Prints one JSON document.
+The master, and a worker with two executors, run in the Java of the driver. Fits a model, with the
+PARAMETERS that a JSON object gives, while an executor is killed, then lets a job fail whose
+executors die. JAVA are the options of every Java. Prints one JSON document.
 """
 
 import json
@@ -11,14 +11,19 @@ import signal
 import sys
 from pathlib import Path
 
+import pyspark
+from pyspark import SparkConf, SparkContext
+
 from recsys.errors import EngineError
 from recsys.spark import fit, spark_session
 
+HOST = "127.0.0.1"
 CONF = {
     "spark.driver.memory": "512m",
     "spark.executor.memory": "512m",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.executor.cores": "1",
+    "spark.driver.host": HOST,
+    "spark.driver.bindAddress": HOST,
     "spark.ui.enabled": "false",
     "spark.task.maxFailures": "2",
     "spark.shuffle.io.maxRetries": "1",
@@ -29,33 +34,60 @@ CONF = {
 }
 
 
+def start_cluster(folder: str, conf: dict[str, str]) -> str:
+    """Start a master, and a worker with two cores; return the URL of the master."""
+    os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(conf.items())))
+    deploy, settings = SparkContext._jvm.org.apache.spark.deploy, SparkContext._jvm.SparkConf(True)
+    master = deploy.master.Master.startRpcEnvAndEndpoint(HOST, 0, 0, settings)
+    urls = SparkContext._gateway.new_array(SparkContext._jvm.java.lang.String, 1)
+    urls[0] = f"spark://{HOST}:{master._1().address().port()}"
+    nothing = SparkContext._jvm.scala.Option.empty()
+    deploy.worker.Worker.startRpcEnvAndEndpoint(
+        HOST, 0, 0, 2, 1200, urls, folder, nothing, settings, nothing
+    )
+    return urls[0]
+
+
+def parent_of(process: int) -> int:
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def executors() -> list[int]:
+    """Return the processes that the worker has started."""
+    java = SparkContext._gateway.proc.pid
+    processes = [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()]
+    return [process for process in processes if parent_of(process) == java]
+
+
 def kill_executor(batches):
     """Kill the Java process above this Python worker."""
-    parent = os.getppid()
-    fields = Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()
-    os.kill(int(fields[1]), signal.SIGKILL)
+    os.kill(parent_of(os.getppid()), signal.SIGKILL)
     yield from batches
 
 
-def main(master: str, ratings: str, folder: str, victim: int, parameters: dict, java: str) -> None:
+def main(ratings: str, folder: str, parameters: str, java: str) -> None:
     from lowrank.spark.arrow import map_in_arrow
     from recsys.spark.files import staged
 
     killed = []
 
-    def kill_worker(step) -> None:
+    def kill_one(step) -> None:
         if step.step == 1:
             killed.append(session.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1)
-            os.killpg(victim, signal.SIGKILL)
+            os.kill(executors()[0], signal.SIGKILL)
 
-    options = {f"spark.{part}.extraJavaOptions": java for part in ("driver", "executor")}
-    with spark_session(master, CONF | options) as session:
-        fit(ratings, f"{folder}/model", on_step=kill_worker, **parameters)
+    conf = CONF | {f"spark.{part}.extraJavaOptions": java for part in ("driver", "executor")}
+    master = start_cluster(folder, conf)
+    out = Path(folder) / "out"
+    with spark_session(master, conf) as session:
+        fit(ratings, str(out / "model"), on_step=kill_one, **json.loads(parameters))
         failure = ""
         try:
             with (
                 spark_session(master),
-                staged(session, f"{folder}/failed", lambda _: True, overwrite=False) as place,
+                staged(session, str(out / "failed"), lambda _: True, overwrite=False) as place,
             ):
                 session.range(4).write.parquet(place.child("first").uri)
                 broken = map_in_arrow(session.range(4), kill_executor, "id bigint")
@@ -66,11 +98,4 @@ def main(master: str, ratings: str, folder: str, victim: int, parameters: dict, 
 
 
 if __name__ == "__main__":
-    main(
-        sys.argv[1],
-        sys.argv[2],
-        sys.argv[3],
-        int(sys.argv[4]),
-        json.loads(sys.argv[5]),
-        sys.argv[6],
-    )
+    main(*sys.argv[1:])
