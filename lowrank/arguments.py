@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     OperatorLike = MatrixLike | LinearOperator | MatrixOperator
     RandomStateLike = int | np.random.Generator | np.random.RandomState | None
 
-__all__ = ["Problem", "as_operator", "check_not_negative", "checked_center", "checked_generator"]
-__all__ += ["checked_rank", "checked_tol", "safe_exponent", "validated"]
-
 _DEFAULT_TOL = {"float32": 1e-4, "float64": 1e-8}
 _FINEST_TOL = 500  # in units of the machine epsilon: the tolerance that rounding allows, for tol=0
 # Outside 2**-x ... 2**x the entries are rescaled: the solvers and the certificate sum fourth powers

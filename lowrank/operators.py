@@ -11,9 +11,6 @@ import numpy as np
 
 from lowrank import kernels
 
-__all__ = ["CentredDenseOperator", "CentredOperator", "DenseOperator", "MatrixOperator"]
-__all__ += ["ProductOperator", "Products", "SparseOperator"]
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from lowrank.operators import Float64Array, FloatArray
     from lowrank.svd import SVD
 
-__all__ = ["FLOAT_DTYPES", "DenseSamples", "GaussianDensityMixin", "Samples", "SparseSamples"]
-__all__ += ["checked_scores", "column_scale", "negligible_value", "require_samples", "samples_of"]
-
 FLOAT_DTYPES = [np.float64, np.float32]  # as validate_data takes them: others become float64
 _CHUNK = 1 << 20  # entries that are widened to float64 at a time
 _EPS = float(np.finfo(np.float64).eps)

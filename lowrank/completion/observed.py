@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from lowrank.arguments import MatrixLike, RandomStateLike
     from lowrank.operators import FloatArray
 
-__all__ = ["Entries", "check_positive", "hold_out", "observed_entries"]
-__all__ += ["root_mean_square"]
-
 
 class Entries(NamedTuple):
     """Some entries of a matrix: their positions and values, each of shape (p,)."""

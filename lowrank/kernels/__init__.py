@@ -47,7 +47,9 @@ __all__ = [
     "csr_matmat",
     "csr_pattern",
     "csr_rmatmat",
+__all__ = [
     "implicit_half_sweep",
+]
     "multiply",
     "one_blas_thread",
     "pair_dots",

@@ -29,10 +29,36 @@ from recsys.evaluation.splits import (
 from recsys.evaluation.tuning import Trial, Tuning, tune
 from recsys.storage import fingerprint, save_split
 
-__all__ = ["METRICS", "Evaluation", "Metric", "Settings", "Split", "SplitInfo", "Trial"]
-__all__ += ["Tuning"]
-__all__ += ["average_precision", "evaluate", "fingerprint", "held_out_users", "hit_matrix"]
-__all__ += ["hit_rate", "html_report", "k_fold", "leave_last_split", "mae", "ndcg"]
-__all__ += ["per_user_split", "precision", "random_split", "read_split", "recall"]
-__all__ += ["reciprocal_rank", "rmse", "sample_candidates", "save_split", "split_from_pair"]
-__all__ += ["time_split", "tune"]
+__all__ = [
+    "METRICS",
+    "Evaluation",
+    "Metric",
+    "Settings",
+    "Split",
+    "SplitInfo",
+    "Trial",
+    "Tuning",
+    "average_precision",
+    "evaluate",
+    "fingerprint",
+    "held_out_users",
+    "hit_matrix",
+    "hit_rate",
+    "html_report",
+    "k_fold",
+    "leave_last_split",
+    "mae",
+    "ndcg",
+    "per_user_split",
+    "precision",
+    "random_split",
+    "read_split",
+    "recall",
+    "reciprocal_rank",
+    "rmse",
+    "sample_candidates",
+    "save_split",
+    "split_from_pair",
+    "time_split",
+    "tune",
+]

@@ -14,8 +14,7 @@ from recsys.data.columns import Request, is_known_name, wide_hint
 from recsys.errors import DataError
 from recsys.readers.sources import DataFile, NoRowsError
 
-__all__ = ["Layout", "detect", "separator_name", "sniff_separator", "split_rows"]
-__all__ += ["without_returns"]
+__all__ = ["Layout", "detect", "separator_name", "sniff_separator", "split_rows", "without_returns"]
 
 _HEAD = 1 << 16  # bytes looked at, and more where they are less than two lines
 _SAMPLE_ROWS = 200

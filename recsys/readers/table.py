@@ -24,8 +24,18 @@ from recsys.messages import shortened
 from recsys.readers.layout import Layout, separator_name, without_returns
 from recsys.readers.sources import DataFile, NoRowsError
 
-__all__ = ["RawRatings", "decoded_lines", "joined", "parquet_columns", "read_carefully"]
-__all__ += ["read_columns", "read_delimited", "read_parquet", "reading_parquet", "records"]
+__all__ = [
+    "RawRatings",
+    "decoded_lines",
+    "joined",
+    "parquet_columns",
+    "read_carefully",
+    "read_columns",
+    "read_delimited",
+    "read_parquet",
+    "reading_parquet",
+    "records",
+]
 
 Kind = Literal["id", "integer", "float", "text"]
 

@@ -11,6 +11,7 @@ from lowrank.solvers.lanczos import leading_eigenvectors
 from lowrank.spark import PCA, truncated_svd
 
 N, M = 120, 45
+ROW = np.linspace(-1, 1, M)
 
 
 def decaying(rows, columns, rng):
@@ -31,7 +32,7 @@ def sparse_rows(matrix, rng):
 def dense(spark):
     A = decaying(N, M, np.random.default_rng(0))
     rows = [(int(row), A[row].tolist()) for row in np.random.default_rng(1).permutation(N)]
-    frame = spark.createDataFrame(rows, "number int, x array<double>").repartition(3)
+    frame = spark.createDataFrame(rows, "number int, x array<double>").repartition(2)
     return A, frame.cache()
 
 
@@ -45,26 +46,30 @@ def sparse(spark):
     A.eliminate_zeros()
     rows = [(int(n), i, v) for n, i, v in sparse_rows(A, rng)]
     schema = "number int, at array<int>, x array<double>"
-    return A, spark.createDataFrame(rows, schema).repartition(3).cache()
+    return A, spark.createDataFrame(rows, schema).repartition(2).cache()
 
 
-@pytest.fixture(params=["dense", "sparse"])
-def matrix(request):
-    A, frame = request.getfixturevalue(request.param)
-    columns = {"values": "x"}
-    if request.param == "sparse":
-        columns |= {"indices": "at", "n_columns": M}
-    return A, frame, columns
-
-
-@pytest.mark.parametrize("center", [None, True, np.linspace(-1, 1, M)], ids=["no", "mean", "row"])
-@pytest.mark.parametrize("way", ["gram", "lanczos"])
-def test_it_is_the_svd_of_the_local_engine(matrix, center, way, monkeypatch):
+@pytest.mark.parametrize(
+    ("kind", "center", "way"),
+    [
+        ("dense", None, "gram"),
+        ("dense", True, "lanczos"),
+        ("dense", ROW, "gram"),
+        ("sparse", None, "lanczos"),
+        ("sparse", True, "gram"),
+        ("sparse", ROW, "lanczos"),
+    ],
+    ids=lambda value: "row" if value is ROW else str(value),
+)
+def test_it_is_the_svd_of_the_local_engine(kind, center, way, request, monkeypatch):
     from lowrank.spark import decomposition
 
     if way == "lanczos":
         monkeypatch.setattr(decomposition, "_GRAM_UP_TO", 0)
-    A, frame, columns = matrix
+    A, frame = request.getfixturevalue(kind)
+    columns = {"values": "x"}
+    if kind == "sparse":
+        columns |= {"indices": "at", "n_columns": M}
     k = 6
     found = truncated_svd(frame, k, **columns, order="number", center=center, random_state=0)
     local = lowrank.truncated_svd(A, k, center=center, tol=1e-12, random_state=0)

@@ -1,6 +1,5 @@
-"""Real ratings, the sample where there are none, split in two, and a model fitted to the first."""
+"""The sample's ratings, split in two, and a model fitted to the first part."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from recsys.evaluation.splits import random_split
 from recsys.models.base import Step
 from recsys.readers import read_ratings, sample_path
 
-FACTORS = 16
+FACTORS, ITERATIONS = 8, 4
 
 
 @dataclass(frozen=True)
@@ -26,22 +25,16 @@ class Case:
     test: Ratings
 
 
-def real_ratings():
-    datasets = os.environ.get("RECSYS_DATASETS")
-    path = Path(datasets) / "ml-latest-small" if datasets else sample_path()
-    return read_ratings(path)
-
-
 @pytest.fixture(scope="session")
 def case(spark, tmp_path_factory):
     from recsys.spark import fit
 
     folder = tmp_path_factory.mktemp("spark")
-    split = random_split(real_ratings(), 0.1, random_state=0)
+    split = random_split(read_ratings(sample_path()), 0.1, random_state=0)
     files = [folder / "train.parquet", folder / "test.csv"]
     split.train.to_frame().write_parquet(files[0])
     split.test.to_frame().write_csv(files[1])
-    fit(str(files[0]), str(folder / "model"), factors=FACTORS, iterations=6)
+    fit(str(files[0]), str(folder / "model"), factors=FACTORS, iterations=ITERATIONS)
     # What Spark knows are the users and items of the training part alone.
     train = read_ratings(files[0])
     return Case(folder / "model", *files, train, split.test)

@@ -29,7 +29,7 @@ def rmse(model, train, test):
 
 def test_it_predicts_as_the_local_engine_does(case):
     opened = Recommender.load(case.path)
-    local = make_model("als", factors=opened.model.factors).fit(case.train)
+    local = make_model("als", **opened.model.get_params()).fit(case.train)
     ours = rmse(opened.model, case.train, case.test)
     assert abs(ours - rmse(local, case.train, case.test)) < 0.005
     bias = make_model("bias").fit(case.train)

@@ -115,15 +115,15 @@ def test_ids_are_numbered_in_sorted_order(spark, tmp_path, values, schema):
 REPEATED = [(1, 1, 2.0, 10), (1, 1, 4.0, 30), (1, 1, 3.0, 20), (1, 2, 5.0, 5)]
 
 
-def test_repeated_pairs_are_merged(spark, tmp_path):
-    from recsys.spark.files import Place
-    from recsys.spark.reading import encode
+@pytest.mark.parametrize(
+    ("policy", "value"), [("last", 4.0), ("first", 2.0), ("mean", 3.0), ("sum", 9.0)]
+)
+def test_repeated_pairs_are_merged(spark, policy, value):
+    from recsys.spark.reading import _merged
 
     found = table(spark, REPEATED, "user int, item int, rating double, time int")
-    for policy, value in (("last", 4.0), ("first", 2.0), ("mean", 3.0), ("sum", 9.0)):
-        scratch = Place(spark, str(tmp_path / policy))
-        coded = encode(found.frame, scratch, duplicates=policy, test_fraction=0, random_state=0)
-        assert coded.by_user.collect() == [(0, [0, 1], [value, 5.0])], policy
+    merged = _merged(found.frame, policy).sort("item").collect()
+    assert merged == [(1, 1, value, False), (1, 2, 5.0, False)]
 
 
 @pytest.mark.parametrize(
@@ -138,11 +138,6 @@ def test_repeated_pairs_that_nothing_decides_are_rejected(spark, tmp_path, polic
     from recsys.spark.reading import encode
 
     found = table(spark, [row[:3] for row in REPEATED], "user int, item int, rating double")
+    scratch = Place(spark, str(tmp_path))
     with pytest.raises(DataError, match=message):
-        encode(
-            found.frame,
-            Place(spark, str(tmp_path)),
-            duplicates=policy,
-            test_fraction=0,
-            random_state=0,
-        )
+        encode(found.frame, scratch, duplicates=policy, test_fraction=0, random_state=0)
