@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     Batches = Iterator[pa.RecordBatch]
 
-__all__ = ["column", "list_array", "lists", "map_in_arrow", "matrix", "quiet_pandas", "table_of"]
-
 
 @contextmanager
 def quiet_pandas() -> Iterator[None]:

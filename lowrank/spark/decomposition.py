@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from lowrank.arguments import RandomStateLike
 
-__all__ = ["DistributedSVD", "decompose", "truncated_svd"]
-
 Doubles = NDArray[np.float64]
 
 _PROBES = 7

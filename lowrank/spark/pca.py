@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from lowrank.arguments import RandomStateLike
 
-__all__ = ["PCA"]
-
 
 class PCA(pca.PCA):
     """Principal component analysis of a matrix on the cluster, whose samples stay there.

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     Block = NDArray[np.float64] | sparse.csr_array
 
-__all__ = ["Rows", "open_rows", "product"]
-
 Doubles = NDArray[np.float64]
 
 _COLLECTED = 2**26  # bytes of partial sums of all partitions that the driver may add up itself

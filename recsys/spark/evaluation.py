@@ -12,7 +12,7 @@ from recsys.data.columns import Request
 from recsys.errors import DataError
 from recsys.spark.reading import read_ratings
 from recsys.spark.results import SparkModel
-from recsys.spark.session import BROADCAST_LIMIT, silent, spark_session
+from recsys.spark.session import BROADCAST_LIMIT, reported, spark_session
 from recsys.spark.topn import top_items
 
 if TYPE_CHECKING:
@@ -86,12 +86,11 @@ def evaluate(
     """
     from pyspark.sql import functions as sql
 
-    say = say or silent
     if n < 1:
         raise DataError(f"n must be at least 1; got {n}.")
-    with spark_session(master, conf) as spark:
+    with spark_session(master, conf) as spark, reported(spark, say) as begin:
         fitted = SparkModel.open(spark, model)
-        say("reading")
+        begin("reading")
         table = read_ratings(spark, test, columns or Request())
         users, items = (fitted.table(spark, side) for side in ("users", "items"))
         pairs, unknown = _known_pairs(table.frame, users, items)
@@ -99,12 +98,12 @@ def evaluate(
             count = _checked_count(pairs, users)
             metrics: dict[str, Metric] = {}
             if not fitted.implicit:
-                say("predicting")
+                begin("predicting")
                 limits = (fitted.training["rating_min"], fitted.training["rating_max"])
                 errors = rating_errors(pairs, users, items, fitted.fitted["global_mean"], limits)
                 for name, value in zip(("rmse", "mae"), errors, strict=True):
                     metrics[name] = Metric(value, None, count)
-            say("recommending")
+            begin("recommending")
             relevant = pairs if relevant_from is None else pairs.where(pairs.value >= relevant_from)
             tested = relevant.select(sql.col("user").alias("index"))
             chosen = users.join(tested, "index", "left_semi")

@@ -31,7 +31,7 @@ from recsys.spark.evaluation import rating_errors
 from recsys.spark.files import Place, staged, written
 from recsys.spark.reading import Encoded, encode, read_ratings
 from recsys.spark.results import MODELS, VERSION, SparkModel, is_result
-from recsys.spark.session import BROADCAST_LIMIT, silent, spark_session
+from recsys.spark.session import BROADCAST_LIMIT, reported, spark_session
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -96,7 +96,8 @@ def fit(
         Bytes up to which the vectors of all items (or users) are sent to every Python worker; more
         are joined block by block.
     on_step, say : callable, optional
-        Called with a `Step` after each sweep of `als`; with a short text as each step begins.
+        Called with a `Step` after each sweep of `als`; with a short text as each step begins, and
+        twice a second with the number of its tasks that are done.
     **parameters
         Of the model, such as factors, regularization, count_power, iterations, random_state.
 
@@ -109,28 +110,29 @@ def fit(
     ModelFileError
         If `out` exists and is not replaced.
     """
-    share, start, say = test_fraction or 0.0, time.perf_counter(), say or silent
+    share, start = test_fraction or 0.0, time.perf_counter()
     if test_fraction is not None and not 0 < share < 1:
         raise DataError(f"test_fraction must be between 0 and 1; got {test_fraction}.")
     if duplicates not in ("last", "first", "mean", "sum", "error"):
         raise DataError(f"duplicates must be last, first, mean, sum or error; got {duplicates!r}.")
     with (
         spark_session(master, conf) as spark,
+        reported(spark, say) as begin,
         staged(spark, out, is_result, overwrite=overwrite) as folder,
     ):
         scratch = folder.child("_scratch")
-        say("reading")
+        begin("reading")
         table = read_ratings(spark, ratings, columns or Request())
         name, settings = _chosen_model(model, parameters, implicit=table.implicit)
         options = {"test_fraction": share, "random_state": settings["random_state"]}
         coded = encode(table.frame, scratch, duplicates=duplicates, **options)
         if name == "als":
-            found = _fit_als(coded, settings, scratch, broadcast_limit, on_step, say)
+            found = _fit_als(coded, settings, scratch, broadcast_limit, on_step, begin)
         else:
-            say(f"{settings['iterations']} sweeps")
+            begin(f"{settings['iterations']} sweeps")
             found = _fit_implicit(coded, settings, scratch)
         sides, fitted, summary = found
-        say("writing")
+        begin("writing")
         files = _write_tables(folder, coded, sides, settings["factors"])
         versions = {"python": platform.python_version(), "numpy": np.__version__}
         result = SparkModel(
@@ -180,7 +182,7 @@ def _fit_als(
     scratch: Place,
     broadcast_limit: int,
     on_step: Callable[[Step], None] | None,
-    say: Callable[[str], None],
+    begin: Callable[[str], None],
 ) -> Fit:
     """Sweep over users and items from random item vectors; the users are solved last."""
     from pyspark.sql import functions as sql
@@ -204,7 +206,7 @@ def _fit_als(
     start = sql.transform(sql.sequence(sql.lit(1), sql.lit(k)), draw).alias("factors")
     items = coded.by_item.select("index", zero, start)
     for sweep in range(1, total + 1):
-        say(f"sweep {sweep} of {total}")
+        begin(f"sweep {sweep} of {total}")
         users = solve(items, f"users-{sweep}", of_users=True)
         items = solve(users, f"items-{sweep}", of_users=False)
         mean += _mean_residual(settings, items, coded.n_ratings)

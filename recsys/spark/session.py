@@ -7,9 +7,10 @@ import re
 import shutil
 import socket
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 from lowrank.spark.arrow import quiet_pandas
@@ -19,12 +20,15 @@ from recsys.messages import missing_extra, shortened
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["BROADCAST_LIMIT", "explained", "silent", "spark_session"]
+    Say = Callable[[str], None]
+
+__all__ = ["BROADCAST_LIMIT", "explained", "reported", "spark_session"]
 
 BROADCAST_LIMIT = 2**29
 """Bytes of vectors that are sent to each worker whole."""
 
 _CONNECT_SECONDS = 5.0
+_REPORT_SECONDS = 0.5
 _MASTER = re.compile(r"local(\[(\*|\d+)(,\s*\d+)?\])?|spark://\S+|yarn|k8s://\S+")
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 # No log messages of Spark in a command, and room on the driver for vectors up to the limit above.
@@ -59,10 +63,6 @@ _FAILURES = {
     r"^ConnectionRefusedError|^\w*Py4JNetworkError": "The Java process of Spark is gone; its log "
     "above may say why.",
 }
-
-
-def silent(text: str) -> None:
-    """Report nothing: long work calls `say` with each step."""
 
 
 @contextmanager
@@ -103,6 +103,38 @@ def spark_session(
             if running is None:
                 with suppress(Exception):  # the first failure is the one to report
                     spark.stop()
+
+
+@contextmanager
+def reported(spark: SparkSession, say: Say | None) -> Iterator[Say]:
+    """Yield a function to call as each step begins; `say` is told its tasks that are done, too."""
+    if say is None:
+        yield lambda step: None
+        return
+    current, over = "", Event()
+
+    def begin(step: str) -> None:
+        nonlocal current
+        current = step
+        say(step)
+
+    def watch() -> None:
+        tracker = spark.sparkContext.statusTracker()
+        with suppress(Exception):  # Spark may be gone; the job itself reports that
+            while not over.wait(_REPORT_SECONDS):
+                found = map(tracker.getStageInfo, tracker.getActiveStageIds())
+                stages = [stage for stage in found if stage is not None]
+                if total := sum(stage.numTasks for stage in stages):
+                    done = sum(stage.numCompletedTasks for stage in stages)
+                    say(f"{current}, {done:,} of {total:,} tasks")
+
+    watcher = Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield begin
+    finally:
+        over.set()
+        watcher.join()
 
 
 @contextmanager

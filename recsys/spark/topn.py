@@ -17,7 +17,7 @@ from recsys.errors import DataError, UnknownIdError
 from recsys.models.base import FactorModel
 from recsys.spark.files import Place, staged
 from recsys.spark.results import SparkModel
-from recsys.spark.session import BROADCAST_LIMIT, silent, spark_session
+from recsys.spark.session import BROADCAST_LIMIT, reported, spark_session
 from recsys.topn import csr_exclusion, top_n
 
 if TYPE_CHECKING:
@@ -81,12 +81,13 @@ def recommend(
 
     with (
         spark_session(master, conf) as spark,
+        reported(spark, say) as begin,
         staged(spark, out, replaceable, overwrite=overwrite) as folder,
     ):
         fitted = SparkModel.open(spark, model)
         options: dict[str, Any] = {"exclude_seen": exclude_seen, "broadcast_limit": broadcast_limit}
         found = top_items(spark, fitted, n, items=items, block=block, **options)
-        (say or silent)(f"recommending to {fitted.training['users']:,} users")
+        begin(f"recommending to {fitted.training['users']:,} users")
         found.select(*_WRITTEN).write.parquet(folder.uri)
 
 

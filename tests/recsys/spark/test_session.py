@@ -4,6 +4,7 @@ import json
 import re
 import socket
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -73,6 +74,22 @@ def test_the_failure_of_a_job_is_one_sentence(spark):
     with said as info, explained():
         map_in_arrow(spark.range(2), broken, "id bigint").count()
     assert "\n" not in str(info.value)
+
+
+def test_a_long_step_tells_how_many_of_its_tasks_are_done(spark, monkeypatch):
+    from lowrank.spark.arrow import map_in_arrow
+
+    def slow(batches):
+        time.sleep(0.2)
+        yield from batches
+
+    said = []
+    monkeypatch.setattr(session, "_REPORT_SECONDS", 0.02)
+    with session.reported(spark, said.append) as begin:
+        begin("counting")
+        map_in_arrow(spark.range(6, numPartitions=6), slow, "id bigint").count()
+    assert said[0] == "counting"
+    assert {"counting, 2 of 6 tasks", "counting, 4 of 6 tasks"} <= set(said)
 
 
 def test_errors_of_others_pass_unchanged():
