@@ -31,7 +31,7 @@ from recsys.evaluation.experiment import RankingTask, measure_lists
 from recsys.evaluation.metrics import METRICS, Catalogue
 from recsys.evaluation.statistics import Ratio, bootstrap, sign_flip
 from recsys.models.base import FactorModel
-from recsys.topn import csr_exclusion, top_n
+from recsys.topn import CsrPairs, top_n
 
 N = 20
 ACCURACY = ("precision", "recall", "hit_rate", "map", "mrr", "ndcg")
@@ -59,7 +59,7 @@ def spectral(train, k: int) -> Spectral:
 def cost(model: Spectral, task: RankingTask, repeats: int) -> np.ndarray:
     """Print what the parts of an evaluation cost; return the lists."""
     lists = task.recommend(model)
-    exclude = csr_exclusion(task.split.seen.indptr, task.split.seen.indices)
+    exclude = CsrPairs(task.split.seen.indptr, task.split.seen.indices)
 
     def top():
         for _ in top_n(model, task.users, N, exclude=exclude):

@@ -35,7 +35,7 @@ from recsys.models.als import ALS
 from recsys.readers import read_ratings
 from recsys.recommender import training_summary
 from recsys.storage import Saved, save_model
-from recsys.topn import csr_exclusion, top_n
+from recsys.topn import CsrPairs, top_n
 
 N = 20
 SGEMM_BLOCKS = (128, 256, 512, 1024)  # users; the bare product takes the fastest of them
@@ -93,7 +93,7 @@ def candidates(ratings: Ratings, X: np.ndarray, Y: np.ndarray) -> dict[str, Call
     model, other = factor_model(X, Y), peer(X.shape[1])
     other.user_factors, other.item_factors = X, Y
     users, known = np.arange(len(X)), liked(ratings)
-    exclude = csr_exclusion(ratings.indptr, ratings.indices)
+    exclude = CsrPairs(ratings.indptr, ratings.indices)
     seen = kernels.Seen(users, ratings.indptr, ratings.indices)
 
     def implicit() -> np.ndarray:

@@ -273,58 +273,6 @@ def approximate(
     return LowRank(svd.U * svd.s, svd.Vt.T, svd=svd)
 
 
-def tail_norms(s: FloatArray) -> Float64Array:
-    """Return the norms of s[j:] for j = 0 ... len(s), the smallest squares added first."""
-    scale = float(s.max(initial=0.0)) or 1.0
-    squares = (s.astype(np.float64) / scale) ** 2
-    tails: Float64Array = np.sqrt(np.append(np.cumsum(squares[::-1])[::-1], 0.0)) * scale
-    return tails
-
-
-def _pieces(length: int, width: int) -> Iterator[slice]:
-    """Cut rows of a width into pieces that fit in a temporary array."""
-    step = max(1, _CHUNK // max(1, width))
-    return (slice(start, start + step) for start in range(0, length, step))
-
-
-def _factor(given: ArrayLike, name: str) -> FloatArray:
-    array = np.asarray(given)
-    if array.dtype.kind not in "fiub":
-        raise ArgumentTypeError(f"{name} must hold real numbers; got dtype {array.dtype}.")
-    if array.ndim != 2:
-        raise ArgumentError(f"{name} must be two-dimensional; got shape {array.shape}.")
-    if not np.isfinite(array).all():
-        raise ArgumentError(f"{name} must be finite; got NaN or infinity.")
-    single = array.dtype.kind == "f" and array.dtype.itemsize <= 4
-    return array.astype(np.float32 if single else np.float64, copy=False)
-
-
-def _taken(factor: FloatArray, key: Any, name: str) -> FloatArray:
-    if key is None or key is Ellipsis or isinstance(key, tuple):
-        raise IndexError(f"{name} index must be an integer, a slice or an array; got {key!r}.")
-    try:
-        taken: FloatArray = factor[key]
-    except IndexError:
-        size = factor.shape[0]
-        raise IndexError(
-            f"{name} index must be an integer between {-size} and {size - 1}, a slice, or an array "
-            f"of such integers or of {size} booleans; got {key!r}."
-        ) from None
-    return taken
-
-
-def _operand(other: Any, size: int, axis: int) -> Any:
-    """Return a vector, block or matrix, checked to have `size` along the axis summed."""
-    given = other if hasattr(other, "tocsr") or isinstance(other, LowRank) else np.asarray(other)
-    if len(given.shape) not in (1, 2) or given.shape[axis] != size:
-        place = "first" if axis == 0 else "last"
-        raise ValueError(
-            f"the other operand of @ must be a vector or a matrix whose {place} side is {size}; "
-            f"got shape {given.shape}."
-        )
-    return given
-
-
 def rank_for_error(A: MatrixLike, rtol: float, *, random_state: RandomStateLike = None) -> int:
     """Return the smallest k with ||A - A_k||_F <= rtol ||A||_F.
 
@@ -538,3 +486,55 @@ def _svd_down_to(A: SVD | OperatorLike, tau: float, random_state: RandomStateLik
 def _shrunk(svd: SVD, values: FloatArray) -> LowRank:
     k = int(np.count_nonzero(values))
     return LowRank(svd.U[:, :k] * values[:k].astype(svd.s.dtype), svd.Vt[:k].T)
+
+
+def tail_norms(s: FloatArray) -> Float64Array:
+    """Return the norms of s[j:] for j = 0 ... len(s), the smallest squares added first."""
+    scale = float(s.max(initial=0.0)) or 1.0
+    squares = (s.astype(np.float64) / scale) ** 2
+    tails: Float64Array = np.sqrt(np.append(np.cumsum(squares[::-1])[::-1], 0.0)) * scale
+    return tails
+
+
+def _pieces(length: int, width: int) -> Iterator[slice]:
+    """Cut rows of a width into pieces that fit in a temporary array."""
+    step = max(1, _CHUNK // max(1, width))
+    return (slice(start, start + step) for start in range(0, length, step))
+
+
+def _factor(given: ArrayLike, name: str) -> FloatArray:
+    array = np.asarray(given)
+    if array.dtype.kind not in "fiub":
+        raise ArgumentTypeError(f"{name} must hold real numbers; got dtype {array.dtype}.")
+    if array.ndim != 2:
+        raise ArgumentError(f"{name} must be two-dimensional; got shape {array.shape}.")
+    if not np.isfinite(array).all():
+        raise ArgumentError(f"{name} must be finite; got NaN or infinity.")
+    single = array.dtype.kind == "f" and array.dtype.itemsize <= 4
+    return array.astype(np.float32 if single else np.float64, copy=False)
+
+
+def _taken(factor: FloatArray, key: Any, name: str) -> FloatArray:
+    if key is None or key is Ellipsis or isinstance(key, tuple):
+        raise IndexError(f"{name} index must be an integer, a slice or an array; got {key!r}.")
+    try:
+        taken: FloatArray = factor[key]
+    except IndexError:
+        size = factor.shape[0]
+        raise IndexError(
+            f"{name} index must be an integer between {-size} and {size - 1}, a slice, or an array "
+            f"of such integers or of {size} booleans; got {key!r}."
+        ) from None
+    return taken
+
+
+def _operand(other: Any, size: int, axis: int) -> Any:
+    """Return a vector, block or matrix, checked to have `size` along the axis summed."""
+    given = other if hasattr(other, "tocsr") or isinstance(other, LowRank) else np.asarray(other)
+    if len(given.shape) not in (1, 2) or given.shape[axis] != size:
+        place = "first" if axis == 0 else "last"
+        raise ValueError(
+            f"the other operand of @ must be a vector or a matrix whose {place} side is {size}; "
+            f"got shape {given.shape}."
+        )
+    return given

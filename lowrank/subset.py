@@ -297,7 +297,7 @@ class _Target:
         if self.method != "leverage":
             # Compiled products alternate with small ones of BLAS, whose idle threads would spin on.
             with one_blas_thread() if columns.is_sparse else nullcontext():
-                chosen = _Residual(columns, k, self.method == "forward").chosen
+                chosen = _PivotedQR(columns, k, self.method == "forward").chosen
             return _completed(chosen, k, columns.shape[1])
         # The first k of independent waiting times with these rates: draws without replacement.
         scores = _leverage(self.svd, rows=rows)
@@ -429,45 +429,53 @@ def _completed(chosen: list[int], k: int, count: int) -> Indices:
     return np.concatenate([np.array(chosen, np.int64), rest])
 
 
-class _Residual:
-    """Residuals E = A - Q R outside the span of up to k columns, chosen until none is left outside.
+class _PivotedQR:
+    """QR of up to k columns of a matrix A, chosen one by one until no other is outside their span.
 
     By error, each leaves the smallest ||A - C C^+ A||_F; else each is the one furthest from the
     span. The first of several columns that are equally good to nine digits is taken.
 
-    ``squares`` are the ||e_j||^2, ``gains`` the ||E' e_j||^2: adding column j reduces the squared
-    error by gains[j] / squares[j]. Both are downdated with each choice. A number that has become
-    small compared with its last exact value is computed anew, from the column itself.
+    With the residual E = A - Q R, ``squares`` are the ||e_j||^2, ``gains`` the ||E' e_j||^2: adding
+    column j reduces the squared error by gains[j] / squares[j]. Both are downdated with each
+    choice. A number that has become small compared with its last exact value is computed anew,
+    from the column itself.
     """
 
     def __init__(self, columns: _Columns, k: int, by_error: bool) -> None:
         rows, count = columns.shape
         self.chosen: list[int] = []
-        self.rank = 0
+        self._k = min(rows, k)
         self._columns = columns
-        self._Q = np.zeros((rows, min(rows, k)), order="F")
-        self.R = np.zeros((min(rows, k), count))
+        self._Q = np.zeros((rows, self._k), order="F")
+        self._R = np.zeros((self._k, count))
         self._squares = columns.squares()
         self._fresh_squares = self._squares.copy()
         self._negligible = (10 * _EPS) ** 2 * max(1, rows) * self._squares
         self._alive = self._squares > 0
         self._gains = columns.gram_squares() if by_error else None
         self._fresh_gains = None if self._gains is None else self._gains.copy()
-        while self.rank < min(k, rows):
-            self._renew()
-            worth = self._squares
-            if self._gains is not None:
-                none = np.zeros_like(self._gains)
-                worth = np.divide(self._gains, self._squares, out=none, where=self._alive)
-            # 0 for columns that are spanned
-            scores = np.where(self._alive, np.maximum(worth, np.finfo(np.float64).tiny), 0.0)
-            if (best := scores.max(initial=0.0)) <= 0:
-                break
-            self._add(int(np.argmax(scores >= (1 - _TIE) * best)))
+        while len(self.chosen) < self._k and (column := self._best()) is not None:
+            self._add(column)
+
+    @property
+    def R(self) -> Float64Array:  # noqa: N802
+        """The factor R, with a row for each column chosen and all columns of A."""
+        return self._R[: len(self.chosen)]
+
+    def _best(self) -> int | None:
+        """Return the column to choose next, None if all are in the span."""
+        self._renew()
+        worth = self._squares
+        if self._gains is not None:
+            none = np.zeros_like(self._gains)
+            worth = np.divide(self._gains, self._squares, out=none, where=self._alive)
+        # 0 for columns that are spanned
+        scores = np.where(self._alive, np.maximum(worth, np.finfo(np.float64).tiny), 0.0)
+        best = scores.max(initial=0.0)
+        return int(np.argmax(scores >= (1 - _TIE) * best)) if best > 0 else None
 
     def _add(self, column: int) -> None:
         """Choose a column."""
-        self.chosen.append(column)
         self._alive[column] = False
         vector = self._outside(self._columns.block(np.array([column])))
         q = vector / np.linalg.norm(vector)
@@ -477,9 +485,9 @@ class _Residual:
             image = self._columns.transposed_product(self._outside(projected))[:, 0]
             self._gains += r * (r * (r @ r) - 2 * image)
         self._squares -= r**2
-        self._Q[:, self.rank] = q[:, 0]
-        self.R[self.rank] = r
-        self.rank += 1
+        rank = len(self.chosen)
+        self._Q[:, rank], self._R[rank] = q[:, 0], r
+        self.chosen.append(column)
 
     def _renew(self) -> None:
         """Compute anew the numbers whose digits are lost to downdating."""
@@ -501,7 +509,7 @@ class _Residual:
 
     def _outside(self, block: Float64Array) -> Float64Array:
         """Return the part of each vector outside the span, with the rounding errors of its size."""
-        Q = self._Q[:, : self.rank]
+        Q = self._Q[:, : len(self.chosen)]
         once = block - Q @ (Q.T @ block)
         return once - Q @ (Q.T @ once)
 
@@ -517,8 +525,8 @@ def _backward(columns: _Columns, k: int) -> Indices:
     if k == 0 or min(columns.shape) == 0:
         return np.arange(k)
     triangle = _Columns(columns.triangle())
-    residual = _Residual(triangle, min(triangle.shape), by_error=False)
-    order, R = np.array(residual.chosen, np.int64), residual.R[: residual.rank]
+    qr = _PivotedQR(triangle, min(triangle.shape), by_error=False)
+    order, R = np.array(qr.chosen, np.int64), qr.R
     diagonal = np.abs(R[np.arange(order.size), order])
     negligible = _EPS * max(triangle.shape) * diagonal.max(initial=0.0)
     rank = int(np.count_nonzero(diagonal > negligible))

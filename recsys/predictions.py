@@ -24,7 +24,7 @@ from recsys.models.base import (
 from recsys.models.baselines import Popular
 from recsys.models.registry import MODELS, model_class
 from recsys.storage import Saved
-from recsys.topn import check_n, csr_exclusion
+from recsys.topn import CsrPairs, check_n
 
 _BLOCK_PAIRS = 2**20  # pairs imputed at a time
 
@@ -92,7 +92,7 @@ def imputed(
     def frame(block: Indices) -> pl.DataFrame:
         wanted = np.ones((len(block), len(columns)), dtype=np.bool_)
         if missing_only:
-            at, rated = csr_exclusion(ratings.indptr, ratings.indices)(block)
+            at, rated = CsrPairs(ratings.indptr, ratings.indices)(block)
             known = place[rated] >= 0
             wanted[at[known], place[rated[known]]] = False
         at, among = np.nonzero(wanted)

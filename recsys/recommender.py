@@ -33,7 +33,7 @@ from recsys.predictions import (
 )
 from recsys.readers import as_ratings
 from recsys.storage import Saved, load_model, save_model
-from recsys.topn import Cosine, Scorer, TopN, csr_exclusion, top_n
+from recsys.topn import Cosine, CsrPairs, Scorer, TopN, top_n
 
 __all__ = ["ColdPair", "ColdUser", "IdLike", "Recommender", "Request"]
 
@@ -383,7 +383,7 @@ class Recommender:
             indptr = np.append(indptr, indptr[-1])
             scorer = WithNewUser(known.model, known._popular)
         exclude_seen = request.get("exclude_seen", True)
-        seen = csr_exclusion(indptr, ratings.indices) if exclude_seen else None
+        seen = CsrPairs(indptr, ratings.indices) if exclude_seen else None
         limits = request.get("items"), request.get("block"), request.get("where")
         blocks = top_n(scorer, places, n, exclude=seen, allowed=candidate_mask(ratings, *limits))
         return (known._frame("user", labels, ratings.items, top) for top in blocks)

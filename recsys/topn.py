@@ -81,7 +81,7 @@ def top_n(
         May exceed the number of items.
     exclude : callable, optional
         Given a block of user indices, returns (positions in the block, items) of pairs to leave
-        out; `csr_exclusion` makes one.
+        out; `CsrPairs` is one.
     allowed : bool ndarray of shape (n_items,), optional
         False for items that nobody gets.
 
@@ -110,8 +110,8 @@ def check_n(n: object) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _CsrExclusion:
-    """An `exclude` of `top_n`: entries of a CSR matrix, which the kernel takes as it is."""
+class CsrPairs:
+    """The entries of a CSR matrix as an `exclude` of `top_n`, which the kernel takes as it is."""
 
     indptr: NDArray[np.int64]
     indices: NDArray[np.int32]
@@ -123,9 +123,6 @@ class _CsrExclusion:
         rows = np.repeat(np.arange(len(users)), counts)
         first = np.cumsum(counts) - counts
         return rows, self.indices[np.arange(len(rows)) + np.repeat(starts - first, counts)]
-
-
-csr_exclusion = _CsrExclusion
 
 
 def select(
@@ -269,7 +266,7 @@ def _blocks(search: _Search, users: Indices) -> Iterator[TopN]:
 
 def _by_factors(search: _Search, users: Indices, form: FactorForm) -> TopN:
     seen = None  # the pairs to leave out as the kernel takes them
-    if isinstance(search.exclude, _CsrExclusion):
+    if isinstance(search.exclude, CsrPairs):
         seen = kernels.Seen(users, search.exclude.indptr, search.exclude.indices)
     elif search.exclude is not None:
         rows, items = search.exclude(users)

@@ -47,9 +47,7 @@ __all__ = [
     "csr_matmat",
     "csr_pattern",
     "csr_rmatmat",
-__all__ = [
     "implicit_half_sweep",
-]
     "multiply",
     "one_blas_thread",
     "pair_dots",
@@ -121,6 +119,10 @@ def backend() -> Backend:
     return Backend("compiled", _active.active()) if is_compiled else Backend("reference", None)
 
 
+if choice := os.environ.get("LOWRANK_KERNELS"):
+    use(choice)
+
+
 class CsrArrays(NamedTuple):
     """The arrays of a CSR matrix, in the types that the kernels take."""
 
@@ -184,7 +186,6 @@ def als_half_sweep(
         Subtracted from every entry.
     bias_penalty : ndarray of shape (n_rows,), optional
         Penalties of the row biases, which are fitted only when this is given.
-
     """
     dtype, n_rows = other.dtype, len(factors)
     objective = np.empty(n_rows)
@@ -304,7 +305,6 @@ def posterior_half_sweep(
     draws : ndarray of shape (n_rows, k + 1), optional
         Standard normal numbers times the noise's standard deviation: with the Cholesky factor
         A = R'R, R^-1 times them is added to w, which makes it a draw from the posterior.
-
     """
     dtype, none = other.dtype, np.empty((0, 0), other.dtype)
     result = RowPosteriors(np.empty(len(vectors)), np.empty(len(vectors)))
@@ -481,10 +481,6 @@ def multiply(V: Floats, H: Floats, *, threads: int | None = None) -> Floats:
 def subtract(V: Floats, H: Floats, W: Floats, *, threads: int | None = None) -> None:
     """Subtract V @ H from the C-ordered block W in place; V as in `coefficients`."""
     _active.subtract(V, H, W, resolve_threads(threads))
-
-
-if choice := os.environ.get("LOWRANK_KERNELS"):
-    use(choice)
 
 
 def available_cores() -> int:

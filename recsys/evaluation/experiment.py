@@ -40,7 +40,7 @@ from recsys.models.registry import MODELS, model_class
 from recsys.predictions import clip_to_range
 from recsys.recommender import Recommender
 from recsys.storage import fingerprint
-from recsys.topn import Scorer, check_n, csr_exclusion, top_n
+from recsys.topn import CsrPairs, Scorer, check_n, top_n
 
 _CSR = ("shape", "indptr", "indices", "values")
 ModelLike = Model | Recommender | str
@@ -248,7 +248,7 @@ class RankingTask:
         """Return each user's n best items, -1 where fewer are left, shape (n_ranked, n)."""
         lists = np.full((len(self.users), self.n), -1, dtype=np.int32)
         scorer = model if self.candidates is None else _CandidateScorer(model, self.candidates)
-        exclude = csr_exclusion(self.split.seen.indptr, self.split.seen.indices)
+        exclude = CsrPairs(self.split.seen.indptr, self.split.seen.indices)
         for top in top_n(scorer, self.users, self.n, exclude=exclude):
             lists[top.rows, top.ranks - 1] = top.items
         return lists
@@ -309,7 +309,7 @@ class _CandidateScorer:
 
     def __init__(self, model: Scorer, candidates: Candidates) -> None:
         self._model = model
-        self._pick = csr_exclusion(*candidates)
+        self._pick = CsrPairs(*candidates)
         self.n_items = model.n_items
         self.predict = model.predict
         self._score_error = model._score_error

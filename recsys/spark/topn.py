@@ -18,7 +18,7 @@ from recsys.models.base import FactorModel
 from recsys.spark.files import Place, staged
 from recsys.spark.results import SparkModel
 from recsys.spark.session import BROADCAST_LIMIT, reported, spark_session
-from recsys.topn import csr_exclusion, top_n
+from recsys.topn import CsrPairs, top_n
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -188,7 +188,7 @@ def _ranked(users: Any, candidates: pa.Table, mean: float, n: int) -> pa.Table:
             FactorModel._from_arrays({}, arrays),
             np.arange(len(indptr) - 1),
             n,
-            exclude=csr_exclusion(indptr, (seen - first).astype(np.int32)),
+            exclude=CsrPairs(indptr, (seen - first).astype(np.int32)),
             allowed=None if allowed.all() else allowed,
         )
         found = list(tops)

@@ -14,7 +14,7 @@ from recsys.errors import DataError
 from recsys.models.base import FactorModel
 from recsys.models.baselines import Popular
 from recsys.predictions import WithNewUser
-from recsys.topn import Cosine, csr_exclusion, select, top_n
+from recsys.topn import Cosine, CsrPairs, select, top_n
 
 # Few distinct values, so that ties are everywhere, and what must never be returned.
 SCORES = st.sampled_from([-np.inf, np.nan, -2.0, -0.0, 0.0, 0.5, 1.0, 3.0, np.inf])
@@ -134,7 +134,7 @@ def test_top_n_equals_sorting_with_seen_and_barred_items(users, items, n, random
     seen = np.array([[random.random() < 0.3 for _ in range(9)] for _ in range(6)])
     allowed = np.array([random.random() < 0.7 for _ in range(9)])
     indptr = np.concatenate([[0], np.cumsum(seen.sum(axis=1))])
-    exclude = csr_exclusion(indptr, np.nonzero(seen)[1].astype(np.int32))
+    exclude = CsrPairs(indptr, np.nonzero(seen)[1].astype(np.int32))
     scores = np.where(seen | ~allowed, -np.inf, exact_scores(model))
     expected = sorted_top(scores, n)
     for scorer in (model, by_scores(model)):

@@ -12,7 +12,7 @@ from recsys.errors import DataError
 from recsys.models.base import Histories
 from recsys.models.registry import make_model
 from recsys.recommender import Recommender
-from recsys.topn import csr_exclusion, top_n
+from recsys.topn import CsrPairs, top_n
 
 N_USERS, N_ITEMS, K = 50, 36, 7
 
@@ -162,7 +162,7 @@ def test_top_n_is_that_of_predict(data, linear):
     pairs = np.divmod(np.arange(N_USERS * N_ITEMS), N_ITEMS)
     scores = model.predict(*pairs).reshape(N_USERS, N_ITEMS)
     scores[R > 0] = -np.inf
-    exclude = csr_exclusion(ratings.indptr, ratings.indices)
+    exclude = CsrPairs(ratings.indptr, ratings.indices)
     (top,) = top_n(model, np.arange(N_USERS), 5, exclude=exclude)
     expected = np.argsort(-scores, axis=1, kind="stable")[:, :5]
     np.testing.assert_array_equal(top.items.reshape(N_USERS, 5), expected)

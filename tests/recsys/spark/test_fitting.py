@@ -31,9 +31,9 @@ def test_it_predicts_as_the_local_engine_does(case):
     opened = Recommender.load(case.path)
     local = make_model("als", **opened.model.get_params()).fit(case.train)
     ours = rmse(opened.model, case.train, case.test)
-    assert abs(ours - rmse(local, case.train, case.test)) < 0.005
+    assert abs(ours - rmse(local, case.train, case.test)) < 0.01
     bias = make_model("bias").fit(case.train)
-    assert ours < rmse(bias, case.train, case.test) - 0.005
+    assert ours < rmse(bias, case.train, case.test) - 0.1
 
 
 def test_its_ids_and_ratings_are_those_that_were_read(case):
