@@ -16,6 +16,8 @@ __all__ = ["Choice", "are_counts", "as_implicit", "choose_model", "default_facto
 
 _FOR_RATINGS = "als"
 _FOR_INTERACTIONS = "spectral"
+_HIGHEST_GRADE = 10
+_TAIL = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +92,6 @@ def default_factors(n_users: int, n_items: int) -> int:
     (38, 1024)
     """
     return min(1024, max(1, min(n_users, n_items) // 16))
-
-
-_HIGHEST_GRADE = 10
-_TAIL = 5
 
 
 def are_counts(values: npt.NDArray[np.floating]) -> bool:

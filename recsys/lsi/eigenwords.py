@@ -13,7 +13,7 @@ from scipy import sparse
 from recsys.data.ids import Ids
 from recsys.errors import DataError, NotFittedError
 from recsys.lsi.collection import NamesCollector, batches_or_none
-from recsys.lsi.queries import listed, similar_rows
+from recsys.lsi.queries import similar_rows
 from recsys.lsi.space import decompose
 from recsys.lsi.vectorizer import TOKEN_PATTERN, StopWords, word_vectorizer
 from recsys.messages import counted
@@ -173,7 +173,7 @@ class Eigenwords:
             Before `fit`.
         """
         terms = self.terms_
-        return similar_rows(terms, np.asarray(self.vectors_, np.float32), listed(words), n)
+        return similar_rows(terms, np.asarray(self.vectors_, np.float32), words, n)
 
     def _words(
         self, batches: Iterable[Sequence[str]]

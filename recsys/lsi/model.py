@@ -15,6 +15,7 @@ from scipy import sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from recsys.data.frames import listed
 from recsys.data.ids import Ids
 from recsys.errors import DataError, ModelFileError
 from recsys.lsi.collection import Collection, NamesCollector, batches_or_none, names_of_matrix
@@ -25,7 +26,6 @@ from recsys.lsi.queries import (
     check_words,
     contributions,
     has_texts,
-    listed,
     similar_rows,
 )
 from recsys.lsi.space import (
@@ -35,7 +35,7 @@ from recsys.lsi.space import (
     decompose,
     orthogonality_loss,
     outside_share,
-    updated,
+    with_documents,
 )
 from recsys.lsi.vectorizer import (
     TOKEN_PATTERN,
@@ -270,7 +270,7 @@ class LSI(
         outside = outside_share(rows, more.embedding)
         self.documents_ = self.documents_.extended(more)
         if method == "update":
-            space, embedding = updated(self._space, self.documents_.rows, len(more))
+            space, embedding = with_documents(self._space, self.documents_.rows, len(more))
             self._set_space(space)
             self.documents_ = replace(self.documents_, embedding=embedding)
         loss = orthogonality_loss(self.documents_.embedding, self.singular_values_)
@@ -364,7 +364,7 @@ class LSI(
         """
         check_is_fitted(self)
         vectors = np.asarray(self.term_vectors(), dtype=np.float32)
-        return similar_rows(self.terms_, vectors, listed(terms), n)
+        return similar_rows(self.terms_, vectors, terms, n)
 
     def document_vectors(self, documents: IdsLike | int | str | None = None) -> Floats:
         """Return the rows of V_k S_k of some documents (ids), by default of all."""

@@ -11,12 +11,13 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from recsys.data.frames import listed
 from recsys.errors import DataError
 from recsys.lsi.vectorizer import row_norms
 from recsys.topn import Cosine, TopN, top_n
 
 if TYPE_CHECKING:
-    from recsys.data.ids import Ids
+    from recsys.data.ids import Ids, IdsLike
     from recsys.lsi.collection import Collection
 
 Floats = NDArray[np.floating[Any]]
@@ -107,7 +108,7 @@ def best_rows(scorer: Cosine, n_queries: int, n: int, exclude: Indices | None = 
 
 
 def similar_rows(
-    labels: Ids, vectors: NDArray[np.float32], wanted: Sequence[Any], n: int
+    labels: Ids, vectors: NDArray[np.float32], wanted: IdsLike | int | str, n: int
 ) -> pl.DataFrame:
     """Return the rows most similar to some rows, as a frame: term, similar, rank, score.
 
@@ -116,7 +117,7 @@ def similar_rows(
     UnknownIdError
         If a label is unknown.
     """
-    places = labels.index(wanted)
+    places = labels.index(listed(wanted))
     top = best_rows(Cosine(vectors, vectors[places]), len(places), n, places)
     return pl.DataFrame(
         [
@@ -150,13 +151,6 @@ def contributions(
     products = (weights[:, None] * basis) @ document_basis
     signs = np.where(shares < 0, -1, 1)[:, None]
     return shares, rows.indices[own][np.argmax(products * signs, axis=1)]
-
-
-def listed(given: Any) -> Sequence[Any]:
-    """Return a single id as a list of one."""
-    if isinstance(given, str | int | np.integer):
-        return [given]
-    return given.to_list() if isinstance(given, pl.Series) else list(given)
 
 
 def has_texts(given: Any) -> bool:

@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     from lowrank.arguments import RandomStateLike
 
 Floats = NDArray[np.floating[Any]]
+Float64s = NDArray[np.float64]
 
 DEFAULT_RANK = 200
 _SHARE = 3  # documents (or terms) for each dimension, at least, by default
+_NOTHING = 1e-10  # of the largest square: rounding errors of a zero direction are below it
+_BLOCK = 512  # rows that are added at a time: bounds the size of the small matrix
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +51,32 @@ class Space:
             rows, components = rows[:, used], components[:, used]
         projected = rows @ np.ascontiguousarray(components.T)
         return np.ascontiguousarray(projected, dtype=components.dtype)
+
+
+@dataclass(frozen=True)
+class Added:
+    """Result of adding documents.
+
+    Attributes
+    ----------
+    n_documents : int
+        Number of added documents.
+    method : {"fold-in", "update"}
+    outside : float
+        Share of their squared weights outside the previous space, from 0 to 1. Folding in ignores
+        this share; an update includes as much of it as the rank allows.
+    orthogonality_loss : float
+        ||V'V - I||_2 of all document vectors over the singular values: 0 for an SVD, and the
+        larger the more has been folded in.
+    unknown_words : int
+        Number of occurrences of unknown words, which were left out.
+    """
+
+    n_documents: int
+    method: str
+    outside: float
+    orthogonality_loss: float
+    unknown_words: int
 
 
 def default_rank(shape: tuple[int, int]) -> int:
@@ -93,38 +122,6 @@ def decompose(
     return Space(svd.Vt[:kept], svd.s[:kept])
 
 
-Float64s = NDArray[np.float64]
-
-_NOTHING = 1e-10  # of the largest square: rounding errors of a zero direction are below it
-_BLOCK = 512  # rows that are added at a time: bounds the size of the small matrix
-
-
-@dataclass(frozen=True)
-class Added:
-    """Result of adding documents.
-
-    Attributes
-    ----------
-    n_documents : int
-        Number of added documents.
-    method : {"fold-in", "update"}
-    outside : float
-        Share of their squared weights outside the previous space, from 0 to 1. Folding in ignores
-        this share; an update includes as much of it as the rank allows.
-    orthogonality_loss : float
-        ||V'V - I||_2 of all document vectors over the singular values: 0 for an SVD, and the
-        larger the more has been folded in.
-    unknown_words : int
-        Number of occurrences of unknown words, which were left out.
-    """
-
-    n_documents: int
-    method: str
-    outside: float
-    orthogonality_loss: float
-    unknown_words: int
-
-
 def orthogonality_loss(embedding: NDArray[Any], singular_values: NDArray[Any]) -> float:
     """Return ||V'V - I||_2 of V = embedding / singular_values."""
     scaled = _gram(embedding) / np.outer(singular_values, singular_values).astype(np.float64)
@@ -140,8 +137,8 @@ def outside_share(rows: Any, coordinates: NDArray[Any]) -> float:
     return min(1.0, max(0.0, 1 - kept / total))
 
 
-def updated(space: Space, documents: Any, n_new: int) -> tuple[Space, NDArray[Any]]:
-    """Return the space after its last documents were added, and the coordinates of all.
+def with_documents(space: Space, documents: Any, n_new: int) -> tuple[Space, NDArray[Any]]:
+    """Add the last documents to a space; return it and the coordinates of all documents.
 
     Parameters
     ----------

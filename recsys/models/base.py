@@ -37,6 +37,11 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float32]
 Indices = NDArray[np.int64]
 
+_PATIENCE = 3  # sweeps without a better validation RMSE before the fit stops
+# Types of fitted arrays and kinds of fitted scalars, by their annotations.
+_DTYPES = {"Floats": "float32"} | {f"NDArray[np.{d}]": d for d in ("float64", "int32", "int64")}
+_KINDS = {"bool": "b", "int": "iu", "float": "fiu"}
+
 
 class Histories(NamedTuple):
     """Ratings of some users (or of some items), as the rows of a CSR matrix.
@@ -140,8 +145,6 @@ class Step:
 
 OnStep = Callable[[Step], None] | None
 
-_PATIENCE = 3  # sweeps without a better validation RMSE before the fit stops
-
 
 class ValidationWatch:
     """Early stopping by the validation RMSE of a fit; without one every sweep is the best.
@@ -239,10 +242,6 @@ def check_indices(indices: ArrayLike, size: int, what: str) -> Indices:
             f"{what} indices must be between 0 and {size - 1}; got {array[bad.argmax()]}."
         )
     return array.astype(np.int64, copy=False)
-
-
-_DTYPES = {"Floats": "float32"} | {f"NDArray[np.{d}]": d for d in ("float64", "int32", "int64")}
-_KINDS = {"bool": "b", "int": "iu", "float": "fiu"}  # of scalars
 
 
 @dataclass(kw_only=True, eq=False)

@@ -31,7 +31,7 @@ from recsys.spark.evaluation import rating_errors
 from recsys.spark.files import Place, staged, written
 from recsys.spark.reading import Encoded, encode, read_ratings
 from recsys.spark.results import MODELS, VERSION, SparkModel, is_result
-from recsys.spark.session import BROADCAST_LIMIT, reported, spark_session
+from recsys.spark.session import BROADCAST_LIMIT, Say, reported, spark_session
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -129,8 +129,7 @@ def fit(
         if name == "als":
             found = _fit_als(coded, settings, scratch, broadcast_limit, on_step, begin)
         else:
-            begin(f"{settings['iterations']} sweeps")
-            found = _fit_implicit(coded, settings, scratch)
+            found = _fit_implicit(coded, settings, scratch, begin)
         sides, fitted, summary = found
         begin("writing")
         files = _write_tables(folder, coded, sides, settings["factors"])
@@ -182,7 +181,7 @@ def _fit_als(
     scratch: Place,
     broadcast_limit: int,
     on_step: Callable[[Step], None] | None,
-    begin: Callable[[str], None],
+    begin: Say,
 ) -> Fit:
     """Sweep over users and items from random item vectors; the users are solved last."""
     from pyspark.sql import functions as sql
@@ -307,7 +306,7 @@ def dense_vectors(solved: DataFrame, n: int, k: int) -> Vectors:
     return factors, bias
 
 
-def _fit_implicit(coded: Encoded, settings: dict[str, Any], scratch: Place) -> Fit:
+def _fit_implicit(coded: Encoded, settings: dict[str, Any], scratch: Place, begin: Say) -> Fit:
     """Fit implicit ALS by MLlib, which ends with the users, as `ImplicitALS.with_users` solves."""
     from pyspark.ml import recommendation
     from pyspark.sql import functions as sql
@@ -329,6 +328,7 @@ def _fit_implicit(coded: Encoded, settings: dict[str, Any], scratch: Place) -> F
         **columns,
     ).setNumBlocks(blocks)
     pairs = coded.by_user.select("index", sql.inline(sql.arrays_zip("others", "values")))
+    begin(f"{settings['iterations']} sweeps")
     found: Any = als.fit(pairs)
     bias, count = sql.lit(0.0).cast("float").alias("bias"), sql.size("others").alias("count")
 

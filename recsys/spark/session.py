@@ -20,10 +20,9 @@ from recsys.messages import missing_extra, shortened
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    Say = Callable[[str], None]
+__all__ = ["BROADCAST_LIMIT", "Say", "explained", "reported", "spark_session"]
 
-__all__ = ["BROADCAST_LIMIT", "explained", "reported", "spark_session"]
-
+Say = Callable[[str], None]
 BROADCAST_LIMIT = 2**29
 """Bytes of vectors that are sent to each worker whole."""
 

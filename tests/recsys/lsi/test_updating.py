@@ -12,7 +12,7 @@ from scipy import sparse
 from recsys.errors import DataError
 from recsys.lsi import LSI
 from recsys.lsi import space as updating
-from recsys.lsi.space import Space, orthogonality_loss, outside_share, updated
+from recsys.lsi.space import Space, orthogonality_loss, outside_share, with_documents
 
 
 def exact(rows, k):
@@ -26,7 +26,7 @@ def test_the_update_of_a_matrix_of_rank_k_is_its_decomposition(seed, k, n_new):
     rng = np.random.default_rng(seed)
     old = rng.normal(size=(12, k)) @ rng.normal(size=(k, 15))
     rows = np.vstack([old, rng.normal(size=(n_new, 15))])
-    space, embedding = updated(exact(old, k), sparse.csr_array(rows), n_new)
+    space, embedding = with_documents(exact(old, k), sparse.csr_array(rows), n_new)
     best = exact(rows, k)
     # The best k directions lie in the span of the old ones and the new rows: nothing is lost.
     np.testing.assert_allclose(space.singular_values, best.singular_values, rtol=1e-6)
@@ -41,7 +41,7 @@ def test_rows_inside_the_space_do_not_turn_it():
     rng = np.random.default_rng(0)
     old = rng.normal(size=(12, 3)) @ rng.normal(size=(3, 15))
     rows = np.vstack([old, old[:2]])
-    space, _ = updated(exact(old, 3), sparse.csr_array(rows), 2)
+    space, _ = with_documents(exact(old, 3), sparse.csr_array(rows), 2)
     np.testing.assert_allclose(space.singular_values, exact(rows, 3).singular_values, rtol=1e-9)
 
 
@@ -50,7 +50,7 @@ def test_many_rows_are_added_in_blocks(monkeypatch):
     rng = np.random.default_rng(0)
     old = rng.normal(size=(12, 3)) @ rng.normal(size=(3, 15))
     rows = np.vstack([old, rng.normal(size=(7, 3)) @ np.linalg.svd(old)[2][:3]])
-    space, _ = updated(exact(old, 3), sparse.csr_array(rows), 7)
+    space, _ = with_documents(exact(old, 3), sparse.csr_array(rows), 7)
     np.testing.assert_allclose(space.singular_values, exact(rows, 3).singular_values, rtol=1e-9)
 
 
