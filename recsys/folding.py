@@ -22,7 +22,15 @@ from recsys.models.base import Histories
 if TYPE_CHECKING:
     from recsys.models.base import Indices, Model
 
-__all__ = ["NEW_USER", "HistoryLike", "merged", "new_items", "new_users", "spread", "takes_start"]
+__all__ = [
+    "NEW_USER",
+    "HistoryLike",
+    "merge_ratings",
+    "new_items",
+    "new_users",
+    "reindexed",
+    "takes_start",
+]
 
 HistoryLike: TypeAlias = "FrameLike | Mapping[Any, float]"
 
@@ -104,7 +112,7 @@ def _ratings(known: Ratings, users: Ids, items: Ids, csr: CSR) -> Ratings:
     return replace(known, users=users, items=items, user_info=None, **rows)
 
 
-def merged(old: Ratings, new: Ratings) -> Ratings:
+def merge_ratings(old: Ratings, new: Ratings) -> Ratings:
     """Return the ratings of both; of a pair that is in both, the new one.
 
     Timestamps are kept if both have them. Of metadata, the columns of both are kept, and the new
@@ -161,7 +169,7 @@ def takes_start(model: Model) -> bool:
     return "start" in inspect.signature(model._fit).parameters
 
 
-def spread(model: Any, users: Indices, items: Indices, shape: tuple[int, int]) -> Any:
+def reindexed(model: Any, users: Indices, items: Indices, shape: tuple[int, int]) -> Any:
     """Return `model` with its users and items at other indices, and zeros elsewhere.
 
     `users` and `items` are the new indices, `shape` the new numbers of users and items.

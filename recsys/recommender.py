@@ -18,7 +18,7 @@ from recsys.data.ids import Ids, IdsLike
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, NotFittedError, RecsysError
 from recsys.filters import candidate_mask
-from recsys.folding import HistoryLike, merged, new_items, new_users, spread, takes_start
+from recsys.folding import HistoryLike, merge_ratings, new_items, new_users, reindexed, takes_start
 from recsys.models import abilities
 from recsys.models.base import Histories, Model, Step
 from recsys.models.baselines import Popular
@@ -300,14 +300,14 @@ class Recommender:
         that of a fit to all ratings, but `als` starts from the old factors, in fewer iterations.
         The new ratings must be explicit, or implicit, as the old ones are.
         """
-        whole = merged(self.ratings, as_ratings(ratings))
+        whole = merge_ratings(self.ratings, as_ratings(ratings))
         model = type(self.model)(**self.model.get_params())
         updated = type(self)(model)
         if not takes_start(model):
             return updated._fit(whole, on_step)
         users = whole.users.find(self.ratings.users.values)
         items = whole.items.find(self.ratings.items.values)
-        return updated._fit(whole, on_step, start=spread(self.model, users, items, whole.shape))
+        return updated._fit(whole, on_step, start=reindexed(self.model, users, items, whole.shape))
 
     def recommend(
         self,

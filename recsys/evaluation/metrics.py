@@ -50,7 +50,7 @@ class Metric:
           first, -1 where a list is shorter,
         - ``hits``, bool ndarray of the same shape: which of them are relevant,
         - ``n_relevant``, int ndarray of shape (n_users,): number of relevant items,
-        - ``profile``, ``popularity``, ``information`` and ``directions``: see `Catalogue`.
+        - ``profile``, ``popularity``, ``information`` and ``vectors``: see `Catalogue`.
 
         Of the registry, rmse and mae take predicted and actual ratings, coverage and gini the
         counts of all recommendations together; they return a number.
@@ -86,7 +86,7 @@ class Metric:
         return not _OF_CATALOGUE.isdisjoint(self.needs)
 
 
-_OF_CATALOGUE = {"profile", "popularity", "information", "directions"}
+_OF_CATALOGUE = {"profile", "popularity", "information", "vectors"}
 _OF_LISTS = {"lists", "hits", "n_relevant"}
 METRICS: dict[str, Metric] = {}
 """All metrics by name."""
@@ -259,12 +259,12 @@ class Catalogue:
 
     `popularity` is the share of the users with training ratings who have rated each item, and
     `information` its ``-log2``, for which an item that nobody has rated counts as rated by one;
-    both have shape (n_items,). `directions` are the `item_directions`.
+    both have shape (n_items,). `vectors` are the `cooccurrence_vectors`.
     """
 
     popularity: Doubles
     information: Doubles
-    directions: Doubles
+    vectors: Doubles
 
     @classmethod
     def of(cls, train: Ratings) -> Catalogue:
@@ -272,7 +272,7 @@ class Catalogue:
         counts = np.bincount(train.indices, minlength=train.n_items)
         n_users = max(1, int(np.count_nonzero(has_ratings(train))))
         information = np.log2(n_users / np.maximum(counts, 1))
-        return cls(counts / n_users, information, item_directions(train))
+        return cls(counts / n_users, information, cooccurrence_vectors(train))
 
     def profile(self, seen: Ratings, users: Counts) -> Doubles:
         """Return the mean popularity of the items that users have rated, shape (n_users,).
@@ -286,7 +286,7 @@ class Catalogue:
         return np.asarray(np.divide(sums, counts, out=out, where=counts > 0)[users])
 
 
-def item_directions(train: Ratings, k: int = RANK) -> Doubles:
+def cooccurrence_vectors(train: Ratings, k: int = RANK) -> Doubles:
     """Return unit vectors of items whose cosine is high where the same users rated both.
 
     The cosine of the columns of the matrix that is 1 where a user has rated an item, in its best
@@ -350,7 +350,7 @@ def novelty(lists: Lists, information: Doubles) -> Doubles:
     f"best approximation of rank {RANK} of the training matrix of ones",
     0,
 )
-def diversity(lists: Lists, directions: Doubles) -> Doubles:
+def diversity(lists: Lists, vectors: Doubles) -> Doubles:
     """Return the intra-list diversity: the mean of ``1 - cosine`` over pairs of recommended items.
 
     Over the items i and j of a list of length m, ``sum over i != j of (1 - cos(v_i, v_j)) /
@@ -361,8 +361,8 @@ def diversity(lists: Lists, directions: Doubles) -> Doubles:
     Ziegler et al. (2005), "Improving recommendation lists through topic diversification".
     """
     lengths = np.count_nonzero(lists >= 0, axis=1)
-    sizes = np.einsum("ij,ij->i", directions, directions)
-    sums = _list_sums(lists, directions)
+    sizes = np.einsum("ij,ij->i", vectors, vectors)
+    sums = _list_sums(lists, vectors)
     similarity = np.einsum("ij,ij->i", sums, sums) - _list_sums(lists, sizes[:, None])[:, 0]
     pairs = lengths * (lengths - 1)
     out = np.full(len(lists), np.nan)

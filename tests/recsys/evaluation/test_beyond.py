@@ -10,12 +10,12 @@ import scipy.sparse as sp
 from recsys.data.ratings import Ratings
 from recsys.evaluation.metrics import (
     Catalogue,
+    cooccurrence_vectors,
     coverage,
     coverage_influence,
     diversity,
     gini,
     gini_influence,
-    item_directions,
     novelty,
     popularity_bias,
     recommended_counts,
@@ -94,7 +94,7 @@ def dense(ratings):
 
 def test_diversity_is_the_mean_over_pairs_where_the_rank_is_full(ratings, lists):
     kept = ratings.take(ratings.indices != 3)  # an item that nobody has rated
-    found = diversity(lists, item_directions(kept))
+    found = diversity(lists, cooccurrence_vectors(kept))
     for row, value in zip(lists, found, strict=True):
         similarity = [cooccurrence(kept, i, j) for i, j in combinations(row[row >= 0], 2)]
         if similarity:
@@ -108,8 +108,8 @@ def test_directions_are_those_of_the_best_approximation(ratings):
     u, s, vt = np.linalg.svd(ones)
     low = (u[:, :4] * s[:4]) @ vt[:4]
     low /= np.linalg.norm(low, axis=0)
-    directions = item_directions(ratings, k=4)
-    np.testing.assert_allclose(directions @ directions.T, low.T @ low, atol=1e-4)
+    vectors = cooccurrence_vectors(ratings, k=4)
+    np.testing.assert_allclose(vectors @ vectors.T, low.T @ low, atol=1e-4)
 
 
 @pytest.mark.parametrize(
