@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, UnknownIdError
-from recsys.folding import merged
+from recsys.folding import merge_ratings
 from recsys.models.base import Step
 from recsys.recommender import Recommender
 
@@ -304,7 +304,7 @@ def test_new_ratings_overrule_old_ones_whatever_they_are(old, new):
         frame = pl.DataFrame(rows, schema=["user", "item", "rating"], orient="row")
         return Ratings.from_frame(frame)
 
-    whole = merged(ratings(old), ratings(new))
+    whole = merge_ratings(ratings(old), ratings(new))
     found = {(user, item): value for user, item, value in whole.to_frame().iter_rows()}
     assert found == old | new
     assert whole.users.values.to_list() == sorted({user for user, _ in old | new})
