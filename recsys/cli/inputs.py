@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from glob import has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +47,9 @@ def require_path(path: str, kind: str = "") -> None:
         raise CommandError(f"{path} is a file; a saved {kind} is a directory.")
     if path == "-" or Path(path).exists():
         return
-    if not kind and ("://" in path or "::" in path or has_magic(path)):
+    from recsys.readers.sources import is_address
+
+    if not kind and is_address(path):
         return  # whoever reads it says what is wrong
     if Path(path).is_symlink():
         raise CommandError(f"{path} is a broken symbolic link.")

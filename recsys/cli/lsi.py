@@ -54,6 +54,8 @@ class DocumentOptions:
     id_col: str | None = None
     title_col: str | None = None
     encoding: str | None = None
+    table: str | None = None
+    query: str | None = None
 
     def open(self, path: str, after: int = 0) -> Documents:
         """Return the documents at a path, not yet read."""
@@ -73,6 +75,8 @@ document_options = cli.bundle(
     _add("--id-col", metavar="NAME", help="Column of the ids."),
     _add("--title-col", metavar="NAME", help="Column of the titles."),
     _add("--encoding", metavar="NAME", help="Text encoding."),
+    _add("--table", metavar="NAME", help="Table of a database, or sheet of a workbook."),
+    _add("--query", metavar="SQL", help="Query whose result is read."),
 )
 """Decorator that adds the options for reading documents as `reading`."""
 

@@ -6,6 +6,7 @@ import csv
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -14,7 +15,7 @@ from recsys.data.ids import Ids, as_id_series
 from recsys.errors import DataError
 from recsys.readers import read_raw
 from recsys.readers.layout import Layout
-from recsys.readers.sources import DataFile, open_data
+from recsys.readers.sources import DataFile, is_address, open_data
 from recsys.readers.table import decoded_lines, parquet_columns, read_columns, reading_parquet
 
 __all__ = ["read_history", "read_ids"]
@@ -24,7 +25,7 @@ def read_ids(path: str, kind: str) -> list[int] | list[str]:
     """Read a list of ids of "user" or "item" kind; "-" is standard input.
 
     The file is text with one id per line; CSV or TSV with a header that has a column for `kind`; or
-    Parquet with such a column, or a single one.
+    Parquet, a workbook or a table of a database with such a column, or a single one.
 
     Raises
     ------
@@ -33,28 +34,32 @@ def read_ids(path: str, kind: str) -> list[int] | list[str]:
     """
     # A pipe that is open already, as in <(command); others might be waited for without end.
     is_open = path == "-" or path.startswith("/dev/fd/")
-    if not (is_open or Path(path).is_file()):
+    if not (is_open or is_address(path) or Path(path).is_file()):
         one = f" For one user, say --user {path}." if kind == "user" else ""
         raise DataError(f"There is no file {path} with a list of {kind}s.{one}")
     with open_data(path) as data:
-        layout, _ = _first_row(data)
-        names = layout.names
-        column = _column_of(names, kind)
-        if layout.kind == "parquet":
-            column = column or (names[0] if len(names) == 1 else None)
-            if column is None:
-                raise DataError(f"{data.name} has no column {kind}; it has {', '.join(names)}.")
-            with reading_parquet(data.name):
-                ids = pl.read_parquet(data.path, columns=[column])[column].drop_nulls()
-            ids = as_id_series(ids, kind)
-        elif column is None:
-            lines = (line.strip() for line in decoded_lines(data.path, data.name))
-            ids = pl.Series(kind, [line for line in lines if line], pl.String)
-        else:
-            ids = read_columns(data, layout, {kind: names.index(column)})[kind]
-    if not len(ids):
-        raise DataError(f"{path} lists no {kind}s; one id per line is expected.")
-    return ids.to_list()
+        ids = [each for part in data.parts or (data,) for each in _ids_of(part, kind)]
+        if not ids:
+            raise DataError(f"{data.name} lists no {kind}s; one id per line is expected.")
+    return ids
+
+
+def _ids_of(data: DataFile, kind: str) -> list[Any]:
+    """Return the ids in one file."""
+    layout, _ = _first_row(data)
+    names = layout.names
+    column = _column_of(names, kind)
+    if layout.kind == "parquet":
+        column = column or (names[0] if len(names) == 1 else None)
+        if column is None:
+            raise DataError(f"{data.name} has no column {kind}; it has {', '.join(names)}.")
+        with reading_parquet(data.name):
+            ids = pl.read_parquet(data.path, columns=[column])[column].drop_nulls()
+        return as_id_series(ids, kind).to_list()
+    if column is None:
+        lines = (line.strip() for line in decoded_lines(data.path, data.name))
+        return [line for line in lines if line]
+    return read_columns(data, layout, {kind: names.index(column)})[kind].to_list()
 
 
 def read_history(path: str, request: Request, items: Ids) -> pl.DataFrame:
@@ -69,10 +74,11 @@ def read_history(path: str, request: Request, items: Ids) -> pl.DataFrame:
     DataError
         If the file is missing, or as `read_ids` and `recsys.readers.read_ratings`.
     """
-    if path != "-" and not Path(path).exists():
+    if path != "-" and not (is_address(path) or Path(path).exists()):
         raise DataError(f"There is no file {path} with a history.")
     with open_data(path, request.encoding) as data:
-        layout, line = _first_row(data)
+        files = data.parts or (data,)
+        layout, line = _first_row(files[0])
         names = layout.names
         has_items = _column_of(names, "item", request.item) is not None
         is_table = has_items and _column_of(names, "user") is None
@@ -85,7 +91,7 @@ def read_history(path: str, request: Request, items: Ids) -> pl.DataFrame:
             columns = read_raw(data, request, ("item",)).columns
             columns.pop("user", None)
         else:
-            return pl.DataFrame({"item": read_ids(str(data.path), "item")})
+            return pl.DataFrame({"item": [i for part in files for i in _ids_of(part, "item")]})
     for role in ("timestamp", "event"):
         columns.pop(role, None)
     return pl.DataFrame([column.alias(role) for role, column in columns.items()])

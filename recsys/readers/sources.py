@@ -33,16 +33,8 @@ from recsys.readers.remote import download
 
 csv.field_size_limit(2**31 - 1)  # a review in a table may be longer than 128 kB
 
-__all__ = [
-    "DataFile",
-    "NoRowsError",
-    "SourceLike",
-    "data_suffix",
-    "open_data",
-    "plain_name",
-    "sample_path",
-]
-__all__ += ["titles_member"]
+__all__ = ["DataFile", "NoRowsError", "SourceLike", "data_suffix", "is_address", "open_data"]
+__all__ += ["plain_name", "sample_path", "titles_member"]
 
 SourceLike: TypeAlias = "str | PathLike[str] | Sequence[str | PathLike[str]]"
 """Where data are: a path, URL, pattern or database, or several of them."""
@@ -149,6 +141,11 @@ def sample_path() -> Path:
         f"The sample data ({' and '.join(_SAMPLE)}) are neither in {places[0]} nor in {places[1]}; "
         "reinstall lowrank-recsys to get them."
     )
+
+
+def is_address(text: str) -> bool:
+    """Return whether a text names data that are not just a local path: a URL, table or pattern."""
+    return "://" in text or "::" in text or glob.has_magic(text)
 
 
 @contextmanager
