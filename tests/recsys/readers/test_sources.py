@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import io
+import json
 import lzma
 import os
 import threading
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from recsys.data.ratings import Ratings
@@ -192,6 +196,174 @@ def test_unreadable_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(DataError, match=r"r\.csv cannot be read: permission denied\."):
         read_ratings(tmp_path / "r.csv")
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> Path:
+    """A folder of daily partitions, with the marks that Spark leaves."""
+    for month, text in {"06": "1,10,4\n", "07": "2,20,3\n", "08": ""}.items():
+        folder = tmp_path / "events" / "year=2025" / f"month={month}"
+        folder.mkdir(parents=True)
+        (folder / "part-0.csv").write_text(f"user,item,rating\n{text}")
+    (tmp_path / "events" / "_SUCCESS").touch()
+    return tmp_path / "events"
+
+
+def test_folders_and_patterns_of_parts_and_lists(
+    events: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = sorted(events.rglob("*.csv"))
+    assert rows(read_ratings(events)) == EXPECTED
+    assert str(read_ratings(events).source).startswith("events/ (3 files): comma-separated, user")
+    monkeypatch.chdir(events.parent)
+    for pattern in ("events/*/month=0[67]/*.csv", "events/**/*", "events/year*"):
+        assert rows(read_ratings(pattern)) == EXPECTED
+    assert rows(read_ratings(parts)) == EXPECTED
+    assert rows(read_ratings([str(parts[0]), str(parts[1])])) == EXPECTED
+    with pytest.raises(DataError, match=r"No file matches the pattern events/\*\.json"):
+        read_ratings("events/*.json")
+    with pytest.raises(DataError, match="no file has rows"):
+        read_ratings([parts[2], parts[2]])
+
+
+def test_parts_in_several_formats_and_types(tmp_path: Path) -> None:
+    frame = pl.DataFrame({"user": [1, 2], "item": [10, 20], "rating": [4, 3]})
+    frame.head(1).write_parquet(tmp_path / "a.parquet")
+    frame.tail(1).with_columns(pl.col("user").cast(pl.String)).write_csv(tmp_path / "b.csv")
+    assert rows(read_ratings([tmp_path / "a.parquet", tmp_path / "b.csv"])) == EXPECTED
+    (tmp_path / "c.csv").write_text("user,item,rating\nx7,10,4\n")
+    texts = read_ratings([tmp_path / "a.parquet", tmp_path / "c.csv"])
+    assert texts.users.values.to_list() == ["1", "x7"]
+    (tmp_path / "d.csv").write_text("user,item\n1,2\n")
+    with pytest.raises(DataError, match=r"b\.csv has a rating column and .*d\.csv has none; read"):
+        read_ratings([tmp_path / "b.csv", tmp_path / "d.csv"])
+
+
+def test_errors_in_parts_name_file_and_line(events: Path) -> None:
+    bad = events / "year=2025" / "month=07" / "part-0.csv"
+    bad.write_text("user,item,rating\n2,20,3\n2,30,good\n")
+    with pytest.raises(DataError, match=r"events/year=2025/month=07/part-0\.csv, line 3: rating"):
+        read_ratings(events)
+    bad.write_text("user,item,rating\n2,20,3\n1,10,4\n")
+    with pytest.raises(
+        DataError, match=r"month=07/part-0\.csv, line 3: user 1 has rated item 10 al"
+    ):
+        read_ratings(events, duplicates="error")
+
+
+def test_files_of_a_folder_that_are_no_parts(tmp_path: Path) -> None:
+    for names, second in (("events products", "sku,price\n"), ("train test", "user,item,rating\n")):
+        folder = tmp_path / names.replace(" ", "-")
+        folder.mkdir()
+        for name, head in zip(names.split(), ("user,item,rating\n", second), strict=True):
+            (folder / f"{name}.csv").write_text(f"{head}1,2,3\n")
+        with pytest.raises(DataError, match=r"holds several files that may be the ratings \("):
+            read_ratings(folder)
+
+
+def test_arrays_of_json(read: Read) -> None:
+    text = '[{"user": 1, "item": 10,\n "rating": 4}, {"user": 2, "item": 20, "rating": 3}]'
+    loaded = read(text, "r.json")
+    assert rows(loaded) == EXPECTED
+    assert str(loaded.source).startswith("r.json: JSON array, user = user")
+    many = json.dumps(
+        [{"user": n, "item": n % 9, "note": "ä[{" * 50} for n in range(9000)], indent=1
+    )
+    assert read(many, "many.json").n_ratings == 9000
+    for bad, message in {
+        '[{"user": 1, "item": 2}, {"user": ]': r"r\.json, object 2: not JSON \(expecting value\)",
+        '[{"user": 1, "item": 2}': r"r\.json, object 2: not JSON",
+        '[{"user": 1, "item": 2}, {"user": 3}]': r"r\.json, object 2: the item id is missing",
+        '{"users": [{"id": 1}], "n": 1}': "one nested JSON object, with the keys users, n; write",
+    }.items():
+        with pytest.raises(DataError, match=message):
+            read(bad, "r.json")
+
+
+def test_workbooks(tmp_path: Path) -> None:
+    path = tmp_path / "shop.xlsx"
+    sheets = {"ratings": [["user", "item", "rating"], [1, 10, 4], [2, 20, 3]], "notes": [["x"]]}
+    path.write_bytes(workbook(sheets))
+    loaded = read_ratings(path)
+    assert rows(loaded) == EXPECTED
+    assert str(loaded.source).startswith("shop.xlsx::ratings: Excel, user = user")
+    assert rows(read_ratings(f"{path}::ratings")) == rows(read_ratings(path, table="ratings"))
+    with pytest.raises(
+        DataError, match=r"shop\.xlsx has no sheet 'rating'; did you mean ratings\?"
+    ):
+        read_ratings(path, table="rating")
+    path.write_bytes(workbook(sheets | {"more": sheets["ratings"]}))
+    with pytest.raises(
+        DataError, match=r"holds the sheets ratings, more; name one: .*::ratings, or"
+    ):
+        read_ratings(path)
+
+
+def workbook(sheets: dict[str, list[list[object]]]) -> bytes:
+    """Return the least that is a workbook."""
+    space = "http://schemas.openxmlformats.org"
+    main, relations = f"{space}/spreadsheetml/2006/main", f"{space}/package/2006/relationships"
+    kind = f"{space}/officeDocument/2006/relationships"
+    listed = "".join(
+        f'<sheet name="{name}" sheetId="{n}" r:id="r{n}"/>' for n, name in enumerate(sheets, 1)
+    )
+    links = "".join(
+        f'<Relationship Id="r{n}" Type="{kind}/worksheet" Target="worksheets/{n}.xml"/>'
+        for n in range(1, len(sheets) + 1)
+    )
+    root = f'<Relationship Id="r" Type="{kind}/officeDocument" Target="xl/workbook.xml"/>'
+    files = {
+        "_rels/.rels": f'<Relationships xmlns="{relations}">{root}</Relationships>',
+        "xl/_rels/workbook.xml.rels": f'<Relationships xmlns="{relations}">{links}</Relationships>',
+        "xl/workbook.xml": f'<workbook xmlns="{main}" xmlns:r="{kind}"><sheets>{listed}</sheets>'
+        "</workbook>",
+    }
+    for number, table in enumerate(sheets.values(), 1):
+        lines = []
+        for row in table:
+            cells = (
+                f"<c><v>{cell}</v></c>"
+                if isinstance(cell, int)
+                else f'<c t="inlineStr"><is><t>{cell}</t></is></c>'
+                for cell in row
+            )
+            lines.append(f"<row>{''.join(cells)}</row>")
+        content = f'<worksheet xmlns="{main}"><sheetData>{"".join(lines)}</sheetData></worksheet>'
+        files[f"xl/worksheets/{number}.xml"] = content
+    return zipped(**{name: text.encode() for name, text in files.items()})
+
+
+@pytest.fixture
+def web(tmp_path: Path) -> Iterator[str]:
+    """A server of the files in a folder."""
+    (tmp_path / "ratings.csv.gz").write_bytes(gzip.compress(CSV))
+    handler = functools.partial(QuietHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_urls(web: str) -> None:
+    loaded = read_ratings(f"{web}/ratings.csv.gz?token=s3cret")
+    assert rows(loaded) == EXPECTED
+    assert str(loaded.source).startswith("ratings.csv.gz: comma-separated")
+    for url, message in {
+        f"{web}/none.csv?token=s3cret": rf"There is nothing at {web}/none\.csv\.$",
+        "http://u:s3cret@127.0.0.1:1/r.csv": r"http://u:\*\*\*@127.0.0.1:1/r.csv cannot be read: ",
+        "nofs://x/y": "nofs:// is not a kind of address that can be read",
+        "mysql://u:s3cret@h/d": "mysql:// databases are not read; PostgreSQL, SQLite and",
+    }.items():
+        with pytest.raises(DataError, match=message) as caught:
+            read_ratings(url)
+        assert "s3cret" not in str(caught.value)
 
 
 def test_flipped_bytes_of_zstd_are_noticed(read: Read) -> None:
