@@ -5,7 +5,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 from scipy.sparse.linalg import LinearOperator, aslinearoperator
@@ -37,7 +37,6 @@ def planted(seed=0, shape=(120, 80), rank=3, size=2.0):
     return signal, signal + rng.standard_normal(shape)
 
 
-@settings(deadline=None, max_examples=40)
 @given(st.integers(0, 10**6), st.integers(0, 6), st.integers(1, 8), st.integers(1, 8))
 def test_algebra_equals_that_of_dense_matrices(seed, k, n, m):
     B, C = random_low_rank(seed, n, m, k), random_low_rank(seed + 1, n, m, 2)
@@ -136,7 +135,6 @@ def test_compress_keeps_its_tolerance_and_no_more_rank_than_needed(tol):
     assert np.linalg.norm(s[small.rank - 1 :]) > tol * np.linalg.norm(s)
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.integers(0, 10**6), st.integers(0, 5))
 def test_no_matrix_of_the_rank_is_closer(seed, k):
     A = np.random.default_rng(seed).standard_normal((9, 6))

@@ -56,16 +56,15 @@ def test_a_deficient_matrix_has_orthonormal_vectors_all_the_same():
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("power", [0.0, 1.0])
-@pytest.mark.parametrize("tall", [True, False])
-def test_few_vectors_of_a_large_gram_matrix(dtype, power, tall):
+def test_few_vectors_of_a_large_gram_matrix(dtype, power):
     """Lanczos finds them where the spectrum decays, LAPACK where it is flat."""
-    matrix = graded((1500, 1000), power, dtype)
-    matrix = matrix if tall else np.ascontiguousarray(matrix.T)
-    result = truncated_svd(matrix, 20, method="gram")
+    matrix = graded((1300, 1000), power, dtype)
     expected = np.linalg.svd(matrix.astype(np.float64), compute_uv=False)[:20]
     eps = np.finfo(dtype).eps
-    np.testing.assert_allclose(result.s, expected, rtol=50 * eps)
-    assert result.residuals.max() <= 100 * eps * result.s[0]
+    for each in (matrix, np.ascontiguousarray(matrix.T)):
+        result = truncated_svd(each, 20, method="gram")
+        np.testing.assert_allclose(result.s, expected, rtol=50 * eps)
+        assert result.residuals.max() <= 100 * eps * result.s[0]
 
 
 def test_no_copy_of_a_multiple_value_is_missed():

@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 import sklearn.decomposition
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 from scipy.stats import multivariate_normal
@@ -14,7 +14,6 @@ from sklearn.preprocessing import StandardScaler
 from lowrank.pca import PCA, MeanAlignmentWarning
 from lowrank.rank import RULES
 
-problems = settings(deadline=None, max_examples=25)
 shapes = st.tuples(st.integers(3, 25), st.integers(2, 12), st.integers(0, 2**32 - 1))
 
 
@@ -47,7 +46,6 @@ def reconstruction(pca, X):
 # The five readings of one problem.
 
 
-@problems
 @given(shapes)
 def test_reading_1_no_other_directions_have_more_variance(shape):
     X, k = drawn(shape)
@@ -58,7 +56,6 @@ def test_reading_1_no_other_directions_have_more_variance(shape):
     assert other.sum() <= kept.sum() * (1 + 1e-9)
 
 
-@problems
 @given(shapes)
 def test_reading_2_no_other_directions_have_less_distortion(shape):
     X, k = drawn(shape)
@@ -74,7 +71,6 @@ def test_reading_2_no_other_directions_have_less_distortion(shape):
     assert distortion <= other + 1e-9 * total
 
 
-@problems
 @given(shapes)
 def test_reading_3_the_projection_is_the_most_likely_denoised_matrix(shape):
     X, k = drawn(shape)
@@ -89,7 +85,6 @@ def test_reading_3_the_projection_is_the_most_likely_denoised_matrix(shape):
     assert np.linalg.norm(X - clean) <= other
 
 
-@problems
 @given(shapes)
 def test_reading_4_the_factors_are_the_truncated_svd_up_to_an_invertible_matrix(shape):
     X, k = drawn(shape)
@@ -101,7 +96,6 @@ def test_reading_4_the_factors_are_the_truncated_svd_up_to_an_invertible_matrix(
     np.testing.assert_allclose((A @ G) @ (M @ np.linalg.inv(G).T).T, A @ M.T, atol=1e-6)
 
 
-@problems
 @given(shapes, st.sampled_from([0, 1]))
 def test_reading_5_the_components_are_the_top_eigenvectors_of_the_covariance(shape, ddof):
     X, k = drawn(shape)
@@ -314,7 +308,6 @@ def test_sparse_data_are_never_made_dense(center, center_samples):
 # Choosing the number of components.
 
 
-@problems
 @given(shapes, st.floats(0.05, 0.95), st.booleans())
 def test_fraction_takes_the_fewest_components_that_suffice(shape, fraction, as_sparse):
     X, _ = drawn(shape)

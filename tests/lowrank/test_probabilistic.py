@@ -7,7 +7,7 @@ from itertools import islice
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import sparse
 from scipy.stats import multivariate_normal
@@ -124,7 +124,6 @@ def test_em_of_complete_data_finds_the_closed_form():
 # missing entries
 
 
-@settings(deadline=None, max_examples=30)
 @given(
     st.integers(2, 40),
     st.integers(2, 7),

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import scipy.linalg
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 from scipy.sparse.linalg import aslinearoperator
@@ -67,7 +67,6 @@ matrices = st.composite(cases)()
 # the searches
 
 
-@settings(deadline=None, max_examples=60)
 @given(matrices, st.sampled_from([np.asarray, sparse.csr_array]))
 def test_forward_takes_the_best_column_each_time(A, make):
     columns = select_columns(make(A), A.shape[1], method="forward", random_state=0).columns
@@ -81,7 +80,6 @@ def test_forward_takes_the_best_column_each_time(A, make):
         assert error**2 <= best**2 * (1 + 1e-6) + equal + 1e-24 * np.linalg.norm(A) ** 2
 
 
-@settings(deadline=None, max_examples=60)
 @given(matrices, st.sampled_from([np.asarray, sparse.csr_array]))
 def test_backward_drops_the_cheapest_column_each_time(A, make):
     left = set(range(A.shape[1]))
@@ -93,7 +91,6 @@ def test_backward_drops_the_cheapest_column_each_time(A, make):
         left = kept
 
 
-@settings(deadline=None, max_examples=60)
 @given(matrices, st.sampled_from([np.asarray, sparse.csr_array]))
 def test_qr_takes_the_column_furthest_from_the_others(A, make):
     columns = select_columns(make(A), A.shape[1], method="qr", random_state=0).columns

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 from scipy.sparse.linalg import aslinearoperator
@@ -78,7 +78,6 @@ def problems(draw):
 @pytest.mark.parametrize("method", ["auto", "dense", "randomized"])  # lanczos squares
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @given(problem=problems())
-@settings(deadline=None, max_examples=40)
 def test_agrees_with_lapack(method, dtype, problem):
     matrix, k, seed = problem
     matrix = matrix.astype(dtype)
@@ -174,7 +173,6 @@ def test_transpose_swaps_the_vectors(method):
 
 
 @given(problem=problems(), exponent=st.integers(-6, 6))
-@settings(deadline=None, max_examples=25)
 def test_scaling_and_permutation(problem, exponent):
     matrix, k, seed = problem
     rng = np.random.default_rng(seed)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
@@ -23,7 +23,6 @@ def deficient(rows=40, columns=10, rank=3, seed=0):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("ddof", [0, 1])
-@settings(deadline=None, max_examples=20)
 @given(st.integers(2, 8), st.integers(0, 2**31))
 def test_covariance_is_the_identity(method, ddof, columns, seed):
     X = correlated(columns=columns, seed=seed, model=seed)
@@ -83,7 +82,6 @@ def test_epsilon_is_added_to_the_variances():
     np.testing.assert_allclose(whitening.explained_variance_, eigenvalues)
 
 
-@settings(deadline=None, max_examples=20)
 @given(st.integers(0, 2**31))
 def test_zca_is_the_rotation_closest_to_the_data(seed):
     X = correlated(seed=seed % 7, model=seed % 5)

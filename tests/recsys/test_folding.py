@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys.data.ratings import Ratings
@@ -297,7 +297,6 @@ triples = st.dictionaries(
 
 
 @given(triples, triples)
-@settings(deadline=None, max_examples=40)
 def test_new_ratings_overrule_old_ones_whatever_they_are(old, new):
     def ratings(table):
         rows = [(user, item, value) for (user, item), value in table.items()]

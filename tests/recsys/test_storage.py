@@ -537,7 +537,7 @@ def test_files_that_model_json_does_not_list(saved, name):
     )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_a_flipped_bit_anywhere_is_found(saved, data):
     files = sorted(file for file in saved.rglob("*") if file.is_file())

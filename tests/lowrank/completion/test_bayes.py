@@ -8,7 +8,7 @@ from itertools import islice
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lowrank import kernels
@@ -53,7 +53,6 @@ def predicted(sweep):
     return sweep.mean + rows[:, :-1] @ columns[:, :-1].T + rows[:, -1:] + columns[:, -1]
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     n=st.integers(1, 30),
     m=st.integers(1, 30),

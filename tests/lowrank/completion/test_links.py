@@ -7,7 +7,7 @@ from itertools import islice
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lowrank import kernels
@@ -53,7 +53,6 @@ def test_objective_and_rmse_are_what_they_say():
         assert sweep.objective == pytest.approx(expected, rel=1e-9)
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     n=st.integers(1, 30),
     m=st.integers(1, 30),

@@ -90,7 +90,6 @@ def test_the_solution_itself_agrees_with_brute_force():
         )
 
 
-@settings(max_examples=25, deadline=None)
 @cases
 def test_the_objective_is_the_formula_and_never_rises(seed, n, m, share):
     X = table(seed, n, m, known=0.6)

@@ -4,7 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys.evaluation import statistics as intervals
@@ -76,7 +76,6 @@ def exact_p(differences):
 
 
 @given(st.lists(st.integers(-3, 3), min_size=2, max_size=9), st.integers(0, 3))
-@settings(deadline=None, max_examples=40)
 def test_sign_flips_come_near_the_exact_test(values, seed):
     differences = np.array(values, dtype=float)
     found = sign_flip(differences[:, None], 4000, seed)[0]
@@ -102,7 +101,6 @@ def test_holm_by_hand():
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8), st.floats(0.001, 0.999))
-@settings(deadline=None)
 def test_holm_rejects_what_the_stepwise_rule_rejects(p_values, level):
     adjusted = holm(p_values)
     rejected = set()

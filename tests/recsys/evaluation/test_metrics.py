@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -112,7 +112,6 @@ def measured(hits, n_relevant):
 
 
 @given(st.data(), st.integers(1, 8), st.integers(1, 6), st.integers(1, 4))
-@settings(deadline=None)
 def test_ranking_equals_brute_force(data, n_items, n, n_users):
     items = st.permutations(range(n_items))
     lists = [data.draw(items)[: data.draw(st.integers(0, n))] for _ in range(n_users)]

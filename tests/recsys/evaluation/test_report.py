@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys.data.ratings import Ratings
@@ -184,7 +184,6 @@ def test_only_some_lengths(found):
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6))
-@settings(deadline=None, max_examples=100)
 def test_ticks_are_few_and_within(low, width):
     high = low + width
     if high - low < 1e-9 * max(abs(low), abs(high)):

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 import scipy.sparse as sp
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys.data.ratings import Ratings
@@ -62,7 +62,6 @@ def assert_parted(ratings, split):
 
 
 @given(st.floats(0.01, 0.99), st.integers(0, 10))
-@settings(deadline=None)
 def test_random_split_parts_the_ratings(fraction, seed):
     matrix = sp.random_array((30, 20), density=0.3, rng=np.random.default_rng(1))
     ratings = Ratings.from_matrix(matrix)
@@ -184,7 +183,6 @@ def test_parts_with_different_indices_are_refused(ratings):
 
 
 @given(st.floats(0.05, 0.95), st.integers(0, 5))
-@settings(deadline=None)
 def test_a_share_of_each_users_ratings(fraction, seed):
     matrix = sp.random_array((30, 20), density=0.3, rng=np.random.default_rng(1))
     ratings = Ratings.from_matrix(matrix)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
@@ -20,7 +20,6 @@ def exact(rows, k):
     return Space(Vt[:k], s[:k])
 
 
-@settings(deadline=None, max_examples=25)
 @given(seed=st.integers(0, 10**6), k=st.integers(1, 5), n_new=st.integers(1, 9))
 def test_the_update_of_a_matrix_of_rank_k_is_its_decomposition(seed, k, n_new):
     rng = np.random.default_rng(seed)

@@ -3,7 +3,7 @@ import tracemalloc
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys.data.ratings import Ratings
@@ -36,7 +36,6 @@ def by_ridge_regressions(X, penalty):
     return B
 
 
-@settings(deadline=None, max_examples=25)
 @given(st.integers(0, 10_000), st.floats(0.5, 500), st.integers(1, 15), st.integers(1, 30))
 def test_the_weights_are_those_of_one_ridge_regression_per_item(seed, penalty, n_items, n_users):
     ratings = interactions(seed, (n_users, n_items))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys.errors import DataError
@@ -11,7 +11,6 @@ from recsys.models.parameters import Range
 
 
 @given(st.floats(1e-3, 1e3), st.floats(1.01, 1e4), st.booleans(), st.integers(2, 9))
-@settings(deadline=None, max_examples=60)
 def test_a_grid_goes_from_end_to_end(low, factor, log, n):
     found = Range(low, low * factor, log=log)
     grid = found.grid(n)
@@ -21,7 +20,6 @@ def test_a_grid_goes_from_end_to_end(low, factor, log, n):
 
 
 @given(st.integers(1, 50), st.integers(1, 200), st.booleans(), st.integers(1, 9))
-@settings(deadline=None, max_examples=60)
 def test_integers_stay_integers(low, width, log, n):
     found = Range(low, low + width, log=log)
     assert all(type(value) is int and value in found for value in found.grid(n))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys.data.columns import Request, choose_columns
@@ -322,7 +322,6 @@ FIELD = st.one_of(
 NUMBER = st.sampled_from(["1", "4.5", "-2", "1e2", ".5", "3.", "+4"])
 
 
-@settings(max_examples=60)
 @given(st.lists(st.tuples(FIELD.filter(str.strip), FIELD.filter(str.strip), NUMBER), min_size=1))
 def test_fast_and_careful_reader_agree(table: list[tuple[str, str, str]]) -> None:
     written = io.BytesIO()
