@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from recsys.data.frames import listed
-from recsys.data.ids import IdsLike
+from recsys.data.columns import FRAME, Request, choose_columns
+from recsys.data.frames import FrameLike, as_frame, column_names, listed, to_polars
+from recsys.data.ids import Ids, IdsLike, as_id_series
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 
-__all__ = ["candidate_mask", "items_where"]
+__all__ = ["BlockLike", "blocked_pairs", "candidate_mask", "items_where", "without_blocked"]
+
+BlockLike: TypeAlias = "IdsLike | FrameLike | Mapping[Any, IdsLike]"
+"""Items to block for everyone, or for each user: a frame with users and items, or a mapping."""
+Rows: TypeAlias = "tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]"
+"""Row starts and item indices of a CSR matrix."""
 
 _TEXT = re.compile(r"'[^']*'|\"[^\"]*\"")
 # A subquery could read files. Backslashes, comments and dollars could hide one from `_TEXT`.
@@ -42,6 +50,50 @@ def candidate_mask(
     if block is not None:
         mask[ratings.items.index(listed(block))] = False
     return mask if where is None else mask & items_where(where, ratings)
+
+
+def blocked_pairs(block: BlockLike | None) -> tuple[IdsLike | None, pl.DataFrame | None]:
+    """Return what is blocked for everyone, and the columns user and item of what is for some.
+
+    Raises
+    ------
+    DataError
+        If a frame has no column of items.
+    """
+    if isinstance(block, Mapping):
+        columns: dict[str, list[Any]] = {"user": [], "item": []}
+        for user, items in block.items():
+            ids = list(listed(items))
+            columns["user"] += [user] * len(ids)
+            columns["item"] += ids
+        return None, pl.DataFrame([as_id_series(ids, kind) for kind, ids in columns.items()])
+    if not hasattr(block, "columns"):
+        return block, None  # type: ignore[return-value]
+    frame = as_frame(block)  # type: ignore[arg-type]
+    names = column_names(frame)
+    roles = choose_columns(names, Request(implicit=True), FRAME, ("item",))
+    chosen = {role: names[roles[role]] for role in ("user", "item") if role in roles}
+    ids = to_polars(frame, list(chosen.values())).rename({n: role for role, n in chosen.items()})
+    return (None, ids) if "user" in chosen else (ids["item"], None)
+
+
+def without_blocked(seen: Rows, pairs: pl.DataFrame, users: Ids, items: Ids, others: Ids) -> Rows:
+    """Return the entries of `seen` and the blocked pairs; unknown users and items do not count.
+
+    Rows are those of the users, and then of `others`, who are unknown to a model.
+    """
+    import scipy.sparse as sp
+
+    rows, columns = users.find(pairs["user"]), items.find(pairs["item"])
+    strangers = others.find(pairs["user"])
+    rows = np.where((rows < 0) & (strangers >= 0), len(users) + strangers, rows)
+    known = (rows >= 0) & (columns >= 0)
+    shape = (len(seen[0]) - 1, len(items))
+    ones = np.ones(int(known.sum()), np.int8)
+    blocked = sp.coo_array((ones, (rows[known], columns[known])), shape=shape).tocsr()
+    rated = sp.csr_array((np.ones(len(seen[1]), np.int8), seen[1], seen[0]), shape=shape)
+    both = rated + blocked
+    return both.indptr.astype(np.int64), both.indices.astype(np.int32)
 
 
 def items_where(condition: str | pl.Expr, ratings: Ratings) -> npt.NDArray[np.bool_]:

@@ -162,7 +162,7 @@ def unsupported(model: Model, ability: Any, action: str) -> DataError:
 
 
 class WithNewUser:
-    """A `Scorer` in which index ``n_users`` is any unknown user, who gets the most rated items."""
+    """A `Scorer` in which indices from ``n_users`` are unknown users: they get popular items."""
 
     def __init__(self, model: Model, popular: Popular) -> None:
         self._model = model

@@ -17,7 +17,7 @@ from recsys.data.frames import FrameLike, listed
 from recsys.data.ids import Ids, IdsLike
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, NotFittedError, RecsysError
-from recsys.filters import candidate_mask
+from recsys.filters import BlockLike, blocked_pairs, candidate_mask, without_blocked
 from recsys.folding import HistoryLike, merge_ratings, new_items, new_users, reindexed, takes_start
 from recsys.models import abilities
 from recsys.models.base import Histories, Model, Step
@@ -43,6 +43,7 @@ IdLike: TypeAlias = int | str
 RatingsLike: TypeAlias = "Ratings | FrameLike | str | os.PathLike[str]"
 
 _SUPPORT = 10  # ratings at which a similarity counts half
+_GRADES = 20  # different ratings; of more, the next day may bring a larger one
 _polars_process: dict[str, int] = {}  # that of the first recommender
 
 
@@ -52,7 +53,7 @@ class Request(TypedDict, total=False):
     history: HistoryLike | None
     exclude_seen: bool
     items: IdsLike | None
-    block: IdsLike | None
+    block: BlockLike | None
     where: str | pl.Expr | None
     cold_start: ColdUser
 
@@ -298,9 +299,26 @@ class Recommender:
 
         A new rating of a pair replaces the old one; new users and items are added. The result is
         that of a fit to all ratings, but `als` starts from the old factors, in fewer iterations.
-        The new ratings must be explicit, or implicit, as the old ones are.
+        The new ratings must be explicit, or implicit, as the old ones are. Where these are grades,
+        of at most 20 different values, the new ones must be in their range.
+
+        Raises
+        ------
+        DataError
+            If they are not.
         """
-        whole = merge_ratings(self.ratings, as_ratings(ratings))
+        new = as_ratings(ratings)
+        low, high = self.training["rating_min"], self.training["rating_max"]
+        if not new.implicit and low is not None:
+            outside = np.flatnonzero((new.values < low) | (new.values > high))
+            if len(outside) and len(np.unique(self.ratings.values)) <= _GRADES:
+                user, item = new.user_index_of_nonzeros()[outside[0]], new.indices[outside[0]]
+                raise DataError(
+                    f"Rating {new.values[outside[0]]:g} of item {new.items.values[int(item)]!r} by "
+                    f"user {new.users.values[int(user)]!r} is outside of the range of the model's "
+                    f"ratings, {low:g} to {high:g}; fit to all ratings if the scale is wider."
+                )
+        whole = merge_ratings(self.ratings, new)
         model = type(self.model)(**self.model.get_params())
         updated = type(self)(model)
         if not takes_start(model):
@@ -317,7 +335,7 @@ class Recommender:
         history: HistoryLike | None = None,
         exclude_seen: bool = True,
         items: IdsLike | None = None,
-        block: IdsLike | None = None,
+        block: BlockLike | None = None,
         where: str | pl.Expr | None = None,
         cold_start: ColdUser = "error",
     ) -> pl.DataFrame:
@@ -332,8 +350,11 @@ class Recommender:
             Ratings of new users; recommend to these users (see `fold_in`).
         exclude_seen : bool
             Leave out the items that the user has rated.
-        items, block : sequence of item ids, optional
-            Recommend only `items`, and never those in `block`.
+        items : sequence of item ids, optional
+            Recommend only these.
+        block : sequence of item ids, frame or mapping, optional
+            Items that are never recommended. A frame with the columns user and item, or a mapping
+            of users to items, blocks each item for that user only; unknown ids in it do not count.
         where : str or polars expression, optional
             Recommend only items that meet this condition on their metadata: Boolean SQL such as
             ``"year >= 1990 AND genres LIKE '%Comedy%'"``, or ``pl.col("year") >= 1990``.
@@ -368,7 +389,7 @@ class Recommender:
         _check("cold_start", cold_start, ("error", "popular"))
         history = request.get("history")
         known = self if history is None else self.fold_in(history)
-        ratings, indptr = known.ratings, known.ratings.indptr
+        ratings, others = known.ratings, Ids([], "user")
         scorer: Scorer = known.model
         if users is None:
             places, labels = np.arange(ratings.n_users), ratings.users.values
@@ -379,13 +400,18 @@ class Recommender:
             queries = listed(users)
             found = ratings.users.find(queries)
             labels = labels_of(ratings.users, queries, found)
-            places = np.where(found < 0, ratings.n_users, found)
-            indptr = np.append(indptr, indptr[-1])
+            others = Ids(labels.filter(pl.Series(found < 0)), "user")
+            places = np.where(found < 0, ratings.n_users + others.find(labels), found)
             scorer = WithNewUser(known.model, known._popular)
-        exclude_seen = request.get("exclude_seen", True)
-        seen = CsrPairs(indptr, ratings.indices) if exclude_seen else None
-        limits = request.get("items"), request.get("block"), request.get("where")
-        blocks = top_n(scorer, places, n, exclude=seen, allowed=candidate_mask(ratings, *limits))
+        seen = np.append(ratings.indptr, np.full(len(others), ratings.nnz)), ratings.indices
+        if not request.get("exclude_seen", True):
+            seen = np.zeros_like(seen[0]), seen[1][:0]
+        block, pairs = blocked_pairs(request.get("block"))
+        if pairs is not None:
+            seen = without_blocked(seen, pairs, ratings.users, ratings.items, others)
+        allowed = candidate_mask(ratings, request.get("items"), block, request.get("where"))
+        exclude = CsrPairs(*seen) if len(seen[1]) else None
+        blocks = top_n(scorer, places, n, exclude=exclude, allowed=allowed)
         return (known._frame("user", labels, ratings.items, top) for top in blocks)
 
     def similar_items(self, items: IdsLike, n: int = 10) -> pl.DataFrame:
@@ -397,7 +423,17 @@ class Recommender:
 
         The columns are item, similar, rank (from 1), score, and the title of `similar` where titles
         are known. An item whose vector is zero, as one without ratings, has no rows.
+
+        Raises
+        ------
+        DataError
+            If the item is the only one of a recommender of folded-in items.
         """
+        if "user" in self._counts_from and self.ratings.n_items == 1:
+            raise DataError(
+                "The item that was folded in is alone, with none to be similar to; update(ratings) "
+                "puts old and new items into one model."
+            )
         return self._similar(self.ratings.items, items, n, self._item_similarity)
 
     def similar_users(self, users: IdsLike, n: int = 10) -> pl.DataFrame:

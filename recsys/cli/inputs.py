@@ -280,6 +280,17 @@ def known_ids(path: str, ids: Ids) -> Sequence[Any]:
     return [each for each, is_known in zip(listed, known, strict=True) if is_known]
 
 
+def known_block(path: str, reader: ReaderOptions, ratings: Ratings) -> pl.DataFrame:
+    """Read items to block, for all users or each, and report how many the data do not have."""
+    from recsys.readers.id_lists import read_block
+
+    frame = read_block(path, _request(reader))
+    known = _known(path, frame["item"], ratings.items, "rows are of items that are not in the data")
+    if "user" in frame.columns:
+        note(f"{path} blocks {counted(len(frame), 'pair')} of a user and an item")
+    return frame.filter(known)
+
+
 def _known(path: str, listed: Sequence[Any] | pl.Series, ids: Ids, finding: str) -> list[bool]:
     """Return which ids are known, at least one, and report how many are not."""
     known: list[bool] = (ids.find(listed) >= 0).tolist()

@@ -72,7 +72,9 @@ source_options = cli.bundle(
 )
 @cli.n_option("items for each user")
 @cli.option("--items", metavar="FILE", help="File of items to choose from.")
-@cli.option("--block", metavar="FILE", help="File of items that are never recommended.")
+@cli.option(
+    "--block", metavar="FILE", help="File of items never recommended, or of users and items."
+)
 @cli.option(
     "--where",
     metavar="CONDITION",
@@ -108,7 +110,8 @@ def recommend(
     """Recommend items to users.
 
     Takes a saved model, or ratings to fit a model to. A FILE of users or items has one id per line,
-    or is CSV, TSV or Parquet with a column of that name. The columns are user, item, rank, score,
+    or is CSV, TSV or Parquet with a column of that name; a column of users
+    in --block blocks items for that user only. The columns are user, item, rank, score,
     and title if titles are known. Scores of rating models are expected ratings, not clipped.
 
     A new user is described by --like and --rate, with an id, a title or its beginning, or by
@@ -129,6 +132,7 @@ def recommend(
         return
     from recsys.cli.inputs import (
         described_history,
+        known_block,
         known_ids,
         listed_ids,
         load_history,
@@ -158,7 +162,7 @@ def recommend(
             n,
             exclude_seen=not include_seen,
             items=None if items is None else known_ids(items, ratings.items),
-            block=None if block is None else known_ids(block, ratings.items),
+            block=None if block is None else known_block(block, source.reader, ratings),
             where=where,
             cold_start=cold_start,
         ):

@@ -80,10 +80,19 @@ def recommend_on_spark(
     *,
     include_seen: bool,
 ) -> None:
-    """Recommend to all users; `recsys recommend`. `items` and `block` are files of ids."""
-    from recsys import spark
-    from recsys.readers.id_lists import read_ids
+    """Recommend to all users; `recsys recommend`. `items` and `block` are files of ids.
 
+    Raises
+    ------
+    CommandError
+        If items are blocked for single users.
+    """
+    from recsys import spark
+    from recsys.data.columns import Request
+    from recsys.readers.id_lists import read_block, read_ids
+
+    if block is not None and "user" in read_block(block, Request()).columns:
+        raise CommandError(f"{block} has users; --engine spark blocks items for all users only.")
     listed = {"items": items, "block": block}
     ids: Any = {name: read_ids(path, "item") for name, path in listed.items() if path is not None}
     with _on_cluster("Recommending on Spark", engine) as cluster:

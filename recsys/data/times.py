@@ -34,6 +34,7 @@ _ISO_FORMATS = (
 _BASIC = ((19000101, 20991231, "%Y%m%d"), (19000101000000, 20991231235959, "%Y%m%d%H%M%S"))
 _MOSTLY = 0.5  # of such numbers that are dates: of numbers by chance 4% are
 _SAMPLE = 100
+_YEAR_1000 = -30_610_224_000
 _DAY = 86400
 _MONTHS = 12
 _DURATIONS = {"s": 1.0, "h": 3600.0, "d": _DAY, "w": 7.0 * _DAY, "y": 365.25 * _DAY}
@@ -95,7 +96,8 @@ def seconds_or_null(series: pl.Series, form: str | None = None) -> pl.Series:
             return pl.Series(series.name, [None], dtype=pl.Int64).new_from_index(0, len(series))
     if dtype == pl.String:
         numbers = series.str.strip_chars().cast(pl.Float64, strict=False)
-        if numbers.null_count() == len(numbers):
+        n_numbers = len(numbers) - numbers.null_count()
+        if not n_numbers or 2 * n_numbers < len(series) - int((series.fill_null("") == "").sum()):
             return _iso_seconds(series)
         exact = series.str.strip_chars().cast(pl.Int64, strict=False)
         series = exact if exact.null_count() == numbers.null_count() else numbers
@@ -112,6 +114,9 @@ def _iso_seconds(texts: pl.Series) -> pl.Series:
                 break
             times = texts.str.to_datetime(form, time_unit="us", strict=False)
             seconds = seconds.zip_with(seconds.is_not_null(), times.dt.epoch("s"))
+        if seconds.len() and (seconds.min() or 0) < _YEAR_1000:  # "31-12-24" is not in the year 31
+            full = texts.str.contains(r"^\d{4}")
+            seconds = seconds.set((seconds < _YEAR_1000) & ~full, None)
         return seconds
 
     texts = texts.str.strip_chars()
@@ -156,7 +161,9 @@ def time_problem(value: object, form: str | None = None) -> str:
     if form is not None:
         return f"time {shown} does not have the format {form!r}."
     if isinstance(value, str) and is_time(value):
-        return f"time {shown} is a date, but other times are numbers; choose one form."
+        is_number = re.fullmatch(r"\s*[-+.\d]+\s*", value) and "-" not in value.strip()[1:]
+        kinds = ("number", "dates") if is_number else ("date", "numbers")
+        return f"time {shown} is a {kinds[0]}, but other times are {kinds[1]}; choose one form."
     if found := _DAY_AND_MONTH.match(str(value).strip()):
         first, mark, second, year, minutes, seconds = found.groups()
         rest = f"{mark}{'%Y' if len(year) == 4 else '%y'}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from recsys.readers.layout import Layout
 from recsys.readers.sources import DataFile, is_address, open_data
 from recsys.readers.table import decoded_lines, parquet_columns, read_columns, reading_parquet
 
-__all__ = ["read_history", "read_ids"]
+__all__ = ["read_block", "read_history", "read_ids"]
 
 
 def read_ids(path: str, kind: str) -> list[int] | list[str]:
@@ -32,15 +33,43 @@ def read_ids(path: str, kind: str) -> list[int] | list[str]:
     DataError
         If the file is missing or not text, or has no ids or no such column.
     """
+    _check_list(path, kind)
+    with open_data(path) as data:
+        return _listed_ids(data, kind)
+
+
+def read_block(path: str, request: Request) -> pl.DataFrame:
+    """Read items to block for all users, or with a column user pairs to block.
+
+    Raises
+    ------
+    DataError
+        As `read_ids`.
+    """
+    _check_list(path, "item")
+    with open_data(path, request.encoding) as data:
+        names = _first_row(data.parts[0] if data.parts else data)[0].names
+        wishes = {"user": request.user, "item": request.item}
+        chosen = {k: _column_of(names, k, w) or _column_of(names, k) for k, w in wishes.items()}
+        if len(names) > 1 and all(chosen.values()):
+            columns = read_raw(data, replace(request, **chosen, implicit=True)).columns
+            return pl.DataFrame([columns[kind].alias(kind) for kind in chosen])
+        return pl.Series("item", _listed_ids(data, "item")).to_frame()
+
+
+def _check_list(path: str, kind: str) -> None:
     # A pipe that is open already, as in <(command); others might be waited for without end.
     is_open = path == "-" or path.startswith("/dev/fd/")
     if not (is_open or is_address(path) or Path(path).is_file()):
         one = f" For one user, say --user {path}." if kind == "user" else ""
         raise DataError(f"There is no file {path} with a list of {kind}s.{one}")
-    with open_data(path) as data:
-        ids = [each for part in data.parts or (data,) for each in _ids_of(part, kind)]
-        if not ids:
-            raise DataError(f"{data.name} lists no {kind}s; one id per line is expected.")
+
+
+def _listed_ids(data: DataFile, kind: str) -> list[Any]:
+    """Return the ids in all files."""
+    ids = [each for part in data.parts or (data,) for each in _ids_of(part, kind)]
+    if not ids:
+        raise DataError(f"{data.name} lists no {kind}s; one id per line is expected.")
     return ids
 
 

@@ -1,5 +1,6 @@
 """Conditions on item metadata."""
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -150,3 +151,55 @@ def test_a_condition_of_absurd_length_is_refused_before_it_is_parsed(part, times
     with pytest.raises(DataError, match="has more than 400 words and signs"):
         items_where(part * times + "true", ratings)
     assert met(f"item in ({','.join(['3'] * 5000)})", ratings) == [3]
+
+
+PAIRS = pl.DataFrame({"user": [*"aabcc"], "item": [*"xyxzx"]})
+
+
+@pytest.fixture(scope="module")
+def popular():
+    return Recommender("popular").fit(PAIRS)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"a": ["z"], "b": "y"},
+        pl.DataFrame({"user": ["a", "b"], "item": ["z", "y"]}),
+        pl.DataFrame({"customer_id": ["a", "b"], "sku": ["z", "y"], "returned": [1, 2]}),
+    ],
+)
+def test_a_block_with_users_is_for_each_alone(popular, block):
+    found = popular.recommend(block=block)
+    assert found.select("user", "item").rows() == [("b", "z"), ("c", "y")]
+    both = popular.recommend(block=block, exclude_seen=False)
+    kept = set(both.select("user", "item").rows())
+    every = {(user, item) for user in "abc" for item in "xyz"}
+    assert kept == every - {("a", "z"), ("b", "y")}
+
+
+def test_a_block_list_without_users_is_for_everyone(popular):
+    frame = pl.DataFrame({"item": ["z"]})
+    expected = popular.recommend(block=["z"])
+    assert popular.recommend(block=frame).equals(expected)
+    assert "z" not in expected["item"].to_list()
+
+
+def test_blocked_pairs_of_strangers_count_for_strangers_alone(popular):
+    block = {"new": ["x"], "nobody": ["y"], "a": ["nothing"]}
+    found = popular.recommend(["a", "new", "other"], block=block, cold_start="popular")
+    assert found.select("user", "item").rows() == [
+        *(("a", "z"), ("new", "y"), ("new", "z")),
+        *(("other", "x"), ("other", "y"), ("other", "z")),
+    ]
+    assert popular.recommend(block={}).equals(popular.recommend())
+
+
+def test_blocked_pairs_hold_for_factors_and_many_users():
+    rng = np.random.default_rng(0)
+    pairs = pl.DataFrame({"user": rng.integers(0, 90, 900), "item": rng.integers(0, 40, 900)})
+    recommender = Recommender("implicit-als", factors=8, iterations=2).fit(pairs)
+    blocked = pl.DataFrame({"user": rng.integers(0, 90, 300), "item": rng.integers(0, 40, 300)})
+    found = recommender.recommend(n=40, block=blocked).select("user", "item")
+    free = recommender.recommend(n=40).select("user", "item")
+    assert found.equals(free.join(blocked, on=["user", "item"], how="anti", maintain_order="left"))

@@ -232,7 +232,7 @@ def test_an_update_keeps_users_items_and_titles(als):
     titles = dict(zip(updated.items.values, updated.titles, strict=True))
     assert (titles[500], titles[101], titles[102]) == ("New", "Renamed", "Film 2")
     assert updated.item_info.columns == ["item", "title", "year"]
-    idle = Ratings.from_matrix(np.array([[1.0, np.nan], [2.0, np.nan], [np.nan, np.nan]]))
+    idle = Ratings.from_matrix(np.array([[1.0, np.nan], [5.0, np.nan], [np.nan, np.nan]]))
     wider = Recommender("popular").fit(idle).update(Ratings.from_frame(NEW)).ratings
     assert wider.users.values.to_list() == [0, 1, 2, 4, 99]
     assert wider.items.values.to_list() == [0, 1, 101, 500]
@@ -251,12 +251,12 @@ def test_ids_that_look_alike_are_the_same(als):
 
 
 def test_times_are_kept_if_both_have_them_and_do_not_decide():
-    old = pl.DataFrame({"user": [1, 2], "item": [1, 1], "rating": [1.0, 2.0], "timestamp": [9, 9]})
+    old = pl.DataFrame({"user": [1, 2], "item": [1, 1], "rating": [1.0, 5.0], "timestamp": [9, 9]})
     new = old.head(1).with_columns(rating=pl.lit(5.0), timestamp=pl.lit(3))
     recommender = Recommender("popular").fit(Ratings.from_frame(old))
     assert recommender.update(Ratings.from_frame(new)).ratings.to_frame().rows() == [
         (1, 1, 5.0, 3),
-        (2, 1, 2.0, 9),
+        (2, 1, 5.0, 9),
     ]
     timeless = recommender.update(Ratings.from_frame(new.drop("timestamp"))).ratings
     assert timeless.timestamps is None
@@ -307,3 +307,22 @@ def test_new_ratings_overrule_old_ones_whatever_they_are(old, new):
     found = {(user, item): value for user, item, value in whole.to_frame().iter_rows()}
     assert found == old | new
     assert whole.users.values.to_list() == sorted({user for user, _ in old | new})
+
+
+def test_an_update_outside_of_the_range_names_the_rating(ratings):
+    recommender = Recommender("bias").fit(ratings)
+    high = ratings.values.max()
+    new = pl.DataFrame({"user": [3, 4], "item": [101, 102], "rating": [2.0, high + 4]})
+    message = rf"Rating {high + 4:g} of item 102 by user 4 is outside of .* to {high:g}; fit to all"
+    with pytest.raises(DataError, match=message):
+        recommender.update(new)
+    assert recommender.update(new.head(1)).ratings.n_users == ratings.n_users
+
+
+def test_the_only_folded_in_item_has_no_similar_ones(ratings):
+    recommender = Recommender("spectral", factors=3).fit(ratings)
+    one = pl.DataFrame({"user": [1, 2, 3], "item": 999})
+    with pytest.raises(DataError, match="is alone, with none to be similar to; update"):
+        recommender.fold_in_items(one).similar_items(999)
+    two = pl.concat([one, pl.DataFrame({"user": [1, 2], "item": 998})])
+    assert recommender.fold_in_items(two).similar_items(999)["similar"].to_list() == [998]
