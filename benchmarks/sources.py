@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,7 @@ def measured(reader: str, source: str, place: str) -> list[float] | None:
     return found
 
 
-def write_sources(n_rows: int, folder: Path, uri: str) -> dict[str, str]:
+def write_sources(n_rows: int, folder: Path, uri: str | None) -> dict[str, str]:
     """Write the same ratings to every source; return their places."""
     from recsys import write_table
 
@@ -129,15 +130,16 @@ def write_sources(n_rows: int, folder: Path, uri: str) -> dict[str, str]:
         }
     )
     names = ("ratings.parquet", "ratings.csv", "ratings.db", "ratings.duckdb")
-    places = dict(zip(SOURCES, [*(str(folder / name) for name in names), uri], strict=True))
+    places = dict(zip(SOURCES, (str(folder / name) for name in names), strict=False))
+    places |= {"PostgreSQL": uri} if uri is not None else {}
     frame.write_parquet(places["Parquet"])
     frame.write_csv(places["CSV"])
-    for source in SOURCES[2:]:
+    for source in [name for name in SOURCES[2:] if name in places]:
         write_table(f"{places[source]}::ratings", frame.iter_slices(500_000), if_exists="replace")
     return places
 
 
-def reading(n_rows: int, repeats: int, pandas_rows: int, folder: Path, uri: str) -> str:
+def reading(n_rows: int, repeats: int, pandas_rows: int, folder: Path, uri: str | None) -> str:
     places, rows = write_sources(n_rows, folder, uri), []
     readers = [name for name in READERS if name != "pandas" or n_rows <= pandas_rows]
     for source, place in places.items():
@@ -215,15 +217,18 @@ def main() -> None:
     if options.child:
         child(*options.child)
         return
-    if reason := postgres.why_no_postgres():
-        sys.exit(f"{reason[0].upper()}{reason[1:]}.")
     print(machine(), flush=True)
-    with postgres.server("shared_buffers=1GB") as server, tempfile.TemporaryDirectory() as name:
+    with ExitStack() as held:
+        folder, uri = Path(held.enter_context(tempfile.TemporaryDirectory())), None
+        if reason := postgres.why_no_postgres():
+            print(f"PostgreSQL is left out: {reason}.")
+        else:
+            uri = held.enter_context(postgres.server("shared_buffers=1GB")).uri
         for n_rows in options.rows or [5_000_000, 25_000_000]:
-            print(f"\n{reading(n_rows, options.repeats, options.pandas, Path(name), server.uri)}",
-                  flush=True)  # fmt: skip
-        if options.recommendations:
-            print(f"\n{writing(options.recommendations, options.repeats, Path(name), server.uri)}")
+            found = reading(n_rows, options.repeats, options.pandas, folder, uri)
+            print(f"\n{found}", flush=True)
+        if options.recommendations and uri is not None:
+            print(f"\n{writing(options.recommendations, options.repeats, folder, uri)}")
 
 
 if __name__ == "__main__":

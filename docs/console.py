@@ -1,9 +1,10 @@
 """Run the console examples of the pages: `python docs/console.py` writes what they print now.
 
 A page shows `$ command` and its output in ```console blocks, and is read from the top: a file that
-`cat` shows is there for the commands that follow. Commands are `recsys`, `cat` and `ls`, and data
-are shown as on a terminal. `tests/test_docs.py` compares; `python docs/console.py PAGE` refreshes
-one page.
+`cat` shows is there for the commands that follow. Commands are `recsys`, `cat`, `ls`, `psql` and
+`sh`, and data are shown as on a terminal. On a page with `psql`, a private server has the address
+`postgresql://shop@localhost/shop`. `tests/test_docs.py` compares; `python docs/console.py PAGE`
+refreshes one page.
 """
 
 from __future__ import annotations
@@ -11,14 +12,20 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
 from click.testing import CliRunner
 
-__all__ = ["Example", "examples", "pages", "printed"]
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+
+import postgres
+
+__all__ = ["Example", "examples", "needs_postgres", "pages", "printed"]
 
 ROOT = Path(__file__).resolve().parents[1]
 _BLOCK = re.compile(r"(```console\n)(.*?)(```)", re.DOTALL)
@@ -45,6 +52,11 @@ def examples(page: Path) -> list[Example]:
     return [Example(*found) for _, block, _ in blocks for found in _EXAMPLE.findall(block)]
 
 
+def needs_postgres(page: Path) -> bool:
+    """Return True if a page has examples with a PostgreSQL server."""
+    return any(example.command.startswith("psql ") for example in examples(page))
+
+
 def printed(example: Example) -> str:
     """Run an example in the current directory; what it prints."""
     from recsys.cli.main import cli
@@ -53,10 +65,16 @@ def printed(example: Example) -> str:
     if program == "cat":
         Path(arguments[0]).write_text(example.shown, encoding="utf-8")
         return example.shown
+    if program in ("psql", "sh"):
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        done = subprocess.run(
+            [program, *arguments], capture_output=True, text=True, env={**os.environ, "PATH": path}
+        )
+        return done.stdout + done.stderr
     if program == "ls":
         return "".join(f"{path.name}\n" for path in sorted(Path(arguments[0]).iterdir()))
     if program != "recsys":
-        raise ValueError(f"An example must be recsys, cat or ls; got {example.command!r}.")
+        raise ValueError(f"An example is recsys, cat, ls, psql or sh; got {example.command!r}.")
     settings = {"COLUMNS": "100"}
     if not set(_NOT_TABLES).intersection(arguments):
         settings["RECSYS_FORMAT"] = "table"
@@ -82,7 +100,9 @@ def main() -> None:
         del os.environ[name]
     named = [Path(name).resolve() for name in sys.argv[1:]]
     for page in named or [page for page in pages() if page.name != "README.md"]:
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, ExitStack() as held:
+            if needs_postgres(page):
+                os.environ |= held.enter_context(postgres.server()).environment
             os.chdir(folder)
             refresh(page)
             os.chdir(ROOT)

@@ -43,9 +43,12 @@ class Server:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the settings with which `postgresql://shop@localhost/shop` is this database."""
+        """Return the settings with which `postgresql://shop@localhost/shop` is this database.
+
+        Other roles are let in if they have the same password.
+        """
         passwords = self.folder / "pgpass"
-        passwords.write_text(f"*:*:*:{USER}:{PASSWORD}\n", encoding="utf-8")
+        passwords.write_text(f"*:*:*:*:{PASSWORD}\n", encoding="utf-8")
         passwords.chmod(0o600)  # libpq ignores a file that others can read
         return {"PGPORT": str(self.port), "PGPASSFILE": str(passwords)}
 

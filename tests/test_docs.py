@@ -6,6 +6,7 @@ import importlib.util
 import os
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,13 +62,39 @@ def assert_same(command: str, shown: str, printed: str) -> None:
     assert numbers[0] == pytest.approx(numbers[1], abs=5e-3), command  # kernels round differently
 
 
-@pytest.mark.parametrize("page", console.pages(), ids=lambda page: page.stem)
-def test_commands_print_what_the_page_shows(page, tmp_path, monkeypatch):
+@pytest.fixture
+def on_a_terminal(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("RECSYS_")]:
         monkeypatch.delenv(name)
+
+
+def assert_prints_what_it_shows(page: Path) -> None:
     for example in console.examples(page):
         assert_same(example.command, example.shown, console.printed(example))
+
+
+on_servers = [page for page in console.pages() if console.needs_postgres(page)]
+alone = [page for page in console.pages() if page not in on_servers]
+
+
+@pytest.mark.parametrize("page", alone, ids=lambda page: page.stem)
+def test_commands_print_what_the_page_shows(page, on_a_terminal):
+    assert_prints_what_it_shows(page)
+
+
+@pytest.mark.parametrize("page", on_servers, ids=lambda page: page.stem)
+def test_jobs_on_postgresql_print_what_the_page_shows(
+    page, on_a_terminal, monkeypatch, postgres_server
+):
+    for name, value in postgres_server.environment.items():
+        monkeypatch.setenv(name, value)
+    try:
+        assert_prints_what_it_shows(page)
+    finally:
+        clean = "DROP TABLE IF EXISTS ratings, recommendations; DROP ROLE IF EXISTS recommender"
+        command = ["psql", "-qX", "-c", clean, "postgresql://shop@localhost/shop"]
+        subprocess.run(command, check=True, capture_output=True)
 
 
 def test_a_difference_is_noticed():

@@ -84,7 +84,7 @@ def test_an_interrupted_command_leaves_the_table(run, model):
 def test_postgresql_takes_what_a_verb_writes(run, model, postgres):
     from recsys.database import open_database, parse_address
 
-    arguments = ("recommend", model, "--all", "-n", "3", "--output", f"{postgres}::recs")
+    arguments = ("recommend", model, "--all", "-n", "3", "--output", postgres, "--table", "recs")
     try:
         said = run(*arguments).stderr
         assert "Wrote 120 rows to postgresql://shop:***@localhost:" in said
