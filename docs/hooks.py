@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import html
 import importlib
-import json
 import re
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from latex2mathml.converter import convert
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parents[1]
-CACHE = ROOT / "build" / "notebooks"
+sys.path.insert(0, str(ROOT / "docs"))
+import notebooks  # noqa: E402
+
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
 REFERENCE = {
     "lowrank": ("lowrank", "lowrank.plotting", "lowrank.spark"),
@@ -35,9 +37,9 @@ def on_files(files: Any, config: Any) -> Any:
     made: dict[str, bytes | str] = {"results.md": _results_page()}
     for picture in (ROOT / "benchmarks").glob("*.png"):
         made[picture.name] = picture.read_bytes()
-    notebooks = sorted((ROOT / "notebooks").glob("*.ipynb"))
-    for number, path in enumerate(notebooks, start=1):
-        print(f"notebook {number}/{len(notebooks)}: {path.stem}", file=sys.stderr, flush=True)
+    paths = notebooks.paths()
+    for number, path in enumerate(paths, start=1):
+        print(f"notebook {number}/{len(paths)}: {path.stem}", file=sys.stderr, flush=True)
         made |= {f"notebooks/{name}": content for name, content in _notebook_files(path).items()}
     for package, modules in REFERENCE.items():
         print(f"reference of {package}", file=sys.stderr, flush=True)
@@ -87,7 +89,7 @@ def _reference_page(package: str, modules: tuple[str, ...]) -> str:
     for name in modules:
         module = importlib.import_module(name)
         lines.append(f"## {name}\n\n{(module.__doc__ or '').splitlines()[0]}\n")
-        for public in sorted(module.__all__, key=str.lower):
+        for public in sorted(module.__all__, key=partial(_place, module)):
             value = getattr(module, public)
             if not callable(value):
                 lines.append(f"### `{public}`\n\n{_constant(value)}\n")
@@ -95,6 +97,24 @@ def _reference_page(package: str, modules: tuple[str, ...]) -> str:
                 lines.append(f"::: {value.__module__}.{value.__qualname__}\n")
             seen.add(id(value))
     return "\n".join(lines)
+
+
+# What most programs begin with; then functions and classes, constants, and errors.
+_FIRST = (
+    *("Recommender", "read_ratings", "Ratings", "evaluate", "tune", "LSI"),
+    *("truncated_svd", "SVD", "PCA", "complete"),
+)
+
+
+def _place(module: ModuleType, name: str) -> tuple[int, int, str]:
+    """Return the place of a public name on the page of its module."""
+    value = getattr(module, name)
+    if name in _FIRST:
+        return 0, _FIRST.index(name), name
+    if not callable(value):
+        return 2, 0, name.lower()
+    is_error = isinstance(value, type) and issubclass(value, Exception)
+    return 3 if is_error else 1, 0, name.lower()
 
 
 def _constant(value: Any) -> str:
@@ -106,33 +126,14 @@ def _constant(value: Any) -> str:
 
 
 def _notebook_files(path: Path) -> dict[str, bytes | str]:
-    """Return the page and the pictures of a notebook, which is run unless nothing has changed."""
-    digest = hashlib.sha256(path.read_bytes())
-    for source in sorted([*ROOT.glob("lowrank/**/*.py"), *ROOT.glob("recsys/**/*.py")]):
-        digest.update(source.read_bytes())
-    run = CACHE / f"{path.stem}-{digest.hexdigest()[:16]}.ipynb"
-    if not run.exists():
-        run.parent.mkdir(parents=True, exist_ok=True)
-        run.write_text(_executed(path), encoding="utf-8")
+    """Return the page and the pictures of a notebook; its outputs are made again if need be."""
+    notebooks.refresh(path)
     pictures: dict[str, bytes | str] = {}
     parts = [
-        part for cell in json.loads(run.read_text("utf-8"))["cells"]
+        part for cell in notebooks.read(path)["cells"]
         for part in _cell_parts(cell, path.stem, pictures)
     ]  # fmt: skip
     return {f"{path.stem}.md": "\n\n".join(parts) + "\n", **pictures}
-
-
-def _executed(path: Path) -> str:
-    import nbformat
-    from jupyter_client.manager import AsyncKernelManager
-    from nbclient import NotebookClient
-
-    notebook = nbformat.read(path, as_version=4)
-    # Through a socket file: a kernel on TCP ports warns that its messages are not encrypted.
-    kernel = AsyncKernelManager(kernel_name="python3", transport="ipc")
-    NotebookClient(notebook, km=kernel, timeout=300).execute()
-    written: str = nbformat.writes(notebook)
-    return written
 
 
 def _cell_parts(cell: dict[str, Any], stem: str, pictures: dict[str, bytes | str]) -> Iterator[str]:
