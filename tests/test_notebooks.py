@@ -111,7 +111,7 @@ def test_a_run_writes_what_a_reader_needs(tmp_path):
     assert "".join(text["text"]) == "1\n2\n"
     assert set(picture["data"]) == {"image/png"}
     assert "".join(value["data"]["text/plain"]) == "<object>"  # without its address
-    assert "execution_count\": 3" not in path.read_text()
+    assert 'execution_count": 3' not in path.read_text()
     assert tool["alike"](outputs(path), outputs(path))
     assert not tool["alike"](outputs(path), outputs(path)[1:])
 
