@@ -51,7 +51,11 @@ def start_cluster(folder: str, conf: dict[str, str]) -> str:
 
 
 def parent_of(process: int) -> int:
-    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+    """Return the process above another, 0 if there is none any more."""
+    try:
+        return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
 
 
 def executors() -> list[int]:
