@@ -18,8 +18,6 @@ from recsys.spark.topn import top_items
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["Metric", "SparkEvaluation", "evaluate", "rating_errors"]
-
 _NORMAL_95 = 1.96
 
 

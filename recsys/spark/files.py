@@ -12,8 +12,6 @@ from recsys.errors import ModelFileError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Place", "staged", "written"]
-
 _WITH_FOLDERS = ("file", "hdfs", "viewfs")  # object stores have no folders that must exist
 
 

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     # Vectors of users and items, numbers of the model, and the rest of the summary.
     Fit = tuple[tuple[DataFrame, DataFrame], dict[str, float], dict[str, Any]]
 
-__all__ = ["SOLVED", "dense_vectors", "fit", "half_sweep", "row_solver"]
-
 _ITERATIONS = 15  # default of `als` on Spark
 _START_WIDTH = 0.35  # of the random numbers at the start: a standard deviation of 0.1
 _STEPS = 1 << 20  # of these numbers

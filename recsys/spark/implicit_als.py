@@ -19,8 +19,6 @@ from recsys.models.base import (
 )
 from recsys.models.parameters import parameter, random_state_parameter
 
-__all__ = ["ImplicitALS"]
-
 
 @model
 class ImplicitALS(FoldingModel, FactorModel):

@@ -14,8 +14,6 @@ from recsys.spark.files import Place, written
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = ["Encoded", "RatingsTable", "checked_ratings", "encode", "read_ratings"]
-
 _TEXT = re.compile(r"\.(csv|tsv|txt)(\.(gz|bz2|zst|lz4|snappy|deflate))?$", re.IGNORECASE)
 _NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
 

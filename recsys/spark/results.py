@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
     from recsys.models.base import Model
 
-__all__ = ["MODELS", "VERSION", "SparkModel", "is_result", "load_result", "read_result"]
-
 VERSION = 1
 """Of the format that `fit` writes."""
 MODELS = {

@@ -20,8 +20,6 @@ from recsys.messages import missing_extra, shortened
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["BROADCAST_LIMIT", "Say", "explained", "reported", "spark_session"]
-
 Say = Callable[[str], None]
 BROADCAST_LIMIT = 2**29
 """Bytes of vectors that are sent to each worker whole."""

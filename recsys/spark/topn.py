@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     IdsLike = Sequence[int | str]
 
-__all__ = ["recommend", "top_items"]
-
 _LEAST_BLOCK = 1000  # items
 _NAMED = 3  # unknown ids in a message
 _WRITTEN = ["user", "item", "rank", "score"]

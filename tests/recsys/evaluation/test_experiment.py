@@ -227,7 +227,7 @@ def test_bad_questions_are_refused(split):
     nothing = split.test.take(np.zeros(split.test.n_ratings, bool))
     with pytest.raises(DataError, match="There are no test ratings to measure the models on"):
         evaluate(["popular"], Split(split.train, nothing))
-    with pytest.raises(DataError, match="There is no model 'populer'; did you mean 'popular'"):
+    with pytest.raises(DataError, match="There is no model 'populer'; did you mean popular"):
         evaluate(["populer"], split)
     with pytest.raises(DataError, match="metric must be one of rmse, mae"):
         evaluate(["popular"], split, metrics=["auc"])
