@@ -7,8 +7,15 @@ from collections.abc import Iterable
 
 from lowrank.errors import missing_extra
 
-__all__ = ["close_matches", "counted", "missing_extra", "redacted", "shortened", "similar_files"]
-__all__ += ["wrapped"]
+__all__ = [
+    "close_matches",
+    "counted",
+    "missing_extra",
+    "redacted",
+    "shortened",
+    "similar_files",
+    "wrapped",
+]
 
 _PASSWORDS = (
     re.compile(r"(?P<before>\b[\w+.-]+://[^:@/\s]*:)[^\s'\"]*(?P<after>@)"),

@@ -12,8 +12,18 @@ from recsys.data.times import is_time, time_problem
 from recsys.errors import DataError
 from recsys.messages import shortened
 
-__all__ = ["FRAME", "SAMPLE", "Request", "Roles", "assign_roles", "choose_columns"]
-__all__ += ["is_known_name", "title_columns", "usual_column", "wide_hint"]
+__all__ = [
+    "FRAME",
+    "SAMPLE",
+    "Request",
+    "Roles",
+    "assign_roles",
+    "choose_columns",
+    "is_known_name",
+    "title_columns",
+    "usual_column",
+    "wide_hint",
+]
 
 Roles = dict[str, int]
 """Positions of the columns by role: "user", "item", "rating", "timestamp", "event"."""

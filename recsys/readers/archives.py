@@ -19,8 +19,16 @@ from typing import IO, Any, Protocol
 
 from recsys.errors import DataError
 
-__all__ = ["Directory", "Folder", "Scratch", "Zip", "begins_with", "is_zip", "readable"]
-__all__ += ["unpacked"]
+__all__ = [
+    "Directory",
+    "Folder",
+    "Scratch",
+    "Zip",
+    "begins_with",
+    "is_zip",
+    "readable",
+    "unpacked",
+]
 
 _BLOCK = 1 << 20
 _LAYERS = 3  # a zip of a gz of a ...

@@ -33,8 +33,17 @@ from recsys.readers.remote import download
 
 csv.field_size_limit(2**31 - 1)  # a review in a table may be longer than 128 kB
 
-__all__ = ["DataFile", "NoRowsError", "SourceLike", "data_suffix", "is_address", "open_data"]
-__all__ += ["plain_name", "sample_path", "titles_member"]
+__all__ = [
+    "DataFile",
+    "NoRowsError",
+    "SourceLike",
+    "data_suffix",
+    "is_address",
+    "open_data",
+    "plain_name",
+    "sample_path",
+    "titles_member",
+]
 
 SourceLike: TypeAlias = "str | PathLike[str] | Sequence[str | PathLike[str]]"
 """Where data are: a path, URL, pattern or database, or several of them."""
