@@ -103,7 +103,7 @@ def _values(frame: Any, known: Ratings, needs_values: bool) -> npt.NDArray[np.fl
                 "The model needs ratings with values, but the history has no column 'rating'."
             )
         return None
-    values = rating_values(column(frame, "rating"))
+    values = rating_values(column(frame, "rating")).to_numpy()
     return None if known.implicit and bool((known.values == 1).all()) else values
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import polars as pl
 
 from recsys.data.columns import FRAME, SAMPLE, Request, assign_roles
-from recsys.data.csr import CSR, check_policy, csr_with_ids, to_csr
+from recsys.data.csr import CSR, check_policy, csr_with_ids, keys_to_csr, pair_keys
 from recsys.data.frames import FrameLike, as_frame, column, column_names, is_pandas, to_polars
 from recsys.data.ids import Ids, IdsLike, encode
 from recsys.data.rows import RowOptions, RowRules, Rows, prepared
@@ -395,12 +395,16 @@ def build_ratings(
             row = int(np.isin(codes, missing).argmax())
             text = ids.values[int(codes[row])]
             raise DataError(f"{place(row)}: the {ids.kind} id is missing ({text!r}).")
-    values, times = columns.pop("rating", None), columns.pop("timestamp", None)
-    arrays = (None if column is None else column.to_numpy() for column in (values, times))
-    csr = to_csr(user_codes, item_codes, *arrays, (len(users), len(items)), policy)
+    shape = len(users), len(items)
+    keys = [pair_keys(user_codes, item_codes, shape)]
+    del user_codes, item_codes, codes
+    optional = (columns.pop(role, None) for role in ("rating", "timestamp"))
+    arrays = (None if column is None else column.to_numpy() for column in optional)
+    csr = keys_to_csr(keys.pop(), *arrays, shape, policy)
     if policy == "error" and csr.repeat is not None:
-        first, second = csr.repeat
-        user, item = users.values[int(user_codes[first])], items.values[int(item_codes[first])]
+        first, second, at = csr.repeat
+        user = users.values[int(np.searchsorted(csr.indptr, at, side="right")) - 1]
+        item = items.values[int(csr.indices[at])]
         raise DataError(
             f"{place(second)}: user {user!r} has rated item {item!r} already "
             f"(first: {place(first)}); choose what counts: last, first, mean or sum."

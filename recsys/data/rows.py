@@ -190,10 +190,11 @@ def prepared(
         rows.implicit = True
         rows.remarks.append(f"{counted(rows.keep(liked), 'row')} left out whose rating is false")
     elif "rating" in columns:
-        columns["rating"] = pl.Series(rating_values(columns["rating"], rows.place))
+        columns["rating"] = rating_values(columns["rating"], rows.place)
     if "timestamp" in columns:
-        seconds = unix_seconds(columns["timestamp"], rows.place, rules.time_format)
-        columns["timestamp"] = pl.Series(seconds)
+        times = columns.pop("timestamp")
+        columns["timestamp"] = unix_seconds(times, rows.place, rules.time_format)
+        del times
     _keep_range(rows, rules)
     if "event" in columns:
         _weigh_events(rows, rules)

@@ -6,8 +6,6 @@ import re
 from datetime import date, datetime
 from typing import TypeAlias
 
-import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from recsys.data.ids import Place, row_place
@@ -51,10 +49,8 @@ _DAY_AND_MONTH = re.compile(
 )
 
 
-def unix_seconds(
-    series: pl.Series, place: Place = row_place, form: str | None = None
-) -> npt.NDArray[np.int64]:
-    """Return times as int64 seconds since 1970-01-01 UTC.
+def unix_seconds(series: pl.Series, place: Place = row_place, form: str | None = None) -> pl.Series:
+    """Return times as a column of Int64: seconds since 1970-01-01 UTC.
 
     Dates and datetimes are converted; without an offset they are in UTC. Texts are ISO 8601 dates
     and times, also as databases write them (``2025-06-09 03:52:05.123+02``, ``... UTC``,
@@ -80,7 +76,7 @@ def unix_seconds(
     if seconds.null_count():
         row = seconds.is_null().arg_max() or 0
         raise DataError(f"{place(row)}: {time_problem(series[row], form)}")
-    return seconds.to_numpy()
+    return seconds
 
 
 def seconds_or_null(series: pl.Series, form: str | None = None) -> pl.Series:

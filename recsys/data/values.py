@@ -6,7 +6,6 @@ import math
 import re
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from recsys.data.ids import Place, row_place
@@ -20,8 +19,8 @@ _DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
 _TRUTHS = {"true": True, "false": False, "t": True, "f": False, "yes": True, "no": False}
 
 
-def rating_values(series: pl.Series, place: Place = row_place) -> npt.NDArray[np.float32]:
-    """Return ratings as float32.
+def rating_values(series: pl.Series, place: Place = row_place) -> pl.Series:
+    """Return ratings as a column of Float32.
 
     Raises
     ------
@@ -36,7 +35,7 @@ def rating_values(series: pl.Series, place: Place = row_place) -> npt.NDArray[np
     if bad.any():
         row = bad.arg_max() or 0
         raise DataError(f"{place(row)}: {rating_problem(series[row])}")
-    return numbers.to_numpy()
+    return numbers
 
 
 def rating_problem(value: object) -> str | None:

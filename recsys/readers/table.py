@@ -461,7 +461,8 @@ def read_parquet(
     DataError
         If the file is damaged or has no rows, or columns are missing or ambiguous.
     """
-    names = list(data.columns or parquet_columns(data))
+    types = parquet_columns(data)
+    names = list(data.columns or types)
     scan = pl.scan_parquet(data.path, glob=False)
 
     def times(place: int) -> list[Any]:
@@ -473,8 +474,13 @@ def read_parquet(
 
     with reading_parquet(data.name):
         roles, description = assign_roles(names, request, data.name, required, times)
-        chosen = [pl.col(names[place]).alias(role) for role, place in roles.items()]
-        read = scan.select(chosen).collect(engine="streaming")
+        chosen = {role: pl.col(names[place]) for role, place in roles.items()}
+        if "rating" in roles and types[names[roles["rating"]]] == pl.Float64:
+            # Half the memory; numbers beyond it become infinite, and have an error of their own.
+            single = pl.col(names[roles["rating"]]).cast(pl.Float32)
+            overflows = scan.select(single.is_infinite().any()).collect(engine="streaming").item()
+            chosen["rating"] = chosen["rating"] if overflows else single
+        read = scan.select(**chosen).collect(engine="streaming")
     if not len(read):
         raise NoRowsError(f"{data.name} has no rows.")
     columns = {role: read[role] for role in roles}

@@ -44,34 +44,34 @@ MOMENT = datetime(2005, 4, 2, 23, 53, 47, tzinfo=UTC)
     ],
 )
 def test_one_moment_in_many_spellings(value: Any) -> None:
-    assert unix_seconds(pl.Series([value, value])).tolist() == [SECONDS, SECONDS]
+    assert unix_seconds(pl.Series([value, value])).to_list() == [SECONDS, SECONDS]
 
 
 @pytest.mark.parametrize("value", ["2005-04-02", date(2005, 4, 2), "2005-04-02 00:00"])
 def test_dates(value: Any) -> None:
-    assert unix_seconds(pl.Series([value])).tolist() == [1_112_400_000]
+    assert unix_seconds(pl.Series([value])).to_list() == [1_112_400_000]
 
 
 def test_spellings_may_be_mixed_in_a_column() -> None:
     mixed = pl.Series(["2005-04-02", "2005-04-02 00:00:01", "2005-04-02T00:00:02Z"])
-    assert unix_seconds(mixed).tolist() == [1_112_400_000, 1_112_400_001, 1_112_400_002]
+    assert unix_seconds(mixed).to_list() == [1_112_400_000, 1_112_400_001, 1_112_400_002]
 
 
 def test_times_before_1970() -> None:
-    assert unix_seconds(pl.Series(["1969-12-31", "1970-01-01"])).tolist() == [-86400, 0]
-    assert unix_seconds(pl.Series([-0.5])).tolist() == [-1]
+    assert unix_seconds(pl.Series(["1969-12-31", "1970-01-01"])).to_list() == [-86400, 0]
+    assert unix_seconds(pl.Series([-0.5])).to_list() == [-1]
 
 
 def test_datetimes_of_pandas() -> None:
     frame = pd.DataFrame({"t": pd.to_datetime(["2005-04-02 23:53:47"])})
-    assert unix_seconds(column(frame, "t")).tolist() == [SECONDS]
+    assert unix_seconds(column(frame, "t")).to_list() == [SECONDS]
     aware = pd.DataFrame({"t": pd.to_datetime(["2005-04-03 01:53:47+02:00"])})
-    assert unix_seconds(column(aware, "t")).tolist() == [SECONDS]
+    assert unix_seconds(column(aware, "t")).to_list() == [SECONDS]
 
 
 @given(st.lists(st.integers(0, 10**11), min_size=1))
 def test_whole_seconds_stay_as_they_are(times: list[int]) -> None:
-    assert unix_seconds(pl.Series(times)).tolist() == times
+    assert unix_seconds(pl.Series(times)).to_list() == times
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,8 @@ AT = 1_749_441_125  # 2025-06-09 03:52:05 UTC
     ],
 )
 def test_one_moment_in_many_spellings(text):
-    assert unix_seconds(pl.Series([text])).tolist() == [AT]
-    assert unix_seconds(pl.Series([f" {text} "] * 3)).tolist() == [AT] * 3
+    assert unix_seconds(pl.Series([text])).to_list() == [AT]
+    assert unix_seconds(pl.Series([f" {text} "] * 3)).to_list() == [AT] * 3
 
 
 def test_spellings_may_differ_within_a_column():
@@ -56,15 +56,15 @@ def test_a_written_time_is_read_back(naive, hours):
     expected = [int((aware - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds())]
     short = f"{naive:%Y-%m-%d %H:%M:%S}{'-' if hours < 0 else '+'}{abs(hours):02}"
     for value in (aware.isoformat(), str(aware), short):
-        assert unix_seconds(pl.Series([value])).tolist() == expected
+        assert unix_seconds(pl.Series([value])).to_list() == expected
     frame = pl.Series([aware.astimezone(UTC)]).dt.convert_time_zone("Asia/Kolkata")
-    assert unix_seconds(frame).tolist() == expected
+    assert unix_seconds(frame).to_list() == expected
 
 
 @pytest.mark.parametrize("numbers", [[20250609, 20240229], [20250609, 20240230, 20240229]])
 def test_numbers_that_are_dates(numbers):
     good = [each for each in numbers if each != 20240230]
-    assert unix_seconds(pl.Series(good)).tolist() == [1_749_427_200, 1_709_164_800]
+    assert unix_seconds(pl.Series(good)).to_list() == [1_749_427_200, 1_709_164_800]
     if 20240230 in numbers:
         with pytest.raises(DataError, match="Row 2: time 20240230 is neither"):
             unix_seconds(pl.Series(numbers))
@@ -72,14 +72,14 @@ def test_numbers_that_are_dates(numbers):
 
 def test_numbers_in_the_range_of_dates_that_are_not_dates_are_seconds():
     numbers = [20_250_699, 20_259_999, 20_251_350, 19_999_999]
-    assert unix_seconds(pl.Series(numbers)).tolist() == numbers
+    assert unix_seconds(pl.Series(numbers)).to_list() == numbers
 
 
 def test_a_format_reads_what_has_one():
     texts = pl.Series(["06/09/2025 3:52 AM", "12/31/2024 11:00 PM"])
     found = unix_seconds(texts, form="%m/%d/%Y %I:%M %p")
-    assert found.tolist() == [AT - 5, 1_735_686_000]
-    assert unix_seconds(pl.Series([10_250]), form="ms").tolist() == [10]
+    assert found.to_list() == [AT - 5, 1_735_686_000]
+    assert unix_seconds(pl.Series([10_250]), form="ms").to_list() == [10]
     with pytest.raises(DataError, match=r"Row 2: time '13/01/2025' does not have the format '%m/"):
         unix_seconds(pl.Series(["06/09/2025", "13/01/2025"]), form="%m/%d/%Y")
 
