@@ -32,8 +32,8 @@ def item_map(vectors: np.ndarray) -> np.ndarray:
 
 def main_genres(ratings: Ratings) -> np.ndarray:
     """Return the main genre of each item, in index order."""
-    info = dict(ratings.item_info.select("item", "genres").iter_rows())
-    return np.array([info[item].split("|")[0] for item in ratings.items.values])
+    genres = ratings.item_table.aligned(ratings.items)["genres"]
+    return genres.list.first().to_numpy()
 
 
 def draw(places: np.ndarray, genres: np.ndarray) -> None:

@@ -1,4 +1,4 @@
-"""Filters of items: lists of allowed and blocked ids, and conditions on metadata."""
+"""Filters: lists of allowed and blocked items, conditions on what is known of items and users."""
 
 from __future__ import annotations
 
@@ -9,14 +9,23 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+import polars.selectors as cs
 
 from recsys.data.columns import FRAME, Request, choose_columns
+from recsys.data.features import Features
 from recsys.data.frames import FrameLike, as_frame, column_names, listed, to_polars
 from recsys.data.ids import Ids, IdsLike, as_id_series
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 
-__all__ = ["BlockLike", "blocked_pairs", "candidate_mask", "items_where", "without_blocked"]
+__all__ = [
+    "BlockLike",
+    "blocked_pairs",
+    "candidate_mask",
+    "items_where",
+    "users_where",
+    "without_blocked",
+]
 
 BlockLike: TypeAlias = "IdsLike | FrameLike | Mapping[Any, IdsLike]"
 """Items to block for everyone, or for each user: a frame with users and items, or a mapping."""
@@ -97,16 +106,17 @@ def without_blocked(seen: Rows, pairs: pl.DataFrame, users: Ids, items: Ids, oth
 
 
 def items_where(condition: str | pl.Expr, ratings: Ratings) -> npt.NDArray[np.bool_]:
-    """Return which items meet a condition on their metadata, shape (n_items,).
+    """Return which items meet a condition on what is known of them, shape (n_items,).
 
     False also where the condition is unknown, because a value is missing.
 
     Parameters
     ----------
     condition : str or polars expression
-        Boolean SQL over the columns of `ratings.item_info`, as `polars.sql_expr` reads it, such as
-        ``year >= 1990 AND genres LIKE '%Comedy%'``; or an expression such as
-        ``pl.col("year") >= 1990``.
+        Boolean SQL over the columns of `ratings.item_table`, as `polars.sql_expr` reads it, such as
+        ``price < 30 AND genres LIKE '%Comedy%'``; or an expression such as
+        ``pl.col("price") < 30``. In SQL a list is its elements with ``|`` between, or an array, and
+        dates compare with texts such as ``'2024-01-31'``.
     ratings : Ratings
 
     Raises
@@ -118,36 +128,80 @@ def items_where(condition: str | pl.Expr, ratings: Ratings) -> npt.NDArray[np.bo
     --------
     >>> films = pl.DataFrame({"item": [1, 2], "title": ["Up", "Heat"], "year": [2009, 1995]})
     >>> pairs = pl.DataFrame({"user": [7, 7], "item": [1, 2]})
-    >>> items_where("year < 2000", Ratings.from_frame(pairs, item_info=films))
+    >>> items_where("year < 2000", Ratings.from_frame(pairs, item_table=films))
     array([False,  True])
     """
-    table = ratings.items.values.alias("item").to_frame()
-    if ratings.item_info is not None:
-        table = table.join(ratings.item_info, on="item", how="left", maintain_order="left")
-    columns = ", ".join(f"{name} ({dtype})" for name, dtype in table.schema.items())
+    return _met(condition, ratings.items, ratings.item_table, "where")
+
+
+def users_where(condition: str | pl.Expr, ratings: Ratings) -> npt.NDArray[np.bool_]:
+    """Return which users meet a condition on what is known of them, shape (n_users,).
+
+    As `items_where`, over the columns of `ratings.user_table`.
+
+    Raises
+    ------
+    DataError
+        As `items_where`.
+    """
+    return _met(condition, ratings.users, ratings.user_table, "where_user")
+
+
+def _met(
+    condition: str | pl.Expr, ids: Ids, features: Features | None, place: str
+) -> npt.NDArray[np.bool_]:
+    """Return which ids meet a condition; `place` is its name in messages."""
+    table = ids.values.to_frame() if features is None else features.aligned(ids)
+    kinds = {} if features is None else features.kinds
+    columns = ", ".join(f"{name} ({kinds.get(name, 'id')})" for name in table.columns)
     if isinstance(condition, str):
         bare = _TEXT.sub(" ", condition)
         denied = ["\\"] if "\\" in condition else _DENIED.findall(bare)
         if denied:
-            raise DataError(f"where: {denied[0]!r} is not allowed in {condition!r}.")
+            raise DataError(f"{place}: {denied[0]!r} is not allowed in {condition!r}.")
         if len(re.findall(r"[^\W\d]\w*|[^\w\s,]", bare)) > _MOST_WORDS:
-            raise DataError(f"where: the condition has more than {_MOST_WORDS} words and signs.")
+            raise DataError(f"{place}: the condition has more than {_MOST_WORDS} words and signs.")
     elif not isinstance(condition, pl.Expr):
-        raise DataError(f"where: the condition must be text or an expression; got {condition!r}.")
+        raise DataError(f"{place}: the condition must be text or an expression; got {condition!r}.")
     try:
-        expression = pl.sql_expr(condition) if isinstance(condition, str) else condition
-        found = table.select(expression.alias("met")).to_series()
+        if isinstance(condition, str):
+            found = _evaluated(pl.sql_expr(condition), table, features)
+        else:
+            found = table.select(condition.alias("met")).to_series()
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         reason = re.split(r"; valid columns|\n", str(error))[0].rstrip(".")
         raise DataError(
-            f"where: {condition!r} cannot be used: {reason}; the columns are {columns}, and text "
+            f"{place}: {condition!r} cannot be used: {reason}; the columns are {columns}, and text "
             "is in single quotes."
         ) from None
     if found.dtype != pl.Boolean:
         raise DataError(
-            f"where: {condition!r} cannot be used: it is not a condition but gives {found.dtype} "
+            f"{place}: {condition!r} cannot be used: it is not a condition but gives {found.dtype} "
             f"values; the columns are {columns}."
         )
     if len(found) != len(table):
         found = found.new_from_index(0, len(table))
     return found.fill_null(False).to_numpy()
+
+
+def _evaluated(expression: pl.Expr, table: pl.DataFrame, features: Features | None) -> pl.Series:
+    """Return the values of an SQL expression over a table.
+
+    SQL compares neither a list nor a date with a text, so that they are tried as texts too. Names
+    are found in lower case as well, and the titles as `title`.
+    """
+    title = None if features is None else features.title
+    names = {name.lower(): name for name in reversed(table.columns)}
+    names |= {"title": title} if title is not None and "title" not in names else {}
+    table = table.with_columns(
+        pl.col(name).alias(other) for other, name in names.items() if other not in table.columns
+    )
+    joined = cs.list().list.join("|")
+    written = cs.temporal().cast(pl.String)
+    failures: list[Exception] = []
+    for changes in ([joined], [joined, written], [], [written]):
+        try:
+            return table.with_columns(changes).select(expression.alias("met")).to_series()
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+            failures.append(error)
+    raise failures[0]

@@ -12,9 +12,10 @@ import numpy.typing as npt
 import polars as pl
 
 from recsys.data.csr import CSR, to_csr
+from recsys.data.features import Features, TableLike
 from recsys.data.frames import FrameLike, as_frame, column, column_names
 from recsys.data.ids import Ids, as_id_series, encode
-from recsys.data.ratings import Ratings, known_rows
+from recsys.data.ratings import Ratings, table_of
 from recsys.data.values import rating_problem, rating_values
 from recsys.errors import DataError
 from recsys.models.base import Histories
@@ -67,7 +68,7 @@ def new_users(source: HistoryLike, known: Ratings, *, needs_values: bool) -> Rat
 
 
 def new_items(
-    source: FrameLike, known: Ratings, item_info: FrameLike | None = None, *, needs_values: bool
+    source: FrameLike, known: Ratings, item_table: TableLike | None = None, *, needs_values: bool
 ) -> tuple[Ratings, Histories]:
     """Return ratings of the items of `source` by the known users, and the rows of its items."""
     frame = as_frame(source)
@@ -77,8 +78,8 @@ def new_items(
     shape = len(known.users), len(items)
     rows = to_csr(item_codes, user_codes, values, None, shape[::-1], "last")
     csr = to_csr(user_codes, item_codes, values, None, shape, "last")
-    info = None if item_info is None else known_rows(item_info, items)
-    ratings = replace(_ratings(known, known.users, items, csr), item_info=info)
+    ratings = _ratings(known, known.users, items, csr)
+    ratings = replace(ratings, item_table=table_of(item_table, items))
     return ratings, Histories(rows.indptr, rows.indices, rows.values)
 
 
@@ -109,14 +110,14 @@ def _values(frame: Any, known: Ratings, needs_values: bool) -> npt.NDArray[np.fl
 
 def _ratings(known: Ratings, users: Ids, items: Ids, csr: CSR) -> Ratings:
     rows = {name: getattr(csr, name) for name in _ROWS}
-    return replace(known, users=users, items=items, user_info=None, **rows)
+    return replace(known, users=users, items=items, user_table=None, **rows)
 
 
 def merge_ratings(old: Ratings, new: Ratings) -> Ratings:
     """Return the ratings of both; of a pair that is in both, the new one.
 
-    Timestamps are kept if both have them. Of metadata, the columns of both are kept, and the new
-    row of a user or item that is in both.
+    Timestamps are kept if both have them. Of tables, the columns of both are kept, and the new row
+    of a user or item that is in both.
 
     Raises
     ------
@@ -154,14 +155,13 @@ def merge_ratings(old: Ratings, new: Ratings) -> Ratings:
         (len(users), len(items)),
         "last",
     )
-    info: dict[str, Any] = {
-        "item_info": known_rows(_info(old.item_info, new.item_info, "item", old), items),
-        "user_info": known_rows(_info(old.user_info, new.user_info, "user", old), users),
-    }
-    if new.source is not None:
-        info["source"] = replace(new.source, name=f"{new.source.name} and earlier ratings")
+    source = new.source
+    if source is not None:
+        source = replace(source, name=f"{source.name} and earlier ratings")
+    item_table = _both(old.item_table, new.item_table, items)
+    user_table = _both(old.user_table, new.user_table, users)
     arrays = csr.indptr, csr.indices, csr.values, csr.timestamps
-    return Ratings(users, items, *arrays, implicit=old.implicit, **info)
+    return Ratings(users, items, *arrays, old.implicit, item_table, user_table, source=source)
 
 
 def takes_start(model: Model) -> bool:
@@ -200,11 +200,5 @@ def _id_column(ids: pl.Series, old: Ratings, kind: str) -> pl.Series:
     return found
 
 
-def _info(
-    old: pl.DataFrame | None, new: pl.DataFrame | None, kind: str, ratings: Ratings
-) -> pl.DataFrame | None:
-    """Return the metadata of both, new rows first: `build_ratings` keeps the first of each id."""
-    if new is None:
-        return old
-    new = new.with_columns(_id_column(new[kind], ratings, kind))
-    return new if old is None else pl.concat([new, old], how="diagonal_relaxed")
+def _both(old: Features | None, new: Features | None, ids: Ids) -> Features | None:
+    return table_of(new if old is None else old.updated(new), ids)

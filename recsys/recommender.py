@@ -6,6 +6,7 @@ import html
 import os
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias, TypedDict, Unpack, cast, overload
@@ -13,11 +14,18 @@ from typing import Any, Literal, Self, TypeAlias, TypedDict, Unpack, cast, overl
 import numpy as np
 import polars as pl
 
+from recsys.data.features import TableLike
 from recsys.data.frames import FrameLike, listed
 from recsys.data.ids import Ids, IdsLike
-from recsys.data.ratings import Ratings
+from recsys.data.ratings import Ratings, table_of
 from recsys.errors import DataError, NotFittedError, RecsysError
-from recsys.filters import BlockLike, blocked_pairs, candidate_mask, without_blocked
+from recsys.filters import (
+    BlockLike,
+    blocked_pairs,
+    candidate_mask,
+    users_where,
+    without_blocked,
+)
 from recsys.folding import HistoryLike, merge_ratings, new_items, new_users, reindexed, takes_start
 from recsys.models import abilities
 from recsys.models.base import Histories, Model, Step
@@ -55,6 +63,7 @@ class Request(TypedDict, total=False):
     items: IdsLike | None
     block: BlockLike | None
     where: str | pl.Expr | None
+    where_user: str | pl.Expr | None
     cold_start: ColdUser
 
 
@@ -248,6 +257,31 @@ class Recommender:
         recommender._is_named = True
         return recommender._restored(saved.ratings, saved.training)
 
+    def with_tables(
+        self, *, item_table: TableLike | None = None, user_table: TableLike | None = None
+    ) -> Self:
+        """Return the same recommender with other tables, for titles and conditions.
+
+        Parameters
+        ----------
+        item_table, user_table : frame or Features, optional
+            What is known of items and users today, next to ids in the column "item" ("user"). By
+            default the table stays.
+
+        Raises
+        ------
+        DataError
+            If the column of ids is missing, or an id is missing.
+        """
+        known = self.ratings
+        tables = {
+            "item_table": table_of(item_table, known.items) or known.item_table,
+            "user_table": table_of(user_table, known.users) or known.user_table,
+        }
+        other = type(self)(self.model)
+        other._is_named = self._is_named
+        return other._restored(replace(known, **tables), self.training, **self._counts_from)
+
     def fold_in(self, histories: HistoryLike) -> Self:
         """Return a recommender for new users, from their ratings; nothing is refitted.
 
@@ -269,7 +303,7 @@ class Recommender:
         folded = type(self)(self.model.with_users(Histories.of(new)))
         return folded._restored(new, self.training, item=self._counts_from.get("item", ratings))
 
-    def fold_in_items(self, histories: FrameLike, *, item_info: FrameLike | None = None) -> Self:
+    def fold_in_items(self, histories: FrameLike, *, item_table: TableLike | None = None) -> Self:
         """Return a recommender of new items, from their ratings; nothing is refitted.
 
         It has the same users, and the new items alone: its scores can be compared with those of the
@@ -278,8 +312,8 @@ class Recommender:
         Parameters
         ----------
         histories : frame as in `fold_in`
-        item_info : frame, optional
-            Column item, and metadata such as title.
+        item_table : frame or Features, optional
+            Column item, and what is known of the items, such as a title.
 
         Raises
         ------
@@ -288,7 +322,7 @@ class Recommender:
         ratings = self.ratings
         if not isinstance(self.model, abilities.FoldsInItems):
             raise unsupported(self.model, abilities.FoldsInItems, "fold in new items")
-        new, rows = new_items(histories, ratings, item_info, needs_values=self.model._needs_values)
+        new, rows = new_items(histories, ratings, item_table, needs_values=self.model._needs_values)
         folded = type(self)(self.model.with_items(rows))
         return folded._restored(new, self.training, user=self._counts_from.get("user", ratings))
 
@@ -337,6 +371,7 @@ class Recommender:
         items: IdsLike | None = None,
         block: BlockLike | None = None,
         where: str | pl.Expr | None = None,
+        where_user: str | pl.Expr | None = None,
         cold_start: ColdUser = "error",
     ) -> pl.DataFrame:
         """Recommend the n best items to each user.
@@ -356,8 +391,10 @@ class Recommender:
             Items that are never recommended. A frame with the columns user and item, or a mapping
             of users to items, blocks each item for that user only; unknown ids in it do not count.
         where : str or polars expression, optional
-            Recommend only items that meet this condition on their metadata: Boolean SQL such as
-            ``"year >= 1990 AND genres LIKE '%Comedy%'"``, or ``pl.col("year") >= 1990``.
+            Recommend only items that meet this condition on what is known of them: Boolean SQL such
+            as ``"year >= 1990 AND genres LIKE '%Comedy%'"``, or ``pl.col("year") >= 1990``.
+        where_user : str or polars expression, optional
+            Recommend only to those of the users that meet this condition, such as ``"age < 30"``.
         cold_start : {"error", "popular"}
             For unknown users: an error, or the most rated items, with the number of ratings as
             score.
@@ -368,8 +405,9 @@ class Recommender:
             Columns user, item, rank (Int32, from 1), score (Float32, not clipped to the range of
             the ratings), and title where titles are known. Equal scores go by item id.
         """
-        request: Request = {"items": items, "block": block, "where": where}
-        request |= {"history": history, "exclude_seen": exclude_seen, "cold_start": cold_start}
+        request: Request = {"items": items, "block": block, "where": where, "history": history}
+        request |= {"exclude_seen": exclude_seen, "cold_start": cold_start}
+        request |= {"where_user": where_user}
         return pl.concat(self.recommend_batches(users, n, **request))
 
     def recommend_batches(
@@ -403,6 +441,9 @@ class Recommender:
             others = Ids(labels.filter(pl.Series(found < 0)), "user")
             places = np.where(found < 0, ratings.n_users + others.find(labels), found)
             scorer = WithNewUser(known.model, known._popular)
+        if (condition := request.get("where_user")) is not None:
+            met = np.append(users_where(condition, ratings), np.zeros(len(others), np.bool_))
+            places, labels = places[met[places]], labels.filter(pl.Series(met[places]))
         seen = np.append(ratings.indptr, np.full(len(others), ratings.nnz)), ratings.indices
         if not request.get("exclude_seen", True):
             seen = np.zeros_like(seen[0]), seen[1][:0]

@@ -13,6 +13,7 @@ import polars as pl
 from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
+from recsys.data.features import FeatureKind
 from recsys.errors import ModelFileError
 
 MANIFEST = "model.json"
@@ -26,12 +27,15 @@ _LONGEST = 64 * 2**20  # bytes of a document
 
 Scalar: TypeAlias = bool | int | float | str | None
 ColumnType: TypeAlias = Literal["number", "text", "list", "date", "datetime"]
+TableName: TypeAlias = Literal["users", "items", "user_table", "item_table", "terms", "documents"]
 Number: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | float
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
 # Patterns end in \Z: $ would let a line end follow.
 FileName: TypeAlias = Annotated[
     str,
-    Meta(pattern=r"\A(arrays|ratings|users|items|terms|documents)/[A-Za-z0-9_]{1,100}\.npy\Z"),
+    Meta(
+        pattern=r"\A(arrays|ratings|users|items|item_table|user_table|terms|documents)/[A-Za-z0-9_]{1,100}\.npy\Z"
+    ),
 ]
 FoldName: TypeAlias = Annotated[str, Meta(pattern=r"\Afold-[0-9]{1,9}\Z")]
 PartName: TypeAlias = Annotated[str, Meta(pattern=r"\A(train|test|history)\.(csv|parquet)\Z")]
@@ -53,10 +57,14 @@ class FileEntry(Struct, frozen=True):
 
 
 class ColumnEntry(Struct, frozen=True):
-    """One column of a table; lists are of texts, dates days, datetimes microseconds since 1970."""
+    """One column of a table; lists are of texts, dates days, datetimes microseconds since 1970.
+
+    `kind` is that of a column of features.
+    """
 
     name: str
     type: ColumnType
+    kind: FeatureKind | None = None
 
 
 class RatingsTraining(Struct, frozen=True):
@@ -95,7 +103,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     source: str | None
     fingerprint: str | None
     versions: dict[str, str]
-    columns: dict[Literal["users", "items", "terms", "documents"], list[ColumnEntry]]
+    columns: dict[TableName, list[ColumnEntry]]
     files: dict[FileName, FileEntry]
     checksum: str = ""
 

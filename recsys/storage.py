@@ -6,7 +6,8 @@
         model.json                                    model.json
         arrays/NAME.npy    fitted arrays              arrays/NAME.npy    of the decomposition
         ratings/...        indptr, indices, values    terms/...          terms in index order
-        users/..., items/...  ids and metadata        documents/...      ids, titles, snippets
+        users/..., items/...  ids                     documents/...      ids, titles, snippets
+        user_table/..., item_table/...  what is known of them, if anything is
 
     SPLIT/  train.csv  test.csv  [history.csv]  split.json;  or fold-1/, fold-2/, ... and split.json
 
@@ -30,7 +31,7 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import numpy as np
 import polars as pl
@@ -43,6 +44,7 @@ import recsys
 from lowrank import kernels
 from recsys import schema
 from recsys.atomic import put_in_place, unfinished_directory
+from recsys.data.features import FeatureKind, Features
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, ModelFileError, RecsysError
@@ -55,7 +57,8 @@ if TYPE_CHECKING:
 
 _ALWAYS_VERIFIED = 2**20  # bytes of one file
 _VERIFIED_TOGETHER = 64 * 2**20  # bytes of all files
-_OWN = {MANIFEST, "arrays", "ratings", "users", "items", "terms", "documents"}
+_OWN = {MANIFEST, "arrays", "ratings", "users", "items", "user_table", "item_table"}
+_OWN |= {"terms", "documents"}
 _OTHER_FORMS = {
     schema.MODEL_FORMAT: "it is a saved model of ratings; see `recsys info`",
     schema.INDEX_FORMAT: "it is an index of texts; see `recsys lsi info` and `recsys lsi query`",
@@ -125,16 +128,15 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
         )
     arrays = {f"arrays/{key}": array for key, array in saved.model._arrays().items()}
     arrays |= {f"ratings/{key}": getattr(ratings, key) for key in _ROWS}
-    tables = {}
-    for ids, info in ((ratings.users, ratings.user_info), (ratings.items, ratings.item_info)):
-        table = ids.values.alias(ids.kind).to_frame()
-        if info is not None:
-            table = table.join(info, on=ids.kind, how="left", maintain_order="left")
-        tables[f"{ids.kind}s"] = table
+    tables = {"users": ratings.users.values.to_frame(), "items": ratings.items.values.to_frame()}
+    kinds: dict[str, Mapping[str, FeatureKind]] = {}
+    for features in filter(None, (ratings.user_table, ratings.item_table)):
+        name = f"{features.kind}_table"
+        tables[name], kinds[name] = features.frame, features.kinds
     about: dict[str, Any] = {"parameters": saved.model.get_params(), "training": saved.training}
     about["source"] = None if ratings.source is None else str(ratings.source)
     with _target(path, MODEL, overwrite) as directory:
-        _write(directory, MODEL, name, arrays, tables, ratings, **about)
+        _write(directory, MODEL, saved.model.name, arrays, tables, kinds, ratings, **about)
 
 
 def load_model(path: str | Path, *, verify: bool = False) -> Saved:
@@ -160,8 +162,7 @@ def load_model(path: str | Path, *, verify: bool = False) -> Saved:
             raise DamageError(f"rating_min and rating_max in {MANIFEST} must be numbers")
         everything = verify or manifest.size <= _VERIFIED_TOGETHER
         found = _arrays(Path(path), manifest, everything)
-        users, user_info = _ids(found, manifest, "user")
-        items, item_info = _ids(found, manifest, "item")
+        users, items = _ids(found, manifest, "user"), _ids(found, manifest, "item")
         arrays = {
             name.removeprefix("arrays/"): np.require(array, requirements="C")
             for name, array in found.items()
@@ -172,9 +173,12 @@ def load_model(path: str | Path, *, verify: bool = False) -> Saved:
         if (shape := (model.n_users, model.n_items)) != (len(users), len(items)):
             raise DamageError(f"the model is of shape {shape}, not {(len(users), len(items))}")
         schema.check_rows("ratings/indptr", indptr, indices, len(items))
-        info: dict[str, Any] = {"item_info": item_info, "user_info": user_info}
-        implicit = bool(training["implicit"])
-        ratings = Ratings(users, items, indptr, indices, values, implicit=implicit, **info)
+        ratings = Ratings(
+            *(users, items, indptr, indices, values),
+            implicit=bool(training["implicit"]),
+            item_table=_features(found, manifest, "item"),
+            user_table=_features(found, manifest, "user"),
+        )
         if everything and not np.isfinite(values).all():
             raise DamageError("ratings/values has values that are not finite")
     return Saved(model, ratings, training)
@@ -186,7 +190,7 @@ def save_index(index: SavedIndex, path: str | Path, *, overwrite: bool = False) 
     tables = {"terms": index.terms.alias("term").to_frame(), "documents": index.documents}
     about = {"parameters": index.parameters, "training": index.training}
     with _target(path, INDEX, overwrite) as directory:
-        _write(directory, INDEX, "lsi", arrays, tables, None, source=None, **about)
+        _write(directory, INDEX, "lsi", arrays, tables, {}, None, source=None, **about)
 
 
 def load_index(path: str | Path, *, verify: bool = False) -> SavedIndex:
@@ -333,6 +337,7 @@ def _write(
     model: str,
     arrays: Mapping[str, NDArray[Any]],
     tables: Mapping[str, pl.DataFrame],
+    kinds: Mapping[str, Mapping[str, FeatureKind]],
     ratings: Ratings | None,
     **fields: Any,
 ) -> None:
@@ -343,7 +348,8 @@ def _write(
         columns[table] = []
         for number, series in enumerate(frame.get_columns()):
             kind, parts = schema.encoded(series)
-            columns[table].append(schema.ColumnEntry(series.name, kind))
+            entry = schema.ColumnEntry(series.name, kind, kinds.get(table, {}).get(series.name))
+            columns[table].append(entry)
             everything |= {f"{table}/{number}{suffix}": array for suffix, array in parts.items()}
     for folder in {name.partition("/")[0] for name in everything}:
         (directory / folder).mkdir()
@@ -422,17 +428,24 @@ def _arrays(directory: Path, manifest: Manifest, everything: bool) -> dict[str, 
     return found
 
 
-def _ids(
-    found: Mapping[str, NDArray[Any]], manifest: Manifest, kind: str
-) -> tuple[Ids, pl.DataFrame | None]:
-    """Return the ids of users or items, and their metadata."""
+def _ids(found: Mapping[str, NDArray[Any]], manifest: Manifest, kind: str) -> Ids:
+    """Return the ids of users or items."""
     table = _table(found, manifest, f"{kind}s")
-    if table.columns[:1] != [kind] or table[kind].dtype not in (pl.Int64, pl.String):
+    if table.columns != [kind] or table[kind].dtype not in (pl.Int64, pl.String):
         raise DamageError(f"the {kind}s have no column of ids")
     ids = Ids(table[kind], kind)
     if not ids.values.equals(table[kind]):
         raise DamageError(f"the {kind} ids are not in order")
-    return ids, table if table.width > 1 else None
+    return ids
+
+
+def _features(found: Mapping[str, NDArray[Any]], manifest: Manifest, kind: str) -> Features | None:
+    """Return what is known of users or items, if anything is."""
+    name: Any = f"{kind}_table"
+    if name not in manifest.columns:
+        return None
+    kinds = {each.name: each.kind for each in manifest.columns[name][1:]}
+    return Features(_table(found, manifest, name), cast("dict[str, FeatureKind]", kinds))
 
 
 def _table(found: Mapping[str, NDArray[Any]], manifest: Manifest, name: Any) -> pl.DataFrame:

@@ -47,8 +47,8 @@ def data() -> None:
 def inspect(ratings: tuple[str, ...], output: Output, reader: cli.ReaderOptions) -> None:
     """Show the contents of a ratings file, how it is read, and what would be fitted to it.
 
-    Counts, dates, the distribution of the ratings, ratings per user and item, the most rated
-    items, and the model that `recsys fit` would choose.
+    Counts, dates, the distribution of the ratings, tables of items and users, ratings per user and
+    item, the most rated items, and the model that `recsys fit` would choose.
     """
     from recsys.auto import choose_model
     from recsys.cli.inputs import load_ratings
@@ -143,6 +143,11 @@ def _described(ratings: Ratings) -> dict[str, dict[str, Any]]:
     if ratings.titles is not None:
         titles = ratings.titles.gather(best).to_list()
         names = [f"{name} {title or ''}".strip() for name, title in zip(names, titles, strict=True)]
+    for ids, table in ((ratings.items, ratings.item_table), (ratings.users, ratings.user_table)):
+        if table is not None:
+            n_known = int((table.rows_of(ids) >= 0).sum())
+            absent = {"not in the table": len(ids) - n_known, "unrated": len(table) - n_known}
+            facts[f"{ids.kind} table"] = {"rows": len(table), **absent, **table.described()}
     return facts | {
         "ratings per user": quantiles(np.diff(ratings.indptr)),
         "ratings per item": quantiles(per_item),

@@ -70,7 +70,18 @@ def manifest_facts(
         },
         "parameters": manifest.parameters,
         "training": manifest.training,
+        **_tables(manifest),
         "versions": manifest.versions,
+    }
+
+
+def _tables(manifest: Manifest | SparkModel) -> dict[str, dict[str, Any]]:
+    """Return the kinds of the columns of the tables that a model has kept."""
+    columns: dict[str, Any] = dict(getattr(manifest, "columns", {}))
+    names = [name for name in ("item_table", "user_table") if name in columns]
+    return {
+        name.replace("_", " "): {entry.name: entry.kind for entry in columns[name][1:]}
+        for name in names
     }
 
 

@@ -155,7 +155,7 @@ def open_recommender(path: str, reader: ReaderOptions, fitting: FitOptions) -> R
         if fitting.model not in (None, name) and source is ParameterSource.COMMANDLINE:
             other = f"--model {fitting.model} needs a file of ratings; leave it out"
             raise CommandError(f"{path} is a saved {name} model, and {other}.")
-        return recommender
+        return _with_tables(recommender, reader)
     ratings = load_ratings(path, reader)
     planned, used, reason = plan_fit(fitting, ratings)
     if reason is not None and used.implicit != ratings.implicit:
@@ -163,6 +163,19 @@ def open_recommender(path: str, reader: ReaderOptions, fitting: FitOptions) -> R
     fitted = fit_recommender(planned, used)
     note(f"fitted {fitted.model.name} to {path} (not saved; use `recsys fit` to keep the model)")
     return fitted
+
+
+def _with_tables(recommender: Recommender, reader: ReaderOptions) -> Recommender:
+    """Return a saved model with the tables that are given, in place of those that it kept."""
+    from recsys.readers.metadata import read_table
+
+    request, tables = _request(reader), {}
+    for ids in (recommender.ratings.items, recommender.ratings.users):
+        path = getattr(reader, f"{ids.kind}_table")
+        if path is not None:
+            tables[f"{ids.kind}_table"], remark = read_table(path, ids, request)
+            note(remark)
+    return recommender.with_tables(**tables) if tables else recommender
 
 
 def plan_fit(fitting: FitOptions, ratings: Ratings) -> tuple[Recommender, Ratings, str | None]:

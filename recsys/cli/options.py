@@ -109,6 +109,8 @@ class ReaderOptions:
     bad_rows: str | float = "error"
     table: str | None = None
     query: str | None = None
+    item_table: str | None = None
+    user_table: str | None = None
 
     def keywords(self) -> dict[str, Any]:
         """Return the keywords of `recsys.readers.read_ratings`."""
@@ -202,6 +204,10 @@ def reader_options(described: Literal["all", "columns", "none"] = "columns") -> 
         ),
         add("--table", metavar="NAME", help="Table of a database, or sheet of a workbook."),
         add("--query", metavar="SQL", help="Query whose result is read."),
+        add(
+            "--item-table", metavar="TABLE", help="Table of the items: titles, prices, genres, ..."
+        ),
+        add("--user-table", metavar="TABLE", help="Table of the users: ages, countries, ..."),
     )
 
 

@@ -78,7 +78,12 @@ source_options = cli.bundle(
 @cli.option(
     "--where",
     metavar="CONDITION",
-    help="SQL condition on the items' columns: title, genres, year, ...",
+    help="SQL condition on the items' columns: title, price, genres, ...",
+)
+@cli.option(
+    "--where-user",
+    metavar="CONDITION",
+    help='Recommend only to users that meet a condition: "age < 30".',
 )
 @cli.option("--include-seen", is_flag=True, help="Also recommend items that the user has rated.")
 @cli.option(
@@ -102,6 +107,7 @@ def recommend(
     items: str | None,
     block: str | None,
     where: str | None,
+    where_user: str | None,
     include_seen: bool,
     cold_start: ColdUser,
     engine: cli.EngineOptions,
@@ -124,8 +130,8 @@ def recommend(
     if engine.on_spark:
         from recsys.cli.spark import recommend_on_spark
 
-        if not everyone or output.path is None or where:
-            needed = "--all and --output FOLDER, and does not take --where"
+        if not everyone or output.path is None or where or where_user:
+            needed = "--all and --output FOLDER, and takes neither --where nor --where-user"
             raise click.UsageError(f"--engine spark needs {needed}.")
         folder = click.get_current_context().params["output"]
         recommend_on_spark(source.path, folder, n, engine, items, block, include_seen=include_seen)
@@ -164,12 +170,14 @@ def recommend(
             items=None if items is None else known_ids(items, ratings.items),
             block=None if block is None else known_block(block, source.reader, ratings),
             where=where,
+            where_user=where_user,
             cold_start=cold_start,
         ):
             found += len(batch)
             sink.write(batch)
     if not found:
-        note("no recommendations: every item is already rated, blocked or filtered out")
+        reason = "every item is already rated, blocked or filtered out"
+        note(f"no recommendations: {reason}{', or no user meets --where-user' * bool(where_user)}")
 
 
 @cli.command(

@@ -19,8 +19,11 @@ __all__ = [
     "Roles",
     "assign_roles",
     "choose_columns",
+    "id_column",
     "is_known_name",
-    "title_columns",
+    "plain_name",
+    "quoted",
+    "title_column",
     "usual_column",
     "wide_hint",
 ]
@@ -75,7 +78,10 @@ _ALIASES: dict[str, tuple[str, ...]] = {
         "action actiontype behavior behaviour behaviortype interaction",
         "type",
     ),
-    "title": ("title", "name movietitle booktitle itemname"),
+    "title": (
+        "title",
+        "name movietitle booktitle itemname producttitle productname filmtitle displayname label",
+    ),
 }
 
 
@@ -116,10 +122,10 @@ def choose_columns(
     chosen: dict[str, int | None] = {}
     for role, wanted in request.columns.items():
         exact = [place for place, name in enumerate(names) if name == wanted]
-        plain = _normalised(wanted)
-        found = exact or [p for p, name in enumerate(names) if _normalised(name) == plain]
+        plain = plain_name(wanted)
+        found = exact or [p for p, name in enumerate(names) if plain_name(name) == plain]
         if not found:
-            raise DataError(f"{where} has no column {wanted!r}; its columns are {_quoted(names)}.")
+            raise DataError(f"{where} has no column {wanted!r}; its columns are {quoted(names)}.")
         if len(found) > 1:
             raise DataError(
                 f"{where} has {len(found)} columns named {wanted!r}; rename one of them."
@@ -165,11 +171,12 @@ def _missing_columns(missing: list[str], no_rating: bool, names: Sequence[str], 
         options.append(_option("rating", where))
     listed = " and ".join(filter(None, [", ".join(options[:-1]), options[-1]]))
     sentence = (
-        f"{where} has no {' and no '.join(missing)} column; its columns are {_quoted(names)}. "
+        f"{where} has no {' and no '.join(missing)} column; its columns are {quoted(names)}. "
         f"Say which {'it is' if len(missing) == 1 else 'they are'} with {listed}."
     )
-    titles = " (It looks like a table of titles, which is read along with a file of ratings.)"
-    return sentence + titles * (title_columns(names) is not None) + wide_hint(len(names))
+    is_table = "item" not in missing and title_column(names) is not None
+    table = " (It looks like a table of items, which --item-table reads next to the ratings.)"
+    return sentence + table * is_table + wide_hint(len(names))
 
 
 def _option(role: str, where: str) -> str:
@@ -189,18 +196,39 @@ def wide_hint(width: int) -> str:
 
 def is_known_name(name: str) -> bool:
     """Return whether a name is one of the usual column names."""
-    plain = _normalised(name)
+    plain = plain_name(name)
     return any(plain in tier.split() for tiers in _ALIASES.values() for tier in tiers)
 
 
-def title_columns(names: Sequence[str]) -> tuple[int, int] | None:
-    """Return the positions of the item and title columns of a file of titles, if it has both."""
-    try:
-        item = usual_column(names, "item")
-        title = usual_column(names, "title", taken={item})
-    except DataError:
-        return None
-    return None if item is None or title is None else (item, title)
+def title_column(names: Sequence[str]) -> str | None:
+    """Return the name of the column of titles by the usual names, the first one of several."""
+    plain = [plain_name(name) for name in names]
+    for tier in _ALIASES["title"]:
+        for known in tier.split():
+            if known in plain:
+                return names[plain.index(known)]
+    return None
+
+
+def id_column(names: Sequence[str], kind: str, wanted: str | None, where: str) -> str | None:
+    """Return the name of the column of ids in a table of items or users, None if none fits.
+
+    The `wanted` one counts first, if the table has it; then the usual ones, and plain "id".
+
+    Raises
+    ------
+    DataError
+        If two have an equal claim. The message names the file: `where`.
+    """
+    if wanted in names:
+        return wanted
+    plain = [plain_name(name) for name in names]
+    if wanted is not None and plain_name(wanted) in plain:
+        return names[plain.index(plain_name(wanted))]
+    place = usual_column(names, kind, where)
+    if place is None:
+        return names[plain.index("id")] if "id" in plain else None
+    return names[place]
 
 
 def usual_column(
@@ -215,7 +243,7 @@ def usual_column(
     """
     for tier in _ALIASES[role]:
         known = tier.split()
-        found = [p for p, name in enumerate(names) if p not in taken and _normalised(name) in known]
+        found = [p for p, name in enumerate(names) if p not in taken and plain_name(name) in known]
         if len(found) == 1:
             return found[0]
         if found:
@@ -227,11 +255,13 @@ def usual_column(
     return None
 
 
-def _normalised(name: str) -> str:
+def plain_name(name: str) -> str:
+    """Return a name as names are compared: in lower case, only its letters and digits."""
     return re.sub(r"[\W_]+", "", name.casefold())
 
 
-def _quoted(names: Sequence[str]) -> str:
+def quoted(names: Sequence[str]) -> str:
+    """Return names in quotes, the first ones of many."""
     more = f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
     return ", ".join(repr(shortened(name)) for name in names[:_LISTED]) + more
 

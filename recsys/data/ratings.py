@@ -12,6 +12,7 @@ import polars as pl
 
 from recsys.data.columns import FRAME, SAMPLE, Request, assign_roles
 from recsys.data.csr import CSR, check_policy, csr_with_ids, keys_to_csr, pair_keys
+from recsys.data.features import Features, TableLike
 from recsys.data.frames import FrameLike, as_frame, column, column_names, is_pandas, to_polars
 from recsys.data.ids import Ids, IdsLike, encode
 from recsys.data.rows import RowOptions, RowRules, Rows, prepared
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from lowrank.arguments import MatrixLike
 
-__all__ = ["Ratings", "Source", "build_ratings", "known_rows"]
+__all__ = ["Ratings", "Source", "build_ratings", "table_of"]
 
 _KEPT = {"last": "last kept", "first": "first kept", "mean": "averaged", "sum": "summed"}
 _DTYPES = {"indptr": np.int64, "indices": np.int32, "values": np.float32, "timestamps": np.int64}
@@ -34,9 +35,9 @@ _DTYPES = {"indptr": np.int64, "indices": np.int32, "values": np.float32, "times
 class Source:
     """Origin of ratings that were read from a file; `str()` of it is one sentence.
 
-    `layout` describes format and columns, `rows` which rows count and how much, `titles` says where
-    titles come from or why a file of them is not used, `duplicates` what became of repeated (user,
-    item) pairs; `skipped` has the first of the bad rows that were left out.
+    `layout` describes format and columns, `rows` which rows count and how much, `tables` the tables
+    of items and users or why one is not used, `duplicates` what became of repeated (user, item)
+    pairs; `skipped` has the first of the bad rows that were left out.
 
     Examples
     --------
@@ -46,13 +47,13 @@ class Source:
 
     name: str
     layout: str
-    titles: str = ""
+    tables: str = ""
     duplicates: str = "no duplicates"
     rows: str = ""
     skipped: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        remarks = filter(None, (self.layout, self.rows, self.titles, self.duplicates))
+        remarks = filter(None, (self.layout, self.rows, self.tables, self.duplicates))
         return f"{self.name}: {'; '.join(remarks)}"
 
 
@@ -76,8 +77,8 @@ class Ratings:
     implicit : bool
         No ratings were given, only interactions. `values` are ones, or weights: of events, by
         age, or counts where repeated pairs were summed.
-    item_info, user_info : polars DataFrame or None
-        Further columns: column "item" ("user") with ids, and e.g. "title", "genres", "year".
+    item_table, user_table : Features or None
+        What is known of items and users; also of some without ratings.
     n_duplicates : int
         Rows that were merged or dropped because their (user, item) pair was there already.
     source : Source or None
@@ -97,8 +98,8 @@ class Ratings:
     values: npt.NDArray[np.float32]
     timestamps: npt.NDArray[np.int64] | None = None
     implicit: bool = False
-    item_info: pl.DataFrame | None = None
-    user_info: pl.DataFrame | None = None
+    item_table: Features | None = None
+    user_table: Features | None = None
     n_duplicates: int = 0
     source: Source | None = None
 
@@ -130,8 +131,8 @@ class Ratings:
         event: str | None = None,
         duplicates: str | None = None,
         implicit: bool = False,
-        item_info: FrameLike | None = None,
-        user_info: FrameLike | None = None,
+        item_table: TableLike | None = None,
+        user_table: TableLike | None = None,
         **rows: Unpack[RowOptions],
     ) -> Ratings:
         """Build ratings from a long frame with one row per rating or event.
@@ -155,9 +156,9 @@ class Ratings:
             last counts, and of weighted interactions the sum.
         implicit : bool
             Take the data as implicit feedback: the rating column, if any, is not read.
-        item_info, user_info : frame, optional
-            Further columns next to a column of ids named "item" ("user"); rows of unknown ids
-            are left out.
+        item_table, user_table : frame or Features, optional
+            What is known of items and users: columns next to one of ids, which is named as usual
+            or as in `frame`; see `Features`.
         event_weights : mapping of str to float, optional
             Weight of each kind of event, such as ``{"purchase": 5, "view": 1}``; 0 leaves its rows
             out, and "*" stands for all other kinds. A rating column is not read.
@@ -191,9 +192,12 @@ class Ratings:
         chosen = to_polars(frame, [names[place] for place in roles.values()])
         columns = {role: chosen[names[place]] for role, place in roles.items()}
         del chosen
-        return build_ratings(
-            prepared(columns, rules), duplicates, item_info, user_info, Source("frame", layout)
-        )
+        tables = [
+            None if table is None else Features.of(table, kind, column=wanted)
+            for table, kind, wanted in ((item_table, "item", item), (user_table, "user", user))
+        ]
+        origin = Source("frame", layout)
+        return build_ratings(prepared(columns, rules), duplicates, *tables, source=origin)
 
     @classmethod
     def from_matrix(
@@ -203,8 +207,8 @@ class Ratings:
         users: IdsLike | None = None,
         items: IdsLike | None = None,
         implicit: bool = False,
-        item_info: FrameLike | None = None,
-        user_info: FrameLike | None = None,
+        item_table: TableLike | None = None,
+        user_table: TableLike | None = None,
     ) -> Ratings:
         """Build ratings from a matrix with one row per user and one column per item.
 
@@ -217,7 +221,7 @@ class Ratings:
             Ids of the rows and columns. If not given, the labels of a pandas frame, else 0..n-1.
         implicit : bool
             The values are not ratings but weights or counts of interactions.
-        item_info, user_info : frame, optional
+        item_table, user_table : frame or Features, optional
             As in `from_frame`.
 
         Raises
@@ -230,7 +234,7 @@ class Ratings:
             users = matrix.index.tolist() if users is None else users
             items = matrix.columns.tolist() if items is None else items
         rows, columns, csr = csr_with_ids(matrix, users, items)
-        return _with_info(rows, columns, csr, implicit, None, item_info, user_info)
+        return _with_tables(rows, columns, csr, implicit, None, item_table, user_table)
 
     @property
     def n_users(self) -> int:
@@ -275,12 +279,9 @@ class Ratings:
     @property
     def titles(self) -> pl.Series | None:
         """Titles in item index order (null where unknown), or None if there are none."""
-        if self.item_info is None or "title" not in self.item_info.columns:
+        if self.item_table is None or (title := self.item_table.title) is None:
             return None
-        places = self.items.find(self.item_info["item"])
-        titles = pl.DataFrame({"index": places, "title": self.item_info["title"]})
-        wanted = pl.DataFrame({"index": np.arange(self.n_items)})
-        return wanted.join(titles, on="index", how="left", maintain_order="left")["title"]
+        return self.item_table.select([title]).aligned(self.items)[title].alias("title")
 
     def user_index_of_nonzeros(self) -> npt.NDArray[np.int32]:
         """Return the user index of each rating, an int32 ndarray of shape (nnz,)."""
@@ -371,8 +372,8 @@ class Ratings:
 def build_ratings(
     rows: Rows,
     duplicates: str | None = None,
-    item_info: FrameLike | None = None,
-    user_info: FrameLike | None = None,
+    item_table: TableLike | None = None,
+    user_table: TableLike | None = None,
     source: Source | None = None,
 ) -> Ratings:
     """Build ratings from prepared rows; their columns are removed, to free memory on the way.
@@ -413,31 +414,31 @@ def build_ratings(
         count = csr.n_duplicates
         repeated = f"{counted(count, 'duplicate')} ({_KEPT[policy]})" if count else "no duplicates"
         source = replace(source, duplicates=repeated, rows="; ".join(rows.remarks))
-    return _with_info(users, items, csr, rows.implicit, source, item_info, user_info)
+    return _with_tables(users, items, csr, rows.implicit, source, item_table, user_table)
 
 
-def _with_info(
+def _with_tables(
     users: Ids,
     items: Ids,
     csr: CSR,
     implicit: bool,
     source: Source | None,
-    *info: FrameLike | None,
+    *tables: TableLike | None,
 ) -> Ratings:
-    """Return ratings with the metadata of items and of users that are known."""
+    """Return ratings with what is known of items and users."""
     arrays = csr.indptr, csr.indices, csr.values, csr.timestamps
-    item_info, user_info = map(known_rows, info, (items, users))
+    item_table, user_table = map(table_of, tables, (items, users))
     count = csr.n_duplicates
-    return Ratings(users, items, *arrays, implicit, item_info, user_info, count, source)
+    return Ratings(users, items, *arrays, implicit, item_table, user_table, count, source)
 
 
-def known_rows(info: FrameLike | None, ids: Ids) -> pl.DataFrame | None:
-    """Return the rows of a metadata frame whose ids are known, the first of each id."""
-    if info is None:
+def table_of(table: TableLike | None, ids: Ids) -> Features | None:
+    """Return what is known of items or users, with ids of the type of `ids` where possible."""
+    if table is None:
         return None
-    frame = info if isinstance(info, pl.DataFrame) else to_polars(info)
-    given = frame[ids.kind] if ids.kind in frame.columns else column(frame, ids.kind)
-    found = pl.Series(ids.kind, ids.find(given))
-    known = frame.select(found, pl.exclude(ids.kind))
-    known = known.filter(pl.col(ids.kind) >= 0).unique(ids.kind, keep="first", maintain_order=True)
-    return known.with_columns(ids.take(known[ids.kind].to_numpy()))
+    features = Features.of(table, ids.kind)
+    given = features.frame[ids.kind]
+    known = given.cast(ids.dtype, strict=False)
+    if known.dtype == given.dtype or not (known.cast(given.dtype) == given).fill_null(False).all():
+        return features  # "007" has no integer twin
+    return Features(features.frame.with_columns(known), features.kinds)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Unpack
 
 from recsys.data.columns import Request, Roles, choose_columns
@@ -12,12 +13,19 @@ from recsys.data.csr import check_policy
 from recsys.data.frames import FrameLike
 from recsys.data.ratings import Ratings, Source, build_ratings
 from recsys.data.rows import RowOptions, RowRules, prepared
-from recsys.database import OnRows
+from recsys.database import OnRows, parse_address
 from recsys.errors import DataError
 from recsys.readers.layout import detect
 from recsys.readers.lines import read_jsonl, read_lightgcn
-from recsys.readers.movielens import read_titles
-from recsys.readers.sources import DataFile, NoRowsError, SourceLike, open_data, sample_path
+from recsys.readers.metadata import TableSource, neighbouring_table, read_table
+from recsys.readers.sources import (
+    DataFile,
+    NoRowsError,
+    SourceLike,
+    is_address,
+    open_data,
+    sample_path,
+)
 from recsys.readers.table import RawRatings, joined, read_delimited, read_parquet
 
 __all__ = ["as_ratings", "read_ratings", "read_raw", "sample_path"]
@@ -37,6 +45,8 @@ def read_ratings(
     encoding: str | None = None,
     duplicates: str | None = None,
     implicit: bool = False,
+    item_table: TableSource | None = None,
+    user_table: TableSource | None = None,
     on_rows: OnRows | None = None,
     **rows: Unpack[RowOptions],
 ) -> Ratings:
@@ -45,10 +55,10 @@ def read_ratings(
     Recognised by content: the MovieLens layouts (ratings.csv; ratings.dat with "::"; u.data),
     LightGCN lines (user item item ...), text with comma, tab, semicolon, bar or space between
     columns, JSON lines, arrays of JSON objects, Parquet and Excel; each also in gz, xz, zst or zip.
-    Titles are read from movies.csv, movies.dat, u.item or items.csv next to the ratings.
-    `Ratings.source` says how the file was understood. Ids stay as given: a column of text is
-    integers only if each value is written as an integer is printed, so "007" stays "007". Blank
-    rows are skipped.
+    Tables of items and users are read along, if they are next to the ratings under a usual name
+    (movies.csv, items.parquet, u.item, users.csv, ...). `Ratings.source` says how the files were
+    understood. Ids stay as given: a column of text is integers only if each value is written as an
+    integer is printed, so "007" stays "007". Blank rows are skipped.
 
     Parameters
     ----------
@@ -69,6 +79,9 @@ def read_ratings(
         Encoding of a text file; UTF-8 if not given.
     duplicates, implicit, event_weights, half_life, since, until, time_format, bad_rows
         As in `Ratings.from_frame`. `Ratings.source.skipped` describes the first bad rows.
+    item_table, user_table : path, frame or Features, optional
+        What is known of items and users, from any of these sources, with a column of ids that is
+        named as in the ratings or as usual; of a database also the name of another table.
     on_rows : callable, optional
         Called with the rows read so far and those expected (None if unknown).
 
@@ -91,16 +104,28 @@ def read_ratings(
     options = {"table": table, "query": query}
     with open_data(source, encoding, **options, pick=pick, on_rows=on_rows) as data:
         raw = read_raw(data, request)
-        titles, remark = read_titles(data)
         counted = prepared(raw.columns, rules, raw.place, raw.idle_users, raw.bad)
         origin = Source(data.name, raw.layout, skipped=tuple(raw.bad.first))
-        ratings = build_ratings(counted, duplicates, titles, source=origin)
-    if ratings.item_info is not None and ratings.item_info.is_empty():
-        ratings, remark = replace(ratings, item_info=None), f"{remark} not used (other ids)"
-    elif ratings.item_info is not None:
-        remark = f"titles from {remark}"
-    assert ratings.source is not None
-    return replace(ratings, source=replace(ratings.source, titles=remark))
+        ratings = build_ratings(counted, duplicates, source=origin)
+        tables, remarks = {}, []
+        for ids, given in ((ratings.items, item_table), (ratings.users, user_table)):
+            if given is None:
+                known, remark = neighbouring_table(data, ids, request)
+            else:
+                known, remark = read_table(_in_database(given, source), ids, request)
+            tables[f"{ids.kind}_table"] = known
+            remarks += [remark] if remark else []
+    origin = replace(ratings.source or origin, tables="; ".join(remarks))
+    return replace(ratings, **tables, source=origin)
+
+
+def _in_database(given: TableSource, source: SourceLike) -> TableSource:
+    """Return a table of the database of the ratings by its name, anything else as it is."""
+    address = parse_address(source) if isinstance(source, str) else None
+    if address is None or not isinstance(given, str) or is_address(given) or Path(given).exists():
+        return given
+    scheme = "" if "://" in address.place else f"{address.kind}:///"
+    return f"{scheme}{address.place}::{given}"
 
 
 def as_ratings(data: Ratings | FrameLike | SourceLike) -> Ratings:

@@ -42,7 +42,7 @@ __all__ = [
     "open_data",
     "plain_name",
     "sample_path",
-    "titles_member",
+    "table_member",
 ]
 
 SourceLike: TypeAlias = "str | PathLike[str] | Sequence[str | PathLike[str]]"
@@ -55,10 +55,16 @@ _RATING_FILES = (
     *("ratings.csv", "ratings.dat", "u.data", "ratings.parquet", "ratings.tsv"),
     *("ratings.jsonl", "ratings.ndjson", "train.txt"),
 )
-_TITLE_FILES = ("movies.csv", "movies.dat", "u.item", "items.csv")
+_TABLES = {
+    "item": (
+        *("movies", "films", "books", "items", "products", "articles", "songs", "tracks"),
+        *("games", "recipes", "catalog", "catalogue", "metadata"),
+    ),
+    "user": ("users", "customers", "members", "readers"),
+}
 _PACKERS = (".gz", ".xz", ".zst", ".zip")
 _TABLE_SUFFIXES = (".csv", ".tsv", ".dat", ".data", ".jsonl", ".ndjson", ".json", ".parquet")
-_NOT_RATINGS = ("links.csv", "tags.csv", "users.csv", "users.dat", "tags.dat")
+_NOT_RATINGS = ("links.csv", "tags.csv", "tags.dat")
 _OF_A_SPLIT = re.compile(r"(^|[_.-])(train|test|valid|validation|history|base)([_.-]|\d*$)")
 _LISTED = 5
 _NUMBER = re.compile(r"[-+]?\d[\d.,]*")
@@ -343,7 +349,9 @@ def _missing(path: Path) -> DataError:
 def _choose_members(names: list[str], place: str) -> list[str]:
     """Return the file of ratings among those of a directory or zip, or several of one suffix."""
     names = [name for name in names if not plain_name(name).startswith("_")]
-    tables = [n for n in names if plain_name(n) not in (*_TITLE_FILES, *_NOT_RATINGS)]
+    known = {*table_files(names, "item"), *table_files(names, "user")}
+    tables = [n for n in names if plain_name(n) not in _NOT_RATINGS and n not in known]
+    tables = tables or names
     others = [n for n in tables if "readme" not in plain_name(n)]
     by_claim = [
         [n for n in names if n.count("/") == depth and plain_name(n) == known]
@@ -398,10 +406,21 @@ def _alike(paths: list[Path]) -> bool:
     return all(min(heads, key=len, default=frozenset()) <= head for head in heads)
 
 
-def titles_member(names: list[str]) -> str | None:
-    """Return the name of the file with titles among those of one folder, if there is one."""
-    plain = {plain_name(name): name for name in names}
-    return next((plain[known] for known in _TITLE_FILES if known in plain), None)
+def table_files(names: list[str], kind: str) -> list[str]:
+    """Return the names of tables of "item" or "user" kind among those of a folder, best first."""
+    suffixes = [*_TABLE_SUFFIXES, f".{kind}"]
+    ranked = []
+    for name in names:
+        stem, dot, end = plain_name(name).removeprefix("bx-").removeprefix("bx_").partition(".")
+        stems = ("u",) if end == kind else _TABLES[kind]
+        if stem in stems and dot + end in suffixes:
+            ranked.append((stems.index(stem), suffixes.index(dot + end), name))
+    return [name for _, _, name in sorted(ranked)]
+
+
+def table_member(names: list[str], kind: str) -> str | None:
+    """Return the name of the table of "item" or "user" kind in a folder, if there is one."""
+    return next((name for name in table_files(names, kind) if "/" not in name), None)
 
 
 def data_suffix(name: str) -> str:

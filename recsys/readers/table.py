@@ -33,6 +33,7 @@ __all__ = [
     "read_columns",
     "read_delimited",
     "read_parquet",
+    "read_texts",
     "reading_parquet",
     "records",
 ]
@@ -47,6 +48,7 @@ _COMMA_WITH = ";"  # separator with which decimals may have a comma, as spreadsh
 _CANONICAL = r"^(?:0|-?[1-9][0-9]{0,18})$"
 _MISSING = frozenset(MISSING_IDS)
 _LINE = "line"
+_WIDEST = 10_000  # columns of a table
 _INTEGER = re.compile(r"-?\d{1,18}")
 
 
@@ -169,15 +171,7 @@ def _read_fast(data: DataFile, layout: Layout, roles: Roles) -> dict[str, pl.Ser
             kinds[role] = "text"
         else:
             kinds[role] = "id" if all(re.match(_CANONICAL, text) for text in texts) else "text"
-    # Counts of lines and separators (in quotes too), and whether there are quotes.
-    n_lines, n_separators, quoted, last = 0, 0, False, b"\n"
-    with data.path.open("rb") as stream:
-        while block := stream.read(_BLOCK):
-            n_lines += block.count(b"\n")
-            n_separators += block.count(layout.separator[:1].encode())
-            quoted = quoted or b'"' in block
-            last = block[-1:]
-    survey = n_lines + (last != b"\n"), n_separators, quoted
+    survey = _survey(data, layout)
     columns = _scan(data, layout, roles, kinds, survey)
     if columns is None:
         return None
@@ -190,6 +184,58 @@ def _read_fast(data: DataFile, layout: Layout, roles: Roles) -> dict[str, pl.Ser
     if columns is None or any(columns[role].null_count() for role in needed):
         return None
     return columns | {role: _integers_if_canonical(columns[role]) for role in strings}
+
+
+def read_texts(data: DataFile, layout: Layout) -> pl.DataFrame:
+    """Read all columns of a delimited file as strings, null where a field is empty or missing.
+
+    Names of columns are made distinct.
+
+    Raises
+    ------
+    DataError
+        Naming file and line, if a row has more fields than the header; also if there are more than
+        10,000 columns; or as `records`.
+    """
+    width = len(layout.names)
+    if width > _WIDEST:
+        raise DataError(f"{data.name} has {width:,} columns; expected at most {_WIDEST:,}.")
+    names: dict[str, None] = {}  # as a set that keeps its order
+    for place, name in enumerate(layout.names):
+        plain = name if name and name not in names else f"column_{place + 1}"
+        while plain in names:
+            plain += "_"
+        names[plain] = None
+    roles = {str(place): place for place in range(len(names))}
+    columns = None
+    if not any('"' in name or "\ufffd" in name for name in names):
+        columns = _scan(data, layout, roles, dict.fromkeys(roles, "text"), _survey(data, layout))
+    if columns is not None:
+        return pl.DataFrame(columns).rename(dict(zip(columns, names, strict=True)))
+    schema, found = dict.fromkeys(names, pl.String), records(data, layout)
+    frames = [pl.DataFrame(schema=schema)]
+    while block := list(islice(found, _CHUNK)):
+        for line, fields in block:
+            if any(map(str.strip, fields[width:])):
+                raise DataError(
+                    f"{data.name}, line {line}: found {len(fields)} fields, expected {width}."
+                )
+        rows = [(fields + [""] * (width - len(fields)))[:width] for _, fields in block]
+        texts = pl.DataFrame(rows, schema, orient="row").with_columns(pl.all().str.strip_chars())
+        frames.append(texts)
+    return pl.concat(frames).with_columns(pl.when(pl.all().str.len_bytes() > 0).then(pl.all()))
+
+
+def _survey(data: DataFile, layout: Layout) -> tuple[int, int, bool]:
+    """Count the lines and the separators (in quotes too), and tell whether there are quotes."""
+    n_lines, n_separators, quoted, last = 0, 0, False, b"\n"
+    with data.path.open("rb") as stream:
+        while block := stream.read(_BLOCK):
+            n_lines += block.count(b"\n")
+            n_separators += block.count(layout.separator[:1].encode())
+            quoted = quoted or b'"' in block
+            last = block[-1:]
+    return n_lines + (last != b"\n"), n_separators, quoted
 
 
 def _scan(

@@ -14,7 +14,7 @@ from recsys.filters import items_where
 INFO = pl.DataFrame(
     {"item": [1, 2, 3], "title": ["Up", "It's", None], "year": [2009, None, 1995], "x": [0.5, 1, 2]}
 )
-RATINGS = Ratings.from_frame(pl.DataFrame({"user": [7, 7, 7], "item": [1, 2, 3]}), item_info=INFO)
+RATINGS = Ratings.from_frame(pl.DataFrame({"user": [7, 7, 7], "item": [1, 2, 3]}), item_table=INFO)
 TOKENS = (
     *("year", "title", "item", "x", '"year"', "and", "or", "not", "in", "like", "ilike", "rlike"),
     *("regexp", "between", "is", "null", "true", "false", "case", "when", "then", "else", "end"),

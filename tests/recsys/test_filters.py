@@ -24,7 +24,7 @@ FRAME = pl.DataFrame({"user": [1, 1, 2, 2, 2], "item": [1, 2, 3, 4, 5], "rating"
 
 @pytest.fixture(scope="module")
 def ratings():
-    return Ratings.from_frame(FRAME, item_info=INFO)
+    return Ratings.from_frame(FRAME, item_table=INFO)
 
 
 def met(condition, ratings):
@@ -69,11 +69,11 @@ def test_conditions(ratings, condition, items):
     [
         ("title = Alien", r'unable to find column "Alien"; .* text is in single quotes'),
         ("title LIKE Alien", "pattern must be a string literal.* text is in single quotes"),
-        ("yaer > 3", r'unable to find column "yaer"; the columns are item \(Int64\), title'),
+        ("yaer > 3", r'unable to find column "yaer"; the columns are item \(id\), title'),
         ('title = "Alien"', 'unable to find column "Alien"'),
         ("year >", "'year >' cannot be used: unable to parse"),
         ("", "'' cannot be used"),
-        ("year > 'x'", r"cannot compare string with numeric.*year \(Int64\)"),
+        ("year > 'x'", r"cannot compare string with numeric.*year \(number\)"),
         ("title", "it is not a condition but gives String values"),
         ("year + 1", "it is not a condition but gives Int64 values"),
         ("title = 'open", "Unterminated string literal"),
@@ -122,7 +122,7 @@ def test_columns_with_the_names_of_keywords_open_no_doors(tmp_path):
     secret.write_text("hidden\n1\n")
     names = ["year", "select", "hidden", "from", "read_csv", "e"]
     info = pl.DataFrame({"item": [1], **{name: [1] for name in names}})
-    ratings = Ratings.from_frame(FRAME, item_info=info)
+    ratings = Ratings.from_frame(FRAME, item_table=info)
     with pytest.raises(DataError, match="'select' is not allowed"):
         items_where(f"year in (select hidden from read_csv('{secret}'))", ratings)
     assert met('"select" = 1 and e = 1', ratings) == [1]
@@ -131,7 +131,7 @@ def test_columns_with_the_names_of_keywords_open_no_doors(tmp_path):
 def test_data_without_metadata_have_their_ids(ratings):
     bare = Ratings.from_frame(FRAME)
     assert met("item > 3", bare) == [4, 5]
-    with pytest.raises(DataError, match=r"the columns are item \(Int64\), and"):
+    with pytest.raises(DataError, match=r"the columns are item \(id\), and"):
         items_where("year > 1", bare)
 
 

@@ -27,7 +27,7 @@ TITLES = pl.DataFrame({"item": range(100, 120), "title": [f"Film {i}" for i in r
 
 @pytest.fixture(scope="module")
 def ratings():
-    return Ratings.from_frame(make_frame(), item_info=TITLES)
+    return Ratings.from_frame(make_frame(), item_table=TITLES)
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +168,7 @@ def test_known_items_as_new_ones_get_nearly_the_same(als):
 def test_new_items_are_recommended_with_their_titles(als):
     rows = pl.DataFrame({"user": [1, 2, 3], "item": ["a", "a", "b"], "rating": [5.0, 5.0, 1.0]})
     titles = pl.DataFrame({"item": ["a", "b"], "title": ["Alpha", "Beta"]})
-    found = als.fold_in_items(rows, item_info=titles).recommend([2, 9])
+    found = als.fold_in_items(rows, item_table=titles).recommend([2, 9])
     assert found.filter(pl.col("user") == 2)["title"].to_list() == ["Beta"]
     assert found.filter(pl.col("user") == 9)["title"].to_list() == ["Alpha", "Beta"]
     assert "title" not in als.fold_in_items(rows).recommend().columns
@@ -228,10 +228,10 @@ def test_an_update_of_als_starts_from_what_it_knows(ratings):
 
 def test_an_update_keeps_users_items_and_titles(als):
     info = pl.DataFrame({"item": [500, 101], "title": ["New", "Renamed"], "year": [2001, 2002]})
-    updated = als.update(Ratings.from_frame(NEW, item_info=info)).ratings
+    updated = als.update(Ratings.from_frame(NEW, item_table=info)).ratings
     titles = dict(zip(updated.items.values, updated.titles, strict=True))
     assert (titles[500], titles[101], titles[102]) == ("New", "Renamed", "Film 2")
-    assert updated.item_info.columns == ["item", "title", "year"]
+    assert {*updated.item_table.kinds} == {"title", "year"}
     idle = Ratings.from_matrix(np.array([[1.0, np.nan], [5.0, np.nan], [np.nan, np.nan]]))
     wider = Recommender("popular").fit(idle).update(Ratings.from_frame(NEW)).ratings
     assert wider.users.values.to_list() == [0, 1, 2, 4, 99]

@@ -22,7 +22,7 @@ TITLES = pl.DataFrame({"item": ["a", "b", "c", "d"], "title": ["A", "B", None, "
 
 @pytest.fixture(scope="module")
 def recommender():
-    return Recommender("als", factors=2).fit(Ratings.from_frame(FRAME, item_info=TITLES))
+    return Recommender("als", factors=2).fit(Ratings.from_frame(FRAME, item_table=TITLES))
 
 
 class Sure(Bias):

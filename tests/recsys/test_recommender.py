@@ -47,7 +47,7 @@ def ratings():
     matrix = FRAME.pivot("item", index="user", values="rating").sort("user")
     table = np.column_stack([matrix.drop("user").to_numpy(), [np.nan] * 3])
     return Ratings.from_matrix(
-        table.astype(float), users=[10, 20, 30], items=["a", "b", "c", "d"], item_info=TITLES
+        table.astype(float), users=[10, 20, 30], items=["a", "b", "c", "d"], item_table=TITLES
     )
 
 

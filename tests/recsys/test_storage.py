@@ -36,7 +36,8 @@ ARRAYS = [
     "arrays/global_mean.npy",
     "ratings/indices.npy",
 ]
-TABLES = ["users/0_bytes.npy", "users/1.npy", "items/0.npy", "items/1_offsets.npy"]
+TABLES = ["users/0_bytes.npy", "user_table/1.npy", "items/0.npy"]
+TABLES += ["item_table/1_offsets.npy"]
 
 
 class Tiny(FactorModel):
@@ -80,7 +81,7 @@ def make_ratings():
         }
     )
     users = pl.DataFrame({"user": ["bob"], "age": [33]})
-    return Ratings.from_frame(frame, item_info=items, user_info=users)
+    return Ratings.from_frame(frame, item_table=items, user_table=users)
 
 
 @pytest.fixture
@@ -141,8 +142,9 @@ def test_everything_comes_back(recommender, saved):
     assert after.timestamps is None
     assert after.implicit is False
     assert after.titles.to_list() == ["Naïve, the", None, None, None, "Dune"]
-    assert after.item_info.filter(pl.col("item") == 50).rows() == [(50, "Dune", 1984, ["a"])]
-    assert after.user_info.drop_nulls().rows() == [("bob", 33)]
+    assert after.item_table.frame.row(0) == (50, "Dune", 1984, ["a"])
+    assert after.item_table.kinds == {"title": "text", "year": "number", "genres": "list"}
+    assert after.user_table.frame.rows() == [("bob", 33)]
     assert loaded.training == recommender.training
     for name, array in recommender.model._arrays().items():
         np.testing.assert_array_equal(loaded.model._arrays()[name], array)
@@ -173,7 +175,7 @@ def test_ids_without_metadata_and_implicit_feedback(tmp_path):
     Recommender("popular").fit(Ratings.from_frame(pairs)).save(tmp_path / "m")
     ratings = Recommender.load(tmp_path / "m").ratings
     assert ratings.implicit
-    assert ratings.item_info is ratings.user_info is None
+    assert ratings.item_table is ratings.user_table is None
     assert ratings.users.values.to_list() == [1, 2]
 
 
@@ -206,8 +208,8 @@ def test_paths_may_look_like_patterns(recommender, tmp_path):
     odd = tmp_path / "k=[1]*?"
     odd.mkdir()
     recommender.save(odd / "m")
-    assert Recommender.load(str(odd / "m")).ratings.item_info.columns[0] == "item"
-    assert "k" not in Recommender.load(odd / "m").ratings.item_info.columns
+    assert Recommender.load(str(odd / "m")).ratings.item_table.frame.columns[0] == "item"
+    assert "k" not in Recommender.load(odd / "m").ratings.item_table.frame.columns
 
 
 # Writing safely
@@ -659,7 +661,7 @@ def test_arrays_that_do_not_agree(saved, name, array, message):
         (np.array([1.5, 2, 3, 4, 5]), "the items have no column of ids"),
         (np.array([True] * 5), "the items have no column of ids"),
         (np.arange(10).reshape(5, 2), "items/0 is not a column"),
-        (np.array([10, 20]), "the columns of items are of different lengths"),
+        (np.array([10, 20]), r"the model is of shape \(4, 5\), not \(4, 2\)"),
     ],
 )
 def test_ids_that_are_no_ids(saved, array, message):
@@ -675,7 +677,7 @@ def test_ids_that_are_no_ids(saved, array, message):
         ("users/0_offsets", np.array([0, 3, 2, 6, 12]), "users/0_offsets does not rise from 0"),
         ("users/0_offsets", np.array([0, 3, 6, 8, 10**12]), "does not end at the number"),
         ("users/0_offsets", np.array([0, 3, 6, 8, 12], np.int32), "users/0 is not text"),
-        ("items/3_ends", np.array([9, 9, 9, 9, 9]), "items/3_ends does not end at"),
+        ("item_table/3_ends", np.array([9, 9]), "item_table/3_ends does not end at"),
     ],
 )
 def test_texts_that_would_lead_out_of_memory(saved, name, array, message):
@@ -684,39 +686,50 @@ def test_texts_that_would_lead_out_of_memory(saved, name, array, message):
 
 
 def test_metadata_of_every_type_come_back(tmp_path):
+    moment = datetime(2001, 2, 3, 4, 5)
     columns = {
-        "item": [1, 2, 3],
-        "title": ["Up", None, ""],
-        "genres": [["a", "b"], None, []],
-        "seen": [True, None, False],
-        "length": pl.Series([1, None, 3], dtype=pl.UInt8),
-        "share": [0.5, None, float("nan")],
-        "day": [date(2001, 2, 3), None, date(1, 1, 1)],
-        "moment": [datetime(2001, 2, 3, 4, 5), None, None],
-        "odd name/..": ["\u2028", "é", "\0"],
+        "item": [1, 2, 3, 9],
+        "title": ["Up", None, "", "Unrated"],
+        "genres": [["a", "b"], None, [], ["c"]],
+        "seen": [True, None, False, True],
+        "length": pl.Series([1, None, 3, 7], dtype=pl.UInt8),
+        "share": [0.5, None, float("nan"), 1.0],
+        "day": [date(2001, 2, 3), None, date(1, 1, 1), date(2001, 2, 3)],
+        "moment": [moment, None, None, moment],
+        "odd name/..": ["x", "é", "\0", "é"],
     }
     info = pl.DataFrame(columns)
     pairs = pl.DataFrame({"user": ["a", "b", " "], "item": [1, 2, 3]})
-    Recommender("popular").fit(Ratings.from_frame(pairs, item_info=info)).save(tmp_path / "m")
+    Recommender("popular").fit(Ratings.from_frame(pairs, item_table=info)).save(tmp_path / "m")
     loaded = Recommender.load(tmp_path / "m").ratings
-    expected = info.with_columns(pl.col("genres").fill_null([]))
-    found = loaded.item_info.with_columns(
-        pl.when(pl.col("item") == 2)
-        .then(pl.lit([], pl.List(pl.String)))
-        .otherwise("genres")
-        .alias("genres")
-    )
-    assert found.equals(expected)
-    assert loaded.item_info["genres"].to_list() == [["a", "b"], None, []]
+    assert loaded.item_table.frame.rows() == [
+        (1, "Up", ["a", "b"], True, 1, 0.5, date(2001, 2, 3), moment, "x"),
+        (2, None, None, None, None, None, None, None, "é"),
+        (3, None, [], False, 3, None, date(1, 1, 1), None, "\0"),
+        (9, "Unrated", ["c"], True, 7, 1.0, date(2001, 2, 3), moment, "é"),
+    ]
+    assert [*loaded.item_table.kinds.values()] == [
+        *("text", "list", "boolean", "number", "number", "date", "date", "category")
+    ]
 
 
-def test_metadata_that_cannot_be_saved_are_named(tmp_path):
-    info = pl.DataFrame({"item": [1], "thing": [{"a": 1}]})
-    pairs = pl.DataFrame({"user": [1], "item": [1]})
-    fitted = Recommender("popular").fit(Ratings.from_frame(pairs, item_info=info))
-    with pytest.raises(ModelFileError, match="The column 'thing' of the metadata cannot be saved"):
-        fitted.save(tmp_path / "m")
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kind": "list"}, r"Column 'year' has Int64 values; they cannot be of 'list'"),
+        ({"kind": None}, r"Column 'year' has Int64 values; they cannot be of None"),
+        ({"kind": "blob"}, r"model\.json: Invalid enum value 'blob'"),
+        ({"name": "title"}, "column with name 'title' has more than one occurrence"),
+    ],
+)
+def test_columns_of_tables_that_are_not_of_their_kind(saved, change, message):
+    edit_manifest(saved, lambda document: document["columns"]["item_table"][2].update(change))
+    refused(saved, f"is damaged: .*{message}")
+
+
+def test_ids_of_tables_that_are_there_twice(saved):
+    replace_array(saved, "item_table/0.npy", np.array([50, 50]))
+    refused(saved, "is damaged: A table of items needs distinct ids")
 
 
 def test_parameters_that_the_model_does_not_have(tmp_path):

@@ -335,7 +335,7 @@ def test_titles_with_years_and_articles(text, item):
     }
     info = pl.DataFrame({"item": list(titles), "title": list(titles.values())})
     frame = pl.DataFrame({"user": [1] * 6, "item": list(titles)})
-    assert find_title(Ratings.from_frame(frame, item_info=info), text) == item
+    assert find_title(Ratings.from_frame(frame, item_table=info), text) == item
 
 
 def test_similar_ambiguous_title_lists_candidates(run, model):
@@ -589,7 +589,7 @@ def test_info_of_a_model_has_its_time_and_the_source_of_its_data(run, ratings):
     assert datetime.fromisoformat(facts["created"]) <= datetime.now(UTC)
     assert facts["source"].startswith("films/ratings.csv: comma-separated, user = userId, ")
     shown = run("info", "m", "--format", "table").stdout
-    assert "titles from movies.csv" in shown
+    assert "movies.csv: title" in shown
     Path("new.csv").write_text("user,item,rating,timestamp\n1,100,4,1\n")
     run("update", "m", "new.csv", "--force")
     facts = json.loads(run("info", "m", "--json").stdout)["model"]

@@ -410,23 +410,32 @@ def test_parts_that_cannot_be_taken(which: Any, message: str) -> None:
         Ratings.from_frame(FRAME).take(which)
 
 
-def test_metadata_is_kept_for_known_ids_once() -> None:
+def test_tables_are_kept_with_ids_of_the_type_of_the_ratings() -> None:
     info = pl.DataFrame({"item": ["30", "99", "10", "30"], "title": ["C", "?", "A", "again"]})
     users = pd.DataFrame({"user": ["eve", "zoe"], "age": [33, 44]})
-    ratings = Ratings.from_frame(FRAME, item_info=info, user_info=users)
-    assert ratings.item_info is not None
-    assert ratings.user_info is not None
-    assert ratings.item_info.rows() == [(30, "C"), (10, "A")]
-    assert ratings.item_info["item"].dtype == pl.Int64
-    assert ratings.user_info.rows() == [("eve", 33)]
+    ratings = Ratings.from_frame(FRAME, item_table=info, user_table=users)
+    assert ratings.item_table is not None
+    assert ratings.user_table is not None
+    assert ratings.item_table.frame.rows() == [(30, "C"), (99, "?"), (10, "A")]
+    assert ratings.user_table.frame.rows() == [("eve", 33), ("zoe", 44)]
     assert ratings.titles is not None
     assert ratings.titles.to_list() == ["A", None, "C"]
+
+
+def test_tables_have_ids_named_as_in_the_ratings() -> None:
+    frame = FRAME.rename({"item": "sku"})
+    info = pl.DataFrame({"sku": [10, 30], "price": [1.5, 2.0]})
+    ratings = Ratings.from_frame(frame, item="sku", item_table=info)
+    assert ratings.item_table is not None
+    assert ratings.item_table.frame.rows() == [(10, 1.5), (30, 2.0)]
+    with pytest.raises(DataError, match="The table has no column 'sku' of items; it has price"):
+        Ratings.from_frame(frame, item="sku", item_table=info.select("price"))
 
 
 def test_no_titles_without_a_column_of_them() -> None:
     assert Ratings.from_frame(FRAME).titles is None
     info = pl.DataFrame({"item": [10], "genre": ["x"]})
-    assert Ratings.from_frame(FRAME, item_info=info).titles is None
+    assert Ratings.from_frame(FRAME, item_table=info).titles is None
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from recsys.data.columns import Request, choose_columns, title_columns
+from recsys.data.columns import Request, choose_columns, id_column, title_column
 from recsys.errors import DataError
 
 
@@ -77,7 +77,16 @@ def test_missing_and_ambiguous(names: list[str], asked: dict[str, str], message:
 
 
 def test_columns_of_titles() -> None:
-    assert title_columns(["genre", "Title", "movieId"]) == (2, 1)
-    assert title_columns(["item", "name"]) == (0, 1)
-    assert title_columns(["item", "price"]) is None
-    assert title_columns(["item", "item_id", "title"]) is None
+    assert title_column(["genre", "Title", "movieId", "name"]) == "Title"
+    assert title_column(["item", "label", "Product Name"]) == "Product Name"
+    assert title_column(["item", "price"]) is None
+
+
+def test_columns_of_ids() -> None:
+    assert id_column(["sku", "price", "id"], "item", None, "t") == "sku"
+    assert id_column(["sku", "Product_No"], "item", "product no", "t") == "Product_No"
+    assert id_column(["ID", "price"], "item", None, "t") == "ID"
+    assert id_column(["age", "id"], "user", "visitor", "t") == "id"
+    assert id_column(["price"], "item", None, "t") is None
+    with pytest.raises(DataError, match="t has several columns that may be the item"):
+        id_column(["item", "item_id"], "item", None, "t")

@@ -71,10 +71,13 @@ def check(loaded: Ratings) -> None:
     assert loaded.to_frame().rows() == RATINGS
     assert loaded.titles is not None
     assert loaded.titles.to_list() == TITLES
-    assert loaded.item_info is not None
-    assert loaded.item_info["genres"].to_list() == GENRES
-    assert loaded.item_info["year"].to_list() == [2001, 1979]
-    assert "; titles from " in str(loaded.source)
+    assert loaded.item_table is not None
+    films = loaded.item_table.aligned(loaded.items)
+    assert films["genres"].list.join("|").to_list() == GENRES
+    assert films["year"].to_list() == [2001, 1979]
+    assert "title, " in str(loaded.source)
+    assert "genres (list of 3)" in str(loaded.source)
+    assert "year (number)" in str(loaded.source)
 
 
 def ratings_file(folder: Path) -> Path:
@@ -105,67 +108,9 @@ def test_zip_with_a_folder_in_it(layout: Path, tmp_path: Path) -> None:
     check(read_ratings(tmp_path / "ml.zip"))
 
 
-def test_titles_are_left_out_where_they_do_not_fit(tmp_path: Path) -> None:
-    (tmp_path / "ratings.csv").write_text("user,item\n1,a\n")
-    (tmp_path / "items.csv").write_text("itemId,title\nb,B\n")
-    loaded = read_ratings(tmp_path)
-    assert loaded.item_info is None
-    assert "items.csv not used (other ids)" in str(loaded.source)
-    (tmp_path / "items.csv").write_text("id,price\n1,2\n")
-    assert "items.csv not used (no columns of items and titles)" in str(
-        read_ratings(tmp_path).source
-    )
-    (tmp_path / "items.csv").write_bytes(b"")
-    assert "items.csv not used (no columns" in str(read_ratings(tmp_path).source)
-    (tmp_path / "items.csv").write_bytes(b"\x1f\x8bbroken")
-    assert "items.csv not used: items.csv is damaged" in str(read_ratings(tmp_path).source)
-
-
-def test_odd_files_of_titles(tmp_path: Path) -> None:
-    (tmp_path / "ratings.csv").write_text("user,item\n1,007\n1,8\n")
-    (tmp_path / "items.csv").write_text(
-        "Title,x,ITEM_ID,,Year\nSeven,x,007,y,1995\nNone\nEight,, 8 \n,z,9,,\n"
-    )
-    info = read_ratings(tmp_path).item_info
-    assert info is not None
-    known = info.select("item", "title", "year").rows()
-    assert known == [("007", "Seven", 1995), ("8", "Eight", None)]
-
-
-def test_a_wide_header_does_not_make_every_row_wide(tmp_path: Path) -> None:
-    """A file of a megabyte would be a trillion cells."""
-    (tmp_path / "ratings.csv").write_text("userId,movieId,rating\n1,1,5\n")
-    (tmp_path / "items.csv").write_text("item,title" + ",a" * 100_000 + "\n1,x" * 100_000)
-    loaded = read_ratings(tmp_path)
-    assert loaded.titles is None
-    assert "items.csv not used: most of its rows are shorter than the 100,002" in str(loaded.source)
-
-
-def test_names_of_columns_are_never_the_same(tmp_path: Path) -> None:
-    (tmp_path / "ratings.csv").write_text("userId,movieId,rating\n1,1,5\n")
-    (tmp_path / "items.csv").write_text("item,title,column_4,\n1,x,y,z\n")
-    info = read_ratings(tmp_path).item_info
-    assert info is not None
-    assert info.row(0, named=True) == {
-        "item": 1,
-        "title": "x",
-        "column_4": "y",
-        "column_4_": "z",
-        "year": None,
-    }
-
-
-def test_no_genres_listed_means_none_known(tmp_path: Path) -> None:
-    (tmp_path / "ratings.csv").write_text("user,item\n1,7\n")
-    (tmp_path / "movies.csv").write_text("movieId,title,genres\n7,Untold,(no genres listed)\n")
-    info = read_ratings(tmp_path).item_info
-    assert info is not None
-    assert info.rows() == [(7, "Untold", None, None)]
-
-
 def test_a_file_of_titles_is_not_its_own_neighbour(tmp_path: Path) -> None:
     (tmp_path / "items.csv").write_text("user,item,rating\n1,2,3\n")
-    assert read_ratings(tmp_path / "items.csv").item_info is None
+    assert read_ratings(tmp_path / "items.csv").item_table is None
 
 
 # LightGCN
@@ -206,7 +151,10 @@ real_data = pytest.mark.skipif(DATASETS is None, reason="RECSYS_DATASETS is not 
 def test_movielens_latest_small(name: str) -> None:
     loaded = read_ratings(Path(DATASETS or "") / name)
     assert str(loaded) == "610 users x 9,724 items, 100,836 ratings, 1.7% filled"
-    assert str(loaded.source).endswith("; titles from movies.csv; no duplicates")
+    assert str(loaded.source).endswith(
+        "; movies.csv (has 18 without ratings): title, genres (list of 19), year (number); "
+        "no duplicates"
+    )
     assert loaded.titles is not None
     assert loaded.titles.null_count() == 0
     assert loaded.titles[0] == "Toy Story (1995)"
@@ -216,17 +164,3 @@ def test_movielens_latest_small(name: str) -> None:
 def test_gowalla() -> None:
     ratings = read_ratings(Path(DATASETS or "") / "gowalla" / "train.txt")
     assert (ratings.n_users, ratings.nnz, ratings.implicit) == (29_858, 810_128, True)
-
-
-@pytest.mark.parametrize("name", ["movies.dat", "movies.csv"])
-def test_titles_with_what_unicode_takes_for_the_end_of_a_line(tmp_path: Path, name: str) -> None:
-    """Such as the three dots of Windows, in a file that is read as Latin-1."""
-    separator = "::" if name.endswith("dat") else ","
-    head = [] if name.endswith("dat") else [["movieId", "title", "genres"]]
-    rows = [*head, ["1", "To be \x85 (1942)", "Comedy"], ["2", "Caf\u00e9 (1990)", "Drama"]]
-    text = "".join(f"{separator.join(row)}\r\n" for row in rows)
-    (tmp_path / name).write_bytes(text.encode("latin-1"))
-    (tmp_path / "ratings.csv").write_text("userId,movieId,rating\n1,1,4\n1,2,3\n")
-    info = read_ratings(tmp_path / "ratings.csv").item_info
-    assert info is not None
-    assert info["title"].to_list() == ["To be \x85 (1942)", "Caf\u00e9 (1990)"]

@@ -252,7 +252,7 @@ def test_errors_in_parts_name_file_and_line(events: Path) -> None:
 
 
 def test_files_of_a_folder_that_are_no_parts(tmp_path: Path) -> None:
-    for names, second in (("events products", "sku,price\n"), ("train test", "user,item,rating\n")):
+    for names, second in (("events orders", "sku,price\n"), ("train test", "user,item,rating\n")):
         folder = tmp_path / names.replace(" ", "-")
         folder.mkdir()
         for name, head in zip(names.split(), ("user,item,rating\n", second), strict=True):

@@ -1,0 +1,365 @@
+"""Features: what is known of items or users, a table whose columns have kinds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from recsys.data.columns import id_column, plain_name, title_column
+from recsys.data.frames import FrameLike, to_polars
+from recsys.data.ids import Ids, as_id_series
+from recsys.data.times import unix_seconds
+from recsys.errors import DataError
+
+__all__ = ["FeatureKind", "Features", "TableLike"]
+
+FeatureKind: TypeAlias = Literal["number", "boolean", "date", "category", "list", "text"]
+"""Kind of a column: what its values mean, whatever type they are stored in."""
+
+_NAMED = 8  # columns that a summary describes
+_SAMPLE = 500
+_INTEGER = r"^[-+]?\d{1,18}$"
+_NUMBER = r"^[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?$"
+_PADDED = r"^[-+]?0\d"  # such as "007" and zip codes, which stay texts
+_MISSING = ("null", "nan", "na", "n/a", "none", "\\n", "nat")
+_BOOLEANS = (("true", "false"), ("yes", "no"), ("t", "f"), ("y", "n"))
+# Integers under these names are codes, not amounts.
+_CODE = re.compile(r"(?:id|ids|code|zip|zipcode|postcode|postalcode|plz|ean|isbn|gtin|upc|phone)$")
+_DATES = (
+    *("%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y", "%d-%b-%Y", "%d %b %Y", "%d %B %Y"),
+    *("%b %d, %Y", "%B %d, %Y", "%d/%m/%Y", "%m/%d/%Y"),
+)
+_BASIC_DATE = r"^(?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])$"
+_MOMENT = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d"
+_YEARS = (1000, 2999)
+_LONGEST_PART = 3  # words of an element of a list, on average
+_WORDS = 5  # of a text, on average, where most values are distinct
+_MANY_WORDS = 12
+_NOTHING = "(no genres listed)"  # of MovieLens
+_DTYPES: dict[FeatureKind, tuple[type[pl.DataType], ...]] = {
+    "boolean": (pl.Boolean,),
+    "date": (pl.Date, pl.Datetime),
+    "category": (pl.String, pl.Int64),
+    "text": (pl.String,),
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Features:
+    """Table of what is known of items or users: one row per id, in columns of known kinds.
+
+    Build one with `of`, or let `recsys.read_ratings` read one. Ids without ratings are kept: they
+    are the new items and users.
+
+    Attributes
+    ----------
+    frame : polars DataFrame
+        The first column, "item" or "user", has distinct ids; missing values are null.
+    kinds : mapping of str to {"number", "boolean", "date", "category", "list", "text"}
+        Kind of each other column. Numbers are Int64 or floats, dates Date or Datetime (UTC), lists
+        are of strings, categories strings or integer codes.
+
+    Raises
+    ------
+    DataError
+        If the kinds are not those of the columns, or an id is missing or there twice.
+
+    Examples
+    --------
+    >>> films = {"item": [1, 2], "name": ["Up", "Heat"], "genres": ["Comedy|Family", "Crime"]}
+    >>> features = Features.of(pl.DataFrame(films), "item")
+    >>> print(features)
+    name (title), genres (list of 3)
+    >>> features.frame["genres"].to_list()
+    [['Comedy', 'Family'], ['Crime']]
+    """
+
+    frame: pl.DataFrame
+    kinds: Mapping[str, FeatureKind]
+
+    def __post_init__(self) -> None:
+        names = self.frame.columns
+        if names[:1] not in (["item"], ["user"]) or names[1:] != [*self.kinds]:
+            raise DataError(f"A table of features needs kinds of the columns {names[1:]}.")
+        ids = self.frame[names[0]]
+        if ids.dtype not in (pl.Int64, pl.String) or ids.null_count() or not ids.is_unique().all():
+            raise DataError(f"A table of {names[0]}s needs distinct ids, integers or strings.")
+        for name, kind in self.kinds.items():
+            dtype = self.frame.schema[name]
+            fits = dtype == pl.List(pl.String)
+            if kind != "list":
+                fits = dtype.is_numeric() if kind == "number" else dtype in _DTYPES.get(kind, ())
+            if kind not in get_args(FeatureKind) or not fits:
+                raise DataError(f"Column {name!r} has {dtype} values; they cannot be of {kind!r}.")
+
+    @classmethod
+    def of(
+        cls, table: TableLike, kind: str, *, column: str | None = None, untyped: bool = False
+    ) -> Features:
+        """Tell the kinds of the columns of a frame; of several rows of one id the first counts.
+
+        Strings are dates, lists (with ``|`` between the elements), texts or categories by their
+        values. Columns without any value, and of types that are none of the kinds, are left out.
+
+        Parameters
+        ----------
+        table : frame, or Features
+        kind : {"item", "user"}
+        column : str, optional
+            Name of the column of ids; if not given, or not there, the usual names count.
+        untyped : bool
+            The columns are of strings, as a text file has them, which may be numbers and booleans
+            too: "7.5" is a number, "007" and "$7" are categories, "yes" and "no" booleans.
+
+        Raises
+        ------
+        DataError
+            If the column of ids is missing, or an id is missing or neither integer nor string.
+        """
+        if isinstance(table, Features):
+            return table
+        frame = to_polars(table)
+        wanted, column = column, id_column(frame.columns, kind, column, "The table")
+        if column is None:
+            shown = ", ".join(frame.columns)
+            raise DataError(
+                f"The table has no column {wanted or kind!r} of {kind}s; it has {shown}."
+            )
+        ids = as_id_series(frame[column], kind)
+        first = ids.is_first_distinct()
+        columns, kinds = [ids.filter(first)], {}
+        title = title_column(frame.columns)
+        for series in frame.get_columns():
+            if series.name == column:
+                continue
+            values = series.filter(first)
+            while values.name in (kind, *kinds):
+                values = values.alias(f"{values.name}_")
+            found = _typed(values, untyped=untyped, is_title=series.name == title)
+            if found is not None and found[0].null_count() < len(found[0]):
+                columns.append(found[0])
+                kinds[values.name] = found[1]
+        return cls(pl.DataFrame(columns), kinds)
+
+    @property
+    def kind(self) -> str:
+        """Kind of thing that the rows are of: "item" or "user"."""
+        return self.frame.columns[0]
+
+    @property
+    def title(self) -> str | None:
+        """The column of titles, None if there is none."""
+        return title_column([name for name, kind in self.kinds.items() if kind == "text"])
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    def rows_of(self, ids: Ids) -> npt.NDArray[np.int64]:
+        """Return the row of each id in index order, -1 for an id without one."""
+        rows = np.full(len(ids), -1, dtype=np.int64)
+        places = ids.find(self.frame[self.kind])
+        known = np.flatnonzero(places >= 0)
+        rows[places[known]] = known
+        return rows
+
+    def aligned(self, ids: Ids) -> pl.DataFrame:
+        """Return one row per id, in index order; null where an id has none."""
+        rows = pl.Series(self.rows_of(ids), dtype=pl.Int64)
+        values = self.frame.select(pl.exclude(self.kind))[rows.set(rows < 0, None)]
+        return values.insert_column(0, ids.values.alias(self.kind))
+
+    def select(self, columns: Sequence[str]) -> Features:
+        """Return some of the columns, next to the ids.
+
+        Raises
+        ------
+        DataError
+            If a column does not exist.
+        """
+        for name in columns:
+            if name not in self.kinds:
+                known = ", ".join(self.kinds) or "none"
+                raise DataError(f"There is no column {name!r} of {self.kind}s; there are {known}.")
+        kinds = {name: self.kinds[name] for name in columns}
+        return Features(self.frame.select(self.kind, *kinds), kinds)
+
+    def updated(self, newer: Features | None) -> Features:
+        """Return these rows and newer ones, which replace those of the same ids.
+
+        A column of two kinds becomes one of lists if one of them is, else of categories.
+        """
+        if newer is None:
+            return self
+        both, kinds = [newer, self], dict(self.kinds)
+        for name, kind in newer.kinds.items():
+            if kinds.setdefault(name, kind) != kind:
+                kinds[name] = "list" if "list" in (kind, kinds[name]) else "category"
+                both = [each._as(name, kinds[name]) for each in both]
+        frames = [each.frame for each in both]
+        if frames[0].schema[self.kind] != frames[1].schema[self.kind]:
+            frames = [each.cast({self.kind: pl.String}) for each in frames]
+        frame = pl.concat(frames, how="diagonal_relaxed").unique(
+            self.kind, keep="first", maintain_order=True
+        )
+        return Features(frame.select(self.kind, *kinds), kinds)
+
+    def _as(self, name: str, kind: FeatureKind) -> Features:
+        """Return these features with a column of strings, or of lists of them."""
+        if name not in self.kinds or self.kinds[name] == kind == "list":
+            return self
+        values = self.frame[name].cast(pl.String)
+        if kind == "list":
+            values = values.to_frame().select(pl.concat_list(name)).to_series()
+            values = values.zip_with(self.frame[name].is_not_null(), values.clear(len(values)))
+        return Features(self.frame.with_columns(values), {**self.kinds, name: kind})
+
+    def described(self) -> dict[str, str]:
+        """Return in a few words what each column has, such as "list of 19" or "5 values"."""
+        found = {}
+        for name, kind in self.kinds.items():
+            column = self.frame[name].drop_nulls()
+            found[name] = {
+                "category": f"{column.n_unique():,} values",
+                "list": f"list of {column.explode().drop_nulls().n_unique():,}"
+                if kind == "list"
+                else "",
+            }.get(kind, kind)
+        if self.title is not None:
+            found[self.title] = "title"
+        return found
+
+    def __str__(self) -> str:
+        parts = [
+            name if name == what else f"{name} ({what})" for name, what in self.described().items()
+        ]
+        more = f" and {len(parts) - _NAMED:,} more columns" if len(parts) > _NAMED else ""
+        return ", ".join(parts[:_NAMED]) + more
+
+    def __repr__(self) -> str:
+        return f"<Features of {len(self):,} {self.kind}s: {self}>"
+
+
+TableLike: TypeAlias = "Features | FrameLike"
+"""Tables of items or users that every door takes."""
+
+
+def _typed(
+    values: pl.Series, *, untyped: bool, is_title: bool
+) -> tuple[pl.Series, FeatureKind] | None:
+    """Return a column in the type of its kind, None for a type without a kind."""
+    dtype = values.dtype
+    if dtype in (pl.Categorical, pl.Enum):
+        return values.cast(pl.String), "category"
+    if dtype == pl.Boolean:
+        return values, "boolean"
+    if dtype == pl.Date:
+        return values, "date"
+    if isinstance(dtype, pl.Datetime):
+        return values.dt.convert_time_zone("UTC").dt.replace_time_zone(None).dt.cast_time_unit(
+            "us"
+        ), "date"
+    if dtype.is_integer() or dtype.is_decimal():
+        small = values.cast(pl.Int64, strict=False) if dtype.is_integer() else values
+        is_exact = dtype.is_integer() and small.null_count() == values.null_count()
+        is_code = is_exact and _CODE.search(plain_name(values.name))
+        return (small if is_exact else values.cast(pl.Float64)), "category" if is_code else "number"
+    if dtype.is_float():
+        return values.set(~values.is_finite(), None), "number"
+    if isinstance(dtype, pl.List | pl.Array):
+        inner = dtype.inner
+        if inner in (pl.String, pl.Categorical, pl.Enum, pl.Null) or inner.is_integer():
+            return values.cast(pl.List(pl.String)), "list"
+    return _typed_strings(values, untyped, is_title) if dtype == pl.String else None
+
+
+def _typed_strings(
+    values: pl.Series, untyped: bool, is_title: bool
+) -> tuple[pl.Series, FeatureKind]:
+    texts = values.str.strip_chars()
+    texts = texts.set(texts == "", None)
+    if is_title:
+        return texts, "text"
+    given = texts.set(texts.str.to_lowercase().is_in(_MISSING), None)
+    if given.null_count() < len(given):
+        dates = _dates(given)
+        if dates is not None:
+            return dates, "date"
+        typed = _plain_values(given) if untyped else None
+        if typed is not None:
+            return _typed(typed, untyped=False, is_title=False) or (texts, "category")
+    lists = _lists(texts)
+    if lists is not None:
+        return lists, "list"
+    known = texts.drop_nulls()
+    words = float(known.str.count_matches(r"\S+").mean() or 0)  # type: ignore[arg-type]
+    mostly_distinct = 2 * known.n_unique() > len(known)
+    is_text = words >= _MANY_WORDS or (words >= _WORDS and mostly_distinct)
+    return texts, "text" if is_text else "category"
+
+
+def _plain_values(texts: pl.Series) -> pl.Series | None:
+    """Return strings as numbers or booleans, None if they are neither."""
+    head = texts.drop_nulls().head(_SAMPLE)
+    if head.str.contains(_NUMBER).all() and texts.str.contains(_NUMBER).all():
+        if texts.str.contains(_PADDED).any():
+            return None
+        kind = pl.Int64 if texts.str.contains(_INTEGER).all() else pl.Float64
+        numbers = texts.str.strip_prefix("+").cast(kind)
+        return numbers if numbers.is_finite().all() else None
+    lower = texts.str.to_lowercase()
+    distinct = set(lower.head(_SAMPLE).unique().drop_nulls())
+    for true, false in _BOOLEANS:
+        pair = {true, false}
+        if distinct <= pair and set(lower.unique().drop_nulls()) <= pair:
+            # A single letter alone may be anything: F is not only false.
+            return lower == true if len(true) > 1 or distinct == pair else None
+    return None
+
+
+def _dates(texts: pl.Series) -> pl.Series | None:
+    """Return strings as dates, or as moments where they have a time of day; None if neither."""
+    known = texts.drop_nulls()
+    if not known.head(_SAMPLE).str.contains(r"^.?\d|\d{4}$").all():
+        return None
+    if known.str.contains(_BASIC_DATE).all():
+        dates = texts.str.to_date("%Y%m%d", strict=False)
+        return dates if dates.null_count() == texts.null_count() else None
+    if known.str.contains(_MOMENT).all():
+        try:
+            seconds = pl.Series(unix_seconds(known))
+        except DataError:
+            return None
+        moments = pl.Series(texts.name, [None], dtype=pl.Int64).new_from_index(0, len(texts))
+        moments = moments.scatter(texts.is_not_null().arg_true(), seconds * 10**6)
+        return moments.cast(pl.Datetime("us"))
+    fitting = []
+    for form in _DATES:
+        if not known.head(_SAMPLE).str.to_date(form, strict=False).null_count():
+            dates = texts.str.to_date(form, strict=False)
+            if (
+                dates.null_count() == texts.null_count()
+                and dates.dt.year().is_between(*_YEARS).all()
+            ):
+                fitting.append(dates)
+    # 01/02/2024 may be either of two days; unless another value tells, it stays a text.
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _lists(texts: pl.Series) -> pl.Series | None:
+    """Return strings split at their bars, None if they are not lists."""
+    known = texts.filter(texts != _NOTHING)
+    n_split = int(known.str.contains("|", literal=True).sum())
+    if not n_split:
+        return None
+    parts = texts.str.split("|").list.eval(pl.element().str.strip_chars())
+    parts = parts.list.eval(pl.element().filter(~pl.element().is_in(["", _NOTHING])))
+    flat = parts.explode().drop_nulls()
+    words = float(flat.str.count_matches(r"\S+").mean() or 0)  # type: ignore[arg-type]
+    repeated = flat.n_unique() < len(flat) or 4 * n_split >= len(known)
+    return parts if words <= _LONGEST_PART and repeated else None
