@@ -63,6 +63,7 @@ def printed(example: Example) -> str:
 
     program, *arguments = shlex.split(example.command)
     if program == "cat":
+        Path(arguments[0]).parent.mkdir(parents=True, exist_ok=True)
         Path(arguments[0]).write_text(example.shown, encoding="utf-8")
         return example.shown
     if program in ("psql", "sh"):

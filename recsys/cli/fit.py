@@ -19,7 +19,8 @@ from recsys.messages import counted
         "recsys fit ratings.csv --out model",
         "recsys fit ratings.csv --out model --model als --factors 64 --test-fraction 0.1 --force",
         "recsys fit ratings.csv --out model --model bias -p user_damping=10",
-        "zcat ratings.csv.gz | recsys fit - --out model",
+        "recsys fit 'events/2025-*/*.parquet' --out model",
+        "recsys fit postgresql://shop@localhost/shop --table events --out model",
         "recsys fit s3a://lake/ratings --out s3a://lake/model --engine spark --master yarn",
     ],
 )
@@ -46,10 +47,11 @@ def fit(
 ) -> None:
     """Fit a model to ratings and save it.
 
-    RATINGS is a file, a directory or zip of MovieLens, or - for standard input. Without --model, a
-    model is chosen from the data and the choice is reported: als for ratings; spectral if there are
-    none, all are equal, or they look like counts. The model is written to a temporary directory and
-    moved into place when complete.
+    RATINGS are files, folders, patterns ('events/*.parquet'), URLs, tables of databases
+    (postgresql://USER@HOST/DB, x.db::TABLE, x.duckdb::TABLE), or - for standard input. Without
+    --model, a model is chosen from the data and the choice is reported: als for ratings; spectral
+    if there are none, all are equal, or they look like counts. The model is written to a temporary
+    directory and moved into place when complete.
 
     With --engine spark, RATINGS and MODEL are paths that Spark can reach, of Parquet or CSV, and
     the model is als, or implicit ALS if there are no ratings.
