@@ -6,26 +6,28 @@ interrupted or killed leaves what was there. In PostgreSQL the staging table is 
 same transaction, so that nothing is left of it either; for SQLite and DuckDB it is a temporary
 file, and the database is locked only for the last step.
 
-A table that is replaced keeps its definition, rights, indexes and the views on it: its rows are
-deleted and inserted in one transaction. Only where nothing is built on the table, it is dropped
-and created anew, in PostgreSQL by renaming the staging table, which takes no time.
+A table that is replaced keeps its types, rights, indexes and the views on it: its rows are deleted
+and inserted in one transaction, which locks out other writers, but no readers of PostgreSQL. To
+drop such a table and rename another would lose what is built on it. Only where nothing is, it is
+dropped and created anew, in PostgreSQL by renaming the staging table, which takes no time.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from contextlib import ExitStack, closing
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any, Literal, Self, TypeAlias
+from tempfile import TemporaryFile
+from typing import Any, Literal, Self, TypeAlias, cast
 
 import polars as pl
 
-from recsys.atomic import unfinished_directory
 from recsys.data.frames import FrameLike, to_polars
-from recsys.database import Address, failures, open_database, parse_address
+from recsys.database import Address, Database, failures, open_database, parse_address
 from recsys.errors import DataError
 
 __all__ = ["IfExists", "TableWriter", "table_writer", "write_table"]
@@ -70,9 +72,7 @@ def write_table(
     DataError
         If the address is not one of a table, the database cannot be reached or written to, the
         table exists (with ``if_exists="fail"``) or lacks a column of the frames, or its columns
-        have types that do not take the values.
-    ImportError
-        If the library for this database is not installed.
+        have types that do not take the values; also if the driver is not installed.
 
     Examples
     --------
@@ -87,9 +87,10 @@ def write_table(
             f"{address} is not the address of a table, such as postgresql://user@host/db with "
             "table=NAME, shop.db::NAME (SQLite) or shop.duckdb::NAME."
         )
-    is_one = hasattr(frames, "__arrow_c_stream__") or hasattr(frames, "columns")
+    is_one = isinstance(frames, pl.LazyFrame) or hasattr(frames, "__arrow_c_stream__")
+    each: Iterable[FrameLike] = cast("Any", [frames] if is_one else frames)
     with table_writer(parsed, if_exists) as writer:
-        for frame in [frames] if is_one else frames:
+        for frame in each:
             writer.write(to_polars(frame))
     return writer.rows
 
@@ -106,8 +107,13 @@ def table_writer(address: Address, if_exists: IfExists = "fail") -> TableWriter:
         raise DataError(f"{address} needs the name of a table: --table NAME, or ::NAME at its end.")
     if if_exists not in ("fail", "replace", "append"):
         raise DataError(f"if_exists must be fail, replace or append; got {if_exists!r}.")
-    writers = {"postgresql": _PostgreSQL, "sqlite": _SQLite, "duckdb": _DuckDB}
-    return writers[address.kind](address, if_exists)
+    writers: dict[str, type[Any]] = {
+        "postgresql": _PostgreSQL,
+        "sqlite": _SQLite,
+        "duckdb": _DuckDB,
+    }
+    writer: TableWriter = writers[address.kind](address, if_exists)
+    return writer
 
 
 class TableWriter(ABC):
@@ -125,6 +131,7 @@ class TableWriter(ABC):
     def __init__(self, address: Address, if_exists: IfExists) -> None:
         self.address, self.if_exists = address, if_exists
         self.rows = 0
+        self._table = address.table or ""
         self._schema: dict[str, pl.DataType] = {}
         self._existing: dict[str, str] = {}  # columns and types of a table that exists
         self._is_built_on = False  # and has rights, indexes, views, ... that dropping it would lose
@@ -166,11 +173,10 @@ class TableWriter(ABC):
     def _begin(self, frame: pl.DataFrame) -> None:
         """Choose between the existing table and a new one, and create the staging table."""
         self._schema = {series.name: _stored(series, self.address) for series in frame}
-        same_names = self._schema.keys() == self._existing.keys()
-        self._keeps = bool(self._existing) and (
-            self.if_exists == "append" or self._is_built_on or (same_names and not self._is_ours())
-        )
         missing = [name for name in self._schema if name not in self._existing]
+        self._keeps = bool(self._existing) and (
+            self.if_exists == "append" or self._is_built_on or not (missing or self._is_ours())
+        )
         if self._keeps and missing:
             raise DataError(
                 f"{self.address} has the columns {', '.join(self._existing)}, but not "
@@ -181,6 +187,10 @@ class TableWriter(ABC):
     def _is_ours(self) -> bool:
         """Return True if a new table would have the columns and types of the existing one."""
         return False
+
+    def _definition(self) -> str:
+        """Return the columns as `CREATE TABLE` takes them."""
+        return ", ".join(f"{_quoted(name)} {_sql_type(t)}" for name, t in self._schema.items())
 
     @abstractmethod
     def _open(self, held: ExitStack) -> None:
@@ -199,13 +209,14 @@ class TableWriter(ABC):
         """Replace the table, or its rows, in one transaction."""
 
 
-_NUMBERS = {pl.Boolean: pl.Boolean, pl.Float32: pl.Float32, pl.Float64: pl.Float64}
-_NUMBERS |= {pl.Decimal: pl.Float64, pl.Int64: pl.Int64, pl.UInt64: pl.Int64, pl.UInt32: pl.Int64}
-_NUMBERS |= dict.fromkeys((pl.Int8, pl.Int16, pl.Int32, pl.UInt8, pl.UInt16), pl.Int32)
-_OTHERS = dict.fromkeys((pl.String, pl.Categorical, pl.Enum, pl.Null), pl.String)
-_OTHERS |= {pl.Date: pl.Date}
-_STORED: dict[Any, Any] = _NUMBERS | _OTHERS
-_POSTGRESQL = {
+_STORED: dict[Any, Any] = {
+    **{same: same for same in (pl.Boolean, pl.Float32, pl.Float64, pl.Date)},
+    **dict.fromkeys((pl.Int8, pl.Int16, pl.Int32, pl.UInt8, pl.UInt16), pl.Int32),
+    **dict.fromkeys((pl.Int64, pl.UInt32, pl.UInt64), pl.Int64),
+    **dict.fromkeys((pl.String, pl.Categorical, pl.Enum, pl.Null), pl.String),
+    pl.Decimal: pl.Float64,
+}
+_SQL_TYPES: dict[Any, str] = {
     pl.Boolean: "boolean",
     pl.Int32: "integer",
     pl.Int64: "bigint",
@@ -230,6 +241,12 @@ def _stored(series: pl.Series, address: Address) -> pl.DataType:
     return stored
 
 
+def _sql_type(dtype: pl.DataType) -> str:
+    if isinstance(dtype, pl.Datetime):
+        return f"timestamp {'without' if dtype.time_zone is None else 'with'} time zone"
+    return _SQL_TYPES[dtype.base_type()]
+
+
 def _quoted(name: str) -> str:
     escaped = name.replace('"', '""')
     return f'"{escaped}"'
@@ -242,19 +259,22 @@ class _PostgreSQL(TableWriter):
         database = held.enter_context(open_database(self.address, write=True))
         self._commit = database.connection.commit
         self._cursor = held.enter_context(database.connection.cursor())
-        schema, _, self._name = self.address.table.rpartition(".")
+        schema, _, name = self._table.rpartition(".")
+        self._name = name
         literal = self._qualified(schema, self._name).replace("'", "''")
         facts = database.rows(_FACTS.format(table=literal, schema=schema.replace("'", "''")))
         if not facts:
             raise DataError(f"{self.address}: there is no schema {schema!r}.")
-        (self._namespace, may_create, kind, may_write, may_drop, built_on), *_ = facts
+        (self._namespace, may_create, kind, may_insert, may_delete, may_drop, built_on), *_ = facts
         role = "the role of this connection may not"
         if kind is None and not may_create:
             raise DataError(f"{self.address}: {role} create tables in {self._namespace}.")
-        if kind is not None and kind not in ("r", "p", "f"):
+        if kind is not None and kind not in ("r", "p"):
             raise DataError(f"{self.address} is not a table but a view; write to another name.")
-        if kind is not None and not may_write:
-            raise DataError(f"{self.address}: {role} insert and delete rows.")
+        if kind and self.if_exists != "fail" and not may_insert:
+            raise DataError(f"{self.address}: {role} insert rows.")
+        if kind and self.if_exists == "replace" and not may_delete:
+            raise DataError(f"{self.address}: {role} delete rows, which replacing them needs.")
         self._is_built_on = built_on or not (may_drop and may_create)
         self._existing = dict(database.rows(_COLUMNS.format(table=literal))) if kind else {}
 
@@ -262,21 +282,12 @@ class _PostgreSQL(TableWriter):
     def _qualified(schema: str, name: str) -> str:
         return f"{_quoted(schema)}.{_quoted(name)}" if schema else _quoted(name)
 
-    def _types(self) -> dict[str, str]:
-        with_zone = {True: "timestamp with time zone", False: "timestamp without time zone"}
-        return {
-            name: with_zone[dtype.time_zone is not None]
-            if isinstance(dtype, pl.Datetime)
-            else _POSTGRESQL[dtype.base_type()]
-            for name, dtype in self._schema.items()
-        }
-
     def _is_ours(self) -> bool:
-        return self._types() == self._existing
+        return {name: _sql_type(t) for name, t in self._schema.items()} == self._existing
 
     def _create(self) -> None:
         self._new = f"{self._name[:40]}__{os.urandom(4).hex()}"
-        columns = ", ".join(f"{_quoted(name)} {each}" for name, each in self._types().items())
+        columns = self._definition()
         if self._keeps:  # a temporary table needs no right to create, and no write-ahead log
             create = f"CREATE TEMP TABLE {_quoted(self._new)} ({columns}) ON COMMIT DROP"
         else:
@@ -308,7 +319,7 @@ class _PostgreSQL(TableWriter):
 # what depends on it (views, indexes, constraints, defaults, triggers, policies), rights, a comment.
 _FACTS = """
 SELECT n.nspname::text, has_schema_privilege(n.oid, 'CREATE'), c.relkind::text,
-    has_table_privilege(c.oid, 'INSERT') AND has_table_privilege(c.oid, 'DELETE'),
+    has_table_privilege(c.oid, 'INSERT'), has_table_privilege(c.oid, 'DELETE'),
     pg_has_role(c.relowner, 'USAGE'),
     c.relkind <> 'r' OR c.relacl IS NOT NULL OR c.relispartition OR c.relhassubclass
         OR EXISTS (SELECT FROM pg_depend d WHERE d.refclassid = 'pg_class'::regclass
@@ -339,7 +350,7 @@ class _Embedded(TableWriter):
         if path.exists() and not os.access(path, os.W_OK):
             raise DataError(f"Cannot write {path}: permission denied.")
         if path.exists():
-            self._existing, self._is_built_on = self._look_up(self.address.table)
+            self._existing, self._is_built_on = self._look_up(self._table)
 
     @abstractmethod
     def _look_up(self, table: str) -> tuple[dict[str, str], bool]:
@@ -368,15 +379,17 @@ class _SQLite(_Embedded):
             built_on = connection.execute(_SQLITE_BUILT_ON, {"name": table}).fetchone()
         return {name: kind for _, name, kind, *_ in columns}, built_on is not None
 
-    def _create(self) -> None:
-        kinds = {pl.Float32: "REAL", pl.Float64: "REAL"}
+    def _definition(self) -> str:
+        kinds: dict[Any, str] = {pl.Float32: "REAL", pl.Float64: "REAL"}
         kinds |= dict.fromkeys((pl.Boolean, pl.Int32, pl.Int64), "INTEGER")
         types = {name: kinds.get(t.base_type(), "TEXT") for name, t in self._schema.items()}
-        self._columns = ", ".join(f"{_quoted(name)} {kind}" for name, kind in types.items())
+        return ", ".join(f"{_quoted(name)} {kind}" for name, kind in types.items())
+
+    def _create(self) -> None:
         connection = sqlite3.connect("", isolation_level=None, timeout=_PATIENCE)
         self._rows = self._held.enter_context(closing(connection))
         self._rows.execute("PRAGMA main.synchronous = OFF")
-        self._rows.execute(f"CREATE TABLE staging ({self._columns})")
+        self._rows.execute(f"CREATE TABLE staging ({self._definition()})")
 
     def _stage(self, frame: pl.DataFrame) -> None:
         texts = frame.with_columns(pl.col(pl.Date, pl.Datetime).cast(pl.String))
@@ -387,9 +400,9 @@ class _SQLite(_Embedded):
         self._rows.execute("COMMIT")
 
     def _put_in_place(self) -> None:
-        table = f"target.{_quoted(self.address.table)}"
+        table = f"target.{_quoted(self._table)}"
         self._rows.execute("ATTACH ? AS target", (self.address.place,))
-        create = f"CREATE TABLE {table} ({self._columns})"
+        create = f"CREATE TABLE {table} ({self._definition()})"
         for step in ("BEGIN IMMEDIATE", *self._steps(table, create, "main.staging"), "COMMIT"):
             self._rows.execute(step)
 
@@ -404,7 +417,7 @@ WHERE (type IN ('index', 'trigger') AND lower(tbl_name) = lower(:name))
 
 
 class _DuckDB(_Embedded):
-    """The rows wait in Parquet files next to the database."""
+    """The rows wait as an Arrow stream in a temporary file without a name."""
 
     def _look_up(self, table: str) -> tuple[dict[str, str], bool]:
         schema, _, name = table.rpartition(".")
@@ -418,22 +431,42 @@ class _DuckDB(_Embedded):
         return dict(columns), built_on is not None
 
     def _create(self) -> None:
-        target = Path(self.address.place).resolve()
-        self._folder = self._held.enter_context(unfinished_directory(target))
-        self._files = 0
+        from pyarrow import ipc
+
+        folder = Path(self.address.place).resolve().parent  # where room is needed anyway
+        self._file = self._held.enter_context(TemporaryFile(dir=folder))  # noqa: SIM115
+        schema = pl.DataFrame(schema=self._schema).to_arrow().schema
+        self._stream = self._held.enter_context(ipc.new_stream(self._file, schema))
 
     def _stage(self, frame: pl.DataFrame) -> None:
-        frame.write_parquet(self._folder / f"{self._files:06}.parquet")
-        self._files += 1
+        self._stream.write_table(frame.to_arrow())
 
     def _put_in_place(self) -> None:
-        table = ".".join(map(_quoted, self.address.table.split(".")))
-        files = str(self._folder / "*.parquet").replace("'", "''")
-        rows = f"read_parquet('{files}')"
-        create = f"CREATE TABLE {table} AS SELECT * FROM {rows} LIMIT 0"
-        with open_database(self.address, write=True) as database:
-            for step in ("BEGIN", *self._steps(table, create, rows), "COMMIT"):
+        from pyarrow import ipc
+
+        self._stream.close()
+        self._file.seek(0)
+        table = ".".join(map(_quoted, self._table.split(".")))
+        create = f"CREATE TABLE {table} ({self._definition()})"
+        with self._unlocked() as database:
+            database.connection.register("staging", ipc.open_stream(self._file))
+            for step in ("BEGIN", *self._steps(table, create, "staging"), "COMMIT"):
                 database.connection.execute(step)
+
+    @contextmanager
+    def _unlocked(self) -> Iterator[Database]:
+        """Open the database; wait while another process has it open."""
+        last = time.monotonic() + _PATIENCE
+        with ExitStack() as held:
+            while True:
+                try:
+                    database = held.enter_context(open_database(self.address, write=True))
+                    break
+                except DataError as error:
+                    if "lock" not in str(error) or time.monotonic() > last:
+                        raise
+                    time.sleep(0.1)
+            yield database
 
 
 _DUCKDB_COLUMNS = """

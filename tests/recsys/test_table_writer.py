@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import random
 import signal
 import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import polars as pl
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from recsys import DataError, write_table
 from recsys.database import open_database, parse_address
@@ -169,30 +173,105 @@ def test_readers_see_the_old_rows_or_the_new_ones(place):
     assert seen <= {(5000, "a", "ö"), (5000, "b", "b")}
 
 
-KILLED = """
-import sys, time
+STOPPED = """
+import sys
 import polars as pl
 from recsys import write_table
 
 def frames():
-    for place in range(100):
-        yield pl.DataFrame({"user": range(50_000), "item": place})
+    for place in range(4):
+        yield pl.DataFrame({"user": range(20_000), "item": place})
         print(place, flush=True)
-    time.sleep(0.05 * int(sys.argv[2]))  # during the last step, or before it
+    if sys.argv[2] == "stay":
+        input()
 
 write_table(sys.argv[1], frames(), if_exists="replace")
 """
 
 
-@pytest.mark.parametrize("after", [1, 3])
-def test_a_killed_writer_leaves_the_old_table(place, after, tmp_path):
+@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT])
+def test_a_stopped_writer_leaves_the_old_table(place, stop, tmp_path):
     place.write(FIRST)
-    command = [sys.executable, "-c", KILLED, place.address, "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path) as writer:
-        for _ in range(after):
+    command = [sys.executable, "-c", STOPPED, place.address, "stay"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=tmp_path, **pipes) as writer:
+        for _ in range(4):
             writer.stdout.readline()
-        writer.send_signal(signal.SIGKILL)
+        writer.send_signal(stop)
+        writer.communicate()
+    assert writer.returncode != 0
     assert place.rows() == FIRST.rows()
     place.write(SECOND, "replace")
     assert place.rows() == SECOND.rows()
-    assert [path.suffix for path in tmp_path.glob(".*")] in ([], [".tmp"])
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_writer_that_is_killed_in_the_last_step_leaves_the_old_rows_or_the_new_ones(
+    place, tmp_path
+):
+    place.write(FIRST)
+    place.run('CREATE INDEX by_user ON recs ("user")')  # so that rows are deleted and inserted
+    new = FIRST.sample(200_000, with_replacement=True)
+    command = [sys.executable, "-c", LAST_STEP, place.address]
+    new.write_parquet(tmp_path / "new.parquet")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path) as writer:
+        writer.stdout.readline()
+        time.sleep(random.uniform(0, 0.3))
+        writer.kill()
+    assert len(place.rows()) in (2, 200_000)
+
+
+LAST_STEP = """
+import sys
+import polars as pl
+from recsys import write_table
+
+def frames():
+    yield pl.read_parquet("new.parquet")
+    print("written", flush=True)
+
+write_table(sys.argv[1], frames(), if_exists="replace")
+"""
+
+
+def test_duckdb_waits_while_another_process_has_the_file_open(tmp_path):
+    pytest.importorskip("duckdb")
+    place, hold = Place(f"{tmp_path}/shop.duckdb::recs"), "import duckdb, sys; "
+    hold += f"c = duckdb.connect({f'{tmp_path}/shop.duckdb'!r}); print('open', flush=True); input()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+
+    def frames() -> Iterator[pl.DataFrame]:
+        holder = subprocess.Popen([sys.executable, "-c", hold], **pipes)
+        holder.stdout.readline()
+        with pytest.raises(DataError, match=r"shop.duckdb::recs cannot be written: .*lock"):
+            place.write(SECOND)
+        yield FIRST
+        threading.Timer(0.3, lambda: holder.communicate("\n")).start()
+
+    place.write(frames())
+    assert place.rows() == FIRST.rows()
+
+
+VALUES = {
+    pl.Int64: st.integers(-(2**63), 2**63 - 1),
+    pl.UInt16: st.integers(0, 2**16 - 1),
+    pl.Float64: st.floats(allow_nan=False),
+    pl.Float32: st.floats(allow_nan=False, width=32),
+    pl.Boolean: st.booleans(),
+    pl.String: st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")),
+}
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=10)
+@given(data=st.data())
+def test_values_come_back_as_they_were(place, data):
+    rows = data.draw(st.integers(0, 5))
+    columns = {
+        f'a "{dtype}" column': pl.Series(
+            data.draw(st.lists(st.none() | values, min_size=rows, max_size=rows)), dtype=dtype
+        )
+        for dtype, values in VALUES.items()
+    }
+    frame = pl.DataFrame(columns)
+    place.write(frame, "replace")
+    assert place.run("SELECT * FROM recs") == frame.rows()
