@@ -21,7 +21,9 @@ from lowrank.errors import ArgumentError
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = ["VariationalSweep", "predictive_variance", "shrinkage_target", "variational_sweeps"]
+    from lowrank.completion.design import Features
+
+__all__ = ["VariationalSide", "VariationalSweep", "predictive_variance", "shrinkage_target", "variational_sweeps"]
 
 Floats = NDArray[np.floating[Any]]
 
@@ -77,6 +79,8 @@ def variational_sweeps(
     k: int,
     *,
     link_penalty: float = 0.0,
+    row_features: Features | None = None,
+    column_features: Features | None = None,
     count_power: float = 0.0,
     temperature: float = 1.0,
     random_state: int | None = 0,
@@ -94,7 +98,8 @@ def variational_sweeps(
     posterior from becoming too sure of a model that is not true.
 
     The prior of B is Gaussian with precision `link_penalty` times the prior precision of the
-    rows, and its posterior has that column covariance too.
+    rows, and its posterior has that column covariance too. So have those of the coefficients C of
+    features, with a factor for each group that is learned.
 
     Parameters
     ----------
@@ -104,6 +109,8 @@ def variational_sweeps(
         Number of factors. Memory grows with (k + 1)(k + 2) / 2 numbers for each row and column.
     link_penalty : float
         Positive ridge penalty of the links; 0 means no links.
+    row_features, column_features : Features, optional
+        What is known of rows and columns, which the means of their priors depend on.
     count_power : float
         Exponent of a row's number of entries in its prior precision; 0 is the usual model.
     temperature : float
@@ -132,7 +139,8 @@ def variational_sweeps(
         precision = np.diag(1 / (_START_WIDTH * target)).astype(X.dtype)
         none = np.zeros((0, d), X.dtype)
         prior = RowPrior(np.zeros(d, X.dtype), precision, none, count_power)
-        rows, columns = _VariationalSide.pair(X, prior, prior, link_penalty)
+        features = row_features, column_features
+        rows, columns = VariationalSide.pair(X, prior, prior, link_penalty, *features)
     for side in (rows, columns):  # wide priors and covariances of zero
         side.target = target * side.typical
         side.prior = replace(side.prior, precision=precision / X.dtype.type(side.typical))
@@ -162,7 +170,7 @@ def variational_sweeps(
 
 
 @dataclass(eq=False)
-class _VariationalSide(Side):
+class VariationalSide(Side):
     """A side with Gaussian posteriors and a prior that is learned."""
 
     target: Floats = field(init=False)  # variances that the prior covariance is shrunk to
@@ -181,21 +189,24 @@ class _VariationalSide(Side):
         return objective + noise * (d * n_seen - from_prior)
 
     def fit_prior(self) -> None:
-        """Maximise the free energy over this side's prior, in turn over B, mean and precision."""
-        linked = self.fit_link()
-        off = self.vectors.mean - linked
+        """Maximise the free energy over this side's prior, in turn over B, C, mean and precision."""
+        shares = self.fit_maps()
+        off = self.vectors.mean - shares
         mean = self.weighted_mean(off).astype(self.data.dtype)
-        self.prior_means = linked + mean
+        self.prior_means = shares + mean
         off -= mean
         off *= np.sqrt(self.weight)[:, None]
         scatter = kernels.coefficients(off, off) + self.summed_covariance()
         if self.penalty:
             link = np.ascontiguousarray(self.prior.link)
             scatter += self.penalty * kernels.coefficients(link, link)
+        if self.features is not None:
+            self.features.learn(self.prior.precision)
+            scatter += self.features.scatter()
         d, n_seen = len(mean), np.count_nonzero(self.seen)
         scatter += d * np.diag(self.target)
         precision = np.linalg.inv(scatter / (n_seen + d)).astype(self.data.dtype)
-        self.prior = replace(self.prior, mean=mean, precision=(precision + precision.T) / 2)
+        self.prior = replace(self.with_mean(mean), precision=(precision + precision.T) / 2)
 
     def summed_covariance(self) -> NDArray[np.float64]:
         """Return the weighted sum of the covariances of the rows that have entries."""
@@ -207,4 +218,5 @@ class _VariationalSide(Side):
         """Return this side's share of the free energy, right after `fit_prior`."""
         d, n_seen = len(self.prior.mean), np.count_nonzero(self.seen)
         log_det = float(np.linalg.slogdet(self.prior.precision.astype(np.float64))[1])
-        return 0.5 * ((n_seen + d) * log_det + self.log_dets)
+        learned = 0.0 if self.features is None else self.features.log_evidence
+        return 0.5 * ((n_seen + d) * log_det + self.log_dets) + learned

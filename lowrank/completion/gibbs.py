@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 
 from lowrank import kernels
 from lowrank.completion.bayes import shrinkage_target
-from lowrank.completion.links import Posterior, Side, Sweep, normal_draws, ridge_fit, stream
+from lowrank.completion.design import ridge_fit
+from lowrank.completion.links import Posterior, Side, Sweep, normal_draws, stream
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
+    from lowrank.completion.design import Features
     from lowrank.completion.bayes import VariationalSweep
 
 __all__ = ["GibbsSweep", "gibbs_sweeps"]
@@ -40,6 +42,8 @@ def gibbs_sweeps(
     start: VariationalSweep,
     *,
     link_penalty: float = 0.0,
+    row_features: Features | None = None,
+    column_features: Features | None = None,
     temperature: float = 1.0,
     random_state: int = 0,
     threads: int | None = None,
@@ -52,7 +56,7 @@ def gibbs_sweeps(
         The entries that `start` was fitted to.
     start : VariationalSweep
         Where the chain begins; it decides the number of factors and the count power.
-    link_penalty, temperature : float
+    link_penalty, row_features, column_features, temperature
         As in `variational_sweeps`; `start` must have links if there is a penalty.
     random_state : int
         Seed of all draws. They come from counter-based streams, one for each sweep and side.
@@ -66,7 +70,9 @@ def gibbs_sweeps(
     high-dimensional side information using MCMC", section 3, for the draw of the links.
     """
     variance = float(X.data.var(dtype=np.float64)) or 1.0
-    rows, columns = Chain.pair(X, start.row_prior, start.column_prior, link_penalty)
+    priors, features = (start.row_prior, start.column_prior), (row_features, column_features)
+    with kernels.at_most(threads):
+        rows, columns = Chain.pair(X, *priors, link_penalty, *features)
     for number, (side, vectors) in enumerate(((rows, start.rows), (columns, start.columns))):
         side.vectors = Posterior.exactly(vectors.mean)
         side.target = shrinkage_target(vectors.mean.shape[1], variance) * side.typical
@@ -120,8 +126,8 @@ class Chain(Side):
     def draw_prior(self, number: int) -> None:
         """Draw links, then precision and mean given them."""
         rng = stream((*self.seed, number, 1))
-        linked = self.draw_link(rng)
-        off = (self.vectors.mean - linked).astype(np.float64)
+        shares = self.draw_maps(rng)
+        off = (self.vectors.mean - shares).astype(np.float64)
         weight = self.weight.astype(np.float64)
         centre, d = self.weighted_mean(off), off.shape[1]
         scaled = ((off - centre) * np.sqrt(weight)[:, None]).astype(self.data.dtype)
@@ -132,6 +138,9 @@ class Chain(Side):
             link = np.ascontiguousarray(self.prior.link)
             scatter += self.penalty * kernels.coefficients(link, link)
             freedom += len(link)
+        if self.features is not None:
+            scatter += self.features.scatter()
+            freedom += self.features.design.n_features
         # The Wishart distribution by Bartlett's decomposition.
         A = np.tril(rng.standard_normal((d, d)), -1)
         A[np.diag_indices(d)] = np.sqrt(rng.chisquare(freedom - np.arange(d)))
@@ -140,26 +149,42 @@ class Chain(Side):
         root = np.linalg.cholesky(np.linalg.inv(precision))
         mean = centre + root @ rng.standard_normal(d) / math.sqrt(weight.sum())
         dtype = self.data.dtype
-        self.prior = replace(self.prior, mean=mean.astype(dtype), precision=precision.astype(dtype))
-        self.prior_means = linked + self.prior.mean
+        prior = self.with_mean(mean.astype(dtype))
+        self.prior = replace(prior, precision=precision.astype(dtype))
+        self.prior_means = shares + mean.astype(dtype)
+        if self.features is not None:
+            self.features.draw_penalties(self.prior.precision, rng)
 
-    def draw_link(self, rng: np.random.Generator) -> Floats:
-        """Draw B by solving its ridge regression with noise on the targets and on its prior."""
-        if not self.penalty:
-            return np.zeros_like(self.vectors.mean)
-        dtype = self.data.dtype
+    def draw_maps(self, rng: np.random.Generator) -> Floats:
+        """Draw B, then C, by ridge regressions with noise on the targets and on the prior."""
+        shares = np.zeros_like(self.vectors.mean)
+        if not self.penalty and self.features is None:
+            return shares
         root = np.linalg.cholesky(np.linalg.inv(self.prior.precision.astype(np.float64))).T
+
+        def noise(shape: tuple[int, ...]) -> Floats:
+            drawn = rng.standard_normal(shape, dtype=self.data.dtype)
+            return kernels.multiply(drawn, root.astype(self.data.dtype))
+
+        if self.penalty:
+            shares = self.draw_link(*map(noise, (shares.shape, self.prior.link.shape)))
+        if self.features is not None:
+            ridge, off = self.features, self.vectors.mean - shares
+            others = np.sqrt(self.weight)[:, None] * off + noise(shares.shape)
+            centre = noise(ridge.coefficients.shape) / np.sqrt(ridge.ridge)
+            ridge.coefficients = ridge.around(centre, others, ridge.coefficients)
+            shares = shares + ridge.design.forward(ridge.coefficients)
+        return shares
+
+    def draw_link(self, noise: Floats, centre: Floats) -> Floats:
+        """Draw B given draws from N(0, inv(precision)); return its share of the prior means."""
         # With E ~ N(0, I), the solution of (S'WS + p) B = S'W (T + W^-1/2 E R) + p^1/2 E R is a
         # draw. The second term is the ridge's pull towards a B0 = p^-1/2 E R.
-        noise, centre = (
-            kernels.multiply(rng.standard_normal(shape, dtype=dtype), root.astype(dtype))
-            for shape in (self.vectors.mean.shape, self.prior.link.shape)
-        )
-        centre /= dtype.type(math.sqrt(self.penalty))
+        centre = centre / self.data.dtype.type(math.sqrt(self.penalty))
         inverse = np.divide(
             1, np.sqrt(self.weight), out=np.zeros_like(noise[:, 0]), where=self.seen
         )
-        target = self.vectors.mean - self.prior.mean + inverse[:, None] * noise
+        target = self.vectors.mean - self.prior.mean - self.featured + inverse[:, None] * noise
         link = centre + ridge_fit(
             self.link,
             target - self.link.forward(centre),

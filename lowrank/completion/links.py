@@ -13,130 +13,45 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from itertools import count
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from lowrank import kernels
 from lowrank.completion.als import AlsSweep, BiasedFactors, biased_start, check_problem
+from lowrank.completion.design import FeatureRidge, Features, Link, ridge_fit
+from lowrank.errors import ArgumentError
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = ["Link", "LinkedSweep", "Posterior", "RowPrior", "Side", "Sweep", "linked_als_sweeps"]
-__all__ += ["normal_draws", "posterior_rows", "posterior_terms", "ridge_fit", "ridge_precision"]
+__all__ = ["LinkedSweep", "Posterior", "RowPrior", "Side", "Sweep", "Terms"]
+__all__ += ["exact_posterior", "linked_als_sweeps"]
+__all__ += ["normal_draws", "posterior_rows", "posterior_terms", "ridge_precision"]
 __all__ += ["stream", "unpack"]
 
 Floats = NDArray[np.floating[Any]]
 
+LEARNING_SWEEPS = 5  # of least squares, in which the penalties of features are chosen
 LINK_STEPS = 2  # conjugate gradient steps per sweep: they start from the sweep before
 
 
 @dataclass(frozen=True, eq=False)
-class Link:
-    """The 0/1 pattern of a sparse matrix, its rows scaled to length 1.
-
-    Attributes
-    ----------
-    pattern : CsrArrays
-        The matrix with ones for data.
-    scale : ndarray of shape (n_rows,)
-        One over the square root of each row's number of entries; 1 for a row without any.
-    turned : CsrArrays or None
-        The transposed pattern, through which products are faster where rows are fewer than
-        columns: the array that is gathered from, or scattered to, is then the smaller one.
-    """
-
-    pattern: kernels.CsrArrays
-    scale: Floats
-    n_cols: int
-    turned: kernels.CsrArrays | None = None
-
-    @classmethod
-    def of(cls, entries: kernels.CsrArrays, n_cols: int) -> Link:
-        """Return the link of the matrix whose arrays are `entries`."""
-        counts = np.maximum(np.diff(entries.indptr), 1)
-        dtype = entries.data.dtype
-        pattern = entries._replace(data=np.ones_like(entries.data))
-        return cls(pattern, (1 / np.sqrt(counts)).astype(dtype), n_cols)
-
-    def with_turned(self, other: Link) -> Link:
-        """Return this link, with the pattern of the transposed matrix's link where it helps."""
-        helps = len(self.scale) < self.n_cols
-        return replace(self, turned=other.pattern if helps else None)
-
-    def forward(self, B: Floats) -> Floats:
-        """Return S @ B for B of shape (n_cols, width)."""
-        if self.turned is None:
-            product = kernels.csr_matmat(self.pattern, B)
-        else:
-            product = kernels.csr_rmatmat(self.turned, B, len(self.scale))
-        product *= self.scale[:, None]
-        return product
-
-    def backward(self, Y: Floats) -> Floats:
-        """Return S.T @ Y for Y of shape (n_rows, width)."""
-        scaled = Y * self.scale[:, None]
-        if self.turned is None:
-            return kernels.csr_rmatmat(self.pattern, scaled, self.n_cols)
-        return kernels.csr_matmat(self.turned, scaled)
-
-
-def ridge_fit(
-    link: Link, target: Floats, *, ridge: float, weight: Floats, start: Floats, steps: int
-) -> Floats:
-    r"""Improve B towards the minimum of a weighted ridge regression on a link.
-
-    Conjugate gradients on :math:`(S' W S + \rho I) B = S' W T`, all columns of B at once, with
-    the diagonal as preconditioner. Every step lowers
-    :math:`\sum_u w_u |t_u - B's_u|^2 + \rho |B|^2`, however few there are.
-
-    The targets T have shape (n_rows, width), the weights w (n_rows,), B and its start
-    (n_cols, width); the ridge rho is positive.
-
-    References
-    ----------
-    Simm et al. (2017), "Macau: scalable Bayesian factorization with high-dimensional side
-    information using MCMC", section 3.
-    """
-
-    def dots(X: Floats, Y: Floats) -> NDArray[np.float64]:
-        columns: NDArray[np.float64] = np.einsum("ij,ij->j", X, Y, dtype=np.float64)
-        return columns
-
-    def ratio(a: NDArray[np.float64], b: NDArray[np.float64]) -> Floats:
-        return np.divide(a, b, out=np.zeros_like(a), where=b > 0).astype(start.dtype)
-
-    w, rho = weight[:, None], start.dtype.type(ridge)
-    diagonal = link.backward(w * link.scale[:, None]) + rho
-    B = start
-    residual = link.backward(w * (target - link.forward(B))) - rho * B
-    direction = scaled = residual / diagonal
-    size = dots(residual, scaled)
-    for _ in range(steps):
-        image = link.backward(w * link.forward(direction)) + rho * direction
-        step = ratio(size, dots(direction, image))
-        B = B + step * direction
-        residual = residual - step * image
-        scaled = residual / diagonal
-        before, size = size, dots(residual, scaled)
-        direction = scaled + ratio(size, before) * direction
-    return B
-
-
-@dataclass(frozen=True, eq=False)
 class RowPrior:
-    r"""The prior of rows: mean :math:`\mu_0 + B's_u`, precision :math:`n_u^g \Lambda`.
+    r"""The prior of rows: mean :math:`\mu_0 + B's_u + C'f_u`, precision :math:`n_u^g \Lambda`.
 
-    `link` is the matrix B, shape (n_cols, d), with no rows for a prior without a link, and
-    `count_power` the exponent g of the number of entries n_u.
+    `link` is the matrix B, shape (n_cols, d), with no rows for a prior without a link,
+    `features` the matrix C, shape (n_features, d), None without features, and `count_power` the
+    exponent g of the number of entries n_u.
     """
 
     mean: Floats
     precision: Floats
     link: Floats
     count_power: float
+    features: Floats | None = None
 
     def weights(self, counts: NDArray[np.int64]) -> Floats:
         """Return n_u^g; rows without entries count as rows with one."""
@@ -144,12 +59,15 @@ class RowPrior:
         weights: Floats = np.maximum(counts, 1).astype(dtype) ** dtype.type(self.count_power)
         return weights
 
-    def means(self, link: Link) -> Floats:
-        """Return the prior mean of each row of `link`, shape (n_rows, d)."""
-        if not len(self.link):
-            return np.tile(self.mean, (len(link.scale), 1))
-        means = link.forward(self.link)
-        means += self.mean
+    def means(self, link: Link, features: kernels.CsrArrays | None = None) -> Floats:
+        """Return the prior mean of each row of `link` and of features, shape (n_rows, d)."""
+        if len(self.link):
+            means = link.forward(self.link)
+            means += self.mean
+        else:
+            means = np.tile(self.mean, (len(link.scale), 1))
+        if features is not None and self.features is not None:
+            means += kernels.csr_matmat(features, self.features)
         return means
 
 
@@ -205,18 +123,38 @@ def posterior_rows(
     *,
     mean: float,
     noise: float = 1.0,
+    features: kernels.CsrArrays | None = None,
     draw_seed: tuple[int, ...] | None = None,
 ) -> Posterior:
     """Return the posterior of rows given their entries and the posterior of the columns.
 
     A row gets the same bits whichever rows are solved with it, on any number of threads. `noise` is
-    the noise variance, multiplied by the temperature; 1 for penalised least squares. With a
-    `draw_seed` the result is draws from the posteriors instead of their means.
+    the noise variance, multiplied by the temperature; 1 for penalised least squares. The `features`
+    of the rows are in CSR form; rows without them have features of zero. With a `draw_seed` the
+    result is draws from the posteriors instead of their means.
     """
     link = Link.of(entries, len(columns.mean))
-    means = prior.means(link)
+    means = prior.means(link, features)
     draws = None if draw_seed is None else normal_draws(draw_seed, means.shape, means.dtype)
     return _half_sweep(link, entries.data, columns, prior, means, mean, noise, draws)[0]
+
+
+class Terms(NamedTuple):
+    """The posterior mean of a row as a sum.
+
+    Attributes
+    ----------
+    base : float64 ndarray of shape (d,)
+        The term of the mean of all rows.
+    entries : float64 ndarray of shape (n_entries, d)
+        Those of the entries, by their values and, with a link, by being there.
+    features : float64 ndarray of shape (n_stored, d)
+        Those of the features that are not zero.
+    """
+
+    base: NDArray[np.float64]
+    entries: NDArray[np.float64]
+    features: NDArray[np.float64]
 
 
 def posterior_terms(
@@ -226,12 +164,11 @@ def posterior_terms(
     *,
     mean: float,
     noise: float = 1.0,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    features: kernels.CsrArrays | None = None,
+) -> Terms:
     """Return the posterior mean of one row as a sum, with one term for each entry.
 
-    The parameters are those of `posterior_rows`, with one row in `entries`. The term of the prior
-    mean, shape (d,), comes first, then those of the entries, by their values and, with a link, by
-    being there, shape (n_entries, d).
+    The parameters are those of `posterior_rows`, with one row in `entries`.
     """
     indices = entries.indices
     n, d = len(indices), columns.mean.shape[1]
@@ -249,7 +186,32 @@ def posterior_terms(
     if len(prior.link):
         right += prior.link[indices].astype(np.float64) @ pull / math.sqrt(max(n, 1))
     inverse = np.linalg.inv(system + pull)
-    return inverse @ pull @ prior.mean.astype(np.float64), right @ inverse
+    known = np.zeros((0, d))
+    if features is not None and prior.features is not None:
+        known = prior.features[features.indices].astype(np.float64) * features.data[:, None] @ pull
+    base = inverse @ pull @ prior.mean.astype(np.float64)
+    return Terms(base, right @ inverse, known @ inverse)
+
+
+def exact_posterior(
+    entries: kernels.CsrArrays, columns: Floats, prior: RowPrior, prior_means: Floats, mean: float
+) -> Posterior:
+    """Return the posterior of rows of noise variance 1, with covariances, given known columns."""
+    n, d = prior_means.shape
+    weight, dtype = prior.weights(np.diff(entries.indptr)), columns.dtype
+    covariance = np.zeros((n, d * (d + 1) // 2), dtype)
+    found = Posterior(kernels.aligned_zeros((n, d), dtype), covariance)
+    kernels.posterior_half_sweep(
+        entries,
+        columns,
+        prior=prior.precision,
+        weight=weight,
+        prior_right=weight[:, None] * kernels.multiply(prior_means, prior.precision),
+        vectors=found.mean,
+        shift=mean,
+        covariance=covariance,
+    )
+    return found
 
 
 def _half_sweep(
@@ -311,18 +273,28 @@ class Side:
     prior_means: Floats  # shape (n, d)
     weight: Floats  # n_u^g; 0 for rows without entries, which have no say in the prior
     typical: float  # mean weight of the rows with entries, in units of which penalties count
-    penalty: float  # of B, in units of the prior precision; 0 without a link
+    features: FeatureRidge | None
+    penalty: float = 0.0  # of B, in units of the prior precision; 0 without a link
 
     @classmethod
     def pair(
-        cls, X: csr_array, row_prior: RowPrior, column_prior: RowPrior, link_penalty: float
+        cls,
+        X: csr_array,
+        row_prior: RowPrior,
+        column_prior: RowPrior,
+        link_penalty: float,
+        row_features: Features | None = None,
+        column_features: Features | None = None,
     ) -> tuple[Self, Self]:
         """Return the rows and the columns of X, all vectors zero.
 
         A prior without the matrix B that a positive `link_penalty` calls for begins with zeros.
         """
         sides = []
-        for matrix, prior in ((X, row_prior), (X.T.tocsr(), column_prior)):
+        for matrix, prior, features in (
+            (X, row_prior, row_features),
+            (X.T.tocsr(), column_prior, column_features),
+        ):
             (n, m), d = matrix.shape, len(prior.mean)
             entries = kernels.csr_arrays(matrix)
             counts, link = np.diff(entries.indptr), Link.of(entries, m)
@@ -331,8 +303,16 @@ class Side:
             if link_penalty and not len(prior.link):
                 prior = replace(prior, link=np.zeros((m, d), X.dtype))
             vectors = Posterior.exactly(kernels.aligned_zeros((n, d), X.dtype))
-            means, penalty = prior.means(link), link_penalty * typical
-            sides.append(cls(entries.data, link, vectors, prior, means, weight, typical, penalty))
+            ridge = None
+            if features is not None and features.matrix.shape[1]:
+                ridge = FeatureRidge.of(features, weight, d)
+                if prior.features is None:
+                    prior = replace(prior, features=ridge.coefficients)
+                ridge.coefficients = prior.features
+            means = prior.means(link, ridge and ridge.design.rows)
+            side = cls(entries.data, link, vectors, prior, means, weight, typical, ridge)
+            side.penalty = link_penalty * typical
+            sides.append(side)
         rows, columns = sides
         rows.link = rows.link.with_turned(columns.link)
         columns.link = columns.link.with_turned(rows.link)
@@ -352,20 +332,37 @@ class Side:
         )
         return result
 
-    def fit_link(self) -> Floats:
-        """Improve B; return its share of the prior means."""
-        if not self.penalty:
+    def fit_maps(self) -> Floats:
+        """Improve B, then C; return their share of the prior means, of centred features."""
+        linked = np.zeros_like(self.vectors.mean)
+        if self.penalty:
+            link = ridge_fit(
+                self.link,
+                self.vectors.mean - self.prior.mean - self.featured,
+                ridge=self.penalty,
+                weight=self.weight,
+                start=self.prior.link,
+                steps=LINK_STEPS,
+            )
+            self.prior = replace(self.prior, link=link)
+            linked = self.link.forward(link)
+        if self.features is not None:
+            linked += self.features.fit(self.vectors.mean - linked)
+        return linked
+
+    @property
+    def featured(self) -> Floats:
+        """What features have in the prior means, shape (n, d)."""
+        if self.features is None:
             return np.zeros_like(self.vectors.mean)
-        link = ridge_fit(
-            self.link,
-            self.vectors.mean - self.prior.mean,
-            ridge=self.penalty,
-            weight=self.weight,
-            start=self.prior.link,
-            steps=LINK_STEPS,
-        )
-        self.prior = replace(self.prior, link=link)
-        return self.link.forward(link)
+        return kernels.csr_matmat(self.features.design.rows, self.features.coefficients)
+
+    def with_mean(self, mean: Floats) -> RowPrior:
+        """Return the prior with C, and with `mean` for a row whose features are the mean ones."""
+        if self.features is None:
+            return replace(self.prior, mean=mean)
+        C = self.features.coefficients
+        return replace(self.prior, mean=mean - self.features.design.centre @ C, features=C)
 
     def weighted_mean(self, vectors: Floats) -> NDArray[np.float64]:
         """Return the mean of the vectors of rows by weight, shape (d,)."""
@@ -393,46 +390,54 @@ def linked_als_sweeps(
     k: int,
     *,
     regularization: float,
-    link_penalty: float,
+    link_penalty: float = 0.0,
+    row_features: Features | None = None,
+    column_features: Features | None = None,
     count_power: float = 0.5,
     start: BiasedFactors | None = None,
     random_state: int | None = 0,
     threads: int | None = None,
 ) -> Iterator[LinkedSweep]:
-    r"""Fit biased factors as `als_sweeps` does, pulled towards linked means instead of zero.
+    r"""Fit biased factors as `als_sweeps` does, pulled towards predicted means instead of zero.
 
-    In its objective a penalty :math:`n_u^g |a_u|^2` becomes :math:`n_u^g |a_u - a_0 - B's_u|^2`,
-    where :math:`s_u` is row u of the link, and likewise for biases and columns; B has the ridge
-    penalty `link_penalty` in the same units, and the means :math:`a_0` none. The mean :math:`\mu`
-    is that of the entries. The objective never rises. The other parameters are those of
-    `als_sweeps`.
+    In its objective a penalty :math:`n_u^g |a_u|^2` becomes
+    :math:`n_u^g |a_u - a_0 - B's_u - C'f_u|^2`, where :math:`s_u` is row u of the link and
+    :math:`f_u` its features, and likewise for biases and columns; B has the ridge penalty
+    `link_penalty` in the same units (0 means no links), each group of C one that is chosen in the
+    first 5 sweeps by the evidence of the regression of the vectors on features, and the means
+    :math:`a_0` none. The mean :math:`\mu` is that of the entries. The objective never rises, from
+    the sixth sweep on if there are features. The other parameters are those of `als_sweeps`.
 
     Raises
     ------
     ArgumentError
-        As `check_problem`.
+        As `check_problem`, or if `link_penalty` is negative.
 
     References
     ----------
     Koren (2008), "Factorization meets the neighborhood", section 4.
     """
-    check_problem(X, k, regularization=regularization, link_penalty=link_penalty)
+    check_problem(X, k, regularization=regularization)
+    if not 0 <= link_penalty < math.inf:
+        raise ArgumentError(f"link_penalty must be 0 or positive; got {link_penalty}.")
     with kernels.at_most(threads):
         first = start or biased_start(X, k, random_state=random_state)
     scale = float(X.data.std(dtype=np.float64)) or 1.0
     precision = ridge_precision(k, regularization, scale, X.dtype)
     none = np.zeros((0, k + 1), X.dtype)
     prior = RowPrior(np.zeros(k + 1, X.dtype), precision, none, count_power)
-    rows, columns = _LinkedSide.pair(X, prior, prior, link_penalty)
+    features = row_features, column_features
+    with kernels.at_most(threads):
+        rows, columns = _LinkedSide.pair(X, prior, prior, link_penalty, *features)
     columns.vectors.mean[:] = np.column_stack([first.column_factors, first.column_bias])
-    while True:
+    for number in count():
         with kernels.at_most(threads):
-            half = rows.fit_vectors(columns, first.mean) + rows.link_penalties()
+            half = rows.fit_vectors(columns, first.mean) + rows.map_penalties()
             half += columns.penalties()
-            rows.fit_prior()
+            rows.fit_prior(columns if number < LEARNING_SWEEPS else None, first.mean)
             fitted = columns.fit_vectors(rows, first.mean)
             squares = fitted - columns.vector_penalties()
-            columns.fit_prior()
+            columns.fit_prior(rows if number < LEARNING_SWEEPS else None, first.mean)
             penalties = rows.penalties() + columns.penalties()
         (a, b), (m, c) = (np.split(s.vectors.mean, [k], axis=1) for s in (rows, columns))
         yield LinkedSweep(
@@ -455,21 +460,41 @@ class _LinkedSide(Side):
         constant = self.weighted_dots(self.prior_means, self.prior_means)
         return float(objective[self.seen].sum()) + constant
 
-    def fit_prior(self) -> None:
-        """Improve B, then set the mean to its best value."""
-        linked = self.fit_link()
-        mean = self.weighted_mean(self.vectors.mean - linked).astype(self.data.dtype)
-        self.prior = replace(self.prior, mean=mean)
-        self.prior_means = linked + mean
+    def fit_prior(self, other: Side | None, mean: float) -> None:
+        """Improve B and C, then set the prior mean to its best value.
+
+        With the `other` side and the mean of entries the penalties of C are learned too.
+        """
+        shares = self.fit_maps()
+        off = self.vectors.mean - shares
+        centre = self.weighted_mean(off).astype(self.data.dtype)
+        self.prior, before = self.with_mean(centre), self.prior_means
+        self.prior_means = shares + centre
+        if self.features is None or other is None:
+            return
+        off -= centre
+        squares = np.einsum("i,ij,ij->j", self.weight, off, off, dtype=np.float64)
+        squares += np.diag(self.features.scatter())
+        known = exact_posterior(
+            self.link.pattern._replace(data=self.data), other.vectors.mean, self.prior, before, mean
+        )
+        packed = kernels.coefficients(known.covariance, self.weight[:, None])
+        squares += np.diag(unpack(packed.T.astype(np.float64), len(centre))[0])
+        precision = np.diag(np.count_nonzero(self.seen) / squares)
+        self.features.learn(precision.astype(self.data.dtype))
 
     def vector_penalties(self) -> float:
         off = self.vectors.mean - self.prior_means
         return self.weighted_dots(off, off)
 
-    def link_penalties(self) -> float:
+    def map_penalties(self) -> float:
+        """Return the penalties of B and C."""
         link = self.prior.link
         weighted = kernels.multiply(link, self.prior.precision)
-        return self.penalty * float(np.einsum("ij,ij->", link, weighted, dtype=np.float64))
+        total = self.penalty * float(np.einsum("ij,ij->", link, weighted, dtype=np.float64))
+        if self.features is not None:
+            total += float(np.sum(self.features.scatter() * self.prior.precision))
+        return total
 
     def penalties(self) -> float:
-        return self.vector_penalties() + self.link_penalties()
+        return self.vector_penalties() + self.map_penalties()

@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 from lowrank import kernels
 from lowrank.completion.bayes import predictive_variance, variational_sweeps
 from lowrank.completion.gibbs import gibbs_sweeps
+from lowrank.completion.design import Link, ridge_fit
 from lowrank.completion.links import (
-    Link,
     Posterior,
     normal_draws,
     posterior_rows,
     posterior_terms,
-    ridge_fit,
     unpack,
 )
 
@@ -152,7 +151,7 @@ def test_a_row_is_a_sum_over_its_entries():
     for row in (0, 17):
         part = slice(X.indptr[row], X.indptr[row + 1])
         one = kernels.CsrArrays(np.array([0, 0]), X.indices[part], X.data[part])
-        base, terms = posterior_terms(
+        base, terms, _ = posterior_terms(
             one, last.columns, last.row_prior, mean=last.mean, noise=noise
         )
         np.testing.assert_allclose(base + terms.sum(axis=0), rows.mean[row], rtol=1e-9)

@@ -82,7 +82,7 @@ def test_draws_of_the_links_have_their_posterior_covariance():
     rng, drawn = np.random.default_rng(2), []
     with kernels.at_most(1):
         for _ in range(1500):
-            chain.draw_link(rng)
+            chain.draw_maps(rng)
             drawn.append(chain.prior.link.ravel())
     S, _ = scaled_pattern(X)
     rows = np.linalg.inv(S.T @ S + 2.0 * np.eye(3))
@@ -96,7 +96,7 @@ def test_draws_of_the_links_have_their_posterior_covariance():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"link_penalty": 0.0}, r"link_penalty must be positive and finite; got 0\.0"),
+        ({"link_penalty": -1.0}, r"link_penalty must be 0 or positive; got -1\.0"),
         ({"regularization": -1.0}, r"regularization must be positive and finite; got -1\.0"),
         ({"k": 0}, "k must be at least 1; got 0"),
         ({"X": sp.csr_array((3, 3))}, "X must have at least one stored entry; got none"),

@@ -1,0 +1,151 @@
+r"""Rows without entries: what their vectors would be, from features alone.
+
+A map is fitted to the vectors that a fit has found, apart from the fit's own prior: with links the
+latter knows what features say only where links don't, and rows without entries have none. Rows
+count by the square root of their number of entries.
+
+Such a row is known by its features only, and so is every column's experience with them: a column
+has its own slopes on the main directions of the features, a random effect whose distribution is
+learned. They are fitted to its entries as if none of their rows had been known, so that they hold
+what the low-rank map leaves: a ridge regression of each column on the features of rows, pooled
+over all columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowrank import kernels
+from lowrank.completion.bayes import VariationalSide, shrinkage_target
+from lowrank.completion.design import FeatureDesign, FeatureRidge, Features
+from lowrank.completion.links import Posterior, RowPrior, posterior_rows, unpack
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+__all__ = ["ColdMap", "Slopes", "fit_cold_map", "fit_slopes", "main_directions"]
+
+Floats = NDArray[np.floating[Any]]
+
+N_SLOPES = 16  # directions of the features at most
+
+_MAP_STEPS = 8  # of expectation maximisation for the penalties of the map
+_SLOPE_STEPS = 10  # and for the distribution of the slopes
+_RANGE_STEPS = 6  # of subspace iteration for the directions
+
+
+@dataclass(frozen=True, eq=False)
+class ColdMap:
+    r"""The distribution of the vector of a row without entries.
+
+    Its mean is ``mean + C'f``, its covariance ``covariance`` times :math:`1 + (f - c)'Q(f - c)`
+    for the mean features c: the second term is what is not known of C.
+
+    Attributes
+    ----------
+    mean, covariance : ndarrays of shape (d,) and (d, d)
+    coefficients : ndarray of shape (n_features, d)
+        The matrix C.
+    draws : ndarray of shape (n_features, n_draws)
+        From N(0, Q).
+    centre : ndarray of shape (n_features,)
+    """
+
+    mean: Floats
+    covariance: Floats
+    coefficients: Floats
+    draws: Floats
+    centre: Floats
+
+    def vectors(self, features: kernels.CsrArrays) -> Posterior:
+        """Return the means and covariances of rows with these features."""
+        off = kernels.csr_matmat(features, self.draws) - self.centre @ self.draws
+        factor = 1 + np.einsum("ij,ij->i", off, off) / off.shape[1]
+        upper = self.covariance[np.triu_indices(len(self.mean))]
+        means = kernels.csr_matmat(features, self.coefficients) + self.mean
+        return Posterior(means, factor[:, None] * upper)
+
+
+def fit_cold_map(vectors: Posterior, counts: NDArray[np.int64], features: Features) -> ColdMap:
+    """Fit the map from features to the vectors of rows, given each row's number of entries."""
+    dtype, d = vectors.mean.dtype, vectors.mean.shape[1]
+    weight = np.sqrt(counts).astype(dtype)
+    weight *= weight.sum() / (weight @ weight)  # their sum is the effective number of rows
+    total, ridge = float(weight.sum(dtype=np.float64)), FeatureRidge.of(features, weight, d)
+    uncertain = np.zeros((d, d))
+    if vectors.covariance.shape[1]:
+        packed = kernels.coefficients(vectors.covariance, weight[:, None])
+        uncertain = unpack(packed.T.astype(np.float64), d)[0]
+    for _ in range(_MAP_STEPS):
+        off = vectors.mean - ridge.fit(vectors.mean)
+        mean = (np.einsum("i,ij->j", weight, off, dtype=np.float64) / total).astype(dtype)
+        off = (off - mean) * np.sqrt(weight)[:, None]
+        scatter = kernels.coefficients(off, off) + uncertain + ridge.scatter()
+        scatter += np.diag(np.diag(scatter) / total + np.finfo(dtype).tiny)
+        covariance = scatter / (total + 1)
+        ridge.learn(np.linalg.inv(covariance).astype(dtype))
+    C, centre = ridge.coefficients, ridge.design.centre
+    return ColdMap(mean - centre @ C, covariance.astype(dtype), C, ridge.drawn(), centre)
+
+
+def main_directions(features: Features, counts: NDArray[np.int64], dtype: Any) -> Floats:
+    """Return directions of largest variance over entries, shape (n_features, r).
+
+    The features of all entries' rows, times the directions, have total variance 1.
+    """
+    weight = (counts / max(1, counts.sum())).astype(dtype)
+    design, rng = FeatureDesign.of(features, weight), np.random.default_rng(0)
+    r = min(N_SLOPES, design.n_features)
+    Q = rng.standard_normal((design.n_features, min(r + 8, design.n_features))).astype(dtype)
+    for _ in range(_RANGE_STEPS):
+        Q = np.linalg.qr(design.backward(weight[:, None] * design.forward(Q)))[0].astype(dtype)
+    image = design.forward(Q)
+    variances, turn = np.linalg.eigh(kernels.coefficients(image, weight[:, None] * image))
+    best = slice(None, -r - 1, -1)
+    scale = 1 / np.sqrt(max(float(variances[best].sum()), np.finfo(dtype).tiny))
+    directions: Floats = np.ascontiguousarray(Q @ turn[:, best] * scale, dtype)
+    return directions
+
+
+class Slopes(NamedTuple):
+    """The distribution of the slopes of columns, an intercept last, and of what they leave."""
+
+    prior: RowPrior
+    noise: float
+
+    def of(self, entries: kernels.CsrArrays, directions: Floats) -> Floats:
+        """Return the slopes of columns, whose entries are residuals, shape (n, r + 1).
+
+        `directions` are those of the features of the rows that the entries belong to.
+        """
+        return posterior_rows(
+            entries, Posterior.exactly(_with_bias(directions)), self.prior, mean=0.0, noise=self.noise
+        ).mean
+
+
+def fit_slopes(residuals: csr_array, directions: Floats) -> Slopes:
+    """Fit the distribution of slopes to residuals, one row of which has its own slopes.
+
+    `directions` has shape (residuals.shape[1], r).
+    """
+    d, dtype = directions.shape[1] + 1, residuals.dtype
+    variance = float(residuals.data.var(dtype=np.float64)) or 1.0
+    target = shrinkage_target(d, variance)
+    none = np.zeros((0, d), dtype)
+    prior = RowPrior(np.zeros(d, dtype), np.diag(1 / target).astype(dtype), none, 0.0)
+    rows, columns = VariationalSide.pair(residuals, prior, prior, 0.0)
+    width, noise = d * (d + 1) // 2, variance
+    rows.target = target
+    columns.vectors = Posterior(_with_bias(directions), np.zeros((len(directions), width), dtype))
+    for _ in range(_SLOPE_STEPS):
+        noise = rows.fit_vectors(columns, 0.0, noise) / residuals.nnz
+        rows.fit_prior()
+    return Slopes(rows.prior, noise)
+
+
+def _with_bias(directions: Floats) -> Floats:
+    return np.column_stack([directions, np.zeros(len(directions), directions.dtype)])

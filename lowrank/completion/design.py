@@ -1,0 +1,366 @@
+r"""Sparse designs that the prior means of row vectors are linear in, and their ridge regressions.
+
+A design matrix has a block of who rated what (`Link`) and a block of features (`FeatureDesign`),
+neither of which is ever multiplied out. The coefficients of each are fitted by weighted ridge
+regression: those of links by a few conjugate gradient steps per sweep, those of features exactly
+where there are few of them and by conjugate gradients otherwise. A group of features has its own
+ridge penalty, learned by maximising the evidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import cho_solve, cholesky, solve_triangular
+
+from lowrank import kernels
+from lowrank.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+__all__ = ["FeatureDesign", "FeatureRidge", "Features", "Link", "ridge_fit"]
+
+Floats = NDArray[np.floating[Any]]
+
+_EXACT = 1024  # features up to which their Gram matrix is factored
+_STEPS = 15  # conjugate gradient steps per sweep beyond: they start from the sweep before
+_FIRST_PENALTY = 10.0  # of each group, in units of the typical weight: a tenth is explained
+_DRAWS = 32  # of the coefficients around their mean, which measure how well they are known
+
+
+class Features(Protocol):
+    """Named blocks of features of the rows (or columns) of a matrix.
+
+    Attributes
+    ----------
+    matrix : csr_array of shape (n, n_features)
+        The mean squared norm of the rows of each block should be near 1.
+    groups : mapping of str to slice
+        The columns of each block; together they are all columns.
+    """
+
+    @property
+    def matrix(self) -> csr_array: ...  # noqa: D102
+
+    @property
+    def groups(self) -> Mapping[str, slice]: ...  # noqa: D102
+
+
+@dataclass(frozen=True, eq=False)
+class Link:
+    """The 0/1 pattern of a sparse matrix, its rows scaled to length 1.
+
+    Attributes
+    ----------
+    pattern : CsrArrays
+        The matrix with ones for data.
+    scale : ndarray of shape (n_rows,)
+        One over the square root of each row's number of entries; 1 for a row without any.
+    turned : CsrArrays or None
+        The transposed pattern, through which products are faster where rows are fewer than
+        columns: the array that is gathered from, or scattered to, is then the smaller one.
+    """
+
+    pattern: kernels.CsrArrays
+    scale: Floats
+    n_cols: int
+    turned: kernels.CsrArrays | None = None
+
+    @classmethod
+    def of(cls, entries: kernels.CsrArrays, n_cols: int) -> Link:
+        """Return the link of the matrix whose arrays are `entries`."""
+        counts = np.maximum(np.diff(entries.indptr), 1)
+        dtype = entries.data.dtype
+        pattern = entries._replace(data=np.ones_like(entries.data))
+        return cls(pattern, (1 / np.sqrt(counts)).astype(dtype), n_cols)
+
+    def with_turned(self, other: Link) -> Link:
+        """Return this link, with the pattern of the transposed matrix's link where it helps."""
+        helps = len(self.scale) < self.n_cols
+        return replace(self, turned=other.pattern if helps else None)
+
+    def forward(self, B: Floats) -> Floats:
+        """Return S @ B for B of shape (n_cols, width)."""
+        if self.turned is None:
+            product = kernels.csr_matmat(self.pattern, B)
+        else:
+            product = kernels.csr_rmatmat(self.turned, B, len(self.scale))
+        product *= self.scale[:, None]
+        return product
+
+    def backward(self, Y: Floats) -> Floats:
+        """Return S.T @ Y for Y of shape (n_rows, width)."""
+        scaled = Y * self.scale[:, None]
+        if self.turned is None:
+            return kernels.csr_rmatmat(self.pattern, scaled, self.n_cols)
+        return kernels.csr_matmat(self.turned, scaled)
+
+    def squares(self, weight: Floats) -> Floats:
+        """Return the diagonal of S' W S as a column."""
+        return self.backward(weight[:, None] * self.scale[:, None])
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureDesign:
+    """Sparse features of rows, centred by their weighted mean without being multiplied out.
+
+    Attributes
+    ----------
+    rows, columns : CsrArrays
+        The matrix F of features and its transpose.
+    groups : tuple of slice
+        Columns that share a penalty.
+    centre : ndarray of shape (n_features,)
+        The mean row, which is subtracted from every row.
+    """
+
+    rows: kernels.CsrArrays
+    columns: kernels.CsrArrays
+    groups: tuple[slice, ...]
+    centre: Floats
+
+    @classmethod
+    def of(cls, features: Features, weight: Floats) -> Self:
+        """Return features centred by the mean over rows, each with its weight."""
+        matrix = features.matrix.astype(weight.dtype)
+        columns = kernels.csr_arrays(matrix.T.tocsr())
+        total = weight.sum(dtype=np.float64)
+        centre = kernels.csr_matmat(columns, weight[:, None])[:, 0] / weight.dtype.type(total)
+        return cls(kernels.csr_arrays(matrix), columns, tuple(features.groups.values()), centre)
+
+    @property
+    def n_features(self) -> int:
+        """Number of columns."""
+        return len(self.centre)
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Number of columns of each group."""
+        return np.array([group.stop - group.start for group in self.groups])
+
+    def spread(self, of_groups: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return one number for each column from one for each group."""
+        return np.repeat(of_groups, self.sizes)
+
+    def sums(self, of_columns: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the sum over each group's columns."""
+        return np.array([of_columns[group].sum() for group in self.groups])
+
+    def forward(self, B: Floats) -> Floats:
+        """Return (F - 1 centre') @ B for B of shape (n_features, width)."""
+        product = kernels.csr_matmat(self.rows, B)
+        product -= self.centre @ B
+        return product
+
+    def backward(self, Y: Floats) -> Floats:
+        """Return (F - 1 centre').T @ Y for Y of shape (n_rows, width)."""
+        product = kernels.csr_matmat(self.columns, Y)
+        product -= np.outer(self.centre, Y.sum(axis=0, dtype=np.float64)).astype(Y.dtype)
+        return product
+
+    def squares(self, weight: Floats) -> Floats:
+        """Return the diagonal of F' W F, centred by the mean under these weights, as a column."""
+        squared = self.columns._replace(data=self.columns.data**2)
+        diagonal = kernels.csr_matmat(squared, weight[:, None])[:, 0]
+        diagonal -= self.centre**2 * weight.sum(dtype=np.float64).astype(weight.dtype)
+        return np.maximum(diagonal, 0)[:, None]
+
+    def gram(self, weight: Floats) -> NDArray[np.float64]:
+        """Return F' W F, centred likewise, as a dense matrix."""
+        from scipy import sparse
+
+        shape = len(self.centre), len(weight)
+        indptr, indices, data = self.columns
+        columns = sparse.csr_array((data.astype(np.float64), indices, indptr), shape=shape)
+        scaled = columns * weight.astype(np.float64)
+        full: NDArray[np.float64] = (scaled @ columns.T).toarray()
+        centre = self.centre.astype(np.float64)
+        return full - np.outer(centre, centre) * weight.sum(dtype=np.float64)
+
+
+def ridge_fit(
+    design: Link | FeatureDesign,
+    target: Floats,
+    *,
+    ridge: float | Floats,
+    weight: Floats,
+    start: Floats,
+    steps: int,
+) -> Floats:
+    r"""Improve B towards the minimum of a weighted ridge regression on a design.
+
+    Conjugate gradients on :math:`(S' W S + \rho I) B = S' W T`, all columns of B at once, with
+    the diagonal as preconditioner. Every step lowers
+    :math:`\sum_u w_u |t_u - B's_u|^2 + \rho |B|^2`, however few there are.
+
+    The targets T have shape (n_rows, width), the weights w (n_rows,), B and its start
+    (n_cols, width); the ridge rho is positive, one number or one for each column, shape
+    (n_cols, 1).
+
+    References
+    ----------
+    Simm et al. (2017), "Macau: scalable Bayesian factorization with high-dimensional side
+    information using MCMC", section 3.
+    """
+
+    def dots(X: Floats, Y: Floats) -> NDArray[np.float64]:
+        columns: NDArray[np.float64] = np.einsum("ij,ij->j", X, Y, dtype=np.float64)
+        return columns
+
+    def ratio(a: NDArray[np.float64], b: NDArray[np.float64]) -> Floats:
+        return np.divide(a, b, out=np.zeros_like(a), where=b > 0).astype(start.dtype)
+
+    w, rho = weight[:, None], np.asarray(ridge, start.dtype)
+    diagonal = design.squares(weight) + rho
+    B = start
+    residual = design.backward(w * (target - design.forward(B))) - rho * B
+    direction = scaled = residual / diagonal
+    size = dots(residual, scaled)
+    for _ in range(steps):
+        image = design.backward(w * design.forward(direction)) + rho * direction
+        step = ratio(size, dots(direction, image))
+        B = B + step * direction
+        residual = residual - step * image
+        scaled = residual / diagonal
+        before, size = size, dots(residual, scaled)
+        direction = scaled + ratio(size, before) * direction
+    return B
+
+
+@dataclass(eq=False)
+class FeatureRidge:
+    r"""Weighted ridge regressions of row vectors on features, with one penalty for each group.
+
+    Rows are independent with precision :math:`w_u \Lambda`, and the coefficients C of group g have
+    the prior precision :math:`\rho_g \Lambda`. Their posterior covariance is
+    :math:`Q \otimes \Lambda^{-1}` with :math:`Q^{-1} = F'WF + \operatorname{diag} \rho`.
+
+    Attributes
+    ----------
+    design : FeatureDesign
+        Centred by the mean under `weight`.
+    weight : ndarray of shape (n_rows,)
+        0 for rows that have no say.
+    penalties : float64 ndarray of shape (n_groups,)
+        The penalties rho.
+    coefficients : ndarray of shape (n_features, d)
+    gram : float64 ndarray of shape (n_features, n_features) or None
+        F'WF if there are few features, which are then solved for exactly.
+    log_evidence : float
+        What learning the penalties has added to it, at least.
+    """
+
+    design: FeatureDesign
+    weight: Floats
+    penalties: NDArray[np.float64]
+    coefficients: Floats
+    gram: NDArray[np.float64] | None
+    draws: Floats | None = None
+    log_evidence: float = 0.0
+
+    @classmethod
+    def of(cls, features: Features, weight: Floats, d: int) -> Self:
+        """Return a regression with coefficients of zero."""
+        design = FeatureDesign.of(features, weight)
+        penalties = np.full(len(design.groups), _FIRST_PENALTY * _typical(weight))
+        coefficients = np.zeros((design.n_features, d), weight.dtype)
+        gram = design.gram(weight) if design.n_features <= _EXACT else None
+        return cls(design, weight, penalties, coefficients, gram)
+
+    @property
+    def ridge(self) -> Floats:
+        """The penalty of each column, shape (n_features, 1)."""
+        return self.design.spread(self.penalties).astype(self.weight.dtype)[:, None]
+
+    def fit(self, target: Floats) -> Floats:
+        """Fit the coefficients to targets; return what they predict, shape (n_rows, d)."""
+        self.coefficients = self.solve(target, self.coefficients)
+        return self.design.forward(self.coefficients)
+
+    def solve(self, target: Floats, start: Floats) -> Floats:
+        """Return the coefficients of targets, beginning at `start` where they are iterated."""
+        if self.gram is None:
+            fixed: dict[str, Any] = {"weight": self.weight, "ridge": self.ridge}
+            return ridge_fit(self.design, target, start=start, steps=_STEPS, **fixed)
+        right = self.design.backward(self.weight[:, None] * target).astype(np.float64)
+        with kernels.one_blas_thread():
+            found = cho_solve((self._root(self.gram), True), right)
+        return np.ascontiguousarray(found, target.dtype)
+
+    def drawn(self) -> Floats:
+        """Return draws from N(0, Q), shape (n_features, 32): always the same noise."""
+        n, dtype = self.design.n_features, self.weight.dtype
+        rng = np.random.default_rng(n)
+        noise = rng.standard_normal((n, _DRAWS)).astype(dtype)
+        if self.gram is not None:
+            with kernels.one_blas_thread():
+                found = solve_triangular(self._root(self.gram), noise, trans="T", lower=True)
+            return np.ascontiguousarray(found, dtype)
+        # The solution of (F'WF + R) V = F'W W^-1/2 E1 + R^1/2 E2 for standard normal E.
+        others = rng.standard_normal((len(self.weight), _DRAWS)).astype(dtype)
+        start = np.zeros_like(noise) if self.draws is None else self.draws
+        self.draws = self.around(noise / np.sqrt(self.ridge), others, start)
+        return self.draws
+
+    def around(self, centre: Floats, noise: Floats, start: Floats) -> Floats:
+        """Return the coefficients of targets W^-1/2 `noise` that are pulled towards `centre`."""
+        scale = np.zeros_like(self.weight)
+        np.divide(1, np.sqrt(self.weight), out=scale, where=self.weight > 0)
+        target = scale[:, None] * noise - self.design.forward(centre)
+        return centre + self.solve(target, start - centre)
+
+    def learn(self, precision: Floats) -> None:
+        r"""Raise the evidence over the penalties, by a step of expectation maximisation.
+
+        The maximum of :math:`\sum_g n_g d \log \rho_g - \rho_g (\operatorname{tr} C_g \Lambda C_g' +
+        d \operatorname{tr} Q_{gg})`, where one more feature's worth of prior keeps the penalties of
+        features without effect finite.
+        """
+        d, sizes = self.coefficients.shape[1], self.design.sizes + 1
+        traces = self.design.sums(self._variances())
+        traces += 1 / (_FIRST_PENALTY * _typical(self.weight))
+        before, squares = self.penalties, self.squares(precision)
+        self.penalties = d * sizes / (squares + d * traces)
+        gain = sizes @ np.log(self.penalties / before) - (self.penalties - before) @ traces
+        self.log_evidence += 0.5 * d * float(gain)
+
+    def draw_penalties(self, precision: Floats, rng: np.random.Generator) -> None:
+        """Draw the penalties given the coefficients."""
+        d, sizes = self.coefficients.shape[1], self.design.sizes + 1
+        rate = self.squares(precision) + d / (_FIRST_PENALTY * _typical(self.weight))
+        self.penalties = 2 * rng.gamma(d * sizes / 2) / rate
+
+    def squares(self, precision: Floats) -> NDArray[np.float64]:
+        """Return tr C Lambda C' for each group."""
+        C = np.ascontiguousarray(self.coefficients)
+        weighted = kernels.multiply(C, precision)
+        return self.design.sums(np.einsum("ij,ij->i", C, weighted, dtype=np.float64))
+
+    def scatter(self) -> NDArray[np.float64]:
+        """Return C' diag(rho) C, shape (d, d)."""
+        C = np.ascontiguousarray(self.coefficients * np.sqrt(self.ridge))
+        return kernels.coefficients(C, C).astype(np.float64)
+
+    def _variances(self) -> NDArray[np.float64]:
+        """Return the diagonal of Q; an estimate where Q is not computed."""
+        if self.gram is None:
+            return np.mean(self.drawn().astype(np.float64) ** 2, axis=1)
+        with kernels.one_blas_thread():
+            root = self._root(self.gram)
+            inverse = solve_triangular(root, np.eye(len(root)), lower=True, overwrite_b=True)
+        return np.einsum("ij,ij->j", inverse, inverse)
+
+    def _root(self, gram: NDArray[np.float64]) -> NDArray[np.float64]:
+        system = gram + np.diag(self.design.spread(self.penalties))
+        root: NDArray[np.float64] = cholesky(system, lower=True, overwrite_a=True)
+        return root
+
+
+def _typical(weight: Floats) -> float:
+    """Return the mean weight of the rows that have any, in units of which penalties count."""
+    return float(weight[weight > 0].mean(dtype=np.float64))
