@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from lowrank.kernels import csr_arrays
 from recsys.data.frames import FrameLike, as_frame, column, listed
 from recsys.data.ids import Ids, IdsLike
 from recsys.data.ratings import Ratings
@@ -22,6 +23,7 @@ from recsys.models.base import (
     Model,
 )
 from recsys.models.baselines import Popular
+from recsys.models.content import ContentModel, Known
 from recsys.models.registry import MODELS, model_class
 from recsys.storage import Saved
 from recsys.topn import CsrPairs, check_n
@@ -136,20 +138,73 @@ def explained(
     own = slice(ratings.indptr[u], ratings.indptr[u + 1])
     rated, values = ratings.indices[own], ratings.values[own]
     history = Histories(np.array([0, len(rated)], dtype=np.int64), rated, values)
-    explanation = model.contributions(history, i)
-    base, terms = explanation.base[0], explanation.terms[0]
+    known = _known(ratings, u, i) if isinstance(model, ContentModel) else None
+    explanation = model.contributions(history, i, *([known] if known else []))
+    features: list[str] = []
+    terms = [explanation.terms[0]]
+    for side in ("item", "user"):
+        of_side = getattr(explanation, f"{side}_features")
+        if of_side is not None:
+            names = getattr(ratings, f"{side}_features").names
+            there = np.flatnonzero(of_side[0])
+            features += [names[at] if side == "item" else f"user: {names[at]}" for at in there]
+            terms.append(of_side[0, there])
+    return _as_rows(
+        explanation.base[0],
+        np.concatenate(terms),
+        pl.DataFrame(
+            {
+                "part": ["item"] * len(rated) + ["feature"] * len(features),
+                "item": pl.Series([*rated, *[None] * len(features)], dtype=pl.Int64),
+                "rating": pl.Series([*values, *[None] * len(features)], dtype=pl.Float32),
+                "feature": pl.Series([*[None] * len(rated), *features], dtype=pl.String),
+            }
+        ),
+        n,
+        ratings,
+        titles,
+    )
+
+
+def _known(ratings: Ratings, user: int, items: Indices) -> Known | None:
+    """Return what a model with features may explain a score by; None without features."""
+    if ratings.item_features is None and ratings.user_features is None:
+        return None
+    rows = [
+        None if features is None else csr_arrays(features.matrix[at])
+        for features, at in ((ratings.user_features, [user]), (ratings.item_features, items))
+    ]
+    return Known(*rows, Histories(*csr_arrays(ratings.matrix[:, items].T.tocsr())))
+
+
+def _as_rows(
+    base: float,
+    terms: Floats,
+    rows: pl.DataFrame,
+    n: int | None,
+    ratings: Ratings,
+    titles: pl.Series | None,
+) -> pl.DataFrame:
+    """Return the base, the n largest terms and the sum of the others, one row for each."""
     order = np.argsort(-np.abs(terms), kind="stable")
     shown, rest = order[:n], order[n:] if n is not None else order[:0]
-    others = [None] if len(rest) else []
-    sums = [terms[rest].sum(dtype=np.float64)] if len(rest) else []
-    places = pl.Series([None, *rated[shown], *others], dtype=pl.Int64)
-    columns = [
-        pl.Series("part", ["base", *["item"] * len(shown), *["others"] * len(others)]),
-        ratings.items.values.gather(places).alias("item"),
-    ]
+    frame = pl.concat(
+        [
+            pl.DataFrame({"part": ["base"], "contribution": [base]}),
+            rows[shown].with_columns(contribution=terms[shown].astype(np.float64)),
+            pl.DataFrame({"part": ["others"], "contribution": [terms[rest].sum(dtype=float)]})[
+                : len(rest)
+            ],
+        ],
+        how="diagonal_relaxed",
+    )
+    places = frame["item"]
+    columns = [frame["part"], ratings.items.values.gather(places).alias("item")]
     if not ratings.implicit:
-        columns.append(pl.Series("rating", [None, *values[shown], *others], dtype=pl.Float32))
-    columns.append(pl.Series("contribution", [base, *terms[shown], *sums], dtype=pl.Float32))
+        columns.append(frame["rating"])
+    if "feature" in rows["part"]:
+        columns.append(frame["feature"])
+    columns.append(frame["contribution"].cast(pl.Float32))
     if titles is not None:
         columns.append(titles.gather(places).alias("title"))
     return pl.DataFrame(columns)

@@ -594,9 +594,10 @@ class Recommender:
         Returns
         -------
         polars DataFrame
-            Columns part ("base", "item" or "others"), item, rating (of that item; absent for
-            implicit feedback), contribution (Float32) and title where titles are known. The base is
-            the score without ratings of the user. Contributions add up to the score before it
+            Columns part ("base", "item", "feature" or "others"), item, rating (of that item; absent
+            for implicit feedback), feature (such as "genres = Horror"; only if any counts),
+            contribution (Float32) and title where titles are known. The base is the score without
+            ratings of the user. Contributions add up to the score before it
             is clipped, to rounding.
 
         Raises

@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 
     from lowrank.completion.design import Features
 
-__all__ = ["VariationalSide", "VariationalSweep", "predictive_variance", "shrinkage_target", "variational_sweeps"]
+__all__ = [
+    "VariationalSide",
+    "VariationalSweep",
+    "predictive_variance",
+    "shrinkage_target",
+    "variational_sweeps",
+]
 
 Floats = NDArray[np.floating[Any]]
 
@@ -189,7 +195,7 @@ class VariationalSide(Side):
         return objective + noise * (d * n_seen - from_prior)
 
     def fit_prior(self) -> None:
-        """Maximise the free energy over this side's prior, in turn over B, C, mean and precision."""
+        """Maximise the free energy over this side's prior: in turn B, C, mean and precision."""
         shares = self.fit_maps()
         off = self.vectors.mean - shares
         mean = self.weighted_mean(off).astype(self.data.dtype)

@@ -123,7 +123,11 @@ class Slopes(NamedTuple):
         `directions` are those of the features of the rows that the entries belong to.
         """
         return posterior_rows(
-            entries, Posterior.exactly(_with_bias(directions)), self.prior, mean=0.0, noise=self.noise
+            entries,
+            Posterior.exactly(_with_bias(directions)),
+            self.prior,
+            mean=0.0,
+            noise=self.noise,
         ).mean
 
 

@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cho_solve, cholesky, solve_triangular
 
 from lowrank import kernels
-from lowrank.errors import ArgumentError
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -287,6 +285,8 @@ class FeatureRidge:
         if self.gram is None:
             fixed: dict[str, Any] = {"weight": self.weight, "ridge": self.ridge}
             return ridge_fit(self.design, target, start=start, steps=_STEPS, **fixed)
+        from scipy.linalg import cho_solve
+
         right = self.design.backward(self.weight[:, None] * target).astype(np.float64)
         with kernels.one_blas_thread():
             found = cho_solve((self._root(self.gram), True), right)
@@ -298,6 +298,8 @@ class FeatureRidge:
         rng = np.random.default_rng(n)
         noise = rng.standard_normal((n, _DRAWS)).astype(dtype)
         if self.gram is not None:
+            from scipy.linalg import solve_triangular
+
             with kernels.one_blas_thread():
                 found = solve_triangular(self._root(self.gram), noise, trans="T", lower=True)
             return np.ascontiguousarray(found, dtype)
@@ -317,9 +319,9 @@ class FeatureRidge:
     def learn(self, precision: Floats) -> None:
         r"""Raise the evidence over the penalties, by a step of expectation maximisation.
 
-        The maximum of :math:`\sum_g n_g d \log \rho_g - \rho_g (\operatorname{tr} C_g \Lambda C_g' +
-        d \operatorname{tr} Q_{gg})`, where one more feature's worth of prior keeps the penalties of
-        features without effect finite.
+        The maximum of :math:`\sum_g n_g d \log \rho_g -
+        \rho_g (\operatorname{tr} C_g \Lambda C_g' + d \operatorname{tr} Q_{gg})`, where one more
+        feature's worth of prior keeps the penalties of features without effect finite.
         """
         d, sizes = self.coefficients.shape[1], self.design.sizes + 1
         traces = self.design.sums(self._variances())
@@ -350,12 +352,16 @@ class FeatureRidge:
         """Return the diagonal of Q; an estimate where Q is not computed."""
         if self.gram is None:
             return np.mean(self.drawn().astype(np.float64) ** 2, axis=1)
+        from scipy.linalg import solve_triangular
+
         with kernels.one_blas_thread():
             root = self._root(self.gram)
             inverse = solve_triangular(root, np.eye(len(root)), lower=True, overwrite_b=True)
         return np.einsum("ij,ij->j", inverse, inverse)
 
     def _root(self, gram: NDArray[np.float64]) -> NDArray[np.float64]:
+        from scipy.linalg import cholesky
+
         system = gram + np.diag(self.design.spread(self.penalties))
         root: NDArray[np.float64] = cholesky(system, lower=True, overwrite_a=True)
         return root

@@ -23,8 +23,8 @@ from lowrank.completion.links import Posterior, Side, Sweep, normal_draws, strea
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-    from lowrank.completion.design import Features
     from lowrank.completion.bayes import VariationalSweep
+    from lowrank.completion.design import Features
 
 __all__ = ["GibbsSweep", "gibbs_sweeps"]
 

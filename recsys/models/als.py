@@ -4,39 +4,44 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from lowrank.completion import links
 from lowrank.completion.als import BiasedFactors, als_sweeps, solve_rows
+from lowrank.completion.design import Link
 from lowrank.kernels import CsrArrays, at_most
 from recsys.models.base import (
-    Explanation,
     FactorModel,
     Floats,
-    FoldingModel,
     Histories,
     OnStep,
     Step,
     ValidationWatch,
     breakdown,
-    check_indices,
     fitted,
     model,
     validation_rmse,
 )
+from recsys.models.content import ContentModel
 from recsys.models.parameters import parameter, random_state_parameter, threads_parameter
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
 
 
+_PRIOR_ARRAYS = {
+    f"{side}_{name}"
+    for side in ("user", "item")
+    for name in ("prior_mean", "link", "feature_weights")
+}
+
+
 @model
-class ALS(FoldingModel, FactorModel):
+class ALS(ContentModel):
     """Predict a rating as ``mu + b_u + c_i + a_u . m_i``, fitted by alternating least squares.
 
     The ridge penalty of a user or item with n ratings is ``regularization * n**count_power``, in
@@ -74,8 +79,8 @@ class ALS(FoldingModel, FactorModel):
     threads: int | None = threads_parameter()
 
     rating_std: float = fitted()
-    user_prior_mean: Floats = fitted("d", when="linked")
-    item_prior_mean: Floats = fitted("d", when="linked")
+    user_prior_mean: Floats = fitted("d", when="set")
+    item_prior_mean: Floats = fitted("d", when="set")
     user_link: Floats = fitted("linked_items", "d", when="linked")
     item_link: Floats = fitted("linked_users", "d", when="linked")
 
@@ -92,17 +97,19 @@ class ALS(FoldingModel, FactorModel):
         names = "regularization", "count_power", "random_state", "threads"
         options: dict[str, Any] = {name: getattr(self, name) for name in names}
         if start is not None:
-            of_users, of_items = start.user_factors, start.item_factors
+            k = self.factors
+            of_users, of_items = start.user_factors[:, :k], start.item_factors[:, :k]
             options["start"] = BiasedFactors(
                 start.global_mean, start.user_bias, start.item_bias, of_users, of_items
             )
         # Only the items and the mean are kept of the best sweep: the users follow from them.
-        kept = ["global_mean", "item_bias", "item_factors"]
-        if self.linked:
-            kept += ["user_prior_mean", "item_prior_mean", "user_link", "item_link"]
-            options["link_penalty"] = self.link_penalty
+        kept = {"global_mean", "item_bias", "item_factors", *_PRIOR_ARRAYS}
+        features = ratings.user_features, ratings.item_features
+        if pulled := self.linked or any(features):
+            options["link_penalty"] = self.link_penalty if self.linked else 0.0
+            options["row_features"], options["column_features"] = features
         previous, watch = math.inf, ValidationWatch()
-        solver = links.linked_als_sweeps if self.linked else als_sweeps
+        solver = links.linked_als_sweeps if pulled else als_sweeps
         sweeps = solver(ratings.matrix, self.factors, **options)
         for number, sweep in enumerate(islice(sweeps, self.iterations), start=1):
             if not math.isfinite(sweep.objective):
@@ -112,14 +119,13 @@ class ALS(FoldingModel, FactorModel):
             self.user_bias, self.item_bias = found.row_bias, found.column_bias
             self.user_factors, self.item_factors = found.row_factors, found.column_factors
             if isinstance(sweep, links.LinkedSweep):
-                rows, columns = sweep.row_prior, sweep.column_prior
-                self.user_prior_mean, self.item_prior_mean = rows.mean, columns.mean
-                self.user_link, self.item_link = rows.link, columns.link
+                self._take("user", sweep.row_prior)
+                self._take("item", sweep.column_prior)
             reached = validation_rmse(self, validation)
             if on_step is not None:
                 on_step(Step(number, self.iterations, sweep.objective, sweep.rmse, reached))
             if watch.is_best(reached):
-                best = {name: getattr(self, name) for name in kept}
+                best = {name: array for name, array in vars(self).items() if name in kept}
                 if validation is not None:  # the next sweep writes to the same arrays
                     best = copy.deepcopy(best)
             if watch.over or previous - sweep.objective <= self.tol * sweep.objective:
@@ -128,53 +134,66 @@ class ALS(FoldingModel, FactorModel):
         for name, value in best.items():
             setattr(self, name, value)
         # The users once more, so that a user folded in later gets the very same vector.
-        vars(self).update(self._solved(Histories.of(ratings), of_users=True))
+        self._fit_content(ratings)
 
-    def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
-        """Return the scores of `items` as sums over the history: of ratings and, if any, links."""
-        wanted = check_indices(items, self.n_items, "item")
-        check_indices(history.indices, self.n_items, "item")
-        known, prior = self._vectors(of_users=False), self._prior(of_users=True)
-        entries, design = CsrArrays(*history), known.mean[wanted].astype(np.float64)
-        design[:, -1] = 1
-        start, terms = links.posterior_terms(entries, known, prior, mean=self.global_mean)
-        base = self.global_mean + self.item_bias[wanted].astype(np.float64) + design @ start
-        return Explanation(base.astype(np.float32), (design @ terms.T).astype(np.float32))
-
-    def _solved(self, histories: Histories, *, of_users: bool) -> dict[str, Floats]:
-        entries = CsrArrays(*histories)
+    def _take(self, side: str, prior: links.RowPrior) -> None:
+        """Set the arrays of a prior."""
+        setattr(self, f"{side}_prior_mean", prior.mean)
         if self.linked:
+            setattr(self, f"{side}_link", prior.link)
+        if prior.features is not None:
+            setattr(self, f"{side}_feature_weights", prior.features[None])
+
+    def _solved_rows(
+        self, histories: Histories, features: CsrArrays | None, *, of_users: bool
+    ) -> dict[str, Floats]:
+        entries = CsrArrays(*histories)
+        if "user_prior_mean" in vars(self):
             with at_most(self.threads):
-                known, prior = self._vectors(of_users=not of_users), self._prior(of_users=of_users)
-                solved = links.posterior_rows(entries, known, prior, mean=self.global_mean).mean
-            factors, bias = solved[:, :-1].copy(), solved[:, -1].copy()
-        else:
-            factors, bias = solve_rows(
-                entries,
-                self.item_factors if of_users else self.user_factors,
-                self.item_bias if of_users else self.user_bias,
-                mean=self.global_mean,
-                regularization=self.regularization,
-                scale=self.rating_std,
-                count_power=self.count_power,
-                threads=self.threads,
-            )
+                known = self._vectors(0, of_users=not of_users)
+                prior, mean = self._prior(0, of_users=of_users), self.global_mean
+                found = links.posterior_rows(entries, known, prior, mean=mean, features=features)
+            return self._side([found], of_users)
+        factors, bias = solve_rows(
+            entries,
+            self.item_factors if of_users else self.user_factors,
+            self.item_bias if of_users else self.user_bias,
+            mean=self.global_mean,
+            regularization=self.regularization,
+            scale=self.rating_std,
+            count_power=self.count_power,
+            threads=self.threads,
+        )
         side = "user" if of_users else "item"
         return {f"{side}_factors": factors, f"{side}_bias": bias}
 
-    def _vectors(self, *, of_users: bool) -> links.Posterior:
-        factors = self.user_factors if of_users else self.item_factors
+    def _side(self, vectors: Sequence[links.Posterior], of_users: bool) -> dict[str, Floats]:
+        side, found = "user" if of_users else "item", vectors[0].mean
+        return {f"{side}_factors": found[:, :-1].copy(), f"{side}_bias": found[:, -1].copy()}
+
+    def _uncertain_vectors(
+        self, sample: int, histories: Histories, features: CsrArrays | None, *, of_users: bool
+    ) -> links.Posterior:
+        entries, prior = CsrArrays(*histories), self._prior(0, of_users=of_users)
+        known = self._vectors(0, of_users=not of_users).mean
+        means = prior.means(Link.of(entries, len(known)), features)
+        return links.exact_posterior(entries, known, prior, means, self.global_mean)
+
+    def _vectors(self, sample: int, *, of_users: bool) -> links.Posterior:
+        factors = self.user_vectors() if of_users else self.item_vectors()
         bias = self.user_bias if of_users else self.item_bias
         return links.Posterior.exactly(np.column_stack([factors, bias]))
 
-    def _prior(self, *, of_users: bool) -> links.RowPrior:
-        d, scale, dtype = self.factors + 1, self.rating_std, np.float32 if self.linked else float
-        mean, link = np.zeros(d, dtype), np.zeros((0, d), dtype)
-        if self.linked:
-            mean = self.user_prior_mean if of_users else self.item_prior_mean
-            link = self.user_link if of_users else self.item_link
-        precision = links.ridge_precision(d - 1, self.regularization, scale, dtype)
-        return links.RowPrior(mean, precision, link, self.count_power)
+    def _prior(self, sample: int, *, of_users: bool) -> links.RowPrior:
+        side, given = "user" if of_users else "item", vars(self)
+        pulled = "user_prior_mean" in given
+        d, dtype = self.factors + 1, np.float32 if pulled else float
+        mean = given.get(f"{side}_prior_mean", np.zeros(d, dtype))
+        link = given.get(f"{side}_link", np.zeros((0, d), dtype))
+        weights = given.get(f"{side}_feature_weights")
+        precision = links.ridge_precision(d - 1, self.regularization, self.rating_std, dtype)
+        features = None if weights is None else weights[0]
+        return links.RowPrior(mean, precision, link, self.count_power, features)
 
 
 class PathPoint(NamedTuple):

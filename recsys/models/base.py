@@ -20,7 +20,7 @@ import inspect
 import math
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar, dataclass_transform
 
@@ -98,10 +98,14 @@ class Explanation(NamedTuple):
         The score without any history.
     terms : float32 ndarray of shape (n_items, n_ratings)
         What each rating of the user's history adds.
+    item_features, user_features : float32 ndarrays of shape (n_items, n_features), optional
+        What each feature of the item, and of the user, adds.
     """
 
     base: Floats
     terms: Floats
+    item_features: Floats | None = None
+    user_features: Floats | None = None
 
 
 class FactorForm(NamedTuple):
@@ -195,7 +199,10 @@ def breakdown(model: Model, *names: str) -> DataError:
 
 
 def fitted(*axes: str, when: str | None = None) -> Any:
-    """Declare an array that `fit` sets, by its axes, if the attribute named `when` is true."""
+    """Declare an array that `fit` sets, by its axes, if the attribute named `when` is true.
+
+    With "set" for `when` the array may be missing: what was fitted decides.
+    """
     return field(init=False, repr=False, metadata={"axes": axes, "when": when})
 
 
@@ -354,6 +361,9 @@ class Model:
                 "(implicit feedback); use a model of implicit feedback such as spectral, ease or "
                 "popular."
             )
+        for f in fields(self):  # of an earlier fit
+            if f.metadata.get("when") == "set":
+                vars(self).pop(f.name, None)
         self._fit(ratings, on_step, validation, **options)
         return self
 
@@ -386,11 +396,16 @@ class Model:
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         """Return the fitted arrays by name, without a copy; scalars have shape ()."""
-        return {f.name: np.asarray(getattr(self, f.name)) for f in self._declared_arrays()}
+        return {
+            f.name: np.asarray(getattr(self, f.name)) for f in self._declared_arrays(vars(self))
+        }
 
-    def _declared_arrays(self) -> Iterator[Field[Any]]:
+    def _declared_arrays(self, given: Container[str]) -> Iterator[Field[Any]]:
         for f in fields(self):
-            if not f.init and (f.metadata["when"] is None or getattr(self, f.metadata["when"])):
+            when = None if f.init else f.metadata["when"]
+            if not f.init and (
+                f.name in given if when == "set" else not when or getattr(self, when)
+            ):
                 yield f
 
     @classmethod
@@ -398,7 +413,7 @@ class Model:
         """Return a fitted model that shares memory with `arrays`; check that they fit."""
         result = cls(**params)
         sizes: dict[str, int] = {}
-        for f in result._declared_arrays():
+        for f in result._declared_arrays(arrays):
             if f.name not in arrays:
                 raise DataError(
                     f"The {cls.name} model needs an array {f.name!r}, which is missing."
@@ -484,9 +499,11 @@ class FoldingModel(BiasedModel):
         """Return the model whose items are these, with the users as they are."""
         return self._folded(histories, "item", "user", self.n_users)
 
-    def _folded(self, histories: Histories, side: str, other: str, n_others: int) -> Self:
+    def _folded(
+        self, histories: Histories, side: str, other: str, n_others: int, *features: Any
+    ) -> Self:
         check_indices(histories.indices, n_others, other)
-        arrays = self._solved(histories, of_users=side == "user")
+        arrays = self._solved(histories, *features, of_users=side == "user")
         if getattr(self, "linked", False):  # nothing is learned from them about the other side
             *samples, _, d = getattr(self, f"{other}_link").shape
             arrays[f"{other}_link"] = np.zeros((*samples, histories.n_rows, d), np.float32)

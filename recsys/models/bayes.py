@@ -12,13 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from lowrank.completion.bayes import VariationalSweep, predictive_variance, variational_sweeps
 from lowrank.completion.gibbs import GibbsSweep, gibbs_sweeps
-from lowrank.completion.links import Posterior, RowPrior, posterior_rows, posterior_terms
+from lowrank.completion.links import Posterior, RowPrior, posterior_rows
 from lowrank.kernels import CsrArrays, at_most
 from recsys.models.base import (
-    Explanation,
-    FactorModel,
     Floats,
-    FoldingModel,
     Histories,
     OnStep,
     Step,
@@ -29,6 +26,7 @@ from recsys.models.base import (
     model,
     validation_rmse,
 )
+from recsys.models.content import ContentModel
 from recsys.models.parameters import parameter, random_state_parameter, threads_parameter
 
 if TYPE_CHECKING:
@@ -38,7 +36,7 @@ _PAIRS = 2**13  # pairs whose covariances are unpacked at a time
 
 
 @model
-class Bayes(FoldingModel, FactorModel):
+class Bayes(ContentModel):
     """Predict a rating as ``mu + b_u + c_i + a_u . m_i`` with learned priors.
 
     The vectors (a_u, b_u) and (m_i, c_i) have Gaussian posteriors under Gaussian priors with full
@@ -128,6 +126,8 @@ class Bayes(FoldingModel, FactorModel):
         total = self.iterations + (n_samplings if self._sampled else 0)
         options: dict[str, Any] = {
             "link_penalty": self.link_penalty if self.linked else 0.0,
+            "row_features": ratings.user_features,
+            "column_features": ratings.item_features,
             "temperature": self.temperature,
             "random_state": self.random_state,
             "threads": self.threads,
@@ -164,28 +164,7 @@ class Bayes(FoldingModel, FactorModel):
                     self._take(kept)
                 report(number + drawn, sampling)
         # The users once more, so that a user folded in later gets the very same vector.
-        vars(self).update(self._solved(Histories.of(ratings), of_users=True))
-
-    def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
-        """Return the scores of `items` as sums over the history: of ratings and, if any, links."""
-        wanted = check_indices(items, self.n_items, "item")
-        check_indices(history.indices, self.n_items, "item")
-        base = np.full(len(wanted), self.global_mean) + self.item_bias[wanted]
-        terms = np.zeros((len(wanted), len(history.indices)))
-        for s in range(self._n_samples):
-            columns = self._vectors(s, of_users=False)
-            start, each = posterior_terms(
-                CsrArrays(*history),
-                columns,
-                self._prior(s, of_users=True),
-                mean=self.global_mean,
-                noise=self.temperature * float(self.noise_variances[s]),
-            )
-            design = columns.mean[wanted].astype(np.float64)
-            design[:, -1] = 1
-            base += design @ start / self._n_samples
-            terms += design @ each.T / self._n_samples
-        return Explanation(base.astype(np.float32), terms.astype(np.float32))
+        self._fit_content(ratings)
 
     def predict_std(self, users: ArrayLike, items: ArrayLike) -> Floats:
         """Predictive standard deviations, with the noise of a rating, shape (n_pairs,)."""
@@ -197,13 +176,13 @@ class Bayes(FoldingModel, FactorModel):
             rows, others = u[part], i[part]
             if self._sampled:
                 drawn = self.user_draws[rows].reshape(len(rows), n, -1)
-                factors = self.item_factors[others].reshape(len(others), n, -1)
+                factors = self.item_vectors()[others].reshape(len(others), n, -1)
                 predicted = np.einsum("nsk,nsk->ns", drawn[:, :, :-1], factors)
                 predicted += drawn[:, :, -1] + self.item_biases[others]
                 variance[part] = predicted.var(axis=1, ddof=1 if n > 1 else 0)
             else:
-                w = np.column_stack([self.user_factors[rows], self.user_bias[rows]])
-                z = np.column_stack([self.item_factors[others], self.item_bias[others]])
+                w = np.column_stack([self.user_vectors()[rows], self.user_bias[rows]])
+                z = np.column_stack([self.item_vectors()[others], self.item_bias[others]])
                 variance[part] = predictive_variance(
                     Posterior(w, self.user_covariance[rows]),
                     Posterior(z, self.item_covariance[others]),
@@ -225,6 +204,9 @@ class Bayes(FoldingModel, FactorModel):
             setattr(self, f"{side}_prior_precision", np.array([p.precision for p in priors]))
             if self.linked:
                 setattr(self, f"{side}_link", np.array([p.link for p in priors]))
+            if priors[0].features is not None:
+                weights = np.array([p.features for p in priors])
+                setattr(self, f"{side}_feature_weights", weights)
             vectors = [getattr(state, f"{axis}s") for state in states]
             vars(self).update(self._side(vectors, side == "user"))
 
@@ -242,7 +224,9 @@ class Bayes(FoldingModel, FactorModel):
         side = "user" if of_users else "item"
         return {f"{side}_{name}": array for name, array in arrays.items()}
 
-    def _solved(self, histories: Histories, *, of_users: bool) -> dict[str, Floats]:
+    def _solved_rows(
+        self, histories: Histories, features: CsrArrays | None, *, of_users: bool
+    ) -> dict[str, Floats]:
         """Return the arrays that follow from the posterior given each sample of the other side.
 
         With samples, users have its means, and draws for standard deviations; items have draws.
@@ -256,10 +240,11 @@ class Bayes(FoldingModel, FactorModel):
                         self._vectors(sample, of_users=not of_users),
                         self._prior(sample, of_users=of_users),
                         mean=self.global_mean,
-                        noise=self.temperature * float(noise),
+                        noise=self._noise(sample),
+                        features=features,
                         draw_seed=(self.random_state, sample) if draw else None,
                     )
-                    for sample, noise in enumerate(self.noise_variances)
+                    for sample in range(self._n_samples)
                 ]
                 for draw in drawn
             )
@@ -271,7 +256,7 @@ class Bayes(FoldingModel, FactorModel):
     def _vectors(self, sample: int, *, of_users: bool) -> Posterior:
         factors = self.user_factors if of_users else self.item_factors
         biases = self.user_biases if of_users else self.item_biases
-        k = factors.shape[1] // self._n_samples
+        k = self.factors
         of_sample = factors[:, sample * k : (sample + 1) * k]
         if of_users:
             of_sample = of_sample * np.float32(self._n_samples)
@@ -288,4 +273,14 @@ class Bayes(FoldingModel, FactorModel):
         link = np.zeros((0, len(mean)), np.float32)
         if self.linked:
             link = getattr(self, f"{side}_link")[sample]
-        return RowPrior(mean, precision, link, self.count_power)
+        weights = vars(self).get(f"{side}_feature_weights")
+        features = None if weights is None else weights[sample]
+        return RowPrior(mean, precision, link, self.count_power, features)
+
+    def _noise(self, sample: int) -> float:
+        return self.temperature * float(self.noise_variances[sample])
+
+    def _uncertain_vectors(
+        self, sample: int, histories: Histories, features: CsrArrays | None, *, of_users: bool
+    ) -> Posterior:
+        return self._vectors(sample, of_users=of_users)

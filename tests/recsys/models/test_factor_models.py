@@ -112,7 +112,7 @@ def test_contributions_add_up_to_the_score(kind, user):
     model = make(kind).fit(ratings)
     items = np.array([4, 0, 49])
     history = history_of(ratings, user)
-    base, terms = model.contributions(history, items)
+    base, terms, *_ = model.contributions(history, items)
     assert terms.shape == (3, len(history.indices))
     assert base.dtype == terms.dtype == np.float32
     np.testing.assert_allclose(

@@ -1,0 +1,408 @@
+"""Rating models that know features of items and users.
+
+Features shift the prior means of the vectors, which is the business of the fit itself. What this
+module adds is the cold start: an item that nobody rated gets the vector that its features predict,
+and each user has slopes on the main directions of the items' features, which are fitted to the
+user's ratings as if nobody had rated those items, and count for items without ratings only. The
+same holds with users and items exchanged.
+
+In arrays: the factors of users have the slopes as further columns and those of items without
+ratings the directions, next to a one; items with ratings have zeros there. So predictions and
+top-N searches are products of factors as without features.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from lowrank import kernels
+from lowrank.completion.cold import ColdMap, Slopes, fit_cold_map, fit_slopes, main_directions
+from lowrank.completion.design import Features
+from lowrank.completion.links import Posterior, RowPrior, Terms, posterior_terms
+from lowrank.kernels import CsrArrays
+from recsys.models.base import (
+    Explanation,
+    FactorModel,
+    Floats,
+    FoldingModel,
+    Histories,
+    Indices,
+    check_indices,
+    fitted,
+    model,
+)
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+    from recsys.data.ratings import Ratings
+
+__all__ = ["ContentModel", "csr_rows"]
+
+
+def csr_rows(features: Features | None) -> CsrArrays | None:
+    """Return features as the kernels take them."""
+    if features is None or not features.matrix.shape[1]:
+        return None
+    return kernels.csr_arrays(features.matrix.astype(np.float32, copy=False))
+
+
+class Known(NamedTuple):
+    """What an explanation may speak of, besides the history of the user.
+
+    Attributes
+    ----------
+    user : CsrArrays or None
+        The features of the user: a single row.
+    items : CsrArrays or None
+        Those of the items.
+    raters : Histories or None
+        The ratings of the items, by users.
+    """
+
+    user: CsrArrays | None = None
+    items: CsrArrays | None = None
+    raters: Histories | None = None
+
+
+def _row_of(rows: CsrArrays, at: int) -> CsrArrays:
+    part = slice(rows.indptr[at], rows.indptr[at + 1])
+    n = part.stop - part.start
+    return CsrArrays(np.array([0, n]), rows.indices[part], rows.data[part])
+
+
+@model
+class ContentModel(FoldingModel, FactorModel):
+    """A factor model with features, where ``ratings.item_features`` or ``user_features`` are."""
+
+    factors: int
+
+    item_feature_weights: Floats = fitted("S", "n_item_features", "d", when="set")
+    item_cold_mean: Floats = fitted("S", "d", when="set")
+    item_cold_covariance: Floats = fitted("S", "d", "d", when="set")
+    item_cold_weights: Floats = fitted("S", "n_item_features", "d", when="set")
+    item_cold_draws: Floats = fitted("S", "n_item_features", "n_draws", when="set")
+    item_feature_centre: Floats = fitted("n_item_features", when="set")
+    item_directions: Floats = fitted("n_item_features", "n_item_directions", when="set")
+    item_slope_mean: Floats = fitted("n_item_slopes", when="set")
+    item_slope_precision: Floats = fitted("n_item_slopes", "n_item_slopes", when="set")
+    item_slope_noise: float = fitted(when="set")
+    item_content: Floats = fitted("n_items", "item_content_width", when="set")
+
+    user_feature_weights: Floats = fitted("S", "n_user_features", "d", when="set")
+    user_cold_mean: Floats = fitted("S", "d", when="set")
+    user_cold_covariance: Floats = fitted("S", "d", "d", when="set")
+    user_cold_weights: Floats = fitted("S", "n_user_features", "d", when="set")
+    user_cold_draws: Floats = fitted("S", "n_user_features", "n_draws", when="set")
+    user_feature_centre: Floats = fitted("n_user_features", when="set")
+    user_directions: Floats = fitted("n_user_features", "n_user_directions", when="set")
+    user_slope_mean: Floats = fitted("n_user_slopes", when="set")
+    user_slope_precision: Floats = fitted("n_user_slopes", "n_user_slopes", when="set")
+    user_slope_noise: float = fitted(when="set")
+    user_content: Floats = fitted("n_users", "user_content_width", when="set")
+
+    @property
+    def _n_samples(self) -> int:
+        return 1
+
+    @property
+    def _base_width(self) -> int:
+        """Columns of the factors that are not slopes or directions."""
+        return self._n_samples * self.factors
+
+    @abstractmethod
+    def _solved_rows(
+        self, histories: Histories, features: CsrArrays | None, *, of_users: bool
+    ) -> dict[str, Floats]:
+        """Return the arrays of some users given the items, or the other way round; no slopes."""
+
+    @abstractmethod
+    def _side(self, vectors: Sequence[Posterior], of_users: bool) -> dict[str, Floats]:
+        """Return the arrays of all users (or items) from their vectors in each sample."""
+
+    @abstractmethod
+    def _vectors(self, sample: int, *, of_users: bool) -> Posterior:
+        """Return the vectors of a sample, as they are known to the other side."""
+
+    @abstractmethod
+    def _prior(self, sample: int, *, of_users: bool) -> RowPrior:
+        """Return the prior of a side in a sample."""
+
+    def _noise(self, sample: int) -> float:
+        """Return the noise variance of a rating that priors are weighed against."""
+        return 1.0
+
+    @abstractmethod
+    def _uncertain_vectors(
+        self, sample: int, histories: Histories, features: CsrArrays | None, *, of_users: bool
+    ) -> Posterior:
+        """Return the vectors of a sample with their covariances, given all histories."""
+
+    def item_vectors(self) -> Floats:
+        """Return vectors whose cosine is the similarity of two items, shape (n_items, S k)."""
+        return self.item_factors[:, : self._base_width]
+
+    def user_vectors(self) -> Floats:
+        """Return vectors whose cosine is the similarity of two users, shape (n_users, S k)."""
+        return self.user_factors[:, : self._base_width]
+
+    def with_users(self, histories: Histories, features: Features | None = None) -> Self:
+        """Return the model whose users are these, with the items as they are.
+
+        A user of the training ratings with the same ratings, and features, gets the very same
+        vector. Without ratings, users are what their features say.
+        """
+        return self._folded(histories, "user", "item", self.n_items, csr_rows(features))
+
+    def with_items(self, histories: Histories, features: Features | None = None) -> Self:
+        """Return the model whose items are these, with the users as they are."""
+        return self._folded(histories, "item", "user", self.n_users, csr_rows(features))
+
+    def contributions(
+        self, history: Histories, items: ArrayLike, known: Known | None = None
+    ) -> Explanation:
+        """Return the scores of `items` as sums: over the history, and over features if `known`.
+
+        A score is w.z for the vectors of user and item. What features have in z counts for the
+        features of the item; the rest of z is weighed with what the ratings of the history, by
+        their values and by being there, and the features of the user have in w.
+        """
+        wanted = check_indices(items, self.n_items, "item")
+        check_indices(history.indices, self.n_items, "item")
+        known, n = known or Known(), self._n_samples
+        base = np.full(len(wanted), self.global_mean)
+        terms = np.zeros((len(wanted), len(history.indices)))
+        found = {
+            side: np.zeros((len(wanted), getattr(self, f"{side}_feature_weights").shape[1]))
+            for side in ("item", "user")
+            if f"{side}_feature_weights" in vars(self)
+        }
+        for s in range(n):
+            row = self._row_terms(s, CsrArrays(*history), known.user, "user")
+            w = row.base + row.entries.sum(axis=0) + row.features.sum(axis=0)
+            columns = self._vectors(s, of_users=False).mean
+            for at, item in enumerate(wanted):
+                z = columns[item].astype(np.float64)
+                if known.items is not None and known.raters is not None:
+                    features, raters = (
+                        _row_of(known.items, at),
+                        _row_of(CsrArrays(*known.raters), at),
+                    )
+                    of_item = self._row_terms(s, raters, features, "item").features
+                    share = of_item[:, :-1] @ w[:-1] + of_item[:, -1]
+                    np.add.at(found["item"][at], features.indices, share / n)
+                    z -= of_item.sum(axis=0)
+                base[at] += z[-1] / n
+                z[-1] = 1
+                base[at] += row.base @ z / n
+                terms[at] += row.entries @ z / n
+                if known.user is not None and len(row.features):
+                    np.add.at(found["user"][at], known.user.indices, row.features @ z / n)
+        self._add_slopes(history, wanted, known, base, found)
+        parts = {f"{side}_features": each.astype(np.float32) for side, each in found.items()}
+        return Explanation(base.astype(np.float32), terms.astype(np.float32), **parts)
+
+    def _add_slopes(
+        self,
+        history: Histories,
+        wanted: Indices,
+        known: Known,
+        base: NDArray[np.float64],
+        found: dict[str, NDArray[np.float64]],
+    ) -> None:
+        """Add what slopes contribute where the item, or the user, has no ratings."""
+        start = self._base_width
+        user = self._solved(history, known.user, of_users=True)["user_factors"][0]
+        for side, rows in (("item", known.items), ("user", known.user)):
+            if not self._knows(side):
+                continue
+            directions: Floats = getattr(self, f"{side}_directions")
+            part = slice(start, start + directions.shape[1] + 1)
+            start = part.stop
+            for at, item in enumerate(wanted):
+                pair = user[part], self.item_factors[item, part]
+                slopes, own = pair if side == "item" else pair[::-1]
+                base[at] += slopes[-1] * own[-1]
+                if rows is not None and own[-1]:  # one if there are no ratings, zero else
+                    row = _row_of(rows, at if side == "item" else 0)
+                    each = row.data * (directions[row.indices] @ slopes[:-1])
+                    np.add.at(found[side][at], row.indices, each)
+                else:
+                    base[at] += slopes[:-1] @ own[:-1]
+
+    def _row_terms(
+        self, sample: int, entries: CsrArrays, features: CsrArrays | None, side: str
+    ) -> Terms:
+        """Return the vector of a user or item as a sum."""
+        if not len(entries.indices) and self._knows(side):
+            mean, weights = (
+                getattr(self, f"{side}_cold_{name}")[sample].astype(np.float64)
+                for name in ("mean", "weights")
+            )
+            stored = np.zeros((0, len(mean)))
+            if features is not None:
+                stored = weights[features.indices] * features.data[:, None]
+            return Terms(mean, np.zeros((0, len(mean))), stored)
+        of_users = side == "user"
+        return posterior_terms(
+            entries,
+            self._vectors(sample, of_users=not of_users),
+            self._prior(sample, of_users=of_users),
+            mean=self.global_mean,
+            noise=self._noise(sample),
+            features=features,
+        )
+
+    def _fit_content(self, ratings: Ratings) -> None:
+        """Set the users given the items; then what rows without ratings would be, and slopes."""
+        histories = {"user": Histories.of(ratings)}
+        features = {"user": ratings.user_features, "item": ratings.item_features}
+        rows = {side: csr_rows(each) for side, each in features.items()}
+        vars(self).update(self._solved_rows(histories["user"], rows["user"], of_users=True))
+        if not any(rows.values()):
+            return
+        by_item = ratings.matrix.T.tocsr()
+        histories["item"] = Histories(*kernels.csr_arrays(by_item))
+        for side, each in features.items():
+            if each is not None and rows[side] is not None:
+                self._fit_map(side, histories[side], each)
+                self._fit_slopes(side, ratings.matrix if side == "item" else by_item)
+        completed = [
+            self._completed(side, self._base(side), histories[side], rows[side])
+            for side in ("user", "item")
+        ]
+        for arrays in completed:
+            vars(self).update(arrays)
+
+    def _fit_map(self, side: str, histories: Histories, features: Features) -> None:
+        """Fit the map from features to vectors, and the directions of the slopes."""
+        rows, counts = csr_rows(features), histories.counts
+        maps = [
+            fit_cold_map(
+                self._uncertain_vectors(s, histories, rows, of_users=side == "user"),
+                counts,
+                features,
+            )
+            for s in range(self._n_samples)
+        ]
+        arrays = {
+            "cold_mean": np.array([each.mean for each in maps]),
+            "cold_covariance": np.array([each.covariance for each in maps]),
+            "cold_weights": np.array([each.coefficients for each in maps]),
+            "cold_draws": np.array([each.draws for each in maps]),
+            "feature_centre": maps[0].centre,
+            "directions": main_directions(features, counts, np.dtype(np.float32)),
+        }
+        vars(self).update({f"{side}_{name}": array for name, array in arrays.items()})
+        _, content = self._content(side, histories.n_rows, rows)
+        setattr(self, f"{side}_content", content)
+
+    def _fit_slopes(self, side: str, X: csr_array) -> None:
+        """Fit the distribution of the slopes that rows of X have on the features of a side."""
+        other = self._base("item" if side == "user" else "user")
+        entries = CsrArrays(*kernels.csr_arrays(X))
+        values = self._residuals(side, other, entries).data
+        residuals = X.copy()
+        residuals.data = values
+        slopes = fit_slopes(residuals, self._directions(side))
+        setattr(self, f"{side}_slope_mean", slopes.prior.mean)
+        setattr(self, f"{side}_slope_precision", slopes.prior.precision)
+        setattr(self, f"{side}_slope_noise", float(slopes.noise))
+
+    def _solved(
+        self, histories: Histories, features: CsrArrays | None = None, *, of_users: bool
+    ) -> dict[str, Floats]:
+        arrays = self._solved_rows(histories, features, of_users=of_users)
+        return self._completed("user" if of_users else "item", arrays, histories, features)
+
+    def _completed(
+        self,
+        side: str,
+        arrays: dict[str, Floats],
+        histories: Histories,
+        features: CsrArrays | None,
+    ) -> dict[str, Floats]:
+        """Return the arrays of rows with slopes, and with rows without ratings from features."""
+        columns, result = [], dict(arrays)
+        for of in ("item", "user"):
+            if not self._knows(of):
+                continue
+            if of != side:
+                entries = self._residuals(of, arrays, CsrArrays(*histories))
+                columns.append(self._slopes(of).of(entries, self._directions(of)))
+                continue
+            cold = histories.counts == 0
+            found, content = self._content(side, len(cold), features)
+            for name, array in found.items():
+                result[name] = np.where(
+                    cold[:, None] if array.ndim > 1 else cold, array, result[name]
+                )
+            directions = content[:, self._base_width + 1 :]
+            columns.append(np.column_stack([directions, np.ones(len(cold))]) * cold[:, None])
+            result[f"{side}_content"] = content
+        if columns:
+            whole = np.hstack([result[f"{side}_factors"], *columns])
+            result[f"{side}_factors"] = whole.astype(np.float32, copy=False)
+        return result
+
+    def _knows(self, side: str) -> bool:
+        return f"{side}_cold_mean" in vars(self)
+
+    def _base(self, side: str) -> dict[str, Floats]:
+        """Return the arrays of a side without slopes."""
+        names = "factors", "biases", "bias", "covariance"
+        arrays = {f"{side}_{name}": vars(self).get(f"{side}_{name}") for name in names}
+        return {name: array for name, array in arrays.items() if array is not None}
+
+    def _content(
+        self, side: str, n: int, features: CsrArrays | None
+    ) -> tuple[dict[str, Floats], Floats]:
+        """Return what n rows would be without ratings: arrays of a side, and one for `_residuals`.
+
+        The latter has their factors, their bias and their directions side by side.
+        """
+        weights = getattr(self, f"{side}_cold_weights")
+        if features is None:
+            features = CsrArrays(
+                np.zeros(n + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32)
+            )
+        vectors = [
+            ColdMap(
+                getattr(self, f"{side}_cold_mean")[s],
+                getattr(self, f"{side}_cold_covariance")[s],
+                weights[s],
+                getattr(self, f"{side}_cold_draws")[s],
+                getattr(self, f"{side}_feature_centre"),
+            ).vectors(features)
+            for s in range(len(weights))
+        ]
+        arrays = self._side(vectors, side == "user")
+        directions = kernels.csr_matmat(features, getattr(self, f"{side}_directions"))
+        content = [arrays[f"{side}_factors"], arrays[f"{side}_bias"], directions]
+        return arrays, np.column_stack(content).astype(np.float32, copy=False)
+
+    def _directions(self, side: str) -> Floats:
+        content: Floats = getattr(self, f"{side}_content")
+        return content[:, self._base_width + 1 :]
+
+    def _slopes(self, side: str) -> Slopes:
+        mean, precision = (getattr(self, f"{side}_slope_{name}") for name in ("mean", "precision"))
+        prior = RowPrior(mean, precision, np.zeros((0, len(mean)), np.float32), 0.0)
+        return Slopes(prior, getattr(self, f"{side}_slope_noise"))
+
+    def _residuals(self, side: str, rows: dict[str, Floats], entries: CsrArrays) -> CsrArrays:
+        """Return what ratings are beyond their prediction if nobody had rated rows of `side`."""
+        other = "item" if side == "user" else "user"
+        factors, bias = rows[f"{other}_factors"], rows[f"{other}_bias"]
+        content: Floats = getattr(self, f"{side}_content")
+        k = self._base_width
+        at = np.repeat(np.arange(len(bias)), np.diff(entries.indptr))
+        columns = entries.indices.astype(np.int64)
+        predicted = kernels.pair_dots(factors[:, :k], content[:, :k], at, columns)
+        predicted += bias[at] + content[columns, k] + np.float32(self.global_mean)
+        return entries._replace(data=entries.data - predicted)
