@@ -110,7 +110,10 @@ def _values(frame: Any, known: Ratings, needs_values: bool) -> npt.NDArray[np.fl
 
 def _ratings(known: Ratings, users: Ids, items: Ids, csr: CSR) -> Ratings:
     rows = {name: getattr(csr, name) for name in _ROWS}
-    return replace(known, users=users, items=items, user_table=None, **rows)
+    # The features of known items are theirs; those of new users and items are not known here.
+    items_known = known.item_features if items is known.items else None
+    own = {"user_table": None, "user_features": None, "item_features": items_known}
+    return replace(known, users=users, items=items, **own, **rows)
 
 
 def merge_ratings(old: Ratings, new: Ratings) -> Ratings:

@@ -21,7 +21,7 @@ from lowrank.errors import ArgumentError
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-    from lowrank.completion.design import Features
+    from lowrank.completion.design import GroupedFeatures
 
 __all__ = [
     "VariationalSide",
@@ -85,8 +85,8 @@ def variational_sweeps(
     k: int,
     *,
     link_penalty: float = 0.0,
-    row_features: Features | None = None,
-    column_features: Features | None = None,
+    row_features: GroupedFeatures | None = None,
+    column_features: GroupedFeatures | None = None,
     count_power: float = 0.0,
     temperature: float = 1.0,
     random_state: int | None = 0,
@@ -115,7 +115,7 @@ def variational_sweeps(
         Number of factors. Memory grows with (k + 1)(k + 2) / 2 numbers for each row and column.
     link_penalty : float
         Positive ridge penalty of the links; 0 means no links.
-    row_features, column_features : Features, optional
+    row_features, column_features : GroupedFeatures, optional
         What is known of rows and columns, which the means of their priors depend on.
     count_power : float
         Exponent of a row's number of entries in its prior precision; 0 is the usual model.

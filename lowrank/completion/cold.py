@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from lowrank import kernels
 from lowrank.completion.bayes import VariationalSide, shrinkage_target
-from lowrank.completion.design import FeatureDesign, FeatureRidge, Features
+from lowrank.completion.design import FeatureDesign, FeatureRidge, GroupedFeatures
 from lowrank.completion.links import Posterior, RowPrior, posterior_rows, unpack
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class ColdMap:
         return Posterior(means, factor[:, None] * upper)
 
 
-def fit_cold_map(vectors: Posterior, counts: NDArray[np.int64], features: Features) -> ColdMap:
+def fit_cold_map(vectors: Posterior, counts: NDArray[np.int64], features: GroupedFeatures) -> ColdMap:
     """Fit the map from features to the vectors of rows, given each row's number of entries."""
     dtype, d = vectors.mean.dtype, vectors.mean.shape[1]
     weight = np.sqrt(counts).astype(dtype)
@@ -92,7 +92,7 @@ def fit_cold_map(vectors: Posterior, counts: NDArray[np.int64], features: Featur
     return ColdMap(mean - centre @ C, covariance.astype(dtype), C, ridge.drawn(), centre)
 
 
-def main_directions(features: Features, counts: NDArray[np.int64], dtype: Any) -> Floats:
+def main_directions(features: GroupedFeatures, counts: NDArray[np.int64], dtype: Any) -> Floats:
     """Return directions of largest variance over entries, shape (n_features, r).
 
     The features of all entries' rows, times the directions, have total variance 1.

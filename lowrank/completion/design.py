@@ -21,7 +21,7 @@ from lowrank import kernels
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = ["FeatureDesign", "FeatureRidge", "Features", "Link", "ridge_fit"]
+__all__ = ["FeatureDesign", "FeatureRidge", "GroupedFeatures", "Link", "ridge_fit"]
 
 Floats = NDArray[np.floating[Any]]
 
@@ -31,7 +31,7 @@ _FIRST_PENALTY = 10.0  # of each group, in units of the typical weight: a tenth 
 _DRAWS = 32  # of the coefficients around their mean, which measure how well they are known
 
 
-class Features(Protocol):
+class GroupedFeatures(Protocol):
     """Named blocks of features of the rows (or columns) of a matrix.
 
     Attributes
@@ -123,7 +123,7 @@ class FeatureDesign:
     centre: Floats
 
     @classmethod
-    def of(cls, features: Features, weight: Floats) -> Self:
+    def of(cls, features: GroupedFeatures, weight: Floats) -> Self:
         """Return features centred by the mean over rows, each with its weight."""
         matrix = features.matrix.astype(weight.dtype)
         columns = kernels.csr_arrays(matrix.T.tocsr())
@@ -262,7 +262,7 @@ class FeatureRidge:
     log_evidence: float = 0.0
 
     @classmethod
-    def of(cls, features: Features, weight: Floats, d: int) -> Self:
+    def of(cls, features: GroupedFeatures, weight: Floats, d: int) -> Self:
         """Return a regression with coefficients of zero."""
         design = FeatureDesign.of(features, weight)
         penalties = np.full(len(design.groups), _FIRST_PENALTY * _typical(weight))

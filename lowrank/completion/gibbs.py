@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
     from lowrank.completion.bayes import VariationalSweep
-    from lowrank.completion.design import Features
+    from lowrank.completion.design import GroupedFeatures
 
 __all__ = ["GibbsSweep", "gibbs_sweeps"]
 
@@ -42,8 +42,8 @@ def gibbs_sweeps(
     start: VariationalSweep,
     *,
     link_penalty: float = 0.0,
-    row_features: Features | None = None,
-    column_features: Features | None = None,
+    row_features: GroupedFeatures | None = None,
+    column_features: GroupedFeatures | None = None,
     temperature: float = 1.0,
     random_state: int = 0,
     threads: int | None = None,

@@ -21,7 +21,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from lowrank import kernels
 from lowrank.completion.als import AlsSweep, BiasedFactors, biased_start, check_problem
-from lowrank.completion.design import FeatureRidge, Features, Link, ridge_fit
+from lowrank.completion.design import FeatureRidge, GroupedFeatures, Link, ridge_fit
 from lowrank.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -283,8 +283,8 @@ class Side:
         row_prior: RowPrior,
         column_prior: RowPrior,
         link_penalty: float,
-        row_features: Features | None = None,
-        column_features: Features | None = None,
+        row_features: GroupedFeatures | None = None,
+        column_features: GroupedFeatures | None = None,
     ) -> tuple[Self, Self]:
         """Return the rows and the columns of X, all vectors zero.
 
@@ -391,8 +391,8 @@ def linked_als_sweeps(
     *,
     regularization: float,
     link_penalty: float = 0.0,
-    row_features: Features | None = None,
-    column_features: Features | None = None,
+    row_features: GroupedFeatures | None = None,
+    column_features: GroupedFeatures | None = None,
     count_power: float = 0.5,
     start: BiasedFactors | None = None,
     random_state: int | None = 0,

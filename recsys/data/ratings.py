@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import scipy.sparse as sp
 
     from lowrank.arguments import MatrixLike
-    from lowrank.completion.design import Features
+    from lowrank.completion.design import GroupedFeatures
 
 __all__ = ["Ratings", "Source", "build_ratings", "table_of"]
 
@@ -82,7 +82,7 @@ class Ratings:
         What is known of items and users; also of some without ratings.
     n_duplicates : int
         Rows that were merged or dropped because their (user, item) pair was there already.
-    item_features, user_features : Features or None
+    item_features, user_features : GroupedFeatures or None
         What is known of items and users, in named blocks: rows in the order of the ids.
     source : Source or None
         How the file was read that they come from.
@@ -105,8 +105,8 @@ class Ratings:
     user_table: Features | None = None
     n_duplicates: int = 0
     source: Source | None = None
-    item_features: Features | None = None
-    user_features: Features | None = None
+    item_features: GroupedFeatures | None = None
+    user_features: GroupedFeatures | None = None
 
     def __post_init__(self) -> None:
         nnz = int(self.indptr[-1])

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from lowrank import kernels
 from lowrank.completion.cold import ColdMap, Slopes, fit_cold_map, fit_slopes, main_directions
-from lowrank.completion.design import Features
+from lowrank.completion.design import GroupedFeatures
 from lowrank.completion.links import Posterior, RowPrior, Terms, posterior_terms
 from lowrank.kernels import CsrArrays
 from recsys.models.base import (
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 __all__ = ["ContentModel", "csr_rows"]
 
 
-def csr_rows(features: Features | None) -> CsrArrays | None:
+def csr_rows(features: GroupedFeatures | None) -> CsrArrays | None:
     """Return features as the kernels take them."""
     if features is None or not features.matrix.shape[1]:
         return None
@@ -151,7 +151,7 @@ class ContentModel(FoldingModel, FactorModel):
         """Return vectors whose cosine is the similarity of two users, shape (n_users, S k)."""
         return self.user_factors[:, : self._base_width]
 
-    def with_users(self, histories: Histories, features: Features | None = None) -> Self:
+    def with_users(self, histories: Histories, features: GroupedFeatures | None = None) -> Self:
         """Return the model whose users are these, with the items as they are.
 
         A user of the training ratings with the same ratings, and features, gets the very same
@@ -159,7 +159,7 @@ class ContentModel(FoldingModel, FactorModel):
         """
         return self._folded(histories, "user", "item", self.n_items, csr_rows(features))
 
-    def with_items(self, histories: Histories, features: Features | None = None) -> Self:
+    def with_items(self, histories: Histories, features: GroupedFeatures | None = None) -> Self:
         """Return the model whose items are these, with the users as they are."""
         return self._folded(histories, "item", "user", self.n_users, csr_rows(features))
 
@@ -279,7 +279,7 @@ class ContentModel(FoldingModel, FactorModel):
         for arrays in completed:
             vars(self).update(arrays)
 
-    def _fit_map(self, side: str, histories: Histories, features: Features) -> None:
+    def _fit_map(self, side: str, histories: Histories, features: GroupedFeatures) -> None:
         """Fit the map from features to vectors, and the directions of the slopes."""
         rows, counts = csr_rows(features), histories.counts
         maps = [
