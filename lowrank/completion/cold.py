@@ -70,7 +70,9 @@ class ColdMap:
         return Posterior(means, factor[:, None] * upper)
 
 
-def fit_cold_map(vectors: Posterior, counts: NDArray[np.int64], features: GroupedFeatures) -> ColdMap:
+def fit_cold_map(
+    vectors: Posterior, counts: NDArray[np.int64], features: GroupedFeatures
+) -> ColdMap:
     """Fit the map from features to the vectors of rows, given each row's number of entries."""
     dtype, d = vectors.mean.dtype, vectors.mean.shape[1]
     weight = np.sqrt(counts).astype(dtype)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from lowrank import kernels
 from lowrank.completion.bayes import predictive_variance, variational_sweeps
-from lowrank.completion.gibbs import gibbs_sweeps
 from lowrank.completion.design import Link, ridge_fit
+from lowrank.completion.gibbs import gibbs_sweeps
 from lowrank.completion.links import (
     Posterior,
     normal_draws,
