@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import date, datetime
 from typing import TypeAlias
 
@@ -13,10 +14,12 @@ from recsys.errors import DataError
 from recsys.messages import shortened
 
 __all__ = [
+    "YEAR_1000",
     "Moment",
     "check_time_format",
     "duration",
     "is_time",
+    "iso_format",
     "moment",
     "seconds_or_null",
     "time_problem",
@@ -40,7 +43,9 @@ _ISO_FORMATS = (
 _BASIC = ((19000101, 20991231, "%Y%m%d"), (19000101000000, 20991231235959, "%Y%m%d%H%M%S"))
 _MOSTLY = 0.5  # of such numbers that are dates: of numbers by chance 4% are
 _SAMPLE = 100
-_YEAR_1000 = -30_610_224_000
+YEAR_1000 = -30_610_224_000
+"""Its beginning: earlier times are in doubt, because polars takes "31-12-24" for the year 31."""
+
 _DAY = 86400
 _MONTHS = 12
 _DURATIONS = {"s": 1.0, "h": 3600.0, "d": _DAY, "w": 7.0 * _DAY, "y": 365.25 * _DAY}
@@ -113,14 +118,15 @@ def _iso_seconds(texts: pl.Series) -> pl.Series:
 
     def parsed(texts: pl.Series) -> pl.Series:
         seconds = pl.Series(texts.name, [None], dtype=pl.Int64).new_from_index(0, len(texts))
-        for form in _ISO_FORMATS:
+        likely = iso_format(texts.head(1).to_list())
+        for form in sorted(_ISO_FORMATS, key=lambda form: form != likely):
             if seconds.null_count() == texts.null_count():
                 break
             times = texts.str.to_datetime(form, time_unit="us", strict=False)
             seconds = seconds.zip_with(seconds.is_not_null(), times.dt.epoch("s"))
-        if seconds.len() and (seconds.min() or 0) < _YEAR_1000:  # "31-12-24" is not in the year 31
+        if seconds.len() and (seconds.min() or 0) < YEAR_1000:
             full = texts.str.contains(r"^\d{4}")
-            seconds = seconds.set((seconds < _YEAR_1000) & ~full, None)
+            seconds = seconds.set((seconds < YEAR_1000) & ~full, None)
         return seconds
 
     texts = texts.str.strip_chars()
@@ -136,6 +142,22 @@ def _iso_seconds(texts: pl.Series) -> pl.Series:
         .str.replace(r"\s+([+-]\d\d:?(?:\d\d)?)$", "$1")
     )
     return parsed(plain)
+
+
+def iso_format(texts: Sequence[str | None]) -> str | None:
+    """Return a format of ISO 8601 that all texts have, as polars writes it; None if there is none.
+
+    Examples
+    --------
+    >>> iso_format(["2025-06-09 03:52:05+00", "2025-06-10 00:00:00+00"])
+    '%Y-%m-%d %H:%M:%S%.f%#z'
+    """
+    column = pl.Series(texts, dtype=pl.String)
+    for form in _ISO_FORMATS:
+        times = column.str.to_datetime(form, time_unit="us", strict=False)
+        if len(times) and not times.null_count():
+            return form
+    return None
 
 
 def _number_seconds(numbers: pl.Series, unit: str | None = None) -> pl.Series:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate, islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -18,6 +18,7 @@ import polars as pl
 from recsys.data.columns import Request, Roles, assign_roles, is_known_name
 from recsys.data.ids import MISSING_IDS
 from recsys.data.rows import BadRows
+from recsys.data.times import YEAR_1000, iso_format
 from recsys.data.values import is_truth, rating_problem
 from recsys.errors import DataError
 from recsys.messages import shortened
@@ -38,7 +39,8 @@ __all__ = [
     "records",
 ]
 
-Kind = Literal["id", "integer", "float", "text"]
+Kind: TypeAlias = 'Literal["id", "name", "integer", "float", "text"] | str'
+"""Kind of a column: a name is an id but not an integer, a format with % is of times."""
 
 _BLOCK = 1 << 22
 _CHUNK = 1 << 10  # records at once; with more live objects garbage collection doubles the time
@@ -49,6 +51,7 @@ _CANONICAL = r"^(?:0|-?[1-9][0-9]{0,18})$"
 _MISSING = frozenset(MISSING_IDS)
 _LINE = "line"
 _WIDEST = 10_000  # columns of a table
+_CANONICAL_ID = re.compile(_CANONICAL)
 _INTEGER = re.compile(r"-?\d{1,18}")
 
 
@@ -135,7 +138,7 @@ def read_delimited(
     if not layout.sample:
         raise NoRowsError(f"{data.name} has a header but no rows.")
     bad = BadRows(request.rules.bad_rows)
-    columns = read_columns(data, layout, roles, bad)
+    columns = read_columns(data, layout, roles, bad, request.rules.time_format)
     form = separator_name(layout.separator) + ("" if layout.has_header else ", no header")
 
     lines = columns.pop(_LINE, None)
@@ -149,36 +152,32 @@ def read_delimited(
 
 
 def read_columns(
-    data: DataFile, layout: Layout, roles: Roles, bad: BadRows | None = None
+    data: DataFile,
+    layout: Layout,
+    roles: Roles,
+    bad: BadRows | None = None,
+    time_format: str | None = None,
 ) -> dict[str, pl.Series]:
     """Read columns of a delimited file: with polars, and in Python where that is in doubt."""
-    columns = _read_fast(data, layout, roles)
+    columns = _read_fast(data, layout, roles, time_format)
     return columns or read_carefully(data, layout, roles, bad)
 
 
-def _read_fast(data: DataFile, layout: Layout, roles: Roles) -> dict[str, pl.Series] | None:
+def _read_fast(
+    data: DataFile, layout: Layout, roles: Roles, time_format: str | None
+) -> dict[str, pl.Series] | None:
     """Read with polars; None if it fails, or something is null that should not be."""
     if any('"' in name or "\ufffd" in name for name in layout.names):
         return None  # a stray quote or another encoding: what follows cannot be trusted either
-    kinds: dict[str, Kind] = {}
-    for role, place in roles.items():
-        texts = _sampled(layout, place)
-        if role == "rating":
-            kinds[role] = "text" if _has_truths(layout, place) else "float"
-        elif role == "timestamp":
-            kinds[role] = "integer" if all(map(_INTEGER.fullmatch, texts)) else "text"
-        elif role == "event":
-            kinds[role] = "text"
-        else:
-            kinds[role] = "id" if all(re.match(_CANONICAL, text) for text in texts) else "text"
+    kinds = {role: _kind(role, place, layout, time_format) for role, place in roles.items()}
     survey = _survey(data, layout)
     columns = _scan(data, layout, roles, kinds, survey)
     if columns is None:
         return None
-    ids = [role for role in roles if kinds[role] == "id"]
-    strings = [role for role in ids if columns[role].null_count()]
-    if strings:
-        kinds |= dict.fromkeys(strings, "text")
+    doubtful = [role for role in roles if _is_doubtful(columns[role], kinds[role])]
+    strings = [role for role in doubtful if kinds[role] == "id"]
+    if doubtful:
+        kinds |= {role: "name" if role in strings else "text" for role in doubtful}
         columns = _scan(data, layout, roles, kinds, survey)
     needed = [role for role in roles if role != "event"]
     if columns is None or any(columns[role].null_count() for role in needed):
@@ -238,6 +237,32 @@ def _survey(data: DataFile, layout: Layout) -> tuple[int, int, bool]:
     return n_lines + (last != b"\n"), n_separators, quoted
 
 
+def _kind(role: str, place: int, layout: Layout, time_format: str | None) -> Kind:
+    """Return the kind of a column by its sample: of times, the format that they have."""
+    texts = _sampled(layout, place)
+    if role == "rating":
+        return "text" if _has_truths(layout, place) else "float"
+    if role == "timestamp" and time_format is not None:
+        return time_format if "%" in time_format else "text"
+    if role == "timestamp":
+        if all(map(_INTEGER.fullmatch, texts)):
+            return "integer"
+        return iso_format(texts) or "text"
+    if role == "event":
+        return "text"
+    return "id" if all(map(_CANONICAL_ID.match, texts)) else "name"
+
+
+def _is_doubtful(column: pl.Series, kind: Kind) -> bool:
+    """Return whether a column has to be read as text, because values are of another kind."""
+    if kind == "id":
+        return column.null_count() > 0
+    if "%" not in kind:
+        return False
+    first = column.dt.epoch("s").min()
+    return column.null_count() > 0 or (first is not None and int(first) < YEAR_1000)  # type: ignore[call-overload]
+
+
 def _scan(
     data: DataFile,
     layout: Layout,
@@ -289,11 +314,15 @@ def _scan(
 
 
 def _cast(text: pl.Expr, kind: Kind) -> pl.Expr:
+    stripped = text.str.strip_chars()
     if kind == "text":
-        stripped = text.str.strip_chars()
+        return pl.when(stripped.str.len_bytes() > 0).then(stripped)
+    if kind == "name":
         return pl.when(~stripped.is_in(MISSING_IDS)).then(stripped)
     if kind == "float":
         return text.cast(pl.Float32, strict=False)
+    if "%" in kind:
+        return stripped.str.to_datetime(kind, time_unit="us", strict=False)
     number = text.cast(pl.Int64, strict=False)
     if kind == "integer":
         return number
