@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import polars as pl
 
 from lowrank.kernels import csr_arrays
 from recsys.data.frames import FrameLike, as_frame, column, listed
-from recsys.data.ids import Ids, IdsLike
+from recsys.data.ids import Ids, IdsLike, as_id_series
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, UnknownIdError
 from recsys.models.abilities import Explains, HasUncertainty
@@ -28,6 +28,9 @@ from recsys.models.registry import MODELS, model_class
 from recsys.storage import Saved
 from recsys.topn import CsrPairs, check_n
 
+PairsLike: TypeAlias = "FrameLike | Sequence[tuple[int | str, int | str]]"
+"""A frame with the columns user and item, or a list of pairs of ids."""
+
 _BLOCK_PAIRS = 2**20  # pairs imputed at a time
 
 
@@ -39,7 +42,7 @@ def clip_to_range(predicted: Floats, training: Mapping[str, Any]) -> Floats:
 
 
 def predicted_pairs(
-    fitted: Saved, pairs: FrameLike, cold_start: str, popular: Popular | None, *, std: bool
+    fitted: Saved, pairs: PairsLike, cold_start: str, popular: Popular | None, *, std: bool
 ) -> pl.DataFrame:
     """Return the frame of `Recommender.predict`.
 
@@ -47,8 +50,15 @@ def predicted_pairs(
     ------
     DataError
     """
-    model, ratings, frame = fitted.model, fitted.ratings, as_frame(pairs)
-    user, item = column(frame, "user"), column(frame, "item")
+    model, ratings = fitted.model, fitted.ratings
+    if isinstance(pairs, Sequence):
+        if not (pairs and all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs)):
+            raise DataError("Pairs must be a frame, or a list of pairs of a user and an item.")
+        sides = zip(("user", "item"), zip(*pairs, strict=True), strict=True)
+        user, item = (as_id_series(ids, kind) for kind, ids in sides)
+    else:
+        frame = as_frame(pairs)
+        user, item = column(frame, "user"), column(frame, "item")
     if cold_start == "error":
         users, items = ratings.users.index(user), ratings.items.index(item)
         predicted = model.predict(users, items)

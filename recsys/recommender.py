@@ -32,6 +32,7 @@ from recsys.models.base import Histories, Model, Step
 from recsys.models.baselines import Popular
 from recsys.models.registry import make_model
 from recsys.predictions import (
+    PairsLike,
     WithNewUser,
     explained,
     imputed,
@@ -530,13 +531,13 @@ class Recommender:
 
     @overload
     def predict(
-        self, pairs: FrameLike, /, *, cold_start: ColdPair = ..., std: bool = ...
+        self, pairs: PairsLike, /, *, cold_start: ColdPair = ..., std: bool = ...
     ) -> pl.DataFrame: ...
     @overload
     def predict(self, user: IdLike, item: IdLike, /, *, cold_start: ColdPair = ...) -> float: ...
     def predict(
         self,
-        pairs: FrameLike | IdLike,
+        pairs: PairsLike | IdLike,
         item: IdLike | None = None,
         /,
         *,
@@ -547,7 +548,7 @@ class Recommender:
 
         Parameters
         ----------
-        pairs, item : frame with the columns user and item; or the ids of a user and an item
+        pairs, item : frame with the columns user and item, or list of pairs; or two ids
         cold_start : {"error", "bias", "popular"}
             For pairs whose user or item is unknown: an error; the global mean plus the bias of the
             side that is known; or the damped mean rating of the item (see `Popular`), and the
@@ -568,7 +569,7 @@ class Recommender:
             return float(self.predict(pair, cold_start=cold_start)["prediction"][0])
         popular = self._popular if cold_start == "popular" else None
         fitted = Saved(self.model, self.ratings, self.training)
-        return predicted_pairs(fitted, cast(FrameLike, pairs), cold_start, popular, std=std)
+        return predicted_pairs(fitted, cast(PairsLike, pairs), cold_start, popular, std=std)
 
     def impute(
         self,

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from recsys.schema import Manifest
     from recsys.spark.results import SparkModel
 
-LIBRARIES = tuple(
-    ["numpy", "scipy", "polars", "pandas", "scikit-learn", "implicit", "optuna", "click", "rich"]
+LIBRARIES = (
+    *("numpy", "scipy", "polars", "pandas", "scikit-learn", "implicit"),
+    *("optuna", "click", "rich"),
 )
 EXTRAS = ("matplotlib", "jinja2", "pyspark", "pyarrow")
 """Libraries that are used if they are installed."""

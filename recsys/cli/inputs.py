@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from recsys.models.parameters import Parameter
     from recsys.recommender import Recommender
 
+_OPTIONS = ("factors", "regularization", "iterations")  # parameters that are options
 _SHARED = {"random_state": "--seed", "threads": "--threads"}
 _TYPES = {bool: click.BOOL, int: click.INT, float: click.FLOAT}
 _NAMED = 3
@@ -96,7 +97,7 @@ def load_ratings(sources: str | Sequence[str], reader: ReaderOptions) -> Ratings
     for each in sources:
         require_path(each)
         if is_model(each):
-            raise CommandError(f"{each} is a saved model; this verb needs a file of ratings.")
+            raise CommandError(f"{each} is a saved model; a file of ratings is needed here.")
         if each != redacted(each):
             note(_VISIBLE)
     from recsys.readers import read_ratings
@@ -222,22 +223,35 @@ def parameters_for(
         if name in _SHARED:
             raise click.UsageError(f"-p {name}: use {_SHARED[name]}.")
         owners = [model for model in ([prefix] if prefix else declared) if name in declared[model]]
-        if not owners:
-            named = [prefix] if prefix else [*declared]
-            known = {p: None for each in named for p in declared[each] if p not in _SHARED}
-            near = close_matches(name, known, 1)
-            hint = f"; did you mean {near[0]}?" if near else "."
-            if len(named) > 1:
-                listed = ", ".join(named)
-                raise click.UsageError(
-                    f"None of the models {listed} has a parameter {name!r}{hint}"
-                )
-            listed = f"{', '.join(known) or 'none'}; `recsys models {named[0]}` describes them."
-            message = f"The {named[0]} model has no parameter {name!r}{hint} It has {listed}"
-            raise click.UsageError(message)
+        if not owners and (prefix or _is_typed(name)):
+            raise _not_a_parameter(name, {prefix: declared[prefix]} if prefix else declared)
         for model in owners:
             found[model][name] = _converted(declared[model][name], str(value))
     return found
+
+
+def _is_typed(name: str) -> bool:
+    """Return whether a parameter is on the command line; settings elsewhere are for any model."""
+    context = click.get_current_context(silent=True)
+    source = context.get_parameter_source(name if name in _OPTIONS else "parameter") if context else None
+    return source in (None, ParameterSource.COMMANDLINE)
+
+
+def _not_a_parameter(name: str, declared: Mapping[str, Mapping[str, Parameter]]) -> click.UsageError:
+    """Return the error for a parameter that none of some models has."""
+    from recsys.models.registry import MODELS, parameters
+
+    models = " or ".join(declared)
+    if owners := [each for each in MODELS if name in {p.name for p in parameters(each)}]:
+        shown = f"--{name}" if name in _OPTIONS else f"-p {name}"
+        return click.UsageError(
+            f"{shown} does not apply to {models}; leave it out. It is for {', '.join(owners)}."
+        )
+    known = {p: None for each in declared.values() for p in each if p not in _SHARED}
+    near = close_matches(name, known, 1)
+    hint = f"; did you mean {near[0]}?" if near else "."
+    listed = f"{', '.join(known) or 'none'}; `recsys models {next(iter(declared))}` describes them."
+    return click.UsageError(f"{models} has no parameter {name!r}{hint} It has {listed}")
 
 
 def _converted(parameter: Parameter, text: str) -> Any:

@@ -143,6 +143,9 @@ def test_the_uncertainty_stands_beside_the_prediction():
 def test_predicts_one_pair(recommender):
     [expected] = recommender.predict(FRAME.head(1))["prediction"]
     assert recommender.predict(1, "a") == expected
+    assert recommender.predict([(1, "a")])["prediction"].to_list() == [expected]
+    with pytest.raises(DataError, match="or a list of pairs of a user and an item"):
+        recommender.predict([(1, "a", 3)])
     assert isinstance(recommender.predict(9, "a", cold_start="bias"), float)
     with pytest.raises(UnknownIdError, match="Unknown user 9"):
         recommender.predict(9, "a")

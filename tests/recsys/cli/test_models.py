@@ -51,7 +51,8 @@ def test_parameters_reach_the_model(run, ratings):
     ("given", "message"),
     [
         ("count_pwer=1", "no parameter 'count_pwer'; did you mean count_power? It has factors, "),
-        ("user_damping=3", "The als model has no parameter 'user_damping'"),
+        ("user_damping=3", "-p user_damping does not apply to als; leave it out. It is for b"),
+        ("xyzzy=3", "als has no parameter 'xyzzy'. It has factors, "),
         ("factors=0", "factors must be at least 1; got 0."),
         ("factors=2.5", "-p factors=2.5: '2.5' is not a valid integer."),
         ("linked=maybe", "-p linked=maybe: 'maybe' is not a valid boolean."),
@@ -72,7 +73,7 @@ def test_evaluate_gives_a_parameter_to_the_models_that_have_it(run, ratings):
     assert als["parameters"]["factors"] == 3
     assert popular["parameters"] == {"damping": 2.0}
     said = run("evaluate", ratings, "--model", "popular", "-p", "tol=1", code=2).stderr
-    assert "The popular model has no parameter 'tol'" in said
+    assert "-p tol does not apply to popular; leave it out. It is for als, " in said
 
 
 def test_a_parameter_of_one_model_beats_that_of_all(run, ratings):

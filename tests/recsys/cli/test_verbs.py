@@ -88,13 +88,21 @@ def test_fit_never_replaces_other_things(run, ratings):
 
 def test_fit_refuses_options_of_other_models(run, ratings):
     args = ["fit", ratings, "--out", "m", "--model", "popular", "--factors", 3]
-    assert "The popular model has no parameter 'factors'" in run(*args, code=2).stderr
+    said = run(*args, code=2).stderr
+    assert "--factors does not apply to popular; leave it out. It is for als, bayes, " in said
     assert not Path("m").exists()
+
+
+def test_a_setting_that_the_model_does_not_have_is_for_others(run, ratings, monkeypatch):
+    monkeypatch.setenv("RECSYS_FACTORS", "3")
+    run("fit", ratings, "--out", "m", "--model", "popular")
+    run("fit", ratings, "--out", "m2", "--model", "als")
+    assert Recommender.load("m2").model.get_params()["factors"] == 3
 
 
 def test_fit_refuses_a_model(run, model):
     said = run("fit", model, "--out", "m", code=1).stderr
-    assert "is a saved model; this verb needs a file of ratings." in said
+    assert "is a saved model; a file of ratings is needed here." in said
 
 
 def test_fit_reads_standard_input(run, ratings):
