@@ -233,11 +233,15 @@ def parameters_for(
 def _is_typed(name: str) -> bool:
     """Return whether a parameter is on the command line; settings elsewhere are for any model."""
     context = click.get_current_context(silent=True)
-    source = context.get_parameter_source(name if name in _OPTIONS else "parameter") if context else None
+    source = (
+        context.get_parameter_source(name if name in _OPTIONS else "parameter") if context else None
+    )
     return source in (None, ParameterSource.COMMANDLINE)
 
 
-def _not_a_parameter(name: str, declared: Mapping[str, Mapping[str, Parameter]]) -> click.UsageError:
+def _not_a_parameter(
+    name: str, declared: Mapping[str, Mapping[str, Parameter]]
+) -> click.UsageError:
     """Return the error for a parameter that none of some models has."""
     from recsys.models.registry import MODELS, parameters
 

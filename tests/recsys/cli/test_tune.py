@@ -200,7 +200,11 @@ def test_what_is_no_range(run, ratings, text):
             2,
             "low must be below high, both finite; got 3 to",
         ),
-        (["--train", "x", "--model", "bias", "--factors", 3], 2, "--factors does not apply to bias;"),
+        (
+            ["--train", "x", "--model", "bias", "--factors", 3],
+            2,
+            "--factors does not apply to bias;",
+        ),
         (["--train", "x", "--factors", 3, "--range", "factors=1:4"], 1, "no file or directory x"),
     ],
 )
