@@ -238,7 +238,13 @@ def _connect(address: Address, write: bool) -> Any:
 
 @contextmanager
 def failures(address: Address, *, write: bool = False) -> Iterator[None]:
-    """Turn what drivers raise into one sentence without a password."""
+    """Turn what drivers raise into one sentence without a password.
+
+    Raises
+    ------
+    DataError
+        If a driver raises anything.
+    """
     try:
         yield
     except Exception as error:

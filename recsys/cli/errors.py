@@ -67,14 +67,14 @@ def _report(error: BaseException, state: State) -> int:
     if state.debug and not isinstance(error, click.ClickException):
         import traceback
 
-        traceback.print_exception(error)
+        _print(redacted("".join(traceback.format_exception(error))).rstrip())
     if isinstance(error, KeyboardInterrupt | click.Abort):
         # A terminal has just echoed ^C on a line of its own.
         start = "\n" if sys.stderr is not None and sys.stderr.isatty() else ""
         _print(f"{start}Interrupted.")
         return INTERRUPTED
     if isinstance(error, click.ClickException):
-        error.message = redacted(error.message)
+        vars(error)["message"] = redacted(error.message)
         error.show()
         return error.exit_code
     text, half = redacted(_sentence(error)), _LONGEST // 2

@@ -127,7 +127,7 @@ def update(
         _update(model, ratings, target, reader)
 
 
-def _update(model: str, ratings: str, target: str, reader: cli.ReaderOptions) -> None:
+def _update(model: str, ratings: tuple[str, ...], target: str, reader: cli.ReaderOptions) -> None:
     from recsys.cli.inputs import load_model, load_ratings
     from recsys.cli.progress import Activity, note
 

@@ -132,7 +132,7 @@ def as_ratings(data: Ratings | FrameLike | SourceLike) -> Ratings:
     """Return ratings as they are, and build them from paths, or a frame with the usual columns."""
     if isinstance(data, Ratings):
         return data
-    if isinstance(data, str | os.PathLike | list | tuple):
+    if isinstance(data, str | os.PathLike | Sequence):
         return read_ratings(data)
     return Ratings.from_frame(data)
 

@@ -128,7 +128,7 @@ class Documents:
         self.path = path
         self.decision = ""
         self._columns = _Columns(text_col, id_col, title_col)
-        self._where = {"table": table, "query": query}
+        self._where = table, query
         self._encoding = encoding
         self._after = after
 
@@ -166,7 +166,8 @@ class Documents:
             chosen = _chosen(list(names), self._columns, where)._asdict()
             return {role: names.index(name) for role, name in chosen.items() if name is not None}
 
-        with open_data(self.path, self._encoding, **self._where, pick=pick) as data:
+        table, query = self._where
+        with open_data(self.path, self._encoding, table=table, query=query, pick=pick) as data:
             after = last = self._after
             for part in data.parts or (data,):
                 for number, document in self._file(part, after):

@@ -95,6 +95,8 @@ class DataFile:
         What lines of text are called in messages.
     parts : tuple of DataFile
         Files with the rows of one table; empty for a single file.
+    on_rows : callable, optional
+        Reports the progress of reading.
     """
 
     name: str
@@ -105,6 +107,7 @@ class DataFile:
     columns: tuple[str, ...] = ()
     unit: str = "line"
     parts: tuple[DataFile, ...] = ()
+    on_rows: OnRows | None = None
 
     @property
     def is_parquet(self) -> bool:
@@ -192,7 +195,7 @@ def open_data(
     pick : callable, optional
         Chooses the columns that are read from a database; all, if not given.
     on_rows : callable, optional
-        Reports the progress of reading from a database.
+        Reports the progress of reading: rows, and those expected (None if unknown).
 
     Raises
     ------
@@ -305,7 +308,7 @@ class _Opener:
             return self._members(archive, archive.names(), name, prefix)
         if begins_with(path, _OLD_EXCEL):
             return [self._sheet(path, name, self._table)]
-        data = DataFile(name, path, data_suffix(name), folder)
+        data = DataFile(name, path, data_suffix(name), folder, on_rows=self._on_rows)
         if self._encoding is not None and not data.is_parquet:
             path = self._scratch.decoded(path, name, self._encoding)
             data = replace(data, path=path)

@@ -284,26 +284,31 @@ def _scan(
         texts["rating"] = texts["rating"].str.replace(",", ".", literal=True)
     casts = [_cast(text, kinds[role]).alias(role) for role, text in texts.items()]
     between = [column for number, column in enumerate(every) if number % step]
+    plan = pl.scan_csv(
+        data.path,
+        has_header=False,
+        separator=layout.separator[0],
+        quote_char='"' if step == 1 and quoted else None,
+        skip_rows=layout.skip,
+        schema={str(column): pl.String for column in range(len(every))},
+        glob=False,
+    ).select(
+        *casts,
+        pl.all_horizontal(column.is_null() for column in every).alias("blank"),
+        pl.any_horizontal(pl.lit(False), *(c.is_not_null() for c in between)).alias("odd"),
+    )
+    batches, n_rows = [], 0
     try:
-        frame = (
-            pl.scan_csv(
-                data.path,
-                has_header=False,
-                separator=layout.separator[0],
-                quote_char='"' if step == 1 and quoted else None,
-                skip_rows=layout.skip,
-                schema={str(column): pl.String for column in range(len(every))},
-                glob=False,
-            )
-            .select(
-                *casts,
-                pl.all_horizontal(column.is_null() for column in every).alias("blank"),
-                pl.any_horizontal(pl.lit(False), *(c.is_not_null() for c in between)).alias("odd"),
-            )
-            .collect(engine="streaming")
-        )
+        for batch in plan.collect_batches(engine="streaming"):
+            batches.append(batch)
+            n_rows += len(batch)
+            if data.on_rows is not None:
+                data.on_rows(n_rows, n_lines - layout.skip)
     except pl.exceptions.PolarsError:
         return None
+    if not batches:
+        return None
+    frame = pl.concat(batches)
     if frame["odd"].any() or len(frame) != n_lines - layout.skip:
         return None
     rows = len(frame) - int(frame["blank"].sum()) + layout.has_header
