@@ -165,7 +165,7 @@ def _met(
         raise DataError(f"{place}: the condition must be text or an expression; got {condition!r}.")
     try:
         if isinstance(condition, str):
-            found = _evaluated(pl.sql_expr(condition), table, features)
+            found = _evaluated(condition, table, features)
         else:
             found = table.select(condition.alias("met")).to_series()
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
@@ -184,17 +184,21 @@ def _met(
     return found.fill_null(False).to_numpy()
 
 
-def _evaluated(expression: pl.Expr, table: pl.DataFrame, features: Features | None) -> pl.Series:
+def _evaluated(condition: str, table: pl.DataFrame, features: Features | None) -> pl.Series:
     """Return the values of an SQL expression over a table.
 
-    SQL compares neither a list nor a date with a text, so that they are tried as texts too. Names
-    are found in lower case as well, and the titles as `title`.
+    SQL compares neither a list nor a date with a text, so that they are tried as texts too. The
+    case of names does not matter, and `title` is the column of titles.
     """
-    title = None if features is None else features.title
+    expression = pl.sql_expr(condition)
     names = {name.lower(): name for name in reversed(table.columns)}
-    names |= {"title": title} if title is not None and "title" not in names else {}
+    if features is not None and features.title is not None:
+        names.setdefault("title", features.title)
+    words = dict.fromkeys(re.findall(r"[^\W\d]\w*", condition))
     table = table.with_columns(
-        pl.col(name).alias(other) for other, name in names.items() if other not in table.columns
+        pl.col(names[word.lower()]).alias(word)
+        for word in words
+        if word not in table.columns and word.lower() in names
     )
     joined = cs.list().list.join("|")
     written = cs.temporal().cast(pl.String)

@@ -59,7 +59,7 @@ source_options = cli.bundle(
     "-u",
     metavar="ID",
     multiple=True,
-    help="User, or users between commas, to recommend to.",
+    help="User, or users between commas.",
 )
 @cli.option("--users", metavar="FILE", help="File of users.")
 @cli.option("--all", "everyone", is_flag=True, help="Recommend to every user.")
@@ -78,7 +78,7 @@ source_options = cli.bundle(
 @cli.option(
     "--where",
     metavar="CONDITION",
-    help="SQL condition on the items' columns: title, price, genres, ...",
+    help='SQL condition on items: "price < 30".',
 )
 @cli.option(
     "--where-user",

@@ -121,7 +121,8 @@ def read_ratings(
 
 def _in_database(given: TableSource, source: SourceLike) -> TableSource:
     """Return a table of the database of the ratings by its name, anything else as it is."""
-    address = parse_address(source) if isinstance(source, str) else None
+    sources = [source] if isinstance(source, str | os.PathLike) else list(source)
+    address = parse_address(os.fspath(sources[0])) if len(sources) == 1 else None
     if address is None or not isinstance(given, str) or is_address(given) or Path(given).exists():
         return given
     scheme = "" if "://" in address.place else f"{address.kind}:///"

@@ -1,12 +1,14 @@
 """Conditions on item metadata."""
 
 import numpy as np
+from datetime import date, datetime
+
 import polars as pl
 import pytest
 
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.filters import items_where
+from recsys.filters import items_where, users_where
 from recsys.recommender import Recommender
 
 INFO = pl.DataFrame(
@@ -17,6 +19,9 @@ INFO = pl.DataFrame(
         "year": [1990, 1979, 1982, None],
         "box office": [1.5, 2.5, 0.0, 3.0],
         "select": [1, 2, 3, 4],
+        "added": [date(1990, 6, 1), date(1991, 1, 31), None, None],
+        "seen": [None, None, datetime(2024, 1, 31, 12), None],
+        "kept": [True, True, False, None],
     }
 )
 FRAME = pl.DataFrame({"user": [1, 1, 2, 2, 2], "item": [1, 2, 3, 4, 5], "rating": [1, 2, 3, 4, 5]})
@@ -56,6 +61,17 @@ def met(condition, ratings):
         ("floor(year / 10.0) = 198 and ceil(year / 10.0) = 199", [3]),
         ("round(year / 10.0) = 198", [1, 3]),
         ("item <> 3", [1, 2, 4, 5]),
+        ("Year > 1980 AND TITLE LIKE 'The%'", [3]),
+        ("array_contains(genres, 'Horror')", [1, 3]),
+        ("array_length(genres) = 2 AND year > 1980", [5]),
+        ("added >= '1990-06-01'", [1, 5]),
+        ("added > DATE '1990-06-01' AND genres LIKE 'Horror%'", [1]),
+        ("added BETWEEN '1990-01-01' AND '1990-12-31' AND genres LIKE '%Comedy%'", [5]),
+        ("added LIKE '1991-%' OR seen >= '2024-01-31 12:00'", [1, 3]),
+        ("seen < '2024-01-31'", []),
+        ("year(added) = 1990", [5]),
+        ("kept", [1, 5]),
+        ("NOT kept AND added IS NULL", [3]),
         ("1 = 1", [1, 2, 3, 4, 5]),
         ("title = 'select from -- /* '", []),
     ],
@@ -126,6 +142,25 @@ def test_columns_with_the_names_of_keywords_open_no_doors(tmp_path):
     with pytest.raises(DataError, match="'select' is not allowed"):
         items_where(f"year in (select hidden from read_csv('{secret}'))", ratings)
     assert met('"select" = 1 and e = 1', ratings) == [1]
+
+
+def test_conditions_on_users():
+    users = pl.DataFrame({"user": [2, 7], "age": [30, 20]})
+    known = Ratings.from_frame(FRAME, user_table=users)
+    assert users_where("age >= 30", known).tolist() == [False, True]
+    assert users_where(pl.col("user") < 2, known).tolist() == [True, False]
+    with pytest.raises(DataError, match=r"where_user: .*the columns are user \(id\), age \(number\)"):
+        users_where("year > 3", known)
+    popular = Recommender("popular").fit(known)
+    assert set(popular.recommend(where_user="age > 1")["user"]) == {2}
+    assert popular.recommend([1], where_user="age > 1").is_empty()
+    strangers = popular.recommend([9, 2, 8], cold_start="popular", where_user="age > 1")
+    assert set(strangers["user"]) == {2}
+
+
+def test_the_column_of_titles_is_title_as_well():
+    wares = pl.DataFrame({"item": [1, 2], "Name": ["Tea", "Cup"]})
+    assert met("title = 'Tea' OR name = 'Tea'", Ratings.from_frame(FRAME, item_table=wares)) == [1]
 
 
 def test_data_without_metadata_have_their_ids(ratings):
