@@ -1,8 +1,8 @@
 """Conditions on item metadata."""
 
-import numpy as np
 from datetime import date, datetime
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -149,7 +149,9 @@ def test_conditions_on_users():
     known = Ratings.from_frame(FRAME, user_table=users)
     assert users_where("age >= 30", known).tolist() == [False, True]
     assert users_where(pl.col("user") < 2, known).tolist() == [True, False]
-    with pytest.raises(DataError, match=r"where_user: .*the columns are user \(id\), age \(number\)"):
+    with pytest.raises(
+        DataError, match=r"where_user: .*the columns are user \(id\), age \(number\)"
+    ):
         users_where("year > 3", known)
     popular = Recommender("popular").fit(known)
     assert set(popular.recommend(where_user="age > 1")["user"]) == {2}

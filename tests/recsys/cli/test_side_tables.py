@@ -47,11 +47,17 @@ def test_conditions_on_a_saved_model(run):
     ) in " ".join(said.split())
     cheap = everyone(run, "m", "--where", "price < 30 AND kind = 'tea'")
     assert cheap == {("u1", "a1"), ("u2", "a1"), ("u3", "a1")}
-    young = everyone(run, "m", "--where", "since > '2023-01-01'", "--where-user", "age < 30 and vip")
+    young = everyone(
+        run, "m", "--where", "since > '2023-01-01'", "--where-user", "age < 30 and vip"
+    )
     assert young == {("u1", "a1"), ("u1", "b2")}
-    black = everyone(run, "m", "--where", "array_contains(tags, 'black')", "--where-user", "NOT vip")
-    assert black == {("u2", "a1"), ("u2", "c3")} == everyone(
-        run, "m", "--where", "Tags LIKE '%black%'", "--where-user", "vip = false"
+    black = everyone(
+        run, "m", "--where", "array_contains(tags, 'black')", "--where-user", "NOT vip"
+    )
+    assert (
+        black
+        == {("u2", "a1"), ("u2", "c3")}
+        == everyone(run, "m", "--where", "Tags LIKE '%black%'", "--where-user", "vip = false")
     )
     nobody = run("recommend", "m", "--all", "--where-user", "age > 99")
     assert nobody.stdout.count("\n") <= 1
