@@ -1,0 +1,111 @@
+"""Options that say which rows count, and how much."""
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+EVENTS = """user,item,action,at
+a,x,view,2025-06-01 09:00:00+00
+a,x,buy,2025-06-02 09:00:00+00
+a,y,view,2025-06-03 09:00:00+00
+b,x,view,2025-06-04 09:00:00 UTC
+b,z,cart,2025-06-05 09:00:00+02
+c,z,view,2025-06-06 09:00:00
+"""
+
+
+@pytest.fixture
+def events(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("events.csv").write_text(EVENTS)
+    return "events.csv"
+
+
+AT = ("--timestamp-col", "at")
+WEIGHTS = ("--event-weight", "buy=5,cart=3,view=1")
+
+
+def test_events_are_weighed_and_said(run, events):
+    plain = run("data", "inspect", events, *AT, "--json")
+    assert "without weights: view 4, " in plain.stderr
+    found = run("data", "inspect", events, *AT, *WEIGHTS, "--json")
+    assert "events: view 4 x 1, " in found.stderr
+    document = json.loads(found.stdout)
+    assert document["weights"]["6"] == 1
+    assert document["fit would choose"]["model"] == "spectral"
+    assert "weighted interactions" in document["fit would choose"]["because"]
+
+
+def test_what_inspect_announces_is_what_fit_chooses(run, events):
+    Path("plays.csv").write_text("user,item,plays\na,x,300\na,y,1\nb,y,2\nb,x,3\n")
+    for path in (events, "plays.csv"):
+        facts = json.loads(run("data", "inspect", path, "--json").stdout)
+        told = facts["fit would choose"]
+        fitted = run("fit", path, "--out", "m", "--force").stderr
+        assert f"chose {told['model']}, " in fitted
+        assert f": {told['because']}\n" in fitted
+        assert facts["ratings"]["kind"] == "implicit"
+
+
+def test_weights_reach_the_scores(run, events):
+    weighed = table_of(run, events, *WEIGHTS)
+    assert table_of(run, events)["score"].to_list() != weighed["score"].to_list()
+    assert weighed["score"].max() == 7  # x: 6 of a, 1 of b
+    halved = table_of(run, events, *WEIGHTS, "--half-life", "1d")
+    assert halved["score"].max() < 7
+
+
+def table_of(run, path, *options):
+    command = ("recommend", path, "--all", "--model", "popular", "--include-seen", *AT)
+    return pl.read_csv(run(*command, *options).stdout.encode())
+
+
+def test_a_range_of_time(run, events):
+    found = run("data", "inspect", events, *AT, "--since", "2025-06-02", "--until", "2025-06-04")
+    assert "2 of 6 rows since 2025-06-02 until 2025-06-04" in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--event-weight", "buy"), "takes KIND=WEIGHT,..., such as purchase=5,view=1; got 'buy'"),
+        (("--bad-rows", "5"), "takes error, skip, or a percentage below 100, such as 5%; got '5'"),
+        (("--half-life", "soon"), "half_life must be a length of time"),
+        (("--since", "soon"), "since must be a date or time"),
+        (("--time-format", "DD/MM"), "must be s, ms, us or ns, or have the parts of a date"),
+        (("--event-weight", "buy=1"), "There are events without a weight: view (4), cart (1)"),
+    ],
+)
+def test_wrong_values_are_named(run, events, options, message):
+    result = run("data", "inspect", events, *options, code=2 if "takes" in message else 1)
+    assert message in " ".join(result.stderr.split())
+
+
+def test_a_model_that_does_not_use_weights_says_so(run, events):
+    fast = ("--factors", "2", "--iterations", "1")
+    result = run("fit", events, *WEIGHTS, "--model", "implicit-bpr", "--out", "m", *fast)
+    assert "implicit-bpr does not use the weights of interactions" in result.stderr
+
+
+def test_bad_rows_are_reported_with_their_places(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("r.csv").write_text("user,item,rating\n1,2,3\n1,3\n2,2,4\n2,4,x\n")
+    result = run("data", "inspect", "r.csv", "--bad-rows", "50%")
+    assert "2 bad rows left out" in result.stderr
+    assert "skipped: r.csv, line 3: found 2 fields, expected 3." in result.stderr
+    assert "skipped: r.csv, line 5: rating 'x' is not a number." in result.stderr
+
+
+def test_a_block_file_with_users_is_for_each_alone(run, events):
+    Path("blocked.csv").write_text("user,item\na,z\nc,y\n")
+    command = ("recommend", events, "--all", "--model", "popular", *AT)
+    free = pl.read_csv(run(*command).stdout.encode()).select("user", "item").rows()
+    result = run(*command, "--block", "blocked.csv")
+    left = pl.read_csv(result.stdout.encode()).select("user", "item").rows()
+    assert "blocked.csv blocks 2 pairs of a user and an item" in result.stderr
+    assert set(free) - set(left) == {("a", "z"), ("c", "y")}
+    Path("z.txt").write_text("z\n")
+    left = pl.read_csv(run(*command, "--block", "z.txt").stdout.encode())
+    assert "z" not in left["item"].to_list()
