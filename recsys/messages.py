@@ -123,6 +123,11 @@ def wrapped(text: str, width: int) -> str:
     """
     import textwrap
 
-    whole = {"break_long_words": False, "break_on_hyphens": False}
-    lines = textwrap.wrap(text.replace(" = ", "\xa0=\xa0"), width, subsequent_indent="  ", **whole)
+    lines = textwrap.wrap(
+        text.replace(" = ", "\xa0=\xa0"),
+        width,
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
     return "\n".join(lines).replace("\xa0=\xa0", " = ")
