@@ -32,6 +32,7 @@ _MARK = "*"
 _METRICS = (
     "All metrics are computed and shown; --format csv or --json gives them to other programs."
 )
+_DETAILS = "As in `recsys fit --help` and `recsys split --help`"
 _HINTS = {"--metric": _METRICS, "--metrics": _METRICS}
 
 
@@ -73,7 +74,7 @@ _evaluation_options = cli.bundle(
         commas=True,
         default=(10,),
         show_default="10",
-        help="Number of recommendations per user; repeatable.",
+        help="Length of the recommendations.",
         **cli.COUNT,
     ),
     cli.option(
@@ -84,14 +85,14 @@ _evaluation_options = cli.bundle(
     ),
     cli.option(
         "--candidates",
-        help="Rank held-out items among N random ones; such metrics are marked as sampled.",
+        help="Rank held-out items among N random ones alone.",
         **cli.COUNT,
     ),
     cli.option(
         "--per-user", metavar="FILE", help="File for the metrics of each user: .csv, .parquet."
     ),
     cli.option("--report", metavar="FILE.html", help="HTML page with tables and charts."),
-    split_options,
+    split_options(_DETAILS),
     cli.bundle(
         "fitting",
         functools.partial(cli.FitOptions, None),
@@ -385,7 +386,7 @@ def _differences(found: Evaluation) -> tuple[pl.DataFrame, str]:
     hints=_HINTS,
 )
 @_evaluation_options
-@cli.engine_options("As in `recsys fit --help`")
+@cli.engine_options(_DETAILS)
 @cli.output_options
 def evaluate(request: _Request, output: Output, engine: cli.EngineOptions) -> None:
     """Evaluate models on held-out ratings.
@@ -394,8 +395,8 @@ def evaluate(request: _Request, output: Output, engine: cli.EngineOptions) -> No
     of `recsys split`; or both --train and --test; or a saved MODEL, which is measured as it
     is, and --test. RMSE and MAE are over the held-out ratings.
     Ranking metrics are over the users that have any: each gets N recommendations out of all items
-    not rated in training, and held-out items are relevant. JSON has the definitions, 95% intervals
-    over users, tests of the differences between models, and a fingerprint of the data.
+    not rated in training, and held-out items are relevant. JSON has definitions, 95% intervals over
+    users, tests of differences, and a fingerprint of the data.
 
     With --engine spark, RATINGS is a model of `recsys fit --engine spark`, which is measured on
     --test on the cluster.

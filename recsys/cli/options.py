@@ -436,8 +436,8 @@ def output_options(function: Verb) -> Verb:
             "--output",
             "-o",
             metavar="FILE|TABLE",
-            help="File to write, whose suffix sets the format, or a table: shop.db::NAME, "
-            "shop.duckdb::NAME, postgresql://USER@HOST/DB::NAME.",
+            help="File, whose suffix sets the format, or table: x.db::NAME, x.duckdb::NAME, "
+            "postgresql://USER@HOST/DB::NAME.",
         ),
         add(
             "--format",

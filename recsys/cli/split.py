@@ -12,6 +12,7 @@ import click
 
 from recsys.cli.options import (
     SHARE,
+    Decorator,
     ReaderOptions,
     bundle,
     command,
@@ -64,41 +65,44 @@ class SplitOptions:
                 raise click.UsageError(f"--{name.replace('_', '-')} applies to --method {listed}.")
 
 
-_add = functools.partial(option, section="Splitting")
-split_options = bundle(
-    "splitting",
-    SplitOptions,
-    _add(
-        "--method",
-        metavar="METHOD",
-        type=click.Choice(METHODS),
-        show_default="time if there are timestamps",
-        help="Ratings to hold out: time (the newest), random, per-user, leave-last, k-fold, or "
-        "users (all but a history).",
-    ),
-    _add(
-        "--test-fraction",
-        metavar="FRACTION",
-        type=SHARE,
-        show_default=str(_FRACTION),
-        help="Share of ratings (users: of users) to hold out.",
-    ),
-    _add(
-        "--last",
-        metavar="K",
-        type=click.IntRange(min=1),
-        show_default=str(_LAST),
-        help="Ratings held out per user by leave-last.",
-    ),
-    _add(
-        "--folds",
-        metavar="K",
-        type=click.IntRange(min=2),
-        show_default=str(_FOLDS),
-        help="Number of folds for k-fold.",
-    ),
-)
-"""Decorator that adds the options of splits as `splitting`."""
+def split_options(details: str = "") -> Decorator:
+    """Add the options of splits as `splitting`; with `details`, the help names the minor ones."""
+    add = functools.partial(option, section="Splitting")
+    return bundle(
+        "splitting",
+        SplitOptions,
+        add(
+            "--method",
+            metavar="METHOD",
+            type=click.Choice(METHODS),
+            show_default="time if there are timestamps",
+            help="Ratings to hold out: time (the newest), random, per-user, leave-last, k-fold, or "
+            "users (all but a history).",
+        ),
+        add(
+            "--test-fraction",
+            metavar="FRACTION",
+            type=SHARE,
+            show_default=str(_FRACTION),
+            help="Share of ratings (users: of users) to hold out.",
+        ),
+        add(
+            "--last",
+            metavar="K",
+            type=click.IntRange(min=1),
+            show_default=str(_LAST),
+            details=details,
+            help="Ratings held out per user by leave-last.",
+        ),
+        add(
+            "--folds",
+            metavar="K",
+            type=click.IntRange(min=2),
+            show_default=str(_FOLDS),
+            details=details,
+            help="Number of folds for k-fold.",
+        ),
+    )
 
 
 def make_splits(ratings: Ratings, splitting: SplitOptions, seed: int) -> Split | Sequence[Split]:
@@ -193,7 +197,7 @@ def load_splits(
     default="csv",
     help="Format of the files.",
 )
-@split_options
+@split_options()
 @seed_option("Splitting")
 @reader_options()
 def split(

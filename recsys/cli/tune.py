@@ -84,7 +84,7 @@ _OPTIONS = ("factors", "regularization", "iterations")
     "--study", metavar="PATH", help="Storage of the trials, to continue an interrupted search."
 )
 @cli.fit_options
-@split_options
+@split_options("As in `recsys split --help`")
 @cli.output_options
 @cli.reader_options("none")
 def tune(
