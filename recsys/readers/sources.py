@@ -135,8 +135,8 @@ def sample_path() -> Path:
     """Find the directory of the embedded sample data.
 
     It has ``ratings.csv`` (userId, itemId, rating, timestamp) and ``items.csv`` (itemId, title,
-    year, genres); its ``README.md`` describes how the ratings were made. An installed package has
-    it in ``recsys/sample/data``, a source checkout next to the package.
+    year, genres, description); its ``README.md`` describes how the ratings were made. An installed
+    package has it in ``recsys/sample/data``, a source checkout next to the package.
 
     Raises
     ------

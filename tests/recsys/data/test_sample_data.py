@@ -44,6 +44,7 @@ def test_items_have_the_promised_columns(items: pl.DataFrame) -> None:
         "title": pl.String,
         "year": pl.Int64,
         "genres": pl.String,
+        "description": pl.String,
     }
     assert items.null_count().sum_horizontal().item() == 0
 
@@ -72,6 +73,23 @@ def test_genres_come_from_the_list(items: pl.DataFrame) -> None:
     assert set(genres.explode()) == GENRES
     assert genres.list.len().is_between(1, 3).all()
     assert (genres.list.n_unique() == genres.list.len()).all()
+
+
+def test_each_film_has_a_sentence_of_its_own(items: pl.DataFrame) -> None:
+    sentences = items["description"]
+    assert sentences.is_unique().all()
+    assert sentences.str.contains(r"\A[A-Z][!-~]*( [!-~]+){7,19}\.\z").all()
+
+
+def test_sentences_do_not_tell_the_title(items: pl.DataFrame) -> None:
+    folded = items.select(pl.col("title", "description").str.to_lowercase())
+    words = folded.with_columns(
+        pl.all().str.replace_all(r"[^\w ]", "").str.replace(r"^(the|an|a) ", "")
+    )
+    told = words.filter(
+        (" " + pl.col("description") + " ").str.contains(" " + pl.col("title") + " ", literal=True)
+    )
+    assert told.is_empty()
 
 
 @pytest.mark.parametrize("genre", sorted(WELL_COVERED))
