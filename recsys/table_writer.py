@@ -144,8 +144,8 @@ class TableWriter(ABC):
             self._open(held)
             if self._existing and self.if_exists == "fail":
                 raise DataError(
-                    f"{self.address} exists already; add --if-exists replace or append "
-                    '(in Python: if_exists="replace" or "append").'
+                    f"{self.address} exists already; add --if-exists append, or replace, short "
+                    '--force (in Python: if_exists="append" or "replace").'
                 )
             self._held = held.pop_all()
         return self

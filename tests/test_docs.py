@@ -92,7 +92,8 @@ def test_jobs_on_postgresql_print_what_the_page_shows(
     try:
         assert_prints_what_it_shows(page)
     finally:
-        clean = "DROP TABLE IF EXISTS ratings, recommendations; DROP ROLE IF EXISTS recommender"
+        tables = "ratings, recommendations, events"
+        clean = f"DROP TABLE IF EXISTS {tables}; DROP ROLE IF EXISTS recommender"
         command = ["psql", "-qX", "-c", clean, "postgresql://shop@localhost/shop"]
         subprocess.run(command, check=True, capture_output=True)
 

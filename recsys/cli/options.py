@@ -436,22 +436,23 @@ def output_options(function: Verb) -> Verb:
             "--output",
             "-o",
             metavar="FILE|TABLE",
-            help="File, whose suffix sets the format, or table: x.db::NAME, x.duckdb::NAME, "
-            "postgresql://USER@HOST/DB::NAME.",
+            help="File, or table such as shop.db::NAME, to write.",
         ),
         add(
             "--format",
             metavar="FORMAT",
             type=click.Choice(FORMATS),
-            show_default="table on a terminal",
+            show_default="by suffix; table on a terminal",
             help="table, csv, tsv, json, jsonl or parquet.",
         ),
         add("--json", is_flag=True, help="Short for --format json."),
         add(
             "--if-exists",
+            metavar="WHAT",
             type=click.Choice(["fail", "replace", "append"]),
             default="fail",
-            help="Treatment of a table that exists; --force is short for replace.",
+            show_default=False,
+            help="Existing table: fail (default), replace, append.",
         ),
         add("--force", is_flag=True, hidden=True),
     )(verb)

@@ -46,6 +46,7 @@ source_options = cli.bundle(
         "recsys recommend model --user 42",
         "recsys recommend ratings.csv --user 42,43 -n 5 --json",
         "recsys recommend model --all --output recommendations.parquet",
+        "recsys recommend model --all -o postgresql://me@host/db::recs --if-exists replace",
         'recsys recommend model --like "Alien" --rate "Heat=3.5"',
         "recsys recommend model --history mine.csv --where \"genres LIKE '%War%'\"",
         "recsys recommend model --all --output recommendations --engine spark",
