@@ -442,8 +442,7 @@ def output_options(function: Verb) -> Verb:
             "--format",
             metavar="FORMAT",
             type=click.Choice(FORMATS),
-            show_default="by suffix; table on a terminal",
-            help="table, csv, tsv, json, jsonl or parquet.",
+            help="table, csv, tsv, json, jsonl, parquet (or by suffix).",
         ),
         add("--json", is_flag=True, help="Short for --format json."),
         add(
