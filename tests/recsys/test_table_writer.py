@@ -275,3 +275,49 @@ def test_values_come_back_as_they_were(place, data):
     frame = pl.DataFrame(columns)
     place.write(frame, "replace")
     assert place.run("SELECT * FROM recs") == frame.rows()
+
+
+def test_what_a_role_of_postgresql_may_not_do_is_said_at_once(postgres):
+    owner = Place(f"{postgres}::recs")
+    role = Place(owner.address.replace("//shop:", "//clerk:"))
+    owner.write(FIRST)
+    setup = "CREATE ROLE clerk LOGIN PASSWORD 'open-sesame'; GRANT SELECT, INSERT ON recs TO clerk"
+    for statement in setup.split("; "):
+        owner.run(statement)
+    try:
+        with pytest.raises(DataError, match=r"clerk:\*\*\*@.*::recs: .* may not delete rows"):
+            role.write(SECOND, "replace")
+        assert role.write(SECOND, "append") == 2
+        owner.run("GRANT DELETE ON recs TO clerk")
+        assert role.write(SECOND, "replace") == 2
+        assert role.rows() == SECOND.rows()
+        owner.run("REVOKE INSERT ON recs FROM clerk")
+        with pytest.raises(DataError, match="may not insert rows"):
+            role.write(SECOND, "append")
+        for table, message in {
+            "best": "may not create tables in public",
+            "attic.recs": "there is no schema 'attic'",
+        }.items():
+            with pytest.raises(DataError, match=message):
+                write_table(role.address.removesuffix("recs") + table, FIRST)
+    finally:
+        owner.run("DROP TABLE recs")
+        owner.run("DROP ROLE clerk")
+
+
+def test_a_table_of_postgresql_keeps_its_own_types_and_further_columns(postgres):
+    place = Place(f"{postgres}::sales.Best Sellers")
+    place.run("CREATE SCHEMA sales")
+    try:
+        columns = 'rank smallint, "user" varchar(9), item numeric, score float8, title text'
+        place.run(f'CREATE TABLE sales."Best Sellers" ({columns}, written timestamp DEFAULT now())')
+        place.write([FIRST, SECOND], "replace")
+        place.write(SECOND, "append")
+        rows = place.run('SELECT rank, written IS NULL FROM sales."Best Sellers" ORDER BY 1')
+        assert rows == [(1, False)] * 3 + [(2, False)] * 3
+        with pytest.raises(DataError, match="cannot be written: smallint out of range"):
+            place.write(FIRST.with_columns(rank=70_000), "append")
+        with pytest.raises(DataError, match="value too long for type character varying"):
+            place.write(FIRST.with_columns(user=pl.lit("more than nine")), "append")
+    finally:
+        place.run("DROP SCHEMA sales CASCADE")
