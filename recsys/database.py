@@ -258,10 +258,13 @@ def failures(address: Address, *, write: bool = False) -> Iterator[None]:
 def _sentence(text: str, address: Address, *, write: bool) -> str:
     where = str(replace(address, table=None, query=None))
     if "Failed to connect" in text:
-        # libpq quotes pieces of an address that it cannot take apart: they may be a password.
+        # libpq quotes pieces of an address that it cannot read: they may be a password.
         reached = re.search(r"connection to server .*? failed: (?:FATAL: *)?([^\n]+)", text)
         if reached is not None:
-            return f"{where} cannot be opened: {_tidied(reached[1][0].lower() + reached[1][1:])}."
+            reason = reached[1][0].lower() + reached[1][1:]
+            if "server running" in text:  # a question of libpq where there is none
+                reason = "no server listens there"
+            return f"{where} cannot be opened: {_tidied(reason)}."
         if "could not translate host name" in text:
             return f"{where} cannot be opened: its host is not known."
         return (
@@ -387,8 +390,8 @@ def _expression(field: pa.Field, role: str, address: Address) -> str:
     is_id = role in ("user", "item")
     if is_id and (unfit or not (is_plain or is_text)):
         raise DataError(
-            f"{address}: column {field.name!r} is of the type {label}, which is no id; ids are "
-            "integers or texts."
+            f"{address}: column {field.name!r} is of the type {label}, and ids are integers "
+            "or texts."
         )
     if address.kind == "sqlite" and role == "rating":  # a column may have 4 as well as 4.5
         return f"CASE typeof({name}) WHEN 'integer' THEN 1.0 * {name} ELSE {name} END AS {name}"

@@ -186,7 +186,7 @@ class Zip:
             local = self._scratch.copy(source)
         return unpacked(local, label, self._scratch)
 
-    def beside(self, name: str) -> Zip:
+    def next_to(self, name: str) -> Zip:
         """Return the files next to one of them."""
         prefix = self._prefix + name[: name.rfind("/") + 1]
         return Zip(self._path, self._name, self._scratch, prefix)

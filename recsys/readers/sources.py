@@ -226,7 +226,7 @@ def open_data(
 
 
 class _Opener:
-    """What all the files of one call share."""
+    """Settings and temporary files of one call."""
 
     def __init__(
         self,
@@ -293,8 +293,8 @@ class _Opener:
             raise DataError(_ambiguous(place, chosen))
         found = []
         for name, path in paths.items():
-            beside = folder.beside(name) if isinstance(folder, Zip) else folder
-            found += self._opened(path, prefix + name, beside)
+            near = folder.next_to(name) if isinstance(folder, Zip) else folder
+            found += self._opened(path, prefix + name, near)
         return found
 
     def _opened(self, path: Path, name: str, folder: Folder | None) -> list[DataFile]:

@@ -124,7 +124,7 @@ def test_types_of_postgresql(postgres: str, run: Callable[[str], None]) -> None:
     ratings = read_ratings(postgres, user="e", item="u", rating="stars", timestamp="d")
     assert rows(ratings) == [("film", user, 4.5, 1_749_513_600)]
     for column, name in {"b": "bytea", "j": "json", "p": "month_day_nano_interval"}.items():
-        with pytest.raises(DataError, match=f"column '{column}' is of the type {name}, which is"):
+        with pytest.raises(DataError, match=f"column '{column}' is of the type {name}, and ids"):
             read_ratings(postgres, user=column, item="i")
     with pytest.raises(DataError, match="column 'tags' is of the type list"):
         read_ratings(postgres, user="tags", item="i")
@@ -135,7 +135,7 @@ def test_types_of_duckdb(tmp_path: Path) -> None:
     path = duck(tmp_path / "x.duckdb", t=f"{table}, '\\x01'::BLOB AS b, [1] AS l")
     assert rows(read_ratings(path, user="u")) == [(7, "a", 4.5)]
     for column in ("b", "l"):
-        with pytest.raises(DataError, match=f"column '{column}' is of the type .*, which is no id"):
+        with pytest.raises(DataError, match=f"column '{column}' is of the type .*, and ids are"):
             read_ratings(path, user=column)
 
 
@@ -226,7 +226,7 @@ def test_mistakes_with_a_server(
 
 def test_a_server_that_does_not_listen() -> None:
     with pytest.raises(
-        DataError, match=r"//u:\*\*\*@127\.0\.0\.1:1/d cannot be opened: connection"
+        DataError, match=r"//u:\*\*\*@127\.0\.0\.1:1/d cannot be opened: no server"
     ):
         read_ratings("postgresql://u:s3cret@127.0.0.1:1/d")
 
