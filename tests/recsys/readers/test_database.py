@@ -225,9 +225,7 @@ def test_mistakes_with_a_server(
 
 
 def test_a_server_that_does_not_listen() -> None:
-    with pytest.raises(
-        DataError, match=r"//u:\*\*\*@127\.0\.0\.1:1/d cannot be opened: no server"
-    ):
+    with pytest.raises(DataError, match=r"//u:\*\*\*@127\.0\.0\.1:1/d cannot be opened: no server"):
         read_ratings("postgresql://u:s3cret@127.0.0.1:1/d")
 
 
