@@ -82,8 +82,8 @@ def blocked_pairs(block: BlockLike | None) -> tuple[IdsLike | None, pl.DataFrame
     names = column_names(frame)
     roles = choose_columns(names, Request(implicit=True), FRAME, ("item",))
     chosen = {role: names[roles[role]] for role in ("user", "item") if role in roles}
-    ids = to_polars(frame, list(chosen.values())).rename({n: role for role, n in chosen.items()})
-    return (None, ids) if "user" in chosen else (ids["item"], None)
+    pairs = to_polars(frame, list(chosen.values())).rename({n: role for role, n in chosen.items()})
+    return (None, pairs) if "user" in chosen else (pairs["item"], None)
 
 
 def without_blocked(seen: Rows, pairs: pl.DataFrame, users: Ids, items: Ids, others: Ids) -> Rows:

@@ -101,13 +101,16 @@ data.add_command(inspect)
 data.add_command(sample)
 
 
+def _quantiles(values: npt.NDArray[Any]) -> dict[str, float]:
+    import numpy as np
+
+    found = np.quantile(values, [0, 0.25, 0.5, 0.75, 1])
+    return dict(zip(_QUARTILES, map(float, found), strict=True))
+
+
 def _described(ratings: Ratings) -> dict[str, dict[str, Any]]:
     """Return facts about ratings: counts, dates, values, activity, popularity."""
     import numpy as np
-
-    def quantiles(values: npt.NDArray[Any]) -> dict[str, float]:
-        found = np.quantile(values, [0, 0.25, 0.5, 0.75, 1])
-        return dict(zip(_QUARTILES, map(float, found), strict=True))
 
     counts: dict[str, Any] = {
         "kind": "implicit" if ratings.implicit else "explicit",
@@ -133,7 +136,7 @@ def _described(ratings: Ratings) -> dict[str, dict[str, Any]]:
         facts[name] = {"mean": mean, "standard deviation": deviation}
         distinct, n_each = np.unique(ratings.values, return_counts=True)
         facts[name] |= (
-            quantiles(ratings.values)
+            _quantiles(ratings.values)
             if len(distinct) > _VALUES
             else {f"{value:g}": int(n) for value, n in zip(distinct, n_each, strict=True)}
         )
@@ -149,7 +152,7 @@ def _described(ratings: Ratings) -> dict[str, dict[str, Any]]:
             absent = {"not in the table": len(ids) - n_known, "unrated": len(table) - n_known}
             facts[f"{ids.kind} table"] = {"rows": len(table), **absent, **table.described()}
     return facts | {
-        "ratings per user": quantiles(np.diff(ratings.indptr)),
-        "ratings per item": quantiles(per_item),
+        "ratings per user": _quantiles(np.diff(ratings.indptr)),
+        "ratings per item": _quantiles(per_item),
         "most rated items": {n: int(k) for n, k in zip(names, per_item[best], strict=True)},
     }

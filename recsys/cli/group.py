@@ -16,6 +16,7 @@ from recsys.cli.config import FILE_NAME, defaults_of, variables
 from recsys.messages import close_matches
 
 EVERYWHERE = "Everywhere"
+_MANY, _FEW = 16, 4  # options named elsewhere: of more than so many, so few stand for all
 
 
 @dataclass
@@ -135,7 +136,8 @@ class _WithExamples(click.Command):
                 formatter.write_dl(records)
         for details, names in others.items():
             with formatter.section(details):
-                formatter.write_text(", ".join(names))
+                more = [f"and {len(names) - _FEW} more"] if len(names) > _MANY else []
+                formatter.write_text(", ".join([*names[:_FEW], *more] if more else names))
         if isinstance(self, click.Group):
             self.format_commands(ctx, formatter)
 

@@ -154,61 +154,76 @@ class _BadRows(click.ParamType["str | float"]):
         return share
 
 
+_READING: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
+    (("--user-col",), {"metavar": "NAME", "help": "Column of the users."}),
+    (("--item-col",), {"metavar": "NAME", "help": "Column of the items."}),
+    (("--rating-col",), {"metavar": "NAME", "help": "Column of the ratings."}),
+    (("--timestamp-col",), {"metavar": "NAME", "help": "Column of the timestamps."}),
+    (("--sep",), {"metavar": "TEXT", "help": "Separator of the columns."}),
+    (("--encoding",), {"metavar": "NAME", "help": "Text encoding."}),
+    (
+        ("--duplicates",),
+        {
+            "type": click.Choice(("last", "first", "mean", "sum", "error")),
+            "show_default": "last; sum of weights",
+            "help": "Rating kept of repeated user-item pairs; by timestamp, if known.",
+        },
+    ),
+    (
+        ("--implicit",),
+        {
+            "is_flag": True,
+            "help": "Ignore the rating column and treat every row as implicit feedback.",
+        },
+    ),
+    (("--event-col",), {"metavar": "NAME", "help": "Column of the kinds of events."}),
+    (
+        ("--event-weight", "event_weights"),
+        {
+            "metavar": "KIND=W,...",
+            "type": _Weights(),
+            "help": "Weights of events: purchase=5,view=1; 0 leaves out, * is any other.",
+        },
+    ),
+    (("--half-life",), {"metavar": "TIME", "help": "Halve weights every 30d (s, h, d, w, y)."}),
+    (("--since",), {"metavar": "DATE", "help": "Use rows from this date or time on."}),
+    (("--until",), {"metavar": "DATE", "help": "Use rows before this date or time."}),
+    (
+        ("--time-format",),
+        {"metavar": "FORMAT", "help": "Format of times: %m/%d/%Y, or s, ms, us, ns."},
+    ),
+    (
+        ("--bad-rows",),
+        {
+            "metavar": "error|skip|N%",
+            "type": _BadRows(),
+            "default": "error",
+            "help": "Raise at a bad row, or skip up to 1% or N%.",
+        },
+    ),
+    (
+        ("--table",),
+        {"metavar": "NAME", "help": "Table of a database, or sheet of a workbook."},
+    ),
+    (("--query",), {"metavar": "SQL", "help": "Query whose result is read."}),
+    (
+        ("--item-table",),
+        {"metavar": "TABLE", "help": "Table of the items: titles, prices, genres, ..."},
+    ),
+    (("--user-table",), {"metavar": "TABLE", "help": "Table of the users: ages, countries, ..."}),
+)
+
+
 def reader_options(described: Literal["all", "columns", "none"] = "columns") -> Decorator:
     """Add the options of reading as `reader`; the help describes some and names the others."""
     elsewhere = "More options of reading, as in `recsys data inspect --help`"
-    columns = functools.partial(
-        option, section="Reading", details=elsewhere if described == "none" else ""
-    )
-    add = functools.partial(
-        option, section="Reading", details="" if described == "all" else elsewhere
-    )
-    return bundle(
-        "reader",
-        ReaderOptions,
-        columns("--user-col", metavar="NAME", help="Column of the users."),
-        columns("--item-col", metavar="NAME", help="Column of the items."),
-        columns("--rating-col", metavar="NAME", help="Column of the ratings."),
-        columns("--timestamp-col", metavar="NAME", help="Column of the timestamps."),
-        add("--sep", metavar="TEXT", help="Separator of the columns."),
-        add("--encoding", metavar="NAME", help="Text encoding."),
-        add(
-            "--duplicates",
-            type=click.Choice(("last", "first", "mean", "sum", "error")),
-            show_default="last; sum of weights",
-            help="Rating kept of repeated user-item pairs; by timestamp, if known.",
-        ),
-        add(
-            "--implicit",
-            is_flag=True,
-            help="Ignore the rating column and treat every row as implicit feedback.",
-        ),
-        add("--event-col", metavar="NAME", help="Column of the kinds of events."),
-        add(
-            "--event-weight",
-            "event_weights",
-            metavar="KIND=W,...",
-            type=_Weights(),
-            help="Weights of events: purchase=5,view=1; 0 leaves out, * is any other.",
-        ),
-        add("--half-life", metavar="TIME", help="Halve weights every 30d (s, h, d, w, y)."),
-        add("--since", metavar="DATE", help="Use rows from this date or time on."),
-        add("--until", metavar="DATE", help="Use rows before this date or time."),
-        add("--time-format", metavar="FORMAT", help="Format of times: %m/%d/%Y, or s, ms, us, ns."),
-        add(
-            "--bad-rows",
-            metavar="error|skip|N%",
-            type=_BadRows(),
-            default="error",
-            help="Raise at a bad row, or skip up to 1% or N%.",
-        ),
-        add("--table", metavar="NAME", help="Table of a database, or sheet of a workbook."),
-        add("--query", metavar="SQL", help="Query whose result is read."),
-        add(
-            "--item-table", metavar="TABLE", help="Table of the items: titles, prices, genres, ..."
-        ),
-        add("--user-table", metavar="TABLE", help="Table of the users: ages, countries, ..."),
-    )
+    options = []
+    for names, settings in _READING:
+        is_column = names[0].endswith("-col") and names[0] != "--event-col"
+        shown = described == "all" or (described == "columns" and is_column)
+        details = "" if shown else elsewhere
+        options.append(option(*names, section="Reading", details=details, **settings))
+    return bundle("reader", ReaderOptions, *options)
 
 
 @dataclass(frozen=True)

@@ -197,12 +197,12 @@ class Ratings:
         chosen = to_polars(frame, [names[place] for place in roles.values()])
         columns = {role: chosen[names[place]] for role, place in roles.items()}
         del chosen
-        tables = [
+        of_items, of_users = (
             None if table is None else Features.of(table, kind, column=wanted)
             for table, kind, wanted in ((item_table, "item", item), (user_table, "user", user))
-        ]
+        )
         origin = Source("frame", layout)
-        return build_ratings(prepared(columns, rules), duplicates, *tables, source=origin)
+        return build_ratings(prepared(columns, rules), duplicates, of_items, of_users, origin)
 
     @classmethod
     def from_matrix(
@@ -404,9 +404,11 @@ def build_ratings(
     shape = len(users), len(items)
     keys = [pair_keys(user_codes, item_codes, shape)]
     del user_codes, item_codes, codes
-    optional = (columns.pop(role, None) for role in ("rating", "timestamp"))
-    arrays = (None if column is None else column.to_numpy() for column in optional)
-    csr = keys_to_csr(keys.pop(), *arrays, shape, policy)
+    values, times = (
+        None if (column := columns.pop(role, None)) is None else column.to_numpy()
+        for role in ("rating", "timestamp")
+    )
+    csr = keys_to_csr(keys.pop(), values, times, shape, policy)
     if policy == "error" and csr.repeat is not None:
         first, second, at = csr.repeat
         user = users.values[int(np.searchsorted(csr.indptr, at, side="right")) - 1]

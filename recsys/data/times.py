@@ -124,9 +124,9 @@ def _iso_seconds(texts: pl.Series) -> pl.Series:
                 break
             times = texts.str.to_datetime(form, time_unit="us", strict=False)
             seconds = seconds.zip_with(seconds.is_not_null(), times.dt.epoch("s"))
-        if seconds.len() and (seconds.min() or 0) < YEAR_1000:
-            full = texts.str.contains(r"^\d{4}")
-            seconds = seconds.set((seconds < YEAR_1000) & ~full, None)
+        early = (seconds < YEAR_1000).fill_null(False)
+        if early.any():
+            seconds = seconds.set(early & ~texts.str.contains(r"^\d{4}").fill_null(True), None)
         return seconds
 
     texts = texts.str.strip_chars()

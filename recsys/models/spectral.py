@@ -347,8 +347,8 @@ class Spectral(HistoryModel):
         Either way the terms are added in the order of the training users: to the same bits.
         """
         if self.weighted:
-            of_items = Histories(self.item_indptr, self.item_users, self.item_user_weights)
-            block = self._item_products(of_items, shared)
+            weights = Histories(self.item_indptr, self.item_users, self.item_user_weights)
+            block = self._item_products(weights, shared)
             block *= self.item_weight[:, None]
             return block.T
         if len(shared) >= _FEW and kernels.backend().name == "compiled":  # NumPy adds otherwise

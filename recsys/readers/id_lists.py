@@ -49,11 +49,11 @@ def read_block(path: str, request: Request) -> pl.DataFrame:
     _check_list(path, "item")
     with open_data(path, request.encoding) as data:
         names = _first_row(data.parts[0] if data.parts else data)[0].names
-        wishes = {"user": request.user, "item": request.item}
-        chosen = {k: _column_of(names, k, w) or _column_of(names, k) for k, w in wishes.items()}
-        if len(names) > 1 and all(chosen.values()):
-            columns = read_raw(data, replace(request, **chosen, implicit=True)).columns
-            return pl.DataFrame([columns[kind].alias(kind) for kind in chosen])
+        user = _column_of(names, "user", request.user) or _column_of(names, "user")
+        item = _column_of(names, "item", request.item) or _column_of(names, "item")
+        if len(names) > 1 and user and item:
+            pairs = read_raw(data, replace(request, user=user, item=item, implicit=True)).columns
+            return pl.DataFrame([pairs[kind].alias(kind) for kind in ("user", "item")])
         return pl.Series("item", _listed_ids(data, "item")).to_frame()
 
 

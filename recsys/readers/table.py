@@ -259,8 +259,7 @@ def _is_doubtful(column: pl.Series, kind: Kind) -> bool:
         return column.null_count() > 0
     if "%" not in kind:
         return False
-    first = column.dt.epoch("s").min()
-    return column.null_count() > 0 or (first is not None and int(first) < YEAR_1000)  # type: ignore[call-overload]
+    return column.null_count() > 0 or bool((column.dt.epoch("s") < YEAR_1000).any())
 
 
 def _scan(
@@ -366,9 +365,10 @@ def read_carefully(
                 if problem is not None:
                     bad.add(f"{data.name}, line {line}: {problem}")
             good = [each for each, problem in zip(block, problems, strict=True) if problem is None]
-            columns = _columns_of(good, layout, roles) if good else {}
-        for name in names if columns else ():
-            chunks[name].append(columns[name])
+            columns = _columns_of(good, layout, roles) if good else None
+        if columns is not None:
+            for name in names:
+                chunks[name].append(columns[name])
     if not chunks[names[0]]:
         bad.check(0)
     whole = {name: pl.concat(columns) for name, columns in chunks.items()}
