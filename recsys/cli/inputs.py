@@ -456,12 +456,16 @@ def load_history(path: str, reader: ReaderOptions, recommender: Recommender) -> 
     import polars as pl
 
     from recsys.data.ids import as_id_series
+    from recsys.data.rows import RowOptions, RowRules
     from recsys.folding import NEW_USER
     from recsys.readers.id_lists import read_history
 
     require_path(path)
     items = recommender.ratings.items
-    request = _request(reader, rating=reader.rating_col, implicit=reader.implicit)
+    names = {role: getattr(reader, f"{role}_col") for role in ("rating", "timestamp", "event")}
+    options = {name: getattr(reader, name) for name in RowOptions.__annotations__}
+    rules = RowRules.of(**options)
+    request = _request(reader, **names, implicit=reader.implicit, rules=rules)
     frame = read_history(path, request, items)
     if "user" not in frame.columns:
         frame = frame.with_columns(pl.lit(NEW_USER).alias("user"))

@@ -37,9 +37,9 @@ def fit_on_spark(
     if fitting.threads is not None:
         advice = "use --master local[N], or set spark.executor.cores by --conf"
         raise CommandError(f"--threads does not apply to --engine spark; {advice}.")
-    local = ("event_weights", "half_life", "since", "until", "time_format")
-    for name in (name for name in local if getattr(reader, name) is not None):
-        option = f"--{name.replace('_', '-').removesuffix('s')}"
+    local = ("event_weights", "half_life", "since", "until", "time_format", "bad_rows")
+    for name in (name for name in local if getattr(reader, name) not in (None, "error")):
+        option = {"event_weights": "--event-weight"}.get(name, f"--{name.replace('_', '-')}")
         raise CommandError(f"{option} does not apply to --engine spark; weigh or filter before.")
     from recsys import spark
     from recsys.cli.inputs import parameters_for

@@ -75,7 +75,8 @@ class RowRules:
             If one cannot be read or is out of range.
         """
         for kind, weight in (event_weights or {}).items():
-            if isinstance(weight, bool) or not 0 <= weight < float("inf"):
+            is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
+            if not (is_number and 0 <= weight < float("inf")):
                 raise DataError(
                     f"The weight of the event {kind!r} must be a number from 0; got {weight!r}."
                 )

@@ -13,11 +13,18 @@ import polars as pl
 
 from recsys.data.columns import Request, usual_column
 from recsys.data.ids import Ids, as_id_series
+from recsys.data.rows import RowRules, prepared
 from recsys.errors import DataError
 from recsys.readers import read_raw
 from recsys.readers.layout import Layout
 from recsys.readers.sources import DataFile, is_address, open_data
-from recsys.readers.table import decoded_lines, parquet_columns, read_columns, reading_parquet
+from recsys.readers.table import (
+    RawRatings,
+    decoded_lines,
+    parquet_columns,
+    read_columns,
+    reading_parquet,
+)
 
 __all__ = ["read_block", "read_history", "read_ids"]
 
@@ -115,15 +122,28 @@ def read_history(path: str, request: Request, items: Ids) -> pl.DataFrame:
         is_word = len(names) == 1 and re.search(r"[\s;|:]", lines[0]) is None
         is_list = not is_table and (is_word or bool((items.find(lines) >= 0).any()))
         if request.user is not None or not (is_list or is_table):
-            columns = read_raw(data, request).columns
+            raw = read_raw(data, request)
         elif is_table and len(names) > 1:
-            columns = read_raw(data, request, ("item",)).columns
-            columns.pop("user", None)
+            raw = read_raw(data, request, ("item",))
+            raw.columns.pop("user", None)
         else:
             return pl.DataFrame({"item": [i for part in files for i in _ids_of(part, "item")]})
+        columns = raw.columns if request.rules == RowRules() else _weighed(raw, request.rules)
     for role in ("timestamp", "event"):
         columns.pop(role, None)
     return pl.DataFrame([column.alias(role) for role, column in columns.items()])
+
+
+def _weighed(raw: RawRatings, rules: RowRules) -> dict[str, pl.Series]:
+    """Return the rows of a history that count, each pair once with the sum of its weights."""
+    has_users = "user" in raw.columns
+    if not has_users:
+        raw.columns["user"] = pl.Series(["new"]).new_from_index(0, len(raw.columns["item"]))
+    rows = prepared(raw.columns, rules, raw.place, None, raw.bad)
+    table = pl.DataFrame([column.alias(role) for role, column in rows.columns.items()])
+    if rows.implicit and "rating" in rows.columns:
+        table = table.group_by("user", "item", maintain_order=True).agg(pl.col("rating").sum())
+    return table.select(pl.all() if has_users else pl.exclude("user")).to_dict()
 
 
 def _first_row(data: DataFile) -> tuple[Layout, str]:

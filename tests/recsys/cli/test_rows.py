@@ -109,3 +109,14 @@ def test_a_block_file_with_users_is_for_each_alone(run, events):
     Path("z.txt").write_text("z\n")
     left = pl.read_csv(run(*command, "--block", "z.txt").stdout.encode())
     assert "z" not in left["item"].to_list()
+
+
+def test_histories_of_new_users_are_weighed_as_well(run, events):
+    run("fit", events, *AT, *WEIGHTS, "--model", "ease", "--out", "m")
+    history = "item,action,at\nx,view,2025-06-01\nx,buy,2025-06-02\ny,view,2025-06-03\n"
+    Path("mine.csv").write_text(history)
+    Path("weights.csv").write_text("item,rating\nx,6\ny,1\n")
+    command = ("recommend", "m", "--format", "csv", "--history")
+    weighed = run(*command, "mine.csv", *AT, *WEIGHTS).stdout
+    assert weighed == run(*command, "weights.csv").stdout
+    assert weighed != run(*command, "mine.csv").stdout
