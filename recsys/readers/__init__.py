@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
+from urllib.parse import unquote
 
-from recsys.data.columns import Request, Roles, choose_columns
+import polars as pl
+
+from recsys.data.columns import Request, Roles, choose_columns, usual_column
 from recsys.data.csr import check_policy
 from recsys.data.frames import FrameLike
 from recsys.data.ratings import Ratings, Source, build_ratings
 from recsys.data.rows import RowOptions, RowRules, prepared
+from recsys.data.times import seconds_or_null
 from recsys.database import OnRows, parse_address
 from recsys.errors import DataError
 from recsys.readers.layout import detect
@@ -29,6 +34,8 @@ from recsys.readers.sources import (
 from recsys.readers.table import RawRatings, joined, read_delimited, read_parquet
 
 __all__ = ["as_ratings", "read_ratings", "read_raw", "sample_path"]
+
+_FOLDER = re.compile(r"(?:^|/)(\w+)=([^/]+)(?=/)")  # as Hive and Spark partition tables
 
 
 def read_ratings(
@@ -150,12 +157,34 @@ def read_raw(
     """
     if data.parts:
         return _read_parts(data, request, required)
+    dated = _date_of_folder(data.name, request)
+    raw = _read_file(data, replace(request, timestamp=None) if dated else request, required)
+    if dated and "timestamp" not in raw.columns:
+        name, seconds = dated
+        raw.columns["timestamp"] = seconds.new_from_index(0, len(raw.columns["item"]))
+        raw = replace(raw, layout=f"{raw.layout}, timestamp = {name} (folder)")
+    return raw
+
+
+def _read_file(data: DataFile, request: Request, required: Sequence[str]) -> RawRatings:
     layout = detect(data, request)
     if layout.kind == "lightgcn":
         return read_lightgcn(data, request)
     if layout.kind == "delimited":
         return read_delimited(data, layout, request, required)
     return (read_parquet if layout.kind == "parquet" else read_jsonl)(data, request, required)
+
+
+def _date_of_folder(path: str, request: Request) -> tuple[str, pl.Series] | None:
+    """Return name and time of a folder such as date=2025-06-09, if it is requested or usual."""
+    folders = {name: unquote(value) for name, value in _FOLDER.findall(path)}
+    name = request.timestamp
+    if name is None and (place := usual_column([*folders], "timestamp", path)) is not None:
+        name = [*folders][place]
+    if name not in folders:
+        return None
+    seconds = seconds_or_null(pl.Series([folders[name]]), request.rules.time_format)
+    return None if seconds.null_count() else (name, seconds)
 
 
 def _read_parts(data: DataFile, request: Request, required: Sequence[str]) -> RawRatings:

@@ -226,6 +226,21 @@ def test_folders_and_patterns_of_parts_and_lists(
         read_ratings([parts[2], parts[2]])
 
 
+def test_dates_in_the_names_of_folders(tmp_path: Path) -> None:
+    for date in ("2025-06-09", "2025-06-10"):
+        folder = tmp_path / "events" / f"date={date}" / "country=de"
+        folder.mkdir(parents=True)
+        (folder / "part-0.csv").write_text(f"user,item\n{date[-1]},1\n")
+    ratings = read_ratings(tmp_path / "events")
+    assert ratings.timestamps is not None
+    assert ratings.timestamps.tolist() == [1_749_513_600, 1_749_427_200]
+    assert "timestamp = date (folder)" in str(ratings.source)
+    assert read_ratings(tmp_path / "events", since="2025-06-10").n_ratings == 1
+    (folder / "part-0.csv").write_text("user,item,time\n0,1,2020-01-01\n")
+    with pytest.raises(DataError, match="has no column 'day'"):
+        read_ratings(tmp_path / "events", timestamp="day")
+
+
 def test_parts_in_several_formats_and_types(tmp_path: Path) -> None:
     frame = pl.DataFrame({"user": [1, 2], "item": [10, 20], "rating": [4, 3]})
     frame.head(1).write_parquet(tmp_path / "a.parquet")
