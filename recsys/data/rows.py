@@ -229,13 +229,16 @@ def _leave_out_bad(rows: Rows, rules: RowRules, bad: BadRows) -> None:
     for row in found.head(_SHOWN):
         role = next(role for role, mask in masks.items() if mask[row])
         value = columns[role][row]
-        problem = (
-            time_problem(value, rules.time_format)
-            if role == "timestamp"
-            else rating_problem(value)
-            if role == "rating"
-            else f"the {role} id is missing or no id ({shortened(str(value))!r})."
-        )
+        if role == "timestamp":
+            problem: str | None = time_problem(value, rules.time_format)
+        elif role == "rating":
+            problem = rating_problem(value)
+        elif value is None:
+            problem = f"the {role} id is missing."
+        elif isinstance(value, str):
+            problem = f"the {role} id is missing ({value!r})."
+        else:
+            problem = f"{role} id {value} is neither integer nor string."
         bad.add(f"{rows.place(row)}: {problem}", 0)
     bad.count += len(found)
     bad.check(len(wrong) - len(found))
@@ -256,15 +259,12 @@ def _keep_range(rows: Rows, rules: RowRules) -> None:
         mask &= times < rules.until
     before = len(times)
     rows.keep(mask)
-    names = {"since": rules.since, "until": rules.until}
-    ends = " ".join(f"{name} {_shown(at)}" for name, at in names.items() if at is not None)
-    rows.remarks.append(f"{int(mask.sum()):,} of {counted(before, 'row')} {ends}")
-
-
-def _shown(seconds: int) -> str:
-    """Write a moment as a date, with the time where it is not midnight."""
-    text = str(pl.from_epoch(pl.Series([seconds]), "s").dt.to_string("%F %T")[0])
-    return text.removesuffix(" 00:00:00")
+    given = {"since": rules.since, "until": rules.until}
+    ends = pl.Series([at for at in given.values() if at is not None])
+    texts = pl.from_epoch(ends, "s").dt.to_string("%F %T").str.strip_suffix(" 00:00:00")
+    names = [name for name, at in given.items() if at is not None]
+    shown = " ".join(f"{name} {text}" for name, text in zip(names, texts, strict=True))
+    rows.remarks.append(f"{int(mask.sum()):,} of {counted(before, 'row')} {shown}")
 
 
 def _weigh_events(rows: Rows, rules: RowRules) -> None:
