@@ -133,7 +133,8 @@ class Features:
             )
         ids = as_id_series(frame[column], kind)
         first = ids.is_first_distinct()
-        columns, kinds = [ids.filter(first)], {}
+        columns = [ids.filter(first)]
+        kinds: dict[str, FeatureKind] = {}
         title = title_column(frame.columns)
         for series in frame.get_columns():
             if series.name == column:
@@ -171,8 +172,7 @@ class Features:
     def aligned(self, ids: Ids) -> pl.DataFrame:
         """Return one row per id, in index order; null where an id has none."""
         rows = pl.Series(self.rows_of(ids), dtype=pl.Int64)
-        values = self.frame.select(pl.exclude(self.kind))[rows.set(rows < 0, None)]
-        return values.insert_column(0, ids.values.alias(self.kind))
+        return self.frame[rows.set(rows < 0, None)].with_columns(ids.values.alias(self.kind))
 
     def select(self, columns: Sequence[str]) -> Features:
         """Return some of the columns, next to the ids.
@@ -211,7 +211,7 @@ class Features:
 
     def _as(self, name: str, kind: FeatureKind) -> Features:
         """Return these features with a column of strings, or of lists of them."""
-        if name not in self.kinds or self.kinds[name] == kind == "list":
+        if self.kinds.get(name, "list") == "list":  # lists stay lists, or are not there
             return self
         values = self.frame[name].cast(pl.String)
         if kind == "list":

@@ -6,20 +6,11 @@
 
     lsi = LSI().fit(read_documents("articles/"))
     lsi.query("heat transfer in slip flow", n=5)
+
+The public names are listed in ``__init__.pyi``, and imported when first used: the features of
+tables need the words of texts, and not the indexes.
 """
 
-from recsys.lsi.eigenwords import Eigenwords
-from recsys.lsi.model import LSI
-from recsys.lsi.queries import UnknownTermWarning
-from recsys.lsi.space import Added
-from recsys.readers.documents import DocumentBatch, Documents, read_documents
+import lazy_loader
 
-__all__ = [
-    "LSI",
-    "Added",
-    "DocumentBatch",
-    "Documents",
-    "Eigenwords",
-    "UnknownTermWarning",
-    "read_documents",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

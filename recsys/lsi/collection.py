@@ -18,7 +18,10 @@ from recsys.data.frames import is_pandas
 from recsys.data.ids import Ids
 from recsys.errors import DataError
 from recsys.lsi.vectorizer import checked_text
-from recsys.readers.documents import Document, DocumentBatch, batches_of
+from recsys.readers.documents import Document, batches_of
+from recsys.readers.documents import DocumentBatch as DocumentBatch
+from recsys.readers.documents import Documents as Documents
+from recsys.readers.documents import read_documents as read_documents
 from recsys.topn import inverse_lengths
 
 _SNIPPET = 120  # characters

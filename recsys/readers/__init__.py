@@ -14,6 +14,7 @@ import polars as pl
 
 from recsys.data.columns import Request, Roles, choose_columns, usual_column
 from recsys.data.csr import check_policy
+from recsys.data.features import Features
 from recsys.data.frames import FrameLike
 from recsys.data.ratings import Ratings, Source, build_ratings
 from recsys.data.rows import RowOptions, RowRules, prepared
@@ -114,16 +115,17 @@ def read_ratings(
         counted = prepared(raw.columns, rules, raw.place, raw.idle_users, raw.bad)
         origin = Source(data.name, raw.layout, skipped=tuple(raw.bad.first))
         ratings = build_ratings(counted, duplicates, source=origin)
-        tables, remarks = {}, []
+        tables: list[Features | None] = []
+        remarks: list[str] = []
         for ids, given in ((ratings.items, item_table), (ratings.users, user_table)):
             if given is None:
                 known, remark = neighbouring_table(data, ids, request)
             else:
                 known, remark = read_table(_in_database(given, source), ids, request)
-            tables[f"{ids.kind}_table"] = known
+            tables.append(known)
             remarks += [remark] if remark else []
     origin = replace(ratings.source or origin, tables="; ".join(remarks))
-    return replace(ratings, **tables, source=origin)
+    return replace(ratings, item_table=tables[0], user_table=tables[1], source=origin)
 
 
 def _in_database(given: TableSource, source: SourceLike) -> TableSource:

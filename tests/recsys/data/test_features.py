@@ -159,6 +159,7 @@ def test_rows_are_aligned_with_ids() -> None:
     assert features.rows_of(ids).tolist() == [2, -1, 0]
     assert features.aligned(ids).rows() == [(7, None), (8, None), (9, ["a"])]
     assert features.aligned(Ids([], "item")).rows() == []
+    assert features.select([]).aligned(ids).rows() == [(7,), (8,), (9,)]
 
 
 def test_columns_are_selected_by_name() -> None:

@@ -1,0 +1,608 @@
+"""Blocks: features of items or users as sparse, named, scaled columns."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, ClassVar, Literal, Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+from scipy import sparse
+
+from recsys.data.features import FeatureKind, Features
+from recsys.data.ids import Ids
+from recsys.data.ratings import Ratings
+from recsys.errors import DataError
+from recsys.lsi.space import Space, decompose, default_rank
+from recsys.lsi.vectorizer import Weighting, WordEncoder
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+__all__ = ["Block", "FeatureBlocks", "FeatureEncoder", "Texts", "with_features"]
+
+Texts: TypeAlias = Literal["terms", "vectors"]
+"""Forms of a text: weighted words, or their vector of latent semantic indexing."""
+
+Floats: TypeAlias = npt.NDArray[np.floating]
+
+_RARE = 2  # a category that occurs less often is pooled with the others
+_FAREST = 5.0  # standard deviations at which numbers are cut off
+_SKEWED = 2.0  # skewness beyond which positive numbers are taken by their logarithm
+_MOST_TERMS = 50_000  # words of a text column, the most frequent ones
+_DIRECTIONS = 100  # dimensions of texts as vectors
+_NAMED = 3  # words that name a direction
+_DAY = 86_400_000_000  # microseconds
+_YEAR = 365.2425  # days
+_OTHER = "other"
+_TRUTHS = {
+    **dict.fromkeys(("true", "yes", "t", "y", "1"), "true"),
+    **dict.fromkeys(("false", "no", "f", "n", "0"), "false"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block(ABC):
+    """Features of one column of a table.
+
+    Attributes
+    ----------
+    column : str
+    scale : float
+        Factor by which the rows have a mean squared norm of 1.
+    """
+
+    column: str
+    scale: float = 1.0
+
+    @classmethod
+    @abstractmethod
+    def of(cls, values: pl.Series) -> Self:
+        """Tell the features of a column from its values, some of which are known."""
+
+    @property
+    @abstractmethod
+    def names(self) -> list[str]:
+        """Names of the features."""
+
+    @abstractmethod
+    def _encoded(self, values: pl.Series) -> csr_array:
+        """Return the features before they are scaled."""
+
+    def rows(self, values: pl.Series) -> csr_array:
+        """Return the features of values, csr_array of shape (n, n_features)."""
+        found = self._encoded(values)
+        found.data = (found.data * self.scale).astype(np.float32)
+        return found
+
+    def unknown(self, values: pl.Series) -> list[str]:
+        """Return the values that have not been there before, as far as they count as one."""
+        return []
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumberBlock(Block):
+    """A number in standard deviations from its mean, and whether it is missing."""
+
+    centre: float
+    spread: float
+    logarithmic: bool
+    has_missing: bool
+
+    @classmethod
+    def of(cls, values: pl.Series) -> Self:
+        numbers = values.drop_nulls().to_numpy().astype(np.float64)
+        logarithmic = False
+        if numbers.min() > 0 and (deviation := numbers.std()) > 0:
+            skewness = float((((numbers - numbers.mean()) / deviation) ** 3).mean())
+            logarithmic = skewness > _SKEWED
+        numbers = np.log(numbers) if logarithmic else numbers
+        return cls(
+            column=values.name,
+            centre=float(numbers.mean()),
+            spread=float(numbers.std()),
+            logarithmic=logarithmic,
+            has_missing=values.null_count() > 0,
+        )
+
+    @property
+    def names(self) -> list[str]:
+        own = [self.column + " (log)" * self.logarithmic] if self.spread else []
+        return own + [f"{self.column} missing"] * self.has_missing
+
+    def _encoded(self, values: pl.Series) -> csr_array:
+        numbers = values.cast(pl.Float64, strict=False).fill_null(np.nan).to_numpy()
+        if self.logarithmic:
+            numbers = np.log(np.where(numbers > 0, numbers, np.nan))
+        columns = []
+        if self.spread:
+            z = np.clip((numbers - self.centre) / self.spread, -_FAREST, _FAREST)
+            columns.append(np.nan_to_num(z))
+        if self.has_missing:
+            columns.append(np.isnan(numbers).astype(np.float64))
+        return _sparse(columns, len(values))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DateBlock(Block):
+    """A date as the years from the mean date, in standard deviations, and the season."""
+
+    centre: float
+    spread: float
+    seasonal: bool
+    has_missing: bool
+
+    @classmethod
+    def of(cls, values: pl.Series) -> Self:
+        known = values.drop_nulls()
+        days = _days(known).to_numpy()
+        return cls(
+            column=values.name,
+            centre=float(days.mean()),
+            spread=float(days.std()),
+            seasonal=known.dt.ordinal_day().n_unique() > 2,  # else dates are of years alone
+            has_missing=values.null_count() > 0,
+        )
+
+    @property
+    def names(self) -> list[str]:
+        own = [f"{self.column} (year)"] if self.spread else []
+        own += [f"{self.column} (winter)", f"{self.column} (spring)"] * self.seasonal
+        return own + [f"{self.column} missing"] * self.has_missing
+
+    def _encoded(self, values: pl.Series) -> csr_array:
+        dates = values if values.dtype.is_temporal() else _as_dates(values)
+        days = _days(dates).fill_null(np.nan).to_numpy()
+        columns = []
+        if self.spread:
+            z = np.clip((days - self.centre) / self.spread, -_FAREST, _FAREST)
+            columns.append(np.nan_to_num(z))
+        if self.seasonal:
+            angle = 2 * np.pi * dates.dt.ordinal_day().cast(pl.Float64).fill_null(np.nan) / _YEAR
+            columns += [np.nan_to_num(f(angle.to_numpy())) for f in (np.cos, np.sin)]
+        if self.has_missing:
+            columns.append(np.isnan(days).astype(np.float64))
+        return _sparse(columns, len(values))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LevelBlock(Block):
+    """A category, a boolean or a list: a feature for each level, and one for all rare ones."""
+
+    levels: Ids
+    has_rare: bool
+
+    @classmethod
+    def of(cls, values: pl.Series) -> Self:
+        counts = _elements(values)["level"].value_counts()
+        frequent = counts.filter(pl.col("count") >= _RARE)["level"]
+        return cls(
+            column=values.name,
+            levels=Ids(frequent, "level"),
+            has_rare=len(frequent) < len(counts),
+        )
+
+    @property
+    def names(self) -> list[str]:
+        levels = [*self.levels.values, *[_OTHER] * self.has_rare]
+        return [f"{self.column} = {level}" for level in levels]
+
+    def _encoded(self, values: pl.Series) -> csr_array:
+        rows, found = self._found(values)
+        kept = (found >= 0) | self.has_rare
+        columns = np.where(found < 0, len(self.levels), found)[kept]
+        shape = (len(values), len(self.levels) + self.has_rare)
+        entries = sparse.coo_array((np.ones(len(columns)), (rows[kept], columns)), shape)
+        matrix = entries.tocsr()
+        matrix.data = np.minimum(matrix.data, 1)  # several rare elements are one
+        return matrix
+
+    def unknown(self, values: pl.Series) -> list[str]:
+        levels = _elements(values)["level"]
+        return levels.filter(pl.Series(self.levels.find(levels) < 0)).unique().sort().to_list()
+
+    def _found(self, values: pl.Series) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the row and the level of each element, -1 for one that is not a level."""
+        elements = _elements(values)
+        return elements["row"].to_numpy(), self.levels.find(elements["level"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextBlock(Block):
+    """A text as its weighted words, or as a vector of latent semantic indexing."""
+
+    terms: Ids
+    weights: npt.NDArray[np.float64]
+    components: Floats | None = None
+
+    texts: ClassVar[Texts] = "terms"
+
+    @classmethod
+    def of(cls, values: pl.Series) -> Self:
+        encoder = WordEncoder("tfidf", min_df=_RARE)
+        try:
+            counts = encoder.read([values.drop_nulls().to_list()])
+        except DataError:  # no word is there twice
+            return cls(
+                column=values.name,
+                terms=Ids(pl.Series([], dtype=pl.String), "term"),
+                weights=np.zeros(0),
+            )
+        frequent = np.bincount(counts.indices, minlength=counts.shape[1])
+        kept = np.sort(np.argsort(-frequent, kind="stable")[:_MOST_TERMS])
+        weighting = Weighting.learn("tfidf", counts[:, kept])
+        terms = Ids(encoder.terms.values.gather(kept), "term", sort=False)
+        return cls(column=values.name, terms=terms, weights=weighting.term_weights)
+
+    def as_vectors(self, values: pl.Series, random_state: int) -> Self:
+        """Return the block whose features are directions of the words, not the words."""
+        rows = self._encoded(values)
+        if not rows.nnz:
+            return self
+        k = min(_DIRECTIONS, default_rank(rows.shape))
+        return replace(self, components=decompose(rows, k, random_state).components)
+
+    @property
+    def names(self) -> list[str]:
+        terms = self.terms.values
+        if self.components is None:
+            return [f"{self.column} ~ {term}" for term in terms]
+        main = np.argsort(-np.abs(self.components), axis=1, kind="stable")[:, :_NAMED]
+        return [f"{self.column} ~ {', '.join(terms.gather(row))}" for row in main]
+
+    def _encoded(self, values: pl.Series) -> csr_array:
+        encoder = WordEncoder("tfidf")
+        encoder.terms, encoder.weighting = self.terms, Weighting("tfidf", self.weights)
+        rows = encoder.encode(values.cast(pl.String).fill_null("").to_list()).rows
+        if self.components is None:
+            return sparse.csr_array(rows)
+        space = Space(self.components, np.ones(len(self.components)))
+        return sparse.csr_array(space.project(rows))
+
+
+_KINDS: dict[FeatureKind, type[Block]] = {
+    "number": NumberBlock,
+    "date": DateBlock,
+    "boolean": LevelBlock,
+    "category": LevelBlock,
+    "list": LevelBlock,
+    "text": TextBlock,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureBlocks:
+    """Features of items or users as a sparse matrix, in blocks of one source column each.
+
+    Attributes
+    ----------
+    matrix : csr_array of float32 of shape (n, n_features)
+        Rows in the order of the ids; zero where nothing is known. The mean squared norm of the rows
+        of each block was 1 when its encoder was fitted.
+    encoder : FeatureEncoder
+        What the features mean, and encodes further rows.
+    """
+
+    matrix: csr_array
+    encoder: FeatureEncoder
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the features, such as "genres = Horror", "price" or "about ~ robot"."""
+        return self.encoder.names
+
+    @property
+    def groups(self) -> Mapping[str, slice]:
+        """Features of each source column; together they are all."""
+        return self.encoder.groups
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureEncoder:
+    """Blocks of features, learned from a table, that encode its rows and further ones.
+
+    Attributes
+    ----------
+    kind : {"item", "user"}
+    blocks : tuple of Block
+
+    Examples
+    --------
+    >>> films = {"item": [1, 2, 3, 4], "year": [1990, 2010, None, 2000]}
+    >>> films["genres"] = ["War|Drama", "Drama", "War", "War|Horror"]
+    >>> features = Features.of(pl.DataFrame(films), "item")
+    >>> encoder = FeatureEncoder.fit(features, Ids([1, 2, 3, 4], "item"))
+    >>> encoder.names
+    ('year', 'year missing', 'genres = Drama', 'genres = War', 'genres = other')
+    >>> print(encoder)
+    year (number), genres (3)
+    >>> encoder.row("genres=War|Western, year=1990").toarray().round(2)
+    array([[-1.22,  0.  ,  0.  ,  0.82,  0.82]], dtype=float32)
+    """
+
+    kind: str
+    blocks: tuple[Block, ...]
+
+    @classmethod
+    def fit(
+        cls,
+        features: Features,
+        ids: Ids,
+        columns: Sequence[str] | None = None,
+        *,
+        texts: Texts = "terms",
+        random_state: int = 0,
+    ) -> Self:
+        """Learn the features of a table from the rows of some ids.
+
+        Numbers are standardised (positive ones with a long tail by their logarithm) and cut off at
+        5 standard deviations; dates are years and seasons, both with a feature for missing ones. A
+        category or element of a list that occurs once is pooled with others. Words of texts are
+        weighted by tf-idf. Columns that tell nothing, because all values are the same or all
+        categories distinct, are left out.
+
+        Parameters
+        ----------
+        features : Features
+        ids : Ids
+            Items or users, such as those of the ratings.
+        columns : sequence of str, optional
+            Columns to use; all but titles, if not given.
+        texts : {"terms", "vectors"}
+            Words, or their vectors of latent semantic indexing, of up to 100 dimensions.
+        random_state : int
+            Seed of the decomposition of texts.
+
+        Raises
+        ------
+        DataError
+            If there is no such column, or `texts` is none of the forms.
+        """
+        if texts not in ("terms", "vectors"):
+            raise DataError(f"texts must be 'terms' or 'vectors'; got {texts!r}.")
+        if columns is None:
+            columns = [name for name in features.kinds if name != features.title]
+        chosen, blocks = features.select(columns), []
+        known = chosen.frame[np.sort(chosen.rows_of(ids)[chosen.rows_of(ids) >= 0])]
+        for name, kind in chosen.kinds.items():
+            values = known[name]
+            if values.null_count() == len(values):
+                continue
+            block = _KINDS[kind].of(values)
+            if isinstance(block, TextBlock) and texts == "vectors":
+                block = block.as_vectors(values, random_state)
+            if block.names and not _is_constant(rows := block.rows(values)):
+                square = float((rows.data.astype(np.float64) ** 2).sum()) / len(values)
+                blocks.append(replace(block, scale=1 / np.sqrt(square)))
+        return cls(features.kind, tuple(blocks))
+
+    def transform(self, features: Features, ids: Ids) -> FeatureBlocks:
+        """Encode the rows of some ids; an id without a row has zeros.
+
+        A column that the table lacks is missing, and a value that a number or date cannot be is,
+        too. Unknown categories count as the pooled ones, if there were any; unknown words do not.
+        """
+        table = features.aligned(ids)
+        known = pl.Series(features.rows_of(ids) >= 0)
+        parts = []
+        for block in self.blocks:
+            values = pl.Series(block.column, [None] * len(ids), dtype=pl.Null)
+            if block.column in features.kinds:
+                values = table[block.column]
+            parts.append(block.rows(_suited(values, block)))
+        matrix = sparse.csr_array((len(ids), 0), dtype=np.float32)
+        if parts:
+            matrix = sparse.csr_array(sparse.hstack(parts, format="csr", dtype=np.float32))
+        if not known.all():  # the flags of missing numbers are for rows that are there
+            present = sparse.diags_array(known.cast(pl.Float32).to_numpy(), dtype=np.float32)
+            matrix = (present @ matrix).tocsr()
+        matrix.eliminate_zeros()
+        return FeatureBlocks(matrix, self)
+
+    def row(self, values: str | Mapping[str, str]) -> csr_array:
+        """Encode a row that is described in words.
+
+        Parameters
+        ----------
+        values : str or mapping
+            Values by column: ``"age=30, genres=War|Drama"``, or a mapping. Others are missing.
+
+        Returns
+        -------
+        csr_array of shape (1, n_features)
+
+        Raises
+        ------
+        DataError
+            If there is no such column, a number or date is none, or a category is unknown where
+            no category is rare.
+        """
+        given = _parsed(values) if isinstance(values, str) else dict(values)
+        columns = {block.column: block for block in self.blocks}
+        for name, text in given.items():
+            if name not in columns:
+                listed = ", ".join(columns) or "none"
+                raise DataError(
+                    f"There is no feature {name!r} of {self.kind}s; there are {listed}."
+                )
+            block, typed = columns[name], pl.Series(name, [text])
+            if isinstance(block, NumberBlock | DateBlock) and _suited(typed, block).null_count():
+                kind = "number" if isinstance(block, NumberBlock) else "date, such as 2024-01-31"
+                raise DataError(f"{name}: {text!r} is not a {kind}.")
+            if isinstance(block, LevelBlock) and not block.has_rare:
+                unknown = block.unknown(_suited(typed, block))
+                if unknown:
+                    known = ", ".join(block.levels.values.head(10))
+                    raise DataError(f"{name}: {unknown[0]!r} is unknown; known are {known}, ...")
+        frame = pl.DataFrame({self.kind: ["new"], **{name: [text] for name, text in given.items()}})
+        kinds: dict[str, FeatureKind] = dict.fromkeys(given, "category")
+        return self.transform(Features(frame, kinds), Ids(["new"], self.kind)).matrix
+
+    def refitted(self, features: Features, ids: Ids) -> FeatureEncoder:
+        """Learn the same columns again, from the rows of these ids, as far as they are there."""
+        columns = [block.column for block in self.blocks if block.column in features.kinds]
+        texts: Texts = "terms"
+        if any(isinstance(each, TextBlock) and each.components is not None for each in self.blocks):
+            texts = "vectors"
+        return self.fit(features, ids, columns, texts=texts)
+
+    def unknown(self, features: Features) -> dict[str, list[str]]:
+        """Return the categories of a table that were not there when this was fitted, by column."""
+        found = {
+            block.column: block.unknown(_suited(features.frame[block.column], block))
+            for block in self.blocks
+            if block.column in features.kinds
+        }
+        return {column: values for column, values in found.items() if values}
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of the features."""
+        return tuple(name for block in self.blocks for name in block.names)
+
+    @cached_property
+    def groups(self) -> dict[str, slice]:
+        """Features of each source column."""
+        ends = accumulate((len(block.names) for block in self.blocks), initial=0)
+        columns = [block.column for block in self.blocks]
+        return {column: slice(*ends) for column, ends in zip(columns, pairwise(ends), strict=True)}
+
+    def __str__(self) -> str:
+        parts = []
+        for block in self.blocks:
+            what = f"{len(block.names):,}"
+            if isinstance(block, NumberBlock | DateBlock):
+                what = "number" if isinstance(block, NumberBlock) else "date"
+            elif isinstance(block, TextBlock):
+                what += " terms" if block.components is None else " dimensions"
+            parts.append(f"{block.column} ({what})")
+        return ", ".join(parts) or "none"
+
+    def __repr__(self) -> str:
+        return f"<Encoder of {self.kind}s: {self}>"
+
+
+def with_features(
+    ratings: Ratings,
+    columns: Sequence[str] | None = None,
+    *,
+    texts: Texts = "terms",
+    random_state: int = 0,
+) -> Ratings:
+    """Return ratings with the features of their tables, for the models that use them.
+
+    Parameters
+    ----------
+    ratings : Ratings
+    columns : sequence of str, optional
+        Columns of the tables of items and users, a name counts for both; all but titles, if not
+        given.
+    texts : {"terms", "vectors"}
+    random_state : int
+        As in `FeatureEncoder.fit`.
+
+    Raises
+    ------
+    DataError
+        If neither table has a column, or there are no tables.
+
+    Examples
+    --------
+    >>> films = pl.DataFrame({"item": [1, 2, 3], "genres": [["War"], ["War", "Drama"], ["Drama"]]})
+    >>> pairs = pl.DataFrame({"user": [7, 7, 8], "item": [1, 2, 3]})
+    >>> ratings = with_features(Ratings.from_frame(pairs, item_table=films))
+    >>> ratings.item_features.names
+    ('genres = Drama', 'genres = War')
+    """
+    tables = [(ratings.items, ratings.item_table), (ratings.users, ratings.user_table)]
+    known = dict.fromkeys(name for _, table in tables if table is not None for name in table.kinds)
+    if not known:
+        raise DataError("There are no tables of items or users, so there are no features.")
+    for name in columns or ():
+        if name not in known:
+            raise DataError(
+                f"There is no column {name!r} of items or users; there are {', '.join(known)}."
+            )
+    found: list[FeatureBlocks | None] = []
+    for ids, table in tables:
+        own = columns
+        if table is not None and columns is not None:
+            own = [name for name in columns if name in table.kinds]
+        if table is None or own == []:
+            found.append(None)
+            continue
+        encoder = FeatureEncoder.fit(table, ids, own, texts=texts, random_state=random_state)
+        found.append(encoder.transform(table, ids) if encoder.blocks else None)
+    return replace(ratings, item_features=found[0], user_features=found[1])
+
+
+def _parsed(text: str) -> dict[str, str]:
+    """Return the values in "age=30, job=student"; a comma within a value is part of it."""
+    found: dict[str, str] = {}
+    last = ""
+    for part in text.split(","):
+        name, equals, value = part.partition("=")
+        if equals and name.strip():
+            last = name.strip()
+            found[last] = value.strip()
+        elif last:
+            found[last] += f",{part}"
+        else:
+            raise DataError(f"Features are given as NAME=VALUE, NAME=VALUE, ...; got {text!r}.")
+    return found
+
+
+def _suited(values: pl.Series, block: Block) -> pl.Series:
+    """Return the values of another table in a type that a block can encode, null where not."""
+    if values.dtype == pl.Null:
+        values = values.cast(pl.String)
+    dtype, is_text = values.dtype, values.dtype == pl.String
+    if isinstance(block, NumberBlock):
+        is_number = is_text or dtype.is_numeric() or dtype == pl.Boolean
+        numbers = values if is_number else values.clear(len(values)).cast(pl.String)
+        return numbers.cast(pl.Float64, strict=False)
+    if isinstance(block, DateBlock):
+        return values if dtype.is_temporal() else _as_dates(values)
+    if isinstance(block, TextBlock):
+        return values.list.join(" ") if isinstance(dtype, pl.List) else values.cast(pl.String)
+    if is_text and set(block.names) <= {f"{block.column} = {each}" for each in _TRUTHS.values()}:
+        return values.str.to_lowercase().replace(_TRUTHS)
+    if is_text and values.str.contains("|", literal=True).any():
+        return values.str.split("|").list.eval(pl.element().str.strip_chars())
+    return values
+
+
+def _as_dates(values: pl.Series) -> pl.Series:
+    """Return ISO dates as dates, null where one is none."""
+    texts = values if values.dtype == pl.String else pl.Series(values.name, [None] * len(values))
+    return texts.cast(pl.String).str.slice(0, 10).str.to_date("%Y-%m-%d", strict=False)
+
+
+def _days(dates: pl.Series) -> pl.Series:
+    """Return dates as days since 1970."""
+    return dates.cast(pl.Datetime("us")).cast(pl.Int64).cast(pl.Float64) / _DAY
+
+
+def _elements(values: pl.Series) -> pl.DataFrame:
+    """Return the elements of lists, or other values, as strings with their rows."""
+    rows = pl.Series("row", np.arange(len(values)))
+    found = pl.DataFrame([rows, values.alias("level")])
+    if isinstance(values.dtype, pl.List):
+        found = found.explode("level")
+    return found.drop_nulls().with_columns(pl.col("level").cast(pl.String))
+
+
+def _sparse(columns: Sequence[Floats], n: int) -> csr_array:
+    return sparse.csr_array(np.column_stack([np.zeros((n, 0)), *columns]))
+
+
+def _is_constant(rows: csr_array) -> bool:
+    """Return whether all rows are the same, so that they tell nothing."""
+    mean = rows.sum(axis=0, dtype=np.float64) / rows.shape[0]
+    square = (rows * rows).sum(axis=0, dtype=np.float64) / rows.shape[0]
+    return bool(np.allclose(square, mean**2))

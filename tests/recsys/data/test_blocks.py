@@ -1,0 +1,239 @@
+"""Features as sparse blocks: what each kind of column becomes, for known rows and new ones."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recsys.data.blocks import FeatureBlocks, FeatureEncoder, Texts, with_features
+from recsys.data.features import Features
+from recsys.data.ids import Ids
+from recsys.data.ratings import Ratings
+from recsys.errors import DataError
+
+N = 40
+RNG = np.random.default_rng(0)
+WORDS = np.array("robot space opera love war paris detective murder".split())
+FILMS = pl.DataFrame(
+    {
+        "item": np.arange(N),
+        "title": [f"Film {n}" for n in range(N)],
+        "year": [None if n % 10 == 0 else 1950 + n for n in range(N)],
+        "budget": np.exp(3 * RNG.standard_normal(N)),
+        "seen": [n % 3 == 0 if n % 7 else None for n in range(N)],
+        "country": [["FR", "US", "JP", f"only {n}"][min(n % 9, 3)] for n in range(N)],
+        "genres": [["War"] if n % 2 else ["War", "Love"] if n % 4 else None for n in range(N)],
+        "released": [dt.date(1950 + n, 1 + n % 12, 1) for n in range(N)],
+        "plot": [" ".join(RNG.choice(WORDS, 7)) + f" x{n}" for n in range(N)],
+        "same": ["constant"] * N,
+    }
+)
+FEATURES = Features.of(FILMS, "item")
+IDS = Ids(np.arange(N), "item")
+COLUMNS = ["year", "budget", "seen", "country", "genres", "released", "plot"]
+
+
+def fit(columns: list[str] | None = None, texts: Texts = "terms") -> FeatureEncoder:
+    return FeatureEncoder.fit(FEATURES, IDS, columns, texts=texts)
+
+
+def encoded(columns: list[str] | None = None, texts: Texts = "terms") -> FeatureBlocks:
+    return fit(columns, texts).transform(FEATURES, IDS)
+
+
+def one(row: dict[str, Any], encoder: FeatureEncoder) -> dict[str, float]:
+    """Return the features of a new row that are not zero, by name."""
+    frame = pl.DataFrame({"item": ["n"], **{name: [value] for name, value in row.items()}})
+    matrix = encoder.transform(Features.of(frame, "item"), Ids(["n"], "item")).matrix
+    return {encoder.names[at]: float(matrix[0, at]) for at in matrix.indices}
+
+
+@pytest.mark.parametrize("texts", ["terms", "vectors"])
+def test_blocks_are_named_scaled_and_contiguous(texts: Texts) -> None:
+    blocks = encoded(texts=texts)
+    assert list(blocks.groups) == COLUMNS
+    ends = [0, *(each.stop for each in blocks.groups.values())]
+    assert [each.start for each in blocks.groups.values()] == ends[:-1]
+    assert blocks.matrix.shape == (N, ends[-1]) == (N, len(blocks.names))
+    assert blocks.matrix.dtype == np.float32
+    for column, part in blocks.groups.items():
+        squares = np.square(blocks.matrix[:, part].toarray().astype(np.float64)).sum(axis=1)
+        assert squares.mean() == pytest.approx(1, rel=1e-5), column
+        assert all(name.startswith(column) for name in blocks.names[part])
+
+
+def test_numbers_are_standardised_with_a_flag_for_missing_ones() -> None:
+    blocks = encoded(["year"])
+    assert blocks.names == ("year", "year missing")
+    years = FILMS["year"]
+    z = (years - years.mean()) / years.std(ddof=0)  # type: ignore[operator]
+    dense = blocks.matrix.toarray()
+    np.testing.assert_allclose(dense[:, 0], z.fill_null(0).to_numpy(), rtol=1e-5)
+    assert ((dense[:, 1] > 0) == years.is_null().to_numpy()).all()
+
+
+def test_a_long_tail_is_taken_by_its_logarithm_and_cut_off() -> None:
+    encoder = fit(["budget"])
+    assert encoder.names == ("budget (log)",)
+    column = encoder.transform(FEATURES, IDS).matrix.toarray()[:, 0]
+    assert np.corrcoef(column, np.log(FILMS["budget"]))[0, 1] == pytest.approx(1)
+    assert one({"budget": 1e300}, encoder)["budget (log)"] == pytest.approx(5, rel=1e-5)
+    assert one({"budget": -1.0}, encoder) == {}  # has no logarithm, as if it were missing
+
+
+def test_categories_that_occur_once_are_pooled() -> None:
+    encoder = fit(["country", "genres", "seen"])
+    assert encoder.names[:4] == ("country = FR", "country = JP", "country = US", "country = other")
+    assert encoder.names[4:] == (
+        "genres = Love", "genres = War", "seen = false", "seen = true"
+    )  # fmt: skip
+    assert set(one({"country": "US"}, encoder)) == {"country = US"}
+    assert set(one({"country": "XY"}, encoder)) == {"country = other"}
+    assert set(one({"genres": ["War", "Horror", "War"], "seen": False}, encoder)) == {
+        "genres = War", "seen = false",
+    }  # fmt: skip
+    frame = pl.DataFrame({"item": [1], "country": ["XY"], "genres": [["Horror", "War"]]})
+    unknown = encoder.unknown(Features.of(frame, "item"))
+    assert unknown == {"country": ["XY"], "genres": ["Horror"]}
+
+
+def test_dates_have_a_year_and_a_season() -> None:
+    encoder = fit(["released"])
+    assert encoder.names == ("released (year)", "released (winter)", "released (spring)")
+    january, july = (one({"released": dt.date(1969, m, 1)}, encoder) for m in (1, 7))
+    assert january["released (winter)"] > 0 > july["released (winter)"]
+    years = FILMS.with_columns(pl.date(pl.col("released").dt.year(), 1, 1).alias("released"))
+    plain = FeatureEncoder.fit(Features.of(years, "item"), IDS, ["released"])
+    assert plain.names == ("released (year)",)
+
+
+def test_texts_are_weighted_words_or_directions() -> None:
+    encoder = fit(["plot"])
+    assert set(encoder.names) == {f"plot ~ {word}" for word in WORDS}  # x1, x2, ... occur once
+    found = one({"plot": "A robot in space; unheard words"}, encoder)
+    assert set(found) == {"plot ~ robot", "plot ~ space"}
+    vectors = fit(["plot"], "vectors")
+    assert len(vectors.names) == 2 < len(encoder.names)  # a third of the words, of which two ...
+    assert all(name.count(", ") == 2 for name in vectors.names)
+    words = encoder.transform(FEATURES, IDS).matrix
+    components = vectors.blocks[0].components  # type: ignore[attr-defined]
+    scale = vectors.blocks[0].scale / encoder.blocks[0].scale
+    expected = words @ components.T * scale
+    np.testing.assert_allclose(
+        vectors.transform(FEATURES, IDS).matrix.toarray(), expected, atol=1e-5
+    )
+
+
+def test_rows_that_are_not_in_the_table_are_zero() -> None:
+    wider = Ids(np.arange(N + 3), "item")
+    matrix = fit().transform(FEATURES, wider).matrix
+    assert matrix.shape[0] == N + 3
+    assert matrix[N:].nnz == 0  # missing numbers are not flagged either
+    np.testing.assert_array_equal(matrix[:N].toarray(), encoded().matrix.toarray())
+
+
+def test_new_tables_may_lack_columns_and_have_other_types() -> None:
+    encoder = fit()
+    assert set(one({"thing": 1.5}, encoder)) == {"year missing"}
+    assert set(one({"year": "1990", "country": 7, "genres": "War|Love"}, encoder)) >= {
+        "year", "country = other", "genres = War", "genres = Love"
+    }  # fmt: skip
+    assert set(one({"year": [["a"]], "released": "soon", "plot": 5}, encoder)) == {"year missing"}
+    texts = one({"released": "1969-07-01", "plot": ["robot", "war"]}, encoder)
+    assert {"released (year)", "plot ~ robot", "plot ~ war"} <= set(texts)
+
+
+def test_rows_described_in_words() -> None:
+    encoder = fit()
+    found = encoder.row(" year = 1990, genres=War|Love,plot=robot, of war")
+    names = {encoder.names[at] for at in found.indices}
+    assert names == {"year", "genres = War", "genres = Love", "plot ~ robot", "plot ~ war"}
+    same = encoder.row({"year": "1990", "genres": "War|Love", "plot": "robot, of war"})
+    assert (found != same).nnz == 0
+    assert "seen = true" in {encoder.names[at] for at in encoder.row("seen=Yes").indices}
+    assert encoder.row("country=Atlantis").nnz == 2  # other, and no year
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("job=student", "no feature 'job' of items; there are year, budget, seen"),
+        ("year=old", "year: 'old' is not a number"),
+        ("released=soon", "released: 'soon' is not a date, such as 2024-01-31"),
+        ("genres=Wra", "genres: 'Wra' is unknown; known are Love, War"),
+        ("seen=maybe", "seen: 'maybe' is unknown"),
+        ("30", "given as NAME=VALUE, NAME=VALUE, ...; got '30'"),
+    ],
+)
+def test_rows_that_cannot_be_described(text: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        fit().row(text)
+
+
+def test_columns_that_tell_nothing_are_left_out() -> None:
+    assert fit(["same"]).blocks == ()
+    assert encoded(["same"]).matrix.shape == (N, 0)
+    assert str(fit(["same"])) == "none"
+    alone = Features.of(pl.DataFrame({"item": [1, 2], "note": ["one word", "other things"]}), "item")
+    assert FeatureEncoder.fit(alone, Ids([1, 2], "item")).blocks == ()
+    with pytest.raises(DataError, match="no column 'yaer' of items; there are title, year"):
+        fit(["yaer"])
+    with pytest.raises(DataError, match="texts must be 'terms' or 'vectors'; got 'words'"):
+        fit(texts="words")  # type: ignore[arg-type]
+
+
+def test_only_the_rows_of_the_ids_are_learned_from() -> None:
+    few = FeatureEncoder.fit(FEATURES, Ids(np.arange(1, 20), "item"), ["year"])
+    assert few.blocks[0].centre == pytest.approx(1960)  # type: ignore[attr-defined]
+    again = few.refitted(FEATURES, IDS)
+    assert again.names == ("year", "year missing")
+
+
+def test_ratings_with_features() -> None:
+    rows = pl.DataFrame({"user": [1, 1, 2, 3], "item": [3, 5, 3, 39], "rating": [1, 2, 3, 4]})
+    people = pl.DataFrame({"user": [1, 2, 3], "year": [1990, 1980, 1970], "job": ["a", "a", "b"]})
+    ratings = Ratings.from_frame(rows, item_table=FILMS, user_table=people)
+    both = with_features(ratings)
+    assert both.item_features is not None
+    assert both.user_features is not None
+    assert both.item_features.matrix.shape[0] == both.n_items == 3
+    assert both.take(np.array([0])).item_features is both.item_features
+    same = with_features(ratings, ["year"])
+    assert [*same.item_features.groups] == [*same.user_features.groups] == ["year"]  # type: ignore[union-attr]
+    one_side = with_features(ratings, ["job"])
+    assert one_side.item_features is None
+    assert one_side.user_features.names == ("job = a", "job = other")  # type: ignore[union-attr]
+    with pytest.raises(DataError, match="no column 'jop' of items or users; there are title, year"):
+        with_features(ratings, ["jop"])
+    with pytest.raises(DataError, match="no tables of items or users, so there are no features"):
+        with_features(Ratings.from_frame(rows))
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(
+        st.tuples(
+            st.one_of(st.none(), st.floats(-1e6, 1e6)),
+            st.one_of(st.none(), st.sampled_from(["a", "b", "c|d"])),
+            st.one_of(st.none(), st.booleans()),
+        ),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_any_table_is_encoded_alike_whole_and_row_by_row(rows: list[Any]) -> None:
+    frame = pl.DataFrame(rows, ["x", "level", "truth"], orient="row", infer_schema_length=None)
+    features = Features.of(frame.insert_column(0, pl.Series("item", np.arange(len(rows)))), "item")
+    ids = Ids(np.arange(len(rows)), "item")
+    encoder = FeatureEncoder.fit(features, ids)
+    whole = encoder.transform(features, ids).matrix
+    assert np.isfinite(whole.data).all()
+    for row in range(len(rows)):
+        alone = encoder.transform(features, Ids([row], "item")).matrix
+        np.testing.assert_array_equal(alone.toarray()[0], whole[[row]].toarray()[0])
