@@ -19,7 +19,7 @@ from recsys.errors import DataError
 
 N = 40
 RNG = np.random.default_rng(0)
-WORDS = np.array("robot space opera love war paris detective murder".split())
+WORDS = np.array(["robot", "space", "opera", "love", "war", "paris", "detective", "murder"])
 FILMS = pl.DataFrame(
     {
         "item": np.arange(N),
@@ -180,7 +180,9 @@ def test_columns_that_tell_nothing_are_left_out() -> None:
     assert fit(["same"]).blocks == ()
     assert encoded(["same"]).matrix.shape == (N, 0)
     assert str(fit(["same"])) == "none"
-    alone = Features.of(pl.DataFrame({"item": [1, 2], "note": ["one word", "other things"]}), "item")
+    alone = Features.of(
+        pl.DataFrame({"item": [1, 2], "note": ["one word", "other things"]}), "item"
+    )
     assert FeatureEncoder.fit(alone, Ids([1, 2], "item")).blocks == ()
     with pytest.raises(DataError, match="no column 'yaer' of items; there are title, year"):
         fit(["yaer"])
