@@ -142,8 +142,8 @@ def _prepared(request: _Request) -> tuple[dict[str, Any], Split | Sequence[Split
 
     A saved model keeps its fit; models next to it are fitted to the same ratings.
     """
-    from recsys.cli.inputs import is_model, load_model, load_ratings, parameters_for
-    from recsys.evaluation import split_from_pair
+    from recsys.cli.inputs import is_model, load_model, load_ratings, note_weights, parameters_for
+    from recsys.evaluation import Split, split_from_pair
     from recsys.models.registry import make_model
 
     fitting, sources = request.fitting, request.ratings
@@ -167,7 +167,9 @@ def _prepared(request: _Request) -> tuple[dict[str, Any], Split | Sequence[Split
         names = _chosen_models(request.model, splits)[0] if request.model else []
         models[place if saved.model.name in names else saved.model.name] = saved
     parameters = parameters_for(names, fitting)
-    return models | {name: make_model(name, **parameters[name]) for name in names}, splits
+    fresh = {name: make_model(name, **parameters[name]) for name in names}
+    note_weights(fresh.values(), (splits if isinstance(splits, Split) else splits[0]).train)
+    return models | fresh, splits
 
 
 def _chosen_models(

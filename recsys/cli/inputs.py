@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from recsys.data.columns import Request
     from recsys.data.ids import Ids
     from recsys.data.ratings import Ratings
-    from recsys.models.base import Step
+    from recsys.models.base import Model, Step
     from recsys.models.parameters import Parameter
     from recsys.recommender import Recommender
 
@@ -186,14 +186,21 @@ def plan_fit(fitting: FitOptions, ratings: Ratings) -> tuple[Recommender, Rating
 
     if (name := fitting.model) is not None:
         recommender = Recommender(name, **parameters_for([name], fitting)[name])
-        weighted = ratings.implicit and bool((ratings.values != 1).any())
-        if weighted and not recommender.model.uses_weights:
-            note(f"{name} does not use the weights of interactions: all count the same")
+        note_weights([recommender.model], ratings)
         return recommender, ratings, None
     choice = choose_model(ratings)
     params = choice.params | parameters_for([choice.model], fitting)[choice.model]
     choice = replace(choice, params={name: params[name] for name in choice.params})
     return Recommender(choice.model, **params), choice.ratings, f"chose {choice}"
+
+
+def note_weights(models: Iterable[Model], ratings: Ratings) -> None:
+    """Report which models do not use the weights that interactions have."""
+    names = [model.name for model in models if not model.uses_weights]
+    if names and ratings.implicit and bool((ratings.values != 1).any()):
+        verb = "does" if len(names) == 1 else "do"
+        listed = ", ".join(names)
+        note(f"{listed} {verb} not use the weights of interactions: all count the same")
 
 
 def parameters_for(

@@ -48,9 +48,9 @@ def scree(
     """Show the singular values of the ratings.
 
     The decomposed matrix is that of the ratings minus user and item biases (of the model bias),
-    with zeros for missing ratings; for implicit data, the matrix of ones. energy is the square of a
-    singular value as a share of the squared Frobenius norm, cumulative its running sum. The elbow
-    is the point farthest below the line from the first singular value to the last.
+    with zeros for missing ratings; for implicit data, the matrix of ones or weights. energy is the
+    square of a singular value as a share of the squared Frobenius norm, cumulative its running sum.
+    The elbow is the point farthest below the line from the first singular value to the last.
     """
     import lowrank
     from recsys.cli.inputs import load_ratings

@@ -87,6 +87,10 @@ def test_a_model_that_does_not_use_weights_says_so(run, events):
     fast = ("--factors", "2", "--iterations", "1")
     result = run("fit", events, *WEIGHTS, "--model", "implicit-bpr", "--out", "m", *fast)
     assert "implicit-bpr does not use the weights of interactions" in result.stderr
+    Path("test.csv").write_text("user,item,action\na,z,buy\nc,x,buy\n")
+    pair = ("--train", events, "--test", "test.csv")
+    result = run("evaluate", *pair, "--event-weight", "*=1", "--duplicates", "sum", "--model", "popular,random")
+    assert "random does not use the weights of interactions" in result.stderr
 
 
 def test_bad_rows_are_reported_with_their_places(run, tmp_path, monkeypatch):
