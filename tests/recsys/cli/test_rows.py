@@ -89,7 +89,16 @@ def test_a_model_that_does_not_use_weights_says_so(run, events):
     assert "implicit-bpr does not use the weights of interactions" in result.stderr
     Path("test.csv").write_text("user,item,action\na,z,buy\nc,x,buy\n")
     pair = ("--train", events, "--test", "test.csv")
-    result = run("evaluate", *pair, "--event-weight", "*=1", "--duplicates", "sum", "--model", "popular,random")
+    result = run(
+        "evaluate",
+        *pair,
+        "--event-weight",
+        "*=1",
+        "--duplicates",
+        "sum",
+        "--model",
+        "popular,random",
+    )
     assert "random does not use the weights of interactions" in result.stderr
 
 
