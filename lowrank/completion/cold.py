@@ -63,11 +63,15 @@ class ColdMap:
 
     def vectors(self, features: kernels.CsrArrays) -> Posterior:
         """Return the means and covariances of rows with these features."""
-        off = kernels.csr_matmat(features, self.draws) - self.centre @ self.draws
-        factor = 1 + np.einsum("ij,ij->i", off, off) / off.shape[1]
         upper = self.covariance[np.triu_indices(len(self.mean))]
         means = kernels.csr_matmat(features, self.coefficients) + self.mean
-        return Posterior(means, factor[:, None] * upper)
+        return Posterior(means, self.spread(features)[:, None] * upper)
+
+    def spread(self, features: kernels.CsrArrays) -> Floats:
+        """Return the factors of the covariance, shape (n,)."""
+        off = kernels.csr_matmat(features, self.draws) - self.centre @ self.draws
+        factors: Floats = 1 + np.einsum("ij,ij->i", off, off) / off.shape[1]
+        return factors
 
 
 def fit_cold_map(
@@ -124,13 +128,8 @@ class Slopes(NamedTuple):
 
         `directions` are those of the features of the rows that the entries belong to.
         """
-        return posterior_rows(
-            entries,
-            Posterior.exactly(_with_bias(directions)),
-            self.prior,
-            mean=0.0,
-            noise=self.noise,
-        ).mean
+        columns = Posterior.exactly(_with_bias(directions))
+        return posterior_rows(entries, columns, self.prior, mean=0.0, noise=self.noise).mean
 
 
 def fit_slopes(residuals: csr_array, directions: Floats) -> Slopes:

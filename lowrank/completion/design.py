@@ -250,7 +250,7 @@ class FeatureRidge:
     gram : float64 ndarray of shape (n_features, n_features) or None
         F'WF if there are few features, which are then solved for exactly.
     log_evidence : float
-        What learning the penalties has added to it, at least.
+        What learning the penalties has added to it, at least, the penalties themselves aside.
     """
 
     design: FeatureDesign
@@ -260,6 +260,7 @@ class FeatureRidge:
     gram: NDArray[np.float64] | None
     draws: Floats | None = None
     log_evidence: float = 0.0
+    _factored: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
 
     @classmethod
     def of(cls, features: GroupedFeatures, weight: Floats, d: int) -> Self:
@@ -360,11 +361,14 @@ class FeatureRidge:
         return np.einsum("ij,ij->j", inverse, inverse)
 
     def _root(self, gram: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the Cholesky factor of the normal equations' matrix, computed once per penalty."""
         from scipy.linalg import cholesky
 
-        system = gram + np.diag(self.design.spread(self.penalties))
-        root: NDArray[np.float64] = cholesky(system, lower=True, overwrite_a=True)
-        return root
+        if self._factored is None or self._factored[0] is not self.penalties:
+            system = gram + np.diag(self.design.spread(self.penalties))
+            root: NDArray[np.float64] = cholesky(system, lower=True, overwrite_a=True)
+            self._factored = self.penalties, root
+        return self._factored[1]
 
 
 def _typical(weight: Floats) -> float:

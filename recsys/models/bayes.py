@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from lowrank.completion.bayes import VariationalSweep, predictive_variance, variational_sweeps
 from lowrank.completion.gibbs import GibbsSweep, gibbs_sweeps
-from lowrank.completion.links import Posterior, RowPrior, posterior_rows
+from lowrank.completion.links import Posterior, RowPrior, normal_draws, posterior_rows
 from lowrank.kernels import CsrArrays, at_most
 from recsys.models.base import (
     Floats,
@@ -180,6 +180,10 @@ class Bayes(ContentModel):
                 predicted = np.einsum("nsk,nsk->ns", drawn[:, :, :-1], factors)
                 predicted += drawn[:, :, -1] + self.item_biases[others]
                 variance[part] = predicted.var(axis=1, ddof=1 if n > 1 else 0)
+                if self._knows("item"):  # those without ratings are means, not draws
+                    drawn[:, :, -1] = 1
+                    own = np.einsum("nsi,sij,nsj->n", drawn, self.item_cold_covariance, drawn)
+                    variance[part] += self.item_spread[others] * own / n
             else:
                 w = np.column_stack([self.user_vectors()[rows], self.user_bias[rows]])
                 z = np.column_stack([self.item_vectors()[others], self.item_bias[others]])
@@ -276,6 +280,28 @@ class Bayes(ContentModel):
         weights = vars(self).get(f"{side}_feature_weights")
         features = None if weights is None else weights[sample]
         return RowPrior(mean, precision, link, self.count_power, features)
+
+    def _completed(
+        self,
+        side: str,
+        arrays: dict[str, Floats],
+        histories: Histories,
+        features: CsrArrays | None,
+    ) -> dict[str, Floats]:
+        result = super()._completed(side, arrays, histories, features)
+        if side == "user" and self._sampled and self._knows(side):
+            cold, n, d = result["user_spread"] > 0, self._n_samples, self.factors + 1
+            draws = result["user_draws"].reshape(-1, n, d).copy()
+            factors = result["user_factors"][cold, : self._base_width].reshape(-1, n, d - 1)
+            noise = normal_draws((self.random_state, n), (len(factors), n, d), np.float32)
+            roots = np.linalg.cholesky(self.user_cold_covariance)
+            drawn = np.einsum("sij,nsj->nsi", roots, noise)
+            drawn *= np.sqrt(result["user_spread"][cold])[:, None, None]
+            drawn[:, :, :-1] += factors * np.float32(n)
+            drawn[:, :, -1] += result["user_biases"][cold]
+            draws[cold] = drawn
+            result["user_draws"] = draws.reshape(-1, n * d)
+        return result
 
     def _noise(self, sample: int) -> float:
         return self.temperature * float(self.noise_variances[sample])

@@ -93,6 +93,7 @@ class ContentModel(FoldingModel, FactorModel):
     item_slope_precision: Floats = fitted("n_item_slopes", "n_item_slopes", when="set")
     item_slope_noise: float = fitted(when="set")
     item_content: Floats = fitted("n_items", "item_content_width", when="set")
+    item_spread: Floats = fitted("n_items", when="set")
 
     user_feature_weights: Floats = fitted("S", "n_user_features", "d", when="set")
     user_cold_mean: Floats = fitted("S", "d", when="set")
@@ -105,6 +106,7 @@ class ContentModel(FoldingModel, FactorModel):
     user_slope_precision: Floats = fitted("n_user_slopes", "n_user_slopes", when="set")
     user_slope_noise: float = fitted(when="set")
     user_content: Floats = fitted("n_users", "user_content_width", when="set")
+    user_spread: Floats = fitted("n_users", when="set")
 
     @property
     def _n_samples(self) -> int:
@@ -338,6 +340,7 @@ class ContentModel(FoldingModel, FactorModel):
                 continue
             cold = histories.counts == 0
             found, content = self._content(side, len(cold), features)
+            result[f"{side}_spread"] = np.zeros(len(cold), np.float32)
             for name, array in found.items():
                 result[name] = np.where(
                     cold[:, None] if array.ndim > 1 else cold, array, result[name]
@@ -366,25 +369,21 @@ class ContentModel(FoldingModel, FactorModel):
 
         The latter has their factors, their bias and their directions side by side.
         """
-        weights = getattr(self, f"{side}_cold_weights")
         if features is None:
-            features = CsrArrays(
-                np.zeros(n + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32)
-            )
-        vectors = [
-            ColdMap(
-                getattr(self, f"{side}_cold_mean")[s],
-                getattr(self, f"{side}_cold_covariance")[s],
-                weights[s],
-                getattr(self, f"{side}_cold_draws")[s],
-                getattr(self, f"{side}_feature_centre"),
-            ).vectors(features)
-            for s in range(len(weights))
-        ]
+            none = np.zeros(n + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32)
+            features = CsrArrays(*none)
+        maps = [self._map(side, s) for s in range(self._n_samples)]
+        vectors = [each.vectors(features) for each in maps]
         arrays = self._side(vectors, side == "user")
+        arrays[f"{side}_spread"] = np.mean([each.spread(features) for each in maps], axis=0)
         directions = kernels.csr_matmat(features, getattr(self, f"{side}_directions"))
         content = [arrays[f"{side}_factors"], arrays[f"{side}_bias"], directions]
         return arrays, np.column_stack(content).astype(np.float32, copy=False)
+
+    def _map(self, side: str, sample: int) -> ColdMap:
+        names = "cold_mean", "cold_covariance", "cold_weights", "cold_draws"
+        of_sample = [getattr(self, f"{side}_{name}")[sample] for name in names]
+        return ColdMap(*of_sample, getattr(self, f"{side}_feature_centre"))
 
     def _directions(self, side: str) -> Floats:
         content: Floats = getattr(self, f"{side}_content")
