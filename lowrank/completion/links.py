@@ -352,7 +352,7 @@ class Side:
 
     @property
     def featured(self) -> Floats:
-        """What features have in the prior means, shape (n, d)."""
+        """Share of features in the prior means, shape (n, d)."""
         if self.features is None:
             return np.zeros_like(self.vectors.mean)
         return kernels.csr_matmat(self.features.design.rows, self.features.coefficients)

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
     from recsys.evaluation import Split
 
-METHODS = ("time", "random", "per-user", "leave-last", "k-fold", "users")
+METHODS = ("time", "random", "per-user", "leave-last", "k-fold", "users", "items", "users-cold")
 _FRACTION, _LAST, _FOLDS = 0.1, 1, 5
 _APPLIES = {
-    "test_fraction": (None, "time", "random", "per-user", "users"),
+    "test_fraction": (None, "time", "random", "per-user", "users", "items", "users-cold"),
     "last": ("leave-last",),
     "folds": ("k-fold",),
 }
@@ -76,15 +76,15 @@ def split_options(details: str = "") -> Decorator:
             metavar="METHOD",
             type=click.Choice(METHODS),
             show_default="time if there are timestamps",
-            help="Ratings to hold out: time (the newest), random, per-user, leave-last, k-fold, or "
-            "users (all but a history).",
+            help="Ratings to hold out: time (the newest), random, per-user, leave-last, k-fold, "
+            "users (all but a history), or whole ones: items, users-cold.",
         ),
         add(
             "--test-fraction",
             metavar="FRACTION",
             type=SHARE,
             show_default=str(_FRACTION),
-            help="Share of ratings (users: of users) to hold out.",
+            help="Share of ratings (or whole users, items) to hold out.",
         ),
         add(
             "--last",
@@ -125,6 +125,10 @@ def make_splits(ratings: Ratings, splitting: SplitOptions, seed: int) -> Split |
             return evaluation.k_fold(ratings, splitting.folds or _FOLDS, seed)
         case "users":
             return evaluation.held_out_users(ratings, fraction, random_state=seed)
+        case "items":
+            return evaluation.held_out_items(ratings, fraction, random_state=seed)
+        case "users-cold":
+            return evaluation.held_out_cold_users(ratings, fraction, random_state=seed)
     return evaluation.random_split(ratings, fraction, seed)
 
 

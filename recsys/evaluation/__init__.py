@@ -19,6 +19,8 @@ from recsys.evaluation.results import Evaluation, Settings, SplitInfo
 from recsys.evaluation.split_files import read_split, split_from_pair
 from recsys.evaluation.splits import (
     Split,
+    held_out_cold_users,
+    held_out_items,
     held_out_users,
     k_fold,
     leave_last_split,
@@ -41,6 +43,8 @@ __all__ = [
     "average_precision",
     "evaluate",
     "fingerprint",
+    "held_out_cold_users",
+    "held_out_items",
     "held_out_users",
     "hit_matrix",
     "hit_rate",

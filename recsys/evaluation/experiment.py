@@ -26,6 +26,7 @@ from recsys.evaluation.metrics import (
     resolve_metrics,
 )
 from recsys.evaluation.results import (
+    APART,
     ERRORS,
     Evaluation,
     Measurement,
@@ -33,7 +34,7 @@ from recsys.evaluation.results import (
     SplitInfo,
     summarize,
 )
-from recsys.evaluation.splits import NOTHING_KNOWN, Split
+from recsys.evaluation.splits import COLD, NOTHING_KNOWN, Split, has_items
 from recsys.models.abilities import FoldsInUsers
 from recsys.models.base import FactorForm, Floats, Histories, Indices, Model, Step
 from recsys.models.registry import MODELS, model_class
@@ -47,6 +48,7 @@ ModelLike = Model | Recommender | str
 _BLOCK = 2**20  # recommendations measured together
 _BINS = 40  # of the histogram of residuals
 _SUMS = ("relevant", "ratings", "squared_error", "absolute_error")
+_SUMS += tuple(f"{part}_{name}" for part in APART.values() for name in ("ratings", "squared_error"))
 
 
 def evaluate(
@@ -191,7 +193,9 @@ class RankingTask:
     """A split made ready: n items are recommended to each user with relevant test items.
 
     `relevant` are the relevant test ratings, and `users` those who have some, shape (n_ranked,).
-    Without `candidates`, items are all that the user has not rated in the training part.
+    Without `candidates`, items are all that the user has not rated in the training part. Of a split
+    that holds out whole items, or users, only the ratings of these are relevant, and of items only
+    the held-out ones are `allowed`.
     """
 
     split: Split
@@ -200,6 +204,7 @@ class RankingTask:
     n: int
     candidates: Candidates | None = None
     catalogue: Catalogue | None = None
+    allowed: NDArray[np.bool_] | None = None
 
     @classmethod
     def of(
@@ -221,6 +226,8 @@ class RankingTask:
         relevant = split.test
         if not relevant.n_ratings:
             raise DataError("There are no test ratings to measure the models on.")
+        if split.method in COLD:
+            relevant = relevant.take(split.is_new)
         if relevant_from is not None:
             relevant = relevant.take(relevant.values >= relevant_from)
         users = np.flatnonzero(np.diff(relevant.indptr))
@@ -229,9 +236,9 @@ class RankingTask:
         drawn = None
         if candidates is not None:
             drawn = sample_candidates(split, relevant, candidates, random_state)
-        return cls(
-            split, relevant, users, n, drawn, Catalogue.of(split.train) if catalogue else None
-        )
+        known = Catalogue.of(split.train) if catalogue else None
+        allowed = ~has_items(split.train) if split.method == "items" else None
+        return cls(split, relevant, users, n, drawn, known, allowed)
 
     @property
     def n_relevant(self) -> NDArray[np.int64]:
@@ -249,7 +256,7 @@ class RankingTask:
         lists = np.full((len(self.users), self.n), -1, dtype=np.int32)
         scorer = model if self.candidates is None else _CandidateScorer(model, self.candidates)
         exclude = CsrPairs(self.split.seen.indptr, self.split.seen.indices)
-        for top in top_n(scorer, self.users, self.n, exclude=exclude):
+        for top in top_n(scorer, self.users, self.n, exclude=exclude, allowed=self.allowed):
             lists[top.rows, top.ranks - 1] = top.items
         return lists
 
@@ -331,7 +338,8 @@ def _prepare(
 ) -> tuple[RankingTask, SplitInfo]:
     """Check the split, apply the policy on new users and items, and count."""
     split.check()
-    used = split.without_new() if settings.new == "drop" else split
+    drops = settings.new == "drop" and split.method not in COLD
+    used = split.without_new() if drops else split
     if split.test.n_ratings and not used.test.n_ratings:
         raise DataError(NOTHING_KNOWN)
     arguments = settings.relevant_from, settings.candidates, settings.random_state
@@ -423,6 +431,11 @@ def _measure(
         errors = np.subtract(predicted, test.values, dtype=np.float64)
         for name, values in zip(columns, (errors**2, np.abs(errors)), strict=True):
             columns[name] = np.bincount(rows, values, minlength=test.n_users)
+        if split.method in COLD:
+            for part, mask in zip(APART.values(), (~split.is_new, split.is_new), strict=True):
+                of_part = rows[mask], errors[mask] ** 2
+                columns[f"{part}_squared_error"] = np.bincount(*of_part, test.n_users)
+                columns[f"{part}_ratings"] = np.bincount(of_part[0], minlength=test.n_users)
         # Bins are as wide as a twentieth of the range of the ratings.
         width = training["rating_max"] - training["rating_min"] or 1.0
         edges = np.linspace(-width, width, _BINS + 1)
@@ -497,7 +510,8 @@ def _join(runs: Sequence[Measurement]) -> Measurement:
     first = runs[0]
     if len(runs) == 1:
         return first
-    sums = [pl.when(pl.col(s).count() > 0).then(pl.col(s).sum()).alias(s) for s in _SUMS]
+    summed = [name for name in _SUMS if name in first.values.columns]
+    sums = [pl.when(pl.col(s).count() > 0).then(pl.col(s).sum()).alias(s) for s in summed]
     influences = list(first.overall)
     means = pl.exclude("user", *_SUMS, *influences).mean(), pl.col(influences).sum() / len(runs)
     by_user = pl.concat([run.values for run in runs]).group_by("user")

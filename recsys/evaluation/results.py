@@ -25,6 +25,7 @@ TESTS = (
     "models of each metric"
 )
 ERRORS = {"rmse": "squared_error", "mae": "absolute_error"}
+APART = {"rmse_warm": "warm", "rmse_cold": "cold"}  # in splits that hold out whole items or users
 _KEY = {"metric": pl.String, "kind": pl.String, "n": pl.Int64}
 _BOUNDS = {"low": pl.Float64, "high": pl.Float64}
 _MEASURED = {"model": pl.String} | _KEY | {"value": pl.Float64} | _BOUNDS | {"users": pl.Int64}
@@ -169,7 +170,9 @@ def summarize(
     runs: Mapping[str, Measurement], metrics: Sequence[Metric], settings: Settings
 ) -> dict[str, pl.DataFrame]:
     """Return the frames of an `Evaluation` by name, from one measurement per model."""
-    named_values = value_names(metrics, settings.ns)
+    columns = {column for run in runs.values() for column in run.values.columns}
+    there = [m for m in metrics if m.name not in APART or f"{APART[m.name]}_ratings" in columns]
+    named_values = value_names(there, settings.ns)
     ratios = {
         (model, name): ratio
         for model, run in runs.items()
@@ -235,14 +238,15 @@ def _labelled(models: Iterable[str], frames: Iterable[pl.DataFrame]) -> pl.DataF
 
 def _ratio(values: pl.DataFrame, metric: Metric, name: str) -> Ratio | None:
     """Return the metric as a ratio of sums over users; None if it is not one or nobody has it."""
-    column = ERRORS.get(name, name)
+    column = f"{APART[name]}_squared_error" if name in APART else ERRORS.get(name, name)
     if metric.scope == "catalogue" or column not in values.columns or not values[column].count():
         return None
     above = values[column].to_numpy().astype(np.float64)
     if metric.scope == "user":
         return Ratio.mean(above)
-    below = values["ratings"].to_numpy().astype(np.float64)
-    return Ratio(above, below, np.sqrt if name == "rmse" else None)
+    ratings = f"{APART[name]}_ratings" if name in APART else "ratings"
+    below = values[ratings].to_numpy().astype(np.float64)
+    return Ratio(above, below, np.sqrt if name.startswith("rmse") else None)
 
 
 def _comparisons(
@@ -282,6 +286,8 @@ def _comparisons(
 
 def ranking(found: Evaluation) -> str:
     """Return in words what recommendations are chosen from."""
+    if found.splits and found.splits[0].method == "items":
+        return "the held-out items alone"
     if found.settings.candidates is None:
         return "all items that the user has not rated in the training part"
     return (
@@ -292,7 +298,7 @@ def ranking(found: Evaluation) -> str:
 
 def named(metric: str, found: Evaluation) -> str:
     """Return the name of a metric, marked if it is over sampled candidates."""
-    is_sampled = found.settings.candidates is not None and metric not in ERRORS
+    is_sampled = found.settings.candidates is not None and metric not in ERRORS | APART
     return f"{metric} (sampled)" if is_sampled else metric
 
 

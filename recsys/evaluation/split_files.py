@@ -25,6 +25,8 @@ _NUMBERS = {  # parameters that the description of a split is made of
     "time": ("cut",),
     "k-fold": ("fold", "folds", "random_state"),
     "users": ("test_fraction", "user_fraction", "random_state"),
+    "items": ("test_fraction", "item_fraction", "random_state"),
+    "users-cold": ("test_fraction", "user_fraction", "random_state"),
 }
 
 
@@ -93,11 +95,25 @@ def _aligned(part: Ratings, users: Ids, items: Ids) -> Ratings:
         part,
         users=users,
         items=items,
+        user_features=_features_of(part.user_features, part.users, users),
+        item_features=_features_of(part.item_features, part.items, items),
         indptr=indptr,
         indices=columns[order].astype(np.int32),
         values=part.values[order],
         timestamps=None if part.timestamps is None else part.timestamps[order],
     )
+
+
+def _features_of(features: Any, known: Ids, ids: Ids) -> Any:
+    """Return features in the order of other ids, of which those unknown have none."""
+    if features is None or known == ids:
+        return features
+    from scipy import sparse
+
+    matrix = features.matrix
+    none = sparse.csr_array((1, matrix.shape[1]), dtype=matrix.dtype)
+    rows = sparse.vstack([matrix, none], format="csr")[known.find(ids.values)]  # -1 is the last
+    return replace(features, matrix=rows)
 
 
 def read_split(

@@ -33,7 +33,12 @@ _DESCRIPTIONS = {
     "k-fold": "fold {fold} of {folds} of the ratings, at random (seed {random_state})",
     "users": "{test_fraction:.0%} of the ratings of {user_fraction:.0%} of the users, who are "
     "folded in from their others (seed {random_state})",
+    "items": "all ratings of {item_fraction:.0%} of the items, and {test_fraction:.0%} of the "
+    "others (seed {random_state})",
+    "users-cold": "all ratings of {user_fraction:.0%} of the users, and {test_fraction:.0%} of the "
+    "others (seed {random_state})",
 }
+COLD = ("items", "users-cold")  # methods that hold out whole items, or users
 
 Mask = NDArray[np.bool_]
 RatingsLike: TypeAlias = "Ratings | FrameLike | str | os.PathLike[str]"
@@ -52,8 +57,8 @@ class Split:
         Where the test users are not in the training part: their other ratings, from which a model
         folds them in. A user has the same index in `history` and `test`.
     method : str
-        "random", "per-user", "leave-last", "time", "k-fold", "users", or "given" for parts that
-        came from elsewhere.
+        "random", "per-user", "leave-last", "time", "k-fold", "users", "items", "users-cold", or
+        "given" for parts that came from elsewhere.
     parameters : dict
         Of the method, as JSON can hold them; for "time" the `cut` in seconds since 1970.
 
@@ -102,10 +107,15 @@ class Split:
         return int(np.count_nonzero(has_items(self.test) & ~has_items(self.train)))
 
     @property
+    def is_new(self) -> Mask:
+        """Which test ratings are by new users or of new items, shape (n_test,)."""
+        known = has_ratings(self.seen)[self.test.user_index_of_nonzeros()]
+        return ~(known & has_items(self.train)[self.test.indices])
+
+    @property
     def new_ratings(self) -> int:
         """Number of test ratings by new users or of new items."""
-        known = has_ratings(self.seen)[self.test.user_index_of_nonzeros()]
-        return int(np.count_nonzero(~(known & has_items(self.train)[self.test.indices])))
+        return int(np.count_nonzero(self.is_new))
 
     @property
     def description(self) -> str:
@@ -348,6 +358,92 @@ def held_out_users(
     return Split(*parts, "users", shares | {"random_state": random_state})
 
 
+def held_out_items(
+    ratings: RatingsLike,
+    item_fraction: float = FRACTION,
+    test_fraction: float = FRACTION,
+    random_state: int = 0,
+) -> Split:
+    """Hold out whole items, which a model can know from their features only.
+
+    In an evaluation they are ranked among themselves. Ratings of other items are held out too, so
+    that the errors on items with and without training ratings (warm and cold) are told apart.
+
+    Parameters
+    ----------
+    ratings : Ratings, frame or path
+    item_fraction : float
+        Share of the items with ratings that is held out, at random.
+    test_fraction : float
+        Share of the ratings of the other items that is held out, at random.
+    random_state : int
+
+    Raises
+    ------
+    DataError
+        If any part would be empty.
+
+    Examples
+    --------
+    >>> import polars as pl
+    >>> rows = {"user": [1, 1, 2, 2, 3, 3], "item": [7, 8, 7, 9, 8, 9]}
+    >>> train, test = held_out_items(pl.DataFrame(rows), 0.34, 0.25)
+    >>> train.n_ratings, test.n_ratings
+    (3, 3)
+    """
+    data = as_ratings(ratings)
+    held = _held(has_items(data), "item_fraction", item_fraction, random_state)
+    shares = {"item_fraction": item_fraction, "test_fraction": test_fraction}
+    return _cold_split(data, held[data.indices], "items", shares, random_state)
+
+
+def held_out_cold_users(
+    ratings: RatingsLike,
+    user_fraction: float = FRACTION,
+    test_fraction: float = FRACTION,
+    random_state: int = 0,
+) -> Split:
+    """Hold out whole users, whom a model can know from their features only.
+
+    The parameters are those of `held_out_items`, with users for items; `held_out_users` leaves
+    them a history.
+
+    Raises
+    ------
+    DataError
+        If any part would be empty.
+    """
+    data = as_ratings(ratings)
+    held = _held(has_ratings(data), "user_fraction", user_fraction, random_state)
+    of_rating = held[data.user_index_of_nonzeros()]
+    shares = {"user_fraction": user_fraction, "test_fraction": test_fraction}
+    return _cold_split(data, of_rating, "users-cold", shares, random_state)
+
+
+def _held(rated: Mask, name: str, fraction: float, random_state: int) -> Mask:
+    """Choose a share of the users or items that have ratings."""
+    eligible = np.flatnonzero(rated)
+    n_held = round(len(eligible) * fraction) if 0 < fraction < 1 else 0
+    if not 0 < n_held < len(eligible):
+        raise DataError(
+            f"{name} must be between 0 and 1 and leave some for both parts; "
+            f"got {fraction} of {len(eligible):,}."
+        )
+    rng = np.random.default_rng(random_state)
+    return _mask(len(rated), rng.permutation(eligible)[:n_held])
+
+
+def _cold_split(
+    data: Ratings, held: Mask, method: str, shares: dict[str, float], random_state: int
+) -> Split:
+    """Return the split that holds out these ratings and a share of the others."""
+    others = np.flatnonzero(~held)
+    n_test = _n_test(len(others), shares["test_fraction"])
+    drawn = np.random.default_rng([random_state, 1]).permutation(others)[:n_test]
+    mask = held | _mask(len(held), drawn)
+    return _split(data, mask, method, **shares, random_state=random_state)
+
+
 def _timestamps(ratings: Ratings, what: str) -> NDArray[np.int64]:
     if ratings.timestamps is None:
         raise DataError(
@@ -465,10 +561,20 @@ def restricted(ratings: Ratings, users: Mask, items: Mask) -> Ratings:
         return ratings
     part = ratings.take(users[ratings.user_index_of_nonzeros()] & items[ratings.indices])
     index = np.cumsum(items, dtype=np.int32) - np.int32(1)
+    features = {
+        name: None if (known := getattr(ratings, name)) is None else _rows_of(known, mask)
+        for name, mask in (("user_features", users), ("item_features", items))
+    }
     return replace(
         part,
+        **features,
         users=Ids(ratings.users.values.filter(users), ratings.users.kind),
         items=Ids(ratings.items.values.filter(items), ratings.items.kind),
         indptr=np.append(part.indptr[:1], part.indptr[1:][users]),
         indices=index[part.indices],
     )
+
+
+def _rows_of(features: Any, mask: Mask) -> Any:
+    """Return the features of some users or items."""
+    return replace(features, matrix=features.matrix[np.flatnonzero(mask)])

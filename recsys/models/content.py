@@ -53,7 +53,7 @@ def csr_rows(features: GroupedFeatures | None) -> CsrArrays | None:
 
 
 class Known(NamedTuple):
-    """What an explanation may speak of, besides the history of the user.
+    """Features and ratings that an explanation may use, next to the history of the user.
 
     Attributes
     ----------

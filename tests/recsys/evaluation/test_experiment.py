@@ -14,6 +14,7 @@ from recsys.evaluation import (
     Metric,
     Split,
     evaluate,
+    held_out_items,
     held_out_users,
     k_fold,
     random_split,
@@ -273,7 +274,8 @@ def test_errors_of_users_make_up_the_error(split):
 def test_pairs_of_models_are_compared(split):
     found = evaluate(["bias", "popular", "random"], split, n=5)
     compared = found.comparisons
-    assert set(compared["kind"]) == set(METRICS) - {"coverage", "gini"}
+    of_other_splits = {"rmse_warm", "rmse_cold"}
+    assert set(compared["kind"]) == set(METRICS) - {"coverage", "gini"} - of_other_splits
     assert compared.filter(kind="ndcg").select("model", "other").rows() == [
         ("bias", "popular"),
         ("bias", "random"),
@@ -350,6 +352,27 @@ def test_held_out_users_are_folded_in(split):
     predicted = folded.fold_in(history).predict(liked)["prediction"]
     rmse = np.sqrt(((predicted - liked["rating"]) ** 2).mean())
     assert found.table["rmse"][0] == pytest.approx(rmse, rel=1e-5)
+
+
+def test_cold_items_are_ranked_among_themselves_and_their_errors_told_apart(split):
+    held = held_out_items(split.train, 0.2, 0.2, random_state=1)
+    found = evaluate(
+        ["als", "bias"], held, n=3, metrics=["rmse", "rmse_warm", "rmse_cold", "recall"]
+    )
+    assert {"rmse", "rmse_warm", "rmse_cold"} < {*found.table.columns}
+    model = ALS().fit(held.train)
+    rows, new = held.test.user_index_of_nonzeros(), held.is_new
+    predicted = np.clip(
+        model.predict(rows, held.test.indices), held.train.values.min(), held.train.values.max()
+    )
+    squares = (predicted - held.test.values) ** 2
+    for part, mask in (("warm", ~new), ("cold", new)):
+        expected = np.sqrt(squares[mask].mean())
+        assert found.table[f"rmse_{part}"][0] == pytest.approx(expected, rel=1e-5)
+    # With as many recommendations as held-out items, all of them are found.
+    n = held.new_items
+    found = evaluate(["als"], held, n=n, metrics=["recall"])
+    assert found.table[f"recall@{n}"][0] == 1
 
 
 def test_models_that_cannot_fold_users_in_are_refused(split):
@@ -458,7 +481,7 @@ def test_own_metrics_are_measured_as_those_of_the_registry(split):
 @pytest.mark.parametrize(
     ("metric", "message"),
     [
-        ("nothing", "metric must be one of rmse, mae, precision"),
+        ("nothing", "metric must be one of rmse, mae, rmse_warm, rmse_cold, precision"),
         (5, "A metric must be a name, a function or a Metric; got 5"),
         (lambda hits: hits[:, 0], "An own metric needs a name that is not taken; got '<lambda>'"),
         (METRICS["recall"], "An own metric needs a name that is not taken; got 'recall'"),

@@ -1,6 +1,6 @@
 """Splits: nothing lost, nothing in both, indices that agree."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -15,6 +15,8 @@ from recsys.evaluation import (
     Split,
     evaluate,
     fingerprint,
+    held_out_cold_users,
+    held_out_items,
     held_out_users,
     k_fold,
     leave_last_split,
@@ -23,7 +25,15 @@ from recsys.evaluation import (
     split_from_pair,
     time_split,
 )
-from recsys.evaluation.splits import default_split
+from recsys.evaluation.splits import default_split, restricted
+
+
+@dataclass
+class Blocks:
+    """Features of items."""
+
+    matrix: sp.csr_array
+    groups: dict[str, slice]
 
 
 @pytest.fixture
@@ -365,3 +375,38 @@ def test_frames_are_split_and_other_things_raise(ratings):
     assert pairs(random_split(frame).test) == pairs(random_split(ratings).test)
     with pytest.raises(DataError):
         random_split(5)
+
+
+@pytest.mark.parametrize(
+    ("method", "make"), [("items", held_out_items), ("users-cold", held_out_cold_users)]
+)
+def test_whole_items_or_users_are_held_out_and_a_share_of_the_others(method, make):
+    rng = np.random.default_rng(0)
+    X = sp.random_array((60, 50), density=0.3, rng=rng, format="csr")
+    X.data = rng.integers(1, 6, X.nnz).astype(float)
+    ratings = Ratings.from_matrix(X)
+    split = make(ratings, 0.2, 0.1, random_state=3)
+    split.check()
+    assert split.method == method
+    assert split.train.shape == split.test.shape == ratings.shape
+    assert split.train.n_ratings + split.test.n_ratings == ratings.n_ratings
+    new = split.new_items if method == "items" else split.new_users
+    assert new == (10 if method == "items" else 12)
+    warm = split.test.n_ratings - split.new_ratings
+    assert warm == round(0.1 * (split.train.n_ratings + warm))
+    again = make(ratings, 0.2, 0.1, random_state=3)
+    np.testing.assert_array_equal(again.test.indices, split.test.indices)
+    with pytest.raises(DataError, match="_fraction must be between 0 and 1 and leave some"):
+        make(ratings, 1.0)
+
+
+def test_features_stay_with_their_items():
+    ratings = Ratings.from_matrix(np.array([[1, np.nan, 2], [np.nan, np.nan, 3]]))
+    features = Blocks(sp.csr_array(np.arange(6.0).reshape(3, 2)), {"f": slice(0, 2)})
+    known = replace(ratings, item_features=features)
+    kept = restricted(known, np.ones(2, bool), np.array([True, False, True]))
+    np.testing.assert_array_equal(kept.item_features.matrix.toarray(), [[0, 1], [4, 5]])
+    test = Ratings.from_frame(pl.DataFrame({"user": [1, 1], "item": [0, 7], "rating": [2.0, 3.0]}))
+    both = split_from_pair(known, test)
+    rows = both.train.item_features.matrix.toarray()
+    np.testing.assert_array_equal(rows, [[0, 1], [2, 3], [4, 5], [0, 0]])
