@@ -29,7 +29,9 @@ from lowrank.completion.links import (
 def grouped(matrix, *sizes):
     """Return features in groups of these sizes."""
     ends = np.cumsum(sizes)
-    groups = {f"g{i}": slice(int(e - s), int(e)) for i, (s, e) in enumerate(zip(sizes, ends, strict=True))}
+    groups = {
+        f"g{i}": slice(int(e - s), int(e)) for i, (s, e) in enumerate(zip(sizes, ends, strict=True))
+    }
     return SimpleNamespace(matrix=sp.csr_array(matrix), groups=groups)
 
 
