@@ -111,7 +111,7 @@ def keys_to_csr(
             totals /= np.diff(starts, append=len(keys)) if policy == "mean" else 1
             merged = totals.astype(np.float32)
         kept = is_first if policy == "first" else is_last
-        keys, rows = keys[kept], rows[kept]
+        keys, rows = _kept_in_place(keys, kept), _kept_in_place(rows, kept)
     del repeats
     ends = np.arange(1, shape[0] + 1) * np.int64(shape[1])
     indptr = np.append(0, np.searchsorted(keys, ends)).astype(np.int64)
@@ -129,6 +129,16 @@ def keys_to_csr(
     if timestamps is not None and rows is not None:
         timestamps = timestamps[rows]
     return CSR(shape, indptr, indices, values, timestamps, n_duplicates, repeat)
+
+
+def _kept_in_place(array: npt.NDArray[Any], mask: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
+    """Return the entries of a mask, moved to the front of the array: without another copy."""
+    end = 0
+    for start in range(0, len(array), _CHUNK):
+        part = array[start : start + _CHUNK][mask[start : start + _CHUNK]]
+        array[end : end + len(part)] = part
+        end += len(part)
+    return array[:end]
 
 
 def _sorted_keys(

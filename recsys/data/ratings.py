@@ -404,11 +404,13 @@ def build_ratings(
     shape = len(users), len(items)
     keys = [pair_keys(user_codes, item_codes, shape)]
     del user_codes, item_codes, codes
-    values, times = (
-        None if (column := columns.pop(role, None)) is None else column.to_numpy()
-        for role in ("rating", "timestamp")
-    )
-    csr = keys_to_csr(keys.pop(), values, times, shape, policy)
+
+    def taken(role: str) -> npt.NDArray[Any] | None:
+        column = columns.pop(role, None)
+        return None if column is None else column.to_numpy()
+
+    # Nothing here keeps the arrays, so that each is freed as soon as it is in order.
+    csr = keys_to_csr(keys.pop(), taken("rating"), taken("timestamp"), shape, policy)
     if policy == "error" and csr.repeat is not None:
         first, second, at = csr.repeat
         user = users.values[int(np.searchsorted(csr.indptr, at, side="right")) - 1]

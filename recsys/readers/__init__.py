@@ -183,7 +183,7 @@ def _date_of_folder(path: str, request: Request) -> tuple[str, pl.Series] | None
     name = request.timestamp
     if name is None and (place := usual_column([*folders], "timestamp", path)) is not None:
         name = [*folders][place]
-    if name not in folders:
+    if name is None or name not in folders:
         return None
     seconds = seconds_or_null(pl.Series([folders[name]]), request.rules.time_format)
     return None if seconds.null_count() else (name, seconds)
