@@ -142,8 +142,9 @@ def as_ratings(data: Ratings | FrameLike | SourceLike) -> Ratings:
     """Return ratings as they are, and build them from paths, or a frame with the usual columns."""
     if isinstance(data, Ratings):
         return data
-    if isinstance(data, str | os.PathLike | Sequence):
-        return read_ratings(data)
+    listed = data if isinstance(data, Sequence) and not isinstance(data, str) else [data]
+    if listed and all(isinstance(each, str | os.PathLike) for each in listed):
+        return read_ratings(data)  # type: ignore[arg-type]
     return Ratings.from_frame(data)
 
 
