@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Unpack
+from typing import Unpack, cast
 from urllib.parse import unquote
 
 import polars as pl
@@ -144,8 +144,8 @@ def as_ratings(data: Ratings | FrameLike | SourceLike) -> Ratings:
         return data
     listed = data if isinstance(data, Sequence) and not isinstance(data, str) else [data]
     if listed and all(isinstance(each, str | os.PathLike) for each in listed):
-        return read_ratings(data)  # type: ignore[arg-type]
-    return Ratings.from_frame(data)
+        return read_ratings(cast(SourceLike, data))
+    return Ratings.from_frame(cast(FrameLike, data))
 
 
 def read_raw(
