@@ -27,14 +27,25 @@ _LONGEST = 64 * 2**20  # bytes of a document
 
 Scalar: TypeAlias = bool | int | float | str | None
 ColumnType: TypeAlias = Literal["number", "text", "list", "date", "datetime"]
-TableName: TypeAlias = Literal["users", "items", "user_table", "item_table", "terms", "documents"]
+TableName: TypeAlias = Literal[
+    "users",
+    "items",
+    "user_table",
+    "item_table",
+    "user_levels",
+    "item_levels",
+    "terms",
+    "documents",
+]
+Side: TypeAlias = Literal["user", "item"]
 Number: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | float
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
+Positive: TypeAlias = Annotated[float, Meta(gt=0)]
 # Patterns end in \Z: $ would let a line end follow.
 FileName: TypeAlias = Annotated[
     str,
     Meta(
-        pattern=r"\A(arrays|ratings|users|items|item_table|user_table|terms|documents)/[A-Za-z0-9_]{1,100}\.npy\Z"
+        pattern=r"\A(arrays|ratings|users|items|(item|user)_(table|features|levels)|terms|documents)/[A-Za-z0-9_]{1,100}\.npy\Z"
     ),
 ]
 FoldName: TypeAlias = Annotated[str, Meta(pattern=r"\Afold-[0-9]{1,9}\Z")]
@@ -67,6 +78,22 @@ class ColumnEntry(Struct, frozen=True):
     kind: FeatureKind | None = None
 
 
+class BlockEntry(Struct, frozen=True):
+    """One block of features: `levels` rows of the table of levels, and directions of them."""
+
+    form: Literal["number", "date", "levels", "text"]
+    column: str
+    scale: Positive
+    centre: float = 0.0
+    spread: Annotated[float, Meta(ge=0)] = 0.0
+    logarithmic: bool = False
+    seasonal: bool = False
+    has_missing: bool = False
+    has_rare: bool = False
+    n_levels: Count = 0
+    n_directions: Count = 0
+
+
 class RatingsTraining(Struct, frozen=True):
     """The fields of a model's training summary that predictions depend on."""
 
@@ -90,7 +117,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     """Contents of model.json.
 
     `model` is a name in `recsys.MODELS`, or "lsi"; `created` the time in UTC, ISO 8601; `source`
-    how the ratings were read; `checksum` the SHA-256 of all other fields.
+    how the ratings were read; `features` the blocks of features; `checksum` the SHA-256 of all other fields.
     """
 
     format: str
@@ -105,6 +132,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     versions: dict[str, str]
     columns: dict[TableName, list[ColumnEntry]]
     files: dict[FileName, FileEntry]
+    features: dict[Side, list[BlockEntry]] = {}
     checksum: str = ""
 
     @property

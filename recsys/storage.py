@@ -8,6 +8,7 @@
         ratings/...        indptr, indices, values    terms/...          terms in index order
         users/..., items/...  ids                     documents/...      ids, titles, snippets
         user_table/..., item_table/...  what is known of them, if anything is
+        user_features/..., user_levels/... (item_...)  features of it: matrix, levels of its blocks
 
     SPLIT/  train.csv  test.csv  [history.csv]  split.json;  or fold-1/, fold-2/, ... and split.json
 
@@ -33,6 +34,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
+import msgspec
 import numpy as np
 import polars as pl
 from msgspec import Struct
@@ -53,12 +55,14 @@ from recsys.models.registry import MODELS
 from recsys.schema import MANIFEST, DamageError, Manifest
 
 if TYPE_CHECKING:
+    from lowrank.completion.design import GroupedFeatures
     from recsys.evaluation.splits import Split
 
 _ALWAYS_VERIFIED = 2**20  # bytes of one file
 _VERIFIED_TOGETHER = 64 * 2**20  # bytes of all files
-_OWN = {MANIFEST, "arrays", "ratings", "users", "items", "user_table", "item_table"}
-_OWN |= {"terms", "documents"}
+_SIDES: tuple[schema.Side, ...] = ("user", "item")
+_OWN = {MANIFEST, "arrays", "ratings", "users", "items", "terms", "documents"}
+_OWN |= {f"{side}_{part}" for side in _SIDES for part in ("table", "features", "levels")}
 _OTHER_FORMS = {
     schema.MODEL_FORMAT: "it is a saved model of ratings; see `recsys info`",
     schema.INDEX_FORMAT: "it is an index of texts; see `recsys lsi info` and `recsys lsi query`",
@@ -74,6 +78,7 @@ _INDEX_ARRAYS = {
     "rows_indptr": ("documents + 1",),
 }
 _ROWS = ("indptr", "indices", "values")
+_CSR = ("indptr", "indices", "data")
 _PARTS = ("train", "test", "history")
 _SUFFIXES = ("csv", "tsv", "txt", "dat", "jsonl", "parquet")
 
@@ -130,13 +135,23 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
     arrays |= {f"ratings/{key}": getattr(ratings, key) for key in _ROWS}
     tables = {"users": ratings.users.values.to_frame(), "items": ratings.items.values.to_frame()}
     kinds: dict[str, Mapping[str, FeatureKind]] = {}
-    for features in filter(None, (ratings.user_table, ratings.item_table)):
-        name = f"{features.kind}_table"
-        tables[name], kinds[name] = features.frame, features.kinds
+    blocks: dict[schema.Side, list[schema.BlockEntry]] = {}
+    for side in _SIDES:
+        table = getattr(ratings, f"{side}_table")
+        if table is not None:
+            tables[f"{side}_table"], kinds[f"{side}_table"] = table.frame, table.kinds
+        features = getattr(ratings, f"{side}_features")
+        if encoder := getattr(features, "encoder", None):
+            state = encoder.state()
+            blocks[side] = [schema.BlockEntry(**entry) for entry in state.entries]
+            tables[f"{side}_levels"] = state.levels
+            parts = {name: getattr(features.matrix, name) for name in _CSR} | state.components
+            arrays |= {f"{side}_features/{name}": array for name, array in parts.items()}
     about: dict[str, Any] = {"parameters": saved.model.get_params(), "training": saved.training}
     about["source"] = None if ratings.source is None else str(ratings.source)
+    about["features"] = blocks
     with _target(path, MODEL, overwrite) as directory:
-        _write(directory, MODEL, saved.model.name, arrays, tables, kinds, ratings, **about)
+        _write(directory, MODEL, name, arrays, tables, kinds, ratings, **about)
 
 
 def load_model(path: str | Path, *, verify: bool = False) -> Saved:
@@ -178,6 +193,8 @@ def load_model(path: str | Path, *, verify: bool = False) -> Saved:
             implicit=bool(training["implicit"]),
             item_table=_features(found, manifest, "item"),
             user_table=_features(found, manifest, "user"),
+            item_features=_blocks(found, manifest, items, everything),
+            user_features=_blocks(found, manifest, users, everything),
         )
         if everything and not np.isfinite(values).all():
             raise DamageError("ratings/values has values that are not finite")
@@ -446,6 +463,38 @@ def _features(found: Mapping[str, NDArray[Any]], manifest: Manifest, kind: str) 
         return None
     kinds = {each.name: each.kind for each in manifest.columns[name][1:]}
     return Features(_table(found, manifest, name), cast("dict[str, FeatureKind]", kinds))
+
+
+def _blocks(
+    found: Mapping[str, NDArray[Any]], manifest: Manifest, ids: Ids, everything: bool
+) -> GroupedFeatures | None:
+    """Return the features of users or items, if the model has any."""
+    side = cast("schema.Side", ids.kind)
+    if side not in manifest.features:
+        return None
+    levels = _table(found, manifest, f"{side}_levels")
+    if levels.schema != {"level": pl.String, "weight": pl.Float64} or levels["weight"].has_nulls():
+        raise DamageError(f"{side}_levels are not levels and their weights")
+    folder = f"{side}_features/"
+    names = [name for name in found if name.startswith(folder)]
+    own = {name.removeprefix(folder): found[name] for name in names}
+    entries = [msgspec.structs.asdict(entry) for entry in manifest.features[side]]
+    # Not imported above: few models have features, and these need scikit-learn.
+    encoder = resolve_name("recsys.data.blocks:FeatureEncoder").from_state(
+        side, resolve_name("recsys.data.blocks:EncoderState")(entries, levels, own)
+    )
+    indptr, indices, data = (schema.listed(found, f"{folder}{name}") for name in _CSR)
+    schema.check_rows(f"{folder}indptr", indptr, indices, len(encoder.names))
+    if len(indptr) != len(ids) + 1 or data.shape != indices.shape or data.dtype != np.float32:
+        raise DamageError(f"the {side} features are not a matrix of {len(ids)} rows")
+    arrays = [*own.values(), levels["weight"].to_numpy()]
+    if everything and not all(np.isfinite(each).all() for each in arrays):
+        raise DamageError(f"the {side} features are not all finite")
+    matrix = resolve_name("scipy.sparse:csr_array")(
+        (data, indices, indptr), shape=(len(ids), len(encoder.names))
+    )
+    blocks: GroupedFeatures = resolve_name("recsys.data.blocks:FeatureBlocks")(matrix, encoder)
+    return blocks
 
 
 def _table(found: Mapping[str, NDArray[Any]], manifest: Manifest, name: Any) -> pl.DataFrame:

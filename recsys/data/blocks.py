@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, ClassVar, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -220,8 +220,6 @@ class TextBlock(Block):
     weights: npt.NDArray[np.float64]
     components: Floats | None = None
 
-    texts: ClassVar[Texts] = "terms"
-
     @classmethod
     def of(cls, values: pl.Series) -> Self:
         encoder = WordEncoder("tfidf", min_df=_RARE)
@@ -273,6 +271,24 @@ _KINDS: dict[FeatureKind, type[Block]] = {
     "list": LevelBlock,
     "text": TextBlock,
 }
+
+
+_FORMS: dict[type[Block], str] = {
+    NumberBlock: "number",
+    DateBlock: "date",
+    LevelBlock: "levels",
+    TextBlock: "text",
+}
+_ARRAYS = ("levels", "terms", "weights", "components")
+_LEVELS = {"level": pl.String, "weight": pl.Float64}
+
+
+class EncoderState(NamedTuple):
+    """What an encoder has learned: scalars of each block, all levels and words, directions."""
+
+    entries: list[dict[str, Any]]
+    levels: pl.DataFrame
+    components: Mapping[str, Floats]
 
 
 @dataclass(frozen=True, eq=False)
@@ -389,15 +405,13 @@ class FeatureEncoder:
         """
         table = features.aligned(ids)
         known = pl.Series(features.rows_of(ids) >= 0)
-        parts = []
+        parts: list[csr_array] = [sparse.csr_array((len(ids), 0), dtype=np.float32)]
         for block in self.blocks:
             values = pl.Series(block.column, [None] * len(ids), dtype=pl.Null)
             if block.column in features.kinds:
                 values = table[block.column]
             parts.append(block.rows(_suited(values, block)))
-        matrix = sparse.csr_array((len(ids), 0), dtype=np.float32)
-        if parts:
-            matrix = sparse.csr_array(sparse.hstack(parts, format="csr", dtype=np.float32))
+        matrix: csr_array = sparse.hstack(parts, format="csr", dtype=np.float32)
         if not known.all():  # the flags of missing numbers are for rows that are there
             present = sparse.diags_array(known.cast(pl.Float32).to_numpy(), dtype=np.float32)
             matrix = (present @ matrix).tocsr()
@@ -459,6 +473,57 @@ class FeatureEncoder:
             if block.column in features.kinds
         }
         return {column: values for column, values in found.items() if values}
+
+    def state(self) -> EncoderState:
+        """Return what a saved model keeps; `from_state` is the inverse."""
+        entries, levels, components = [], [pl.DataFrame(schema=_LEVELS)], {}
+        for number, block in enumerate(self.blocks):
+            own = block.levels if isinstance(block, LevelBlock) else getattr(block, "terms", None)
+            values = pl.Series([], dtype=pl.String) if own is None else own.values
+            weights = getattr(block, "weights", np.ones(len(values)))
+            levels.append(pl.DataFrame([values.alias("level"), pl.Series("weight", weights)]))
+            scalars = {each.name: getattr(block, each.name) for each in fields(block)}
+            entry = {name: each for name, each in scalars.items() if name not in _ARRAYS}
+            entry |= {"form": _FORMS[type(block)], "n_levels": len(values)}
+            if scalars.get("components") is not None:
+                components[f"components_{number}"] = scalars["components"]
+                entry["n_directions"] = len(scalars["components"])
+            entries.append(entry)
+        return EncoderState(entries, pl.concat(levels), components)
+
+    @classmethod
+    def from_state(cls, kind: str, state: EncoderState) -> Self:
+        """Return the encoder of a saved state.
+
+        Raises
+        ------
+        DataError
+            If its parts do not agree.
+        """
+        types = {form: each for each, form in _FORMS.items()}
+        blocks, start = [], 0
+        for number, entry in enumerate(state.entries):
+            own = state.levels.slice(start, entry["n_levels"])
+            start += entry["n_levels"]
+            found = types[entry["form"]]
+            names = {each.name for each in fields(found)}
+            values = {name: each for name, each in entry.items() if name in names}
+            if "levels" in names:
+                values["levels"] = Ids(own["level"], "level")
+            elif "terms" in names:
+                values["terms"] = Ids(own["level"], "term", sort=False)
+                values["weights"] = own["weight"].to_numpy()
+                components = state.components.get(f"components_{number}")
+                if entry["n_directions"] != (0 if components is None else len(components)) or (
+                    components is not None and components.shape != (len(components), len(own))
+                ):
+                    raise DataError(f"The directions of {entry['column']!r} do not fit its words.")
+                values["components"] = components
+            blocks.append(found(**values))
+        encoder = cls(kind, tuple(blocks))
+        if start != len(state.levels) or len(encoder.groups) != len(blocks):
+            raise DataError("The blocks of features do not fit the table of their levels.")
+        return encoder
 
     @cached_property
     def names(self) -> tuple[str, ...]:

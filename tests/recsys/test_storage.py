@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 import recsys.atomic
 import recsys.storage
 from lowrank.kernels import backend
+from recsys.data.blocks import with_features
+from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, ModelFileError, RecsysError
 from recsys.models.base import FactorModel
@@ -819,3 +821,92 @@ def test_a_process_without_standard_error_answers(tmp_path):
     line = f'exec "{sys.executable}" -c "{code}" 2>&-'
     done = subprocess.run(["sh", "-c", line], stdout=subprocess.PIPE, text=True, timeout=60)
     assert done.stdout == "1\n"
+
+
+# Features
+
+
+@pytest.fixture(scope="module")
+def featured():
+    """Ratings with features of every form on both sides."""
+    rng = np.random.default_rng(0)
+    n = 30
+    words = np.array(
+        ["red", "green", "blue", "deep", "dark", "sea", "night", "day", "wind", "rain"]
+    )
+    films = pl.DataFrame(
+        {
+            "item": np.arange(n),
+            "name": [f"Film {k}" for k in range(n)],
+            "price": [None if k == 3 else float(k) for k in range(n)],
+            "genres": [["War", "Art"][: 1 + k % 2] for k in range(n)],
+            "since": [date(1990 + k, 1 + k % 12, 3) for k in range(n)],
+            "plot": [" ".join(rng.choice(words, 6)) for _ in range(n)],
+        }
+    )
+    people = pl.DataFrame({"user": [1, 2, 3, 9], "job": ["a", "b", "a", "b"]})
+    rows = pl.DataFrame(
+        {"user": rng.integers(1, 5, 80), "item": rng.integers(0, n, 80), "rating": rng.random(80)}
+    )
+    return Ratings.from_frame(rows, item_table=films, user_table=people)
+
+
+@pytest.mark.parametrize("texts", ["terms", "vectors"])
+def test_features_come_back(featured, texts, tmp_path):
+    ratings = with_features(featured, texts=texts)
+    fitted = Recommender("als", factors=2, iterations=3).fit(ratings)
+    fitted.save(tmp_path / "m")
+    loaded = Recommender.load(tmp_path / "m")
+    for side in ("item", "user"):
+        before, after = (getattr(each, f"{side}_features") for each in (ratings, loaded.ratings))
+        assert (before.matrix != after.matrix).nnz == 0
+        assert after.matrix.dtype == np.float32
+        assert (before.names, before.groups) == (after.names, after.groups)
+        table, ids = getattr(ratings, f"{side}_table"), Ids([3, 9, 77], side)
+        same = [each.encoder.transform(table, ids).matrix for each in (before, after)]
+        np.testing.assert_array_equal(same[0].toarray(), same[1].toarray())
+        assert same[0].nnz
+    assert loaded.recommend().equals(fitted.recommend())
+    again = tmp_path / "again"
+    loaded.save(again)
+    assert Recommender.load(again).ratings.item_features.names == ratings.item_features.names
+
+
+@pytest.fixture
+def with_blocks(featured, tmp_path):
+    path = tmp_path / "model"
+    Recommender("popular").fit(with_features(featured, texts="vectors")).save(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"scale": 0}, r"Expected `float` > 0"),
+        ({"spread": -1.0}, r"Expected `float` >= 0"),
+        ({"form": "code"}, "Invalid enum value 'code'"),
+        ({"n_levels": 5}, "do not fit"),
+        ({"column": "price"}, "do not fit the table of their levels"),
+    ],
+)
+def test_blocks_of_features_that_do_not_agree(with_blocks, change, message):
+    edit_manifest(with_blocks, lambda document: document["features"]["item"][1].update(change))
+    refused(with_blocks, f"is damaged: .*{message}")
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "message"),
+    [
+        ("item_features/indices", lambda a: a + 1000, "have columns that do not exist"),
+        ("item_features/indptr", lambda a: a[:-1], "does not end at|are not a matrix of"),
+        ("item_features/data", lambda a: a.astype(np.float64), "are not a matrix of 29 rows"),
+        ("item_features/data", lambda a: np.full_like(a, np.nan), "are not all finite"),
+        ("item_features/components_3", lambda a: a[:, :-1], "do not fit its words"),
+        ("item_features/components_3", lambda a: np.full_like(a, np.inf), "are not all finite"),
+        ("item_levels/1", lambda a: np.full_like(a, np.nan), "are not all finite"),
+    ],
+)
+def test_arrays_of_features_that_do_not_agree(with_blocks, name, array, message):
+    changed = array(np.load(with_blocks / f"{name}.npy"))
+    replace_array(with_blocks, f"{name}.npy", changed)
+    refused(with_blocks, f"is damaged: .*({message})")
