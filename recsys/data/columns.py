@@ -37,6 +37,7 @@ FRAME = "The frame"
 SAMPLE = 100
 """Number of values of a column by which it is judged."""
 
+_ID_WORD = re.compile("(uuid|guid|uid|key|code|sku|number|nr|no|num|idx|index|hash)$")
 _LISTED = 20
 _NAMED = 5  # columns that are not used
 _OPTIONS = {
@@ -48,17 +49,20 @@ _OPTIONS = {
 }
 
 # Names in tiers: one of an earlier tier wins over those of later ones; two of one tier are
-# ambiguous. Compared in lower case, without anything but letters and digits.
+# ambiguous. Compared in lower case, without anything but letters and digits, and with "id" for
+# other words that end the name of an id: visitor_uuid is visitorid, product_sku productid.
 _ALIASES: dict[str, tuple[str, ...]] = {
     "user": (
         "user userid uid useridx users",
-        "reviewerid customerid customer memberid accountid visitorid",
+        "reviewerid customerid customer memberid accountid visitorid buyerid shopperid subscriberid "
+        "playerid personid readerid listenerid",
         "reviewer member account visitor username client clientid",
     ),
     "item": (
         "item itemid iid itemidx items",
         "movieid productid asin isbn bookid trackid artistid songid albumid gameid animeid "
-        "businessid articleid filmid recipeid sku stockcode",
+        "businessid articleid filmid recipeid videoid postid courseid listingid offerid sku "
+        "stockid",
         "parentasin",
         "movie product book track artist song album game film",
     ),
@@ -168,7 +172,7 @@ def _missing_columns(missing: list[str], no_rating: bool, names: Sequence[str], 
         return f"{where} has no columns."
     options = [_option(role, where) for role in missing]
     if len(missing) > 1 and no_rating and len(names) > len(missing):
-        options.append(_option("rating", where))
+        options.append(_option("rating", where))  # which would be missed as well
     listed = " and ".join(filter(None, [", ".join(options[:-1]), options[-1]]))
     sentence = (
         f"{where} has no {' and no '.join(missing)} column; its columns are {quoted(names)}. "
@@ -196,8 +200,7 @@ def wide_hint(width: int) -> str:
 
 def is_known_name(name: str) -> bool:
     """Return whether a name is one of the usual column names."""
-    plain = plain_name(name)
-    return any(plain in tier.split() for tiers in _ALIASES.values() for tier in tiers)
+    return any(_is_one_of(name, tier.split()) for tiers in _ALIASES.values() for tier in tiers)
 
 
 def title_column(names: Sequence[str]) -> str | None:
@@ -243,7 +246,7 @@ def usual_column(
     """
     for tier in _ALIASES[role]:
         known = tier.split()
-        found = [p for p, name in enumerate(names) if p not in taken and plain_name(name) in known]
+        found = [p for p, name in enumerate(names) if p not in taken and _is_one_of(name, known)]
         if len(found) == 1:
             return found[0]
         if found:
@@ -253,6 +256,11 @@ def usual_column(
                 f"with {_option(role, where)}."
             )
     return None
+
+
+def _is_one_of(name: str, known: Collection[str]) -> bool:
+    plain = plain_name(name)
+    return plain in known or _ID_WORD.sub("id", plain) in known
 
 
 def plain_name(name: str) -> str:

@@ -26,6 +26,9 @@ def chosen(names: list[str], **asked: str) -> dict[str, str]:
         ["uid", "iid", "value", "Timestamp"],
         ["userID", "artistID", "weight", "ts"],
         ["user", "track", "count", "date"],
+        ["visitor_uuid", "product_sku", "rating", "created_at"],
+        ["CustomerNo", "StockCode", "weight", "InvoiceDate"],
+        ["user_hash", "item_number", "stars", "ts"],
     ],
 )
 def test_usual_names(names: list[str]) -> None:
