@@ -358,7 +358,7 @@ class ContentModel(FoldingModel, FactorModel):
 
     def _base(self, side: str) -> dict[str, Floats]:
         """Return the arrays of a side without slopes."""
-        names = "factors", "biases", "bias", "covariance"
+        names = "factors", "biases", "bias", "covariance", "draws"
         arrays = {f"{side}_{name}": vars(self).get(f"{side}_{name}") for name in names}
         return {name: array for name, array in arrays.items() if array is not None}
 
