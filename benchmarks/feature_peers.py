@@ -47,10 +47,10 @@ class Data:
 class OfCmfrec:
     title, rates = "cmfrec CMF", True
     settings = tuple(
-        {"k": k, "lambda_": penalty, "w_user": 1.0, "w_item": weight}
+        {"k": k, "lambda_": penalty, "w_item": weight}
         for k in (16, 40)
-        for penalty in (3.0, 10.0, 30.0)
-        for weight in (0.5, 5.0)
+        for penalty in (1.0, 3.0, 10.0)
+        for weight in (5.0, 20.0)
     )
 
     def fit(self, data, part, params):
@@ -90,7 +90,7 @@ class OfCmfrec:
 
 class OfContentBased:
     title, rates = "cmfrec ContentBased", True
-    settings = tuple({"k": 20, "lambda_": penalty} for penalty in (10.0, 100.0, 1000.0))
+    settings = tuple({"k": 20, "lambda_": penalty} for penalty in (3.0, 30.0))
 
     def fit(self, data, part, params):
         import pandas as pd
@@ -107,7 +107,7 @@ class OfContentBased:
         films = pd.DataFrame(self.F, columns=[f"f{j}" for j in range(self.F.shape[1])])
         self.films = films
         self.model = ContentBased(
-            **params, maxiter=200, user_bias=True, item_bias=False, verbose=False, nthreads=2
+            **params, maxiter=100, user_bias=True, item_bias=False, verbose=False, nthreads=2
         )
         everybody = everybody.assign(UserId=np.arange(data.n_users))
         films = films.assign(ItemId=np.arange(len(films)))
@@ -127,9 +127,9 @@ class OfLightfm:
     title, rates = "LightFM", False
     settings = tuple(
         {"no_components": k, "loss": loss, "epochs": epochs}
-        for k in (16, 64)
+        for k in (32,)
         for loss in ("warp", "logistic")
-        for epochs in (10, 30)
+        for epochs in (5, 10, 30)
     )
 
     def fit(self, data, part, params):
@@ -158,7 +158,7 @@ class OfLightfm:
 
 class OfMyfm:
     title, rates = "myFM", True
-    settings = ({"rank": 8}, {"rank": 32})
+    settings = tuple({"rank": rank} for rank in (8, 16))
 
     def design(self, data, users, items):
         n, n_items = len(users), data.features.shape[0]
@@ -178,7 +178,8 @@ class OfMyfm:
         shapes = [j for j, size in enumerate(groups) for _ in range(size)]
         self.model = myfm.MyFMRegressor(**params, random_seed=0)
         X = self.design(data, users, items)
-        self.model.fit(X, values.astype(float), n_iter=150, n_kept_samples=130, grouping=shapes)
+        options = {"n_iter": 150, "n_kept_samples": 130, "grouping": shapes}
+        self.model.fit(X, values.astype(float), **options)
 
     def scores(self, data, held):
         out = np.empty((data.n_users, len(held)))
@@ -227,7 +228,8 @@ def main() -> None:
             known = fitted(kind, data, "warm", best)
             found[f"{kind.title}: warm"] = known.predict(data, users, items)
         titles.append(kind.title)
-    np.savez(sys.argv[2], titles=np.array(titles), **found)
+    rated = [kind.title for kind in (OfCmfrec, OfContentBased, OfLightfm, OfMyfm) if kind.rates]
+    np.savez(sys.argv[2], titles=np.array(titles), rated=np.array(rated), **found)
 
 
 if __name__ == "__main__":

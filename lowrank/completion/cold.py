@@ -35,6 +35,7 @@ N_SLOPES = 16  # directions of the features at most
 
 _MAP_STEPS = 8  # of expectation maximisation for the penalties of the map
 _SLOPE_STEPS = 10  # and for the distribution of the slopes
+_SLOPE_ROWS = 8192  # that the distribution is learned from, at most
 _RANGE_STEPS = 6  # of subspace iteration for the directions
 
 
@@ -135,8 +136,12 @@ class Slopes(NamedTuple):
 def fit_slopes(residuals: csr_array, directions: Floats) -> Slopes:
     """Fit the distribution of slopes to residuals, one row of which has its own slopes.
 
-    `directions` has shape (residuals.shape[1], r).
+    `directions` has shape (residuals.shape[1], r). Of very many rows a random sample is taken.
     """
+    if residuals.shape[0] > _SLOPE_ROWS:
+        rng = np.random.default_rng(0)
+        rated = np.flatnonzero(np.diff(residuals.indptr))
+        residuals = residuals[np.sort(rng.permutation(rated)[:_SLOPE_ROWS])]
     d, dtype = directions.shape[1] + 1, residuals.dtype
     variance = float(residuals.data.var(dtype=np.float64)) or 1.0
     target = shrinkage_target(d, variance)

@@ -26,9 +26,10 @@ __all__ = ["FeatureDesign", "FeatureRidge", "GroupedFeatures", "Link", "ridge_fi
 Floats = NDArray[np.floating[Any]]
 
 _EXACT = 1024  # features up to which their Gram matrix is factored
-_STEPS = 15  # conjugate gradient steps per sweep beyond: they start from the sweep before
+_STEPS = 6  # conjugate gradient steps per sweep beyond: they start from the sweep before
 _FIRST_PENALTY = 10.0  # of each group, in units of the typical weight: a tenth is explained
 _DRAWS = 32  # of the coefficients around their mean, which measure how well they are known
+_TRACE_DRAWS = 8  # that learning takes where there are many features
 
 
 class GroupedFeatures(Protocol):
@@ -158,7 +159,7 @@ class FeatureDesign:
     def backward(self, Y: Floats) -> Floats:
         """Return (F - 1 centre').T @ Y for Y of shape (n_rows, width)."""
         product = kernels.csr_matmat(self.columns, Y)
-        product -= np.outer(self.centre, Y.sum(axis=0, dtype=np.float64)).astype(Y.dtype)
+        product -= self.centre[:, None] * Y.sum(axis=0, dtype=np.float64).astype(Y.dtype)
         return product
 
     def squares(self, weight: Floats) -> Floats:
@@ -293,11 +294,11 @@ class FeatureRidge:
             found = cho_solve((self._root(self.gram), True), right)
         return np.ascontiguousarray(found, target.dtype)
 
-    def drawn(self) -> Floats:
-        """Return draws from N(0, Q), shape (n_features, 32): always the same noise."""
+    def drawn(self, n_draws: int = _DRAWS) -> Floats:
+        """Return draws from N(0, Q), shape (n_features, n_draws): always the same noise."""
         n, dtype = self.design.n_features, self.weight.dtype
         rng = np.random.default_rng(n)
-        noise = rng.standard_normal((n, _DRAWS)).astype(dtype)
+        noise = rng.standard_normal((n, n_draws)).astype(dtype)
         if self.gram is not None:
             from scipy.linalg import solve_triangular
 
@@ -305,8 +306,10 @@ class FeatureRidge:
                 found = solve_triangular(self._root(self.gram), noise, trans="T", lower=True)
             return np.ascontiguousarray(found, dtype)
         # The solution of (F'WF + R) V = F'W W^-1/2 E1 + R^1/2 E2 for standard normal E.
-        others = rng.standard_normal((len(self.weight), _DRAWS)).astype(dtype)
-        start = np.zeros_like(noise) if self.draws is None else self.draws
+        others = rng.standard_normal((len(self.weight), n_draws)).astype(dtype)
+        start = self.draws
+        if start is None or start.shape[1] != n_draws:
+            start = np.zeros_like(noise)
         self.draws = self.around(noise / np.sqrt(self.ridge), others, start)
         return self.draws
 
@@ -352,7 +355,7 @@ class FeatureRidge:
     def _variances(self) -> NDArray[np.float64]:
         """Return the diagonal of Q; an estimate where Q is not computed."""
         if self.gram is None:
-            return np.mean(self.drawn().astype(np.float64) ** 2, axis=1)
+            return np.mean(self.drawn(_TRACE_DRAWS).astype(np.float64) ** 2, axis=1)
         from scipy.linalg import solve_triangular
 
         with kernels.one_blas_thread():

@@ -35,6 +35,7 @@ __all__ += ["stream", "unpack"]
 Floats = NDArray[np.floating[Any]]
 
 LEARNING_SWEEPS = 5  # of least squares, in which the penalties of features are chosen
+_SAMPLED_ROWS = 8192  # whose uncertainty stands for that of all
 LINK_STEPS = 2  # conjugate gradient steps per sweep: they start from the sweep before
 
 
@@ -191,6 +192,14 @@ def posterior_terms(
         known = prior.features[features.indices].astype(np.float64) * features.data[:, None] @ pull
     base = inverse @ pull @ prior.mean.astype(np.float64)
     return Terms(base, right @ inverse, known @ inverse)
+
+
+def _take(entries: kernels.CsrArrays, rows: NDArray[np.int64]) -> kernels.CsrArrays:
+    """Return some rows of a matrix."""
+    starts, counts = entries.indptr[rows], np.diff(entries.indptr)[rows]
+    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+    at = np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], counts)
+    return kernels.CsrArrays(indptr, entries.indices[at], entries.data[at])
 
 
 def exact_posterior(
@@ -475,13 +484,21 @@ class _LinkedSide(Side):
         off -= centre
         squares = np.einsum("i,ij,ij->j", self.weight, off, off, dtype=np.float64)
         squares += np.diag(self.features.scatter())
-        known = exact_posterior(
-            self.link.pattern._replace(data=self.data), other.vectors.mean, self.prior, before, mean
-        )
-        packed = kernels.coefficients(known.covariance, self.weight[:, None])
-        squares += np.diag(unpack(packed.T.astype(np.float64), len(centre))[0])
+        squares += self.uncertainty(other, before, mean)
         precision = np.diag(np.count_nonzero(self.seen) / squares)
         self.features.learn(precision.astype(self.data.dtype))
+
+    def uncertainty(self, other: Side, prior_means: Floats, mean: float) -> NDArray[np.float64]:
+        """Return the weighted sum of the variances of all rows; of very many, from a sample."""
+        rows = np.flatnonzero(self.seen)
+        if len(rows) > _SAMPLED_ROWS:
+            rows = np.sort(np.random.default_rng(0).permutation(rows)[:_SAMPLED_ROWS])
+        entries = _take(self.link.pattern._replace(data=self.data), rows)
+        known = exact_posterior(entries, other.vectors.mean, self.prior, prior_means[rows], mean)
+        weight = self.weight[rows, None]
+        packed = kernels.coefficients(known.covariance, weight).T.astype(np.float64)
+        scale = self.weight.sum(dtype=np.float64) / weight.sum(dtype=np.float64)
+        return scale * np.diag(unpack(packed, prior_means.shape[1])[0])
 
     def vector_penalties(self) -> float:
         off = self.vectors.mean - self.prior_means
