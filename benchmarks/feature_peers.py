@@ -45,6 +45,8 @@ class Data:
 
 
 class OfCmfrec:
+    """Collective matrix factorization."""
+
     title, rates = "cmfrec CMF", True
     settings = tuple(
         {"k": k, "lambda_": penalty, "w_item": weight}
@@ -89,6 +91,8 @@ class OfCmfrec:
 
 
 class OfContentBased:
+    """A map from features to factors, fitted to the ratings."""
+
     title, rates = "cmfrec ContentBased", True
     settings = tuple({"k": 20, "lambda_": penalty} for penalty in (3.0, 30.0))
 
@@ -124,6 +128,8 @@ class OfContentBased:
 
 
 class OfLightfm:
+    """Sums of the vectors of features, fitted to liked items."""
+
     title, rates = "LightFM", False
     settings = tuple(
         {"no_components": k, "loss": loss, "epochs": epochs}
@@ -157,6 +163,8 @@ class OfLightfm:
 
 
 class OfMyfm:
+    """Bayesian factorization machines, by Gibbs sampling."""
+
     title, rates = "myFM", True
     settings = tuple({"rank": rank} for rank in (8, 16))
 

@@ -173,12 +173,11 @@ def measure_ridge(train, test, held, inner, blocks: Blocks, figures: Figures) ->
         "ridge per user, all features": blocks.matrix.toarray(),
     }.items():
         start = time.perf_counter()
-        best = min(
-            RIDGES,
-            key=lambda p: cold_figures(ridge_per_user(inner[0], F, p, inner[2]), *inner)[
-                "cold rmse"
-            ],
-        )
+        errors = [
+            cold_figures(ridge_per_user(inner[0], F, p, inner[2]), *inner)["cold rmse"]
+            for p in RIDGES
+        ]
+        best = RIDGES[int(np.argmin(errors))]
         found = cold_figures(ridge_per_user(train, F, best, held), train, test, held)
         add(figures[title], found | {"fit": (time.perf_counter() - start) / (len(RIDGES) + 1)})
 
@@ -237,7 +236,7 @@ def measure_peers(python: str, cold: tuple, warm: tuple, inner: tuple, blocks, f
             if f"{title}: warm" in found:
                 off = np.clip(found[f"{title}: warm"], 0.5, 5) - warm[1].values
                 own["warm rmse"] = math.sqrt(np.mean(off**2, dtype=float))
-            else:
+            if title not in found["rated"]:
                 del own["cold rmse"]  # its scores are not ratings
             add(figures[title], own | {"fit": float(found[f"{title}: seconds"])})
 
@@ -290,17 +289,16 @@ def main() -> None:
         measure_ridge(*cold, inner, blocks, figures)
         for python in pythons:
             measure_peers(python, cold, warm, inner, blocks, figures)
+        done = "; ".join(f"{title} {dict(each)}" for title, each in figures.items())
+        print(f"split {seed + 1}: {done}", file=sys.stderr)
     print(f"{machine()}\nml-latest-small, {ratings.n_ratings:,} ratings, ", end="")
     print(f"{blocks.matrix.shape[1]} features, {arguments.splits} splits\n")
-    columns = ["warm rmse", "cold rmse", "auc", "ndcg"]
+    columns, intervals = ("warm rmse", "cold rmse", "auc", "ndcg"), ("inside warm", "inside cold")
     rows = [
         [
             title,
             *(with_interval(found[key]) if key in found else "" for key in columns),
-            *(
-                f"{np.mean(found[k]):.1%}" if k in found else ""
-                for k in ("inside warm", "inside cold")
-            ),
+            *(f"{np.mean(found[key]):.1%}" if key in found else "" for key in intervals),
             float(np.median(found["fit"])),
         ]
         for title, found in figures.items()
