@@ -21,6 +21,8 @@ from recsys.errors import DataError
 from recsys.models.base import Histories
 
 if TYPE_CHECKING:
+    from lowrank.completion.design import GroupedFeatures
+    from recsys.data.blocks import FeatureEncoder
     from recsys.models.base import Indices, Model
 
 __all__ = [
@@ -40,7 +42,9 @@ _AXES = ("n_users", "n_items")
 _ROWS = ("indptr", "indices", "values", "timestamps", "n_duplicates")
 
 
-def new_users(source: HistoryLike, known: Ratings, *, needs_values: bool) -> Ratings:
+def new_users(
+    source: HistoryLike, known: Ratings, user_table: TableLike | None = None, *, needs_values: bool
+) -> Ratings:
     """Return ratings of the known items by the users of `source`; see `Recommender.fold_in`.
 
     Raises
@@ -64,7 +68,7 @@ def new_users(source: HistoryLike, known: Ratings, *, needs_values: bool) -> Rat
     item_codes = known.items.index(column(frame, "item")).astype(np.int32)
     values = _values(frame, known, needs_values)
     csr = to_csr(user_codes, item_codes, values, None, (len(users), len(known.items)), "last")
-    return _ratings(known, users, known.items, csr)
+    return _ratings(known, users, known.items, csr, user_table)
 
 
 def new_items(
@@ -78,8 +82,7 @@ def new_items(
     shape = len(known.users), len(items)
     rows = to_csr(item_codes, user_codes, values, None, shape[::-1], "last")
     csr = to_csr(user_codes, item_codes, values, None, shape, "last")
-    ratings = _ratings(known, known.users, items, csr)
-    ratings = replace(ratings, item_table=table_of(item_table, items))
+    ratings = _ratings(known, known.users, items, csr, item_table)
     return ratings, Histories(rows.indptr, rows.indices, rows.values)
 
 
@@ -108,12 +111,19 @@ def _values(frame: Any, known: Ratings, needs_values: bool) -> npt.NDArray[np.fl
     return None if known.implicit and bool((known.values == 1).all()) else values
 
 
-def _ratings(known: Ratings, users: Ids, items: Ids, csr: CSR) -> Ratings:
-    rows = {name: getattr(csr, name) for name in _ROWS}
-    # The features of known items are theirs; those of new users and items are not known here.
-    items_known = known.item_features if items is known.items else None
-    own = {"user_table": None, "user_features": None, "item_features": items_known}
-    return replace(known, users=users, items=items, **own, **rows)
+def _ratings(
+    known: Ratings, users: Ids, items: Ids, csr: CSR, table: TableLike | None
+) -> Ratings:
+    """Return ratings of new users or of new items; `table` is what is known of these."""
+    side, ids = ("user", users) if items is known.items else ("item", items)
+    own = table_of(table, ids) or getattr(known, f"{side}_table")
+    if own is not None and not (own.rows_of(ids) >= 0).any():
+        own = None
+    encoder: FeatureEncoder | None
+    encoder = getattr(getattr(known, f"{side}_features"), "encoder", None)
+    features = encoder.transform(own, ids) if encoder is not None and own is not None else None
+    changes: dict[str, Any] = {f"{side}s": ids, f"{side}_table": own, f"{side}_features": features}
+    return replace(known, **changes, **{name: getattr(csr, name) for name in _ROWS})
 
 
 def merge_ratings(old: Ratings, new: Ratings) -> Ratings:
@@ -164,7 +174,21 @@ def merge_ratings(old: Ratings, new: Ratings) -> Ratings:
     item_table = _both(old.item_table, new.item_table, items)
     user_table = _both(old.user_table, new.user_table, users)
     arrays = csr.indptr, csr.indices, csr.values, csr.timestamps
-    return Ratings(users, items, *arrays, old.implicit, item_table, user_table, source=source)
+    whole = Ratings(users, items, *arrays, old.implicit, item_table, user_table, source=source)
+    item_features = _refitted(old.item_features, item_table, items)
+    user_features = _refitted(old.user_features, user_table, users)
+    return replace(whole, item_features=item_features, user_features=user_features)
+
+
+def _refitted(
+    features: GroupedFeatures | None, table: Features | None, ids: Ids
+) -> GroupedFeatures | None:
+    """Return the features that the same columns of a table have now."""
+    encoder: FeatureEncoder | None = getattr(features, "encoder", None)
+    if encoder is None or table is None:
+        return None
+    encoder = encoder.refitted(table, ids)
+    return encoder.transform(table, ids) if encoder.blocks else None
 
 
 def takes_start(model: Model) -> bool:

@@ -30,6 +30,7 @@ from recsys.folding import HistoryLike, merge_ratings, new_items, new_users, rei
 from recsys.models import abilities
 from recsys.models.base import Histories, Model, Step
 from recsys.models.baselines import Popular
+from recsys.models.content import ContentModel
 from recsys.models.registry import make_model
 from recsys.predictions import (
     PairsLike,
@@ -275,15 +276,14 @@ class Recommender:
             If the column of ids is missing, or an id is missing.
         """
         known = self.ratings
-        tables = {
-            "item_table": table_of(item_table, known.items) or known.item_table,
-            "user_table": table_of(user_table, known.users) or known.user_table,
-        }
+        items = table_of(item_table, known.items) or known.item_table
+        users = table_of(user_table, known.users) or known.user_table
         other = type(self)(self.model)
         other._is_named = self._is_named
-        return other._restored(replace(known, **tables), self.training, **self._counts_from)
+        changed = replace(known, item_table=items, user_table=users)
+        return other._restored(changed, self.training, **self._counts_from)
 
-    def fold_in(self, histories: HistoryLike) -> Self:
+    def fold_in(self, histories: HistoryLike, *, user_table: TableLike | None = None) -> Self:
         """Return a recommender for new users, from their ratings; nothing is refitted.
 
         Parameters
@@ -292,6 +292,9 @@ class Recommender:
             A frame has the columns user, item and, unless the model needs none, rating; of a
             repeated pair the last rating counts. A mapping is the history of a single user, who is
             called "new". Ratings count as interactions for a model of implicit feedback.
+        user_table : frame or Features, optional
+            What is known of these users, next to ids in the column "user", for a model that uses
+            features; if not given, the table of the ratings counts.
 
         Raises
         ------
@@ -300,8 +303,12 @@ class Recommender:
         ratings = self.ratings
         if not isinstance(self.model, abilities.FoldsInUsers):
             raise unsupported(self.model, abilities.FoldsInUsers, "fold in new users")
-        new = new_users(histories, ratings, needs_values=self.model._needs_values)
-        folded = type(self)(self.model.with_users(Histories.of(new)))
+        new = new_users(histories, ratings, user_table, needs_values=self.model._needs_values)
+        if isinstance(self.model, ContentModel):
+            model = self.model.with_users(Histories.of(new), new.user_features)
+        else:
+            model = self.model.with_users(Histories.of(new))
+        folded = type(self)(model)
         return folded._restored(new, self.training, item=self._counts_from.get("item", ratings))
 
     def fold_in_items(self, histories: FrameLike, *, item_table: TableLike | None = None) -> Self:
@@ -314,7 +321,8 @@ class Recommender:
         ----------
         histories : frame as in `fold_in`
         item_table : frame or Features, optional
-            Column item, and what is known of the items, such as a title.
+            Column item, and what is known of the items, such as a title; if not given, the table of
+            the ratings counts.
 
         Raises
         ------
@@ -324,7 +332,11 @@ class Recommender:
         if not isinstance(self.model, abilities.FoldsInItems):
             raise unsupported(self.model, abilities.FoldsInItems, "fold in new items")
         new, rows = new_items(histories, ratings, item_table, needs_values=self.model._needs_values)
-        folded = type(self)(self.model.with_items(rows))
+        if isinstance(self.model, ContentModel):
+            model = self.model.with_items(rows, new.item_features)
+        else:
+            model = self.model.with_items(rows)
+        folded = type(self)(model)
         return folded._restored(new, self.training, user=self._counts_from.get("user", ratings))
 
     def update(

@@ -169,7 +169,19 @@ def _prepared(request: _Request) -> tuple[dict[str, Any], Split | Sequence[Split
     parameters = parameters_for(names, fitting)
     fresh = {name: make_model(name, **parameters[name]) for name in names}
     note_weights(fresh.values(), (splits if isinstance(splits, Split) else splits[0]).train)
-    return models | fresh, splits
+    return models | fresh, _featured(splits, request.reader, [*fresh.values()])
+
+
+def _featured(
+    splits: Split | Sequence[Split], reader: cli.ReaderOptions, models: Sequence[Model]
+) -> Split | Sequence[Split]:
+    """Return splits whose training ratings have features."""
+    from recsys.cli.inputs import featured
+    from recsys.evaluation import Split
+
+    if isinstance(splits, Split):
+        return replace(splits, train=featured(splits.train, reader, models))
+    return [replace(each, train=featured(each.train, reader, models)) for each in splits]
 
 
 def _chosen_models(

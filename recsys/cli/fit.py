@@ -76,7 +76,7 @@ def fit(
     check_destination(out, is_model, force=force)
     if fitting.model is not None:
         parameters_for([fitting.model], fitting)  # raises before a long reading
-    planned, used, reason = plan_fit(fitting, load_ratings(ratings, reader))
+    planned, used, reason = plan_fit(fitting, load_ratings(ratings, reader), reader)
     if reason is not None:
         note(reason)
     start = time.perf_counter()

@@ -158,7 +158,7 @@ def open_recommender(path: str, reader: ReaderOptions, fitting: FitOptions) -> R
             raise CommandError(f"{path} is a saved {name} model, and {other}.")
         return _with_tables(recommender, reader)
     ratings = load_ratings(path, reader)
-    planned, used, reason = plan_fit(fitting, ratings)
+    planned, used, reason = plan_fit(fitting, ratings, reader)
     if reason is not None and used.implicit != ratings.implicit:
         note(reason)
     fitted = fit_recommender(planned, used)
@@ -179,19 +179,54 @@ def _with_tables(recommender: Recommender, reader: ReaderOptions) -> Recommender
     return recommender.with_tables(**tables) if tables else recommender
 
 
-def plan_fit(fitting: FitOptions, ratings: Ratings) -> tuple[Recommender, Ratings, str | None]:
-    """Return the recommender to fit, its ratings, and the reason for a model that was chosen."""
+def plan_fit(
+    fitting: FitOptions, ratings: Ratings, reader: ReaderOptions
+) -> tuple[Recommender, Ratings, str | None]:
+    """Return the recommender to fit, its ratings, and the reason for a model that was chosen.
+
+    The ratings have features, if the model uses them and there are tables.
+    """
     from recsys.auto import choose_model
     from recsys.recommender import Recommender
 
     if (name := fitting.model) is not None:
         recommender = Recommender(name, **parameters_for([name], fitting)[name])
         note_weights([recommender.model], ratings)
-        return recommender, ratings, None
+        return recommender, featured(ratings, reader, [recommender.model]), None
     choice = choose_model(ratings)
     params = choice.params | parameters_for([choice.model], fitting)[choice.model]
     choice = replace(choice, params={name: params[name] for name in choice.params})
-    return Recommender(choice.model, **params), choice.ratings, f"chose {choice}"
+    recommender = Recommender(choice.model, **params)
+    used = featured(choice.ratings, reader, [recommender.model])
+    return recommender, used, f"chose {choice}"
+
+
+def featured(ratings: Ratings, reader: ReaderOptions, models: Iterable[Model]) -> Ratings:
+    """Return ratings with the features of their tables, if there are any and a model uses them.
+
+    Raises
+    ------
+    CommandError
+        If features are requested, and there are no tables.
+    """
+    named = None if reader.features is None else [*map(str.strip, reader.features.split(","))]
+    if ratings.item_table is ratings.user_table is None:
+        if named is not None:
+            tables = "name one with --item-table or --user-table"
+            raise CommandError(f"--features takes columns of tables, and there are none; {tables}.")
+        return ratings
+    models = list(models)
+    if reader.no_features or not any(model.uses_features for model in models):
+        if named is not None:
+            note(f"{', '.join(model.name for model in models)} does not use features")
+        return ratings
+    from recsys.data.blocks import FeatureBlocks, with_features
+
+    found = with_features(ratings, named)
+    for side in (found.item_features, found.user_features):
+        if isinstance(side, FeatureBlocks):
+            note(f"features of {side.encoder.kind}s: {side.encoder}")
+    return found
 
 
 def note_weights(models: Iterable[Model], ratings: Ratings) -> None:

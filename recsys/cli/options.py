@@ -111,10 +111,20 @@ class ReaderOptions:
     query: str | None = None
     item_table: str | None = None
     user_table: str | None = None
+    features: str | None = None
+    no_features: bool = False
+
+    def __post_init__(self) -> None:
+        if self.features is not None and self.no_features:
+            raise click.UsageError("--features and --no-features contradict each other.")
 
     def keywords(self) -> dict[str, Any]:
         """Return the keywords of `recsys.readers.read_ratings`."""
-        return {name.removesuffix("_col"): value for name, value in vars(self).items()}
+        return {
+            name.removesuffix("_col"): value
+            for name, value in vars(self).items()
+            if not name.endswith("features")
+        }
 
 
 class _Weights(click.ParamType[dict[str, float]]):
@@ -211,6 +221,8 @@ _READING: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {"metavar": "TABLE", "help": "Table of the items: titles, prices, genres, ..."},
     ),
     (("--user-table",), {"metavar": "TABLE", "help": "Table of the users: ages, countries, ..."}),
+    (("--features",), {"metavar": "NAMES", "help": "Columns of the tables that models use."}),
+    (("--no-features",), {"is_flag": True, "help": "Use no columns of the tables in models."}),
 )
 
 

@@ -107,8 +107,9 @@ def tune(
     commands that fit a model with them and measure it on the test ratings.
     """
     from recsys.auto import choose_model
-    from recsys.cli.inputs import parameters_for
+    from recsys.cli.inputs import featured, parameters_for
     from recsys.evaluation import tuning
+    from recsys.models.registry import make_model
 
     wanted = dict(map(_range, ranges))
     if search["metric"] is not None:
@@ -126,6 +127,7 @@ def tune(
         note(f"chose {choice.model}: {choice.reason}")
         model, data = choice.model, choice.ratings
         reader = replace(reader, implicit=data.implicit)
+    data = featured(data, reader, [make_model(model)])
     with Activity(f"Tuning {model}") as activity:
 
         def each(number: int, step: Step) -> None:

@@ -180,7 +180,8 @@ class LevelBlock(Block):
     @classmethod
     def of(cls, values: pl.Series) -> Self:
         counts = _elements(values)["level"].value_counts()
-        frequent = counts.filter(pl.col("count") >= _RARE)["level"]
+        least = 1 if values.dtype == pl.Boolean else _RARE
+        frequent = counts.filter(pl.col("count") >= least)["level"]
         return cls(
             column=values.name,
             levels=Ids(frequent, "level"),
@@ -405,7 +406,7 @@ class FeatureEncoder:
         """
         table = features.aligned(ids)
         known = pl.Series(features.rows_of(ids) >= 0)
-        parts: list[csr_array] = [sparse.csr_array((len(ids), 0), dtype=np.float32)]
+        parts = [_sparse([], len(ids)).astype(np.float32)]
         for block in self.blocks:
             values = pl.Series(block.column, [None] * len(ids), dtype=pl.Null)
             if block.column in features.kinds:

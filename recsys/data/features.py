@@ -172,7 +172,8 @@ class Features:
     def aligned(self, ids: Ids) -> pl.DataFrame:
         """Return one row per id, in index order; null where an id has none."""
         rows = pl.Series(self.rows_of(ids), dtype=pl.Int64)
-        return self.frame[rows.set(rows < 0, None)].with_columns(ids.values.alias(self.kind))
+        found = self.frame.select(pl.all().gather(rows.set(rows < 0, None)))
+        return found.with_columns(ids.values.alias(self.kind))
 
     def select(self, columns: Sequence[str]) -> Features:
         """Return some of the columns, next to the ids.

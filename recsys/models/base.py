@@ -265,12 +265,15 @@ class Model:
         Whether `predict` estimates ratings, so that RMSE and MAE apply.
     uses_weights : bool
         Whether interactions of implicit feedback count by their weight.
+    uses_features : bool
+        Whether features of items and users count.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str] = ""
     predicts_ratings: ClassVar[bool] = True
     uses_weights: ClassVar[bool] = True
+    uses_features: ClassVar[bool] = False
     _needs_values: ClassVar[bool] = False  # whether `fit` rejects implicit feedback
     _scores_between_sweeps: ClassVar[bool] = False  # whether the model can score in ``on_step``
 

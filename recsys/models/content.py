@@ -80,6 +80,8 @@ def _row_of(rows: CsrArrays, at: int) -> CsrArrays:
 class ContentModel(FoldingModel, FactorModel):
     """A factor model with features, where ``ratings.item_features`` or ``user_features`` are."""
 
+    uses_features = True
+
     factors: int
 
     item_feature_weights: Floats = fitted("S", "n_item_features", "d", when="set")

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recsys.data.blocks import with_features
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, UnknownIdError
 from recsys.folding import merge_ratings
@@ -326,3 +327,55 @@ def test_the_only_folded_in_item_has_no_similar_ones(ratings):
         recommender.fold_in_items(one).similar_items(999)
     two = pl.concat([one, pl.DataFrame({"user": [1, 2], "item": 998})])
     assert recommender.fold_in_items(two).similar_items(999)["similar"].to_list() == [998]
+
+
+# Features
+
+
+@pytest.fixture(scope="module")
+def featured():
+    """Users of two tastes, which their table and the genres of the items name."""
+    rng = np.random.default_rng(0)
+    users, items = np.arange(60), np.arange(40)
+    likes = (users[:, None] + items) % 2 == 0
+    matrix = np.where(likes, 4.5, 1.5) + rng.normal(0, 0.2, likes.shape)
+    matrix[rng.random(likes.shape) < 0.6] = np.nan
+    films = pl.DataFrame({"item": [*items, 98, 99], "genre": ["war", "love"] * 21})
+    people = pl.DataFrame({"user": [*users, 98, 99], "side": ["left", "right"] * 31})
+    ratings = Ratings.from_matrix(matrix, item_table=films, user_table=people)
+    return Recommender("als", factors=2).fit(with_features(ratings))
+
+
+def test_features_of_new_users_count(featured):
+    """The table of the ratings has them, or another one; without any rating they are all."""
+    rows = pl.DataFrame({"user": [98, 99], "item": [0, 1], "rating": [3.0, 3.0]})
+    scores = [{}, {}]
+    for place, side in enumerate(("left", "right")):
+        folded = featured.fold_in(rows.filter(pl.col("user") == 98 + place))
+        assert folded.ratings.user_features.matrix.shape == (1, 2)
+        found = folded.recommend(n=40)
+        scores[place] = dict(zip(found["item"], found["score"], strict=True))
+        table = pl.DataFrame({"user": ["new"], "side": [side]})
+        same = featured.fold_in({place: 3.0}, user_table=table).recommend(n=40)
+        assert dict(zip(same["item"], same["score"], strict=True)) == scores[place]
+    assert scores[0][2] > scores[1][2]
+    assert scores[0][3] < scores[1][3]
+    assert featured.fold_in({0: 3.0}).ratings.user_features is None
+
+
+def test_features_of_new_items_count(featured):
+    rows = pl.DataFrame({"user": [0, 0], "item": ["a", "b"], "rating": [3.0, 3.0]})
+    table = pl.DataFrame({"item": ["a", "b"], "genre": ["war", "love"]})
+    found = featured.fold_in_items(rows, item_table=table).recommend([2, 3], exclude_seen=False)
+    assert found["item"].to_list() == ["a", "b", "b", "a"]
+    known = featured.fold_in_items(rows.with_columns(item=pl.Series([98, 99])))
+    assert known.recommend([2], exclude_seen=False)["item"].to_list() == [98, 99]
+
+
+def test_an_update_learns_the_same_columns_again(featured):
+    new = pl.DataFrame({"user": [0, 98, 98], "item": [98, 0, 200], "rating": [5.0] * 3})
+    more = pl.DataFrame({"item": [200], "genre": ["art"]})
+    updated = featured.update(Ratings.from_frame(new, item_table=more)).ratings
+    assert updated.item_features.matrix.shape == (42, 3)
+    assert updated.item_features.names == ("genre = love", "genre = war", "genre = other")
+    assert updated.user_features.matrix.shape == (61, 2)

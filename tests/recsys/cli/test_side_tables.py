@@ -123,3 +123,41 @@ def test_tables_that_cannot_be_used_are_one_sentence(run):
     said = run(*fit, "--item-table", "wears.csv", code=1).stderr
     assert "Error: There is no file wears.csv; the nearest names there are wares.csv" in said
     assert not Path("m").exists()
+
+
+def test_features_of_tables_are_used_by_the_models_that_can(run):
+    fit = ("fit", *READING, "--out", "m", "--force", "--model")
+    said = run(*fit, "als").stderr
+    assert "features of items: price (number), kind (2), since (date), tags (2)" in said
+    assert "features of users: age (number), vip (2)" in said
+    assert "features of" not in run(*fit, "popular").stderr
+    assert "features of" not in run(*fit, "als", "--no-features").stderr
+    said = run(*fit, "als", "--features", "kind, vip").stderr
+    assert "features of items: kind (2)\nfeatures of users: vip (2)\n" in said
+    assert "popular does not use features" in run(*fit, "popular", "--features", "kind").stderr
+    explained = run("explain", "m", "--user", "u1", "--item", "a1", "--json").stdout
+    assert "kind = " not in explained  # that of popular
+
+
+def test_features_of_evaluated_models(run):
+    Path("new.csv").write_text("visitor,product_sku,stars\nu1,c3,5\nu2,b2,4\nu3,a1,2\n")
+    same = ("evaluate", "--test", "new.csv", "--train", *READING, "--model", "als,popular")
+    assert run(*same).stderr.count("features of items: price") == 1
+    assert "features of" not in run(*same, "--no-features").stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message", "code"),
+    [
+        (("--features", "prize"), "There is no column 'prize' of items or users; there are", 1),
+        (("--features", "price", "--no-features"), "--features and --no-features contradict", 2),
+    ],
+)
+def test_features_that_cannot_be_used(run, options, message, code):
+    fit = ("fit", *READING, "--out", "m", "--model", "als")
+    assert message in run(*fit, *options, code=code).stderr
+
+
+def test_features_need_a_table(run):
+    fit = ("fit", "events.csv", *COLUMNS, "--out", "m", "--model", "als", "--features", "price")
+    assert "--features takes columns of tables, and there are none" in run(*fit, code=1).stderr
