@@ -111,9 +111,7 @@ def _values(frame: Any, known: Ratings, needs_values: bool) -> npt.NDArray[np.fl
     return None if known.implicit and bool((known.values == 1).all()) else values
 
 
-def _ratings(
-    known: Ratings, users: Ids, items: Ids, csr: CSR, table: TableLike | None
-) -> Ratings:
+def _ratings(known: Ratings, users: Ids, items: Ids, csr: CSR, table: TableLike | None) -> Ratings:
     """Return ratings of new users or of new items; `table` is what is known of these."""
     side, ids = ("user", users) if items is known.items else ("item", items)
     own = table_of(table, ids) or getattr(known, f"{side}_table")
