@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -18,12 +17,14 @@ from recsys.data.ids import Ids, as_id_series, encode
 from recsys.data.ratings import Ratings, table_of
 from recsys.data.values import rating_problem, rating_values
 from recsys.errors import DataError
+from recsys.models.abilities import takes_start
 from recsys.models.base import Histories
+from recsys.models.blend import Blend
 
 if TYPE_CHECKING:
     from lowrank.completion.design import GroupedFeatures
     from recsys.data.blocks import FeatureEncoder
-    from recsys.models.base import Indices, Model
+    from recsys.models.base import Indices
 
 __all__ = [
     "NEW_USER",
@@ -32,7 +33,6 @@ __all__ = [
     "new_items",
     "new_users",
     "reindexed",
-    "takes_start",
 ]
 
 HistoryLike: TypeAlias = "FrameLike | Mapping[Any, float]"
@@ -189,16 +189,18 @@ def _refitted(
     return encoder.transform(table, ids) if encoder.blocks else None
 
 
-def takes_start(model: Model) -> bool:
-    """Return whether `model.fit` can begin where another fit ended."""
-    return "start" in inspect.signature(model._fit).parameters
-
-
 def reindexed(model: Any, users: Indices, items: Indices, shape: tuple[int, int]) -> Any:
     """Return `model` with its users and items at other indices, and zeros elsewhere.
 
-    `users` and `items` are the new indices, `shape` the new numbers of users and items.
+    `users` and `items` are the new indices, `shape` the new numbers of users and items. Of a blend,
+    only the parts with which a fit can begin are changed.
     """
+    if isinstance(model, Blend):
+        moved_parts = [
+            reindexed(part, users, items, shape) if takes_start(part) else part
+            for part in model.parts
+        ]
+        return model.with_parts(moved_parts)
     places = dict(zip(_AXES, (users, items), strict=True))
     sizes = dict(zip(_AXES, shape, strict=True))
     axes_of = {field.name: field.metadata["axes"] for field in fields(model) if not field.init}

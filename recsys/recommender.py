@@ -26,7 +26,7 @@ from recsys.filters import (
     users_where,
     without_blocked,
 )
-from recsys.folding import HistoryLike, merge_ratings, new_items, new_users, reindexed, takes_start
+from recsys.folding import HistoryLike, merge_ratings, new_items, new_users, reindexed
 from recsys.models import abilities
 from recsys.models.base import Histories, Model, Step
 from recsys.models.baselines import Popular
@@ -368,7 +368,7 @@ class Recommender:
         whole = merge_ratings(self.ratings, new)
         model = type(self.model)(**self.model.get_params())
         updated = type(self)(model)
-        if not takes_start(model):
+        if not abilities.takes_start(model):
             return updated._fit(whole, on_step)
         users = whole.users.find(self.ratings.users.values)
         items = whole.items.find(self.ratings.items.values)

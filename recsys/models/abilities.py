@@ -5,6 +5,7 @@ A model has an ability by having its method: ``isinstance(model, FoldsInUsers)``
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from numpy.typing import ArrayLike
@@ -69,3 +70,8 @@ class HasUncertainty(Protocol):
 
     def predict_std(self, users: ArrayLike, items: ArrayLike) -> Floats:
         """Return the standard deviation of each prediction, shape (n_pairs,)."""
+
+
+def takes_start(model: Model) -> bool:
+    """Return whether `model.fit` can begin where another fit ended."""
+    return "start" in inspect.signature(model._fit).parameters

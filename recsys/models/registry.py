@@ -19,6 +19,7 @@ MODELS: dict[str, str] = {
     "als": "recsys.models.als:ALS",
     "bayes": "recsys.models.bayes:Bayes",
     "bias": "recsys.models.baselines:Bias",
+    "blend": "recsys.models.blend:Blend",
     "clusters": "recsys.models.clusters:Clusters",
     "ease": "recsys.models.ease:EASE",
     "ials": "recsys.models.ials:IALS",
