@@ -23,7 +23,7 @@ from recsys.models.blend import Blend
 
 if TYPE_CHECKING:
     from lowrank.completion.design import GroupedFeatures
-    from recsys.data.blocks import FeatureEncoder
+    from recsys.data.encoder import FeatureEncoder
     from recsys.models.base import Indices
 
 __all__ = [

@@ -90,6 +90,7 @@ class BlockEntry(Struct, frozen=True):
     seasonal: bool = False
     has_missing: bool = False
     has_rare: bool = False
+    is_list: bool = False
     n_levels: Count = 0
     n_directions: Count = 0
 

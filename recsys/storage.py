@@ -480,8 +480,8 @@ def _blocks(
     own = {name.removeprefix(folder): found[name] for name in names}
     entries = [msgspec.structs.asdict(entry) for entry in manifest.features[side]]
     # Not imported above: few models have features, and these need scikit-learn.
-    encoder = resolve_name("recsys.data.blocks:FeatureEncoder").from_state(
-        side, resolve_name("recsys.data.blocks:EncoderState")(entries, levels, own)
+    encoder = resolve_name("recsys.data.encoder:FeatureEncoder").from_state(
+        side, resolve_name("recsys.data.encoder:EncoderState")(entries, levels, own)
     )
     indptr, indices, data = (schema.listed(found, f"{folder}{name}") for name in _CSR)
     schema.check_rows(f"{folder}indptr", indptr, indices, len(encoder.names))
@@ -493,7 +493,7 @@ def _blocks(
     matrix = resolve_name("scipy.sparse:csr_array")(
         (data, indices, indptr), shape=(len(ids), len(encoder.names))
     )
-    blocks: GroupedFeatures = resolve_name("recsys.data.blocks:FeatureBlocks")(matrix, encoder)
+    blocks: GroupedFeatures = resolve_name("recsys.data.encoder:FeatureBlocks")(matrix, encoder)
     return blocks
 
 

@@ -220,7 +220,7 @@ def featured(ratings: Ratings, reader: ReaderOptions, models: Iterable[Model]) -
         if named is not None:
             note(f"{', '.join(model.name for model in models)} does not use features")
         return ratings
-    from recsys.data.blocks import FeatureBlocks, with_features
+    from recsys.data.encoder import FeatureBlocks, with_features
 
     found = with_features(ratings, named)
     for side in (found.item_features, found.user_features):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recsys.data.blocks import with_features
+from recsys.data.encoder import with_features
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, UnknownIdError
 from recsys.folding import merge_ratings

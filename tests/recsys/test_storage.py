@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import recsys.atomic
 import recsys.storage
 from lowrank.kernels import backend
-from recsys.data.blocks import with_features
+from recsys.data.encoder import with_features
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, ModelFileError, RecsysError

@@ -1,0 +1,379 @@
+"""Encoder: tables of items or users as sparse matrices of features in named blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+from scipy import sparse
+
+from recsys.data.blocks import FORMS, KINDS, Block, DateBlock, LevelBlock, NumberBlock, TextBlock
+from recsys.data.features import FeatureKind, Features
+from recsys.data.ids import Ids
+from recsys.data.ratings import Ratings
+from recsys.errors import DataError
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+__all__ = ["EncoderState", "FeatureBlocks", "FeatureEncoder", "Texts", "with_features"]
+
+Texts: TypeAlias = Literal["terms", "vectors"]
+"""Forms of a text: weighted words, or their vector of latent semantic indexing."""
+
+Floats: TypeAlias = npt.NDArray[np.floating]
+
+_ARRAYS = ("levels", "terms", "weights", "components")
+_LEVELS = {"level": pl.String, "weight": pl.Float64}
+
+
+class EncoderState(NamedTuple):
+    """What an encoder has learned: scalars of each block, all levels and words, directions."""
+
+    entries: list[dict[str, Any]]
+    levels: pl.DataFrame
+    components: Mapping[str, Floats]
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureBlocks:
+    """Features of items or users as a sparse matrix, in blocks of one source column each.
+
+    Attributes
+    ----------
+    matrix : csr_array of float32 of shape (n, n_features)
+        Rows in the order of the ids; zero where nothing is known. The mean squared norm of the rows
+        of each block was 1 when its encoder was fitted.
+    encoder : FeatureEncoder
+        What the features mean, and encodes further rows.
+    """
+
+    matrix: csr_array
+    encoder: FeatureEncoder
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the features, such as "genres = Horror", "price" or "about ~ robot"."""
+        return self.encoder.names
+
+    @property
+    def groups(self) -> Mapping[str, slice]:
+        """Features of each source column; together they are all."""
+        return self.encoder.groups
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureEncoder:
+    """Blocks of features, learned from a table, that encode its rows and further ones.
+
+    Attributes
+    ----------
+    kind : {"item", "user"}
+    blocks : tuple of Block
+
+    Examples
+    --------
+    >>> films = {"item": [1, 2, 3, 4], "year": [1990, 2010, None, 2000]}
+    >>> films["genres"] = ["War|Drama", "Drama", "War", "War|Horror"]
+    >>> features = Features.of(pl.DataFrame(films), "item")
+    >>> encoder = FeatureEncoder.fit(features, Ids([1, 2, 3, 4], "item"))
+    >>> encoder.names
+    ('year', 'year missing', 'genres = Drama', 'genres = War', 'genres = other')
+    >>> print(encoder)
+    year (number), genres (3)
+    >>> encoder.row("genres=War|Western, year=1990").toarray().round(2)
+    array([[-1.22,  0.  ,  0.  ,  0.82,  0.82]], dtype=float32)
+    """
+
+    kind: str
+    blocks: tuple[Block, ...]
+
+    @classmethod
+    def fit(
+        cls,
+        features: Features,
+        ids: Ids,
+        columns: Sequence[str] | None = None,
+        *,
+        texts: Texts = "terms",
+        random_state: int = 0,
+    ) -> Self:
+        """Learn the features of a table from the rows of some ids.
+
+        Numbers are standardised (positive ones with a long tail by their logarithm) and cut off at
+        5 standard deviations; dates are years and seasons, both with a feature for missing ones. A
+        category or element of a list that occurs once is pooled with others. Words of texts are
+        weighted by tf-idf. Columns that tell nothing, because all values are the same or all
+        categories distinct, are left out.
+
+        Parameters
+        ----------
+        features : Features
+        ids : Ids
+            Items or users, such as those of the ratings.
+        columns : sequence of str, optional
+            Columns to use; all but titles, if not given.
+        texts : {"terms", "vectors"}
+            Words, or their vectors of latent semantic indexing, of up to 100 dimensions.
+        random_state : int
+            Seed of the decomposition of texts.
+
+        Raises
+        ------
+        DataError
+            If there is no such column, or `texts` is none of the forms.
+        """
+        if texts not in ("terms", "vectors"):
+            raise DataError(f"texts must be 'terms' or 'vectors'; got {texts!r}.")
+        if columns is None:
+            columns = [name for name in features.kinds if name != features.title]
+        chosen, blocks = features.select(columns), []
+        known = chosen.frame[np.sort(chosen.rows_of(ids)[chosen.rows_of(ids) >= 0])]
+        for name, kind in chosen.kinds.items():
+            values = known[name]
+            if values.null_count() == len(values):
+                continue
+            block = KINDS[kind].of(values)
+            if isinstance(block, TextBlock) and texts == "vectors":
+                block = block.as_vectors(values, random_state)
+            if block.names and not _is_constant(rows := block.rows(values)):
+                square = float((rows.data.astype(np.float64) ** 2).sum()) / len(values)
+                blocks.append(replace(block, scale=1 / np.sqrt(square)))
+        return cls(features.kind, tuple(blocks))
+
+    def transform(self, features: Features, ids: Ids) -> FeatureBlocks:
+        """Encode the rows of some ids; an id without a row has zeros.
+
+        A column that the table lacks is missing, and a value that a number or date cannot be is,
+        too. Unknown categories count as the pooled ones, if there were any; unknown words do not.
+        """
+        table = features.aligned(ids)
+        known = pl.Series(features.rows_of(ids) >= 0)
+        parts = [sparse.csr_array(np.zeros((len(ids), 0), np.float32))]
+        for block in self.blocks:
+            values = pl.Series(block.column, [None] * len(ids), dtype=pl.Null)
+            if block.column in features.kinds:
+                values = table[block.column]
+            parts.append(block.rows(values))
+        matrix: csr_array = sparse.hstack(parts, format="csr", dtype=np.float32)
+        if not known.all():  # the flags of missing numbers are for rows that are there
+            present = sparse.diags_array(known.cast(pl.Float32).to_numpy(), dtype=np.float32)
+            matrix = (present @ matrix).tocsr()
+        matrix.eliminate_zeros()
+        return FeatureBlocks(matrix, self)
+
+    def row(self, values: str | Mapping[str, str]) -> csr_array:
+        """Encode a row that is described in words.
+
+        Parameters
+        ----------
+        values : str or mapping
+            Values by column: ``"age=30, genres=War|Drama"``, or a mapping. Others are missing.
+
+        Returns
+        -------
+        csr_array of shape (1, n_features)
+
+        Raises
+        ------
+        DataError
+            If there is no such column, a number or date is none, or a category is unknown where
+            no category is rare.
+        """
+        given = _parsed(values) if isinstance(values, str) else dict(values)
+        columns = {block.column: block for block in self.blocks}
+        for name, text in given.items():
+            if name not in columns:
+                listed = ", ".join(columns) or "none"
+                raise DataError(
+                    f"There is no feature {name!r} of {self.kind}s; there are {listed}."
+                )
+            block, typed = columns[name], pl.Series(name, [text])
+            if isinstance(block, NumberBlock | DateBlock) and block.suited(typed).null_count():
+                kind = "number" if isinstance(block, NumberBlock) else "date, such as 2024-01-31"
+                raise DataError(f"{name}: {text!r} is not a {kind}.")
+            if isinstance(block, LevelBlock) and not block.has_rare:
+                unknown = block.unknown(typed)
+                if unknown:
+                    known = ", ".join(block.levels.values.head(10))
+                    raise DataError(f"{name}: {unknown[0]!r} is unknown; known are {known}, ...")
+        frame = pl.DataFrame({self.kind: ["new"], **{name: [text] for name, text in given.items()}})
+        kinds: dict[str, FeatureKind] = dict.fromkeys(given, "category")
+        return self.transform(Features(frame, kinds), Ids(["new"], self.kind)).matrix
+
+    def refitted(self, features: Features, ids: Ids) -> FeatureEncoder:
+        """Learn the same columns again, from the rows of these ids, as far as they are there."""
+        columns = [block.column for block in self.blocks if block.column in features.kinds]
+        texts: Texts = "terms"
+        if any(isinstance(each, TextBlock) and each.components is not None for each in self.blocks):
+            texts = "vectors"
+        return self.fit(features, ids, columns, texts=texts)
+
+    def unknown(self, features: Features) -> dict[str, list[str]]:
+        """Return the categories of a table that were not there when this was fitted, by column."""
+        found = {
+            block.column: block.unknown(features.frame[block.column])
+            for block in self.blocks
+            if block.column in features.kinds
+        }
+        return {column: values for column, values in found.items() if values}
+
+    def state(self) -> EncoderState:
+        """Return what a saved model keeps; `from_state` is the inverse."""
+        entries, levels, components = [], [pl.DataFrame(schema=_LEVELS)], {}
+        for number, block in enumerate(self.blocks):
+            own = block.levels if isinstance(block, LevelBlock) else getattr(block, "terms", None)
+            values = pl.Series([], dtype=pl.String) if own is None else own.values
+            weights = getattr(block, "weights", np.ones(len(values)))
+            levels.append(pl.DataFrame([values.alias("level"), pl.Series("weight", weights)]))
+            scalars = {each.name: getattr(block, each.name) for each in fields(block)}
+            entry = {name: each for name, each in scalars.items() if name not in _ARRAYS}
+            entry |= {"form": FORMS[type(block)], "n_levels": len(values)}
+            if scalars.get("components") is not None:
+                components[f"components_{number}"] = scalars["components"]
+                entry["n_directions"] = len(scalars["components"])
+            entries.append(entry)
+        return EncoderState(entries, pl.concat(levels), components)
+
+    @classmethod
+    def from_state(cls, kind: str, state: EncoderState) -> Self:
+        """Return the encoder of a saved state.
+
+        Raises
+        ------
+        DataError
+            If its parts do not agree.
+        """
+        types = {form: each for each, form in FORMS.items()}
+        blocks, start = [], 0
+        for number, entry in enumerate(state.entries):
+            own = state.levels.slice(start, entry["n_levels"])
+            start += entry["n_levels"]
+            found = types[entry["form"]]
+            names = {each.name for each in fields(found)}
+            values = {name: each for name, each in entry.items() if name in names}
+            if "levels" in names:
+                values["levels"] = Ids(own["level"], "level")
+            elif "terms" in names:
+                values["terms"] = Ids(own["level"], "term", sort=False)
+                values["weights"] = own["weight"].to_numpy()
+                components = state.components.get(f"components_{number}")
+                if entry["n_directions"] != (0 if components is None else len(components)) or (
+                    components is not None and components.shape != (len(components), len(own))
+                ):
+                    raise DataError(f"The directions of {entry['column']!r} do not fit its words.")
+                values["components"] = components
+            blocks.append(found(**values))
+        encoder = cls(kind, tuple(blocks))
+        if start != len(state.levels) or len(encoder.groups) != len(blocks):
+            raise DataError("The blocks of features do not fit the table of their levels.")
+        return encoder
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of the features."""
+        return tuple(name for block in self.blocks for name in block.names)
+
+    @cached_property
+    def groups(self) -> dict[str, slice]:
+        """Features of each source column."""
+        ends = accumulate((len(block.names) for block in self.blocks), initial=0)
+        columns = [block.column for block in self.blocks]
+        return {column: slice(*ends) for column, ends in zip(columns, pairwise(ends), strict=True)}
+
+    def __str__(self) -> str:
+        parts = []
+        for block in self.blocks:
+            what = f"{len(block.names):,}"
+            if isinstance(block, NumberBlock | DateBlock):
+                what = "number" if isinstance(block, NumberBlock) else "date"
+            elif isinstance(block, TextBlock):
+                what += " terms" if block.components is None else " dimensions"
+            parts.append(f"{block.column} ({what})")
+        return ", ".join(parts) or "none"
+
+    def __repr__(self) -> str:
+        return f"<Encoder of {self.kind}s: {self}>"
+
+
+def with_features(
+    ratings: Ratings,
+    columns: Sequence[str] | None = None,
+    *,
+    texts: Texts = "terms",
+    random_state: int = 0,
+) -> Ratings:
+    """Return ratings with the features of their tables, for the models that use them.
+
+    Parameters
+    ----------
+    ratings : Ratings
+    columns : sequence of str, optional
+        Columns of the tables of items and users, a name counts for both; all but titles, if not
+        given.
+    texts : {"terms", "vectors"}
+    random_state : int
+        As in `FeatureEncoder.fit`.
+
+    Raises
+    ------
+    DataError
+        If neither table has a column, or there are no tables.
+
+    Examples
+    --------
+    >>> films = pl.DataFrame({"item": [1, 2, 3], "genres": [["War"], ["War", "Drama"], ["Drama"]]})
+    >>> pairs = pl.DataFrame({"user": [7, 7, 8], "item": [1, 2, 3]})
+    >>> ratings = with_features(Ratings.from_frame(pairs, item_table=films))
+    >>> ratings.item_features.names
+    ('genres = Drama', 'genres = War')
+    """
+    tables = [(ratings.items, ratings.item_table), (ratings.users, ratings.user_table)]
+    known = dict.fromkeys(name for _, table in tables if table is not None for name in table.kinds)
+    if not known:
+        raise DataError("There are no tables of items or users, so there are no features.")
+    for name in columns or ():
+        if name not in known:
+            raise DataError(
+                f"There is no column {name!r} of items or users; there are {', '.join(known)}."
+            )
+    found: list[FeatureBlocks | None] = []
+    for ids, table in tables:
+        own = columns
+        if table is not None and columns is not None:
+            own = [name for name in columns if name in table.kinds]
+        if table is None or own == []:
+            found.append(None)
+            continue
+        encoder = FeatureEncoder.fit(table, ids, own, texts=texts, random_state=random_state)
+        found.append(encoder.transform(table, ids) if encoder.blocks else None)
+    return replace(ratings, item_features=found[0], user_features=found[1])
+
+
+def _parsed(text: str) -> dict[str, str]:
+    """Return the values in "age=30, job=student"; a comma within a value is part of it."""
+    found: dict[str, str] = {}
+    last = ""
+    for part in text.split(","):
+        name, equals, value = part.partition("=")
+        if equals and name.strip():
+            last = name.strip()
+            found[last] = value.strip()
+        elif last:
+            found[last] += f",{part}"
+        else:
+            raise DataError(f"Features are given as NAME=VALUE, NAME=VALUE, ...; got {text!r}.")
+    return found
+
+
+def _is_constant(rows: csr_array) -> bool:
+    """Return whether all rows are the same, so that they tell nothing."""
+    mean = rows.sum(axis=0, dtype=np.float64) / rows.shape[0]
+    square = (rows * rows).sum(axis=0, dtype=np.float64) / rows.shape[0]
+    return bool(np.allclose(square, mean**2))
