@@ -26,7 +26,9 @@ OnRows = Callable[[int, int | None], None]
 """Report of progress: rows read, and the number expected (None: unknown)."""
 
 NAMES: dict[Kind, str] = {"postgresql": "PostgreSQL", "sqlite": "SQLite", "duckdb": "DuckDB"}
-_SUFFIXES: dict[str, Kind] = {
+MAGIC = re.compile(rb"SQLite format 3\0|.{8}DUCK", re.DOTALL)
+"""Beginning of a file of SQLite or DuckDB."""
+SUFFIXES: dict[str, Kind] = {
     **dict.fromkeys((".db", ".sqlite", ".sqlite3"), "sqlite"),
     **dict.fromkeys((".duckdb", ".ddb"), "duckdb"),
 }
@@ -129,13 +131,11 @@ def _kind_of_file(path: Path) -> Kind | None:
                 head = stream.read(16)
         except OSError:  # whoever reads it says why
             return None
-        if head[8:12] == b"DUCK":
-            return "duckdb"
-        if head == b"SQLite format 3\0":
-            return "sqlite"
+        if MAGIC.match(head):
+            return "sqlite" if head.startswith(b"SQLite") else "duckdb"
         # A new database of SQLite has no bytes at all.
-        return None if head else _SUFFIXES.get(path.suffix.lower())
-    return None if path.exists() else _SUFFIXES.get(path.suffix.lower())
+        return None if head else SUFFIXES.get(path.suffix.lower())
+    return None if path.exists() else SUFFIXES.get(path.suffix.lower())
 
 
 class Database:

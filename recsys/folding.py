@@ -10,12 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from recsys.data.csr import CSR, to_csr
 from recsys.data.features import Features, TableLike
 from recsys.data.frames import FrameLike, as_frame, column, column_names
 from recsys.data.ids import Ids, as_id_series, encode
-from recsys.data.ratings import Ratings, table_of
-from recsys.data.values import rating_problem, rating_values
+from recsys.data.ratings import CSR, Ratings, pair_keys, table_of, to_csr
+from recsys.data.rows import rating_problem, rating_values
 from recsys.errors import DataError
 from recsys.models.abilities import takes_start
 from recsys.models.base import Histories
@@ -67,7 +66,8 @@ def new_users(
         users = Ids([NEW_USER], "user")
     item_codes = known.items.index(column(frame, "item")).astype(np.int32)
     values = _values(frame, known, needs_values)
-    csr = to_csr(user_codes, item_codes, values, None, (len(users), len(known.items)), "last")
+    shape = len(users), len(known.items)
+    csr = to_csr(pair_keys(user_codes, item_codes, shape), shape, values)
     return _ratings(known, users, known.items, csr, user_table)
 
 
@@ -80,8 +80,8 @@ def new_items(
     user_codes = known.users.index(column(frame, "user")).astype(np.int32)
     values = _values(frame, known, needs_values)
     shape = len(known.users), len(items)
-    rows = to_csr(item_codes, user_codes, values, None, shape[::-1], "last")
-    csr = to_csr(user_codes, item_codes, values, None, shape, "last")
+    rows = to_csr(pair_keys(item_codes, user_codes, shape[::-1]), shape[::-1], values)
+    csr = to_csr(pair_keys(user_codes, item_codes, shape), shape, values)
     ratings = _ratings(known, known.users, items, csr, item_table)
     return ratings, Histories(rows.indptr, rows.indices, rows.values)
 
@@ -159,12 +159,10 @@ def merge_ratings(old: Ratings, new: Ratings) -> Ratings:
     rows = pl.concat([before.select(columns).filter(kept), after.select(columns)])
     keys = np.concatenate([old_keys[kept], new_keys])
     csr = to_csr(
-        (keys // len(items)).astype(np.int32),
-        (keys % len(items)).astype(np.int32),
+        keys,
+        (len(users), len(items)),
         rows["rating"].to_numpy() if "rating" in columns else None,
         rows["timestamp"].to_numpy() if "timestamp" in columns else None,
-        (len(users), len(items)),
-        "last",
     )
     source = new.source
     if source is not None:

@@ -51,6 +51,15 @@ FileName: TypeAlias = Annotated[
 FoldName: TypeAlias = Annotated[str, Meta(pattern=r"\Afold-[0-9]{1,9}\Z")]
 PartName: TypeAlias = Annotated[str, Meta(pattern=r"\A(train|test|history)\.(csv|parquet)\Z")]
 
+# Types of the columns of each kind of features; numbers have any numeric type.
+_FEATURES: dict[str, tuple[Any, ...]] = {
+    "boolean": (pl.Boolean,),
+    "date": (pl.Date, pl.Datetime),
+    "category": (pl.String, pl.Int64),
+    "list": (pl.List(pl.String),),
+    "text": (pl.String,),
+}
+
 S = TypeVar("S")
 
 
@@ -287,6 +296,26 @@ def check_rows(name: str, indptr: NDArray[Any], indices: NDArray[Any], n_columns
         raise DamageError(f"{name} does not end at the number of entries")
     if indices.size and not (indices.min() >= 0 and indices.max() < n_columns):
         raise DamageError(f"the entries of {name} have columns that do not exist")
+
+
+def check_features(frame: pl.DataFrame, side: str, kinds: Mapping[str, Any]) -> None:
+    """Check that a table can be that of `Features`.
+
+    Raises
+    ------
+    DamageError
+    """
+    names = frame.columns
+    if names[:1] != [side] or names[1:] != [*kinds]:
+        raise DamageError(f"a table of {side}s needs kinds of the columns {names[1:]}")
+    ids = frame[side]
+    if ids.dtype not in (pl.Int64, pl.String) or ids.null_count() or not ids.is_unique().all():
+        raise DamageError(f"a table of {side}s needs distinct ids, integers or strings")
+    for name, kind in kinds.items():
+        dtype = frame.schema[name]
+        fits = dtype.is_numeric() if kind == "number" else dtype in _FEATURES.get(kind, ())
+        if not fits:
+            raise DamageError(f"column {name!r} has {dtype} values; they cannot be of {kind!r}")
 
 
 def decoded(found: Mapping[str, NDArray[Any]], place: str, entry: ColumnEntry) -> pl.Series:

@@ -462,7 +462,9 @@ def _features(found: Mapping[str, NDArray[Any]], manifest: Manifest, kind: str) 
     if name not in manifest.columns:
         return None
     kinds = {each.name: each.kind for each in manifest.columns[name][1:]}
-    return Features(_table(found, manifest, name), cast("dict[str, FeatureKind]", kinds))
+    frame = _table(found, manifest, name)
+    schema.check_features(frame, kind, kinds)
+    return Features(frame, cast("dict[str, FeatureKind]", kinds))
 
 
 def _blocks(

@@ -168,7 +168,7 @@ def open_recommender(path: str, reader: ReaderOptions, fitting: FitOptions) -> R
 
 def _with_tables(recommender: Recommender, reader: ReaderOptions) -> Recommender:
     """Return a saved model with the tables that are given, in place of those that it kept."""
-    from recsys.readers.metadata import read_table
+    from recsys.readers import read_table
 
     request, tables = _request(reader), {}
     for ids in (recommender.ratings.items, recommender.ratings.users):

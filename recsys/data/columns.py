@@ -39,6 +39,7 @@ SAMPLE = 100
 
 _ID_WORD = re.compile("(uuid|guid|uid|key|code|sku|number|nr|no|num|idx|index|hash)$")
 _LISTED = 20
+_DIGITS = re.compile(r"\s*\d{1,18}\s*")
 _NAMED = 5  # columns that are not used
 _OPTIONS = {
     "user": "--user-col",
@@ -290,7 +291,8 @@ def assign_roles(
     used, form = set(roles.values()), request.rules.time_format
     if "timestamp" in roles and request.timestamp is None:
         sample = times(roles["timestamp"])
-        if not any(is_time(value, form) for value in sample):
+        is_number = form is None and any(_DIGITS.fullmatch(str(each)) for each in sample)
+        if not is_number and not any(is_time(value, form) for value in sample):
             value = next((value for value in sample if value not in (None, "")), "")
             shown = repr(shortened(value)) if isinstance(value, str) else repr(value)
             say = time_problem(value, form).rstrip(".").partition("; say ")[2]

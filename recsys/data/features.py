@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -42,12 +42,6 @@ _LONGEST_PART = 3  # words of an element of a list, on average
 _WORDS = 5  # of a text, on average, where most values are distinct
 _MANY_WORDS = 12
 _NOTHING = "(no genres listed)"  # of MovieLens
-_DTYPES: dict[FeatureKind, tuple[type[pl.DataType], ...]] = {
-    "boolean": (pl.Boolean,),
-    "date": (pl.Date, pl.Datetime),
-    "category": (pl.String, pl.Int64),
-    "text": (pl.String,),
-}
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -65,11 +59,6 @@ class Features:
         Kind of each other column. Numbers are Int64 or floats, dates Date or Datetime (UTC), lists
         are of strings, categories strings or integer codes.
 
-    Raises
-    ------
-    DataError
-        If the kinds are not those of the columns, or an id is missing or there twice.
-
     Examples
     --------
     >>> films = {"item": [1, 2], "name": ["Up", "Heat"], "genres": ["Comedy|Family", "Crime"]}
@@ -82,21 +71,6 @@ class Features:
 
     frame: pl.DataFrame
     kinds: Mapping[str, FeatureKind]
-
-    def __post_init__(self) -> None:
-        names = self.frame.columns
-        if names[:1] not in (["item"], ["user"]) or names[1:] != [*self.kinds]:
-            raise DataError(f"A table of features needs kinds of the columns {names[1:]}.")
-        ids = self.frame[names[0]]
-        if ids.dtype not in (pl.Int64, pl.String) or ids.null_count() or not ids.is_unique().all():
-            raise DataError(f"A table of {names[0]}s needs distinct ids, integers or strings.")
-        for name, kind in self.kinds.items():
-            dtype = self.frame.schema[name]
-            fits = dtype == pl.List(pl.String)
-            if kind != "list":
-                fits = dtype.is_numeric() if kind == "number" else dtype in _DTYPES.get(kind, ())
-            if kind not in get_args(FeatureKind) or not fits:
-                raise DataError(f"Column {name!r} has {dtype} values; they cannot be of {kind!r}.")
 
     @classmethod
     def of(
@@ -124,7 +98,7 @@ class Features:
         """
         if isinstance(table, Features):
             return table
-        frame = to_polars(table)
+        frame = table if isinstance(table, pl.DataFrame) else to_polars(table)
         wanted, column = column, id_column(frame.columns, kind, column, "The table")
         if column is None:
             shown = ", ".join(frame.columns)

@@ -1,4 +1,4 @@
-"""Frames of polars, pandas and any library with Arrow streams, and single columns of them."""
+"""Frames of polars, pandas and any library with Arrow streams, their columns, and matrices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,16 @@ if TYPE_CHECKING:
 
     from recsys.data.ids import IdsLike
 
-__all__ = ["FrameLike", "as_frame", "column", "column_names", "is_pandas", "listed", "to_polars"]
+__all__ = [
+    "FrameLike",
+    "as_frame",
+    "column",
+    "column_names",
+    "is_pandas",
+    "listed",
+    "matrix_arrays",
+    "to_polars",
+]
 
 
 class ArrowStream(Protocol):
@@ -125,3 +134,44 @@ def _pandas_column(series: Any) -> pl.Series:
         return pl.Series(name, values, strict=True)
     except (TypeError, ValueError, pl.exceptions.PolarsError):
         raise DataError(f"Column {name!r} mixes values of several types.") from None
+
+
+def matrix_arrays(matrix: Any) -> tuple[Any, npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+    """Return shape, indptr, columns and values of a sparse or dense matrix, in CSR order.
+
+    Raises
+    ------
+    DataError
+        If it is not two-dimensional or of real numbers, has no entries, or one is not finite.
+    """
+    import scipy.sparse as sp
+
+    is_sparse = sp.issparse(matrix)
+    matrix = matrix if is_sparse else np.asarray(matrix)
+    if matrix.ndim != 2:
+        raise DataError(f"The matrix must have 2 dimensions (users x items); got {matrix.ndim}.")
+    if matrix.dtype.kind not in "biuf":
+        raise DataError(f"The matrix must hold real numbers; got {matrix.dtype}.")
+    if is_sparse:
+        csr = matrix.tocsr()
+        if not csr.has_canonical_format:
+            csr = csr.copy() if csr is matrix else csr
+            csr.sum_duplicates()
+        indptr, columns, data = csr.indptr, csr.indices, csr.data
+    else:
+        given = ~np.isnan(matrix)
+        indptr = np.append(0, np.cumsum(given.sum(axis=1)))
+        columns, data = np.nonzero(given)[1], matrix[given]
+    with np.errstate(over="ignore"):
+        values = data.astype(np.float32)
+    if not len(values):
+        raise DataError("There are no ratings: the matrix has no entries.")
+    finite = np.isfinite(values)
+    if not finite.all():
+        bad = int(np.argmin(finite))
+        row = np.searchsorted(indptr, bad, side="right") - 1
+        raise DataError(
+            f"Row {row}, column {columns[bad]} (from 0): rating {data[bad]} is not a finite "
+            "number of type float32."
+        )
+    return matrix.shape, indptr.astype(np.int64), columns.astype(np.int32), values

@@ -13,7 +13,17 @@ import polars as pl
 from recsys.errors import DataError, UnknownIdError
 from recsys.messages import close_matches, shortened
 
-__all__ = ["MISSING_IDS", "Ids", "IdsLike", "Place", "as_id_series", "encode", "row_place"]
+__all__ = [
+    "CANONICAL_INTEGER",
+    "MISSING_IDS",
+    "Ids",
+    "IdsLike",
+    "Place",
+    "as_id_series",
+    "encode",
+    "integers_if_canonical",
+    "row_place",
+]
 
 IdsLike: TypeAlias = (
     "pl.Series | Sequence[int] | Sequence[str] | Sequence[int | str] | npt.NDArray[Any] | int | str"
@@ -25,7 +35,9 @@ Place: TypeAlias = Callable[[int], str]
 MISSING_IDS = ("", "NULL", "null", "nan", "NaN", "None", "<NA>", r"\N")
 """Texts that stand for a missing id where a program has written one, never for a user or item."""
 
-_CANONICAL_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")
+CANONICAL_INTEGER = re.compile(r"^(?:0|-?[1-9][0-9]{0,18})$")
+"""An integer as it is printed: "7", not "007", "+7" or "7.0"."""
+
 _INT64_LIMIT = 2**63
 _TABLE_PAYS_FROM = 100_000  # queries; below it a binary search is as fast as filling a table
 _JOIN_PAYS_FROM = 10  # one string query for so many ids; below it a search is faster than a join
@@ -52,6 +64,12 @@ class Ids:
     sort : bool
         If False, ids keep their order and must be distinct; a mixture becomes strings.
 
+    Attributes
+    ----------
+    values : polars Series
+        The ids in index order, named after `kind`, of dtype Int64 or String.
+    kind : str
+
     Raises
     ------
     DataError
@@ -67,17 +85,17 @@ class Ids:
     [30, 10]
     """
 
-    __slots__ = ("_kind", "_numbers", "_order", "_sorted", "_values")
+    __slots__ = ("_numbers", "_order", "_sorted", "kind", "values")
 
     def __init__(self, values: IdsLike, kind: str, *, sort: bool = True) -> None:
         series = as_id_series(values if sort else _uniform(values, kind), kind).rechunk()
-        self._kind = kind
+        self.kind = kind
         self._order: npt.NDArray[np.int64] | None = None  # index of each id in sorted order
-        self._values = self._sorted = series
+        self.values = self._sorted = series
         if not (series.head(-1) < series.tail(-1)).all():
             self._sorted = series.unique().sort()
             if sort:
-                self._values = self._sorted
+                self.values = self._sorted
             elif len(self._sorted) < len(series):
                 twice = series.filter(series.is_duplicated())[0]
                 raise DataError(f"Each {kind} needs an id of its own; {twice!r} occurs twice.")
@@ -87,35 +105,25 @@ class Ids:
         self._numbers: npt.NDArray[np.int64] | None = numbers
 
     @property
-    def values(self) -> pl.Series:
-        """The ids in index order: a Series named after `kind`, of dtype Int64 or String."""
-        return self._values
-
-    @property
-    def kind(self) -> str:
-        """Kind of thing that the ids name."""
-        return self._kind
-
-    @property
     def dtype(self) -> pl.DataType:
         """Int64 or String."""
-        return self._values.dtype
+        return self.values.dtype
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self.values)
 
     def __repr__(self) -> str:
-        shown = _listed(self._values.head(_NAMED))
+        shown = _listed(self.values.head(_NAMED))
         more = ", ..." if len(self) > _NAMED else ""
-        return f"Ids({self._kind}: {len(self):,} of {self.dtype}: {shown}{more})"
+        return f"Ids({self.kind}: {len(self):,} of {self.dtype}: {shown}{more})"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Ids):
             return NotImplemented
-        return self._kind == other._kind and self._values.equals(other._values, check_dtypes=True)
+        return self.kind == other.kind and self.values.equals(other.values, check_dtypes=True)
 
     def __hash__(self) -> int:
-        return hash((self._kind, len(self), self.dtype))
+        return hash((self.kind, len(self), self.dtype))
 
     def missing(self) -> npt.NDArray[np.int64]:
         """Return the indices of the texts that stand for a missing id, such as "NULL"."""
@@ -136,19 +144,19 @@ class Ids:
         if indices.size and (indices.min() < 0 or indices.max() >= len(self)):
             bad = indices[(indices < 0) | (indices >= len(self))][0]
             raise IndexError(
-                f"{self._kind} indices must be between 0 and {len(self) - 1}; got {bad}."
+                f"{self.kind} indices must be between 0 and {len(self) - 1}; got {bad}."
             )
         if self._numbers is not None and self._order is None:
-            return pl.Series(self._kind, self._numbers[indices])
-        return self._values[indices]
+            return pl.Series(self.kind, self._numbers[indices])
+        return self.values[indices]
 
     def extended(self, values: IdsLike) -> Ids:
         """Return these ids and further ones behind them, which must be new, in the given order."""
-        more = as_id_series(_uniform(values, self._kind), self._kind)
-        both = [self._values, more]
-        if more.dtype != self._values.dtype:
+        more = as_id_series(_uniform(values, self.kind), self.kind)
+        both = [self.values, more]
+        if more.dtype != self.values.dtype:
             both = [each.cast(pl.String) for each in both]
-        return Ids(pl.concat(both), self._kind, sort=False)
+        return Ids(pl.concat(both), self.kind, sort=False)
 
     def find(self, queries: IdsLike) -> npt.NDArray[np.int64]:
         """Return the index of each id, and -1 for an id that is not there.
@@ -157,7 +165,7 @@ class Ids:
         finds "42" and "42" finds 42, but "042" does not find 42. A query that is null, a boolean
         or a fraction raises `DataError`.
         """
-        series = as_id_series(_uniform(queries, self._kind), self._kind)
+        series = as_id_series(_uniform(queries, self.kind), self.kind)
         if self._numbers is None:
             texts = series.cast(pl.String)
             if len(texts) * _JOIN_PAYS_FROM < len(self):
@@ -172,7 +180,7 @@ class Ids:
         elif series.dtype == pl.Int64:
             found = self._find_integers(series.to_numpy())
         else:
-            canonical = series.str.contains(rf"^(?:{_CANONICAL_INTEGER.pattern})$")
+            canonical = series.str.contains(CANONICAL_INTEGER.pattern)
             numbers = series.set(~canonical, None).cast(pl.Int64, strict=False)
             found = self._find_integers(numbers.fill_null(0).to_numpy())
             found = np.where(numbers.is_null().to_numpy(), -1, found)
@@ -194,16 +202,16 @@ class Ids:
         missing = np.flatnonzero(found < 0)
         if not len(missing):
             return found
-        series = as_id_series(_uniform(queries, self._kind), self._kind)
+        series = as_id_series(_uniform(queries, self.kind), self.kind)
         unknown: list[int | str] = series.gather(missing).unique(maintain_order=True).to_list()
         if self._numbers is not None:
-            unknown = [int(e) if _CANONICAL_INTEGER.fullmatch(str(e)) else e for e in unknown]
+            unknown = [int(e) if CANONICAL_INTEGER.fullmatch(str(e)) else e for e in unknown]
         first, named, to_which = unknown[0], _listed(unknown[:_NAMED]), ""
         if len(unknown) > 1:
             to_which = f" to {_quoted(first)}"
             named += f" and {len(unknown) - _NAMED:,} more" if len(unknown) > _NAMED else ""
         raise UnknownIdError(
-            f"Unknown {self._kind}{'s' * (len(unknown) > 1)} {named}; "
+            f"Unknown {self.kind}{'s' * (len(unknown) > 1)} {named}; "
             f"{self._nearest(first, to_which)}."
         )
 
@@ -227,7 +235,7 @@ class Ids:
     def _nearest(self, unknown: int | str, to_which: str) -> str:
         """Say which ids are nearest to an unknown one, or what ids look like."""
         if not len(self):
-            return f"there are no {self._kind}s at all"
+            return f"there are no {self.kind}s at all"
         near: Sequence[int | str] = []
         if self._numbers is None:
             text, values = str(unknown), self._sorted
@@ -250,7 +258,7 @@ class Ids:
             numbers = self._numbers[max(place - _NAMED, 0) : place + _NAMED].tolist()
             near = sorted(numbers, key=lambda each: (abs(each - unknown), each))[:_NAMED]
         if not near:
-            return f"ids look like {_listed(self._values.head(_NAMED))}"
+            return f"ids look like {_listed(self.values.head(_NAMED))}"
         ids_are = "ids{} are" if len(near) > 1 else "id{} is"
         return f"the nearest {ids_are.format(to_which)} {_listed(near)}"
 
@@ -307,6 +315,14 @@ def as_id_series(values: object, kind: str, place: Place = row_place) -> pl.Seri
     if dtype == pl.Null:
         return series.cast(pl.Int64)
     raise DataError(f"{kind.capitalize()} ids must be integers or strings; got {dtype} values.")
+
+
+def integers_if_canonical(texts: pl.Series) -> pl.Series:
+    """Return texts as Int64, unless one is not written as an integer is printed."""
+    if not texts.str.contains(CANONICAL_INTEGER.pattern).all():
+        return texts
+    numbers = texts.cast(pl.Int64, strict=False)
+    return texts if numbers.null_count() else numbers
 
 
 def _uniform(values: Any, kind: str) -> Any:

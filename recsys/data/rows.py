@@ -1,16 +1,21 @@
-"""Rows: which of them count, and how much, before ids become indices."""
+"""Rows: their columns as read, which of them count, and how much, before ids become indices."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import re
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Self, TypedDict
+from itertools import accumulate
+from typing import Literal, Self, TypedDict, cast
 
 import numpy as np
 import polars as pl
 
 from recsys.data.ids import MISSING_IDS, Place, as_id_series, row_place
 from recsys.data.times import (
+    SECONDS,
     Moment,
     check_time_format,
     duration,
@@ -19,11 +24,20 @@ from recsys.data.times import (
     time_problem,
     unix_seconds,
 )
-from recsys.data.values import rating_problem, rating_values, readable_ratings, truths
 from recsys.errors import DataError
 from recsys.messages import counted, shortened
 
-__all__ = ["BadRows", "RowOptions", "RowRules", "Rows", "prepared"]
+__all__ = [
+    "BadRows",
+    "RowOptions",
+    "RowRules",
+    "Rows",
+    "is_truth",
+    "joined",
+    "prepared",
+    "rating_problem",
+    "rating_values",
+]
 
 EventWeights = Mapping[str, float]
 
@@ -31,6 +45,9 @@ _ANY = "*"  # stands for all kinds of events that are not named
 _MOST_KINDS = 20  # a column with more different values is not of kinds of events
 _SHOWN = 3  # bad rows that are described
 _LIMIT = 0.01  # of the rows may be bad
+_LARGEST = float(np.finfo(np.float32).max)
+_DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
+_TRUTHS = {"true": True, "false": False, "t": True, "f": False, "yes": True, "no": False}
 _LEAST_WEIGHT = 1e-12  # of old interactions: a product of float32 numbers should not vanish
 
 
@@ -83,11 +100,13 @@ class RowRules:
         limit = {"error": None, "skip": _LIMIT}.get(str(bad_rows), bad_rows)
         if limit is not None and (isinstance(limit, str | bool) or not 0 <= limit < 1):
             raise DataError(f"bad_rows must be error, skip or a share below 1; got {bad_rows!r}.")
-        first, last = moment(since, "since"), moment(until, "until")
+        first = None if since is None else moment(since, "since")
+        last = None if until is None else moment(until, "until")
         if first is not None and last is not None and first >= last:
             raise DataError(f"since must be before until; got {since} and {until}.")
-        half = duration(half_life, "half_life")
-        return cls(event_weights, half, first, last, check_time_format(time_format), limit)
+        half = None if half_life is None else duration(half_life, "half_life")
+        form = None if time_format is None else check_time_format(time_format)
+        return cls(event_weights, half, first, last, form, limit)
 
 
 @dataclass(slots=True)
@@ -134,15 +153,19 @@ class BadRows:
 
 @dataclass(slots=True)
 class Rows:
-    """Columns user, item, rating (Float32) and timestamp (Int64 seconds), the last two if known.
+    """Columns user, item, rating, timestamp and event, as far as they are known.
 
-    `place` names the place of a row (counted from 0); idle users are there without any item. With
-    `implicit`, the ratings are weights of interactions. `remarks` say what was made of the rows.
+    As read, they have the types of the source; `prepared` ones are ids, Float32 and Int64 seconds.
+    `layout` describes format and columns; `place` names the place of a row (counted from 0), such
+    as "ratings.csv, line 17"; idle users are there without any item; `bad` counts the rows that
+    are left out. With `implicit`, ratings are weights. `remarks` say what was made of the rows.
     """
 
     columns: dict[str, pl.Series]
+    layout: str = ""
     place: Place = row_place
     idle_users: pl.Series | None = None
+    bad: BadRows = field(default_factory=BadRows)
     implicit: bool = False
     remarks: list[str] = field(default_factory=list)
 
@@ -157,13 +180,52 @@ class Rows:
         return len(mask) - len(kept)
 
 
-def prepared(
-    columns: dict[str, pl.Series],
-    rules: RowRules,
-    place: Place = row_place,
-    idle_users: pl.Series | None = None,
-    bad: BadRows | None = None,
-) -> Rows:
+def joined(parts: Sequence[tuple[str, Rows]]) -> Rows:
+    """Return the rows of several files, which are named, as one table.
+
+    Raises
+    ------
+    DataError
+        If not all files have the same roles.
+    """
+    first_name, first = parts[0]
+    for name, rows in parts:
+        if odd := sorted(set(rows.columns) ^ set(first.columns)):
+            has, lacks = (first_name, name) if odd[0] in first.columns else (name, first_name)
+            raise DataError(
+                f"{has} has a {odd[0]} column and {lacks} has none; read together, all files need "
+                "the same ones."
+            )
+    ends = list(accumulate(len(rows.columns["item"]) for _, rows in parts))
+    columns = {
+        role: _concatenated([rows.columns.pop(role) for _, rows in parts])
+        for role in tuple(first.columns)
+    }
+    idle = [rows.idle_users for _, rows in parts if rows.idle_users is not None]
+    bad = BadRows(first.bad.limit, sum(rows.bad.count for _, rows in parts))
+    bad.first = [each for _, rows in parts for each in rows.bad.first][:_SHOWN]
+
+    def place(row: int) -> str:
+        part = bisect_right(ends, row)
+        return parts[part][1].place(row - (ends[part - 1] if part else 0))
+
+    return Rows(columns, first.layout, place, _concatenated(idle) if idle else None, bad)
+
+
+def _concatenated(series: list[pl.Series]) -> pl.Series:
+    """Return columns below each other: as numbers if all are, else as texts."""
+    types = {each.dtype for each in series}
+    if len(types) > 1:
+        target: type[pl.DataType] = pl.String
+        if all(each.is_integer() for each in types):
+            target = pl.Int64
+        elif all(each.is_numeric() for each in types):
+            target = pl.Float64
+        series = [each.cast(target) for each in series]
+    return pl.concat(series)
+
+
+def prepared(rows: Rows, rules: RowRules) -> Rows:
     """Return the rows that count, with numbers for ratings or weights, and for times.
 
     Bad rows are raised or left out first. Then come the range of times, rows without a like, the
@@ -174,15 +236,15 @@ def prepared(
     DataError
         If a row is bad, too many are, none is left, or a rule does not suit the columns.
     """
+    columns = rows.columns
     if len(columns["user"]) == 0:
         raise DataError("There are no ratings: the data have no rows.")
-    rows = Rows(columns, place, idle_users, "rating" not in columns)
-    bad = BadRows(rules.bad_rows) if bad is None else bad
-    if bad.limit is not None:
-        _leave_out_bad(rows, rules, bad)
+    rows.implicit = "rating" not in columns
+    if rules.bad_rows is not None:
+        _leave_out_bad(rows, rules)
     for role in ("user", "item"):
         columns[role] = as_id_series(columns[role], role, rows.place)
-    if "rating" in columns and (liked := truths(columns["rating"])) is not None:
+    if "rating" in columns and (liked := _truths(columns["rating"])) is not None:
         if liked.null_count():
             row = liked.is_null().arg_max() or 0
             value = columns["rating"][row]
@@ -194,9 +256,12 @@ def prepared(
         columns["rating"] = rating_values(columns["rating"], rows.place)
     if "timestamp" in columns:
         times = columns.pop("timestamp")
-        columns["timestamp"] = unix_seconds(times, rows.place, rules.time_format)
+        if rules.time_format is not None or not _are_seconds(times):
+            times = unix_seconds(times, rows.place, rules.time_format)
+        columns["timestamp"] = times
         del times
-    _keep_range(rows, rules)
+    if rules.since is not None or rules.until is not None:
+        _keep_range(rows, rules)
     if "event" in columns:
         _weigh_events(rows, rules)
     elif rules.event_weights is not None:
@@ -208,9 +273,17 @@ def prepared(
     return rows
 
 
-def _leave_out_bad(rows: Rows, rules: RowRules, bad: BadRows) -> None:
+def _are_seconds(times: pl.Series) -> bool:
+    """Return whether a column has integers that can only be seconds since 1970."""
+    if times.dtype != pl.Int64 or times.null_count():
+        return False
+    low, high = times.min(), times.max()
+    return SECONDS[0] <= cast(int, low) and cast(int, high) <= SECONDS[1]
+
+
+def _leave_out_bad(rows: Rows, rules: RowRules) -> None:
     """Leave out rows without user or item, or whose rating or time cannot be read."""
-    columns, masks = rows.columns, {}
+    columns, bad, masks = rows.columns, rows.bad, {}
     for role in ("user", "item"):
         series = columns[role]
         masks[role] = series.is_null()
@@ -219,8 +292,8 @@ def _leave_out_bad(rows: Rows, rules: RowRules, bad: BadRows) -> None:
         elif series.dtype.is_float():
             masks[role] = ~(series.is_finite() & (series.floor() == series)).fill_null(False)
     if "rating" in columns:
-        liked = truths(columns["rating"])
-        known = readable_ratings(columns["rating"]) if liked is None else liked.is_not_null()
+        liked = _truths(columns["rating"])
+        known = _readable(columns["rating"]) if liked is None else liked.is_not_null()
         masks["rating"] = ~known
     if "timestamp" in columns:
         masks["timestamp"] = seconds_or_null(columns["timestamp"], rules.time_format).is_null()
@@ -249,8 +322,6 @@ def _leave_out_bad(rows: Rows, rules: RowRules, bad: BadRows) -> None:
 
 def _keep_range(rows: Rows, rules: RowRules) -> None:
     """Keep the rows in the range of times."""
-    if rules.since is None and rules.until is None:
-        return
     if "timestamp" not in rows.columns:
         raise DataError("since and until need timestamps; name their column with --timestamp-col.")
     times = rows.columns["timestamp"]
@@ -313,3 +384,58 @@ def _decay(rows: Rows, half_life: float) -> None:
     rows.columns["rating"] = pl.Series(np.maximum(values, _LEAST_WEIGHT).astype(np.float32))
     days = half_life / 86400
     rows.remarks.append(f"weights halve every {days:g} day{'s' * (days != 1)}")
+
+
+def rating_values(series: pl.Series, place: Place = row_place) -> pl.Series:
+    """Return ratings as a column of Float32.
+
+    Raises
+    ------
+    DataError
+        If one is not a finite number.
+    """
+    dtype = series.dtype
+    if not (dtype.is_numeric() or dtype in (pl.Boolean, pl.String, pl.Null)):
+        raise DataError(f"Ratings must be numbers; got a column of {dtype} values.")
+    numbers = series.cast(pl.Float32, strict=False)
+    bad = ~_readable(numbers)
+    if bad.any():
+        row = bad.arg_max() or 0
+        raise DataError(f"{place(row)}: {rating_problem(series[row])}")
+    return numbers
+
+
+def rating_problem(value: object) -> str | None:
+    """Say in words why a value cannot be a rating, or return None if it can."""
+    if value is None or value == "":
+        return "the rating is missing."
+    text = str(value)
+    try:
+        number = float(text.replace("_", "?"))  # Python reads 1_000 as a number, files don't
+    except ValueError:
+        point = "; decimals need a point" if _DECIMAL_COMMA.fullmatch(text) else ""
+        return f"rating {shortened(text)!r} is not a number{point}."
+    if not math.isfinite(number):
+        return f"rating {text} is not a finite number."
+    return f"rating {text} does not fit in float32." if abs(number) > _LARGEST else None
+
+
+def _readable(series: pl.Series) -> pl.Series:
+    """Return a mask of the ratings that are finite numbers."""
+    numbers = series.cast(pl.Float32, strict=False)
+    return numbers.is_not_null() & numbers.is_finite().fill_null(False)
+
+
+def is_truth(text: str) -> bool:
+    """Return whether a text is true or false, as files write them."""
+    return text.strip().lower() in _TRUTHS
+
+
+def _truths(series: pl.Series) -> pl.Series | None:
+    """Return a column of likes as Booleans, null for other words; None if it is one of numbers."""
+    if series.dtype == pl.Boolean:
+        return series
+    if series.dtype != pl.String or not any(map(is_truth, series.drop_nulls().head(1))):
+        return None
+    words = series.str.strip_chars().str.to_lowercase()
+    return words.replace_strict(_TRUTHS, default=None, return_dtype=pl.Boolean)

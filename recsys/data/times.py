@@ -14,6 +14,7 @@ from recsys.errors import DataError
 from recsys.messages import shortened
 
 __all__ = [
+    "SECONDS",
     "YEAR_1000",
     "Moment",
     "check_time_format",
@@ -41,6 +42,9 @@ _ISO_FORMATS = (
 # Ranges of numbers that are written as dates: 20250609, and 20250609035205 with a time. As
 # seconds and milliseconds they would be some days of 1970, and the years 2572 to 2635.
 _BASIC = ((19000101, 20991231, "%Y%m%d"), (19000101000000, 20991231235959, "%Y%m%d%H%M%S"))
+SECONDS = (_BASIC[0][1] + 1, int(_UNITS[-1][0]))
+"""Least and largest of the integers that are seconds in any column: from 1970-08-31 on."""
+
 _MOSTLY = 0.5  # of such numbers that are dates: of numbers by chance 4% are
 _SAMPLE = 100
 YEAR_1000 = -30_610_224_000
@@ -212,7 +216,7 @@ def is_time(value: object, form: str | None = None) -> bool:
         return False
 
 
-def check_time_format(form: str | None) -> str | None:
+def check_time_format(form: str) -> str:
     """Return a format of times as polars knows it.
 
     Raises
@@ -220,7 +224,7 @@ def check_time_format(form: str | None) -> str | None:
     DataError
         If it is neither a unit nor has a %.
     """
-    if form is None or form in _TICKS:
+    if form in _TICKS:
         return form
     if "%" not in form:
         raise DataError(
@@ -230,7 +234,7 @@ def check_time_format(form: str | None) -> str | None:
     return form.replace(".%f", "%.f")  # as Python writes fractions of a second
 
 
-def moment(value: Moment | None, what: str) -> int | None:
+def moment(value: Moment, what: str) -> int:
     """Return a point in time in seconds since 1970; `what` is its name in messages.
 
     A date is its beginning, in UTC, and so are a year and a month.
@@ -245,8 +249,6 @@ def moment(value: Moment | None, what: str) -> int | None:
     DataError
         If it cannot be read.
     """
-    if value is None:
-        return None
     text = str(value).strip()
     if re.fullmatch(r"\d{4}(-\d\d)?", text) and isinstance(value, str):
         value = f"{text}-01" if "-" in text else f"{text}-01-01"
@@ -255,7 +257,7 @@ def moment(value: Moment | None, what: str) -> int | None:
     return int(seconds_or_null(pl.Series([value]))[0])
 
 
-def duration(value: str | float | None, what: str) -> float | None:
+def duration(value: str | float, what: str) -> float:
     """Return a length of time in seconds; `what` is its name in messages.
 
     Examples
@@ -268,8 +270,6 @@ def duration(value: str | float | None, what: str) -> float | None:
     DataError
         If it is not a positive number of seconds (s), hours (h), days (d), weeks (w) or years (y).
     """
-    if value is None:
-        return None
     found = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([shdwy])\s*", str(value))
     seconds = 0.0
     if found:

@@ -134,7 +134,10 @@ class ALS(ContentModel):
         for name, value in best.items():
             setattr(self, name, value)
         # The users once more, so that a user folded in later gets the very same vector.
-        self._fit_content(ratings)
+        if any(features):
+            self._fit_content(ratings)
+        else:
+            vars(self).update(self._solved_rows(Histories.of(ratings), None, of_users=True))
 
     def _take(self, side: str, prior: links.RowPrior) -> None:
         """Set the arrays of a prior."""

@@ -1,42 +1,68 @@
-"""Readers of ratings: files and tables in the layouts they come in, and frames."""
+"""Readers of ratings, and of tables of items and users: in any layout, wherever they are."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Unpack, cast
+from typing import Any, TypeAlias, Unpack, cast
 from urllib.parse import unquote
 
 import polars as pl
 
-from recsys.data.columns import Request, Roles, choose_columns, usual_column
-from recsys.data.csr import check_policy
-from recsys.data.features import Features
-from recsys.data.frames import FrameLike
-from recsys.data.ratings import Ratings, Source, build_ratings
-from recsys.data.rows import RowOptions, RowRules, prepared
+from recsys.data.columns import Request, Roles, choose_columns, id_column, quoted, usual_column
+from recsys.data.features import Features, TableLike
+from recsys.data.frames import FrameLike, to_polars
+from recsys.data.ids import Ids
+from recsys.data.ratings import Ratings, build_ratings, check_policy, table_of
+from recsys.data.rows import RowOptions, RowRules, Rows, joined, prepared
 from recsys.data.times import seconds_or_null
 from recsys.database import OnRows, parse_address
 from recsys.errors import DataError
-from recsys.readers.layout import detect
-from recsys.readers.lines import read_jsonl, read_lightgcn
-from recsys.readers.metadata import TableSource, neighbouring_table, read_table
+from recsys.messages import counted
+from recsys.readers.delimited import decoded_lines, detect, read_delimited, read_texts
+from recsys.readers.formats import (
+    json_objects,
+    read_jsonl,
+    read_lightgcn,
+    read_parquet,
+    reading_parquet,
+)
 from recsys.readers.sources import (
     DataFile,
     NoRowsError,
     SourceLike,
+    data_suffix,
     is_address,
     open_data,
+    plain_name,
     sample_path,
+    table_member,
 )
-from recsys.readers.table import RawRatings, joined, read_delimited, read_parquet
 
-__all__ = ["as_ratings", "read_ratings", "read_raw", "sample_path"]
+__all__ = ["TableSource", "as_ratings", "read_ratings", "read_raw", "read_table", "sample_path"]
+
+TableSource: TypeAlias = "str | os.PathLike[str] | TableLike"
+"""Path of a table of items or users, or a frame."""
 
 _FOLDER = re.compile(r"(?:^|/)(\w+)=([^/]+)(?=/)")  # as Hive and Spark partition tables
+_COMMA_NUMBER = r"^[-+]?\d+(?:,\d+)?$"  # with the semicolons of spreadsheets
+_YEAR = r"\((\d{4})\)\s*$"
+# The order of the flags in u.item of MovieLens 100K (u.genre says the same).
+_GENRES = (
+    *("unknown", "Action", "Adventure", "Animation", "Children's", "Comedy", "Crime"),
+    *("Documentary", "Drama", "Fantasy", "Film-Noir", "Horror", "Musical", "Mystery"),
+    *("Romance", "Sci-Fi", "Thriller", "War", "Western"),
+)
+# By the codes of users.dat of MovieLens 1M.
+_OCCUPATIONS = (
+    *("other", "academic/educator", "artist", "clerical/admin", "college/grad student"),
+    *("customer service", "doctor/health care", "executive/managerial", "farmer", "homemaker"),
+    *("K-12 student", "lawyer", "programmer", "retired", "sales/marketing", "scientist"),
+    *("self-employed", "technician/engineer", "tradesman/craftsman", "unemployed", "writer"),
+)
 
 
 def read_ratings(
@@ -56,7 +82,7 @@ def read_ratings(
     item_table: TableSource | None = None,
     user_table: TableSource | None = None,
     on_rows: OnRows | None = None,
-    **rows: Unpack[RowOptions],
+    **options: Unpack[RowOptions],
 ) -> Ratings:
     """Read ratings from files, databases, the web or standard input.
 
@@ -100,8 +126,7 @@ def read_ratings(
         row is ragged; an id, rating or timestamp is missing or cannot be read. The message names
         line and text. Also if a database cannot be reached, or has no such table or column.
     """
-    check_policy(duplicates)
-    rules = RowRules.of(**rows)
+    policy, rules = check_policy(duplicates), RowRules.of(**options)
     named = {"user": user, "item": item, "rating": rating, "timestamp": timestamp, "event": event}
     names = {role: str(name) for role, name in named.items() if name is not None}
     request = Request(**names, sep=sep, encoding=encoding, implicit=implicit, rules=rules)
@@ -109,23 +134,21 @@ def read_ratings(
     def pick(names: Sequence[str], where: str) -> Roles:
         return choose_columns(names, request, where)
 
-    options = {"table": table, "query": query}
-    with open_data(source, encoding, **options, pick=pick, on_rows=on_rows) as data:
-        raw = read_raw(data, request)
-        counted = prepared(raw.columns, rules, raw.place, raw.idle_users, raw.bad)
-        origin = Source(data.name, raw.layout, skipped=tuple(raw.bad.first))
-        ratings = build_ratings(counted, duplicates, source=origin)
-        tables: list[Features | None] = []
+    given: dict[str, Any] = {"table": table, "query": query, "pick": pick, "on_rows": on_rows}
+    with open_data(source, encoding, **given) as data:
+        ratings = build_ratings(prepared(read_raw(data, request), rules), policy, data.name)
+        tables: dict[str, Any] = {}
         remarks: list[str] = []
-        for ids, given in ((ratings.items, item_table), (ratings.users, user_table)):
-            if given is None:
-                known, remark = neighbouring_table(data, ids, request)
+        for ids, place in ((ratings.items, item_table), (ratings.users, user_table)):
+            if place is None:
+                known, remark = _neighbouring_table(data, ids, request)
             else:
-                known, remark = read_table(_in_database(given, source), ids, request)
-            tables.append(known)
+                known, remark = read_table(_in_database(place, source), ids, request)
+            tables[f"{ids.kind}_table"] = known
             remarks += [remark] if remark else []
-    origin = replace(ratings.source or origin, tables="; ".join(remarks))
-    return replace(ratings, item_table=tables[0], user_table=tables[1], source=origin)
+    assert ratings.source is not None
+    origin = replace(ratings.source, tables="; ".join(remarks))
+    return replace(ratings, **tables, source=origin)
 
 
 def _in_database(given: TableSource, source: SourceLike) -> TableSource:
@@ -148,9 +171,7 @@ def as_ratings(data: Ratings | FrameLike | SourceLike) -> Ratings:
     return Ratings.from_frame(cast(FrameLike, data))
 
 
-def read_raw(
-    data: DataFile, request: Request, required: Sequence[str] = ("user", "item")
-) -> RawRatings:
+def read_raw(data: DataFile, request: Request, required: Sequence[str] = ("user", "item")) -> Rows:
     """Read the columns of an open file, as they stand in it; those `required` must be there.
 
     Raises
@@ -159,23 +180,30 @@ def read_raw(
         As `read_ratings`.
     """
     if data.parts:
-        return _read_parts(data, request, required)
-    dated = _date_of_folder(data.name, request)
-    raw = _read_file(data, replace(request, timestamp=None) if dated else request, required)
-    if dated and "timestamp" not in raw.columns:
-        name, seconds = dated
-        raw.columns["timestamp"] = seconds.new_from_index(0, len(raw.columns["item"]))
-        raw = replace(raw, layout=f"{raw.layout}, timestamp = {name} (folder)")
-    return raw
-
-
-def _read_file(data: DataFile, request: Request, required: Sequence[str]) -> RawRatings:
+        parts, empty = [], None
+        for part in data.parts:
+            try:
+                parts.append((part.name, read_raw(part, request, required)))
+            except NoRowsError as error:
+                empty = error
+        if not parts:
+            raise DataError(f"{data.name}: no file has rows.") from empty
+        return joined(parts)
+    dated = _date_of_folder(data.name, request) if "=" in data.name else None
+    request = replace(request, timestamp=None) if dated else request
     layout = detect(data, request)
     if layout.kind == "lightgcn":
-        return read_lightgcn(data, request)
-    if layout.kind == "delimited":
-        return read_delimited(data, layout, request, required)
-    return (read_parquet if layout.kind == "parquet" else read_jsonl)(data, request, required)
+        rows = read_lightgcn(data, request)
+    elif layout.kind == "delimited":
+        rows = read_delimited(data, layout, request, required)
+    else:
+        read = read_parquet if layout.kind == "parquet" else read_jsonl
+        rows = read(data, request, required)
+    if dated and "timestamp" not in rows.columns:
+        name, seconds = dated
+        rows.columns["timestamp"] = seconds.new_from_index(0, len(rows.columns["item"]))
+        rows.layout = f"{rows.layout}, timestamp = {name} (folder)"
+    return rows
 
 
 def _date_of_folder(path: str, request: Request) -> tuple[str, pl.Series] | None:
@@ -190,14 +218,169 @@ def _date_of_folder(path: str, request: Request) -> tuple[str, pl.Series] | None
     return None if seconds.null_count() else (name, seconds)
 
 
-def _read_parts(data: DataFile, request: Request, required: Sequence[str]) -> RawRatings:
-    """Read several files as one table; some may have no rows."""
-    parts, empty = [], None
-    for part in data.parts:
+def read_table(source: TableSource, ids: Ids, request: Request) -> tuple[Features, str]:
+    """Read what is known of items or users, and say in a few words what that is.
+
+    The column of ids is the one of `request`, if the table has it, or is found by its usual names;
+    or it is the only one whose values are ids of the ratings.
+
+    Parameters
+    ----------
+    source : path, frame or Features
+        A file in any format that ratings are read from, and those of MovieLens without a header.
+    ids : Ids
+        Of the items or users of the ratings.
+    request : Request
+        Names of columns of the ratings, and an encoding for a file that is not in UTF-8.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read, the column of ids is missing, or none of `ids` is in it.
+    """
+    if not isinstance(source, str | os.PathLike):
+        features = source
+        if not isinstance(source, Features):
+            features = _features(to_polars(source), ids, request, "The table", untyped=False)
+        return _described(table_of(features, ids), ids, "The table")
+    with open_data(source, request.encoding, guess=True) as data:
+        return _described(_read(data, ids, request), ids, data.name)
+
+
+def _neighbouring_table(data: DataFile, ids: Ids, request: Request) -> tuple[Features | None, str]:
+    """Read the table of items or users next to a file of ratings; say why one is not used."""
+    name = None if data.folder is None else table_member(data.folder.names(), ids.kind)
+    if data.folder is None or name is None or name == data.name.rpartition("/")[2]:
+        return None, ""
+    try:
+        with open_data(data.folder.fetch(name), request.encoding, guess=True) as found:
+            named = replace(found, name=name, suffix=data_suffix(name))
+            features = _read(named, ids, request)
+        if not (features.rows_of(ids) >= 0).any():
+            return None, f"{name} not used (other ids)"
+    except DataError as error:
+        return None, f"{name} not used: {str(error).removeprefix(f'{name} ').rstrip('.')}"
+    return _described(features, ids, name)
+
+
+def _read(data: DataFile, ids: Ids, request: Request) -> Features:
+    """Return the typed table in a file, with the years that its titles end in."""
+    read = [_frame(part, getattr(request, ids.kind)) for part in data.parts or (data,)]
+    frame = pl.concat([part for part, _ in read], how="diagonal_relaxed")
+    untyped = all(each for _, each in read)
+    features = _features(frame, ids, request, data.name, untyped=untyped)
+    title = features.title
+    if title is None or "year" in map(str.lower, features.kinds):
+        return features
+    year = features.frame[title].str.extract(_YEAR).cast(pl.Int64)
+    if 2 * year.null_count() > len(year):
+        return features
+    frame = features.frame.with_columns(year.alias("year"))
+    return Features(frame, {**features.kinds, "year": "number"})
+
+
+def _frame(data: DataFile, column: str | None) -> tuple[pl.DataFrame, bool]:
+    """Return all columns of a file, and whether they are of strings that may be anything."""
+    if (name := plain_name(data.name)) in _MOVIELENS:
+        return _movielens_table(name, data), True
+    layout = detect(data, Request(item=column))
+    if layout.kind == "parquet":
+        with reading_parquet(data.name):
+            return pl.read_parquet(data.path, glob=False), False
+    if layout.kind == "jsonl":
+        rows = [fields for _, fields in json_objects(data)]
         try:
-            parts.append((part.name, read_raw(part, request, required)))
-        except NoRowsError as error:
-            empty = error
-    if not parts:
-        raise DataError(f"{data.name}: no file has rows.") from empty
-    return joined(parts)
+            return pl.DataFrame(rows, infer_schema_length=None, strict=False), False
+        except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError) as error:
+            reason = str(error).partition("\n")[0].rstrip(".")
+            raise DataError(f"{data.name} is not a table: {reason}.") from None
+    if layout.kind == "lightgcn" or not layout.has_header:
+        raise DataError(f"{data.name} has no header; its columns need names.")
+    frame = read_texts(data, layout)
+    if layout.separator == ";":
+        decimals = [name for name in frame.columns if frame[name].str.contains(_COMMA_NUMBER).all()]
+        frame = frame.with_columns(pl.col(decimals).str.replace(",", ".", literal=True))
+    return frame, True
+
+
+def _features(
+    frame: pl.DataFrame, ids: Ids, request: Request, where: str, *, untyped: bool
+) -> Features:
+    """Tell the kinds of the columns; rows without an id are left out."""
+    column = id_column(frame.columns, ids.kind, getattr(request, ids.kind), where)
+    if column is None:
+        fitting = [name for name in frame.columns if _has_ids(frame[name], ids)]
+        if len(fitting) != 1:
+            option = f"--{ids.kind}-col ({ids.kind}=)"
+            raise DataError(
+                f"{where} has no column of {ids.kind}s; its columns are {quoted(frame.columns)}. "
+                f"Name it as in the ratings, or say with {option} what it is called in both."
+            )
+        column = fitting[0]
+    rows = frame.filter(pl.col(column).is_not_null())
+    features = Features.of(rows, ids.kind, column=column, untyped=untyped)
+    found = table_of(features, ids)
+    assert found is not None
+    return found
+
+
+def _has_ids(values: pl.Series, ids: Ids) -> bool:
+    """Return whether values of a column are distinct, and half of them, or of `ids`, are ids."""
+    if values.dtype != pl.String and not values.dtype.is_integer():
+        return False
+    known = values.drop_nulls()
+    if not len(known) or not known.is_unique().all():
+        return False
+    return 2 * int((ids.find(known) >= 0).sum()) >= min(len(known), len(ids))
+
+
+def _described(features: Features | None, ids: Ids, name: str) -> tuple[Features, str]:
+    """Return the table, and a remark with its columns and the ids that it lacks or has more."""
+    assert features is not None
+    noun, n_known = f"{ids.kind}s", int((features.rows_of(ids) >= 0).sum())
+    if not n_known:
+        raise DataError(
+            f"{name} has none of the {noun} of the ratings: its ids look like "
+            f"{next(iter(features.frame[ids.kind]), None)!r}, theirs like {ids.values[0]!r}."
+        )
+    remarks = []
+    if n_known < len(ids):
+        remarks.append(f"lacks {len(ids) - n_known:,} of {counted(len(ids), ids.kind)}")
+    if n_known < len(features):
+        remarks.append(f"has {len(features) - n_known:,} without ratings")
+    aside = f" ({', '.join(remarks)})" if remarks else ""
+    return features, f"{name}{aside}: {features if features.kinds else 'ids only'}"
+
+
+def _movielens_table(name: str, data: DataFile) -> pl.DataFrame:
+    """Return a table of MovieLens without a header as columns of strings."""
+    names, separator, change = _MOVIELENS[name]
+    rows = []
+    for line in decoded_lines(data.path, data.name):
+        if line.strip():
+            cells = change(re.sub(r"[\r\n]+$", "", line).split(separator))
+            rows.append([each.strip() or None for each in cells[: len(names)]])
+    padded = [row + [None] * (len(names) - len(row)) for row in rows]
+    return pl.DataFrame(padded, dict.fromkeys(names, pl.String), orient="row")
+
+
+def _film(row: list[str]) -> list[str]:
+    """Replace the last 19 fields, flags of genres, by the names of the genres."""
+    flags = zip(_GENRES, row[-len(_GENRES) :], strict=False)
+    return [*row[:3], "|".join(genre for genre, flag in flags if flag == "1")]
+
+
+def _user(row: list[str]) -> list[str]:
+    """Replace the code of an occupation by its name."""
+    code = row[3] if len(row) > 3 else ""
+    known = code.isdecimal() and int(code) < len(_OCCUPATIONS)
+    return [*row[:3], _OCCUPATIONS[int(code)] if known else code, *row[4:]]
+
+
+_MOVIELENS: dict[str, tuple[Sequence[str], str, Callable[[list[str]], list[str]]]] = {
+    "u.item": (("item", "title", "released", "genres"), "|", _film),
+    "movies.dat": (("item", "title", "genres"), "::", list),
+    "u.user": (("user", "age", "gender", "occupation", "zip"), "|", list),
+    "users.dat": (("user", "gender", "age", "occupation", "zip"), "::", _user),
+}
+"""Names of the columns, separator, and what is done with each row, by the name of the file."""

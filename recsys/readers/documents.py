@@ -18,10 +18,16 @@ import polars.selectors as cs
 from recsys.data.columns import Roles, usual_column
 from recsys.database import parse_address
 from recsys.errors import DataError
-from recsys.readers.layout import Layout, separator_name, sniff_separator, split_rows
-from recsys.readers.lines import json_objects
+from recsys.readers.delimited import (
+    Layout,
+    decoded_lines,
+    records,
+    separator_name,
+    sniff_separator,
+    split_rows,
+)
+from recsys.readers.formats import json_objects, parquet_columns, reading_parquet
 from recsys.readers.sources import DataFile, open_data
-from recsys.readers.table import decoded_lines, parquet_columns, reading_parquet, records
 
 __all__ = ["BATCH", "Document", "DocumentBatch", "Documents", "batches_of", "read_documents"]
 

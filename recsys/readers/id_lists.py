@@ -13,18 +13,12 @@ import polars as pl
 
 from recsys.data.columns import Request, usual_column
 from recsys.data.ids import Ids, as_id_series
-from recsys.data.rows import RowRules, prepared
+from recsys.data.rows import RowRules, Rows, prepared
 from recsys.errors import DataError
 from recsys.readers import read_raw
-from recsys.readers.layout import Layout
+from recsys.readers.delimited import Layout, decoded_lines, read_columns
+from recsys.readers.formats import parquet_columns, reading_parquet
 from recsys.readers.sources import DataFile, is_address, open_data
-from recsys.readers.table import (
-    RawRatings,
-    decoded_lines,
-    parquet_columns,
-    read_columns,
-    reading_parquet,
-)
 
 __all__ = ["read_block", "read_history", "read_ids"]
 
@@ -134,12 +128,12 @@ def read_history(path: str, request: Request, items: Ids) -> pl.DataFrame:
     return pl.DataFrame([column.alias(role) for role, column in columns.items()])
 
 
-def _weighed(raw: RawRatings, rules: RowRules) -> dict[str, pl.Series]:
+def _weighed(raw: Rows, rules: RowRules) -> dict[str, pl.Series]:
     """Return the rows of a history that count, each pair once with the sum of its weights."""
     has_users = "user" in raw.columns
     if not has_users:
         raw.columns["user"] = pl.Series(["new"]).new_from_index(0, len(raw.columns["item"]))
-    rows = prepared(raw.columns, rules, raw.place, None, raw.bad)
+    rows = prepared(raw, rules)
     table = pl.DataFrame([column.alias(role) for role, column in rows.columns.items()])
     if rows.implicit and "rating" in rows.columns:
         table = table.group_by("user", "item", maintain_order=True).agg(pl.col("rating").sum())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import glob
 import re
@@ -9,27 +10,27 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from os import PathLike, fspath
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias
 
 import polars as pl
 
-from recsys.database import NAMES, Address, OnRows, Pick, fetch, parse_address
+from recsys.database import MAGIC, NAMES, SUFFIXES, Address, OnRows, Pick, fetch, parse_address
 from recsys.errors import DataError
 from recsys.messages import redacted, similar_files
-from recsys.readers.archives import (
-    Directory,
-    Folder,
+from recsys.readers.copies import (
+    PACKED,
+    ZIP,
     Scratch,
     Zip,
-    begins_with,
-    is_zip,
-    readable,
+    download,
     unpacked,
+    unreadable,
+    write_lines,
+    write_sheet,
 )
-from recsys.readers.conversions import is_json_array, write_lines, write_sheet
-from recsys.readers.remote import download
 
 csv.field_size_limit(2**31 - 1)  # a review in a table may be longer than 128 kB
 
@@ -68,9 +69,33 @@ _NOT_RATINGS = ("links.csv", "tags.csv", "tags.dat")
 _OF_A_SPLIT = re.compile(r"(^|[_.-])(train|test|valid|validation|history|base)([_.-]|\d*$)")
 _LISTED = 5
 _NUMBER = re.compile(r"[-+]?\d[\d.,]*")
+_HEAD = 1 << 12
+_BLOCK = 1 << 22
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_JSON_ARRAY = re.compile(rb"(\xef\xbb\xbf)?\s*\[\s*(\{|$)")
 _WORKBOOK = re.compile(r"(?i)(?P<place>.+\.(?:xlsx|xlsm|xlsb|xls|ods))::(?P<sheet>[^/]+)")
 _OLD_EXCEL = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """The files of a directory, hidden ones left out."""
+
+    path: Path
+
+    def names(self, *, below: bool = False) -> list[str]:
+        """Return the names of the files in the directory itself, or of those below it as well."""
+        paths = self.path.rglob("*") if below else self.path.iterdir()
+        inside = ((each, each.relative_to(self.path)) for each in paths)
+        return sorted(
+            name.as_posix()
+            for each, name in inside
+            if each.is_file() and not any(part.startswith(".") for part in name.parts)
+        )
+
+    def fetch(self, name: str) -> Path:
+        """Return the path of a file."""
+        return self.path / name
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +110,7 @@ class DataFile:
         Of the first file, where there are several.
     suffix : str
         Without that of a packer: ".csv" for "ratings.csv.gz".
-    folder : Folder or None
+    folder : Directory, Zip or None
         The files next to it; None for standard input.
     form : str
         What a Parquet file was, such as "Excel" or "PostgreSQL".
@@ -102,7 +127,7 @@ class DataFile:
     name: str
     path: Path
     suffix: str = ""
-    folder: Folder | None = None
+    folder: Directory | Zip | None = None
     form: str = "Parquet"
     columns: tuple[str, ...] = ()
     unit: str = "line"
@@ -118,9 +143,10 @@ class DataFile:
         DataError
             If only its name is that of one.
         """
-        if begins_with(self.path, b"PAR1"):
+        head = _head(self.path)
+        if head.startswith(b"PAR1"):
             return True
-        if self.suffix == ".parquet" and self.path.stat().st_size:
+        if self.suffix == ".parquet" and head:
             raise DataError(
                 f"{self.name} is not a Parquet file, or damaged: it does not begin with PAR1."
             )
@@ -171,6 +197,7 @@ def open_data(
     source: SourceLike,
     encoding: str | None = None,
     *,
+    guess: bool = False,
     table: str | None = None,
     query: str | None = None,
     pick: Pick | None = None,
@@ -190,6 +217,8 @@ def open_data(
         ``::SHEET`` or not; ``-`` for standard input; or several of these.
     encoding : str, optional
         Encoding of text; UTF-8 if not given.
+    guess : bool
+        Tell the encoding by the text: UTF-8 or UTF-16, else the one given, or Latin-1.
     table, query : str, optional
         Table (or sheet) to read of a database (or workbook), or a query in SQL.
     pick : callable, optional
@@ -207,7 +236,7 @@ def open_data(
     if not sources:
         raise DataError("Name a file, a folder or a database to read.")
     with ExitStack() as stack:
-        opener = _Opener(Scratch(stack), encoding, table, query, pick, on_rows)
+        opener = _Opener(stack, encoding, guess, table, query, pick, on_rows)
         files = [each for given in sources for each in opener.files(fspath(given))]
         if (table or query) and not opener.has_tables:
             option = "--table" if table else "--query"
@@ -225,36 +254,38 @@ def open_data(
         yield replace(files[0], name=f"{name} ({len(files):,} files)", parts=tuple(files))
 
 
+@dataclass
 class _Opener:
     """Settings and temporary files of one call."""
 
-    def __init__(
-        self,
-        scratch: Scratch,
-        encoding: str | None,
-        table: str | None,
-        query: str | None,
-        pick: Pick | None,
-        on_rows: OnRows | None,
-    ) -> None:
-        self._scratch = scratch
-        self._encoding = encoding
-        self._table, self._query = table, query
-        self._pick, self._on_rows = pick, on_rows
-        self.has_tables = False
+    stack: ExitStack
+    encoding: str | None
+    guess: bool
+    table: str | None
+    query: str | None
+    pick: Pick | None
+    on_rows: OnRows | None
+    has_tables: bool = False
+
+    @cached_property
+    def scratch(self) -> Scratch:
+        """The temporary directory."""
+        return Scratch(self.stack)
 
     def files(self, source: str) -> list[DataFile]:
         """Return the files of one source."""
         if source == "-":
-            return self._opened(self._scratch.copy(sys.stdin.buffer), "standard input", None)
-        if (address := parse_address(source, self._table, self._query)) is not None:
-            return [self._fetched(address)]
-        if _URL.match(source):
-            return self._downloaded(source)
-        if (workbook := _WORKBOOK.fullmatch(source)) and not Path(source).exists():
-            place = workbook["place"]
-            return [self._sheet(Path(place), Path(place).name, workbook["sheet"])]
+            return self._opened(self.scratch.copy(sys.stdin.buffer), "standard input", None)
         path = Path(source)
+        if "://" in source or "::" in source or path.suffix.lower() in SUFFIXES:
+            if (address := parse_address(source, self.table, self.query)) is not None:
+                return [self._fetched(address)]
+            if _URL.match(source):
+                files = download(source, self.scratch)
+                return [each for name, copy in files for each in self._opened(copy, name, None)]
+            if (workbook := _WORKBOOK.fullmatch(source)) and not path.exists():
+                place = Path(workbook["place"])
+                return [self._sheet(place, place.name, workbook["sheet"])]
         if path.exists() or not glob.has_magic(source):
             return self._local(path, path.name or source)
         # Hidden files, and marks such as Spark's _SUCCESS, are not data.
@@ -267,75 +298,98 @@ class _Opener:
         return [each for match in paths for each in self._local(match, str(match))]
 
     def _local(self, path: Path, name: str) -> list[DataFile]:
-        if path.is_dir():
-            place = f"{path.resolve().name}/"
-            folder = Directory(path, self._scratch)
-            with readable(place):
+        try:
+            if path.is_dir():
+                folder, name = Directory(path), f"{path.resolve().name}/"
                 names = folder.names()
                 if not any(data_suffix(each) in (*_TABLE_SUFFIXES, ".txt") for each in names):
-                    names = folder.all_names() or names
-            return self._members(folder, names, place, place)
-        if not path.exists():
-            raise _missing(path)
-        with readable(name):
+                    names = folder.names(below=True) or names
+                return self._members(folder, names, name, name)
             if path.is_file():
-                return self._opened(path, name, Directory(path.parent, self._scratch))
+                return self._opened(path, name, Directory(path.parent))
+            if not path.exists():
+                raise _missing(path)
             with path.open("rb") as stream:  # a pipe, as in <(command): it can be read only once
-                return self._opened(self._scratch.copy(stream), name, None)
+                return self._opened(self.scratch.copy(stream), name, None)
+        except OSError as error:
+            raise unreadable(error, name) from None
 
     def _members(
         self, folder: Directory | Zip, names: list[str], place: str, prefix: str
     ) -> list[DataFile]:
         """Return the files of ratings in a directory or zip."""
-        chosen = _choose_members(names, place)
-        paths = {name: folder.fetch(name) for name in chosen}
-        if len(chosen) > 1 and not _alike(list(paths.values())):
-            raise DataError(_ambiguous(place, chosen))
-        found = []
-        for name, path in paths.items():
+        chosen, found = _choose_members(names, place), []
+        for name in chosen:
             near = folder.next_to(name) if isinstance(folder, Zip) else folder
-            found += self._opened(path, prefix + name, near)
+            found += self._opened(folder.fetch(name), prefix + name, near)
+        if len(found) > 1 and not _alike([each.path for each in found]):
+            raise DataError(_ambiguous(place, chosen))
         return found
 
-    def _opened(self, path: Path, name: str, folder: Folder | None) -> list[DataFile]:
+    def _opened(self, path: Path, name: str, folder: Directory | Zip | None) -> list[DataFile]:
         """Return a local file without its packing, or the members of a zip."""
-        path = unpacked(path, name, self._scratch)
-        if is_zip(path):
-            archive = Zip(path, name, self._scratch)
+        head = _head(path)
+        if MAGIC.match(head) and isinstance(folder, Directory):
+            address = parse_address(str(path), self.table, self.query)
+            return [self._fetched(address)] if address else []
+        if head.startswith(PACKED):
+            path = unpacked(path, name, self.scratch)
+            head = _head(path)
+        if head.startswith(ZIP):
+            archive = Zip(path, name, self.scratch)
             if "xl/workbook.xml" in archive.names():
-                return [self._sheet(path, name, self._table)]
-            prefix = f"{name.removesuffix('.zip')}/"
-            return self._members(archive, archive.names(), name, prefix)
-        if begins_with(path, _OLD_EXCEL):
-            return [self._sheet(path, name, self._table)]
-        data = DataFile(name, path, data_suffix(name), folder, on_rows=self._on_rows)
-        if self._encoding is not None and not data.is_parquet:
-            path = self._scratch.decoded(path, name, self._encoding)
-            data = replace(data, path=path)
-        if is_json_array(path):
-            target = self._scratch.new()
-            write_lines(path, name, target)
-            return [replace(data, path=target, suffix=".jsonl", unit="object")]
+                return [self._sheet(path, name, self.table)]
+            return self._members(archive, archive.names(), name, f"{name.removesuffix('.zip')}/")
+        if head.startswith(_OLD_EXCEL):
+            return [self._sheet(path, name, self.table)]
+        data = DataFile(name, path, data_suffix(name), folder, on_rows=self.on_rows)
+        if data.is_parquet:
+            return [data]
+        encoding = _encoding(path, self.encoding) if self.guess else self.encoding
+        if encoding is not None:
+            data = replace(data, path=self.scratch.decoded(path, name, encoding))
+            head = _head(data.path)
+        if _JSON_ARRAY.match(head):
+            target = self.scratch.new()
+            write_lines(data.path, name, target)
+            data = replace(data, path=target, suffix=".jsonl", unit="object")
         return [data]
 
     def _fetched(self, address: Address) -> DataFile:
         """Return the rows of a table as a file."""
         self.has_tables = True
-        target = self._scratch.new()
-        address, columns = fetch(address, target, self._pick, self._on_rows)
+        target = self.scratch.new()
+        address, columns = fetch(address, target, self.pick, self.on_rows)
         return DataFile(str(address), target, form=NAMES[address.kind], columns=columns)
-
-    def _downloaded(self, url: str) -> list[DataFile]:
-        """Return the files at a URL."""
-        files = download(url, self._scratch)
-        return [each for name, path in files for each in self._opened(path, name, None)]
 
     def _sheet(self, path: Path, name: str, sheet: str | None) -> DataFile:
         """Return the rows of a workbook's sheet as a file."""
         self.has_tables = True
-        target = self._scratch.new()
+        target = self.scratch.new()
         sheet = write_sheet(path, name, sheet, target)
         return DataFile(f"{name}::{sheet}", target, folder=None, form="Excel")
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as stream:
+        return stream.read(_HEAD)
+
+
+def _encoding(path: Path, otherwise: str | None) -> str | None:
+    """Return the encoding of a text that is not in UTF-8: UTF-16, or `otherwise`, or Latin-1."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    with path.open("rb") as stream:
+        block = stream.read(_BLOCK)
+        if block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            return "utf-16"
+        try:
+            while block:
+                decoder.decode(block)
+                block = stream.read(_BLOCK)
+            decoder.decode(b"", final=True)
+        except UnicodeDecodeError:
+            return otherwise or "latin-1"  # as the older MovieLens sets
+    return None
 
 
 def _missing(path: Path) -> DataError:
@@ -393,7 +447,7 @@ def _alike(paths: list[Path]) -> bool:
     """
     heads = set()
     for path in paths:
-        if begins_with(path, b"PAR1"):
+        if _head(path).startswith(b"PAR1"):
             heads.add(frozenset(pl.read_parquet_schema(path)))
             continue
         with path.open("rb") as stream:

@@ -28,7 +28,7 @@ from recsys.models.base import FactorModel
 from recsys.models.baselines import Bias, Popular
 from recsys.models.registry import MODELS
 from recsys.recommender import Recommender
-from recsys.schema import FORMAT_VERSION, MODEL_FORMAT, checksum
+from recsys.schema import FORMAT_VERSION, MODEL_FORMAT, DamageError, check_features, checksum
 from recsys.storage import format_of, read_manifest
 
 N_ITEMS = 6
@@ -718,8 +718,8 @@ def test_metadata_of_every_type_come_back(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"kind": "list"}, r"Column 'year' has Int64 values; they cannot be of 'list'"),
-        ({"kind": None}, r"Column 'year' has Int64 values; they cannot be of None"),
+        ({"kind": "list"}, r"column 'year' has Int64 values; they cannot be of 'list'"),
+        ({"kind": None}, r"column 'year' has Int64 values; they cannot be of None"),
         ({"kind": "blob"}, r"model\.json: Invalid enum value 'blob'"),
         ({"name": "title"}, "column with name 'title' has more than one occurrence"),
     ],
@@ -729,9 +729,25 @@ def test_columns_of_tables_that_are_not_of_their_kind(saved, change, message):
     refused(saved, f"is damaged: .*{message}")
 
 
+@pytest.mark.parametrize(
+    ("frame", "kinds", "message"),
+    [
+        ({"thing": [1]}, {}, "needs kinds of the columns"),
+        ({"item": [1], "a": [1]}, {}, r"needs kinds of the columns \['a'\]"),
+        ({"item": [1, None]}, {}, "needs distinct ids"),
+        ({"item": [1.5]}, {}, "needs distinct ids"),
+        ({"item": [1], "a": [[1]]}, {"a": "list"}, "they cannot be of 'list'"),
+        ({"item": [1], "a": ["x"]}, {"a": "thing"}, "they cannot be of 'thing'"),
+    ],
+)
+def test_tables_that_are_not_of_items(frame, kinds, message):
+    with pytest.raises(DamageError, match=message):
+        check_features(pl.DataFrame(frame), "item", kinds)
+
+
 def test_ids_of_tables_that_are_there_twice(saved):
     replace_array(saved, "item_table/0.npy", np.array([50, 50]))
-    refused(saved, "is damaged: A table of items needs distinct ids")
+    refused(saved, "is damaged: a table of items needs distinct ids")
 
 
 def test_parameters_that_the_model_does_not_have(tmp_path):

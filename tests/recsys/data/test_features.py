@@ -195,24 +195,6 @@ def test_newer_rows_replace_older_ones() -> None:
     assert old.updated(text).frame["price"].to_list() == ["cheap", "6"]
 
 
-@pytest.mark.parametrize(
-    ("frame", "kinds", "message"),
-    [
-        ({"thing": [1]}, {}, "needs kinds of the columns"),
-        ({"item": [1], "a": [1]}, {}, r"needs kinds of the columns \['a'\]"),
-        ({"item": [1, 1]}, {}, "needs distinct ids"),
-        ({"item": [1, None]}, {}, "needs distinct ids"),
-        ({"item": [1.5]}, {}, "needs distinct ids"),
-        ({"item": [1], "a": [1]}, {"a": "text"}, "Column 'a' has Int64 values"),
-        ({"item": [1], "a": [[1]]}, {"a": "list"}, "they cannot be of 'list'"),
-        ({"item": [1], "a": ["x"]}, {"a": "thing"}, "they cannot be of 'thing'"),
-    ],
-)
-def test_tables_that_are_none(frame: Any, kinds: Any, message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        Features(pl.DataFrame(frame), kinds)
-
-
 @settings(max_examples=60)
 @given(st.lists(st.one_of(st.none(), st.text(max_size=12), st.sampled_from(["1", "yes", "a|b"]))))
 def test_any_texts_have_a_kind_or_are_left_out(texts: list[str | None]) -> None:

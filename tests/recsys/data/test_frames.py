@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from recsys.data.frames import column, listed, to_polars
 from recsys.data.ids import encode
+from recsys.data.rows import rating_problem
 from recsys.data.times import unix_seconds
-from recsys.data.values import rating_problem
 from recsys.errors import DataError
 
 SECONDS = 1_112_486_027  # 2005-04-02 23:53:47 UTC

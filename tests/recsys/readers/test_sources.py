@@ -20,7 +20,7 @@ import pytest
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.readers import read_ratings
-from recsys.readers.archives import _zstd, readable
+from recsys.readers.copies import _zstd, readable
 
 Read = Callable[..., Ratings]
 CSV = b"user,item,rating\n1,10,4\n2,20,3\n"

@@ -17,9 +17,8 @@ from recsys.data.columns import Request, choose_columns
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.readers import read_ratings
-from recsys.readers.layout import detect
+from recsys.readers.delimited import detect, read_carefully, read_delimited
 from recsys.readers.sources import open_data
-from recsys.readers.table import read_carefully, read_delimited
 
 Read = Callable[..., Ratings]
 ROWS = [(1, 10, 4.0, 100), (1, 20, 3.5, 300), (2, 10, 5.0, 200)]

@@ -1,32 +1,106 @@
-"""Formats with one object (JSON lines) or one user (LightGCN) per line."""
+"""Formats that name their columns, Parquet and JSON lines, and the lines of LightGCN."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate, islice
 from typing import Any
 
 import polars as pl
 
 from recsys.data.columns import SAMPLE, Request, Roles, assign_roles
-from recsys.data.ids import MISSING_IDS
-from recsys.data.rows import BadRows
-from recsys.data.values import rating_problem
+from recsys.data.ids import MISSING_IDS, integers_if_canonical
+from recsys.data.rows import BadRows, Rows, rating_problem
 from recsys.errors import DataError
-from recsys.readers.sources import DataFile
-from recsys.readers.table import RawRatings, decoded_lines
+from recsys.readers.delimited import decoded_lines
+from recsys.readers.sources import DataFile, NoRowsError
 
-__all__ = ["json_objects", "read_jsonl", "read_lightgcn"]
+__all__ = [
+    "json_objects",
+    "parquet_columns",
+    "read_jsonl",
+    "read_lightgcn",
+    "read_parquet",
+    "reading_parquet",
+]
 
 _GLOB = frozenset("*?[")
 _NO_SEPARATOR = "\x1f"  # polars reads whole lines when its separator does not occur
 _NOUNS = {"user": "user id", "item": "item id", "rating": "rating", "timestamp": "time"}
 
 
+@contextmanager
+def reading_parquet(name: str) -> Iterator[None]:
+    """Turn any problem with a Parquet file into one sentence.
+
+    Raises
+    ------
+    DataError
+        If polars or the system cannot read it.
+    """
+    try:
+        yield
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, MemoryError, OSError) as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise DataError(f"{name} is a damaged Parquet file: {reason}.") from None
+
+
+def parquet_columns(data: DataFile) -> dict[str, pl.DataType]:
+    """Return the names and types of the columns of a Parquet file."""
+    with reading_parquet(data.name):
+        return dict(pl.scan_parquet(data.path, glob=False).collect_schema())
+
+
+def read_parquet(
+    data: DataFile, request: Request, required: Sequence[str] = ("user", "item")
+) -> Rows:
+    """Read a Parquet file; only the columns that have a role are read.
+
+    Raises
+    ------
+    DataError
+        If the file is damaged or has no rows, or columns are missing or ambiguous.
+    """
+    types = parquet_columns(data)
+    names = list(data.columns or types)
+    scan = pl.scan_parquet(data.path, glob=False)
+
+    def times(place: int) -> list[Any]:
+        head = scan.select(names[place]).head(SAMPLE).collect()[names[place]]
+        if head.dtype == pl.Date or isinstance(head.dtype, pl.Datetime):
+            head = head.dt.epoch("s")  # of years, too, that Python does not know
+        is_plain = head.dtype.is_numeric() or head.dtype == pl.String
+        return head.to_list() if is_plain else [str(head.dtype)]
+
+    with reading_parquet(data.name):
+        roles, description = assign_roles(names, request, data.name, required, times)
+        chosen = {role: pl.col(names[place]) for role, place in roles.items()}
+        if "rating" in roles and types[names[roles["rating"]]] == pl.Float64:
+            # Half the memory; numbers beyond it become infinite, and have an error of their own.
+            single = pl.col(names[roles["rating"]]).cast(pl.Float32)
+            overflows = scan.select(single.is_infinite().any()).collect(engine="streaming").item()
+            chosen["rating"] = chosen["rating"] if overflows else single
+        read = scan.select(**chosen).collect(engine="streaming")
+    if not len(read):
+        raise NoRowsError(f"{data.name} has no rows.")
+    columns = {role: read[role] for role in roles}
+    if data.columns:  # of a database, where numbers are often kept as texts
+        for role in {"user", "item"}.intersection(columns):
+            if columns[role].dtype == pl.String and not columns[role].null_count():
+                columns[role] = integers_if_canonical(columns[role])
+    return Rows(
+        columns,
+        f"{data.form}, {description}",
+        lambda row: f"{data.name}, row {row + 1}",
+        bad=BadRows(request.rules.bad_rows),
+    )
+
+
 def read_jsonl(
     data: DataFile, request: Request, required: Sequence[str] = ("user", "item")
-) -> RawRatings:
+) -> Rows:
     """Read a file of JSON objects, one per line; keys are columns.
 
     Raises
@@ -69,7 +143,7 @@ def read_jsonl(
         line = lines[row] if len(lines) else next(islice(json_objects(data), row, None))[0]
         return f"{data.name}, {data.unit} {line}"
 
-    return RawRatings(
+    return Rows(
         columns,
         f"JSON {'array' if data.unit == 'object' else 'lines'}, {description}",
         place_of,
@@ -185,7 +259,7 @@ def _series(role: str, values: list[Any]) -> pl.Series:
     return pl.Series(role, [str(value) for value in values])
 
 
-def read_lightgcn(data: DataFile, request: Request) -> RawRatings:
+def read_lightgcn(data: DataFile, request: Request) -> Rows:
     """Read lines of a user and the user's items, integers all; some users may have no items.
 
     Raises
@@ -220,7 +294,7 @@ def read_lightgcn(data: DataFile, request: Request) -> RawRatings:
         return f"{data.name}, line {line}"
 
     columns = {"user": pairs["user"], "item": pairs["item"]}
-    return RawRatings(columns, layout, place, idle, bad)
+    return Rows(columns, layout, place, idle, bad)
 
 
 def _first_problem(data: DataFile) -> str:

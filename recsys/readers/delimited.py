@@ -1,124 +1,254 @@
-"""Tables: delimited text and Parquet, for ratings, lists of ids, histories and documents."""
+"""Delimited text: its separator, header and columns, and their values."""
 
 from __future__ import annotations
 
 import csv
+import io
 import re
-from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from itertools import accumulate, islice
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import polars as pl
 
-from recsys.data.columns import Request, Roles, assign_roles, is_known_name
-from recsys.data.ids import MISSING_IDS
-from recsys.data.rows import BadRows
+from recsys.data.columns import Request, Roles, assign_roles, is_known_name, wide_hint
+from recsys.data.ids import CANONICAL_INTEGER, MISSING_IDS, integers_if_canonical
+from recsys.data.rows import BadRows, Rows, is_truth, rating_problem
 from recsys.data.times import YEAR_1000, iso_format
-from recsys.data.values import is_truth, rating_problem
 from recsys.errors import DataError
 from recsys.messages import shortened
-from recsys.readers.layout import Layout, separator_name, without_returns
 from recsys.readers.sources import DataFile, NoRowsError
 
 __all__ = [
-    "RawRatings",
+    "Layout",
     "decoded_lines",
-    "joined",
-    "parquet_columns",
+    "detect",
     "read_carefully",
     "read_columns",
     "read_delimited",
-    "read_parquet",
     "read_texts",
-    "reading_parquet",
     "records",
+    "separator_name",
+    "sniff_separator",
+    "split_rows",
 ]
 
 Kind: TypeAlias = 'Literal["id", "name", "integer", "float", "text"] | str'
 """Kind of a column: a name is an id but not an integer, a format with % is of times."""
 
+_HEAD = 1 << 16  # bytes looked at, and more where they are less than two lines
+_SAMPLE_ROWS = 200
+_DOUBLE_COLON = "::"
+_SEPARATORS = {"\t": "tab", ";": "semicolon", ",": "comma", "|": "bar", " ": "space"}
+_ROLES = ("user", "item", "rating", "timestamp")  # of a file without header, by position
+_WEB_PAGE = "a web page, perhaps in place of the file that was to be downloaded."
+_FOREIGN = {
+    b"SQLite format 3\0": "an SQLite database in an archive or a folder; name the file itself.",
+    b"%%MatrixMarket": "in Matrix Market; in Python, scipy.io.mmread and Ratings.from_matrix "
+    "read it.",
+    b"<!doctype html": _WEB_PAGE,
+    b"<html": _WEB_PAGE,
+    b"version https://git-lfs": "a pointer of Git LFS; `git lfs pull` gets the file itself.",
+}
+_INTEGERS = re.compile(r"\s*-?\d+( +-?\d+)*\s*")
+_NUMBER = re.compile(r"[-+]?(\d+[.,]?\d*|\.\d+)([eE][-+]?\d+)?")
 _BLOCK = 1 << 22
 _CHUNK = 1 << 10  # records at once; with more live objects garbage collection doubles the time
-_SAMPLE = 100
-_BAD_SHOWN = 3
 _COMMA_WITH = ";"  # separator with which decimals may have a comma, as spreadsheets write them
-_CANONICAL = r"^(?:0|-?[1-9][0-9]{0,18})$"
 _MISSING = frozenset(MISSING_IDS)
 _LINE = "line"
 _WIDEST = 10_000  # columns of a table
-_CANONICAL_ID = re.compile(_CANONICAL)
 _INTEGER = re.compile(r"-?\d{1,18}")
 
 
 @dataclass(frozen=True, slots=True)
-class RawRatings:
-    """The columns of a file by role, before ids become indices.
+class Layout:
+    """How a file is to be read; all but `kind` is of a delimited file.
 
-    `layout` describes format and columns; `place` names the place of a row (counted from 0), such
-    as "ratings.csv, line 17"; idle users are there without any item, and
-    `bad` counts the rows that are left out already.
+    `separator` is one character, or "::"; `names` are from the header, or given by position; `skip`
+    counts the lines before the first row: blank ones, and the header; `sample` has the first rows.
     """
 
-    columns: dict[str, pl.Series]
-    layout: str
-    place: Callable[[int], str]
-    idle_users: pl.Series | None = None
-    bad: BadRows = field(default_factory=BadRows)
+    kind: Literal["delimited", "jsonl", "parquet", "lightgcn"]
+    separator: str = ""
+    names: tuple[str, ...] = ()
+    has_header: bool = True
+    skip: int = 0
+    sample: tuple[list[str], ...] = ()
 
 
-def joined(parts: Sequence[tuple[str, RawRatings]]) -> RawRatings:
-    """Return the rows of several files, which are named, as one table.
+def detect(data: DataFile, request: Request) -> Layout:
+    """Tell the layout of a file.
 
     Raises
     ------
     DataError
-        If not all files have the same roles.
+        If the file is empty or binary, not a Parquet file though it is called so, one JSON array,
+        or has no separator between columns.
     """
-    first_name, first = parts[0]
-    for name, raw in parts:
-        if odd := sorted(set(raw.columns) ^ set(first.columns)):
-            has, lacks = (first_name, name) if odd[0] in first.columns else (name, first_name)
+    if data.is_parquet:
+        return Layout("parquet")
+    with data.path.open("rb") as stream:
+        head = stream.read(_HEAD)
+        while head.lstrip().count(b"\n") < 2 and (more := stream.read(len(head))):
+            head += more
+        is_whole = not stream.read(1)
+    _check_text(head, data)
+    lines = list(io.StringIO(head.decode("utf-8-sig", errors="replace")))
+    lines = lines if is_whole else lines[:-1]
+    blank = next((n for n, line in enumerate(lines) if line.strip()), len(lines))
+    lines = lines[blank:]
+    if not lines:
+        raise NoRowsError(f"{data.name} is empty.")
+    if request.sep is None:
+        begin = lines[0].lstrip()[:1]
+        if begin == "{" or data.suffix in (".jsonl", ".ndjson"):
+            return Layout("jsonl")
+        if begin == "[":
+            raise DataError(f"{data.name} is a JSON array, and its elements are not objects.")
+        filled = [line for line in lines if line.strip()]
+        rows = [line.split() for line in filled]
+        # In a table of integers with spaces users come back; in LightGCN lines each has one.
+        is_lightgcn = len({row[0] for row in rows}) == len(rows) and all(
+            map(_INTEGERS.fullmatch, filled)
+        )
+        if is_lightgcn and set(map(len, rows)) not in ({1}, {2}):
+            return Layout("lightgcn")
+    return _delimited(lines, blank, data, request)
+
+
+def _check_text(head: bytes, data: DataFile) -> None:
+    """Raise if a file is binary, in UTF-16 or of a known foreign format."""
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise DataError(f"{data.name} is in UTF-16; say so with --encoding utf-16.")
+    for beginning, description in _FOREIGN.items():
+        if head.lstrip()[:40].lower().startswith(beginning.lower()):
+            raise DataError(f"{data.name} is {description}")
+    if b"\r" in head and b"\n" not in head:
+        raise DataError(
+            f"{data.name} ends its lines with carriage returns alone; write them as newlines."
+        )
+    if b"\0" in head:
+        raise DataError(
+            f"{data.name} is a binary file (byte {head.index(0)} is zero); expected text (CSV, "
+            "TSV, JSON lines, MovieLens, LightGCN) or Parquet, as it is or in gz, xz, zst or zip."
+        )
+
+
+def _delimited(lines: list[str], blank: int, data: DataFile, request: Request) -> Layout:
+    separator = request.sep
+    if separator is not None:
+        separator = {r"\t": "\t", "tab": "\t", "space": " "}.get(separator, separator)
+        is_character = len(separator) == 1 and separator.isascii() and separator not in '"\r\n'
+        if separator != _DOUBLE_COLON and not is_character:
             raise DataError(
-                f"{has} has a {odd[0]} column and {lacks} has none; read together, all files need "
-                "the same ones."
+                f'--sep must be one ASCII character, "tab" or "::"; got {request.sep!r}.'
             )
-    ends = list(accumulate(len(raw.columns["item"]) for _, raw in parts))
-    columns = {
-        role: _concatenated([raw.columns.pop(role) for _, raw in parts])
-        for role in tuple(first.columns)
-    }
-    idle = [raw.idle_users for _, raw in parts if raw.idle_users is not None]
-    bad = BadRows(first.bad.limit, sum(raw.bad.count for _, raw in parts))
-    bad.first = [each for _, raw in parts for each in raw.bad.first][:_BAD_SHOWN]
+    begin = lines[0].strip()
+    if re.fullmatch(r'"?sep=.?"?', begin):
+        raise DataError(f"{data.name} begins with {begin!r} for Excel; leave it out.")
+    sign = begin[0]
+    others = [line for line in lines[1:] if line.strip() and line.lstrip()[0] != sign]
+    if sign in "#%" and sign != separator and others:
+        mark = separator or sniff_separator(others) or ","
+        first, rows = split_rows(lines[:1], mark)[0], split_rows(others, mark)
+        if first[0].strip() == sign or len({len(first), *map(len, rows[:1])}) > 1:
+            raise DataError(
+                f"{data.name} begins with a comment ({begin[:40]!r}); leave out the lines that "
+                f"begin with {sign}."
+            )
+    separator = separator or sniff_separator(lines)
+    rows = split_rows(lines, separator) if separator else []
+    if separator is None or not rows or len(rows[0]) < 2:
+        tried = "tab, semicolon, comma, bar or space"
+        tried = f"separator {request.sep!r}" if request.sep else tried
+        raise DataError(
+            f"{data.name} has only one column ({begin[:40]!r}): found no {tried}; name the "
+            "separator with --sep."
+        )
+    first = [field.strip() for field in rows[0]]
+    names = _names_without_header(first, data, request)
+    if names is None:
+        return Layout("delimited", separator, tuple(first), True, blank + 1, tuple(rows[1:]))
+    return Layout("delimited", separator, names, False, blank, tuple(rows))
 
-    def place(row: int) -> str:
-        part = bisect_right(ends, row)
-        return parts[part][1].place(row - (ends[part - 1] if part else 0))
 
-    return RawRatings(columns, first.layout, place, _concatenated(idle) if idle else None, bad)
+def sniff_separator(lines: list[str], separators: Sequence[str] = tuple(_SEPARATORS)) -> str | None:
+    """Return the separator that splits the lines into equal, most fields; None for one column.
+
+    Where none splits them equally, because a row is ragged, the first line decides alone.
+    """
+    if _DOUBLE_COLON in lines[0] and tuple(separators) == tuple(_SEPARATORS):
+        return _DOUBLE_COLON
+    even, widest = {}, {}
+    for separator in separators:
+        rows = split_rows(lines, separator)
+        widest[separator] = len(rows[0]) if rows else 0
+        if len(set(map(len, rows))) == 1:
+            even[separator] = widest[separator]
+    for widths in (even, {s: n for s, n in widest.items() if s != " "}, widest):
+        best = max(widths, key=widths.__getitem__, default=None)
+        if best is not None and widths[best] > 1:
+            return best
+    return None
 
 
-def _concatenated(series: list[pl.Series]) -> pl.Series:
-    """Return columns below each other: as numbers if all are, else as texts."""
-    types = {each.dtype for each in series}
-    if len(types) > 1:
-        target: type[pl.DataType] = pl.String
-        if all(each.is_integer() for each in types):
-            target = pl.Int64
-        elif all(each.is_numeric() for each in types):
-            target = pl.Float64
-        series = [each.cast(target) for each in series]
-    return pl.concat(series)
+def split_rows(lines: list[str], separator: str) -> list[list[str]]:
+    """Return the fields of the first 200 rows, blank ones left out."""
+    if separator == _DOUBLE_COLON:
+        rows: Iterable[list[str]] = (line.rstrip("\r\n").split(_DOUBLE_COLON) for line in lines)
+    else:
+        rows = csv.reader(map(without_returns, lines), delimiter=separator)
+    return list(islice((row for row in rows if any(map(str.strip, row))), _SAMPLE_ROWS))
+
+
+def without_returns(line: str) -> str:
+    """Return a line with the carriage returns inside it, which csv rejects, as spaces."""
+    return line.replace("\r\n", "\n").replace("\r", " ")
+
+
+def _names_without_header(
+    first: list[str], data: DataFile, request: Request
+) -> tuple[str, ...] | None:
+    """Return roles, or numbers from 1, as names of columns; None if the first row is a header.
+
+    It is one if a field is a usual or requested name, or if none is a number and columns are not
+    requested by number. A column has its number if that, or its role elsewhere, is requested.
+    """
+    requested = request.columns
+    named = set(requested.values())
+    filled = [field for field in first if field]
+    words = [field for field in filled if not _NUMBER.fullmatch(field)]
+    by_number = named and all(name.isdecimal() for name in named)
+    known = any(is_known_name(word) or word in named for word in words)
+    if known or (not by_number and words == filled):
+        return None
+    width = len(first)
+    numbers = [str(number + 1) for number in range(width)]
+    if width > len(_ROLES):
+        if requested:
+            return tuple(numbers)
+        raise DataError(
+            f"{data.name} has no header and {width} columns; say by number which are which, "
+            f"such as --user-col 1 --item-col 2 --rating-col 3.{wide_hint(width)}"
+        )
+    return tuple(
+        number if role not in named and (role in requested or number in named) else role
+        for number, role in zip(numbers, _ROLES, strict=False)
+    )
+
+
+def separator_name(separator: str) -> str:
+    """Return how `Source` calls a separator, such as "comma-separated"."""
+    return f"{_SEPARATORS.get(separator, repr(separator))}-separated"
 
 
 def read_delimited(
     data: DataFile, layout: Layout, request: Request, required: Sequence[str] = ("user", "item")
-) -> RawRatings:
+) -> Rows:
     """Read a delimited file.
 
     Raises
@@ -148,7 +278,7 @@ def read_delimited(
         line = next(islice(records(data, layout), row, None))[0] if known is None else known
         return f"{data.name}, line {line}"
 
-    return RawRatings(columns, f"{form}, {description}", place, bad=bad)
+    return Rows(columns, f"{form}, {description}", place, bad=bad)
 
 
 def read_columns(
@@ -182,7 +312,7 @@ def _read_fast(
     needed = [role for role in roles if role != "event"]
     if columns is None or any(columns[role].null_count() for role in needed):
         return None
-    return columns | {role: _integers_if_canonical(columns[role]) for role in strings}
+    return columns | {role: integers_if_canonical(columns[role]) for role in strings}
 
 
 def read_texts(data: DataFile, layout: Layout) -> pl.DataFrame:
@@ -250,7 +380,7 @@ def _kind(role: str, place: int, layout: Layout, time_format: str | None) -> Kin
         return iso_format(texts) or "text"
     if role == "event":
         return "text"
-    return "id" if all(map(_CANONICAL_ID.match, texts)) else "name"
+    return "id" if all(map(CANONICAL_INTEGER.match, texts)) else "name"
 
 
 def _is_doubtful(column: pl.Series, kind: Kind) -> bool:
@@ -372,7 +502,7 @@ def read_carefully(
     if not chunks[names[0]]:
         bad.check(0)
     whole = {name: pl.concat(columns) for name, columns in chunks.items()}
-    ids = {role: _integers_if_canonical(whole[role]) for role in ("user", "item") if role in whole}
+    ids = {role: integers_if_canonical(whole[role]) for role in ("user", "item") if role in whole}
     return whole | ids
 
 
@@ -499,78 +629,3 @@ def decoded_lines(path: Path, name: str, bad: BadRows | None = None) -> Iterator
                 )
                 yield "\n"
             offset += len(raw)
-
-
-def _integers_if_canonical(texts: pl.Series) -> pl.Series:
-    """Return ids as Int64 unless one is not written as an integer is printed: "007" or "7.0"."""
-    if not texts.str.contains(_CANONICAL).all():
-        return texts
-    numbers = texts.cast(pl.Int64, strict=False)
-    return texts if numbers.null_count() else numbers
-
-
-@contextmanager
-def reading_parquet(name: str) -> Iterator[None]:
-    """Turn any problem with a Parquet file into one sentence.
-
-    Raises
-    ------
-    DataError
-        If polars or the system cannot read it.
-    """
-    try:
-        yield
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, MemoryError, OSError) as error:
-        reason = str(error).partition("\n")[0].rstrip(".")
-        raise DataError(f"{name} is a damaged Parquet file: {reason}.") from None
-
-
-def parquet_columns(data: DataFile) -> dict[str, pl.DataType]:
-    """Return the names and types of the columns of a Parquet file."""
-    with reading_parquet(data.name):
-        return dict(pl.scan_parquet(data.path, glob=False).collect_schema())
-
-
-def read_parquet(
-    data: DataFile, request: Request, required: Sequence[str] = ("user", "item")
-) -> RawRatings:
-    """Read a Parquet file; only the columns that have a role are read.
-
-    Raises
-    ------
-    DataError
-        If the file is damaged or has no rows, or columns are missing or ambiguous.
-    """
-    types = parquet_columns(data)
-    names = list(data.columns or types)
-    scan = pl.scan_parquet(data.path, glob=False)
-
-    def times(place: int) -> list[Any]:
-        head = scan.select(names[place]).head(_SAMPLE).collect()[names[place]]
-        if head.dtype == pl.Date or isinstance(head.dtype, pl.Datetime):
-            head = head.dt.epoch("s")  # of years, too, that Python does not know
-        is_plain = head.dtype.is_numeric() or head.dtype == pl.String
-        return head.to_list() if is_plain else [str(head.dtype)]
-
-    with reading_parquet(data.name):
-        roles, description = assign_roles(names, request, data.name, required, times)
-        chosen = {role: pl.col(names[place]) for role, place in roles.items()}
-        if "rating" in roles and types[names[roles["rating"]]] == pl.Float64:
-            # Half the memory; numbers beyond it become infinite, and have an error of their own.
-            single = pl.col(names[roles["rating"]]).cast(pl.Float32)
-            overflows = scan.select(single.is_infinite().any()).collect(engine="streaming").item()
-            chosen["rating"] = chosen["rating"] if overflows else single
-        read = scan.select(**chosen).collect(engine="streaming")
-    if not len(read):
-        raise NoRowsError(f"{data.name} has no rows.")
-    columns = {role: read[role] for role in roles}
-    if data.columns:  # of a database, where numbers are often kept as texts
-        for role in {"user", "item"}.intersection(columns):
-            if columns[role].dtype == pl.String and not columns[role].null_count():
-                columns[role] = _integers_if_canonical(columns[role])
-    return RawRatings(
-        columns,
-        f"{data.form}, {description}",
-        lambda row: f"{data.name}, row {row + 1}",
-        bad=BadRows(request.rules.bad_rows),
-    )

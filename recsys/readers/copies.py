@@ -1,0 +1,348 @@
+"""Copies: plain local files of what is packed, remote, in a workbook or in an array of JSON."""
+
+from __future__ import annotations
+
+import codecs
+import glob
+import gzip
+import json
+import lzma
+import re
+import shutil
+import sys
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import IO, Any
+
+import polars as pl
+
+from recsys.errors import DataError
+from recsys.messages import close_matches, missing_extra, redacted, shortened
+
+__all__ = [
+    "PACKED",
+    "ZIP",
+    "Scratch",
+    "Zip",
+    "download",
+    "unpacked",
+    "unreadable",
+    "write_lines",
+    "write_sheet",
+]
+
+_BLOCK = 1 << 20
+_LAYERS = 3  # a zip of a gz of a ...
+_MAGIC = {b"\x1f\x8b": "gz", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zst"}
+PACKED = tuple(_MAGIC)
+"""Beginnings of files in gz, xz and zst."""
+ZIP = (b"PK\x03\x04", b"PK\x05\x06")
+"""Beginnings of zips, and of workbooks and other documents that are zips."""
+
+_DAMAGES = (gzip.BadGzipFile, EOFError, zlib.error, zipfile.BadZipFile, lzma.LZMAError)
+_SPACE = re.compile(r"[\s,]*")
+_PATIENCE = 10  # seconds to wait for a server, and for the next bytes from it
+_PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs"}
+_DATABASES = ("mysql", "mariadb", "mssql", "oracle", "mongodb", "redis", "snowflake", "bigquery")
+
+
+class Scratch:
+    """A temporary directory whose files are numbered: names from outside are never used."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._root: Path | None = None
+        self._count = 0
+
+    def new(self) -> Path:
+        """Return the path of a file that is not there yet."""
+        if self._root is None:  # made when it is needed: there may be no room for it
+            root = tempfile.TemporaryDirectory(prefix="recsys-")
+            self._root = Path(self._stack.enter_context(root))
+        self._count += 1
+        return self._root / str(self._count)
+
+    def copy(self, source: IO[bytes]) -> Path:
+        """Copy a stream to a new file."""
+        target = self.new()
+        with target.open("wb") as sink:
+            shutil.copyfileobj(source, sink, _BLOCK)
+        return target
+
+    def decoded(self, path: Path, name: str, encoding: str) -> Path:
+        """Return the path of a copy in UTF-8 of a text file in another encoding.
+
+        Raises
+        ------
+        DataError
+            If there is no such encoding, or the file is in another one.
+        """
+        try:
+            b"".decode(encoding)
+            decoder = codecs.getincrementaldecoder(encoding)()
+        except LookupError:
+            raise DataError(
+                f"There is no encoding {encoding!r}; usual ones are utf-8, latin-1 and utf-16."
+            ) from None
+        target, place = self.new(), 0
+        with path.open("rb") as source, target.open("wb") as sink:
+            try:
+                while block := source.read(_BLOCK):
+                    sink.write(decoder.decode(block).encode())
+                    place += len(block)
+                sink.write(decoder.decode(b"", final=True).encode())
+            except UnicodeDecodeError as error:
+                raise DataError(
+                    f"{name} is not in the encoding {encoding}: {error.reason} near "
+                    f"byte {place + error.start}."
+                ) from None
+        return target
+
+
+class Zip:
+    """The files of a zip, or of one folder in it, unpacked on request.
+
+    Raises
+    ------
+    DataError
+        If the zip is damaged, or all its entries are outside of its folder or hidden.
+    """
+
+    def __init__(self, path: Path, name: str, scratch: Scratch, prefix: str = "") -> None:
+        self._path = path
+        self._name = name
+        self._scratch = scratch
+        self._prefix = prefix
+        with readable(name), zipfile.ZipFile(path) as archive:
+            members = [info.filename for info in archive.infolist() if not info.is_dir()]
+        inside = [name.removeprefix(prefix) for name in members if name.startswith(prefix)]
+        self._names = sorted(
+            name for name in inside if not name.startswith(("__MACOSX/", ".")) and "/." not in name
+        )
+        if members and not self._names:
+            raise DataError(
+                f"All entries of {name} are outside of its folder (..) or hidden; pack the "
+                "files themselves."
+            )
+
+    def names(self) -> list[str]:
+        """Return the names of the files."""
+        return self._names
+
+    def fetch(self, name: str) -> Path:
+        """Return the path of a copy of a file.
+
+        Raises
+        ------
+        DataError
+            If it is damaged, encrypted, or packed by an unknown method.
+        """
+        with (
+            readable(f"{self._name}/{name}"),
+            zipfile.ZipFile(self._path) as archive,
+            archive.open(self._prefix + name) as source,
+        ):
+            return self._scratch.copy(source)
+
+    def next_to(self, name: str) -> Zip:
+        """Return the files next to one of them."""
+        prefix = self._prefix + name[: name.rfind("/") + 1]
+        return Zip(self._path, self._name, self._scratch, prefix)
+
+
+def unpacked(path: Path, name: str, scratch: Scratch) -> Path:
+    """Return the path of a file with its layers of gz, xz and zst removed; a zip as it is.
+
+    Raises
+    ------
+    DataError
+        If it is damaged, or packed too many times over.
+    """
+    for _ in range(_LAYERS):
+        with path.open("rb") as stream:
+            head = stream.read(8)
+        packing = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
+        if packing is None:
+            return path
+        opener: Any = {"gz": gzip, "xz": lzma}.get(packing) or _zstd()
+        with readable(name), opener.open(path, "rb") as stream:
+            path = scratch.copy(stream)
+    raise DataError(f"{name} is packed more than {_LAYERS - 1} times over; unpack it first.")
+
+
+def _zstd() -> Any:
+    """Return the zstd module of the standard library, or its backport before Python 3.14."""
+    return import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
+
+
+@contextmanager
+def readable(name: str) -> Iterator[None]:
+    """Turn the errors of reading and unpacking a file into one sentence.
+
+    Raises
+    ------
+    DataError
+        If the file is damaged, or cannot be read or unpacked.
+    """
+    try:
+        yield
+    except (*_DAMAGES, OSError, RuntimeError, _zstd().ZstdError) as error:
+        raise unreadable(error, name) from None
+
+
+def unreadable(error: Exception, name: str) -> DataError:
+    """Return the error for a file that cannot be read or unpacked."""
+    problem = "is damaged"
+    if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
+        problem = "cannot be read"
+    elif isinstance(error, RuntimeError):  # from zipfile: a password, or an unknown method
+        problem = "cannot be unpacked"
+    text = (isinstance(error, OSError) and error.strerror) or str(error)
+    return DataError(f"{name} {problem}: {(text[:1].lower() + text[1:]).rstrip('.')}.")
+
+
+def write_sheet(path: Path, name: str, sheet: str | None, target: Path) -> str:
+    """Write the rows of a sheet of a workbook to a Parquet file, and return the sheet's name.
+
+    Raises
+    ------
+    DataError
+        If fastexcel is not installed, the workbook is damaged, there is no such sheet, or several
+        with rows and none is named.
+    """
+    try:
+        fastexcel: Any = import_module("fastexcel")
+    except ImportError:
+        needed = missing_extra("fastexcel", "excel")
+        raise DataError(f"{name} is a workbook; reading it {needed}") from None
+    try:
+        book = fastexcel.read_excel(path)
+        names = list(book.sheet_names)
+        filled = [each for each in names if book.load_sheet(each, n_rows=1).height]
+    except fastexcel.FastExcelError as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise DataError(f"{name} is a damaged workbook: {reason}.") from None
+    if sheet is not None and sheet not in names:
+        near = close_matches(sheet, names, 1)
+        hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(names)}."
+        raise DataError(f"{name} has no sheet {sheet!r}; {hint}")
+    if sheet is None and len(filled) > 1:
+        raise DataError(
+            f"{name} holds the sheets {', '.join(filled)}; name one: {name}::{filled[0]}, or "
+            f"--table {filled[0]}."
+        )
+    chosen = sheet or (filled or names)[0]
+    frame: pl.DataFrame = book.load_sheet(chosen).to_polars()
+    frame = frame.filter(~pl.all_horizontal(pl.all().is_null()))
+    if frame.is_empty():
+        raise DataError(f"{name}::{chosen} has no rows.")
+    frame.write_parquet(target, compression="uncompressed")
+    return chosen
+
+
+def write_lines(path: Path, name: str, target: Path) -> None:
+    """Write the objects of a JSON array to a file, one per line.
+
+    Raises
+    ------
+    DataError
+        If something is not JSON, or the array ends early; the message counts the objects.
+    """
+    with target.open("w", encoding="utf-8", errors="surrogateescape") as sink:
+        for text in _objects(path, name):
+            sink.write(re.sub(r"[\r\n]+", " ", text) + "\n")
+
+
+def _objects(path: Path, name: str) -> Iterator[str]:
+    """Yield the text of each object of an array, with little of the file in memory."""
+    decoder, buffer, count = json.JSONDecoder(), "", 0
+    with path.open(encoding="utf-8-sig", errors="surrogateescape") as stream:
+        place = -1
+        while True:
+            more = stream.read(max(_BLOCK, len(buffer)))
+            buffer, place = buffer[max(place, 0) :] + more, 0
+            if count == 0 and buffer.lstrip().startswith("["):
+                place = buffer.index("[") + 1
+            while True:
+                match = _SPACE.match(buffer, place)
+                begin = place if match is None else match.end()
+                if buffer[begin : begin + 1] == "]":
+                    return
+                try:
+                    _, end = decoder.raw_decode(buffer, begin)
+                except json.JSONDecodeError as error:
+                    if more and error.pos >= begin:
+                        break  # perhaps it goes on in the next block
+                    raise DataError(
+                        f"{name}, object {count + 1}: not JSON ({error.msg.lower()}); got "
+                        f"{shortened(buffer[begin : begin + 60])!r}."
+                    ) from None
+                except RecursionError:
+                    raise DataError(
+                        f"{name}, object {count + 1}: brackets are nested too deeply."
+                    ) from None
+                yield buffer[begin:end]
+                count, place = count + 1, end
+
+
+def download(url: str, scratch: Scratch) -> list[tuple[str, Path]]:
+    """Copy the files at a URL, and return their names with the paths of the copies.
+
+    A folder (``s3://lake/events/``) or pattern (``s3://lake/events/*.parquet``) may have several
+    files; the web (``https://``) has none of them.
+
+    Raises
+    ------
+    DataError
+        If there is nothing at the URL, its server cannot be reached, or the package that reads such
+        URLs is not installed. The message has no password and no query string.
+    """
+    scheme, shown = url.partition("://")[0].lower(), redacted(url.partition("?")[0])
+    if scheme.partition("+")[0] in _DATABASES:
+        raise DataError(
+            f"{scheme}:// databases are not read; PostgreSQL, SQLite and DuckDB are, and files "
+            "that others export."
+        )
+    try:
+        fsspec: Any = import_module("fsspec")
+        settings: dict[str, Any] = {}
+        if scheme in ("http", "https"):
+            timeout: Any = import_module("aiohttp").ClientTimeout
+            limit = timeout(total=None, sock_connect=_PATIENCE, sock_read=_PATIENCE)
+            settings = {"client_kwargs": {"timeout": limit}}
+        system, path = fsspec.core.url_to_fs(url, **settings)
+        files = []
+        for each in [path] if settings else _data_files(system, path):
+            target = scratch.new()
+            system.get_file(each, str(target))
+            files.append((each.partition("?")[0].rpartition("/")[2] or shown, target))
+    except ImportError as error:
+        needed = missing_extra(error.name or "fsspec", "remote")
+        if scheme in _PACKAGES:
+            needed = f"needs {_PACKAGES[scheme]}; install it with pip install {_PACKAGES[scheme]}."
+        raise DataError(f"{scheme}:// {needed}") from None
+    except FileNotFoundError:
+        files = []
+    except Exception as error:
+        if "not known" in str(error):  # the scheme, to fsspec
+            raise DataError(f"{scheme}:// is not a kind of address that can be read.") from None
+        reason = redacted(str(error).partition("\n")[0]) or type(error).__name__
+        raise DataError(f"{shown} cannot be read: {reason.rstrip('.')}.") from None
+    if not files:
+        raise DataError(f"There is nothing at {shown}.")
+    return files
+
+
+def _data_files(system: Any, path: str) -> list[str]:
+    """Return the files of a folder or pattern; hidden ones, and marks such as _SUCCESS, are not."""
+    found = [path]
+    if glob.has_magic(path):
+        found = system.glob(path)
+    elif system.isdir(path):
+        found = system.find(path)
+    return sorted(each for each in found if not each.rpartition("/")[2].startswith(("_", ".")))
