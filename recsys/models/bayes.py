@@ -30,6 +30,8 @@ from recsys.models.content import ContentModel
 from recsys.models.parameters import parameter, random_state_parameter, threads_parameter
 
 if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
     from recsys.data.ratings import Ratings
 
 _PAIRS = 2**13  # pairs whose covariances are unpacked at a time
@@ -280,6 +282,19 @@ class Bayes(ContentModel):
         weights = vars(self).get(f"{side}_feature_weights")
         features = None if weights is None else weights[sample]
         return RowPrior(mean, precision, link, self.count_power, features)
+
+    def _fit_slopes(self, side: str, X: csr_array) -> None:
+        """Fit slopes; then scale the covariances of rows without ratings to what slopes leave."""
+        super()._fit_slopes(side, X)
+        covariances = getattr(self, f"{side}_cold_covariance")
+        spread, counts = np.zeros(X.shape[0]), np.diff(X.indptr)
+        for sample, covariance in enumerate(covariances):
+            w = self._vectors(sample, of_users=side == "item").mean.astype(np.float64)
+            w[:, -1] = 1
+            spread += np.einsum("ni,ij,nj->n", w, covariance, w) / self._n_samples
+        left = getattr(self, f"{side}_slope_noise") - float(self.noise_variances.mean())
+        share = np.clip(left * counts.sum() / (spread @ counts), 0.1, 1)
+        setattr(self, f"{side}_cold_covariance", covariances * np.float32(share))
 
     def _completed(
         self,
