@@ -181,11 +181,12 @@ def _known(ratings: Ratings, user: int, items: Indices) -> Known | None:
     """Return what a model with features may explain a score by; None without features."""
     if ratings.item_features is None and ratings.user_features is None:
         return None
-    rows = [
+    of_user, of_items = (
         None if features is None else csr_arrays(features.matrix[at])
         for features, at in ((ratings.user_features, [user]), (ratings.item_features, items))
-    ]
-    return Known(*rows, Histories(*csr_arrays(ratings.matrix[:, items].T.tocsr())))
+    )
+    raters = Histories(*csr_arrays(ratings.matrix[:, items].T.tocsr()))
+    return Known(of_user, of_items, raters)
 
 
 def _as_rows(

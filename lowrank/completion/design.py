@@ -179,7 +179,8 @@ class FeatureDesign:
         scaled = columns * weight.astype(np.float64)
         full: NDArray[np.float64] = (scaled @ columns.T).toarray()
         centre = self.centre.astype(np.float64)
-        return full - np.outer(centre, centre) * weight.sum(dtype=np.float64)
+        full -= np.outer(centre, centre) * float(weight.sum(dtype=np.float64))
+        return full
 
 
 def ridge_fit(
@@ -354,14 +355,17 @@ class FeatureRidge:
 
     def _variances(self) -> NDArray[np.float64]:
         """Return the diagonal of Q; an estimate where Q is not computed."""
+        variances: NDArray[np.float64]
         if self.gram is None:
-            return np.mean(self.drawn(_TRACE_DRAWS).astype(np.float64) ** 2, axis=1)
+            variances = np.mean(self.drawn(_TRACE_DRAWS).astype(np.float64) ** 2, axis=1)
+            return variances
         from scipy.linalg import solve_triangular
 
         with kernels.one_blas_thread():
             root = self._root(self.gram)
             inverse = solve_triangular(root, np.eye(len(root)), lower=True, overwrite_b=True)
-        return np.einsum("ij,ij->j", inverse, inverse)
+        variances = np.einsum("ij,ij->j", inverse, inverse)
+        return variances
 
     def _root(self, gram: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the Cholesky factor of the normal equations' matrix, computed once per penalty."""

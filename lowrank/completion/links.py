@@ -312,13 +312,14 @@ class Side:
             if link_penalty and not len(prior.link):
                 prior = replace(prior, link=np.zeros((m, d), X.dtype))
             vectors = Posterior.exactly(kernels.aligned_zeros((n, d), X.dtype))
-            ridge = None
+            ridge = known = None
             if features is not None and features.matrix.shape[1]:
                 ridge = FeatureRidge.of(features, weight, d)
-                if prior.features is None:
-                    prior = replace(prior, features=ridge.coefficients)
-                ridge.coefficients = prior.features
-            means = prior.means(link, ridge and ridge.design.rows)
+                if prior.features is not None:
+                    ridge.coefficients = prior.features
+                prior = replace(prior, features=ridge.coefficients)
+                known = ridge.design.rows
+            means = prior.means(link, known)
             side = cls(entries.data, link, vectors, prior, means, weight, typical, ridge)
             side.penalty = link_penalty * typical
             sides.append(side)
@@ -501,7 +502,8 @@ class _LinkedSide(Side):
         weight = self.weight[rows, None]
         packed = kernels.coefficients(known.covariance, weight).T.astype(np.float64)
         scale = self.weight.sum(dtype=np.float64) / weight.sum(dtype=np.float64)
-        return scale * np.diag(unpack(packed, prior_means.shape[1])[0])
+        variances: NDArray[np.float64] = scale * np.diag(unpack(packed, prior_means.shape[1])[0])
+        return variances
 
     def vector_penalties(self) -> float:
         off = self.vectors.mean - self.prior_means

@@ -47,8 +47,8 @@ _CSR = ("shape", "indptr", "indices", "values")
 ModelLike = Model | Recommender | str
 _BLOCK = 2**20  # recommendations measured together
 _BINS = 40  # of the histogram of residuals
-_SUMS = ("relevant", "ratings", "squared_error", "absolute_error")
-_SUMS += tuple(f"{part}_{name}" for part in APART.values() for name in ("ratings", "squared_error"))
+_SUMS = ["relevant", "ratings", "squared_error", "absolute_error"]
+_SUMS += [f"{part}_{name}" for part in APART.values() for name in ("ratings", "squared_error")]
 
 
 def evaluate(

@@ -561,13 +561,10 @@ def restricted(ratings: Ratings, users: Mask, items: Mask) -> Ratings:
         return ratings
     part = ratings.take(users[ratings.user_index_of_nonzeros()] & items[ratings.indices])
     index = np.cumsum(items, dtype=np.int32) - np.int32(1)
-    features = {
-        name: None if (known := getattr(ratings, name)) is None else _rows_of(known, mask)
-        for name, mask in (("user_features", users), ("item_features", items))
-    }
     return replace(
         part,
-        **features,
+        user_features=_rows_of(ratings.user_features, users),
+        item_features=_rows_of(ratings.item_features, items),
         users=Ids(ratings.users.values.filter(users), ratings.users.kind),
         items=Ids(ratings.items.values.filter(items), ratings.items.kind),
         indptr=np.append(part.indptr[:1], part.indptr[1:][users]),
@@ -576,5 +573,9 @@ def restricted(ratings: Ratings, users: Mask, items: Mask) -> Ratings:
 
 
 def _rows_of(features: Any, mask: Mask) -> Any:
-    """Return the features of some users or items."""
-    return replace(features, matrix=features.matrix[np.flatnonzero(mask)])
+    """Return the features of some users or items, if there are any."""
+    return (
+        None
+        if features is None
+        else replace(features, matrix=features.matrix[np.flatnonzero(mask)])
+    )

@@ -383,9 +383,13 @@ class ContentModel(FoldingModel, FactorModel):
         return arrays, np.column_stack(content).astype(np.float32, copy=False)
 
     def _map(self, side: str, sample: int) -> ColdMap:
-        names = "cold_mean", "cold_covariance", "cold_weights", "cold_draws"
-        of_sample = [getattr(self, f"{side}_{name}")[sample] for name in names]
-        return ColdMap(*of_sample, getattr(self, f"{side}_feature_centre"))
+        return ColdMap(
+            mean=getattr(self, f"{side}_cold_mean")[sample],
+            covariance=getattr(self, f"{side}_cold_covariance")[sample],
+            coefficients=getattr(self, f"{side}_cold_weights")[sample],
+            draws=getattr(self, f"{side}_cold_draws")[sample],
+            centre=getattr(self, f"{side}_feature_centre"),
+        )
 
     def _directions(self, side: str) -> Floats:
         content: Floats = getattr(self, f"{side}_content")
