@@ -14,9 +14,8 @@ from scipy import sparse
 
 from recsys.data.features import FeatureKind
 from recsys.data.ids import Ids
-from recsys.errors import DataError
 from recsys.lsi.space import Space, decompose, default_rank
-from recsys.lsi.vectorizer import Weighting, WordEncoder
+from recsys.lsi.vectorizer import Weighting, words_of
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -34,6 +33,7 @@ _NAMED = 3  # words that name a direction
 _DAY = 86_400_000_000  # microseconds
 _YEAR = 365.2425  # days
 _OTHER = "other"
+_PLAIN_WORD = r"\b\w\w+\b"  # as `words_of` in texts of ASCII
 _TRUTHS = {
     **dict.fromkeys(("true", "yes", "t", "y", "1"), "true"),
     **dict.fromkeys(("false", "no", "f", "n", "0"), "false"),
@@ -238,20 +238,14 @@ class TextBlock(Block):
 
     @classmethod
     def of(cls, values: pl.Series) -> Self:
-        encoder = WordEncoder("tfidf", min_df=_RARE)
-        try:
-            counts = encoder.read([values.drop_nulls().to_list()])
-        except DataError:  # no word is there twice
-            return cls(
-                column=values.name,
-                terms=Ids(pl.Series([], dtype=pl.String), "term"),
-                weights=np.zeros(0),
-            )
-        frequent = np.bincount(counts.indices, minlength=counts.shape[1])
-        kept = np.sort(np.argsort(-frequent, kind="stable")[:_MOST_TERMS])
-        weighting = Weighting.learn("tfidf", counts[:, kept])
-        terms = Ids(encoder.terms.values.gather(kept), "term", sort=False)
-        return cls(column=values.name, terms=terms, weights=weighting.term_weights)
+        words = _words(values).unique()
+        frequency = words["word"].value_counts().filter(pl.col("count") >= _RARE)
+        terms = Ids(
+            frequency.sort("count", "word", descending=[True, False])["word"].head(_MOST_TERMS),
+            "term",
+        )
+        block = cls(column=values.name, terms=terms, weights=np.zeros(len(terms)))
+        return replace(block, weights=Weighting.learn("tfidf", block._counts(values)).term_weights)
 
     def as_vectors(self, values: pl.Series, random_state: int) -> Self:
         """Return the block whose features are directions of the words, not the words."""
@@ -274,13 +268,22 @@ class TextBlock(Block):
         return (values.list.join(" ") if is_list else values).cast(pl.String)
 
     def _encoded(self, values: pl.Series) -> csr_array:
-        encoder = WordEncoder("tfidf")
-        encoder.terms, encoder.weighting = self.terms, Weighting("tfidf", self.weights)
-        rows = encoder.encode(values.fill_null("").to_list()).rows
+        rows = Weighting("tfidf", self.weights).apply(self._counts(values))
         if self.components is None:
             return sparse.csr_array(rows)
         space = Space(self.components, np.ones(len(self.components)))
         return sparse.csr_array(space.project(rows))
+
+    def _counts(self, values: pl.Series) -> csr_array:
+        """Return how often each known word occurs in each text."""
+        words = _words(values)
+        columns = self.terms.find(words["word"])
+        known = columns >= 0
+        entries = (
+            np.ones(int(known.sum()), np.float32),
+            (words["row"].to_numpy()[known], columns[known]),
+        )
+        return sparse.coo_array(entries, (len(values), len(self.terms))).tocsr()
 
 
 KINDS: dict[FeatureKind, type[Block]] = {
@@ -310,6 +313,18 @@ def _nulls(values: pl.Series) -> pl.Series:
 def _days(dates: pl.Series) -> pl.Series:
     """Return dates as days since 1970."""
     return dates.cast(pl.Datetime("us")).cast(pl.Int64).cast(pl.Float64) / _DAY
+
+
+def _words(values: pl.Series) -> pl.DataFrame:
+    """Return the words of texts with their rows; those of ASCII texts are found by polars."""
+    rows = pl.DataFrame([pl.Series("row", np.arange(len(values))), values.alias("word")])
+    is_plain = pl.col("word").str.len_bytes() == pl.col("word").str.len_chars()
+    lower = pl.col("word").str.to_lowercase()
+    plain = rows.filter(is_plain).select("row", lower.str.extract_all(_PLAIN_WORD))
+    others = rows.filter(~is_plain)
+    words = [words_of(text.lower()) for text in others["word"]]
+    others = others.with_columns(pl.Series("word", words, dtype=pl.List(pl.String)))
+    return pl.concat([plain, others]).explode("word").drop_nulls()
 
 
 def _elements(values: pl.Series) -> pl.DataFrame:

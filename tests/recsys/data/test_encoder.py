@@ -16,6 +16,7 @@ from recsys.data.features import Features
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
+from recsys.lsi.vectorizer import WordEncoder
 
 N = 40
 RNG = np.random.default_rng(0)
@@ -128,6 +129,25 @@ def test_texts_are_weighted_words_or_directions() -> None:
     np.testing.assert_allclose(
         vectors.transform(FEATURES, IDS).matrix.toarray(), expected, atol=1e-5
     )
+
+
+def test_words_are_those_of_the_index_of_texts() -> None:
+    """Of any script, with their weights."""
+    plots = [
+        "Tea, the TEA of Assam_1",
+        "\u559d\u8336 tea",
+        "caf\u00e9 tea of \u559d\u8336",
+        "cafe\u0301 x 1 of",
+    ]
+    features = Features.of(pl.DataFrame({"item": range(4), "plot": plots}), "item")
+    features = Features(features.frame, {"plot": "text"})
+    ids = Ids(np.arange(4), "item")
+    encoder = FeatureEncoder.fit(features, ids)
+    index = WordEncoder("tfidf", min_df=2)
+    weighted = index.learn(index.read([plots]))
+    assert encoder.names == tuple(f"plot ~ {term}" for term in index.terms.values)
+    found = encoder.transform(features, ids).matrix / encoder.blocks[0].scale
+    np.testing.assert_allclose(found.toarray(), weighted.toarray(), rtol=1e-6)
 
 
 def test_rows_that_are_not_in_the_table_are_zero() -> None:
