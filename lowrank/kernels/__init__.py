@@ -23,7 +23,15 @@ from numpy.typing import DTypeLike, NDArray
 from threadpoolctl import OpenBLASController, threadpool_limits
 
 from lowrank.kernels import reference
-from lowrank.kernels.topk import SearchOrder, Seen, TopK, search_order, weighted_order
+from lowrank.kernels.topk import (
+    SearchOrder,
+    Seen,
+    Stops,
+    TopK,
+    product_stops,
+    search_order,
+    weighted_order,
+)
 
 _core: ModuleType | None
 try:
@@ -121,6 +129,25 @@ def backend() -> Backend:
 
 if choice := os.environ.get("LOWRANK_KERNELS"):
     use(choice)
+
+
+class SparsePart(NamedTuple):
+    """A part ``sum_j h_uj S_ji`` of scores: the product of two sparse float32 matrices.
+
+    Attributes
+    ----------
+    history : CsrArrays
+        The h_uj, of shape (n_queries, n_known).
+    weights : CsrArrays
+        The S_ji, of shape (n_known, n_items), indices sorted within each row.
+    order : int32 ndarray of shape (n_items,), optional
+        Items at the columns of `weights`, the same by default. The search takes the items in this
+        order: it is over sooner if long vectors come first.
+    """
+
+    history: CsrArrays
+    weights: CsrArrays
+    order: Int32s | None = None
 
 
 class CsrArrays(NamedTuple):
@@ -335,14 +362,18 @@ def top_k(
     weight: Floats32 | None = None,
     seen: Seen | None = None,
     allowed: NDArray[np.bool_] | None = None,
+    sparse: SparsePart | None = None,
     prune: bool = True,
     threads: int | None = None,
 ) -> TopK:
-    r"""Find the n items of largest score ``(offset_u + bias_i) + x_u . y_i`` for each user.
+    r"""Find the n items of largest score for each user.
+
+    The score is ``((offset_u + bias_i) + x_u . y_i) + sum_j h_uj S_ji``, where the last term is the
+    `sparse` part, if any.
 
     Exact: of equal scores the lower item is better, and NaN and minus infinity are never found.
-    A score has the same bits alone or among millions, and as `pair_dots` computes it. The scores
-    are not stored; beyond its result, the work takes some 10 MB on each thread.
+    A score has the same bits alone or among millions, and as `pair_dots` and `sparse_pairs` compute
+    it. The scores are not stored; beyond its result, the work takes some 20 MB on each thread.
 
     Parameters
     ----------
@@ -360,6 +391,8 @@ def top_k(
         Items to leave out, query by query.
     allowed : bool ndarray of shape (n_items,), optional
         False for items that no query gets.
+    sparse : SparsePart, optional
+        Not together with `weight`.
     prune : bool
         Leave out items whose vectors are too short for the n best. Only the time depends on it.
 
@@ -382,24 +415,106 @@ def top_k(
     offset = np.zeros(len(x), np.float32) if offset is None else _float32(offset)
     bias = np.zeros(len(y), np.float32) if bias is None else _float32(bias)
     weight = None if weight is None else _float32(weight)
-    candidates = np.arange(len(y), dtype=np.int32)
-    if allowed is not None:
-        if allowed.shape != (len(y),):
-            raise ValueError(f"allowed must have shape ({len(y)},); got {allowed.shape}.")
-        candidates = candidates[allowed]
-    if not prune or 4 * n > len(candidates):
-        order = SearchOrder(candidates)
-    elif weight is None:
-        order = search_order(x, y, bias, candidates)
-    else:
-        order = weighted_order(len(x), weight, candidates)
-    shape = len(x), min(n, len(order.items))
+    if allowed is not None and allowed.shape != (len(y),):
+        raise ValueError(f"allowed must have shape ({len(y)},); got {allowed.shape}.")
+    order, stops = _search(x, y, bias, weight, allowed, sparse, n if prune else len(y))
+    if sparse is not None and allowed is not None:  # its places stay as they are
+        bias = np.where(allowed, bias, np.float32(np.nan))
+    n_found = len(order.items) if allowed is None else int(np.count_nonzero(allowed))
+    shape = len(x), min(n, n_found)
     found = TopK(np.empty(shape, np.int32), np.empty(shape, np.float32), np.zeros(len(x), np.int64))
     if found.items.size:
         excluded = seen or (None, None, None)
+        part = (None,) * 6 if sparse is None else (*sparse.history, *sparse.weights)
         threads = resolve_threads(threads)
-        _active.top_k(x, offset, y, bias, weight, *order, *excluded, *found, threads)
+        _active.top_k(x, offset, y, bias, weight, *order, *stops, *part, *excluded, *found, threads)
     return found
+
+
+def _search(
+    x: Floats32,
+    y: Floats32,
+    bias: Floats32,
+    weight: Floats32 | None,
+    allowed: NDArray[np.bool_] | None,
+    sparse: SparsePart | None,
+    n: int,
+) -> tuple[SearchOrder, Stops]:
+    """Return the order of the items for n of them, and where products stop on the way."""
+    candidates = np.arange(len(y), dtype=np.int32)
+    if sparse is not None:
+        order = SearchOrder(candidates if sparse.order is None else sparse.order)
+    else:
+        candidates = candidates if allowed is None else candidates[allowed]
+        if 4 * n > len(candidates):
+            return SearchOrder(candidates), Stops.none()
+        if weight is not None:
+            return weighted_order(len(x), weight, candidates), Stops.none()
+        order = search_order(x, y, bias, candidates)
+    if 4 * n > len(candidates):
+        return order, Stops.none()
+    return order, product_stops(x, y, order.items)
+
+
+def sparse_pairs(
+    history: Csr, weights: Csr, rows: Int64s, columns: Int64s, *, threads: int | None = None
+) -> Floats32:
+    """Return entries of the product of two sparse float32 matrices, at `rows` and `columns`.
+
+    Rows must be in range, and the indices of `weights` sorted within each row. Each entry is summed
+    in the order of the history's, to the same bits as in `top_k` and `sparse_rows`.
+    """
+    found = np.empty(len(rows), np.float32)
+    pairs = np.ascontiguousarray(rows, np.int64), np.ascontiguousarray(columns, np.int64)
+    _active.sparse_pairs(*history, *weights, *pairs, found, resolve_threads(threads))
+    return found
+
+
+def sparse_rows(
+    history: Csr, weights: Csr, n_columns: int, *, threads: int | None = None
+) -> Floats32:
+    """Return the product of two sparse float32 matrices as a dense one."""
+    found = np.empty((len(history[0]) - 1, n_columns), np.float32)
+    _active.sparse_rows(*history, *weights, found, resolve_threads(threads))
+    return found
+
+
+def gram_rows(
+    X: Csr,
+    by_column: Csr,
+    rows: slice,
+    most: int,
+    *,
+    weight: Floats32,
+    scale: Floats32,
+    out: Floats32,
+    threads: int | None = None,
+) -> CsrArrays:
+    r"""Return rows of ``diag(scale) C.T diag(weight) X diag(out)``, with their largest entries.
+
+    Parameters
+    ----------
+    X, by_column : CSR arrays of float32
+        Matrices X and C' of shapes (n, m) and (p, n): C is X, as a rule, with columns in an order
+        of its own.
+    rows : slice
+        Of the result, of length r.
+    most : int
+        Entries kept of each row, the largest in size: of equal ones those of lower columns.
+    weight, scale, out : float32 ndarrays of shapes (n,), (p,) and (m,)
+
+    Returns
+    -------
+    CsrArrays
+        Of shape (r, m), with sorted indices.
+    """
+    n, most = rows.stop - rows.start, max(1, min(most, len(out)))
+    columns, values = np.empty((n, most), np.int32), np.empty((n, most), np.float32)
+    counts = np.empty(n, np.int64)
+    scales = _float32(weight), _float32(scale), _float32(out), rows.start
+    _active.gram_rows(*X, *by_column, *scales, columns, values, counts, resolve_threads(threads))
+    kept = np.arange(most) < counts[:, None]
+    return CsrArrays(np.append(0, np.cumsum(counts)), columns[kept], values[kept])
 
 
 def _float32(array: Floats32) -> Floats32:

@@ -186,6 +186,15 @@ def top_k(
     user_size: Floats | None,
     size: Floats | None,
     lift: Floats | None,
+    stops: Ints,
+    user_rest: Floats,
+    item_rest: Floats,
+    history_indptr: Ints | None,
+    history_indices: Ints | None,
+    history_data: Floats | None,
+    sparse_indptr: Ints | None,
+    sparse_indices: Ints | None,
+    sparse_data: Floats | None,
     seen_rows: Ints | None,
     seen_indptr: Ints | None,
     seen_indices: Ints | None,
@@ -195,12 +204,20 @@ def top_k(
     threads: int,
 ) -> None:
     """Write the best of the items in `order` of each user; all are scored, whatever the bounds."""
-    candidates = np.sort(order).astype(np.int64)
+    places = np.argsort(order)
+    candidates = order[places].astype(np.int64)
     for query in range(len(users)):
         dots = np.empty(len(candidates), np.float32)
         pair_dots(users, items, np.full(len(candidates), query), candidates, dots, threads)
         if weight is None:
             values = (offset[query] + bias[candidates]) + dots
+            if history_indptr is not None and history_indices is not None:
+                mine = slice(history_indptr[query], history_indptr[query + 1])
+                history = np.array([0, mine.stop - mine.start]), history_indices[mine]
+                part = np.empty((1, len(order)), np.float32)
+                sparse = sparse_indptr, sparse_indices, sparse_data
+                sparse_rows(*history, history_data[mine], *sparse, part, threads)
+                values += part[0, places]
         else:
             cosines = np.clip(dots * (offset[query] * bias[candidates]), -1, 1)
             values = cosines * weight[candidates]
@@ -213,6 +230,77 @@ def top_k(
         counts[query] = len(best)
         found[query, : len(best)], found[query, len(best) :] = left[best], -1
         scores[query, : len(best)], scores[query, len(best) :] = chosen[best], -np.inf
+
+
+def sparse_pairs(
+    history_indptr: Ints,
+    history_indices: Ints,
+    history_data: Floats,
+    indptr: Ints,
+    indices: Ints,
+    data: Floats,
+    rows: Ints,
+    columns: Ints,
+    found: Floats,
+    threads: int,
+) -> None:
+    """Write entries of the product of history and weights into found."""
+    for at, (row, column) in enumerate(zip(rows, columns, strict=True)):
+        total = np.float32(0)
+        for entry in range(history_indptr[row], history_indptr[row + 1]):
+            stored = slice(*indptr[history_indices[entry] :][:2])
+            for weight in data[stored][indices[stored] == column]:
+                total += history_data[entry] * weight
+        found[at] = total
+
+
+def sparse_rows(
+    history_indptr: Ints,
+    history_indices: Ints,
+    history_data: Floats,
+    indptr: Ints,
+    indices: Ints,
+    data: Floats,
+    Y: Floats,
+    threads: int,
+) -> None:
+    """Write the product of history and weights into Y."""
+    Y[:] = 0
+    for row in range(len(Y)):
+        for entry in range(history_indptr[row], history_indptr[row + 1]):
+            stored = slice(*indptr[history_indices[entry] :][:2])
+            Y[row, indices[stored]] += history_data[entry] * data[stored]
+
+
+def gram_rows(
+    indptr: Ints,
+    indices: Ints,
+    data: Floats,
+    column_indptr: Ints,
+    column_indices: Ints,
+    column_data: Floats,
+    weight: Floats,
+    scale: Floats,
+    out: Floats,
+    first: int,
+    columns: Ints,
+    values: Floats,
+    counts: Ints,
+    threads: int,
+) -> None:
+    """Write the largest entries of rows of diag(scale) C.T diag(weight) X diag(out)."""
+    X = indptr, indices, data
+    for row in range(len(counts)):
+        mine = slice(*column_indptr[first + row :][:2])
+        users = column_indices[mine]
+        history = np.array([0, len(users)]), users, column_data[mine] * weight[users]
+        sums = np.empty((1, len(out)), np.float32)
+        sparse_rows(*history, *X, sums, threads)
+        sums = sums[0] * (scale[first + row] * out)
+        best = np.argsort(-np.abs(sums), kind="stable")[: columns.shape[1]]
+        kept = np.sort(best[sums[best] != 0])
+        counts[row] = len(kept)
+        columns[row, : len(kept)], values[row, : len(kept)] = kept, sums[kept]
 
 
 def pair_dots(

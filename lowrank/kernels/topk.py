@@ -1,4 +1,4 @@
-"""Orders of the items in a top-k search, and the results of one."""
+"""Orders of the items in a top-k search, bounds of products, and the results of one."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["SearchOrder", "Seen", "TopK", "search_order", "weighted_order"]
+__all__ = ["SearchOrder", "Seen", "Stops", "TopK", "product_stops", "search_order"]
+__all__ += ["weighted_order"]
 
 Floats = NDArray[np.float32]
 Items = NDArray[np.int32]
 
 _FEW_QUERIES = 256  # for fewer, measuring and sorting all items costs more than it saves
+_FIRST_STOP = 64  # columns
 _TINY = np.float32(2.0**-70)  # lengths below it may be lost where squares underflow
 
 
@@ -33,6 +35,28 @@ class TopK(NamedTuple):
     items: NDArray[np.int32]
     scores: NDArray[np.float32]
     counts: NDArray[np.int64]
+
+
+class Stops(NamedTuple):
+    """Where long products stop to leave out items, and bounds of what follows.
+
+    Attributes
+    ----------
+    at : int64 ndarray of shape (n_stops,)
+        Numbers of columns, ascending.
+    user_rest, item_rest : float32 ndarrays of shape (n_stops, n_users) and (n_stops, n_order)
+        ``user_rest[s, u] * item_rest[s, p]`` is not less than what the columns from ``at[s]`` on
+        add to the product of u and the item at place p, as a kernel rounds it.
+    """
+
+    at: NDArray[np.int64]
+    user_rest: Floats
+    item_rest: Floats
+
+    @classmethod
+    def none(cls) -> Stops:
+        """Return no stops."""
+        return cls(np.zeros(0, np.int64), *(np.zeros((0, 0), np.float32) for _ in range(2)))
 
 
 class SearchOrder(NamedTuple):
@@ -86,6 +110,40 @@ def weighted_order(n_users: int, weight: Floats, candidates: Items) -> SearchOrd
     order = np.argsort(-lift, kind="stable")
     nothing, user_size = np.zeros_like(lift), np.zeros(n_users, np.float32)
     return SearchOrder(candidates[order], user_size, nothing, _largest_from(lift[order]))
+
+
+def product_stops(users: Floats, items: Floats, order: Items) -> Stops:
+    r"""Let products of more than 128 columns stop after 64 of them, and after every doubling.
+
+    The products of the columns to come are bounded as in `search_order`. The rounding of all k
+    columns, at most :math:`\epsilon \|x\| \|y\|` with epsilon = (k + 8) 2^-23, is covered by
+
+    .. math:: \|x'\| \|y'\| + \epsilon \|x\| \|y\| \le
+              \sqrt{\|x'\|^2 + \epsilon \|x\|^2} \sqrt{\|y'\|^2 + \epsilon \|y\|^2}
+
+    where x' and y' are those columns.
+    """
+    k = users.shape[1]
+    at = [_FIRST_STOP << n for n in range(k.bit_length()) if 2 * (_FIRST_STOP << n) <= k]
+    if len(users) < _FEW_QUERIES or not at:
+        return Stops.none()
+    rests = [_rests(rows, at) for rows in (users, items)]
+    if not all(np.isfinite(each).all() for each in rests):
+        return Stops.none()
+    return Stops(np.array(at), rests[0], np.ascontiguousarray(rests[1][:, order]))
+
+
+def _rests(rows: Floats, at: list[int]) -> Floats:
+    """Return bounds of the columns from each stop on, shape (n_stops, n_rows)."""
+    k = rows.shape[1]
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = [
+            np.einsum("ij,ij->i", part, part) for part in np.split(rows, at, axis=1)
+        ]  # of the columns between stops
+        after = np.cumsum(squares[::-1], axis=0)[::-1]
+        lengths = np.sqrt(after[1:] + np.float32((k + 8) * 2.0**-23) * after[0])
+        bounds = lengths * np.float32(1 + (k + 8) * 2.0**-23) + np.float32(np.sqrt(k)) * _TINY
+    return np.ascontiguousarray(bounds, np.float32)
 
 
 def _bounds(rows: Floats) -> Floats:

@@ -64,8 +64,9 @@ struct ImplicitProblem {
     std::int64_t k;
 };
 
-// The n best items of each query by score = (offset + bias_i) + x . y_i, of those in `order` that are not
-// seen items. NaN and minus infinity are never among them; of equal scores the lower item is better.
+// The n best items of each query by score = ((offset + bias_i) + x . y_i) + the sum over the query's history
+// of value_j S_ji, of those in `order` that are not seen items. NaN and minus infinity are never among them;
+// of equal scores the lower item is better.
 struct TopKProblem {
     const float* users;   // n_queries x k, the vectors x
     const float* offset;  // n_queries
@@ -73,6 +74,8 @@ struct TopKProblem {
     const float* bias;    // n_items
     const float* weight;  // n_items: score = weight_i clip((offset bias_i) x . y_i, -1, 1); or null
     std::int64_t k;
+    Csr<float> history;  // n_queries rows; without one, indptr is null
+    Csr<float> sparse;   // S; its columns are places in the order
     const std::int32_t* order;
     std::int64_t n_order;
     // Bounds that end a query early, or null: user_size * size[p] >= x . y_i and lift[p] >= bias_i for all
@@ -80,13 +83,35 @@ struct TopKProblem {
     const float* user_size;  // n_queries
     const float* size;       // n_order
     const float* lift;       // n_order
+    // Products are computed up to stops[0], stops[1], ... k; what follows stops[s] is no more than
+    // user_rest * item_rest, by which most items can be left out before the end.
+    const std::int64_t* stops;
+    std::int64_t n_stops;
+    const float* user_rest;  // n_stops x n_queries
+    const float* item_rest;  // n_stops x n_order
     const std::int64_t* seen_rows;  // n_queries: the row of each in a CSR matrix of seen items; or null
     const std::int64_t* seen_indptr;
     const std::int32_t* seen_indices;
+    std::int64_t n_queries;
     std::int64_t n;
     std::int32_t* found;   // n_queries x n, out: items, best first, then -1
     float* scores;         // n_queries x n, out
     std::int64_t* counts;  // n_queries, out: items found
+};
+
+// The largest entries of rows of X' diag(weight) X for a CSR matrix X, given with its transpose: of row j,
+// times scale_j out_i, the `most` largest in size, by column.
+struct GramProblem {
+    Csr<float> by_row;     // X: its columns are numbered as those of the result
+    Csr<float> by_column;  // X', with columns of X in any order
+    const float* weight;   // rows of X
+    const float* scale;    // rows of X'
+    const float* out;      // columns of X
+    std::int64_t most;
+    std::int64_t first;     // row of X' that is row 0 of the result
+    std::int32_t* columns;  // n x most, out
+    float* values;          // n x most, out
+    std::int64_t* counts;   // n, out
 };
 
 struct PairDots {
@@ -99,9 +124,18 @@ struct PairDots {
 };
 
 struct RetrievalKernels {
-    std::size_t (*topk_workspace)(std::int64_t k, std::int64_t n, std::int64_t block_users);
-    void (*topk_users)(const TopKProblem&, std::int64_t begin, std::int64_t end, void* workspace);
+    std::size_t (*topk_workspace)(const TopKProblem&, std::int64_t block_users);
+    void (*topk_users)(const TopKProblem&, std::int64_t begin, std::int64_t end, std::int64_t block_users,
+                       void* workspace);
     void (*pair_dots)(const PairDots&, std::int64_t begin, std::int64_t end);
+    // found[p] = the sum over row rows[p] of the history of value_j S_j,columns[p], for p in begin:end.
+    void (*sparse_pairs)(const Csr<float>& history, const Csr<float>& S, const std::int64_t* rows,
+                         const std::int64_t* columns, float* found, std::int64_t begin, std::int64_t end);
+    // Y[begin:end] = (history S)[begin:end], dense.
+    void (*sparse_rows)(const Csr<float>& history, const Csr<float>& S, float* Y, std::int64_t begin,
+                        std::int64_t end);
+    std::size_t (*gram_workspace)(const GramProblem&);
+    void (*gram_rows)(const GramProblem&, std::int64_t begin, std::int64_t end, void* workspace);
 };
 
 // One half-sweep of Bayesian matrix factorisation. A vector is k factors followed by a bias. Row u

@@ -270,9 +270,31 @@ std::int64_t topk_block(std::int64_t n_queries, std::int64_t n, int threads) {
     return (std::max<std::int64_t>(block, 1) + 7) / 8 * 8;
 }
 
+// A CSR matrix whose row starts are checked, so that no file can make a kernel leave its arrays. The columns of
+// S are not looked at where the kernel looks at each of them itself.
+Csr<float> checked_rows(const In1<std::int64_t>& indptr, const In1<std::int32_t>& indices, const In1<float>& data,
+                        std::int64_t n_cols) {
+    require(indptr.size() > 0, "indptr must have one entry more than rows");
+    const Csr<float> A = csr<float>(indptr, indices, data, static_cast<std::int64_t>(indptr.size()) - 1, n_cols);
+    require(std::is_sorted(A.indptr, A.indptr + A.n_rows + 1), "indptr must not fall");
+    return A;
+}
+
+Csr<float> checked_csr(const In1<std::int64_t>& indptr, const In1<std::int32_t>& indices, const In1<float>& data,
+                       std::int64_t n_cols) {
+    const Csr<float> A = checked_rows(indptr, indices, data, n_cols);
+    const auto outside = [n_cols](std::int32_t index) { return index < 0 || index >= n_cols; };
+    require(std::none_of(A.indices, A.indices + indices.size(), outside), "indices must be those of columns");
+    return A;
+}
+
 void top_k(In2<float> users, In1<float> offset, In2<float> items, In1<float> bias,
            std::optional<In1<float>> weight, In1<std::int32_t> order,
            std::optional<In1<float>> user_size, std::optional<In1<float>> size, std::optional<In1<float>> lift,
+           In1<std::int64_t> stops, In2<float> user_rest, In2<float> item_rest,
+           std::optional<In1<std::int64_t>> history_indptr, std::optional<In1<std::int32_t>> history_indices,
+           std::optional<In1<float>> history_data, std::optional<In1<std::int64_t>> sparse_indptr,
+           std::optional<In1<std::int32_t>> sparse_indices, std::optional<In1<float>> sparse_data,
            std::optional<In1<std::int64_t>> seen_rows, std::optional<In1<std::int64_t>> seen_indptr,
            std::optional<In1<std::int32_t>> seen_indices, Out2<std::int32_t> found, Out2<float> scores,
            Out1<std::int64_t> counts, int threads) {
@@ -285,14 +307,31 @@ void top_k(In2<float> users, In1<float> offset, In2<float> items, In1<float> bia
             "found and scores must have one row per user and the same number of columns");
     for (std::size_t i = 0; i < order.size(); ++i)
         require(static_cast<std::size_t>(order.data()[i]) < n_items, "order must hold indices of items");
-    TopKProblem problem{users.data(), offset.data(), items.data(), bias.data(), weight ? weight->data() : nullptr,
-                        static_cast<std::int64_t>(users.shape(1)), order.data(),
-                        static_cast<std::int64_t>(order.size()), nullptr, nullptr, nullptr, nullptr, nullptr, nullptr,
-                        static_cast<std::int64_t>(found.shape(1)), found.data(), scores.data(), counts.data()};
+    TopKProblem problem{};
+    problem.users = users.data(), problem.offset = offset.data(), problem.items = items.data();
+    problem.bias = bias.data(), problem.weight = weight ? weight->data() : nullptr;
+    problem.k = static_cast<std::int64_t>(users.shape(1));
+    problem.order = order.data(), problem.n_order = static_cast<std::int64_t>(order.size());
+    problem.n_queries = static_cast<std::int64_t>(n_queries), problem.n = static_cast<std::int64_t>(found.shape(1));
+    problem.found = found.data(), problem.scores = scores.data(), problem.counts = counts.data();
     if (user_size && size && lift) {
         require(user_size->size() == n_queries, "user_size must have one entry per user");
         require(size->size() == order.size() && lift->size() == order.size(), "size and lift must have one entry per item of order");
         problem.user_size = user_size->data(), problem.size = size->data(), problem.lift = lift->data();
+    }
+    require(user_rest.shape(0) == stops.size() && item_rest.shape(0) == stops.size() &&
+                (stops.size() == 0 || (user_rest.shape(1) == n_queries && item_rest.shape(1) == order.size())),
+            "the rests must have one row per stop, and one column per user or item of order");
+    for (std::size_t i = 0; i < stops.size(); ++i)
+        require((i ? stops.data()[i - 1] : 0) < stops.data()[i] && stops.data()[i] < problem.k,
+                "stops must ascend between 0 and the number of columns");
+    problem.stops = stops.data(), problem.n_stops = static_cast<std::int64_t>(stops.size());
+    problem.user_rest = user_rest.data(), problem.item_rest = item_rest.data();
+    if (history_indptr && history_indices && history_data && sparse_indptr && sparse_indices && sparse_data) {
+        problem.sparse = checked_rows(*sparse_indptr, *sparse_indices, *sparse_data, problem.n_order);
+        problem.history = checked_csr(*history_indptr, *history_indices, *history_data, problem.sparse.n_rows);
+        require(problem.history.n_rows == problem.n_queries, "history must have one row per user");
+        require(!problem.weight && !problem.size, "weighted cosines and bounds of the order are for factors alone");
     }
     if (seen_rows && seen_indptr && seen_indices) {
         require(seen_rows->size() == n_queries, "seen_rows must have one entry per user");
@@ -308,9 +347,67 @@ void top_k(In2<float> users, In1<float> offset, In2<float> items, In1<float> bia
     }
     const nb::gil_scoped_release release;
     const RetrievalKernels& kernel = active->retrieval;
-    const std::int64_t step = topk_block(n_queries, problem.n, threads);
-    on_ranges(n_queries, step, threads, kernel.topk_workspace(problem.k, problem.n, step),
-              [&](auto begin, auto end, void* memory) { kernel.topk_users(problem, begin, end, memory); });
+    const std::int64_t step = topk_block(problem.n_queries, problem.n, threads);
+    on_ranges(problem.n_queries, step, threads, kernel.topk_workspace(problem, step),
+              [&](auto begin, auto end, void* memory) { kernel.topk_users(problem, begin, end, step, memory); });
+}
+
+// The form without a sparse part and stops.
+void top_k_of_factors(In2<float> users, In1<float> offset, In2<float> items, In1<float> bias,
+                      std::optional<In1<float>> weight, In1<std::int32_t> order,
+                      std::optional<In1<float>> user_size, std::optional<In1<float>> size,
+                      std::optional<In1<float>> lift, std::optional<In1<std::int64_t>> seen_rows,
+                      std::optional<In1<std::int64_t>> seen_indptr, std::optional<In1<std::int32_t>> seen_indices,
+                      Out2<std::int32_t> found, Out2<float> scores, Out1<std::int64_t> counts, int threads) {
+    const In2<float> none(nullptr, {0, 0});
+    top_k(users, offset, items, bias, weight, order, user_size, size, lift, In1<std::int64_t>(nullptr, {0}), none, none,
+          {}, {}, {}, {}, {}, {}, seen_rows, seen_indptr, seen_indices, found, scores, counts, threads);
+}
+
+void sparse_pairs(In1<std::int64_t> history_indptr, In1<std::int32_t> history_indices, In1<float> history_data,
+                  In1<std::int64_t> indptr, In1<std::int32_t> indices, In1<float> data, In1<std::int64_t> rows,
+                  In1<std::int64_t> columns, Out1<float> found, int threads) {
+    require(rows.size() == found.size() && columns.size() == found.size(),
+            "rows, columns and found must have the same length");
+    const Csr<float> S = checked_rows(indptr, indices, data, 0);
+    const Csr<float> history = checked_csr(history_indptr, history_indices, history_data, S.n_rows);
+    for (std::size_t i = 0; i < rows.size(); ++i)
+        require(0 <= rows.data()[i] && rows.data()[i] < history.n_rows, "rows must be those of the history");
+    const nb::gil_scoped_release release;
+    on_ranges(found.size(), 64, threads, 0, [&](auto begin, auto end, void*) {
+        active->retrieval.sparse_pairs(history, S, rows.data(), columns.data(), found.data(), begin, end);
+    });
+}
+
+void sparse_rows(In1<std::int64_t> history_indptr, In1<std::int32_t> history_indices, In1<float> history_data,
+                 In1<std::int64_t> indptr, In1<std::int32_t> indices, In1<float> data, Out2<float> Y, int threads) {
+    const Csr<float> S = checked_csr(indptr, indices, data, static_cast<std::int64_t>(Y.shape(1)));
+    const Csr<float> history = checked_csr(history_indptr, history_indices, history_data, S.n_rows);
+    require(history.n_rows == static_cast<std::int64_t>(Y.shape(0)), "Y must have one row per row of the history");
+    const nb::gil_scoped_release release;
+    on_rows(history.indptr, history.n_rows, 1, threads, 0, [&](auto begin, auto end, void*) {
+        active->retrieval.sparse_rows(history, S, Y.data(), begin, end);
+    });
+}
+
+void gram_rows(In1<std::int64_t> indptr, In1<std::int32_t> indices, In1<float> data, In1<std::int64_t> column_indptr,
+               In1<std::int32_t> column_indices, In1<float> column_data, In1<float> weight, In1<float> scale,
+               In1<float> out, std::int64_t first, Out2<std::int32_t> columns, Out2<float> values,
+               Out1<std::int64_t> counts, int threads) {
+    const std::int64_t n = static_cast<std::int64_t>(counts.size());
+    const GramProblem problem{
+        checked_csr(indptr, indices, data, static_cast<std::int64_t>(out.size())),
+        checked_csr(column_indptr, column_indices, column_data, static_cast<std::int64_t>(indptr.size()) - 1),
+        weight.data(), scale.data(), out.data(), static_cast<std::int64_t>(columns.shape(1)), first,
+        columns.data(), values.data(), counts.data()};
+    require(weight.size() + 1 == indptr.size() && scale.size() + 1 == column_indptr.size(),
+            "weight and scale must have one entry per row");
+    require(0 <= first && first + n <= problem.by_column.n_rows && problem.most > 0, "the rows must be among those of X'");
+    require(static_cast<std::int64_t>(columns.shape(0)) == n && values.shape(0) == columns.shape(0) &&
+                values.shape(1) == columns.shape(1), "columns and values must have one row per row of the result");
+    const nb::gil_scoped_release release;
+    on_ranges(n, 4, threads, active->retrieval.gram_workspace(problem),
+              [&](auto begin, auto end, void* memory) { active->retrieval.gram_rows(problem, begin, end, memory); });
 }
 
 void pair_dots(In2<float> left, In2<float> right, In1<std::int64_t> rows, In1<std::int64_t> others, Out1<float> dots,
@@ -360,6 +457,16 @@ NB_MODULE(_core, m) {
     add_kernels<float>(m);
     add_kernels<double>(m);
     add(m, "top_k", &top_k, "users", "offset", "items", "bias", "weight", "order", "user_size", "size", "lift",
-        "seen_rows", "seen_indptr", "seen_indices", "found", "scores", "counts", "threads");
+        "stops", "user_rest", "item_rest", "history_indptr", "history_indices", "history_data", "sparse_indptr",
+        "sparse_indices", "sparse_data", "seen_rows", "seen_indptr", "seen_indices", "found", "scores", "counts",
+        "threads");
+    add(m, "top_k", &top_k_of_factors, "users", "offset", "items", "bias", "weight", "order", "user_size", "size",
+        "lift", "seen_rows", "seen_indptr", "seen_indices", "found", "scores", "counts", "threads");
+    add(m, "sparse_pairs", &sparse_pairs, "history_indptr", "history_indices", "history_data", "indptr", "indices",
+        "data", "rows", "columns", "found", "threads");
+    add(m, "sparse_rows", &sparse_rows, "history_indptr", "history_indices", "history_data", "indptr", "indices",
+        "data", "Y", "threads");
+    add(m, "gram_rows", &gram_rows, "indptr", "indices", "data", "column_indptr", "column_indices", "column_data",
+        "weight", "scale", "out", "first", "columns", "values", "counts", "threads");
     add(m, "pair_dots", &pair_dots, "left", "right", "rows", "others", "dots", "threads");
 }

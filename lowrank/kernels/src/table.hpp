@@ -8,6 +8,7 @@
 #include "posterior.hpp"
 #include "spmm.hpp"
 #include "topk.hpp"
+#include "weights.hpp"
 
 namespace lowrank::LOWRANK_ISA {
 
@@ -20,7 +21,7 @@ constexpr Kernels<T> kernels() {
 
 constexpr KernelTable table(const char* name) {
     return {name, lanes<float>, kernels<float>(), kernels<double>(),
-            {topk_workspace, topk_users, pair_dots_range}};
+            {topk_workspace, topk_users, pair_dots_range, sparse_pairs, sparse_rows, gram_workspace, gram_rows}};
 }
 
 }  // namespace lowrank::LOWRANK_ISA

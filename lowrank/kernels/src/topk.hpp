@@ -1,11 +1,15 @@
-// The n best items of each user by score_ui = (offset_u + bias_i) + x_u . y_i, without storing
-// the scores; or, with weights, by a weighted cosine.
+// The n best items of each user by score_ui = ((offset_u + bias_i) + x_u . y_i) + sum_j h_uj S_ji,
+// without storing the scores; or, with weights, by a weighted cosine.
 //
 // Items are packed a panel at a time; each tile of users times the panel is one register block,
 // compared with the users' n-th best so far before it leaves the registers. A dot product is one
 // chain of multiply-adds over k from zero, whatever the tile: the same bits in any company, and
 // in pair_dots. Items come in an order for which size and lift bound all later scores (Cauchy and
-// Schwarz), so a user is done as soon as nothing to come can reach its n-th best.
+// Schwarz), so a user is done as soon as nothing to come can reach its n-th best. Long products stop
+// on the way to leave out the users whom no item of the panel can reach with the rest.
+//
+// The sparse part is added up before the products, for as many places of the order at a time as
+// leave the sums of a block of users in the cache: each user's entries in the order of the history.
 //
 // A candidate is one integer: the score, order-preserving, above the complement of the item.
 // The larger integer is the better score or, in a tie, the lower item.
@@ -18,6 +22,7 @@
 
 #include "gram.hpp"
 #include "kernels.hpp"
+#include "spmm.hpp"
 
 namespace lowrank::LOWRANK_ISA {
 
@@ -64,10 +69,29 @@ template <class Use>
     for (; p < k; ++p) use(p, load_column(rows, p));
 }
 
+inline constexpr std::int64_t sparse_ahead = 4;  // entries of a history whose rows of S are fetched early
+inline constexpr std::int64_t sums_bytes = 32 << 20;  // of sums of a block of users
+
+// Places of the order whose sparse sums are kept at a time for each of a block of users.
+inline std::int64_t tile_places(const TopKProblem& problem, std::int64_t block_users) {
+    if (!problem.history.indptr) return 0;
+    const std::int64_t most = sums_bytes / static_cast<std::int64_t>(sizeof(float)) / block_users;
+    const std::int64_t panels = most / panel_items > 8 ? most / panel_items : 8;
+    const std::int64_t all = round_up(problem.n_order, panel_items);
+    return panels * panel_items < all ? panels * panel_items : all;
+}
+
+// Entries of the histories of the queries begin:end.
+inline std::int64_t history_size(const TopKProblem& problem, std::int64_t begin, std::int64_t end) {
+    return problem.history.indptr ? problem.history.indptr[end] - problem.history.indptr[begin] : 0;
+}
+
 // The state of one thread's block of users.
 struct TopKBlock {
     const TopKProblem& problem;
     std::int64_t first;  // query of user 0
+    std::int64_t users;
+    std::int64_t places = 0;     // of a tile
     float* panel = nullptr;  // k x panel_items
     float* bias = nullptr;  // panel_items
     float* weight = nullptr;  // panel_items
@@ -75,6 +99,10 @@ struct TopKBlock {
     std::int32_t* active = nullptr;  // users that are not done
     std::int64_t* count = nullptr;  // per user: candidates held
     std::uint64_t* heaps = nullptr;  // per user n candidates, the worst on top once there are n
+    std::int32_t* alive = nullptr;   // active users whom the panel may still reach
+    float* partial = nullptr;        // per place in `alive`, the products so far
+    float* sums = nullptr;           // per user, the sparse part of a tile
+    std::int64_t* cursor = nullptr;  // per entry of the histories, the entry of its row of S that is next
 };
 
 inline std::uint64_t candidate_key(float score, std::int32_t item) {
@@ -158,23 +186,62 @@ inline void pack_bias(const TopKBlock& block, std::int64_t start) {
     }
 }
 
-inline void pack_panel(const TopKBlock& block, std::int64_t start) {
+// Columns from:to of the items of a panel.
+inline void pack_panel(const TopKBlock& block, std::int64_t start, std::int64_t from, std::int64_t to) {
     for (int c = 0; c < panel_items; c += score_lanes) {
         const float* rows[score_lanes];
         item_rows(block.problem, start + c, rows);
-        for_each_column(rows, block.problem.k, [&](std::int64_t p, Scores column) {
-            store<float, score_lanes>(block.panel + p * panel_items + c, column);
+        for (const float*& row : rows) row += from;
+        for_each_column(rows, to - from, [&](std::int64_t p, Scores column) {
+            store<float, score_lanes>(block.panel + (from + p) * panel_items + c, column);
         });
     }
 }
 
-// The scores of one user from the dot products with the items of a vector of the panel.
-[[gnu::always_inline]] inline Scores finished(const TopKBlock& block, Scores dots, Scores offset, int first) {
+// Adds up the sparse part of the scores of all users at the places from `start` on.
+inline void add_sparse(const TopKBlock& block, std::int64_t start) {
+    const Csr<float>&history = block.problem.history, &S = block.problem.sparse;
+    const std::uint32_t places = static_cast<std::uint32_t>(block.places);
+    const std::int64_t first_entry = history.indptr[block.first];
+    const std::int64_t last_entry = history.indptr[block.first + block.users];
+    __builtin_memset(block.sums, 0, block.users * block.places * sizeof(float));
+    for (std::int64_t user = 0; user < block.users; ++user) {
+        float* sums = block.sums + user * block.places;
+        const std::int64_t end = history.indptr[block.first + user + 1];
+        for (std::int64_t e = history.indptr[block.first + user]; e < end; ++e) {
+            const std::int64_t later = block.cursor[e + sparse_ahead < last_entry ? e + sparse_ahead - first_entry : 0];
+            __builtin_prefetch(S.indices + later);
+            __builtin_prefetch(S.data + later);
+            const float value = history.data[e];
+            const std::int64_t row_end = S.indptr[history.indices[e] + 1];
+            std::int64_t p = block.cursor[e - first_entry];
+            for (; p < row_end; ++p) {
+                // Unsigned, so that an unsorted row ends here as well.
+                const std::uint32_t place = static_cast<std::uint32_t>(S.indices[p]) - static_cast<std::uint32_t>(start);
+                if (place >= places) break;
+                sums[place] += value * S.data[p];
+            }
+            block.cursor[e - first_entry] = p;
+        }
+    }
+}
+
+// The scores of one user from the dot products with the items of a vector of the panel, and the sparse sums.
+[[gnu::always_inline]] inline Scores finished(const TopKBlock& block, Scores dots, Scores offset, const float* sums,
+                                              int first) {
     const Scores bias = load<float, score_lanes>(block.bias + first);
-    if (!block.problem.weight) return (offset + bias) + dots;
+    if (!block.problem.weight) {
+        const Scores score = (offset + bias) + dots;
+        return sums ? score + load<float, score_lanes>(sums + first) : score;
+    }
     const Scores one = broadcast<float, score_lanes>(1), cosines = dots * (offset * bias);
     const Scores below = cosines > one ? one : cosines;
     return (below < -one ? -one : below) * load<float, score_lanes>(block.weight + first);
+}
+
+// The sparse sums of one user from place `start` on, or null.
+inline const float* sums_of(const TopKBlock& block, std::int64_t start, std::int32_t user) {
+    return block.places ? block.sums + user * block.places + start % block.places : nullptr;
 }
 
 // Offers the scores of a panel that are good enough to one user.
@@ -183,9 +250,10 @@ inline void pack_panel(const TopKBlock& block, std::int64_t start) {
     constexpr int W = score_lanes;
     const Scores offset = broadcast<float, W>(block.problem.offset[block.first + user]);
     const Scores threshold = broadcast<float, W>(block.threshold[user]);
+    const float* sums = sums_of(block, start, user);
     std::uint64_t good = 0;
     for (int c = 0; c < block_cols; ++c) {
-        dots[c] = finished(block, dots[c], offset, c * W);
+        dots[c] = finished(block, dots[c], offset, sums, c * W);
         good |= at_least(dots[c], threshold) << (c * W);
     }
     if (__builtin_expect(good == 0, 1)) return;
@@ -198,17 +266,42 @@ inline void pack_panel(const TopKBlock& block, std::int64_t start) {
     }
 }
 
-// Scores a register block of active users, of which `filled` count, on the packed panel.
-inline void score_tile(const TopKBlock& block, std::int64_t start, const std::int32_t* users, int filled) {
+// Whether a score of the panel may be good enough for a user, given the products up to stop number `stop`.
+// Rounding is monotonic, and the rests cover that of the products.
+[[gnu::always_inline]] inline bool can_reach(const TopKBlock& block, std::int64_t start, std::int32_t user,
+                                             const Scores (&dots)[block_cols], std::int64_t stop) {
+    constexpr int W = score_lanes;
+    const TopKProblem& problem = block.problem;
+    const std::int64_t query = block.first + user;
+    const Scores offset = broadcast<float, W>(problem.offset[query]);
+    const Scores threshold = broadcast<float, W>(block.threshold[user]);
+    const Scores user_rest = broadcast<float, W>(problem.user_rest[stop * problem.n_queries + query]);
+    const float* rest = problem.item_rest + stop * problem.n_order + start;
+    const float* sums = sums_of(block, start, user);
+    const bool whole = start + panel_items <= problem.n_order;
+    std::uint64_t good = !whole;
+    for (int c = 0; c < block_cols && whole; ++c)
+        good |= at_least(finished(block, dots[c] + user_rest * load<float, W>(rest + c * W), offset, sums, c * W), threshold);
+    return good;
+}
+
+// Continues the products of a register block of users, of which `filled` count, with the packed columns
+// from:to of a panel. `number` is the place of the first one in `alive`.
+[[gnu::always_inline]] inline void score_tile(const TopKBlock& block, const std::int32_t* users, std::int64_t number,
+                                              int filled, std::int64_t from, std::int64_t to,
+                                              Scores (&acc)[block_rows][block_cols]) {
     constexpr int W = score_lanes, Rows = block_rows, Cols = block_cols;
     constexpr std::int64_t ahead = 12 * panel_items;  // a panel longer than the first-level cache
     const TopKProblem& problem = block.problem;
     const float* x[Rows];
-    for (int r = 0; r < Rows; ++r)
-        x[r] = problem.users + (block.first + users[r < filled ? r : 0]) * problem.k;
-    Scores acc[Rows][Cols] = {};
-    const float* panel = block.panel;
-    for (std::int64_t p = 0; p < problem.k; ++p, panel += panel_items) {
+    for (int r = 0; r < Rows; ++r) {
+        const int place = r < filled ? r : 0;
+        x[r] = problem.users + (block.first + users[place]) * problem.k;
+        for (int c = 0; c < Cols; ++c)
+            acc[r][c] = from ? load<float, W>(block.partial + (number + place) * panel_items + c * W) : Scores{};
+    }
+    const float* panel = block.panel + from * panel_items;
+    for (std::int64_t p = from; p < to; ++p, panel += panel_items) {
         Scores y[Cols];
         for (int c = 0; c < Cols; ++c) y[c] = load<float, W>(panel + c * W);
         for (int c = 0; c < Cols; ++c) __builtin_prefetch(panel + ahead + c * W);
@@ -217,8 +310,38 @@ inline void score_tile(const TopKBlock& block, std::int64_t start, const std::in
             for (int c = 0; c < Cols; ++c) acc[r][c] += a * y[c];
         }
     }
-    for (int r = 0; r < Rows; ++r)
-        if (r < filled) select_row(block, start, users[r], acc[r]);
+}
+
+// Scores the active users on the panel of items order[start:].
+inline void score_panel(const TopKBlock& block, std::int64_t start, std::int64_t n_active) {
+    constexpr int W = score_lanes, Rows = block_rows, Cols = block_cols;
+    const TopKProblem& problem = block.problem;
+    const std::int32_t* users = block.active;
+    std::int64_t from = 0;
+    for (std::int64_t stop = 0; n_active; ++stop) {
+        const bool last = stop == problem.n_stops;
+        const std::int64_t to = last ? problem.k : problem.stops[stop];
+        pack_panel(block, start, from, to);
+        std::int64_t left = 0;
+        for (std::int64_t i = 0; i < n_active; i += Rows) {
+            const int filled = n_active - i < Rows ? static_cast<int>(n_active - i) : Rows;
+            std::int32_t here[Rows];  // which `alive` may be overwritten with
+            for (int r = 0; r < filled; ++r) here[r] = users[i + r];
+            Scores acc[Rows][Cols];
+            score_tile(block, here, i, filled, from, to, acc);
+            for (int r = 0; r < Rows; ++r) {
+                if (r >= filled) continue;
+                if (last) {
+                    select_row(block, start, here[r], acc[r]);
+                } else if (can_reach(block, start, here[r], acc[r], stop)) {
+                    for (int c = 0; c < Cols; ++c) store<float, W>(block.partial + left * panel_items + c * W, acc[r][c]);
+                    block.alive[left++] = here[r];
+                }
+            }
+        }
+        if (last) return;
+        users = block.alive, n_active = left, from = to;
+    }
 }
 
 // Scores one user on a panel that is not packed: for a single user that would take longer.
@@ -271,40 +394,112 @@ inline void write_found(const TopKBlock& block, std::int32_t user) {
     }
 }
 
-inline std::size_t topk_workspace(std::int64_t k, std::int64_t n, std::int64_t block_users) {
-    return (k + 2) * panel_items * sizeof(float) +
-           block_users * (n * sizeof(std::uint64_t) + sizeof(std::int64_t) + sizeof(std::int32_t) + sizeof(float));
+// Cuts arrays off a piece of scratch memory, or measures how much they need.
+class Arena {
+public:
+    explicit Arena(void* memory) : start_(static_cast<char*>(memory)) {}
+
+    template <class T>
+    T* take(std::int64_t size) {
+        T* array = start_ ? reinterpret_cast<T*>(start_ + used_) : nullptr;
+        used_ += round_up(size * static_cast<std::int64_t>(sizeof(T)), 64);
+        return array;
+    }
+
+    std::size_t used() const { return used_; }
+
+private:
+    char* start_;
+    std::size_t used_ = 0;
+};
+
+// Gives a block of users its memory; returns how much that is.
+inline std::size_t place_arrays(TopKBlock& block, void* memory, std::int64_t block_users, std::int64_t entries) {
+    const TopKProblem& problem = block.problem;
+    Arena arena(memory);
+    block.places = tile_places(problem, block_users);
+    block.panel = arena.take<float>(problem.k * panel_items);
+    block.bias = arena.take<float>(panel_items);
+    block.weight = arena.take<float>(panel_items);
+    block.heaps = arena.take<std::uint64_t>(block_users * problem.n);
+    block.count = arena.take<std::int64_t>(block_users);
+    block.active = arena.take<std::int32_t>(block_users);
+    block.threshold = arena.take<float>(block_users);
+    block.alive = arena.take<std::int32_t>(block_users);
+    block.partial = arena.take<float>(problem.n_stops ? block_users * panel_items : 0);
+    block.sums = arena.take<float>(block_users * block.places);
+    block.cursor = arena.take<std::int64_t>(entries);
+    return arena.used();
 }
 
-// Answers queries begin:end.
-inline void topk_users(const TopKProblem& problem, std::int64_t begin, std::int64_t end, void* workspace) {
-    const std::int64_t users = end - begin;
-    TopKBlock block{problem, begin, static_cast<float*>(workspace)};
-    block.bias = block.panel + problem.k * panel_items;
-    block.weight = block.bias + panel_items;
-    block.heaps = reinterpret_cast<std::uint64_t*>(block.weight + panel_items);
-    block.count = reinterpret_cast<std::int64_t*>(block.heaps + users * problem.n);
-    block.active = reinterpret_cast<std::int32_t*>(block.count + users);
-    block.threshold = reinterpret_cast<float*>(block.active + users);
+// Bytes of scratch memory for blocks of `block_users` queries.
+inline std::size_t topk_workspace(const TopKProblem& problem, std::int64_t block_users) {
+    std::int64_t entries = 0;
+    for (std::int64_t begin = 0; begin < problem.n_queries; begin += block_users) {
+        const std::int64_t end = begin + block_users < problem.n_queries ? begin + block_users : problem.n_queries;
+        const std::int64_t here = history_size(problem, begin, end);
+        entries = here > entries ? here : entries;
+    }
+    TopKBlock block{problem, 0, block_users};
+    return place_arrays(block, nullptr, block_users, entries);
+}
+
+// Answers queries begin:end, a whole block but for the last.
+inline void topk_users(const TopKProblem& problem, std::int64_t begin, std::int64_t end, std::int64_t block_users,
+                       void* workspace) {
+    const std::int64_t users = end - begin, entries = history_size(problem, begin, end);
+    TopKBlock block{problem, begin, users};
+    place_arrays(block, workspace, block_users, entries);
     for (std::int64_t user = 0; user < users; ++user) {
         block.active[user] = static_cast<std::int32_t>(user);
         block.count[user] = 0;
         block.threshold[user] = -__FLT_MAX__;
     }
+    for (std::int64_t e = 0; e < entries; ++e)
+        block.cursor[e] = problem.sparse.indptr[problem.history.indices[problem.history.indptr[begin] + e]];
     std::int64_t left = users;
     for (std::int64_t start = 0; start < problem.n_order; start += panel_items) {
         left = still_active(block, start, left);
         if (!left) break;
+        if (block.places && start % block.places == 0) add_sparse(block, start);
         pack_bias(block, start);
-        if (left == 1) {
-            score_alone(block, start, block.active[0]);
-            continue;
-        }
-        pack_panel(block, start);
-        for (std::int64_t i = 0; i < left; i += block_rows)
-            score_tile(block, start, block.active + i, left - i < block_rows ? static_cast<int>(left - i) : block_rows);
+        if (left == 1) score_alone(block, start, block.active[0]);
+        else score_panel(block, start, left);
     }
     for (std::int64_t user = 0; user < users; ++user) write_found(block, static_cast<std::int32_t>(user));
+}
+
+// The place of `column` among the entries begin:end of a row, or end.
+inline std::int64_t find_column(const Csr<float>& S, std::int64_t begin, std::int64_t end, std::int64_t column) {
+    const std::int64_t place = lower_bound(S.indices, begin, end, column);
+    return place < end && S.indices[place] == column ? place : end;
+}
+
+// Entries of history times S, to the bits of add_sparse.
+inline void sparse_pairs(const Csr<float>& history, const Csr<float>& S, const std::int64_t* rows,
+                         const std::int64_t* columns, float* found, std::int64_t begin, std::int64_t end) {
+    for (std::int64_t pair = begin; pair < end; ++pair) {
+        float sum = 0;
+        for (std::int64_t e = history.indptr[rows[pair]]; e < history.indptr[rows[pair] + 1]; ++e) {
+            const std::int64_t row_end = S.indptr[history.indices[e] + 1];
+            const std::int64_t place = find_column(S, S.indptr[history.indices[e]], row_end, columns[pair]);
+            if (place < row_end) sum += history.data[e] * S.data[place];
+        }
+        found[pair] = sum;
+    }
+}
+
+// Rows of history times S, to the same bits.
+inline void sparse_rows(const Csr<float>& history, const Csr<float>& S, float* Y, std::int64_t begin, std::int64_t end) {
+    __builtin_memset(Y + begin * S.n_cols, 0, (end - begin) * S.n_cols * sizeof(float));
+    for (std::int64_t row = begin; row < end; ++row) {
+        float* y = Y + row * S.n_cols;
+        for (std::int64_t e = history.indptr[row]; e < history.indptr[row + 1]; ++e) {
+            const float value = history.data[e];
+            const std::int32_t other = history.indices[e];
+            for (std::int64_t p = S.indptr[other]; p < S.indptr[other + 1]; ++p) y[S.indices[p]] += value * S.data[p];
+        }
+    }
 }
 
 // dots[i] = left[rows[i]] . right[others[i]], summed as in score_tile.
