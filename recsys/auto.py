@@ -16,6 +16,8 @@ __all__ = ["Choice", "are_counts", "as_implicit", "choose_model", "default_facto
 
 _FOR_RATINGS = "als"
 _FOR_INTERACTIONS = "spectral"
+_PRODUCTS = 1.5e12  # of factors, for the scores of all items for all users
+_PRODUCTS_EACH = 2e5  # the same for each interaction, where these are many
 _HIGHEST_GRADE = 10
 _TAIL = 5
 
@@ -80,18 +82,25 @@ def choose_model(ratings: Ratings) -> Choice:
 
 
 def _for_interactions(ratings: Ratings, reason: str) -> Choice:
-    return Choice(_FOR_INTERACTIONS, ratings, reason, {"factors": default_factors(*ratings.shape)})
+    factors = default_factors(*ratings.shape, ratings.n_ratings)
+    return Choice(_FOR_INTERACTIONS, ratings, reason, {"factors": factors})
 
 
-def default_factors(n_users: int, n_items: int) -> int:
-    """Return the number of singular vectors for data of this size: a sixteenth, at most 1,024.
+def default_factors(n_users: int, n_items: int, n_interactions: int) -> int:
+    """Return the number of singular vectors for data of this size.
+
+    It is a sixteenth of the users or items, at most 1,024, and fewer where the scores of all items
+    for all users would take too long.
 
     Examples
     --------
-    >>> default_factors(610, 9724), default_factors(29858, 40981)
+    >>> default_factors(610, 9724, 100_000), default_factors(29858, 40981, 810_128)
     (38, 1024)
+    >>> default_factors(162541, 59047, 25_000_000)
+    520
     """
-    return min(1024, max(1, min(n_users, n_items) // 16))
+    within_time = max(_PRODUCTS, _PRODUCTS_EACH * n_interactions) / (n_users * n_items)
+    return min(1024, max(1, min(n_users, n_items) // 16), max(64, int(within_time)))
 
 
 def are_counts(values: npt.NDArray[np.floating]) -> bool:

@@ -280,6 +280,7 @@ def _by_factors(search: _Search, users: Indices, form: FactorForm) -> TopN:
         offset=form.offset,
         bias=form.bias,
         weight=form.weight,
+        sparse=form.sparse,
         seen=seen,
         allowed=search.allowed,
     )

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from lowrank import kernels
 from lowrank.errors import ArgumentError
+from lowrank.solvers.subspace import leading_directions
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -25,7 +26,6 @@ _BIAS_DAMPING = 5.0  # entries: with as many in a row, half of its mean deviatio
 _BIAS_ROUNDS = 20
 _START_ROUNDS = 2  # of alternating bias fits before the first sweep
 _START_STEPS = 3  # of subspace iteration, for the factors to start from: the sweeps do the rest
-_START_COLUMNS = 8  # of the subspace, beyond the factors
 
 
 @dataclass(frozen=True, eq=False)
@@ -281,43 +281,22 @@ def check_problem(X: csr_array, k: int, **penalties: float) -> None:
         raise ArgumentError("X must have at least one stored entry; got none.")
 
 
-@kernels.one_blas_thread()  # others would spin on after each call, and take cores from the sweeps
 def biased_start(
     X: csr_array, k: int, *, biases: bool = True, random_state: int | None = 0
 ) -> BiasedFactors:
     """Return biases, and column factors near ``V sqrt(s)`` of the SVD of their residual R.
 
     Alternating fits begin here, with about half of the sweeps that random factors take. The row
-    factors are zero. The SVD is that of R in the range of ``(R'R)^3 Q`` for random Q, whose basis
-    is orthonormalised through its Gram matrix. The parameters are those of `als_sweeps`.
-
-    References
-    ----------
-    Halko, Martinsson and Tropp (2011), "Finding structure with randomness: probabilistic algorithms
-    for constructing approximate matrix decompositions", algorithm 4.4.
+    factors are zero. The SVD is the rough one of `leading_directions`. The parameters are those of
+    `als_sweeps`.
     """
     (n, m), dtype = X.shape, X.dtype
     mean, row_bias, column_bias = fitted = Biases.of(X, biases, _START_ROUNDS)
     factors = np.zeros((m, k), dtype)
     start = BiasedFactors(mean, row_bias, column_bias, np.zeros((n, k), dtype), factors)
     R = kernels.csr_arrays(fitted.subtracted(X))
-    size = np.abs(R.data).max()
-    if size == 0:
-        return start
-    R = R._replace(data=R.data / size)  # so that its fourth powers do not overflow
-    Q = np.random.default_rng(random_state).standard_normal(
-        (m, min(k + _START_COLUMNS, n, m)), dtype
-    )
-    for _ in range(_START_STEPS):
-        Q = kernels.csr_rmatmat(R, kernels.csr_matmat(R, Q), m)
-        squares, turn = np.linalg.eigh(kernels.coefficients(Q, Q).astype(np.float64))
-        kept = squares > np.finfo(dtype).eps * squares[-1]
-        Q = kernels.multiply(Q, turn[:, kept] / np.sqrt(squares[kept]))
-    image = kernels.csr_matmat(R, Q)
-    squares, turn = np.linalg.eigh(kernels.coefficients(image, image).astype(np.float64))
-    best = slice(None, -k - 1, -1)
-    lengths = np.sqrt(size) * np.maximum(squares[best], 0) ** 0.25
-    factors[:, : len(lengths)] = kernels.multiply(Q, turn[:, best] * lengths)
+    found = leading_directions(R, m, k, steps=_START_STEPS, random_state=random_state)
+    np.multiply(found.vectors, np.sqrt(found.values), out=factors)
     return start
 
 

@@ -109,7 +109,9 @@ class Explanation(NamedTuple):
 
 
 class FactorForm(NamedTuple):
-    """Scores of some users as ``(offset_u + bias_i) + x_u . y_i``, for the compiled top-N search.
+    """Scores as sums of products of factors and sparse parts, for the compiled top-N search.
+
+    The score of an item i for a user u is ``((offset_u + bias_i) + x_u . y_i) + sum_j h_uj S_ji``.
 
     Attributes
     ----------
@@ -118,6 +120,8 @@ class FactorForm(NamedTuple):
     offset, bias : float32 ndarrays of shape (n_block,) and (n_items,)
     weight : float32 ndarray of shape (n_items,), optional
         Makes the scores ``weight_i clip((offset_u bias_i) (x_u . y_i), -1, 1)``: cosines.
+    sparse : SparsePart, optional
+        The histories h and the item-item weights S.
     """
 
     users: Floats
@@ -125,6 +129,7 @@ class FactorForm(NamedTuple):
     items: Floats
     bias: Floats
     weight: Floats | None = None
+    sparse: kernels.SparsePart | None = None
 
 
 @dataclass(frozen=True, slots=True)

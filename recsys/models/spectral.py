@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import copy
+from bisect import bisect_right
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-import lowrank
 from lowrank import kernels
+from lowrank.kernels import CsrArrays
+from lowrank.solvers.subspace import leading_directions
 from recsys.auto import default_factors
+from recsys.errors import DataError
 from recsys.models.base import (
     Explanation,
     FactorForm,
@@ -29,9 +33,11 @@ from recsys.models.parameters import parameter, random_state_parameter, threads_
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
 
-_TOL = 3e-2  # of the singular vectors: a tighter one changed no validation metric
-_BLOCK = 2**22  # numbers of an intermediate block: 16 MB
-_FEW = 8  # users: fewer gain nothing from being added up together
+_EXTRA = 64  # columns of the random subspace beyond the factors
+_BLOCK = 2**24  # weights that are computed at a time: 128 MB
+_MOST_WEIGHTS = 2**26  # that are kept: 512 MB
+_SAMPLE = 256  # items, to estimate how many weights there are
+_ROUNDING = 1e-6  # of a weight, so that an item of the fit is folded in as it was
 _NO_DIRECTION = 1e-4  # of the largest singular value: below it is rounding
 
 
@@ -48,25 +54,28 @@ class Spectral(HistoryModel):
     where eigenvalues :math:`\lambda` are in units of the largest: a linear filter (the items of
     users with a similar history), a low pass that lifts the k leading directions by the median c of
     their eigenvalues, and a sharpening that lowers the very first ones, those of popular items. The
-    linear filter is exact; the rest takes a truncated SVD. The parameters are p = `user_power`, q =
+    rest takes a truncated SVD, and a rough one is as good. The parameters are p = `user_power`, q =
     `item_power`, y = `popularity` and t = `sharpening`; without `linear`, h is 0 below
     :math:`\lambda_k`, and scores are products of factors, which are fast to rank.
+
+    The linear filter is kept as item-item weights: all of them while they take up to 512 MB, else
+    the largest `neighbors` of each item, as many as that.
 
     Attributes
     ----------
     weighted : bool
         Whether interactions have weights; else they are ones, which are not stored.
-    trained_indptr, trained_items, item_indptr, item_users : int64 and int32 ndarrays
-        The training interactions in CSR form, one row per user and one row per item.
-    history_weights, item_user_weights : float32 ndarrays
-        The weights in the order of `history_items` and of `item_users`.
-    user_weight : float32 ndarray of shape (n_training_users,)
-        D_u^(-2p), divided by the largest eigenvalue.
+    history_weights : float32 ndarray
+        The weights in the order of `history_items`.
     item_weight, item_output : float32 ndarrays of shape (n_items,)
         D_i^-q and D_i^y.
     singular_values : float32 ndarray of shape (k,)
     item_factors : float32 ndarray of shape (n_items, k)
-        Right singular vectors.
+        Right singular vectors times `item_output`.
+    item_order : int32 ndarray of shape (n_items,)
+        The items by the lengths of their factors, longest first.
+    weight_indptr, weight_places, weight_values : int64, int32 and float32 ndarrays
+        Rows of the linear filter, one for each item of the histories; places are in `item_order`.
 
     References
     ----------
@@ -81,7 +90,8 @@ class Spectral(HistoryModel):
 
     factors: int | None = parameter(
         None,
-        "Number of singular vectors; by default a sixteenth of the users or items, at most 1,024.",
+        "Number of singular vectors; by default a sixteenth of the users or items, at most 1,024, "
+        "and fewer for very many users and items.",
     )
     user_power: float = parameter(
         0.3, "Exponent by which users with many items are weighted down.", low=0.0, high=1.0
@@ -98,21 +108,22 @@ class Spectral(HistoryModel):
     linear: bool = parameter(
         True, "Add the exact linear filter; without it ranking is faster and less accurate."
     )
+    neighbors: int | None = parameter(
+        None, "Item-item weights of the linear filter kept of each item; by default 512 MB of them."
+    )
     random_state: int = random_state_parameter()
     threads: int | None = threads_parameter()
 
     weighted: bool = fitted()
     history_weights: Floats = fitted("n_interactions", when="weighted")
-    item_user_weights: Floats = fitted("trained_on", when="weighted")
-    trained_indptr: NDArray[np.int64] = fitted("n + 1")
-    trained_items: NDArray[np.int32] = fitted("trained_on")
-    item_indptr: NDArray[np.int64] = fitted("n_items + 1")
-    item_users: NDArray[np.int32] = fitted("trained_on")
-    user_weight: Floats = fitted("n")
     item_weight: Floats = fitted("n_items")
     item_output: Floats = fitted("n_items")
     singular_values: Floats = fitted("k")
     item_factors: Floats = fitted("n_items", "k")
+    item_order: NDArray[np.int32] = fitted("n_items", when="linear")
+    weight_indptr: NDArray[np.int64] = fitted("n_items + 1", when="linear")
+    weight_places: NDArray[np.int32] = fitted("n_weights", when="linear")
+    weight_values: Floats = fitted("n_weights", when="linear")
 
     @property
     def n_items(self) -> int:
@@ -132,17 +143,27 @@ class Spectral(HistoryModel):
         normalised.data = user_scale * self.item_weight[ratings.indices]
         if weights is not None:
             normalised.data *= weights
-        k = min(self.factors or default_factors(*ratings.shape), *ratings.shape)
+        k = self.factors or default_factors(*ratings.shape, ratings.n_ratings)
         with kernels.at_most(self.threads):
-            svd = lowrank.truncated_svd(normalised, k, tol=_TOL, random_state=self.random_state)
-        self.singular_values, self.item_factors = svd.s, np.ascontiguousarray(svd.Vt.T)
-        self._train_on_histories()
+            self.item_factors, self.singular_values = leading_directions(
+                kernels.csr_arrays(normalised),
+                ratings.n_items,
+                min(k, *ratings.shape),
+                extra=_EXTRA,
+                random_state=self.random_state,
+            )
+        self.item_factors *= self.item_output[:, None]
+        if self.linear:
+            self._set_weights(self, self._everyone())
 
     def with_users(self, histories: Histories) -> Self:
         """Return the model whose users are these, after any items folded in."""
         check_indices(histories.indices, self.n_items, "item")
         result = copy.copy(self)
-        vars(result).pop("_source_model", None)
+        source, of_users = vars(result).pop("_source_model", None), vars(result).pop("_users", None)
+        if source is not None and self.linear:  # weights of the items folded in, for one another
+            vars(result)["item_output"] = self.item_output
+            result._set_weights(source, of_users, of_users)
         result._take_histories(histories)
         return result
 
@@ -152,21 +173,22 @@ class Spectral(HistoryModel):
         i = check_indices(items, self.n_items, "item")
         distinct, rows = np.unique(u, return_inverse=True)
         found = kernels.pair_dots(self._filtered(distinct), self.item_factors, rows, i)
-        for block in self._blocks(len(distinct)):
-            here = np.flatnonzero((rows >= block.start) & (rows < block.stop))
-            shared, pairs = self._shared(distinct[block]), (rows[here] - block.start, i[here])
-            linear = self._linear_pairs(shared, *pairs)
-            found[here] += linear * self.item_weight[i[here]]  # the same bits as in `_linear`
-        found *= self.item_output[i]
+        if self.linear:
+            history, weights, order = self._sparse_part(distinct)
+            place = np.empty(self.n_items, np.int64)
+            place[order] = np.arange(self.n_items)
+            found += kernels.sparse_pairs(history, weights, rows, place[i], threads=self.threads)
         return found
 
     def scores(self, users: ArrayLike) -> Floats:
         """Scores of all items for each user, shape (n_block, n_items)."""
         u = check_indices(users, self.n_users, "user")
         found: Floats = self._filtered(u) @ self.item_factors.T
-        for block in self._blocks(len(u)):
-            found[block] += self._linear(self._shared(u[block]))
-        found *= self.item_output
+        if self.linear:
+            history, weights, order = self._sparse_part(u)
+            found[:, order] += kernels.sparse_rows(
+                history, weights, self.n_items, threads=self.threads
+            )
         return found
 
     def _score_error(self, users: ArrayLike) -> Floats:
@@ -175,22 +197,29 @@ class Spectral(HistoryModel):
         The linear filter is the same bits in both; where it is added, both round once more.
         """
         u = check_indices(users, self.n_users, "user")
-        vectors = self._filtered(u)
-        size = np.sqrt(np.einsum("uk,uk->u", vectors, vectors)) * (vectors.shape[1] + 4)
+        lengths = (
+            np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
+            for vectors in (self._filtered(u), self.item_factors)
+        )
+        size: Floats = next(lengths) * next(lengths).max(initial=0)
+        size *= len(self.singular_values) + 4
         if self.linear:
             history = self._history(u)
-            size += np.bincount(history.rows, history.values, minlength=len(u)).astype(np.float32)
-        error: Floats = size * self.item_output.max(initial=0)
-        return error * np.float32(2 * np.finfo(np.float32).eps)
+            total = np.bincount(history.rows, history.values, minlength=len(u))
+            size += total.astype(np.float32) * np.abs(self.weight_values).max(initial=0)
+        return size * np.float32(2 * np.finfo(np.float32).eps)
 
     def _factor_form(self, users: ArrayLike) -> FactorForm | None:
-        """Return the factors where scores are products of them: without the linear filter."""
-        if self.linear:
-            return None
-        vectors = self._filtered(check_indices(users, self.n_users, "user"))
-        items = self.item_factors * self.item_output[:, None]
-        none = np.zeros(max(len(vectors), self.n_items), np.float32)
-        return FactorForm(vectors, none[: len(vectors)], items, none[: self.n_items])
+        """Return the factors, and the linear filter as the sparse part."""
+        u = check_indices(users, self.n_users, "user")
+        none = np.zeros(max(len(u), self.n_items), np.float32)
+        return FactorForm(
+            self._filtered(u),
+            none[: len(u)],
+            self.item_factors,
+            none[: self.n_items],
+            sparse=self._sparse_part(u) if self.linear else None,
+        )
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
         """Return the scores of `items`, with a term for each item of the history; the base is 0."""
@@ -203,24 +232,121 @@ class Spectral(HistoryModel):
 
     def item_vectors(self) -> Floats:
         """Return vectors whose cosine is the similarity of two items, shape (n_items, k)."""
-        return self.item_factors * self.singular_values
+        return self.item_factors * (_inverse(self.item_output)[:, None] * self.singular_values)
 
     def user_vectors(self) -> Floats:
         """Return vectors whose cosine is the similarity of two users, shape (n_users, k)."""
-        return self._vectors(np.arange(self.n_users))
+        return self._vectors(self._everyone())
 
     @classmethod
     def _from_arrays(cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
         result = super()._from_arrays(params, arrays)
-        n, n_items = len(result.user_weight), result.n_items
-        check_rows(result.trained_indptr, result.trained_items, n_items, "training users", n)
-        check_rows(result.item_indptr, result.item_users, n, "items", n_items)
+        if result.linear:
+            n_items, places = result.n_items, result.weight_places
+            check_rows(result.weight_indptr, places, n_items, "weights", n_items)
+            if (np.sort(result.item_order) != np.arange(n_items)).any():
+                raise DataError("The order of the items must name each item once.")
         return result
 
     def _take_histories(self, histories: Histories) -> None:
         self.history_indptr, self.history_items = histories.indptr, histories.indices
         if self.weighted:
             self.history_weights = histories.values
+
+    def _set_weights(
+        self, source: Self, of_users: Histories, known: Histories | None = None
+    ) -> None:
+        """Set the rows of the linear filter from the items that the users of `source` have.
+
+        `of_users` has the scored items of each user, `known` those of which rows are needed: by
+        default those of the histories.
+        """
+        length = np.einsum("ij,ij->i", self.item_factors, self.item_factors)
+        self.item_order = np.argsort(-length, kind="stable").astype(np.int32)
+        place = np.empty_like(self.item_order)
+        place[self.item_order] = np.arange(self.n_items)
+        before = source if known is None else self
+        of_items = _transposed(known or source._everyone(), before.n_items)
+        scale = before.item_weight**2
+        entries = partial(
+            kernels.gram_rows,
+            CsrArrays(of_users.indptr, place[of_users.indices], of_users.values),
+            weight=(_power(source._user_sums(), -self.user_power) / source.singular_values[0]) ** 2,
+            out=(self.item_weight * self.item_output)[self.item_order],
+            threads=self.threads,
+        )
+        most = min(self.neighbors or self.n_items, self.n_items)
+        if self.neighbors is None:  # from the rows of a sample of the items
+            sample = np.unique(np.linspace(0, before.n_items - 1, _SAMPLE).astype(np.int64))
+            part = CsrArrays(*of_items.take(sample))
+            found = entries(part, slice(0, len(sample)), self.n_items, scale=scale[sample])
+            most = _most_that_fit(np.diff(found.indptr), before.n_items)
+        step = max(1, _BLOCK // most)
+        blocks = [
+            entries(
+                CsrArrays(*of_items),
+                slice(start, min(start + step, before.n_items)),
+                most,
+                scale=scale,
+            )
+            for start in range(0, before.n_items, step)
+        ]
+        counts = np.concatenate([np.diff(block.indptr) for block in blocks])
+        self.weight_indptr = np.append(0, np.cumsum(counts))
+        self.weight_places = np.concatenate([block.indices for block in blocks])
+        self.weight_values = np.concatenate([block.data for block in blocks])
+
+    def _set_items(self, histories: Histories) -> None:
+        """Place new items by their users: a normalised column times U S^-1.
+
+        An item of the fit gets its own vector back, as exactly as the singular vectors were found.
+        """
+        source = self._source
+        vars(self)["_source_model"] = source
+        user_scale = _power(source._user_sums(), -self.user_power) / source.singular_values[0]
+        sums, values = histories.counts, user_scale[histories.indices] ** 2
+        if self.weighted:
+            values = values * histories.values
+            sums = np.bincount(histories.rows, histories.values, minlength=histories.n_rows)
+        else:
+            histories = histories._replace(values=np.ones_like(values))
+        self.item_weight = _power(sums, -self.item_power)
+        self.item_output = _power(sums, self.popularity)
+        users, place = np.unique(histories.indices, return_inverse=True)
+        columns = histories._replace(indices=place.astype(np.int32), values=values)
+        placed = source._vectors(source._everyone().take(users.astype(np.int64)))  # rows of U S
+        self.item_factors = kernels.csr_matmat(columns, placed, threads=self.threads)
+        share = self.singular_values / self.singular_values[0]
+        known = np.divide(1, share**2, out=np.zeros_like(share), where=share > _NO_DIRECTION)
+        self.item_factors *= known * (self.item_weight * self.item_output)[:, None]
+        if self.linear:
+            vars(self)["_users"] = _transposed(histories, source.n_users)
+            self._set_weights(source, vars(self)["_users"])
+            self._drop_small(source)
+
+    def _drop_small(self, source: Self) -> None:
+        """Drop weights of new items that the rows of the fit would not have kept."""
+        counts = np.diff(source.weight_indptr)
+        full = counts == counts.max()
+        if counts.max() == source.n_items:
+            return
+        sizes = np.abs(source.weight_values)
+        least = np.zeros(source.n_items, np.float32)
+        least[full] = [
+            sizes[start : start + counts.max()].min() for start in source.weight_indptr[:-1][full]
+        ]
+        rows = np.repeat(np.arange(source.n_items), np.diff(self.weight_indptr))
+        kept = np.abs(self.weight_values) >= least[rows] * np.float32(1 - _ROUNDING)
+        self.weight_indptr = np.append(0, np.cumsum(np.bincount(rows[kept], minlength=len(least))))
+        self.weight_places = self.weight_places[kept]
+        self.weight_values = self.weight_values[kept]
+
+    def _everyone(self) -> Histories:
+        """Return the weights of all interactions, ones if there are none."""
+        if self.weighted:
+            return Histories(self.history_indptr, self.history_items, self.history_weights)
+        ones = np.ones(len(self.history_items), np.float32)
+        return Histories(self.history_indptr, self.history_items, ones)
 
     def _user_sums(self) -> NDArray[Any]:
         """Return the number, or the weights, of the interactions of each user."""
@@ -230,64 +356,23 @@ class Spectral(HistoryModel):
         rows = np.repeat(np.arange(self.n_users), counts)
         return np.bincount(rows, self.history_weights, minlength=self.n_users)
 
-    def _train_on_histories(self) -> None:
-        """Set the users of the linear filter to those of the histories."""
-        user_scale = _power(self._user_sums(), -self.user_power)
-        self.user_weight = user_scale**2 / self.singular_values[0] ** 2
-        self.trained_indptr, self.trained_items = self.history_indptr, self.history_items
-        trained = self.trained_indptr, self.trained_items
-        weights = self.history_weights if self.weighted else None
-        by_item = _transposed(*trained, self.n_items, weights)
-        self.item_indptr, self.item_users = by_item.indptr, by_item.indices
-        if self.weighted:
-            self.item_user_weights = by_item.values
-
-    def _set_items(self, histories: Histories) -> None:
-        """Place new items by their users: a normalised column times U S^-1.
-
-        An item of the fit gets its own vector back, as exactly as the singular vectors were found.
-        """
-        source = copy.copy(self._source)
-        source._train_on_histories()
-        vars(self)["_source_model"], self.user_weight = source, source.user_weight
-        self.item_indptr, self.item_users = histories.indptr, histories.indices
-        of_items = self.item_indptr, self.item_users
-        by_user = _transposed(*of_items, self.n_users)
-        self.trained_indptr, self.trained_items = by_user.indptr, by_user.indices
-        sums, values = histories.counts, source.user_weight[histories.indices]
-        if self.weighted:
-            self.item_user_weights, values = histories.values, values * histories.values
-            sums = np.bincount(histories.rows, histories.values, minlength=histories.n_rows)
-        self.item_weight = _power(sums, -self.item_power)
-        self.item_output = _power(sums, self.popularity)
-        users, place = np.unique(histories.indices, return_inverse=True)
-        columns = histories._replace(indices=place.astype(np.int32), values=values)
-        found = np.empty((histories.n_rows, len(self.singular_values)), np.float32)
-        theirs = source._history(users.astype(np.int64))
-        width = max(1, _BLOCK // max(len(users), source.n_items))
-        for start in range(0, found.shape[1], width):
-            block = np.ascontiguousarray(source.item_factors[:, start : start + width])
-            placed = kernels.csr_matmat(theirs, block, threads=self.threads)  # rows of U S
-            placed = kernels.csr_matmat(columns, placed, threads=self.threads)
-            found[:, start : start + width] = placed
-        share = self.singular_values / self.singular_values[0]
-        found *= np.divide(1, share**2, out=np.zeros_like(share), where=share > _NO_DIRECTION)
-        self.item_factors = found * self.item_weight[:, None]
-
     def _history(self, users: Indices) -> Histories:
-        """Return the items of some users, each with its weight."""
+        """Return the items of some users, with weights."""
         if self.weighted:
-            mine = Histories(self.history_indptr, self.history_items, self.history_weights)
-            mine = mine.take(users)
-            return mine._replace(values=self._source.item_weight[mine.indices] * mine.values)
+            return self._everyone().take(users)
         ones = np.broadcast_to(np.float32(1), self.history_items.shape)  # without making them
-        mine = Histories(self.history_indptr, self.history_items, ones).take(users)
-        return mine._replace(values=self._source.item_weight[mine.indices])
+        return Histories(self.history_indptr, self.history_items, ones).take(users)
 
-    def _vectors(self, users: Indices) -> Floats:
-        """Return the users among the singular vectors, shape (n_block, k)."""
-        history = self._history(users)
-        return kernels.csr_matmat(history, self._source.item_factors, threads=self.threads)
+    def _sparse_part(self, users: Indices) -> kernels.SparsePart:
+        weights = CsrArrays(self.weight_indptr, self.weight_places, self.weight_values)
+        return kernels.SparsePart(CsrArrays(*self._history(users)), weights, self.item_order)
+
+    def _vectors(self, histories: Histories) -> Floats:
+        """Return users among the singular vectors, shape (n_rows, k)."""
+        source = self._source
+        scale = source.item_weight * _inverse(source.item_output)
+        scaled = histories._replace(values=histories.values * scale[histories.indices])
+        return kernels.csr_matmat(scaled, source.item_factors, threads=self.threads)
 
     def _filtered(self, users: Indices) -> Floats:
         """Return the vectors of users after low pass and sharpening, shape (n_block, k)."""
@@ -295,75 +380,31 @@ class Spectral(HistoryModel):
         response = np.median(share) - np.float32(self.sharpening) * share**2
         if not self.linear:
             response += share
-        vectors = self._vectors(users)
+        vectors = self._vectors(self._history(users))
         vectors *= response
         return vectors
 
-    def _blocks(self, n: int) -> list[slice]:
-        """Cut n users for the linear filter, in memory that does not grow with n."""
-        if not self.linear:
-            return []
-        size = max(1, _BLOCK // max(len(self.user_weight), self.n_items))
-        return [slice(start, min(start + size, n)) for start in range(0, n, size)]
 
-    def _shared(self, users: Indices) -> Floats:
-        """Return the overlap of users with the training users, the same bits in any block."""
-        source, history = self._source, self._history(users)
-        weighted = history._replace(values=history.values * source.item_weight[history.indices])
-        of_items, n = (source.item_indptr, source.item_users), len(self.user_weight)
-        if self.weighted:
-            from scipy.sparse import csr_array
+def _most_that_fit(lengths: NDArray[np.int64], n_rows: int) -> int:
+    """Return how many weights may be kept of each row, given the lengths of some rows.
 
-            theirs = csr_array((weighted.values, *weighted[1::-1]), (len(users), source.n_items))
-            of_users = csr_array((source.item_user_weights, *of_items[::-1]), (source.n_items, n))
-            shared = (theirs @ of_users).toarray()
-        else:
-            shared = kernels.csr_pattern(weighted, of_items, n, threads=self.threads)
-        shared *= self.user_weight
-        return shared
+    Examples
+    --------
+    >>> _most_that_fit(np.array([100, 3]), 2), _most_that_fit(np.array([2**26, 3]), 2)
+    (100, 67108861)
+    """
 
-    def _linear_pairs(self, shared: Floats, rows: Indices, items: Indices) -> Floats:
-        """Return the linear filter's scores of pairs, without the weights of items."""
-        if not self.weighted:
-            pattern = self.item_indptr, self.item_users
-            return kernels.pattern_pairs(shared, pattern, rows, items, threads=self.threads)
-        distinct, places = np.unique(items, return_inverse=True)
-        of_items = Histories(self.item_indptr, self.item_users, self.item_user_weights)
-        return self._item_products(of_items.take(distinct), shared)[places, rows]
+    def kept(most: int) -> float:
+        return float(np.minimum(lengths, most).mean()) * n_rows
 
-    def _item_products(self, of_items: Histories, shared: Floats) -> Floats:
-        """Return products of weighted rows of items with overlaps, the same bits in any block."""
-        if kernels.backend().name == "compiled":
-            return kernels.csr_matmat(of_items, shared.T, threads=self.threads)
-        from scipy.sparse import csr_array
+    longest = int(lengths.max(initial=1))
+    return max(1, bisect_right(range(1, longest + 1), _MOST_WEIGHTS, key=kept))
 
-        shape = of_items.n_rows, shared.shape[1]
-        found: Floats = csr_array((of_items.values, *of_items[1::-1]), shape) @ shared.T
-        return found
 
-    def _linear(self, shared: Floats) -> Floats:
-        """Return the linear filter's scores of all items, shape (n_block, n_items).
-
-        Either way the terms are added in the order of the training users: to the same bits.
-        """
-        if self.weighted:
-            weights = Histories(self.item_indptr, self.item_users, self.item_user_weights)
-            block = self._item_products(weights, shared)
-            block *= self.item_weight[:, None]
-            return block.T
-        if len(shared) >= _FEW and kernels.backend().name == "compiled":  # NumPy adds otherwise
-            ones = np.ones(len(self.item_users), np.float32)
-            of_items = self.item_indptr, self.item_users, ones
-            block = kernels.csr_matmat(of_items, shared.T, threads=self.threads)
-            block *= self.item_weight[:, None]
-            return block.T
-        rows, users = np.nonzero(shared)
-        indptr = np.searchsorted(rows, np.arange(len(shared) + 1))
-        overlap = indptr, users.astype(np.int32), shared[rows, users]
-        trained = self.trained_indptr, self.trained_items
-        scores = kernels.csr_pattern(overlap, trained, self.n_items, threads=self.threads)
-        scores *= self.item_weight
-        return scores
+def _inverse(output: Floats) -> Floats:
+    """Return 1 / output, zero where that is."""
+    inverse: Floats = np.divide(1, output, out=np.zeros_like(output), where=output > 0)
+    return inverse
 
 
 def _power(sums: NDArray[Any], exponent: float) -> Floats:
@@ -373,15 +414,8 @@ def _power(sums: NDArray[Any], exponent: float) -> Floats:
     return zeroed
 
 
-def _transposed(
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int32],
-    n_columns: int,
-    weights: Floats | None = None,
-) -> Histories:
-    """Return the entries of a transposed matrix, of ones if there are no weights."""
+def _transposed(rows: Histories, n_columns: int) -> Histories:
     from scipy.sparse import csr_array
 
-    values = np.ones(len(indices), np.float32) if weights is None else weights
-    matrix = csr_array((values, indices, indptr), shape=(len(indptr) - 1, n_columns))
+    matrix = csr_array((rows.values, rows.indices, rows.indptr), shape=(rows.n_rows, n_columns))
     return Histories(*kernels.csr_arrays(matrix.T.tocsr()))

@@ -1,10 +1,10 @@
 """The spectral model against its formula, written out with dense matrices."""
 
-import tracemalloc
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
 from recsys.auto import default_factors
 from recsys.data.ratings import Ratings
@@ -101,8 +101,7 @@ def item_rows(R):
 
 @pytest.mark.parametrize("linear", [True, False])
 def test_training_items_folded_in_get_their_own_vectors_and_scores(data, linear, monkeypatch):
-    monkeypatch.setattr("recsys.models.spectral._TOL", 1e-6)
-    monkeypatch.setattr("recsys.models.spectral._BLOCK", 60)  # of a vector or so
+    monkeypatch.setattr("recsys.models.spectral._BLOCK", 60)  # weights, of a row or so
     ratings, R = data
     model = fitted(ratings, linear=linear)
     folded = model.with_items(item_rows(R))
@@ -201,35 +200,44 @@ def test_weights_are_explained_and_come_back_from_disk(tmp_path):
     assert loaded.recommend(history=history)["item"].equals(loaded.recommend(3)["item"])
 
 
-def test_users_in_parts_get_the_same_bits(data, monkeypatch):
+def test_users_alone_get_the_bits_of_users_together(data):
     model = fitted(data[0])
     users = np.array([3, 3, 17, 4, 48])
     pairs = np.tile(users, 3), np.repeat([0, 9, 35], len(users))
     before = model.predict(*pairs)
-    linear = model._linear(model._shared(users))
-    monkeypatch.setattr("recsys.models.spectral._BLOCK", 1)
-    np.testing.assert_array_equal(model.predict(*pairs), before)
-    np.testing.assert_array_equal(model._linear(model._shared(users[2:3]))[0], linear[2])
-    many = model._linear(model._shared(np.arange(20)))  # so many go another way
-    np.testing.assert_array_equal(many[17], linear[2])
+    alone = [model.predict([u], [i])[0] for u, i in zip(*pairs, strict=True)]
+    np.testing.assert_array_equal(alone, before)
+    (together,) = top_n(model, np.arange(N_USERS), 5)
+    (one,) = top_n(model, np.array([17]), 5)
+    np.testing.assert_array_equal(one.scores, together.scores[together.rows == 17])
 
 
-def test_pairs_of_popular_items_need_no_memory_for_their_users():
-    table = np.full((20_000, 4), np.nan)
-    table[:, 0] = table[::7, 1] = table[::9, 2] = 1
-    model = make_model("spectral", factors=2).fit(Ratings.from_matrix(table, implicit=True))
-    pairs = np.repeat(np.arange(200), 10), np.zeros(2000, np.int64)
-    model.predict(*pairs)
-    tracemalloc.start()
-    model.predict(*pairs)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 4 * 200 * 20_000 * 1.3  # what 200 users share with 20,000, in single precision
+@pytest.mark.parametrize("neighbors", [1, 5, 20])
+def test_neighbors_are_the_largest_weights_of_each_item(data, neighbors):
+    ratings, R = data
+    whole, model = fitted(ratings), fitted(ratings, neighbors=neighbors)
+    weights, kept = (
+        csr_array((m.weight_values, m.weight_places, m.weight_indptr)).toarray()
+        for m in (whole, model)
+    )
+    for row, best in zip(weights, kept, strict=True):
+        assert sorted(best[best > 0]) == sorted(row[row > 0])[-neighbors:]
+    folded = model.with_items(item_rows(R))
+    expected = model.scores(np.arange(N_USERS))
+    found = folded.scores(np.arange(N_USERS))
+    np.testing.assert_allclose(found, expected, atol=1e-4 * expected.max())
+
+
+def test_as_many_weights_are_kept_as_fit_into_memory(data, monkeypatch):
+    monkeypatch.setattr("recsys.models.spectral._MOST_WEIGHTS", 300)
+    model = fitted(data[0])
+    assert 250 <= len(model.weight_values) <= 300
 
 
 def test_small_data_get_few_factors_and_none_more_than_there_are():
-    assert default_factors(3, 2) == 1
-    assert default_factors(10**6, 10**5) == 1024
+    assert default_factors(3, 2, 5) == 1
+    assert default_factors(10**5, 10**5, 10**8) == 1024
+    assert default_factors(10**6, 10**5, 10**8) == 200
     tiny = Ratings.from_matrix(np.array([[1.0, np.nan], [1.0, 1.0]]), implicit=True)
     assert make_model("spectral", factors=50).fit(tiny).item_factors.shape == (2, 2)
 
@@ -238,9 +246,9 @@ def test_small_data_get_few_factors_and_none_more_than_there_are():
     ("name", "spoil", "message"),
     [
         ("history_items", lambda a: a + 40, "indices of the history must be between 0 and 35"),
-        ("item_users", lambda a: a - 40, "indices of the items must be between 0 and 49"),
-        ("item_indptr", lambda a: a[::-1], "rows of the items must run from 0"),
-        ("trained_indptr", lambda a: np.append(a, a[-1]), "must have 51 row starts; got 52"),
+        ("weight_places", lambda a: a + 40, "indices of the weights must be between 0 and 35"),
+        ("weight_indptr", lambda a: a[::-1], "rows of the weights must run from 0"),
+        ("item_order", lambda a: a // 2, "order of the items must name each item once"),
     ],
 )
 def test_arrays_that_name_nobody_are_rejected(data, name, spoil, message):
