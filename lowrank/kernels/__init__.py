@@ -513,8 +513,11 @@ def gram_rows(
     counts = np.empty(n, np.int64)
     scales = _float32(weight), _float32(scale), _float32(out), rows.start
     _active.gram_rows(*X, *by_column, *scales, columns, values, counts, resolve_threads(threads))
-    kept = np.arange(most) < counts[:, None]
-    return CsrArrays(np.append(0, np.cumsum(counts)), columns[kept], values[kept])
+    found = (
+        np.concatenate([row[:count] for row, count in zip(each, counts, strict=True)])
+        for each in (columns, values)
+    )
+    return CsrArrays(np.append(0, np.cumsum(counts)), *found)
 
 
 def _float32(array: Floats32) -> Floats32:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Directions", "leading_directions"]
 
+_WIDTH = 144  # columns of the blocks of a triangle
+
 Floats = NDArray[np.floating[Any]]
 
 
@@ -59,11 +61,11 @@ def leading_directions(
         return Directions(vectors, values)
     A = A._replace(data=A.data / size)  # so that the fourth powers do not overflow
     rng = np.random.default_rng(random_state)
-    Q: Floats = rng.standard_normal((n_columns, min(k + extra, n, n_columns)), dtype)
+    Q: Floats = rng.random((n_columns, min(k + extra, n, n_columns)), dtype) - dtype.type(0.5)
     for _ in range(steps):
         Q = _orthonormal(kernels.csr_rmatmat(A, kernels.csr_matmat(A, Q), n_columns))
     image = kernels.csr_matmat(A, Q)
-    squares, turn = np.linalg.eigh(kernels.coefficients(image, image).astype(np.float64))
+    squares, turn = np.linalg.eigh(_gram(image))
     best = slice(None, -k - 1, -1)
     found = kernels.multiply(Q, turn[:, best])
     vectors[:, : found.shape[1]] = found
@@ -73,14 +75,30 @@ def leading_directions(
 
 def _orthonormal(Q: Floats) -> Floats:
     """Return an orthonormal basis of the range of Q, without directions that are rounding."""
-    gram = kernels.coefficients(Q, Q).astype(np.float64)
-    rounding = np.finfo(Q.dtype).eps
+    gram, rounding = _gram(Q), np.finfo(Q.dtype).eps
     try:
         lower = np.linalg.cholesky(gram)
-        if (np.diagonal(lower) ** 2 > len(gram) * rounding * np.diagonal(gram)).all():
-            return kernels.multiply(Q, np.linalg.inv(lower).T)
     except np.linalg.LinAlgError:
-        pass
+        lower = np.zeros_like(gram)
+    if (np.diagonal(lower) ** 2 > len(gram) * rounding * np.diagonal(gram)).all():
+        turn = np.linalg.inv(lower).T  # an upper triangle, so that half of the product is zero
+        result = np.empty_like(Q)
+        for b in _blocks(len(gram)):
+            result[:, b] = kernels.multiply(Q[:, : b.stop], turn[: b.stop, b])
+        return result
     squares, turn = np.linalg.eigh(gram)
     kept = squares > rounding * squares[-1]
     return kernels.multiply(Q, turn[:, kept] / np.sqrt(squares[kept]))
+
+
+def _gram(Q: Floats) -> NDArray[np.float64]:
+    """Return Q'Q, of which one triangle is computed."""
+    gram = np.zeros((Q.shape[1], Q.shape[1]))
+    for b in _blocks(len(gram)):
+        part = kernels.coefficients(Q[:, : b.stop], np.ascontiguousarray(Q[:, b]))
+        gram[: b.stop, b], gram[b, : b.stop] = part, part.T
+    return gram
+
+
+def _blocks(n: int) -> list[slice]:
+    return [slice(start, min(start + _WIDTH, n)) for start in range(0, n, _WIDTH)]

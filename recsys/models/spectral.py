@@ -280,7 +280,9 @@ class Spectral(HistoryModel):
             sample = np.unique(np.linspace(0, before.n_items - 1, _SAMPLE).astype(np.int64))
             part = CsrArrays(*of_items.take(sample))
             found = entries(part, slice(0, len(sample)), self.n_items, scale=scale[sample])
-            most = _most_that_fit(np.diff(found.indptr), before.n_items)
+            lengths = np.diff(found.indptr)
+            if lengths.mean() * before.n_items > _MOST_WEIGHTS:
+                most = _most_that_fit(lengths, before.n_items)
         step = max(1, _BLOCK // most)
         blocks = [
             entries(
@@ -397,8 +399,7 @@ def _most_that_fit(lengths: NDArray[np.int64], n_rows: int) -> int:
     def kept(most: int) -> float:
         return float(np.minimum(lengths, most).mean()) * n_rows
 
-    longest = int(lengths.max(initial=1))
-    return max(1, bisect_right(range(1, longest + 1), _MOST_WEIGHTS, key=kept))
+    return max(1, bisect_right(range(1, int(lengths.max()) + 1), _MOST_WEIGHTS, key=kept))
 
 
 def _inverse(output: Floats) -> Floats:

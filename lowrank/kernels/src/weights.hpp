@@ -7,35 +7,54 @@
 
 namespace lowrank::LOWRANK_ISA {
 
+// A row of sums that is zero but for some blocks of a vector's length.
+struct SparseSums {
+    float* sums;
+    std::uint8_t* touched;  // per block
+    std::int64_t n;
+};
+
+inline std::int64_t sum_blocks(std::int64_t n) { return (n + score_lanes - 1) / score_lanes; }
+
 inline std::size_t gram_workspace(const GramProblem& problem) {
-    return problem.by_row.n_cols * sizeof(float) + problem.most * sizeof(std::uint64_t) + 64;
+    const std::int64_t blocks = sum_blocks(problem.by_row.n_cols);
+    return problem.most * sizeof(std::uint64_t) + blocks * (score_lanes * sizeof(float) + 1);
 }
 
 // Adds up row `row` of X' diag(weight) X, in the order of its entries in X'.
-inline void add_gram_row(const GramProblem& problem, std::int64_t row, float* sums) {
+inline void add_gram_row(const GramProblem& problem, std::int64_t row, const SparseSums& found) {
     const Csr<float>&X = problem.by_row, &columns = problem.by_column;
-    __builtin_memset(sums, 0, X.n_cols * sizeof(float));
+    std::int64_t terms = 0;
+    for (std::int64_t e = columns.indptr[row]; e < columns.indptr[row + 1]; ++e)
+        terms += X.indptr[columns.indices[e] + 1] - X.indptr[columns.indices[e]];
+    const bool few = terms < found.n;
+    const std::int64_t blocks = sum_blocks(found.n);
+    __builtin_memset(found.touched, !few, blocks);
     for (std::int64_t e = columns.indptr[row]; e < columns.indptr[row + 1]; ++e) {
         const std::int32_t other = columns.indices[e];
         const float value = columns.data[e] * problem.weight[other];
-        for (std::int64_t p = X.indptr[other]; p < X.indptr[other + 1]; ++p) sums[X.indices[p]] += value * X.data[p];
+        for (std::int64_t p = X.indptr[other]; p < X.indptr[other + 1]; ++p) found.sums[X.indices[p]] += value * X.data[p];
+        if (few)
+            for (std::int64_t p = X.indptr[other]; p < X.indptr[other + 1]; ++p) found.touched[X.indices[p] / score_lanes] = 1;
     }
     const float scale = problem.scale[row];
-    for (std::int64_t i = 0; i < X.n_cols; ++i) sums[i] *= scale * problem.out[i];
+    for (std::int64_t block = 0; block < blocks; ++block) {
+        if (!found.touched[block]) continue;
+        const std::int64_t start = block * score_lanes, end = start + score_lanes < found.n ? start + score_lanes : found.n;
+        for (std::int64_t i = start; i < end; ++i) found.sums[i] *= scale * problem.out[i];
+    }
 }
 
 // Calls use(i) for the entries that are at least `least()` in size, in order; `least` may rise on the way.
 template <class Least, class Use>
-[[gnu::always_inline]] inline void for_each_large(const float* sums, std::int64_t n, const Least& least, const Use& use) {
+[[gnu::always_inline]] inline void for_each_large(const SparseSums& found, const Least& least, const Use& use) {
     constexpr int W = score_lanes;
-    std::int64_t i = 0;
-    for (; i + W <= n; i += W) {
-        const Scores value = load<float, W>(sums + i), size = value < 0 ? -value : value;
+    for (std::int64_t block = 0, blocks = sum_blocks(found.n); block < blocks; ++block) {
+        if (!found.touched[block]) continue;
+        const Scores value = load<float, W>(found.sums + block * W), size = value < 0 ? -value : value;
         for (std::uint64_t large = at_least(size, broadcast<float, W>(least())); large; large &= large - 1)
-            use(i + __builtin_ctzll(large));
+            use(block * W + __builtin_ctzll(large));
     }
-    for (; i < n; ++i)
-        if (__builtin_fabsf(sums[i]) >= least()) use(i);
 }
 
 inline std::uint64_t size_key(const float* sums, std::int64_t i) {
@@ -43,11 +62,11 @@ inline std::uint64_t size_key(const float* sums, std::int64_t i) {
 }
 
 // The key of the smallest of the largest `most` entries: of equal sizes the lower column is larger.
-inline std::uint64_t least_key(const float* sums, std::int64_t n, std::int64_t most, std::uint64_t* heap) {
+inline std::uint64_t least_key(const SparseSums& found, std::int64_t most, std::uint64_t* heap) {
     std::int64_t count = 0;
     float least = __FLT_DENORM_MIN__;
-    for_each_large(sums, n, [&] { return least; }, [&](std::int64_t i) {
-        const std::uint64_t key = size_key(sums, i);
+    for_each_large(found, [&] { return least; }, [&](std::int64_t i) {
+        const std::uint64_t key = size_key(found.sums, i);
         if (count < most) {
             heap[count++] = key;
             if (count < most) return;
@@ -61,20 +80,24 @@ inline std::uint64_t least_key(const float* sums, std::int64_t n, std::int64_t m
 }
 
 inline void gram_rows(const GramProblem& problem, std::int64_t begin, std::int64_t end, void* workspace) {
+    const std::int64_t n = problem.by_row.n_cols, blocks = sum_blocks(n);
     auto* heap = static_cast<std::uint64_t*>(workspace);
     auto* sums = reinterpret_cast<float*>(heap + problem.most);
-    const std::int64_t n = problem.by_row.n_cols;
+    const SparseSums found{sums, reinterpret_cast<std::uint8_t*>(sums + blocks * score_lanes), n};
+    __builtin_memset(sums, 0, blocks * score_lanes * sizeof(float));
     for (std::int64_t row = begin; row < end; ++row) {
-        add_gram_row(problem, problem.first + row, sums);
-        const std::uint64_t least = problem.most < n ? least_key(sums, n, problem.most, heap) : 0;
+        add_gram_row(problem, problem.first + row, found);
+        const std::uint64_t least = problem.most < n ? least_key(found, problem.most, heap) : 0;
         const float least_size = least ? candidate_score(least) : __FLT_DENORM_MIN__;
         std::int64_t place = row * problem.most;
-        for_each_large(sums, n, [&] { return least_size; }, [&](std::int64_t i) {
+        for_each_large(found, [&] { return least_size; }, [&](std::int64_t i) {
             if (size_key(sums, i) < least) return;
             problem.columns[place] = static_cast<std::int32_t>(i);
             problem.values[place++] = sums[i];
         });
         problem.counts[row] = place - row * problem.most;
+        for (std::int64_t block = 0; block < blocks; ++block)
+            if (found.touched[block]) store<float, score_lanes>(sums + block * score_lanes, Scores{});
     }
 }
 
