@@ -6,10 +6,19 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from lowrank import kernels
-from recsys.models.base import Floats, Histories, Indices, OnStep, fitted, model
+from recsys.models.base import (
+    FactorForm,
+    Floats,
+    Histories,
+    Indices,
+    OnStep,
+    check_indices,
+    fitted,
+    model,
+)
 from recsys.models.implicit_factors import library, library_class, library_matrix
 from recsys.models.item_item import ItemItemModel, check_rows, weighted_matrix
 from recsys.models.parameters import parameter, threads_parameter
@@ -98,11 +107,35 @@ class ImplicitKNN(ItemItemModel):
         least = np.maximum(least * np.float32(1 - _ROUNDING), np.finfo(np.float32).tiny)
         similar.data[similar.data < np.repeat(least, np.diff(similar.indptr))] = 0
         similar.eliminate_zeros()
-        similar.sort_indices()
         self._set_neighbors(similar)
         vars(self)["_n_new"] = histories.n_rows
 
+    def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
+        """Scores of pairs, shape (n_pairs,), the same bits as in `scores`."""
+        u = check_indices(users, self.n_users, "user")
+        i = check_indices(items, self.n_items, "item")
+        distinct, rows = np.unique(u, return_inverse=True)
+        part = self._sparse_part(distinct)
+        return kernels.sparse_pairs(part.history, part.weights, rows, i, threads=self.threads)
+
+    def _factor_form(self, users: ArrayLike) -> FactorForm:
+        """Return scores without factors: the similarities are the sparse part."""
+        u = check_indices(users, self.n_users, "user")
+        none, size = np.zeros((max(len(u), self.n_items), 1), np.float32), (len(u), self.n_items)
+        return FactorForm(
+            *(each for n in size for each in (none[:n, :0], none[:n, 0])),
+            sparse=self._sparse_part(u),
+        )
+
+    def _sparse_part(self, users: Indices) -> kernels.SparsePart:
+        mine = Histories(self.history_indptr, self.history_items, self.history_weights).take(users)
+        return kernels.SparsePart(kernels.CsrArrays(*mine), self._weights())
+
+    def _weights(self) -> kernels.CsrArrays:
+        return kernels.CsrArrays(self.neighbor_indptr, self.neighbor_items, self.neighbor_weights)
+
     def _set_neighbors(self, similarities: Any) -> None:
+        similarities.sort_indices()
         self.neighbor_indptr = similarities.indptr.astype(np.int64)
         self.neighbor_items = similarities.indices.astype(np.int32)
         self.neighbor_weights = similarities.data.astype(np.float32)
@@ -133,8 +166,8 @@ class ImplicitKNN(ItemItemModel):
         return weighted
 
     def _products(self, histories: Histories) -> Floats:
-        S = self._similarities()
-        return (weighted_matrix(histories, S.shape[0], 1) @ S).toarray()
+        weights = self._weights()
+        return kernels.sparse_rows(histories, weights, self.n_items, threads=self.threads)
 
     def _entries(self, rows: Indices, columns: Indices) -> Floats:
         return self._similarities()[rows][:, columns].toarray()
