@@ -221,7 +221,7 @@ class Cosine:
         if len(users) == 1:  # a product with one vector is faster than the kernel for many
             return None
         return FactorForm(
-            self._queries[users], self._scale[users], self._vectors, self._inverse, self._confidence
+            self._queries[users], self._vectors, self._scale[users], self._inverse, self._confidence
         )
 
     @staticmethod

@@ -5,6 +5,8 @@ The functions of `lowrank.kernels` describe them. `threads` is accepted and igno
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -189,12 +191,12 @@ def top_k(
     stops: Ints,
     user_rest: Floats,
     item_rest: Floats,
-    history_indptr: Ints | None,
-    history_indices: Ints | None,
-    history_data: Floats | None,
-    sparse_indptr: Ints | None,
-    sparse_indices: Ints | None,
-    sparse_data: Floats | None,
+    history_indptr: Any,
+    history_indices: Any,
+    history_data: Any,
+    sparse_indptr: Any,
+    sparse_indices: Any,
+    sparse_data: Any,
     seen_rows: Ints | None,
     seen_indptr: Ints | None,
     seen_indices: Ints | None,
@@ -204,6 +206,10 @@ def top_k(
     threads: int,
 ) -> None:
     """Write the best of the items in `order` of each user; all are scored, whatever the bounds."""
+    sums, sparse = None, (sparse_indptr, sparse_indices, sparse_data)
+    if history_indptr is not None:
+        sums = np.empty((len(users), len(order)), np.float32)
+        sparse_rows(history_indptr, history_indices, history_data, *sparse, sums, threads)
     places = np.argsort(order)
     candidates = order[places].astype(np.int64)
     for query in range(len(users)):
@@ -211,13 +217,8 @@ def top_k(
         pair_dots(users, items, np.full(len(candidates), query), candidates, dots, threads)
         if weight is None:
             values = (offset[query] + bias[candidates]) + dots
-            if history_indptr is not None and history_indices is not None:
-                mine = slice(history_indptr[query], history_indptr[query + 1])
-                history = np.array([0, mine.stop - mine.start]), history_indices[mine]
-                part = np.empty((1, len(order)), np.float32)
-                sparse = sparse_indptr, sparse_indices, sparse_data
-                sparse_rows(*history, history_data[mine], *sparse, part, threads)
-                values += part[0, places]
+            if sums is not None:
+                values += sums[query, places]
         else:
             cosines = np.clip(dots * (offset[query] * bias[candidates]), -1, 1)
             values = cosines * weight[candidates]

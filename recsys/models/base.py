@@ -117,7 +117,8 @@ class FactorForm(NamedTuple):
     ----------
     users, items : float32 ndarrays of shape (n_block, k) and (n_items, k)
         The vectors x_u and y_i.
-    offset, bias : float32 ndarrays of shape (n_block,) and (n_items,)
+    offset, bias : float32 ndarrays of shape (n_block,) and (n_items,), optional
+        Zero by default.
     weight : float32 ndarray of shape (n_items,), optional
         Makes the scores ``weight_i clip((offset_u bias_i) (x_u . y_i), -1, 1)``: cosines.
     sparse : SparsePart, optional
@@ -125,9 +126,9 @@ class FactorForm(NamedTuple):
     """
 
     users: Floats
-    offset: Floats
     items: Floats
-    bias: Floats
+    offset: Floats | None = None
+    bias: Floats | None = None
     weight: Floats | None = None
     sparse: kernels.SparsePart | None = None
 
@@ -571,4 +572,4 @@ class FactorModel(BiasedModel):
         """Return the factors; a model that changes `predict` must change this too."""
         u = check_indices(users, self.n_users, "user")
         offset = self.user_bias[u] + self.global_mean
-        return FactorForm(self.user_factors[u], offset, self.item_factors, self.item_bias)
+        return FactorForm(self.user_factors[u], self.item_factors, offset, self.item_bias)

@@ -121,11 +121,8 @@ class ImplicitKNN(ItemItemModel):
     def _factor_form(self, users: ArrayLike) -> FactorForm:
         """Return scores without factors: the similarities are the sparse part."""
         u = check_indices(users, self.n_users, "user")
-        none, size = np.zeros((max(len(u), self.n_items), 1), np.float32), (len(u), self.n_items)
-        return FactorForm(
-            *(each for n in size for each in (none[:n, :0], none[:n, 0])),
-            sparse=self._sparse_part(u),
-        )
+        users, items = np.zeros((len(u), 0), np.float32), np.zeros((self.n_items, 0), np.float32)
+        return FactorForm(users, items, sparse=self._sparse_part(u))
 
     def _sparse_part(self, users: Indices) -> kernels.SparsePart:
         mine = Histories(self.history_indptr, self.history_items, self.history_weights).take(users)

@@ -212,14 +212,8 @@ class Spectral(HistoryModel):
     def _factor_form(self, users: ArrayLike) -> FactorForm | None:
         """Return the factors, and the linear filter as the sparse part."""
         u = check_indices(users, self.n_users, "user")
-        none = np.zeros(max(len(u), self.n_items), np.float32)
-        return FactorForm(
-            self._filtered(u),
-            none[: len(u)],
-            self.item_factors,
-            none[: self.n_items],
-            sparse=self._sparse_part(u) if self.linear else None,
-        )
+        sparse = self._sparse_part(u) if self.linear else None
+        return FactorForm(self._filtered(u), self.item_factors, sparse=sparse)
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
         """Return the scores of `items`, with a term for each item of the history; the base is 0."""
@@ -396,8 +390,8 @@ def _most_that_fit(lengths: NDArray[np.int64], n_rows: int) -> int:
     (100, 67108861)
     """
 
-    def kept(most: int) -> float:
-        return float(np.minimum(lengths, most).mean()) * n_rows
+    def kept(most: int) -> int:
+        return int(np.minimum(lengths, most).mean() * n_rows)
 
     return max(1, bisect_right(range(1, int(lengths.max()) + 1), _MOST_WEIGHTS, key=kept))
 
