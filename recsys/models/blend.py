@@ -199,7 +199,7 @@ class Blend(Model):
         for block in np.array_split(order, max(1, -(-len(u) // 2**16))):  # some users each
             distinct, rows = np.unique(u[block], return_inverse=True)
             form = self._factor_form(distinct)
-            assert form is not None
+            assert form is not None and form.offset is not None and form.bias is not None
             found[block] = form.offset[rows] + form.bias[i[block]]
             found[block] += kernels.pair_dots(form.users, form.items, rows, i[block])
         return found
@@ -226,7 +226,9 @@ class Blend(Model):
             found += factor * size * np.float32(terms * np.finfo(np.float32).eps)
             if error is not None:
                 found += factor * error
-        if form is not None:  # whose terms may be larger than their sums
+        if (
+            form is not None and form.offset is not None and form.bias is not None
+        ):  # whose terms may be larger than their sums
             longest = np.sqrt(np.einsum("ij,ij->i", form.items, form.items).max(initial=0))
             size = np.sqrt(np.einsum("ij,ij->i", form.users, form.users)) * longest
             size += np.abs(form.offset) + np.abs(form.bias).max(initial=0)
@@ -237,18 +239,22 @@ class Blend(Model):
         """Return the models' factors side by side; None if the scores of one are no products."""
         u = check_indices(users, self.n_users, "user")
         forms = [part._factor_form(u) for part in self.parts]
-        known = [form for form in forms if form is not None and form.weight is None]
+        known = [f for f in forms if f is not None and f.weight is None and f.sparse is None]
         if len(known) < len(forms):
             return None
         factors = [factor for factor, _ in self._weighted]
         if "_columns" not in vars(self):  # of all users
             items = np.hstack([form.items for form in known])
-            bias = _sum(factor * form.bias for factor, form in zip(factors, known, strict=True))
+            bias = np.zeros(len(items), np.float32)
+            for factor, form in zip(factors, known, strict=True):
+                bias += 0 if form.bias is None else factor * form.bias
             vars(self)["_columns"] = items, bias
         items, bias = vars(self)["_columns"]
         vectors = [factor * form.users for factor, form in zip(factors, known, strict=True)]
-        offset = _sum(factor * form.offset for factor, form in zip(factors, known, strict=True))
-        return FactorForm(np.hstack(vectors), offset, items, bias)
+        offset = np.zeros(len(u), np.float32)
+        for factor, form in zip(factors, known, strict=True):
+            offset += 0 if form.offset is None else factor * form.offset
+        return FactorForm(np.hstack(vectors), items, offset, bias)
 
     def with_users(self, histories: Histories) -> Self:
         """Return the blend whose users are these; `DataError` if a model cannot fold in users."""
