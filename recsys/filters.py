@@ -46,10 +46,12 @@ def candidate_mask(
     items: IdsLike | None,
     block: IdsLike | None,
     where: str | pl.Expr | None,
+    new: npt.NDArray[np.bool_] | None = None,
 ) -> npt.NDArray[np.bool_] | None:
     """Return which items may be recommended, shape (n_items,); None for all.
 
-    Only those of `items`, none of `block`, and only those that meet `where`.
+    Only those of `items`, none of `block`, and only those that meet `where`; `new` are those
+    without ratings, if there are any.
     """
     if items is None and block is None and where is None:
         return None
@@ -58,7 +60,7 @@ def candidate_mask(
         mask[ratings.items.index(listed(items))] = True
     if block is not None:
         mask[ratings.items.index(listed(block))] = False
-    return mask if where is None else mask & items_where(where, ratings)
+    return mask if where is None else mask & items_where(where, ratings, new)
 
 
 def blocked_pairs(block: BlockLike | None) -> tuple[IdsLike | None, pl.DataFrame | None]:
@@ -105,7 +107,9 @@ def without_blocked(seen: Rows, pairs: pl.DataFrame, users: Ids, items: Ids, oth
     return both.indptr.astype(np.int64), both.indices.astype(np.int32)
 
 
-def items_where(condition: str | pl.Expr, ratings: Ratings) -> npt.NDArray[np.bool_]:
+def items_where(
+    condition: str | pl.Expr, ratings: Ratings, new: npt.NDArray[np.bool_] | None = None
+) -> npt.NDArray[np.bool_]:
     """Return which items meet a condition on what is known of them, shape (n_items,).
 
     False also where the condition is unknown, because a value is missing.
@@ -118,6 +122,8 @@ def items_where(condition: str | pl.Expr, ratings: Ratings) -> npt.NDArray[np.bo
         ``pl.col("price") < 30``. In SQL a list is its elements with ``|`` between, or an array, and
         dates compare with texts such as ``'2024-01-31'``.
     ratings : Ratings
+    new : bool ndarray of shape (n_items,), optional
+        Values of the column "new", unless the table has one; by default no item is new.
 
     Raises
     ------
@@ -131,7 +137,7 @@ def items_where(condition: str | pl.Expr, ratings: Ratings) -> npt.NDArray[np.bo
     >>> items_where("year < 2000", Ratings.from_frame(pairs, item_table=films))
     array([False,  True])
     """
-    return _met(condition, ratings.items, ratings.item_table, "where")
+    return _met(condition, ratings.items, ratings.item_table, "where", new)
 
 
 def users_where(condition: str | pl.Expr, ratings: Ratings) -> npt.NDArray[np.bool_]:
@@ -148,12 +154,19 @@ def users_where(condition: str | pl.Expr, ratings: Ratings) -> npt.NDArray[np.bo
 
 
 def _met(
-    condition: str | pl.Expr, ids: Ids, features: Features | None, place: str
+    condition: str | pl.Expr,
+    ids: Ids,
+    features: Features | None,
+    place: str,
+    new: npt.NDArray[np.bool_] | None = None,
 ) -> npt.NDArray[np.bool_]:
     """Return which ids meet a condition; `place` is its name in messages."""
     table = ids.values.to_frame() if features is None else features.aligned(ids)
     kinds = {} if features is None else features.kinds
     columns = ", ".join(f"{name} ({kinds.get(name, 'id')})" for name in table.columns)
+    if ids.kind == "item" and "new" not in table.columns:
+        columns += ", new (boolean)" if new is not None else ""
+        table = table.with_columns(new=pl.lit(False) if new is None else pl.Series(new))
     if isinstance(condition, str):
         bare = _TEXT.sub(" ", condition)
         denied = ["\\"] if "\\" in condition else _DENIED.findall(bare)

@@ -5,15 +5,24 @@ from __future__ import annotations
 import html
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias, TypedDict, Unpack, cast, overload
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
+from recsys.cold_start import (
+    FeaturesLike,
+    described_user,
+    is_new,
+    item_similarity,
+    text_similarity,
+    user_similarity,
+)
 from recsys.data.features import TableLike
 from recsys.data.frames import FrameLike, listed
 from recsys.data.ids import Ids, IdsLike
@@ -52,7 +61,6 @@ ColdPair = Literal["error", "bias", "popular"]
 IdLike: TypeAlias = int | str
 RatingsLike: TypeAlias = "Ratings | FrameLike | str | os.PathLike[str]"
 
-_SUPPORT = 10  # ratings at which a similarity counts half
 _GRADES = 20  # different ratings; of more, the next day may bring a larger one
 _polars_process: dict[str, int] = {}  # that of the first recommender
 
@@ -61,6 +69,7 @@ class Request(TypedDict, total=False):
     """Options of `Recommender.recommend`."""
 
     history: HistoryLike | None
+    user_features: FeaturesLike | None
     exclude_seen: bool
     items: IdsLike | None
     block: BlockLike | None
@@ -230,7 +239,7 @@ class Recommender:
         """Set the fitted state; `counts_from` has the ratings that folded-in ones are added to."""
         _check_process()
         self._ratings, self.training, self._counts_from = ratings, training, counts_from
-        for name in ("_item_similarity", "_user_similarity", "_popular", "_titles"):
+        for name in ("_item_similarity", "_user_similarity", "_popular", "_titles", "_new"):
             self.__dict__.pop(name, None)  # cached
         return self
 
@@ -283,27 +292,47 @@ class Recommender:
         changed = replace(known, item_table=items, user_table=users)
         return other._restored(changed, self.training, **self._counts_from)
 
-    def fold_in(self, histories: HistoryLike, *, user_table: TableLike | None = None) -> Self:
-        """Return a recommender for new users, from their ratings; nothing is refitted.
+    def fold_in(
+        self,
+        histories: HistoryLike | None = None,
+        *,
+        user_table: TableLike | None = None,
+        user_features: FeaturesLike | None = None,
+    ) -> Self:
+        """Return a recommender for new users, from ratings or features; nothing is refitted.
 
         Parameters
         ----------
-        histories : frame, or mapping of item id to rating
+        histories : frame, or mapping of item id to rating, optional
             A frame has the columns user, item and, unless the model needs none, rating; of a
             repeated pair the last rating counts. A mapping is the history of a single user, who is
             called "new". Ratings count as interactions for a model of implicit feedback.
         user_table : frame or Features, optional
             What is known of these users, next to ids in the column "user", for a model that uses
             features; if not given, the table of the ratings counts.
+        user_features : str or mapping, optional
+            What is known of a single new user, with or without a history: ``"age=30, job=student"``
+            or ``{"age": 30}``.
 
         Raises
         ------
         DataError
+            If there are neither ratings nor features, or one of them is not as the model needs it.
         """
         ratings = self.ratings
         if not isinstance(self.model, abilities.FoldsInUsers):
             raise unsupported(self.model, abilities.FoldsInUsers, "fold in new users")
-        new = new_users(histories, ratings, user_table, needs_values=self.model._needs_values)
+        described = None
+        if user_features is not None:
+            described = described_user(user_features, self.model, ratings)
+        elif histories is None:
+            raise DataError("New users need histories or user_features; got neither.")
+        needs_values = self.model._needs_values
+        new = new_users(histories or {}, ratings, user_table, needs_values=needs_values)
+        if described is not None:
+            if new.n_users != 1:
+                raise DataError(f"user_features are of one user; the histories have {new.n_users}.")
+            new = replace(new, user_features=described)
         if isinstance(self.model, ContentModel):
             model = self.model.with_users(Histories.of(new), new.user_features)
         else:
@@ -380,6 +409,7 @@ class Recommender:
         n: int = 10,
         *,
         history: HistoryLike | None = None,
+        user_features: FeaturesLike | None = None,
         exclude_seen: bool = True,
         items: IdsLike | None = None,
         block: BlockLike | None = None,
@@ -396,6 +426,9 @@ class Recommender:
         n : int
         history : frame, or mapping of item id to rating, optional
             Ratings of new users; recommend to these users (see `fold_in`).
+        user_features : str or mapping, optional
+            Features of a new user, such as ``{"age": 30, "job": "student"}``, next to a history or
+            without one; recommend to this user.
         exclude_seen : bool
             Leave out the items that the user has rated.
         items : sequence of item ids, optional
@@ -405,7 +438,8 @@ class Recommender:
             of users to items, blocks each item for that user only; unknown ids in it do not count.
         where : str or polars expression, optional
             Recommend only items that meet this condition on what is known of them: Boolean SQL such
-            as ``"year >= 1990 AND genres LIKE '%Comedy%'"``, or ``pl.col("year") >= 1990``.
+            as ``"year >= 1990 AND genres LIKE '%Comedy%'"``, or ``pl.col("year") >= 1990``. Items
+            without ratings are ``"new"``.
         where_user : str or polars expression, optional
             Recommend only to those of the users that meet this condition, such as ``"age < 30"``.
         cold_start : {"error", "popular"}
@@ -416,11 +450,12 @@ class Recommender:
         -------
         polars DataFrame
             Columns user, item, rank (Int32, from 1), score (Float32, not clipped to the range of
-            the ratings), and title where titles are known. Equal scores go by item id.
+            the ratings), title where titles are known, and new (Boolean) where items without
+            ratings are among those to choose from. Equal scores go by item id.
         """
         request: Request = {"items": items, "block": block, "where": where, "history": history}
         request |= {"exclude_seen": exclude_seen, "cold_start": cold_start}
-        request |= {"where_user": where_user}
+        request |= {"where_user": where_user, "user_features": user_features}
         return pl.concat(self.recommend_batches(users, n, **request))
 
     def recommend_batches(
@@ -438,8 +473,10 @@ class Recommender:
             raise TypeError(f"recommend has the options {', '.join(names)}; got {unknown}.")
         cold_start = request.get("cold_start", "error")
         _check("cold_start", cold_start, ("error", "popular"))
-        history = request.get("history")
-        known = self if history is None else self.fold_in(history)
+        history, features = request.get("history"), request.get("user_features")
+        known = self
+        if history is not None or features is not None:
+            known = self.fold_in(history, user_features=features)
         ratings, others = known.ratings, Ids([], "user")
         scorer: Scorer = known.model
         if users is None:
@@ -463,61 +500,83 @@ class Recommender:
         block, pairs = blocked_pairs(request.get("block"))
         if pairs is not None:
             seen = without_blocked(seen, pairs, ratings.users, ratings.items, others)
-        allowed = candidate_mask(ratings, request.get("items"), block, request.get("where"))
+        where, new = request.get("where"), known._new
+        allowed = candidate_mask(ratings, request.get("items"), block, where, new)
         exclude = CsrPairs(*seen) if len(seen[1]) else None
         blocks = top_n(scorer, places, n, exclude=exclude, allowed=allowed)
-        return (known._frame("user", labels, ratings.items, top) for top in blocks)
+        marked = new is not None and bool((new if allowed is None else new & allowed).any())
+        return (known._frame("user", labels, ratings.items, top, marked=marked) for top in blocks)
 
-    def similar_items(self, items: IdsLike, n: int = 10) -> pl.DataFrame:
-        """Find the n items most similar to each item.
+    def similar_items(
+        self, items: IdsLike | None = None, n: int = 10, *, text: str | Sequence[str] | None = None
+    ) -> pl.DataFrame:
+        """Find the n items most similar to each item, or to each text.
 
         Similarity is the cosine of the model's item vectors (for `implicit-knn`, its own
         similarity), times n_j / (n_j + 10) for a found item with n_j ratings: the vector of an item
-        with few ratings points anywhere.
+        with few ratings points anywhere. In a model with features of items, the vectors of which
+        are those that features predict for items without ratings, a found item loses less the more
+        its features tell.
 
-        The columns are item, similar, rank (from 1), score, and the title of `similar` where titles
-        are known. An item whose vector is zero, as one without ratings, has no rows.
+        Similarity with a text, such as "space opera with robots", is the cosine in the space of
+        latent semantic indexing of the items' own texts.
+
+        The columns are item (or text), similar, rank (from 1), score, the title of `similar` where
+        titles are known, and new where `similar` may have no ratings. An item whose vector is zero,
+        as one without ratings or features, has no rows.
 
         Raises
         ------
         DataError
-            If the item is the only one of a recommender of folded-in items.
+            If there are neither items nor texts, or both; if the model has no texts, or none of
+            their words; if the item is the only one of a recommender of folded-in items.
+
+        Warns
+        -----
+        UnknownTermWarning
+            If some words of the texts are in no text of the items.
         """
+        if (items is None) == (text is None):
+            raise DataError("Similar items are those of items or of texts; give one of them.")
         if "user" in self._counts_from and self.ratings.n_items == 1:
             raise DataError(
                 "The item that was folded in is alone, with none to be similar to; update(ratings) "
                 "puts old and new items into one model."
             )
-        return self._similar(self.ratings.items, items, n, self._item_similarity)
+        ids = self.ratings.items
+        if text is None:
+            return self._similar(ids, cast(IdsLike, items), n, self._item_similarity)
+        texts = [text] if isinstance(text, str) else list(text)
+        blocks = top_n(text_similarity(self.ratings, texts), np.arange(len(texts)), n)
+        marked, labels = self._new is not None, pl.Series("text", texts, dtype=pl.String)
+        found = [self._frame("text", labels, ids, top, "similar", marked) for top in blocks]
+        return pl.concat(found)
 
     def similar_users(self, users: IdsLike, n: int = 10) -> pl.DataFrame:
         """Find the n users most similar to each user, as `similar_items` does for items."""
         return self._similar(self.ratings.users, users, n, self._user_similarity)
 
     def _similar(self, ids: Ids, queries: IdsLike, n: int, scorer: Scorer) -> pl.DataFrame:
-        places = ids.index(listed(queries))
+        places, marked = ids.index(listed(queries)), self._new is not None
         blocks = top_n(scorer, places, n, exclude=Cosine.exclude_itself)
         labels = ids.take(places)
-        return pl.concat(self._frame(ids.kind, labels, ids, top, "similar") for top in blocks)
+        return pl.concat(
+            self._frame(ids.kind, labels, ids, top, "similar", marked) for top in blocks
+        )
 
     @cached_property
     def _item_similarity(self) -> Scorer:
         rated = self._counts_from.get("item", self.ratings).indices
-        counts = np.bincount(rated, minlength=self.ratings.n_items)
-        confidence = (counts / (counts + _SUPPORT)).astype(np.float32)
-        if isinstance(self.model, abilities.HasItemSimilarity):
-            return self.model.item_similarity(confidence)
-        if not isinstance(self.model, abilities.HasItemVectors):
-            raise unsupported(self.model, abilities.HasItemVectors, "find similar items")
-        return Cosine(self.model.item_vectors(), confidence=confidence)
+        return item_similarity(self.model, np.bincount(rated, minlength=self.ratings.n_items))
 
     @cached_property
     def _user_similarity(self) -> Cosine:
-        if not isinstance(self.model, abilities.HasUserVectors):
-            raise unsupported(self.model, abilities.HasUserVectors, "find similar users")
         counts = np.diff(self._counts_from.get("user", self.ratings).indptr)
-        confidence = (counts / (counts + _SUPPORT)).astype(np.float32)
-        return Cosine(self.model.user_vectors(), confidence=confidence)
+        return user_similarity(self.model, counts)
+
+    @cached_property
+    def _new(self) -> npt.NDArray[np.bool_] | None:
+        return is_new(self.ratings, self._counts_from.get("item", self.ratings))
 
     @cached_property
     def _popular(self) -> Popular:
@@ -528,9 +587,18 @@ class Recommender:
         return self.ratings.titles
 
     def _frame(
-        self, kind: str, labels: pl.Series, answers: Ids, top: TopN, name: str | None = None
+        self,
+        kind: str,
+        labels: pl.Series,
+        answers: Ids,
+        top: TopN,
+        name: str | None = None,
+        marked: bool = False,
     ) -> pl.DataFrame:
-        """Return results as a frame; `labels` are the requested ids, `answers` those searched."""
+        """Return results as a frame; `labels` are the requested ids, `answers` those searched.
+
+        New items are `marked` where there may be some.
+        """
         columns = [
             labels[top.rows].alias(kind),
             answers.take(top.items).alias(name or answers.kind),
@@ -539,14 +607,30 @@ class Recommender:
         ]
         if self._titles is not None and answers.kind == "item":
             columns.append(self._titles[top.items].alias("title"))
+        if marked and self._new is not None and answers.kind == "item":
+            columns.append(pl.Series("new", self._new[top.items]))
         return pl.DataFrame(columns)
 
     @overload
     def predict(
-        self, pairs: PairsLike, /, *, cold_start: ColdPair = ..., std: bool = ...
+        self,
+        pairs: PairsLike,
+        /,
+        *,
+        cold_start: ColdPair = ...,
+        std: bool = ...,
+        user_features: FeaturesLike | None = ...,
     ) -> pl.DataFrame: ...
     @overload
-    def predict(self, user: IdLike, item: IdLike, /, *, cold_start: ColdPair = ...) -> float: ...
+    def predict(
+        self,
+        user: IdLike,
+        item: IdLike,
+        /,
+        *,
+        cold_start: ColdPair = ...,
+        user_features: FeaturesLike | None = ...,
+    ) -> float: ...
     def predict(
         self,
         pairs: PairsLike | IdLike,
@@ -555,6 +639,7 @@ class Recommender:
         *,
         cold_start: ColdPair = "error",
         std: bool = False,
+        user_features: FeaturesLike | None = None,
     ) -> pl.DataFrame | float:
         """Predict the rating of one pair of a user and an item, or of each pair of a frame.
 
@@ -568,6 +653,8 @@ class Recommender:
         std : bool
             Add the column std (Float32): the standard deviation of each prediction, null where the
             user or item is unknown.
+        user_features : str or mapping, optional
+            Features of a new user, who is called "new" in the pairs.
 
         Returns
         -------
@@ -576,6 +663,10 @@ class Recommender:
             training ratings unless these were implicit.
         """
         _check("cold_start", cold_start, ("error", "bias", "popular"))
+        if user_features is not None:
+            folded = self.fold_in(user_features=user_features)
+            pair: Any = (pairs,) if item is None else (pairs, item)
+            return folded.predict(*pair, cold_start=cold_start, std=std)
         if item is not None:
             pair = pl.DataFrame({"user": [pairs], "item": [item]})
             return float(self.predict(pair, cold_start=cold_start)["prediction"][0])

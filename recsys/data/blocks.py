@@ -15,7 +15,7 @@ from scipy import sparse
 from recsys.data.features import FeatureKind
 from recsys.data.ids import Ids
 from recsys.lsi.space import Space, decompose, default_rank
-from recsys.lsi.vectorizer import Weighting, words_of
+from recsys.lsi.vectorizer import Encoded, Weighting, words_of
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -32,7 +32,8 @@ _DIRECTIONS = 100  # dimensions of texts as vectors
 _NAMED = 3  # words that name a direction
 _DAY = 86_400_000_000  # microseconds
 _YEAR = 365.2425  # days
-_OTHER = "other"
+OTHER = "other"
+"""Level of all rare categories."""
 _PLAIN_WORD = r"\b\w\w+\b"  # as `words_of` in texts of ASCII
 _TRUTHS = {
     **dict.fromkeys(("true", "yes", "t", "y", "1"), "true"),
@@ -200,7 +201,7 @@ class LevelBlock(Block):
 
     @property
     def names(self) -> list[str]:
-        levels = [*self.levels.values, *[_OTHER] * self.has_rare]
+        levels = [*self.levels.values, *[OTHER] * self.has_rare]
         return [f"{self.column} = {level}" for level in levels]
 
     def suited(self, values: pl.Series) -> pl.Series:
@@ -266,6 +267,14 @@ class TextBlock(Block):
     def suited(self, values: pl.Series) -> pl.Series:
         is_list = isinstance(values.dtype, pl.List)
         return (values.list.join(" ") if is_list else values).cast(pl.String)
+
+    def encode(self, texts: Sequence[str]) -> Encoded:
+        """Return the weighted words of texts, and the words of each that are not known."""
+        values = pl.Series(self.column, texts, dtype=pl.String)
+        words, unknown = _words(values), [[] for _ in texts]
+        for row, word in words.filter(pl.Series(self.terms.find(words["word"]) < 0)).rows():
+            unknown[row].append(word)
+        return Encoded(Weighting("tfidf", self.weights).apply(self._counts(values)), unknown)
 
     def _encoded(self, values: pl.Series) -> csr_array:
         rows = Weighting("tfidf", self.weights).apply(self._counts(values))

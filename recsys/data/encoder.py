@@ -13,11 +13,21 @@ import numpy.typing as npt
 import polars as pl
 from scipy import sparse
 
-from recsys.data.blocks import FORMS, KINDS, Block, DateBlock, LevelBlock, NumberBlock, TextBlock
+from recsys.data.blocks import (
+    FORMS,
+    KINDS,
+    OTHER,
+    Block,
+    DateBlock,
+    LevelBlock,
+    NumberBlock,
+    TextBlock,
+)
 from recsys.data.features import FeatureKind, Features
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
+from recsys.messages import close_matches
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -29,6 +39,8 @@ Texts: TypeAlias = Literal["terms", "vectors"]
 
 Floats: TypeAlias = npt.NDArray[np.floating]
 
+_NAMED = 3  # close values that a message names
+_SHOWN = 10  # values that a message lists
 _ARRAYS = ("levels", "terms", "weights", "components")
 _LEVELS = {"level": pl.String, "weight": pl.Float64}
 
@@ -87,7 +99,7 @@ class FeatureEncoder:
     ('year', 'year missing', 'genres = Drama', 'genres = War', 'genres = other')
     >>> print(encoder)
     year (number), genres (3)
-    >>> encoder.row("genres=War|Western, year=1990").toarray().round(2)
+    >>> encoder.row("genres=War|Western, year=1990").matrix.toarray().round(2)
     array([[-1.22,  0.  ,  0.  ,  0.82,  0.82]], dtype=float32)
     """
 
@@ -168,44 +180,42 @@ class FeatureEncoder:
         matrix.eliminate_zeros()
         return FeatureBlocks(matrix, self)
 
-    def row(self, values: str | Mapping[str, str]) -> csr_array:
+    def row(self, values: str | Mapping[str, Any], known: Features | None = None) -> FeatureBlocks:
         """Encode a row that is described in words.
 
         Parameters
         ----------
         values : str or mapping
-            Values by column: ``"age=30, genres=War|Drama"``, or a mapping. Others are missing.
-
-        Returns
-        -------
-        csr_array of shape (1, n_features)
+            Values by column: ``"age=30, genres=War|Drama"``, or a mapping such as ``{"age": 30}``.
+            Others are missing.
+        known : Features, optional
+            A table: a category that is neither a feature nor in this table is an error, also where
+            rare categories are pooled.
 
         Raises
         ------
         DataError
-            If there is no such column, a number or date is none, or a category is unknown where
-            no category is rare.
+            If there is no such column, a number or date is none, or a category is unknown.
         """
         given = _parsed(values) if isinstance(values, str) else dict(values)
+        given = {name: _as_text(value) for name, value in given.items()}
         columns = {block.column: block for block in self.blocks}
         for name, text in given.items():
             if name not in columns:
-                listed = ", ".join(columns) or "none"
+                listed, near = ", ".join(columns) or "none", close_matches(name, columns, 1)
+                hint = f" Did you mean {near[0]}?" if near else ""
                 raise DataError(
-                    f"There is no feature {name!r} of {self.kind}s; there are {listed}."
+                    f"There is no feature {name!r} of {self.kind}s; there are {listed}.{hint}"
                 )
             block, typed = columns[name], pl.Series(name, [text])
             if isinstance(block, NumberBlock | DateBlock) and block.suited(typed).null_count():
                 kind = "number" if isinstance(block, NumberBlock) else "date, such as 2024-01-31"
                 raise DataError(f"{name}: {text!r} is not a {kind}.")
-            if isinstance(block, LevelBlock) and not block.has_rare:
-                unknown = block.unknown(typed)
-                if unknown:
-                    known = ", ".join(block.levels.values.head(10))
-                    raise DataError(f"{name}: {unknown[0]!r} is unknown; known are {known}, ...")
+            if isinstance(block, LevelBlock):
+                _check_levels(typed, block, known)
         frame = pl.DataFrame({self.kind: ["new"], **{name: [text] for name, text in given.items()}})
         kinds: dict[str, FeatureKind] = dict.fromkeys(given, "category")
-        return self.transform(Features(frame, kinds), Ids(["new"], self.kind)).matrix
+        return self.transform(Features(frame, kinds), Ids(["new"], self.kind))
 
     def refitted(self, features: Features, ids: Ids) -> FeatureEncoder:
         """Learn the same columns again, from the rows of these ids, as far as they are there."""
@@ -370,6 +380,28 @@ def _parsed(text: str) -> dict[str, str]:
         else:
             raise DataError(f"Features are given as NAME=VALUE, NAME=VALUE, ...; got {text!r}.")
     return found
+
+
+def _as_text(value: Any) -> str:
+    """Return a value as a table in a text file has it."""
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+        return str(value).lower() if isinstance(value, bool) else str(value)
+    return "|".join(map(str, value))
+
+
+def _check_levels(values: pl.Series, block: LevelBlock, table: Features | None) -> None:
+    """Check that values are levels, or rare ones: those that the table has."""
+    if block.has_rare and table is None:
+        return
+    levels = [*block.levels.values, *[OTHER] * block.has_rare]
+    if table is not None and block.column in table.kinds:
+        levels += block.unknown(table.frame[block.column])
+    unknown = [value for value in block.unknown(values) if value not in levels]
+    if unknown:
+        near = close_matches(unknown[0], levels, _NAMED)
+        some = ", ".join(sorted(levels)[:_SHOWN]) + ", ..." * (len(levels) > _SHOWN)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"known are {some}."
+        raise DataError(f"{block.column}: {unknown[0]!r} is unknown; {hint}")
 
 
 def _is_constant(rows: csr_array) -> bool:

@@ -182,7 +182,7 @@ class Bayes(ContentModel):
                 predicted = np.einsum("nsk,nsk->ns", drawn[:, :, :-1], factors)
                 predicted += drawn[:, :, -1] + self.item_biases[others]
                 variance[part] = predicted.var(axis=1, ddof=1 if n > 1 else 0)
-                if self._knows("item"):  # those without ratings are means, not draws
+                if self.knows("item"):  # those without ratings are means, not draws
                     drawn[:, :, -1] = 1
                     own = np.einsum("nsi,sij,nsj->n", drawn, self.item_cold_covariance, drawn)
                     variance[part] += self.item_spread[others] * own / n
@@ -304,7 +304,7 @@ class Bayes(ContentModel):
         features: CsrArrays | None,
     ) -> dict[str, Floats]:
         result = super()._completed(side, arrays, histories, features)
-        if side == "user" and self._sampled and self._knows(side):
+        if side == "user" and self._sampled and self.knows(side):
             cold, n, d = result["user_spread"] > 0, self._n_samples, self.factors + 1
             draws = result["user_draws"].reshape(-1, n, d).copy()
             factors = result["user_factors"][cold, : self._base_width].reshape(-1, n, d - 1)

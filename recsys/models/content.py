@@ -155,6 +155,30 @@ class ContentModel(FoldingModel, FactorModel):
         """Return vectors whose cosine is the similarity of two users, shape (n_users, S k)."""
         return self.user_factors[:, : self._base_width]
 
+    def knows(self, side: str) -> bool:
+        """Return whether the model has features of a side, "item" or "user"."""
+        return f"{side}_cold_mean" in vars(self)
+
+    def centred(self, side: str) -> tuple[Floats, Floats]:
+        """Return the vectors of a side without their mean, and how far features tell them.
+
+        Prior means of features move all vectors into one direction, in which they don't differ.
+        The second array, shape (n,), has the expected cosine of each vector with the one that its
+        features predict.
+        """
+        n, k = self._n_samples, self._base_width
+        maps = [self._map(side, s) for s in range(n)]
+        share = n if side == "user" else 1
+        centre = np.hstack([(m.mean + m.centre @ m.coefficients)[:-1] for m in maps]) / share
+        variance = sum(float(np.trace(m.covariance[:-1, :-1])) for m in maps) / share**2
+        content: Floats = getattr(self, f"{side}_content")
+        predicted = content[:, :k] - centre
+        square = np.einsum("ij,ij->i", predicted, predicted)
+        spread = np.maximum(getattr(self, f"{side}_spread"), 1)  # zero where there are ratings
+        vectors = self.user_vectors() if side == "user" else self.item_vectors()
+        told = np.sqrt(square / (square + spread * variance))
+        return (vectors - centre).astype(np.float32), told.astype(np.float32)
+
     def with_users(self, histories: Histories, features: GroupedFeatures | None = None) -> Self:
         """Return the model whose users are these, with the items as they are.
 
@@ -223,7 +247,7 @@ class ContentModel(FoldingModel, FactorModel):
         start = self._base_width
         user = self._solved(history, known.user, of_users=True)["user_factors"][0]
         for side, rows in (("item", known.items), ("user", known.user)):
-            if not self._knows(side):
+            if not self.knows(side):
                 continue
             directions: Floats = getattr(self, f"{side}_directions")
             part = slice(start, start + directions.shape[1] + 1)
@@ -243,7 +267,7 @@ class ContentModel(FoldingModel, FactorModel):
         self, sample: int, entries: CsrArrays, features: CsrArrays | None, side: str
     ) -> Terms:
         """Return the vector of a user or item as a sum."""
-        if not len(entries.indices) and self._knows(side):
+        if not len(entries.indices) and self.knows(side):
             mean, weights = (
                 getattr(self, f"{side}_cold_{name}")[sample].astype(np.float64)
                 for name in ("mean", "weights")
@@ -334,7 +358,7 @@ class ContentModel(FoldingModel, FactorModel):
         """Return the arrays of rows with slopes, and with rows without ratings from features."""
         columns, result = [], dict(arrays)
         for of in ("item", "user"):
-            if not self._knows(of):
+            if not self.knows(of):
                 continue
             if of != side:
                 entries = self._residuals(of, arrays, CsrArrays(*histories))
@@ -354,9 +378,6 @@ class ContentModel(FoldingModel, FactorModel):
             whole = np.hstack([result[f"{side}_factors"], *columns])
             result[f"{side}_factors"] = whole.astype(np.float32, copy=False)
         return result
-
-    def _knows(self, side: str) -> bool:
-        return f"{side}_cold_mean" in vars(self)
 
     def _base(self, side: str) -> dict[str, Floats]:
         """Return the arrays of a side without slopes."""

@@ -1,0 +1,154 @@
+"""Cold start: users and items without ratings, known by their features; similarity by texts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from recsys.data.ratings import Ratings
+from recsys.errors import DataError
+from recsys.lsi.queries import Queries, check_words
+from recsys.lsi.space import decompose, default_rank
+from recsys.models import abilities
+from recsys.models.base import Floats, Model
+from recsys.models.content import ContentModel
+from recsys.predictions import unsupported
+from recsys.topn import Cosine, Scorer
+
+if TYPE_CHECKING:
+    from recsys.data.blocks import TextBlock
+    from recsys.data.encoder import FeatureBlocks, FeatureEncoder
+
+__all__ = [
+    "FeaturesLike",
+    "described_user",
+    "is_new",
+    "item_similarity",
+    "text_similarity",
+    "user_similarity",
+]
+
+FeaturesLike: TypeAlias = "str | Mapping[str, Any]"
+"""Features of a user: ``"age=30, job=student"``, or a mapping such as ``{"age": 30}``."""
+
+_SUPPORT = 10  # ratings at which a similarity counts half
+_DIRECTIONS = 100  # of the space of texts
+
+
+def is_new(ratings: Ratings, rated: Ratings) -> npt.NDArray[np.bool_] | None:
+    """Return which items nobody has rated, None if there is none, or if no features are known.
+
+    `rated` has the ratings that the items were fitted to.
+    """
+    if ratings.item_features is None:
+        return None
+    found: npt.NDArray[np.bool_] = np.bincount(rated.indices, minlength=rated.n_items) == 0
+    return found if found.any() else None
+
+
+def described_user(values: FeaturesLike, model: Model, ratings: Ratings) -> FeatureBlocks:
+    """Return the features of a user who is described in words.
+
+    Raises
+    ------
+    DataError
+        If the model knows no features of users, or not these, or a value is unknown.
+    """
+    if not model.uses_features:
+        raise unsupported(model, ContentModel, "use features of users")
+    encoder: FeatureEncoder | None = getattr(ratings.user_features, "encoder", None)
+    if encoder is None:
+        raise DataError(
+            f"The {model.name} model was fitted without features of users; fit it to ratings with "
+            "a table of users (user_table, --user-table)."
+        )
+    return encoder.row(values, ratings.user_table)
+
+
+def item_similarity(model: Model, counts: npt.NDArray[np.int64]) -> Scorer:
+    """Return the similarities of items, given the number of ratings of each.
+
+    Raises
+    ------
+    DataError
+        If the model has none.
+    """
+    if isinstance(model, abilities.HasItemSimilarity):
+        return model.item_similarity((counts / (counts + _SUPPORT)).astype(np.float32))
+    if not isinstance(model, abilities.HasItemVectors):
+        raise unsupported(model, abilities.HasItemVectors, "find similar items")
+    return _cosine(model, "item", model.item_vectors(), counts)
+
+
+def user_similarity(model: Model, counts: npt.NDArray[np.int64]) -> Cosine:
+    """Return the similarities of users, given the number of ratings of each.
+
+    Raises
+    ------
+    DataError
+        If the model has none.
+    """
+    if not isinstance(model, abilities.HasUserVectors):
+        raise unsupported(model, abilities.HasUserVectors, "find similar users")
+    return _cosine(model, "user", model.user_vectors(), counts)
+
+
+def _cosine(model: Model, side: str, vectors: Floats, counts: npt.NDArray[np.int64]) -> Cosine:
+    """Return cosines, times the share of a vector that ratings and features tell."""
+    told: Floats = np.zeros(len(counts), np.float32)
+    if isinstance(model, ContentModel) and model.knows(side):
+        vectors, told = model.centred(side)
+    confidence = (counts + _SUPPORT * told) / (counts + _SUPPORT)
+    return Cosine(vectors, confidence=confidence.astype(np.float32))
+
+
+def text_similarity(ratings: Ratings, texts: Sequence[str]) -> Cosine:
+    """Return the similarities of items to texts: cosines in the space of the items' own texts.
+
+    The space is that of latent semantic indexing.
+
+    Raises
+    ------
+    DataError
+        If the items have no texts among their features, or no word of the texts is in them.
+
+    Warns
+    -----
+    UnknownTermWarning
+        If some words are not.
+    """
+    features: FeatureBlocks | None = getattr(ratings, "item_features", None)
+    encoder: FeatureEncoder | None = getattr(features, "encoder", None)
+    blocks: list[TextBlock] = [
+        block for block in (encoder.blocks if encoder else ()) if hasattr(block, "terms")
+    ]
+    if features is None or not blocks:
+        raise DataError(
+            "Texts are compared with the texts of items, and the model has none; fit one that uses "
+            "features, such as als, to ratings with a table of items that has a column of texts, "
+            "such as descriptions."
+        )
+    of_items, of_texts, words = [], [], []
+    for block in blocks:
+        rows = features.matrix[:, features.groups[block.column]]
+        encoded = block.encode(texts)
+        components = block.components
+        if components is None:
+            k = min(_DIRECTIONS, default_rank(rows.shape))
+            components = decompose(rows, k, 0).components
+            rows = sparse.csr_array(rows @ components.T)
+        of_items.append(rows.toarray())
+        of_texts.append(block.scale * (encoded.rows @ components.T))
+        words.append(encoded)
+    unknown = [
+        [word for word in first if all(word in each for each in others)]
+        for first, *others in zip(*(each.unknown for each in words), strict=True)
+    ]
+    rows = sparse.hstack([each.rows for each in words], format="csr")
+    check_words(Queries([*texts], rows, unknown, False))
+    vectors, queries = np.hstack(of_items), np.hstack(of_texts)
+    return Cosine(vectors.astype(np.float32), queries.astype(np.float32))
