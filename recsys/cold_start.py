@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -123,8 +123,10 @@ def text_similarity(ratings: Ratings, texts: Sequence[str]) -> Cosine:
     """
     features: FeatureBlocks | None = getattr(ratings, "item_features", None)
     encoder: FeatureEncoder | None = getattr(features, "encoder", None)
-    blocks: list[TextBlock] = [
-        block for block in (encoder.blocks if encoder else ()) if hasattr(block, "terms")
+    blocks = [
+        cast("TextBlock", block)
+        for block in (encoder.blocks if encoder else ())
+        if hasattr(block, "terms")
     ]
     if features is None or not blocks:
         raise DataError(
