@@ -171,13 +171,13 @@ def test_new_tables_may_lack_columns_and_have_other_types() -> None:
 
 def test_rows_described_in_words() -> None:
     encoder = fit()
-    found = encoder.row(" year = 1990, genres=War|Love,plot=robot, of war")
+    found = encoder.row(" year = 1990, genres=War|Love,plot=robot, of war").matrix
     names = {encoder.names[at] for at in found.indices}
     assert names == {"year", "genres = War", "genres = Love", "plot ~ robot", "plot ~ war"}
-    same = encoder.row({"year": "1990", "genres": "War|Love", "plot": "robot, of war"})
+    same = encoder.row({"year": 1990, "genres": ["War", "Love"], "plot": "robot, of war"}).matrix
     assert (found != same).nnz == 0
-    assert "seen = true" in {encoder.names[at] for at in encoder.row("seen=Yes").indices}
-    assert encoder.row("country=Atlantis").nnz == 2  # other, and no year
+    assert "seen = true" in {encoder.names[at] for at in encoder.row("seen=Yes").matrix.indices}
+    assert encoder.row("country=Atlantis").matrix.nnz == 2  # other, and no year
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_rows_described_in_words() -> None:
         ("job=student", "no feature 'job' of items; there are year, budget, seen"),
         ("year=old", "year: 'old' is not a number"),
         ("released=soon", "released: 'soon' is not a date, such as 2024-01-31"),
-        ("genres=Wra", "genres: 'Wra' is unknown; known are Love, War"),
+        ("genres=Wra", "genres: 'Wra' is unknown; did you mean War"),
         ("seen=maybe", "seen: 'maybe' is unknown"),
         ("30", "given as NAME=VALUE, NAME=VALUE, ...; got '30'"),
     ],
