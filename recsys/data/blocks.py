@@ -271,7 +271,8 @@ class TextBlock(Block):
     def encode(self, texts: Sequence[str]) -> Encoded:
         """Return the weighted words of texts, and the words of each that are not known."""
         values = pl.Series(self.column, texts, dtype=pl.String)
-        words, unknown = _words(values), [[] for _ in texts]
+        words = _words(values)
+        unknown: list[list[str]] = [[] for _ in texts]
         for row, word in words.filter(pl.Series(self.terms.find(words["word"]) < 0)).rows():
             unknown[row].append(word)
         return Encoded(Weighting("tfidf", self.weights).apply(self._counts(values)), unknown)
