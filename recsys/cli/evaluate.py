@@ -225,7 +225,7 @@ def _report_counts(found: Evaluation, method: str | None) -> None:
     if found.splits[0].method == "time" and method is None and users < everyone / 2:
         few = f"only {users:,} of {everyone:,} users have ratings that new"
         note(f"{few}; --method per-user or --method leave-last measures all users")
-    if found.settings.candidates is not None:
+    if found.settings.candidates is not None or found.splits[0].method == "items":
         from recsys.evaluation.results import ranking
 
         note(f"ranking is {ranking(found)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple
 
@@ -146,6 +146,8 @@ def evaluate(
             runs[label].append(_measure(model, task, settings.ns, measured, listen))
     if not splits:
         raise DataError("split must hold at least one Split; got none.")
+    if splits[0].method in COLD:  # whose new users or items are the point
+        settings = replace(settings, new="keep")
     return Evaluation(
         **summarize({label: _join(mine) for label, mine in runs.items()}, measured, settings),
         steps={label: mine[0].steps for label, mine in runs.items()},
