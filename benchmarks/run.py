@@ -47,13 +47,17 @@ FULL = [
     ["metrics.py"],
     ["lsi.py", "50", "100", "200"],
     ["ratings.py"],
+    ["features.py"],
+    ["features.py", "--scale", "25000000"],
     ["topn.py", "--data", "gowalla", "popular", "spectral", "implicit-als, 64"],
     ["topn.py", "--data", "ml-latest-small"],
 ]
-ON_REAL_DATA = {"svd.py", "serve.py", "metrics.py", "lsi.py", "ratings.py", "topn.py"}
+ON_REAL_DATA = {"svd.py", "serve.py", "metrics.py", "lsi.py", "ratings.py", "topn.py"} | {
+    "features.py"
+}
 MEASURED = (
     "lowrank-recsys", "numpy", "scipy", "scikit-learn", "polars", "implicit", "gensim", "bm25s",
-    "pyspark", "scikit-surprise", "lenskit", "ranx",
+    "pyspark", "scikit-surprise", "lenskit", "ranx", "cmfrec", "lightfm-next", "myfm",
 )  # fmt: skip
 VERSIONS = """
 import importlib.metadata as m, json, sys

@@ -135,7 +135,8 @@ class ALS(ContentModel):
             setattr(self, name, value)
         # The users once more, so that a user folded in later gets the very same vector.
         if any(features):
-            self._fit_content(ratings)
+            with at_most(self.threads):
+                self._fit_content(ratings)
         else:
             vars(self).update(self._solved_rows(Histories.of(ratings), None, of_users=True))
 

@@ -166,7 +166,8 @@ class Bayes(ContentModel):
                     self._take(kept)
                 report(number + drawn, sampling)
         # The users once more, so that a user folded in later gets the very same vector.
-        self._fit_content(ratings)
+        with at_most(self.threads):
+            self._fit_content(ratings)
 
     def predict_std(self, users: ArrayLike, items: ArrayLike) -> Floats:
         """Predictive standard deviations, with the noise of a rating, shape (n_pairs,)."""

@@ -217,10 +217,8 @@ class ContentModel(FoldingModel, FactorModel):
             for at, item in enumerate(wanted):
                 z = columns[item].astype(np.float64)
                 if known.items is not None and known.raters is not None:
-                    features, raters = (
-                        _row_of(known.items, at),
-                        _row_of(CsrArrays(*known.raters), at),
-                    )
+                    features = _row_of(known.items, at)
+                    raters = _row_of(CsrArrays(*known.raters), at)
                     of_item = self._row_terms(s, raters, features, "item").features
                     share = of_item[:, :-1] @ w[:-1] + of_item[:, -1]
                     np.add.at(found["item"][at], features.indices, share / n)
