@@ -192,17 +192,22 @@ def plan_fit(
     if (name := fitting.model) is not None:
         recommender = Recommender(name, **parameters_for([name], fitting)[name])
         note_weights([recommender.model], ratings)
-        return recommender, featured(ratings, reader, [recommender.model]), None
+        used = featured(ratings, reader, [recommender.model], unrated=True)
+        return recommender, used, None
     choice = choose_model(ratings)
     params = choice.params | parameters_for([choice.model], fitting)[choice.model]
     choice = replace(choice, params={name: params[name] for name in choice.params})
     recommender = Recommender(choice.model, **params)
-    used = featured(choice.ratings, reader, [recommender.model])
+    used = featured(choice.ratings, reader, [recommender.model], unrated=True)
     return recommender, used, f"chose {choice}"
 
 
-def featured(ratings: Ratings, reader: ReaderOptions, models: Iterable[Model]) -> Ratings:
+def featured(
+    ratings: Ratings, reader: ReaderOptions, models: Iterable[Model], *, unrated: bool = False
+) -> Ratings:
     """Return ratings with the features of their tables, if there are any and a model uses them.
+
+    With `unrated`, also the items and users of the tables that nobody rated.
 
     Raises
     ------
@@ -222,10 +227,15 @@ def featured(ratings: Ratings, reader: ReaderOptions, models: Iterable[Model]) -
         return ratings
     from recsys.data.encoder import FeatureBlocks, with_features
 
-    found = with_features(ratings, named)
+    found = with_features(ratings, named, unrated=unrated)
     for side in (found.item_features, found.user_features):
         if isinstance(side, FeatureBlocks):
-            note(f"features of {side.encoder.kind}s: {side.encoder}")
+            kind = side.encoder.kind
+            more = side.matrix.shape[0] - len(getattr(ratings, f"{kind}s"))
+            new = f"; they are all that is known of {counted(more, kind)} without ratings" * (
+                more > 0
+            )
+            note(f"features of {kind}s: {side.encoder}{new}")
     return found
 
 

@@ -317,6 +317,7 @@ def with_features(
     columns: Sequence[str] | None = None,
     *,
     texts: Texts = "terms",
+    unrated: bool = False,
     random_state: int = 0,
 ) -> Ratings:
     """Return ratings with the features of their tables, for the models that use them.
@@ -328,6 +329,10 @@ def with_features(
         Columns of the tables of items and users, a name counts for both; all but titles, if not
         given.
     texts : {"terms", "vectors"}
+        As in `FeatureEncoder.fit`.
+    unrated : bool
+        Add the items and users of the tables that have no ratings to those of the ratings, so that
+        models know them by their features.
     random_state : int
         As in `FeatureEncoder.fit`.
 
@@ -362,8 +367,28 @@ def with_features(
             found.append(None)
             continue
         encoder = FeatureEncoder.fit(table, ids, own, texts=texts, random_state=random_state)
+        if unrated and encoder.blocks:
+            ratings = _with_ids(ratings, ids, table)
+            ids = ratings.items if table.kind == "item" else ratings.users
         found.append(encoder.transform(table, ids) if encoder.blocks else None)
     return replace(ratings, item_features=found[0], user_features=found[1])
+
+
+def _with_ids(ratings: Ratings, ids: Ids, table: Features) -> Ratings:
+    """Return the same ratings, among these items or users and those of a table."""
+    given = table.frame[table.kind]
+    strange = given.filter(pl.Series(ids.find(given) < 0))
+    new = strange.cast(ids.dtype, strict=False)
+    new = new.filter((new.cast(strange.dtype) == strange).fill_null(False))  # "x" is no integer
+    if not len(new):
+        return ratings
+    wider = Ids(pl.concat([ids.values, new]), ids.kind)
+    places = wider.find(ids.values)  # in ascending order, so that rows stay in order
+    if table.kind == "item":
+        return replace(ratings, items=wider, indices=places[ratings.indices].astype(np.int32))
+    counts = np.zeros(len(wider), dtype=np.int64)
+    counts[places] = np.diff(ratings.indptr)
+    return replace(ratings, users=wider, indptr=np.append(0, np.cumsum(counts)))
 
 
 def _parsed(text: str) -> dict[str, str]:

@@ -237,6 +237,26 @@ def test_ratings_with_features() -> None:
         with_features(Ratings.from_frame(rows))
 
 
+@pytest.mark.parametrize("as_text", [False, True])
+def test_items_and_users_without_ratings_are_known_by_their_features(as_text: bool) -> None:
+    rows = pl.DataFrame({"user": [5, 5, 8, 9], "item": [3, 5, 3, 39], "rating": [1, 2, 3, 4]})
+    films = FILMS.with_columns(pl.col("item").cast(pl.String)) if as_text else FILMS
+    people = pl.DataFrame({"user": [*"7598x1"], "job": [*"aaabba"]})
+    ratings = Ratings.from_frame(rows, item_table=films, user_table=people)
+    wider = with_features(ratings, unrated=True)
+    assert wider.items.values.to_list() == list(range(N))
+    assert wider.users.values.to_list() == [1, 5, 7, 8, 9]  # "x" cannot be among integers
+    assert wider.to_frame().equals(ratings.to_frame())
+    known = with_features(ratings)
+    for side in ("item", "user"):
+        more, less = (getattr(each, f"{side}_features") for each in (wider, known))
+        places = getattr(wider, f"{side}s").find(getattr(known, f"{side}s").values)
+        np.testing.assert_array_equal(more.matrix[places].toarray(), less.matrix.toarray())
+        assert more.matrix.shape[0] == len(getattr(wider, f"{side}s"))
+    assert wider.user_features.matrix[[0]].nnz == 1  # type: ignore[union-attr]
+    assert with_features(wider, unrated=True).shape == wider.shape
+
+
 @settings(max_examples=40)
 @given(
     st.lists(
