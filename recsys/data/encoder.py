@@ -46,7 +46,7 @@ _LEVELS = {"level": pl.String, "weight": pl.Float64}
 
 
 class EncoderState(NamedTuple):
-    """What an encoder has learned: scalars of each block, all levels and words, directions."""
+    """Learned state of an encoder: scalars of each block, all levels and words, directions."""
 
     entries: list[dict[str, Any]]
     levels: pl.DataFrame

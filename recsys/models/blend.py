@@ -97,7 +97,7 @@ class Blend(Model):
 
     @property
     def uses_weights(self) -> bool:  # type: ignore[override]
-        """Whether any of the models counts interactions by their weight."""
+        """True if any of the models counts interactions by their weight."""
         return any(each.uses_weights for each in self._unfitted())
 
     @property
@@ -236,7 +236,7 @@ class Blend(Model):
         return found * np.float32(1 + 1e-5)
 
     def _factor_form(self, users: ArrayLike) -> FactorForm | None:
-        """Return the models' factors side by side; None if the scores of one are no products."""
+        """Return the models' factors side by side; None unless all scores are products."""
         u = check_indices(users, self.n_users, "user")
         forms = [part._factor_form(u) for part in self.parts]
         known = [f for f in forms if f is not None and f.weight is None and f.sparse is None]

@@ -65,7 +65,10 @@ def run(postgres: str) -> Iterator[Callable[[str], None]]:
                 cursor.execute(statement)
 
     yield execute
-    execute("DROP SCHEMA public CASCADE; DROP SCHEMA IF EXISTS other CASCADE; CREATE SCHEMA public")
+    execute(
+        "DROP SCHEMA public CASCADE; DROP SCHEMA IF EXISTS other CASCADE; CREATE SCHEMA public; "
+        "GRANT USAGE ON SCHEMA public TO PUBLIC"
+    )
 
 
 def values(content: list[tuple[Any, ...]]) -> str:
