@@ -537,8 +537,7 @@ def to_csr(
         rows = np.arange(len(keys)) if rows is None else rows
         if timestamps is not None:
             members = np.flatnonzero(np.append(False, repeats) | np.append(repeats, False))
-            by_time = np.lexsort((timestamps[rows[members]], keys[members]))
-            rows[members] = rows[members[by_time]]
+            rows[members] = rows[members[_by_time(keys[members], timestamps[rows[members]])]]
         is_first, is_last = np.append(True, ~repeats), np.append(~repeats, True)
         if policy in ("mean", "sum"):
             starts = np.flatnonzero(is_first)
@@ -601,6 +600,22 @@ def _sorted_keys(
         rows[start : start + _CHUNK] = keys[start : start + _CHUNK] & mask
     keys >>= shift
     return keys, rows
+
+
+def _by_time(
+    keys: npt.NDArray[np.int64], timestamps: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """Return the order of sorted keys in which equal ones are in that of time."""
+    pairs = np.cumsum(np.append(False, keys[1:] != keys[:-1]))
+    first, last = int(timestamps.min()), int(timestamps.max())
+    span = last - first + 1
+    if (int(pairs[-1]) + 1) * span >= 2**_KEY_BITS:
+        return np.lexsort((timestamps, keys))
+    # Nearly in order, which a stable sort is quick with.
+    pairs *= span
+    pairs += timestamps
+    pairs -= first
+    return np.argsort(pairs, kind="stable")
 
 
 def _axis(

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -62,6 +62,12 @@ _MISSING = frozenset(MISSING_IDS)
 _LINE = "line"
 _WIDEST = 10_000  # columns of a table
 _INTEGER = re.compile(r"-?\d{1,18}")
+_NEWLINE, _SPACE, _PLUS, _MINUS, _ZERO = b"\n +-0"
+_NUMBERS: dict[Kind, type[pl.DataType]] = {
+    "id": pl.Int64,
+    "integer": pl.Int64,
+    "float": pl.Float32,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,6 +308,9 @@ def _read_fast(
     kinds = {role: _kind(role, place, layout, time_format) for role, place in roles.items()}
     survey = _survey(data, layout)
     columns = _scan(data, layout, roles, kinds, survey)
+    if columns is None and survey.has_plain_numbers:  # some are none: as texts, which become null
+        survey = survey._replace(has_plain_numbers=False)
+        columns = _scan(data, layout, roles, kinds, survey)
     if columns is None:
         return None
     doubtful = [role for role in roles if _is_doubtful(columns[role], kinds[role])]
@@ -355,16 +364,38 @@ def read_texts(data: DataFile, layout: Layout) -> pl.DataFrame:
     return pl.concat(frames).with_columns(pl.when(pl.all().str.len_bytes() > 0).then(pl.all()))
 
 
-def _survey(data: DataFile, layout: Layout) -> tuple[int, int, bool]:
-    """Count the lines and the separators (in quotes too), and tell whether there are quotes."""
-    n_lines, n_separators, quoted, last = 0, 0, False, b"\n"
+class _Survey(NamedTuple):
+    """Counts of the lines and separators of a file, those in quotes too.
+
+    With plain numbers, no field begins as an integer never does that is printed: "07", "-0", "+7".
+    """
+
+    n_lines: int
+    n_separators: int
+    is_quoted: bool
+    has_plain_numbers: bool
+
+
+def _survey(data: DataFile, layout: Layout) -> _Survey:
+    mark, n_lines, n_separators, is_quoted, is_plain = ord(layout.separator[0]), 0, 0, False, True
+    last = b"\n"
     with data.path.open("rb") as stream:
         while block := stream.read(_BLOCK):
-            n_lines += block.count(b"\n")
-            n_separators += block.count(layout.separator[:1].encode())
-            quoted = quoted or b'"' in block
-            last = block[-1:]
-    return n_lines + (last != b"\n"), n_separators, quoted
+            codes = np.frombuffer(last[-2:] + block, np.uint8)
+            own = codes[len(codes) - len(block) :]
+            n_lines += int(np.count_nonzero(own == _NEWLINE))
+            n_separators += int(np.count_nonzero(own == mark))
+            is_quoted = is_quoted or b'"' in block
+            if is_plain:
+                before, first, second = codes[:-2], codes[1:-1], codes[2:]
+                begins = ((before == mark) | (before == _NEWLINE)) & (first <= _ZERO)
+                is_odd = (first == _ZERO) & (second - _ZERO < 10)  # 07, not 0.7
+                is_odd |= (first == _MINUS) & (second == _ZERO)
+                is_odd |= (first == _PLUS) | (first == _SPACE)
+                is_plain = not (begins & is_odd).any()
+            last = block[-2:]
+    n_lines += last[-1:] != b"\n"
+    return _Survey(n_lines, n_separators, is_quoted, is_plain and not is_quoted)
 
 
 def _kind(role: str, place: int, layout: Layout, time_format: str | None) -> Kind:
@@ -397,7 +428,7 @@ def _scan(
     layout: Layout,
     roles: Roles,
     kinds: dict[str, Kind],
-    survey: tuple[int, int, bool],
+    survey: _Survey,
 ) -> dict[str, pl.Series] | None:
     """Read the columns as the given kinds; null where a value is of another kind.
 
@@ -405,43 +436,49 @@ def _scan(
     separators show the rest: it lets a stray quote swallow line ends, and takes missing fields
     for null. (A file with line ends inside quotes is left to the careful reader by this.)
     """
-    n_lines, n_separators, quoted = survey
+    n_rows = survey.n_lines - layout.skip
     step = len(layout.separator)  # "::" reads as ":" with an empty column between each two
     every = [pl.col(str(column)) for column in range((len(layout.names) - 1) * step + 1)]
-    texts = {role: every[place * step] for role, place in roles.items()}
-    if "rating" in texts and layout.separator == _COMMA_WITH:
-        texts["rating"] = texts["rating"].str.replace(",", ".", literal=True)
-    casts = [_cast(text, kinds[role]).alias(role) for role, text in texts.items()]
+    values = {role: every[place * step] for role, place in roles.items()}
+    schema: dict[str, Any] = {str(column): pl.String for column in range(len(every))}
+    for role, place in roles.items():
+        with_comma = kinds[role] == "float" and layout.separator == _COMMA_WITH
+        if survey.has_plain_numbers and kinds[role] in _NUMBERS and not with_comma:
+            schema[str(place * step)] = _NUMBERS[kinds[role]]
+            continue
+        if with_comma:
+            values[role] = values[role].str.replace(",", ".", literal=True)
+        values[role] = _cast(values[role], kinds[role])
     between = [column for number, column in enumerate(every) if number % step]
     plan = pl.scan_csv(
         data.path,
         has_header=False,
         separator=layout.separator[0],
-        quote_char='"' if step == 1 and quoted else None,
+        quote_char='"' if step == 1 and survey.is_quoted else None,
         skip_rows=layout.skip,
-        schema={str(column): pl.String for column in range(len(every))},
+        schema=schema,
         glob=False,
     ).select(
-        *casts,
+        *(value.alias(role) for role, value in values.items()),
         pl.all_horizontal(column.is_null() for column in every).alias("blank"),
         pl.any_horizontal(pl.lit(False), *(c.is_not_null() for c in between)).alias("odd"),
     )
-    batches, n_rows = [], 0
+    batches, n_read = [], 0
     try:
         for batch in plan.collect_batches(engine="streaming"):
             batches.append(batch)
-            n_rows += len(batch)
+            n_read += len(batch)
             if data.on_rows is not None:
-                data.on_rows(n_rows, n_lines - layout.skip)
+                data.on_rows(n_read, n_rows)
     except pl.exceptions.PolarsError:
         return None
     if not batches:
         return None
     frame = pl.concat(batches)
-    if frame["odd"].any() or len(frame) != n_lines - layout.skip:
+    if frame["odd"].any() or len(frame) != n_rows:
         return None
-    rows = len(frame) - int(frame["blank"].sum()) + layout.has_header
-    if not quoted and n_separators != rows * (len(every) - 1):
+    filled = n_rows - int(frame["blank"].sum()) + layout.has_header
+    if not survey.is_quoted and survey.n_separators != filled * (len(every) - 1):
         return None
     frame = frame.filter(~frame["blank"]) if frame["blank"].any() else frame
     return {role: frame[role] for role in roles} if len(frame) else None

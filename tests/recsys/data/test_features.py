@@ -203,6 +203,6 @@ def test_any_texts_have_a_kind_or_are_left_out(texts: list[str | None]) -> None:
     for untyped in (True, False):
         kind, values = column(series, untyped=untyped)
         assert (kind is None) == all(value is None for value in values)
-        filled = sum(text is not None and text.strip() != "" for text in texts)
+        filled = int((series.str.strip_chars() != "").sum())  # "\x1f" is no space in a file
         if kind in ("category", "text"):
             assert sum(value is not None for value in values) == filled
