@@ -1,11 +1,11 @@
-r"""Linear predictors of the vectors of rows from which columns they have, and fits that use them.
+r"""Fits whose vectors of rows are pulled towards what links and features predict.
 
 An entry is :math:`\mu + b_u + c_i + a_u \cdot m_i` plus Gaussian noise. The link of a sparse matrix
 is its 0/1 pattern S with each row divided by the square root of its number of entries, so that
 every row has length 1. The prior of a row's vector :math:`(a_u, b_u)` has the mean
-:math:`\mu_0 + B's_u`; B is fitted by ridge regression with conjugate gradients, and S is never
-multiplied out. Least squares use such priors here, Bayesian fits in `lowrank.completion.bayes` and
-`lowrank.completion.gibbs`.
+:math:`\mu_0 + B's_u + C'f_u`, where :math:`f_u` are features of the row; B and C are ridge
+regressions of the vectors (`lowrank.completion.design`). Least squares use such priors here,
+Bayesian fits in `lowrank.completion.bayes` and `lowrank.completion.gibbs`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ __all__ += ["stream", "unpack"]
 
 Floats = NDArray[np.floating[Any]]
 
-LEARNING_SWEEPS = 5  # of least squares, in which the penalties of features are chosen
+_LEARNING_SWEEPS = 5  # of least squares, in which the penalties of features are chosen
 _SAMPLED_ROWS = 8192  # whose uncertainty stands for that of all
-LINK_STEPS = 2  # conjugate gradient steps per sweep: they start from the sweep before
+_LINK_STEPS = 2  # conjugate gradient steps per sweep: they start from the sweep before
 
 
 @dataclass(frozen=True, eq=False)
@@ -352,7 +352,7 @@ class Side:
                 ridge=self.penalty,
                 weight=self.weight,
                 start=self.prior.link,
-                steps=LINK_STEPS,
+                steps=_LINK_STEPS,
             )
             self.prior = replace(self.prior, link=link)
             linked = self.link.forward(link)
@@ -444,10 +444,10 @@ def linked_als_sweeps(
         with kernels.at_most(threads):
             half = rows.fit_vectors(columns, first.mean) + rows.map_penalties()
             half += columns.penalties()
-            rows.fit_prior(columns if number < LEARNING_SWEEPS else None, first.mean)
+            rows.fit_prior(columns if number < _LEARNING_SWEEPS else None, first.mean)
             fitted = columns.fit_vectors(rows, first.mean)
             squares = fitted - columns.vector_penalties()
-            columns.fit_prior(rows if number < LEARNING_SWEEPS else None, first.mean)
+            columns.fit_prior(rows if number < _LEARNING_SWEEPS else None, first.mean)
             penalties = rows.penalties() + columns.penalties()
         (a, b), (m, c) = (np.split(s.vectors.mean, [k], axis=1) for s in (rows, columns))
         yield LinkedSweep(

@@ -45,7 +45,8 @@ class ALS(ContentModel):
     """Predict a rating as ``mu + b_u + c_i + a_u . m_i``, fitted by alternating least squares.
 
     The ridge penalty of a user or item with n ratings is ``regularization * n**count_power``, in
-    units in which the ratings have standard deviation 1.
+    units in which the ratings have standard deviation 1. With features of items or users
+    (`with_features`), the vectors are pulled towards what the features predict instead of to zero.
 
     References
     ----------

@@ -44,6 +44,8 @@ class Bayes(ContentModel):
     The vectors (a_u, b_u) and (m_i, c_i) have Gaussian posteriors under Gaussian priors with full
     covariances. With links, the prior mean of a user is moreover a linear function of the set of
     items that the user rated, and that of an item of the set of its users, whatever the ratings.
+    With features (`with_features`) it is linear in these, too, with a precision for each group of
+    them that is learned; items and users without ratings are predicted from theirs.
 
     Attributes
     ----------
