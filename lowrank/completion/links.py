@@ -415,8 +415,9 @@ def linked_als_sweeps(
     :math:`f_u` its features, and likewise for biases and columns; B has the ridge penalty
     `link_penalty` in the same units (0 means no links), each group of C one that is chosen in the
     first 5 sweeps by the evidence of the regression of the vectors on features, and the means
-    :math:`a_0` none (but without links those of factors are zero for rows of mean features). The mean :math:`\mu` is that of the entries. The objective never rises, from
-    the sixth sweep on if there are features. The other parameters are those of `als_sweeps`.
+    :math:`a_0` none (but without links those of factors are zero for rows of mean features). The
+    mean :math:`\mu` is that of the entries. The objective never rises, from the sixth sweep on if
+    there are features. The other parameters are those of `als_sweeps`.
 
     Raises
     ------
