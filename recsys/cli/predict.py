@@ -24,14 +24,16 @@ if TYPE_CHECKING:
         "recsys predict model pairs.parquet --cold-start bias --output predictions.parquet",
         "recsys predict ratings.csv - --json",
         "recsys predict model --user 42 --item 318,296",
+        'recsys predict model --user-features "age=30, job=student" --item 318',
     ],
-    one_of=[("pairs",), ("user", "item")],
+    one_of=[("pairs",), ("user", "user_features", "item")],
     required="Choose the pairs",
     hints={"": "For pairs that are not in a file, give --user and --item."},
 )
 @click.argument("source", metavar="MODEL|RATINGS")
 @click.argument("pairs", required=False)
 @option("--user", "-u", metavar="ID", multiple=True, help="User, or users between commas.")
+@option("--user-features", metavar="NAME=VALUE,...", help="Features of a new user.")
 @option("--item", "-i", metavar="ID", multiple=True, help="Item, or items between commas.")
 @option(
     "--cold-start",
@@ -47,6 +49,7 @@ def predict(
     source: Source,
     pairs: str | None,
     user: tuple[str, ...],
+    user_features: str | None,
     item: tuple[str, ...],
     cold_start: ColdPair,
     std: bool,
@@ -56,17 +59,21 @@ def predict(
 
     Takes a saved model, or ratings to fit a model to. PAIRS is a file like those of ratings, with a
     user and an item column; the reading options apply to PAIRS if the other file is a model.
-    Without PAIRS, every --user is paired with every --item. The rows keep their order; the columns
-    are user, item, prediction, and std if requested. Predictions are within the range of the
-    training ratings.
+    Without PAIRS, every --user, or the new one of --user-features, is paired with every --item. The
+    rows keep their order; the columns are user, item, prediction, and std if requested. Predictions
+    are within the range of the training ratings.
     """
     import polars as pl
 
     from recsys.cli.inputs import is_model, listed_ids, load_pairs, note_unknown
+    from recsys.folding import NEW_USER
 
-    if pairs is None and not (user and item):
-        raise click.UsageError("--user and --item make pairs together; give both.")
+    if pairs is None and not (item and bool(user) != (user_features is not None)):
+        either = "--item and one of --user and --user-features"
+        raise click.UsageError(f"{either} make pairs together; give both.")
     recommender = source.open()
+    if user_features is not None:
+        recommender, user = recommender.fold_in(user_features=user_features), (NEW_USER,)
     if pairs is None:
         users = listed_ids(user, recommender.ratings.users)
         items = listed_ids(item, recommender.ratings.items)

@@ -48,10 +48,11 @@ source_options = cli.bundle(
         "recsys recommend model --all --output recommendations.parquet",
         "recsys recommend model --all -o postgresql://me@host/db::recs --if-exists replace",
         'recsys recommend model --like "Alien" --rate "Heat=3.5"',
+        'recsys recommend model --user-features "age=30, job=student"',
         "recsys recommend model --history mine.csv --where \"genres LIKE '%War%'\"",
         "recsys recommend model --all --output recommendations --engine spark",
     ],
-    one_of=[("user",), ("users",), ("everyone",), ("history",), ("like", "rate")],
+    one_of=[("user",), ("users",), ("everyone",), ("history",), ("like", "rate", "user_features")],
     required="Choose the users",
 )
 @click.argument("source", metavar="MODEL|RATINGS")
@@ -71,6 +72,7 @@ source_options = cli.bundle(
 @cli.option(
     "--rate", metavar="TITLE=X", multiple=True, help="Item and rating of a new user; repeatable."
 )
+@cli.option("--user-features", metavar="NAME=VALUE,...", help="Features of a new user.")
 @cli.n_option("items for each user")
 @cli.option("--items", metavar="FILE", help="File of items to choose from.")
 @cli.option(
@@ -79,7 +81,7 @@ source_options = cli.bundle(
 @cli.option(
     "--where",
     metavar="CONDITION",
-    help='SQL condition on items: "price < 30".',
+    help='SQL condition on items: "price < 30", "new".',
 )
 @cli.option(
     "--where-user",
@@ -104,6 +106,7 @@ def recommend(
     history: str | None,
     like: tuple[str, ...],
     rate: tuple[str, ...],
+    user_features: str | None,
     n: int,
     items: str | None,
     block: str | None,
@@ -119,11 +122,12 @@ def recommend(
     Takes a saved model, or ratings to fit a model to. A FILE of users or items has one id per line,
     or is CSV, TSV or Parquet with a column of that name; a column of users
     in --block blocks items for that user only. The columns are user, item, rank, score,
-    and title if titles are known. Scores of rating models are expected ratings, not clipped.
+    title if titles are known, and new if there are items that nobody rated, known by their
+    features. Scores of rating models are expected ratings, not clipped.
 
-    A new user is described by --like and --rate, with an id, a title or its beginning, or by
-    --history: a file of ratings of one or more users, or of items that one user likes. Liked items
-    get the highest rating in the training data.
+    A new user is described by --like and --rate, with an id, a title or its beginning, by
+    --user-features, or by --history: a file of ratings of one or more users, or of items that one
+    user likes. Liked items get the highest rating in the training data.
 
     With --engine spark, a model of `recsys fit --engine spark` recommends to --all and writes
     partitioned Parquet to the folder of --output.
@@ -150,8 +154,9 @@ def recommend(
     recommender = source.open()
     if history is not None:
         recommender = recommender.fold_in(load_history(history, source.reader, recommender))
-    elif like or rate:
-        recommender = recommender.fold_in(described_history(like, rate, recommender))
+    elif like or rate or user_features is not None:
+        described = described_history(like, rate, recommender)
+        recommender = recommender.fold_in(described, user_features=user_features)
     ratings, found = recommender.ratings, 0
     chosen = listed_ids(user, ratings.users) if users is None else read_ids(users, "user")
     if chosen and cold_start != "error":
@@ -186,16 +191,18 @@ def recommend(
     examples=[
         "recsys similar model --item 318",
         'recsys similar model --title "shawshank" -n 5',
+        'recsys similar model --text "space opera with robots"',
         "recsys similar model --user 42",
     ],
-    one_of=[("item", "title"), ("user",)],
-    required="Choose items or users",
+    one_of=[("item", "title"), ("text",), ("user",)],
+    required="Choose items, texts or users",
 )
 @click.argument("source", metavar="MODEL|RATINGS")
 @cli.option("--item", "-i", metavar="ID", multiple=True, help="Item, or items between commas.")
 @cli.option(
     "--title", metavar="TEXT", multiple=True, help="Title of the item, or part of it; repeatable."
 )
+@cli.option("--text", metavar="TEXT", multiple=True, help="Description of an item; repeatable.")
 @cli.option("--user", "-u", metavar="ID", multiple=True, help="User, or users between commas.")
 @cli.n_option("similar items or users for each")
 @cli.output_options
@@ -204,6 +211,7 @@ def similar(
     source: Source,
     item: tuple[str, ...],
     title: tuple[str, ...],
+    text: tuple[str, ...],
     user: tuple[str, ...],
     n: int,
     output: Output,
@@ -211,8 +219,11 @@ def similar(
     """List similar items or similar users.
 
     Takes a saved model, or ratings to fit a model to. The score is the cosine similarity of the two
-    vectors, damped for items and users with few ratings. The columns are item (or user), similar,
-    rank, score, and title (of the similar item) if titles are known.
+    vectors, damped for items and users with few ratings. In a model with features, items that
+    nobody rated have similar ones too. A text is compared with the texts among the features of
+    items, such as descriptions, by latent semantic indexing. The columns are item (or user, text),
+    similar, rank, score, title (of the similar item) if titles are known, and new if there are
+    items that nobody rated.
     """
     from recsys.cli.inputs import find_title, listed_ids
 
@@ -220,8 +231,10 @@ def similar(
     ratings = recommender.ratings
     if user:
         frame = recommender.similar_users(listed_ids(user, ratings.users), n)
+    elif text:
+        frame = recommender.similar_items(text=text, n=n)
     else:
-        items = listed_ids(item, ratings.items) + [find_title(ratings, text) for text in title]
+        items = listed_ids(item, ratings.items) + [find_title(ratings, each) for each in title]
         try:
             frame = recommender.similar_items(items, n)
         except UnknownIdError as error:
@@ -250,12 +263,13 @@ def similar(
 def explain(
     source: Source, user: str, item: str | None, title: str | None, n: int, output: Output
 ) -> None:
-    """Explain a score by the ratings behind it.
+    """Explain a score by the ratings and features behind it.
 
     Takes a saved model, or ratings to fit a model to. The first row is the base, the score without
-    the ratings of the user; then come the items whose ratings change it most, and the sum of the
-    others. The contributions add up to the score, from which predictions are clipped. The columns
-    are part, item, rating, contribution, and title if titles are known.
+    ratings and features; then come the items whose ratings, and the features, that change it most,
+    and the sum of the others. The contributions add up to the score, from which predictions are
+    clipped. The columns are part, item, rating, feature if there are any, contribution, and title
+    if titles are known.
     """
     from recsys.cli.inputs import find_title
 
