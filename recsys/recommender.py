@@ -328,7 +328,8 @@ class Recommender:
         elif histories is None:
             raise DataError("New users need histories or user_features; got neither.")
         needs_values = self.model._needs_values
-        new = new_users(histories or {}, ratings, user_table, needs_values=needs_values)
+        rated = {} if histories is None else histories
+        new = new_users(rated, ratings, user_table, needs_values=needs_values)
         if described is not None:
             if new.n_users != 1:
                 raise DataError(f"user_features are of one user; the histories have {new.n_users}.")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         "recsys predict model --user 42 --item 318,296",
         'recsys predict model --user-features "age=30, job=student" --item 318',
     ],
-    one_of=[("pairs",), ("user", "user_features", "item")],
+    one_of=[("pairs",), ("user", "item")],
     required="Choose the pairs",
     hints={"": "For pairs that are not in a file, give --user and --item."},
 )
@@ -68,9 +68,10 @@ def predict(
     from recsys.cli.inputs import is_model, listed_ids, load_pairs, note_unknown
     from recsys.folding import NEW_USER
 
-    if pairs is None and not (item and bool(user) != (user_features is not None)):
-        either = "--item and one of --user and --user-features"
-        raise click.UsageError(f"{either} make pairs together; give both.")
+    if user_features is not None and (user or not item):
+        raise click.UsageError("--user-features goes with --item, and without --user and PAIRS.")
+    if pairs is None and not (item and (user or user_features)):
+        raise click.UsageError("--user and --item make pairs together; give both.")
     recommender = source.open()
     if user_features is not None:
         recommender, user = recommender.fold_in(user_features=user_features), (NEW_USER,)

@@ -113,6 +113,9 @@ def test_ratings_of_a_described_user_count_too(als):
         for given in (None, history)
     )
     assert both > alone + 0.3
+    frame = pl.DataFrame({"user": 900, "item": list(history), "rating": 5.0})
+    found = als.fold_in(frame, user_features="job=poet").recommend(900, items=["i30"])
+    assert found["score"][0] == pytest.approx(both, abs=1e-5)
     explained = als.fold_in(history, user_features="job=poet").explain("new", "i30")
     assert "user: job = poet" in explained["feature"].to_list()
     assert explained["contribution"].sum() == pytest.approx(both, abs=1e-4)
