@@ -1,69 +1,128 @@
-"""The choice of a model from the data."""
+"""The choice of a model from the data: candidates by its size, compared on held-out ratings."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import numpy.typing as npt
+from numpy.typing import ArrayLike
 
 from recsys.data.ratings import Ratings
+from recsys.errors import NotFittedError
 from recsys.messages import counted
-from recsys.models.registry import model_class
+from recsys.models.abilities import FoldsInUsers, takes_start
+from recsys.models.base import FactorForm, Floats, Histories, Model, OnStep, model
+from recsys.models.blend import Blend
+from recsys.models.parameters import random_state_parameter, threads_parameter
+from recsys.models.registry import make_model, model_class, parameters
+from recsys.models.validation import TOP, HeldOut, best_weights
 
-__all__ = ["Choice", "are_counts", "as_implicit", "choose_model", "default_factors"]
+__all__ = [
+    "Auto",
+    "Candidate",
+    "Choice",
+    "are_counts",
+    "as_implicit",
+    "choose_model",
+    "default_factors",
+]
 
-_FOR_RATINGS = "als"
-_FOR_INTERACTIONS = "spectral"
 _PRODUCTS = 1.5e12  # of factors, for the scores of all items for all users
 _PRODUCTS_EACH = 2e5  # the same for each interaction, where these are many
 _HIGHEST_GRADE = 10
 _TAIL = 5
 
+_ENOUGH = 2_000  # ratings: fewer say too little about which model is better
+_FEW_ITEMS = 8_000  # of `ease`, whose time grows with their cube
+_MOST_FOR_LINKED, _MOST_FOR_BAYES = 20_000_000, 2_000_000  # ratings, by the time of a fit
+_GAIN = 0.01  # by which a blend must be better than its best model: it costs as much as all
+_GAIN_OF_SLOWER = 0.005  # by which a slower model of ratings must be better
+
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """A model by name, with the parameters that the size of the ratings suggests.
-
-    `ratings` are implicit feedback where their values say nothing. `str()` has model and reason.
-    """
+class Candidate:
+    """A model by name with some parameters; `str()` is its name in messages."""
 
     model: str
-    ratings: Ratings
-    reason: str
     params: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        sizes = [counted(value, name.removesuffix("s")) for name, value in self.params.items()]
-        return f"{', '.join([self.model, *sizes])}: {self.reason}"
+        return " ".join([self.model, *(key for key, value in self.params.items() if value is True)])
+
+    def unfitted(self, random_state: int, threads: int | None) -> Model:
+        """Return the model with a seed and threads, where it has them."""
+        shared = {"random_state": random_state, "threads": threads}
+        known = {each.name for each in parameters(self.model)}
+        used = {name: value for name, value in shared.items() if name in known}
+        return make_model(self.model, **used | self.params)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Models that suit the data, of which `fit` compares several.
+
+    `ratings` are implicit feedback where their values say nothing. `str()` has models and reason.
+    """
+
+    candidates: tuple[Candidate, ...]
+    ratings: Ratings
+    reason: str
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether there are several candidates to compare."""
+        return len(self.candidates) > 1
+
+    def __str__(self) -> str:
+        if self.is_open:
+            return f"{', '.join(map(str, self.candidates))}: {self.reason}"
+        (only,) = self.candidates
+        size = [counted(only.params["factors"], "factor")] if only.params.get("factors") else []
+        return f"{', '.join([str(only), *size])}: {self.reason}"
+
+    def given(self, params: Mapping[str, Mapping[str, Any]]) -> Choice:
+        """Return the choice among the candidates that have all of some parameters.
+
+        `params` are those of each model that were given; no model of all may have all of them,
+        and then each candidate takes its own.
+        """
+        most = {name for own in params.values() for name in own}
+        able = [each for each in self.candidates if params[each.model].keys() >= most]
+        found: list[Candidate] = []
+        for each in able or self.candidates:
+            with_them = Candidate(each.model, each.params | dict(params[each.model]))
+            if with_them not in found:
+                found.append(with_them)
+        return replace(self, candidates=tuple(found))
 
 
 def choose_model(ratings: Ratings) -> Choice:
-    """Choose a model, and its size, by the data.
+    """Choose the models that suit the data by their kind and size, without a fit.
 
     ===========================================  ==================================================
-    data                                         choice
+    data                                         candidates
     ===========================================  ==================================================
-    no ratings, or all the same (and more than   implicit feedback: `spectral`, whose number of
-    one)                                         singular vectors follows the numbers of users
-                                                 and items
+    no ratings, or all the same (and more than   implicit feedback: `spectral`, `ials`, and `ease`
+    one)                                         for up to 8,000 items, or a blend of them
     counts or amounts: positive, and few of      the same; the amounts are not used
     them large
-    ratings of different values                  `als`, with its default number of factors, but no
-                                                 more than there are users or items
+    ratings of different values                  `als`, `als` with `linked` for up to 20 million
+                                                 ratings, and `bayes` for up to 2 million
     ===========================================  ==================================================
 
-    The regularisation of `als` needs no rule: it is in units of the ratings' standard deviation
-    and grows with the number of ratings, so that its default serves any size and scale.
+    Fewer than 2,000 ratings are not enough for a comparison: they get `spectral`, or `als`, whose
+    default number of factors is reduced to the number of users or items if that is smaller.
 
     Examples
     --------
     >>> import polars as pl
     >>> likes = pl.DataFrame({"user": [1, 1, 2], "item": [7, 8, 7], "rating": [1, 1, 1]})
     >>> choice = choose_model(Ratings.from_frame(likes))
-    >>> choice.model, choice.reason, choice.ratings.implicit
-    ('spectral', 'all ratings are 1, which makes them implicit feedback', True)
+    >>> str(choice), choice.ratings.implicit
+    ('spectral, 1 factor: all ratings are 1, which makes them implicit feedback', True)
     """
     if ratings.implicit:
         weighted = bool((ratings.values != 1).any())
@@ -76,14 +135,185 @@ def choose_model(ratings: Ratings) -> Choice:
     if are_counts(ratings.values):
         reason = f"the ratings look like counts or amounts, from {low:g} to {high:g}"
         return _for_interactions(as_implicit(ratings), f"{reason}: implicit feedback")
-    factors = min(model_class(_FOR_RATINGS)().get_params()["factors"], *ratings.shape)
     reason = f"the ratings are between {low:g} and {high:g}"
-    return Choice(_FOR_RATINGS, ratings, reason, {"factors": factors})
+    if ratings.n_ratings < _ENOUGH:
+        factors = min(model_class("als")().get_params()["factors"], *ratings.shape)
+        return Choice((Candidate("als", {"factors": factors}),), ratings, reason)
+    found = [Candidate("als")]
+    if ratings.n_ratings <= _MOST_FOR_LINKED:
+        found.append(Candidate("als", {"linked": True}))
+    if ratings.n_ratings <= _MOST_FOR_BAYES:
+        found.append(Candidate("bayes"))
+    return Choice(tuple(found), ratings, reason)
 
 
 def _for_interactions(ratings: Ratings, reason: str) -> Choice:
-    factors = default_factors(*ratings.shape, ratings.n_ratings)
-    return Choice(_FOR_INTERACTIONS, ratings, reason, {"factors": factors})
+    if ratings.n_ratings < _ENOUGH:
+        only = Candidate("spectral", {"factors": default_factors(*ratings.shape, ratings.n_ratings)})
+        return Choice((only,), ratings, reason)
+    names = ["spectral", "ials", *(["ease"] if ratings.n_items <= _FEW_ITEMS else [])]
+    return Choice(tuple(map(Candidate, names)), ratings, reason)
+
+
+@model
+class Auto(Model):
+    """Compare models on held-out ratings, and be the best of them, or a blend.
+
+    The candidates follow from the kind and the size of the data (see `choose_model`), never from
+    the clock, so that the same seed gives the same choice. They are fitted to nine tenths of the
+    ratings, of data of more than a million those of some users. Models of ratings are compared by
+    the RMSE on the last tenth. Models of interactions are compared by the NDCG@20 of their lists;
+    a blend of them has to be better than the best by 1%. The winner is fitted to everything.
+
+    `recsys.Recommender` takes over the winner: what it saves, explains and updates is that model.
+
+    Attributes
+    ----------
+    chosen : Model
+        The winner, fitted.
+    candidate : Candidate
+        Its name and parameters.
+    ratings : Ratings
+        What it was fitted to: implicit feedback where the values of the ratings say nothing.
+    findings : list of str
+        What was compared, with what results, and what was chosen; empty without a comparison.
+    """
+
+    name = "auto"
+    summary = "The best of several models for the data, compared on held-out ratings."
+
+    random_state: int = random_state_parameter()
+    threads: int | None = threads_parameter()
+
+    uses_features = True
+    _choice: ClassVar[Choice | None] = None
+    _blends: ClassVar[bool] = True
+    _say: ClassVar[Callable[[str], None]] = staticmethod(lambda message: None)
+
+    def among(self, choice: Choice, *, blends: bool = True) -> Self:
+        """Set the candidates, and whether a blend of them may win."""
+        vars(self).update(_choice=choice, _blends=blends)
+        return self
+
+    def report_to(self, say: Callable[[str], None]) -> Self:
+        """Set who is told what is done, such as a progress display."""
+        vars(self).update(_say=say)
+        return self
+
+    def compare(self, ratings: Ratings) -> Candidate:
+        """Compare the candidates on held-out ratings; `findings` has the results."""
+        choice = self._choice or choose_model(ratings)
+        self.ratings = ratings if self._choice else choice.ratings
+        self.findings: list[str] = []
+        self._start: Model | None = None
+        self.candidate = choice.candidates[0]
+        if choice.is_open:
+            held_out = HeldOut.of(self.ratings, self.random_state)
+            if held_out.is_usable:
+                compare = self._by_lists if self.ratings.implicit else self._by_error
+                self.candidate, self._start = compare(choice, held_out)
+        return self.candidate
+
+    def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
+        winner = self.compare(ratings)
+        self._say(f"fitting {winner}")
+        fitted = winner.unfitted(self.random_state, self.threads)
+        start = self._start if takes_start(fitted) else None
+        more = {} if start is None else {"start": start}
+        fitted.fit(self.ratings, on_step=on_step, validation=validation, **more)
+        vars(self)["_chosen"] = fitted
+
+    def _trials(self, choice: Choice, train: Ratings) -> list[Model]:
+        models = []
+        for number, each in enumerate(choice.candidates, start=1):
+            self._say(f"comparing {each} ({number} of {len(choice.candidates)})")
+            models.append(each.unfitted(self.random_state, self.threads).fit(train))
+        return models
+
+    def _by_error(self, choice: Choice, held_out: HeldOut) -> tuple[Candidate, None]:
+        """Choose a model of ratings by its RMSE."""
+        errors = [held_out.rmse(each) for each in self._trials(choice, held_out.train)]
+        best = 0
+        for number, error in enumerate(errors):
+            if error < errors[best] * (1 - _GAIN_OF_SLOWER):
+                best = number
+        gain = min(errors[:best] + errors[best + 1 :]) / errors[best] - 1
+        shown = [f"{c} {error:.4f}" for c, error in zip(choice.candidates, errors, strict=True)]
+        verdict = f"{abs(gain):.1%} {'better' if gain >= 0 else 'worse'} than the next"
+        self._report(choice, held_out, "RMSE", shown, f"{choice.candidates[best]}, {verdict}")
+        return choice.candidates[best], None
+
+    def _by_lists(self, choice: Choice, held_out: HeldOut) -> tuple[Candidate, Model | None]:
+        """Choose a model of interactions, or a blend, by its NDCG."""
+        trials = self._trials(choice, held_out.train)
+        lists = held_out.lists(trials)
+        heights = [lists.ndcg(each) for each in np.eye(len(trials))]
+        shown = [f"{c} {x:.4f}" for c, x in zip(choice.candidates, heights, strict=True)]
+        best = int(np.argmax(heights))
+        found, start = choice.candidates[best], trials[best]
+        next_best = max(heights[:best] + heights[best + 1 :])
+        verdict = f"{heights[best] / max(next_best, 1e-9) - 1:.1%} better than the next"
+        if self._blends and not any(each.params for each in choice.candidates):
+            weights, height = best_weights(lists)
+            parts = [(w, c.model) for w, c in zip(weights, choice.candidates, strict=True) if w > 0]
+            blend = " + ".join(f"{weight:g} {name}" for weight, name in parts)
+            shown += [f"{blend} {height:.4f}"] * (len(parts) > 1)
+            if height > heights[best] * (1 + _GAIN):
+                verdict = f"{height / heights[best] - 1:.1%} better than {found}"
+                names = ",".join(name for _, name in parts)
+                shares = ",".join(f"{weight:g}" for weight, _ in parts)
+                found = Candidate("blend", {"members": names, "weights": shares})
+                used = [each for each, weight in zip(trials, weights, strict=True) if weight > 0]
+                start = Blend.of(used, **found.params)
+        name = blend if found.model == "blend" else str(found)
+        self._report(choice, held_out, f"NDCG@{TOP}", shown, f"{name}, {verdict}")
+        return found, start
+
+    def _report(
+        self, choice: Choice, held_out: HeldOut, metric: str, shown: list[str], verdict: str
+    ) -> None:
+        self.findings = [
+            f"compared {choice}",
+            f"{metric} on {held_out.test.n_ratings:,} held-out ratings: {', '.join(shown)}",
+            f"chose {verdict}",
+        ]
+
+    @property
+    def chosen(self) -> Model:
+        """The winner, fitted."""
+        if "_chosen" not in vars(self):
+            raise NotFittedError("The auto model is not fitted yet; call fit first.")
+        chosen: Model = vars(self)["_chosen"]
+        return chosen
+
+    @property
+    def n_users(self) -> int:
+        """Number of users."""
+        return self.chosen.n_users
+
+    @property
+    def n_items(self) -> int:
+        """Number of items."""
+        return self.chosen.n_items
+
+    def with_users(self, histories: Histories) -> Model:
+        """Return the winner for these users."""
+        folded: Model = cast(FoldsInUsers, self.chosen).with_users(histories)
+        return folded
+
+    def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
+        """Predictions of the winner."""
+        return self.chosen.predict(users, items)
+
+    def scores(self, users: ArrayLike) -> Floats:
+        """Scores of the winner."""
+        return self.chosen.scores(users)
+
+    def _score_error(self, users: ArrayLike) -> Floats | None:
+        return self.chosen._score_error(users)
+
+    def _factor_form(self, users: ArrayLike) -> FactorForm | None:
+        return self.chosen._factor_form(users)
 
 
 def default_factors(n_users: int, n_items: int, n_interactions: int) -> int:

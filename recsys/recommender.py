@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from recsys.auto import Auto
 from recsys.cold_start import (
     FeaturesLike,
     described_user,
@@ -39,6 +40,7 @@ from recsys.folding import HistoryLike, merge_ratings, new_items, new_users, rei
 from recsys.models import abilities
 from recsys.models.base import Histories, Model, Step
 from recsys.models.baselines import Popular
+from recsys.models.blend import Blend
 from recsys.models.content import ContentModel
 from recsys.models.registry import make_model
 from recsys.predictions import (
@@ -224,7 +226,10 @@ class Recommender:
 
         start = time.perf_counter()
         self.model.fit(ratings, on_step=each, **settings)
-        seconds = time.perf_counter() - start
+        seconds, findings = time.perf_counter() - start, None
+        if isinstance(self.model, Auto):
+            findings = "; ".join(self.model.findings) or None
+            ratings, self.model = self.model.ratings, self.model.chosen
         for name, array in self.model._arrays().items():
             with np.errstate(invalid="ignore"):  # of infinities of either sign
                 # Unlike isfinite, a sum needs no memory.
@@ -233,7 +238,8 @@ class Recommender:
                         f"The fit of {self.model.name} broke down, with numbers in {name} that are "
                         "not finite; choose parameters nearer to their defaults."
                     )
-        return self._restored(ratings, training_summary(ratings, seconds, last))
+        training = training_summary(ratings, seconds, last)
+        return self._restored(ratings, training | ({"choice": findings} if findings else {}))
 
     def _restored(self, ratings: Ratings, training: dict[str, Any], **counts_from: Ratings) -> Self:
         """Set the fitted state; `counts_from` has the ratings that folded-in ones are added to."""
@@ -334,7 +340,7 @@ class Recommender:
             if new.n_users != 1:
                 raise DataError(f"user_features are of one user; the histories have {new.n_users}.")
             new = replace(new, user_features=described)
-        if isinstance(self.model, ContentModel):
+        if isinstance(self.model, ContentModel | Blend):
             model = self.model.with_users(Histories.of(new), new.user_features)
         else:
             model = self.model.with_users(Histories.of(new))
@@ -362,7 +368,7 @@ class Recommender:
         if not isinstance(self.model, abilities.FoldsInItems):
             raise unsupported(self.model, abilities.FoldsInItems, "fold in new items")
         new, rows = new_items(histories, ratings, item_table, needs_values=self.model._needs_values)
-        if isinstance(self.model, ContentModel):
+        if isinstance(self.model, ContentModel | Blend):
             model = self.model.with_items(rows, new.item_features)
         else:
             model = self.model.with_items(rows)

@@ -48,7 +48,7 @@ def inspect(ratings: tuple[str, ...], output: Output, reader: cli.ReaderOptions)
     """Show the contents of a ratings file, how it is read, and what would be fitted to it.
 
     Counts, dates, the distribution of the ratings, tables of items and users, ratings per user and
-    item, the most rated items, and the model that `recsys fit` would choose.
+    item, the most rated items, and the models that `recsys fit` would compare.
     """
     from recsys.auto import choose_model
     from recsys.cli.inputs import load_ratings
@@ -57,7 +57,10 @@ def inspect(ratings: tuple[str, ...], output: Output, reader: cli.ReaderOptions)
     choice = choose_model(found)
     facts = _described(found)
     facts["ratings"]["kind"] = "implicit" if choice.ratings.implicit else "explicit"
-    facts["fit would choose"] = {"model": choice.model, **choice.params, "because": choice.reason}
+    names, first = ", ".join(map(str, choice.candidates)), choice.candidates[0]
+    found_by = {"models": names} if choice.is_open else {"model": first.model, **first.params}
+    plan = "fit would compare" if choice.is_open else "fit would choose"
+    facts[plan] = {**found_by, "because": choice.reason}
     document = {"command": "data inspect", "read_as": str(found.source), **facts}
     write_facts(facts, output, document)
 

@@ -204,7 +204,8 @@ def _chosen_models(
     defaults: tuple[str, ...] = _EXPLICIT
     if parts[0].train.implicit:  # the model random does not fold in the users of a history
         defaults = _IMPLICIT if parts[0].history is None else _IMPLICIT[:-1]
-    named = [choice.model if name == "auto" else name for name in names]
+    best = "auto" if choice.is_open else choice.candidates[0].model
+    named = [best if name == "auto" else name for name in names]
     return [*dict.fromkeys(named or defaults)], parts if len(parts) > 1 else parts[0]
 
 

@@ -49,8 +49,9 @@ def fit(
 
     RATINGS are files, folders, patterns ('events/*.parquet'), URLs, tables of databases
     (postgresql://USER@HOST/DB, x.db::TABLE, x.duckdb::TABLE), or - for standard input. Without
-    --model, a model is chosen from the data and the choice is reported: als for ratings; spectral
-    if there are none, all are equal, or they look like counts. The model is written to a temporary
+    --model, models that suit the data are compared on a held-out tenth of it: als, als linked and
+    bayes for ratings; spectral, ials and ease if there are none, all are equal, or they look like
+    counts. The best, or a blend, is fitted to everything. The model is written to a temporary
     directory and moved into place when complete.
 
     With --engine spark, RATINGS and MODEL are paths that Spark can reach, of Parquet or CSV, and
@@ -89,6 +90,9 @@ def fit(
         fitted = fit_recommender(planned, train, test, lambda step: note(describe(step)))
     seconds = time.perf_counter() - start
     fitted.save(out, overwrite=force)
+    if findings := fitted.training.get("choice"):
+        for line in findings.split("; ")[1:]:  # the first has been said
+            note(line)
     note(f"fitted {fitted.model.name} to {fitted.ratings} in {seconds:.1f} s, saved in {out}")
 
 

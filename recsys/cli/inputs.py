@@ -158,7 +158,10 @@ def open_recommender(path: str, reader: ReaderOptions, fitting: FitOptions) -> R
             raise CommandError(f"{path} is a saved {name} model, and {other}.")
         return _with_tables(recommender, reader)
     ratings = load_ratings(path, reader)
-    planned, used, reason = plan_fit(fitting, ratings, reader)
+    is_given = (
+        click.get_current_context().get_parameter_source("model") is not ParameterSource.DEFAULT
+    )
+    planned, used, reason = plan_fit(fitting, ratings, reader, compare=is_given)
     if reason is not None and used.implicit != ratings.implicit:
         note(reason)
     fitted = fit_recommender(planned, used)
@@ -180,13 +183,14 @@ def _with_tables(recommender: Recommender, reader: ReaderOptions) -> Recommender
 
 
 def plan_fit(
-    fitting: FitOptions, ratings: Ratings, reader: ReaderOptions
+    fitting: FitOptions, ratings: Ratings, reader: ReaderOptions, *, compare: bool = True
 ) -> tuple[Recommender, Ratings, str | None]:
     """Return the recommender to fit, its ratings, and the reason for a model that was chosen.
 
-    The ratings have features, if the model uses them and there are tables.
+    The ratings have features, if the model uses them and there are tables. Without `compare`, the
+    first of several models is chosen, for an answer at once.
     """
-    from recsys.auto import choose_model
+    from recsys.auto import Auto, choose_model
     from recsys.recommender import Recommender
 
     if (name := fitting.model) is not None:
@@ -195,11 +199,16 @@ def plan_fit(
         used = featured(ratings, reader, [recommender.model], unrated=True)
         return recommender, used, None
     choice = choose_model(ratings)
-    params = choice.params | parameters_for([choice.model], fitting)[choice.model]
-    choice = replace(choice, params={name: params[name] for name in choice.params})
-    recommender = Recommender(choice.model, **params)
-    used = featured(choice.ratings, reader, [recommender.model], unrated=True)
-    return recommender, used, f"chose {choice}"
+    names = dict.fromkeys(each.model for each in choice.candidates)
+    choice = choice.given(parameters_for(names, fitting, shared=False))
+    if not compare:
+        choice = replace(choice, candidates=choice.candidates[:1])
+    models = [each.unfitted(fitting.seed, fitting.threads) for each in choice.candidates]
+    used = featured(choice.ratings, reader, models, unrated=True)
+    if not choice.is_open:
+        return Recommender(models[0]), used, f"chose {choice}"
+    auto = Auto(random_state=fitting.seed, threads=fitting.threads).among(choice)
+    return Recommender(auto), used, f"comparing {choice}"
 
 
 def featured(
@@ -331,7 +340,12 @@ def fit_recommender(
     on_step: Callable[[Step], None] | None = None,
 ) -> Recommender:
     """Fit with a progress bar; `on_step` is called after each iteration."""
+    from recsys.auto import Auto
+
     with Activity(f"Fitting {recommender.model.name}") as activity:
+        if isinstance(recommender.model, Auto):
+            activity.title = "Choosing a model"
+            recommender.model.report_to(activity.say)
 
         def each(step: Step) -> None:
             activity.step(step)

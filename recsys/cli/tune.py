@@ -106,7 +106,7 @@ def tune(
     given parameter, such as --factors 64, is not tuned. Prints the best parameters, and the
     commands that fit a model with them and measure it on the test ratings.
     """
-    from recsys.auto import choose_model
+    from recsys.auto import Auto, choose_model
     from recsys.cli.inputs import featured, parameters_for
     from recsys.evaluation import tuning
     from recsys.models.registry import make_model
@@ -121,12 +121,20 @@ def tune(
         if inner.method == "leave-last":
             raise click.UsageError("--validation-fraction does not apply to leave-last.")
         inner = replace(inner, test_fraction=validation_fraction)
-    model = fitting.model
-    if model is None:
+    if fitting.model is None:
         choice = choose_model(data)
-        note(f"chose {choice.model}: {choice.reason}")
-        model, data = choice.model, choice.ratings
-        reader = replace(reader, implicit=data.implicit)
+        names = dict.fromkeys(each.model for each in choice.candidates)
+        auto = Auto(random_state=fitting.seed, threads=fitting.threads)
+        auto.among(choice.given(parameters_for(names, fitting, shared=False)), blends=False)
+        candidate = auto.compare(featured(choice.ratings, reader, [auto]))
+        for line in auto.findings[1:-1]:
+            note(line)
+        note(f"chose {candidate}: {choice.reason}")
+        reader = replace(reader, implicit=choice.ratings.implicit)
+        data, own = choice.ratings, candidate.params if choice.is_open else {}
+        model = candidate.model
+    else:
+        model, own = fitting.model, {}
     data = featured(data, reader, [make_model(model)])
     with Activity(f"Tuning {model}") as activity:
 
@@ -138,7 +146,7 @@ def tune(
             model,
             data,
             ranges=wanted,
-            fixed=parameters_for([model], fitting, shared=False)[model],
+            fixed=own | parameters_for([model], fitting, shared=False)[model],
             validation=lambda held: _single(make_splits(held, inner, fitting.seed)),
             random_state=fitting.seed,
             threads=fitting.threads,

@@ -101,8 +101,21 @@ class Blend(Model):
         return any(each.uses_weights for each in self._unfitted())
 
     @property
+    def uses_features(self) -> bool:  # type: ignore[override]
+        """True if any of the models uses features of users and items."""
+        return any(each.uses_features for each in self._unfitted())
+
+    @property
     def _needs_values(self) -> bool:  # type: ignore[override]
         return any(each._needs_values for each in self._unfitted())
+
+    @classmethod
+    def of(cls, parts: Sequence[Model], **params: Any) -> Self:
+        """Return a blend of fitted models; `params` are its parameters, with weights."""
+        result = cls(**params)
+        shares = result._given_shares(len(parts))
+        result._set(shares, [score_scale(part) for part in parts], parts)
+        return result
 
     def with_parts(self, parts: Sequence[Model]) -> Self:
         """Return the same blend of other fitted models, in the order of `parts`."""
@@ -236,7 +249,7 @@ class Blend(Model):
         return found * np.float32(1 + 1e-5)
 
     def _factor_form(self, users: ArrayLike) -> FactorForm | None:
-        """Return the models' factors side by side; None unless all scores are products."""
+        """Return the models' factors side by side; None if a score is not such a product."""
         u = check_indices(users, self.n_users, "user")
         forms = [part._factor_form(u) for part in self.parts]
         known = [f for f in forms if f is not None and f.weight is None and f.sparse is None]
@@ -256,15 +269,21 @@ class Blend(Model):
             offset += 0 if form.offset is None else factor * form.offset
         return FactorForm(np.hstack(vectors), items, offset, bias)
 
-    def with_users(self, histories: Histories) -> Self:
+    def with_users(self, histories: Histories, features: Any = None) -> Self:
         """Return the blend whose users are these; `DataError` if a model cannot fold in users."""
-        able = self._able(abilities.FoldsInUsers, "fold in new users")
-        return self.with_parts([each.with_users(histories) for each in able])
+        parts = []
+        for each in self._able(abilities.FoldsInUsers, "fold in new users"):
+            known = (features,) if isinstance(each, ContentModel) else ()
+            parts.append(each.with_users(histories, *known))
+        return self.with_parts(parts)
 
-    def with_items(self, histories: Histories) -> Self:
+    def with_items(self, histories: Histories, features: Any = None) -> Self:
         """Return the blend whose items are these; `DataError` if a model cannot fold in items."""
-        able = self._able(abilities.FoldsInItems, "fold in new items")
-        return self.with_parts([each.with_items(histories) for each in able])
+        parts = []
+        for each in self._able(abilities.FoldsInItems, "fold in new items"):
+            known = (features,) if isinstance(each, ContentModel) else ()
+            parts.append(each.with_items(histories, *known))
+        return self.with_parts(parts)
 
     def contributions(
         self, history: Histories, items: ArrayLike, known: Known | None = None

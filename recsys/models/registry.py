@@ -33,6 +33,8 @@ MODELS: dict[str, str] = {
     "spectral": "recsys.models.spectral:Spectral",
 }
 
+_CHOICE = {"auto": "recsys.auto:Auto"}  # of one of them, which is what is saved
+
 
 def model_class(name: str) -> type[Model]:
     """Return the class of a model.
@@ -47,11 +49,11 @@ def model_class(name: str) -> type[Model]:
     >>> model_class("popular").__name__
     'Popular'
     """
-    if name not in MODELS:
+    if name not in MODELS | _CHOICE:
         close = similar_names(str(name))
         hint = f"did you mean {' or '.join(close)}? The" if close else "the"
         raise DataError(f"There is no model {name!r}; {hint} models are {', '.join(MODELS)}.")
-    module, _, attribute = MODELS[name].partition(":")
+    module, _, attribute = (MODELS | _CHOICE)[name].partition(":")
     found: type[Model] = getattr(import_module(module), attribute)
     return found
 

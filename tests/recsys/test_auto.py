@@ -1,13 +1,18 @@
 """The choice of a model by the data, and counts in place of ratings."""
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 import pytest
 
-from recsys.auto import are_counts, as_implicit, choose_model
+from recsys.auto import Auto, Candidate, Choice, are_counts, as_implicit, choose_model
+from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
+from recsys.errors import NotFittedError
 from recsys.models.item_item import weight_unit
 from recsys.models.registry import make_model
+from recsys.recommender import Recommender
 
 PLAYS = np.round(np.exp(np.random.default_rng(0).normal(2, 1.3, 2000))).clip(1)
 
@@ -16,59 +21,137 @@ def explicit(shape=(50, 40)):
     return Ratings.from_matrix(1.0 + np.arange(np.prod(shape)).reshape(shape) % 5)
 
 
-def test_ratings_get_als_with_its_defaults():
-    ratings = explicit()
+def names_of(choice):
+    return [str(each) for each in choice.candidates]
+
+
+def test_few_ratings_get_als_with_its_defaults():
+    ratings = explicit((50, 33))
     choice = choose_model(ratings)
-    assert choice.model == "als"
     assert choice.ratings is ratings
-    assert make_model(choice.model, **choice.params).get_params() == make_model("als").get_params()
-    assert choice.reason == "the ratings are between 1 and 5"
+    (only,) = choice.candidates
+    assert only.unfitted(0, None).get_params() == make_model("als").get_params()
+    assert str(choice) == "als, 32 factors: the ratings are between 1 and 5"
 
 
 def test_factors_are_no_more_than_users_or_items():
-    assert choose_model(explicit((50, 7))).params == {"factors": 7}
-    assert choose_model(explicit((3, 50))).params == {"factors": 3}
+    assert choose_model(explicit((50, 7))).candidates[0].params == {"factors": 7}
+    assert choose_model(explicit((3, 50))).candidates[0].params == {"factors": 3}
 
 
-def test_interactions_get_spectral():
+def test_few_interactions_get_spectral_with_its_defaults():
     ratings = Ratings.from_frame(pl.DataFrame({"user": [1, 2], "item": [1, 1]}))
     choice = choose_model(ratings)
-    assert (choice.model, choice.params, choice.ratings) == ("spectral", {"factors": 1}, ratings)
-
-
-def test_interactions_get_as_many_factors_as_spectral_has_by_default():
+    assert choice.ratings is ratings
+    assert str(choice).startswith("spectral, 1 factor: there are no ratings")
     rng = np.random.default_rng(0)
     table = np.where(rng.random((80, 64)) < 0.2, 1.0, np.nan)
     ratings = Ratings.from_matrix(table, implicit=True)
-    choice = choose_model(ratings)
-    assert choice.params == {"factors": 4}
-    chosen = make_model(choice.model, **choice.params).fit(ratings)
+    (only,) = choose_model(ratings).candidates
     np.testing.assert_array_equal(
-        chosen.item_factors, make_model("spectral").fit(ratings).item_factors
+        only.unfitted(0, None).fit(ratings).item_factors,
+        make_model("spectral").fit(ratings).item_factors,
     )
 
 
 def test_constant_ratings_are_interactions():
     choice = choose_model(Ratings.from_matrix(np.full((3, 2), 5.0)))
-    assert choice.model == "spectral"
+    assert names_of(choice) == ["spectral"]
     assert choice.ratings.implicit
     np.testing.assert_array_equal(choice.ratings.values, 1)
     assert choice.reason == "all ratings are 5, which makes them implicit feedback"
 
 
 def test_a_single_rating_is_a_rating():
-    assert choose_model(Ratings.from_matrix(np.array([[4.0]]))).model == "als"
+    assert names_of(choose_model(Ratings.from_matrix(np.array([[4.0]])))) == ["als"]
 
 
 def test_counts_are_interactions():
     plays = np.array([[1.0, 3, np.nan], [212, 7, 1], [2, np.nan, 40]])
     choice = choose_model(Ratings.from_matrix(plays))
-    assert choice.model == "spectral"
+    assert names_of(choice) == ["spectral"]
     assert choice.ratings.implicit
     np.testing.assert_array_equal(choice.ratings.values, 1)
     assert (
         choice.reason == "the ratings look like counts or amounts, from 1 to 212: implicit feedback"
     )
+
+
+def test_the_candidates_follow_from_kind_and_size():
+    ratings = explicit((60, 50))
+    assert names_of(choose_model(ratings)) == ["als", "als linked", "bayes"]
+    likes = as_implicit(ratings)
+    assert names_of(choose_model(likes)) == ["spectral", "ials", "ease"]
+    wide = replace(likes, items=Ids(list(range(9000)), "item"))
+    assert names_of(choose_model(wide)) == ["spectral", "ials"]
+
+
+def test_given_parameters_narrow_the_choice():
+    choice = choose_model(explicit((60, 50)))
+
+    def given(als, bayes):
+        return names_of(choice.given({"als": als, "bayes": bayes}))
+
+    assert given({}, {}) == ["als", "als linked", "bayes"]
+    assert given({"factors": 3}, {"factors": 3}) == ["als", "als linked", "bayes"]
+    assert given({"tol": 0.1}, {}) == ["als", "als linked"]
+    assert given({"linked": True}, {}) == ["als linked"]
+    assert given({}, {"samples": 4}) == ["bayes"]
+
+
+def tastes(n_users=200, n_items=60, share=0.5):
+    """Interactions of users of three tastes."""
+    rng = np.random.default_rng(0)
+    same = np.arange(n_users)[:, None] % 3 == np.arange(n_items) % 3
+    chance = np.where(same, share, 0.1) * np.linspace(1, 0.4, n_items)
+    return Ratings.from_matrix(
+        np.where(rng.random((n_users, n_items)) < chance, 1.0, np.nan), implicit=True
+    )
+
+
+def test_auto_fits_the_best_to_everything_and_says_what_it_compared(tmp_path):
+    ratings = tastes()
+    recommender = Recommender("auto").fit(ratings)
+    assert recommender.model.name in ("spectral", "ials", "ease", "blend")
+    compared, results, verdict = recommender.training["choice"].split("; ")
+    assert compared == "compared spectral, ials, ease: there are no ratings, only interactions"
+    assert "NDCG@20 on " in results
+    assert "ease 0." in results
+    assert verdict.startswith("chose ")
+    assert "better than" in verdict
+    again = Recommender("auto").fit(ratings)
+    assert again.training["choice"] == recommender.training["choice"]
+    assert again.recommend().equals(recommender.recommend())
+    recommender.save(tmp_path / "model")
+    assert Recommender.load(tmp_path / "model").training == recommender.training
+
+
+def test_the_winner_is_the_one_with_the_best_held_out_lists():
+    ratings = tastes()
+    poor = Candidate("random"), Candidate("popular"), Candidate("ease")
+    auto = Auto().among(Choice(poor, ratings, "a test"), blends=False)
+    assert auto.compare(ratings) == Candidate("ease")
+    assert auto.findings[-1].startswith("chose ease, ")
+
+
+def test_ratings_are_compared_by_their_error():
+    rng = np.random.default_rng(0)
+    low_rank = rng.normal(size=(80, 3)) @ rng.normal(size=(3, 50))
+    table = np.where(rng.random((80, 50)) < 0.7, np.round(np.clip(3 + low_rank, 1, 5)), np.nan)
+    ratings = Ratings.from_matrix(table)
+    candidates = Candidate("bias"), Candidate("als", {"factors": 3})
+    auto = Auto().among(Choice(candidates, ratings, "a test"))
+    assert auto.compare(ratings).model == "als"
+    assert auto.findings[1].startswith("RMSE on ")
+
+
+def test_without_a_comparison_auto_is_the_only_candidate():
+    ratings = explicit((20, 10))
+    recommender = Recommender("auto").fit(ratings)
+    assert recommender.model.name == "als"
+    assert "choice" not in recommender.training
+    with pytest.raises(NotFittedError, match="The auto model is not fitted yet"):
+        Auto().scores([0])
 
 
 @pytest.mark.parametrize(
