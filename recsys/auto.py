@@ -149,7 +149,9 @@ def choose_model(ratings: Ratings) -> Choice:
 
 def _for_interactions(ratings: Ratings, reason: str) -> Choice:
     if ratings.n_ratings < _ENOUGH:
-        only = Candidate("spectral", {"factors": default_factors(*ratings.shape, ratings.n_ratings)})
+        only = Candidate(
+            "spectral", {"factors": default_factors(*ratings.shape, ratings.n_ratings)}
+        )
         return Choice((only,), ratings, reason)
     names = ["spectral", "ials", *(["ease"] if ratings.n_items <= _FEW_ITEMS else [])]
     return Choice(tuple(map(Candidate, names)), ratings, reason)

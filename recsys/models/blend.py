@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array, hstack, vstack
 
 from lowrank import kernels
+from lowrank.kernels import CsrArrays, SparsePart
 from recsys.errors import DataError
 from recsys.models import abilities
 from recsys.models.base import (
@@ -18,6 +20,7 @@ from recsys.models.base import (
     FactorForm,
     Floats,
     Histories,
+    Indices,
     Model,
     OnStep,
     Step,
@@ -33,7 +36,7 @@ from recsys.models.validation import HeldOut, best_weights, score_scale
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
 
-_BLOCK = 2**22  # numbers of the vectors of some users: 16 MB
+_PAIRS = 2**16  # that are scored at a time, of as many users at most
 
 
 @model
@@ -209,65 +212,74 @@ class Blend(Model):
             return _sum(factor * part.predict(u, i) for factor, part in self._weighted)
         found = np.empty(len(u), np.float32)
         order = np.argsort(u, kind="stable")
-        for block in np.array_split(order, max(1, -(-len(u) // 2**16))):  # some users each
+        for block in np.array_split(order, max(1, -(-len(u) // _PAIRS))):
             distinct, rows = np.unique(u[block], return_inverse=True)
             form = self._factor_form(distinct)
-            assert form is not None and form.offset is not None and form.bias is not None
-            found[block] = form.offset[rows] + form.bias[i[block]]
-            found[block] += kernels.pair_dots(form.users, form.items, rows, i[block])
+            assert form is not None
+            found[block] = _pairs(form, rows, i[block], self.threads)
         return found
 
     def scores(self, users: ArrayLike) -> Floats:
         """Scores of all items for each user, shape (n_block, n_items)."""
         u = check_indices(users, self.n_users, "user")
-        return _sum(factor * part.scores(u) for factor, part in self._weighted)
+        if (form := self._factor_form(u)) is None:
+            return _sum(factor * part.scores(u) for factor, part in self._weighted)
+        found: Floats = form.users @ form.items.T
+        found += form.bias
+        found += np.asarray(form.offset)[:, None]
+        if form.sparse is not None:
+            history, weights, order = form.sparse
+            linear = kernels.sparse_rows(history, weights, self.n_items, threads=self.threads)
+            found[:, slice(None) if order is None else order] += linear
+        return found
 
     def _score_error(self, users: ArrayLike) -> Floats | None:
-        """Bound on ``|scores - predict|``: those of the models, and the rounding of the sums.
+        """Bound on ``|scores - predict|``, as in `FactorModel._score_error`, shape (n_block,).
 
-        Both are the same sums of the same bits, unless a model's own differ.
+        Without factors, both are the same sums of what the models give; where that is of the same
+        bits, so are they.
         """
         u = check_indices(users, self.n_users, "user")
+        eps = np.float32(np.finfo(np.float32).eps)
+        if (form := self._factor_form(u)) is not None:
+            return _size(form) * (2 * (form.items.shape[1] + 5) * eps)
         errors = [part._score_error(u) for _, part in self._weighted]
-        form = self._factor_form(u)
-        if form is None and all(error is None for error in errors):
+        if all(error is None for error in errors):
             return None
         found = np.zeros(len(u), np.float32)
-        terms = 2 * len(errors) + 3 + (0 if form is None else form.items.shape[1])
         for (factor, part), error in zip(self._weighted, errors, strict=True):
             size = np.abs(part.scores(u)).max(axis=1, initial=0)
-            found += factor * size * np.float32(terms * np.finfo(np.float32).eps)
-            if error is not None:
-                found += factor * error
-        if (
-            form is not None and form.offset is not None and form.bias is not None
-        ):  # whose terms may be larger than their sums
-            longest = np.sqrt(np.einsum("ij,ij->i", form.items, form.items).max(initial=0))
-            size = np.sqrt(np.einsum("ij,ij->i", form.users, form.users)) * longest
-            size += np.abs(form.offset) + np.abs(form.bias).max(initial=0)
-            found += size * np.float32(2 * terms * np.finfo(np.float32).eps)
+            found += factor * size * (2 * len(errors) * eps)
+            found += 0 if error is None else factor * error
         return found * np.float32(1 + 1e-5)
 
     def _factor_form(self, users: ArrayLike) -> FactorForm | None:
-        """Return the models' factors side by side; None if a score is not such a product."""
+        """Return the models' factors, and sparse parts, side by side; None unless all have them."""
         u = check_indices(users, self.n_users, "user")
         forms = [part._factor_form(u) for part in self.parts]
-        known = [f for f in forms if f is not None and f.weight is None and f.sparse is None]
+        known = [form for form in forms if form is not None and form.weight is None]
         if len(known) < len(forms):
             return None
-        factors = [factor for factor, _ in self._weighted]
+        pairs = [*zip((factor for factor, _ in self._weighted), known, strict=True)]
         if "_columns" not in vars(self):  # of all users
-            items = np.hstack([form.items for form in known])
-            bias = np.zeros(len(items), np.float32)
-            for factor, form in zip(factors, known, strict=True):
-                bias += 0 if form.bias is None else factor * form.bias
-            vars(self)["_columns"] = items, bias
-        items, bias = vars(self)["_columns"]
-        vectors = [factor * form.users for factor, form in zip(factors, known, strict=True)]
+            vars(self)["_columns"] = _columns(pairs)
+        items, bias, weights, order = vars(self)["_columns"]
+        vectors = np.hstack([factor * form.users for factor, form in pairs])
         offset = np.zeros(len(u), np.float32)
-        for factor, form in zip(factors, known, strict=True):
+        for factor, form in pairs:
             offset += 0 if form.offset is None else factor * form.offset
-        return FactorForm(np.hstack(vectors), items, offset, bias)
+        if weights is None:
+            return FactorForm(vectors, items, offset, bias)
+        of_users = [
+            (factor * form.sparse.history.data, form.sparse)
+            for factor, form in pairs
+            if form.sparse is not None
+        ]
+        (values, sparse), *others = of_users
+        history = sparse.history._replace(data=values)
+        if others:
+            history = _stacked(of_users, len(u))
+        return FactorForm(vectors, items, offset, bias, None, SparsePart(history, weights, order))
 
     def with_users(self, histories: Histories, features: Any = None) -> Self:
         """Return the blend whose users are these; `DataError` if a model cannot fold in users."""
@@ -356,6 +368,66 @@ def _part(unfitted: Model, prefix: str, arrays: Mapping[str, NDArray[Any]]) -> M
         return type(unfitted)._from_arrays(unfitted.get_params(), own)
     except DataError as error:
         raise DataError(str(error).replace("array '", f"array '{prefix}")) from None
+
+
+def _columns(pairs: Sequence[tuple[np.float32, FactorForm]]) -> tuple[Any, ...]:
+    """Return vectors, biases, item-item weights and their order, from the forms of models."""
+    items = np.hstack([form.items for _, form in pairs])
+    bias = np.zeros(len(items), np.float32)
+    for factor, form in pairs:
+        bias += 0 if form.bias is None else factor * form.bias
+    parts = [form.sparse for _, form in pairs if form.sparse is not None]
+    if len(parts) < 2:
+        weights, order = (parts[0].weights, parts[0].order) if parts else (None, None)
+        return items, bias, weights, order
+    stacked = []
+    for part in parts:
+        columns = part.weights.indices if part.order is None else part.order[part.weights.indices]
+        shape = len(part.weights.indptr) - 1, len(items)
+        stacked.append(csr_array((part.weights.data, columns, part.weights.indptr), shape=shape))
+    matrix = vstack(stacked, format="csr")
+    matrix.sort_indices()
+    return items, bias, kernels.csr_arrays(matrix), None
+
+
+def _stacked(parts: Sequence[tuple[Floats, SparsePart]], n_users: int) -> CsrArrays:
+    """Return the histories of users in several models, one after another in each row."""
+    matrices = [
+        csr_array(
+            (values, part.history.indices, part.history.indptr),
+            shape=(n_users, len(part.weights.indptr) - 1),
+        )
+        for values, part in parts
+    ]
+    return kernels.csr_arrays(hstack(matrices, format="csr"))
+
+
+def _pairs(form: FactorForm, rows: Indices, items: Indices, threads: int | None) -> Floats:
+    """Return the scores of pairs, to the same bits as in the top-N search."""
+    found: Floats = np.asarray(form.offset)[rows] + np.asarray(form.bias)[items]
+    found += kernels.pair_dots(form.users, form.items, rows, items)
+    if form.sparse is not None:
+        history, weights, order = form.sparse
+        places = items
+        if order is not None:
+            place = np.empty(len(order), np.int64)
+            place[order] = np.arange(len(order))
+            places = place[items]
+        found += kernels.sparse_pairs(history, weights, rows, places, threads=threads)
+    return found
+
+
+def _size(form: FactorForm) -> Floats:
+    """Return bounds on the sizes of the terms of a user's scores."""
+    lengths = [np.sqrt(np.einsum("ij,ij->i", each, each)) for each in (form.users, form.items)]
+    size: Floats = lengths[0] * lengths[1].max(initial=0)
+    size += np.abs(np.asarray(form.offset)) + np.abs(np.asarray(form.bias)).max(initial=0)
+    if form.sparse is not None:
+        history, weights, _ = form.sparse
+        rows = np.repeat(np.arange(len(size)), np.diff(history.indptr))
+        total = np.bincount(rows, np.abs(history.data), minlength=len(size)).astype(np.float32)
+        size += total * np.abs(weights.data).max(initial=0)
+    return size
 
 
 def _sum(terms: Any) -> Floats:
