@@ -52,7 +52,10 @@ def test_the_order_of_members_does_not_matter_for_the_sum():
     np.testing.assert_allclose(everyone(one), everyone(other), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("members", ["ials,spectral", "implicit-als,ials", "als,bias", "ease,ials", "spectral,implicit-knn"])
+@pytest.mark.parametrize(
+    "members",
+    ["ials,spectral", "implicit-als,ials", "als,bias", "ease,ials", "spectral,implicit-knn"],
+)
 def test_a_user_gets_the_same_list_alone_and_with_others(members):
     ratings = interactions()
     if members == "als,bias":
