@@ -88,14 +88,11 @@ class ColumnEntry(Struct, frozen=True):
 
 
 class BlockEntry(Struct, frozen=True):
-    """One block of features: `levels` rows of the table of levels, and directions of them."""
+    """One block of features: rows of the table of levels, words or knots, and directions of them."""
 
     form: Literal["number", "date", "levels", "text"]
     column: str
     scale: Positive
-    centre: float = 0.0
-    spread: Annotated[float, Meta(ge=0)] = 0.0
-    logarithmic: bool = False
     seasonal: bool = False
     has_missing: bool = False
     has_rare: bool = False

@@ -25,8 +25,7 @@ __all__ = ["FORMS", "KINDS", "Block"]
 Floats: TypeAlias = npt.NDArray[np.floating]
 
 _RARE = 2  # a category that occurs less often is pooled with the others
-_FAREST = 5.0  # standard deviations at which numbers are cut off
-_SKEWED = 2.0  # skewness beyond which positive numbers are taken by their logarithm
+_QUANTILES = (0.02, 0.25, 0.5, 0.75, 0.98)  # of the values of a number: its knots
 _MOST_TERMS = 50_000  # words of a text column, the most frequent ones
 _DIRECTIONS = 100  # dimensions of texts as vectors
 _NAMED = 3  # words that name a direction
@@ -86,76 +85,59 @@ class Block(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class NumberBlock(Block):
-    """A number in standard deviations from its mean, and whether it is missing."""
+    """A number as weights of the knots next to it, and whether it is missing.
 
-    centre: float
-    spread: float
-    logarithmic: bool
+    The weights add up to 1, so that what depends on them is linear between knots, and constant
+    beyond the outer ones: unusual numbers do not lead far away.
+    """
+
+    knots: npt.NDArray[np.float64]
     has_missing: bool
 
     @classmethod
     def of(cls, values: pl.Series) -> Self:
-        numbers = values.drop_nulls().to_numpy().astype(np.float64)
-        logarithmic = False
-        if numbers.min() > 0 and (deviation := numbers.std()) > 0:
-            skewness = float((((numbers - numbers.mean()) / deviation) ** 3).mean())
-            logarithmic = skewness > _SKEWED
-        numbers = np.log(numbers) if logarithmic else numbers
-        return cls(
-            column=values.name,
-            centre=float(numbers.mean()),
-            spread=float(numbers.std()),
-            logarithmic=logarithmic,
-            has_missing=values.null_count() > 0,
-        )
+        knots = _knots(values.drop_nulls().cast(pl.Float64).to_numpy())
+        return cls(column=values.name, knots=knots, has_missing=values.null_count() > 0)
 
     @property
     def names(self) -> list[str]:
-        own = [self.column + " (log)" * self.logarithmic] if self.spread else []
+        own = [f"{self.column} near {knot:g}" for knot in self.knots]
         return own + [f"{self.column} missing"] * self.has_missing
 
     def suited(self, values: pl.Series) -> pl.Series:
         dtype = values.dtype
         is_number = dtype.is_numeric() or dtype in (pl.String, pl.Boolean, pl.Null)
-        return (values if is_number else _nulls(values)).cast(pl.Float64, strict=False)
+        numbers = (values if is_number else _nulls(values)).cast(pl.Float64, strict=False)
+        return numbers.set(numbers.is_infinite(), None)
 
     def _encoded(self, values: pl.Series) -> csr_array:
         numbers = values.fill_null(np.nan).to_numpy()
-        if self.logarithmic:
-            numbers = np.log(np.where(numbers > 0, numbers, np.nan))
-        columns = []
-        if self.spread:
-            z = np.clip((numbers - self.centre) / self.spread, -_FAREST, _FAREST)
-            columns.append(np.nan_to_num(z))
-        if self.has_missing:
-            columns.append(np.isnan(numbers).astype(np.float64))
-        return _sparse(columns, len(values))
+        missing = [np.isnan(numbers).astype(np.float64)] * self.has_missing
+        return _sparse([*_weights(numbers, self.knots), *missing], len(values))
 
 
 @dataclass(frozen=True, kw_only=True)
 class DateBlock(Block):
-    """A date as the years from the mean date, in standard deviations, and the season."""
+    """A date as a number is, and its season."""
 
-    centre: float
-    spread: float
+    knots: npt.NDArray[np.float64]
     seasonal: bool
     has_missing: bool
 
     @classmethod
     def of(cls, values: pl.Series) -> Self:
         known = values.drop_nulls()
-        days = _days(known).to_numpy()
         return cls(
             column=values.name,
-            centre=float(days.mean()),
-            spread=float(days.std()),
+            knots=_knots(_days(known).to_numpy()),
             seasonal=known.dt.ordinal_day().n_unique() > 2,  # else dates are of years alone
             has_missing=values.null_count() > 0,
         )
 
     @property
     def names(self) -> list[str]:
-        own = [f"{self.column} (year)"] if self.spread else []
+        days = self.knots.astype(np.int64).astype("datetime64[D]")
+        own = [f"{self.column} near {day}" for day in days]
         own += [f"{self.column} (winter)", f"{self.column} (spring)"] * self.seasonal
         return own + [f"{self.column} missing"] * self.has_missing
 
@@ -167,10 +149,7 @@ class DateBlock(Block):
 
     def _encoded(self, values: pl.Series) -> csr_array:
         days = _days(values).fill_null(np.nan).to_numpy()
-        columns = []
-        if self.spread:
-            z = np.clip((days - self.centre) / self.spread, -_FAREST, _FAREST)
-            columns.append(np.nan_to_num(z))
+        columns = _weights(days, self.knots)
         if self.seasonal:
             angle = 2 * np.pi * values.dt.ordinal_day().cast(pl.Float64).fill_null(np.nan) / _YEAR
             columns += [np.nan_to_num(f(angle.to_numpy())) for f in (np.cos, np.sin)]
@@ -318,6 +297,16 @@ FORMS: dict[type[Block], str] = {
 def _nulls(values: pl.Series) -> pl.Series:
     """Return as many nulls, of type String."""
     return pl.Series(values.name, [None] * len(values), dtype=pl.String)
+
+
+def _knots(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return some of the numbers, each once, in ascending order."""
+    return np.unique(np.quantile(numbers, _QUANTILES, method="nearest"))
+
+
+def _weights(numbers: npt.NDArray[np.float64], knots: npt.NDArray[np.float64]) -> list[Floats]:
+    """Return the weights of each knot, by linear interpolation; zeros for a missing number."""
+    return [np.nan_to_num(np.interp(numbers, knots, one)) for one in np.eye(len(knots))]
 
 
 def _days(dates: pl.Series) -> pl.Series:

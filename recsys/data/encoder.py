@@ -41,7 +41,7 @@ Floats: TypeAlias = npt.NDArray[np.floating]
 
 _NAMED = 3  # close values that a message names
 _SHOWN = 10  # values that a message lists
-_ARRAYS = ("levels", "terms", "weights", "components")
+_ARRAYS = ("knots", "levels", "terms", "weights", "components")
 _LEVELS = {"level": pl.String, "weight": pl.Float64}
 
 
@@ -95,12 +95,13 @@ class FeatureEncoder:
     >>> films["genres"] = ["War|Drama", "Drama", "War", "War|Horror"]
     >>> features = Features.of(pl.DataFrame(films), "item")
     >>> encoder = FeatureEncoder.fit(features, Ids([1, 2, 3, 4], "item"))
-    >>> encoder.names
-    ('year', 'year missing', 'genres = Drama', 'genres = War', 'genres = other')
+    >>> encoder.names  # doctest: +NORMALIZE_WHITESPACE
+    ('year near 1990', 'year near 2000', 'year near 2010', 'year missing',
+     'genres = Drama', 'genres = War', 'genres = other')
     >>> print(encoder)
     year (number), genres (3)
     >>> encoder.row("genres=War|Western, year=1990").matrix.toarray().round(2)
-    array([[-1.22,  0.  ,  0.  ,  0.82,  0.82]], dtype=float32)
+    array([[1.  , 0.  , 0.  , 0.  , 0.  , 0.82, 0.82]], dtype=float32)
     """
 
     kind: str
@@ -118,9 +119,9 @@ class FeatureEncoder:
     ) -> Self:
         """Learn the features of a table from the rows of some ids.
 
-        Numbers are standardised (positive ones with a long tail by their logarithm) and cut off at
-        5 standard deviations; dates are years and seasons, both with a feature for missing ones. A
-        category or element of a list that occurs once is pooled with others. Words of texts are
+        Numbers are weights of up to 5 knots, quantiles of theirs, so that models may bend with them
+        and do not run away beyond; dates have a season as well, and both a feature for missing
+        ones. A category or element of a list that occurs once is pooled with others. Words of texts are
         weighted by tf-idf. Columns that tell nothing, because all values are the same or all
         categories distinct, are left out.
 
@@ -238,11 +239,13 @@ class FeatureEncoder:
         """Return what a saved model keeps; `from_state` is the inverse."""
         entries, levels, components = [], [pl.DataFrame(schema=_LEVELS)], {}
         for number, block in enumerate(self.blocks):
-            own = block.levels if isinstance(block, LevelBlock) else getattr(block, "terms", None)
-            values = pl.Series([], dtype=pl.String) if own is None else own.values
-            weights = getattr(block, "weights", np.ones(len(values)))
-            levels.append(pl.DataFrame([values.alias("level"), pl.Series("weight", weights)]))
             scalars = {each.name: getattr(block, each.name) for each in fields(block)}
+            if isinstance(block, NumberBlock | DateBlock):
+                weights, values = block.knots, pl.Series(map(repr, block.knots.tolist()))
+            else:
+                values = (scalars.get("levels") or scalars["terms"]).values
+                weights = scalars.get("weights", np.ones(len(values)))
+            levels.append(pl.DataFrame([values.alias("level"), pl.Series("weight", weights)]))
             entry = {name: each for name, each in scalars.items() if name not in _ARRAYS}
             entry |= {"form": FORMS[type(block)], "n_levels": len(values)}
             if scalars.get("components") is not None:
@@ -268,7 +271,11 @@ class FeatureEncoder:
             found = types[entry["form"]]
             names = {each.name for each in fields(found)}
             values = {name: each for name, each in entry.items() if name in names}
-            if "levels" in names:
+            if "knots" in names:
+                values["knots"] = knots = own["weight"].to_numpy()
+                if not len(knots) or not np.isfinite(knots).all() or (np.diff(knots) <= 0).any():
+                    raise DataError(f"The knots of {entry['column']!r} do not rise.")
+            elif "levels" in names:
                 values["levels"] = Ids(own["level"], "level")
             elif "terms" in names:
                 values["terms"] = Ids(own["level"], "term", sort=False)

@@ -69,23 +69,29 @@ def test_blocks_are_named_scaled_and_contiguous(texts: Texts) -> None:
         assert all(name.startswith(column) for name in blocks.names[part])
 
 
-def test_numbers_are_standardised_with_a_flag_for_missing_ones() -> None:
+def test_numbers_are_weights_of_knots_with_a_flag_for_missing_ones() -> None:
     blocks = encoded(["year"])
-    assert blocks.names == ("year", "year missing")
-    years = FILMS["year"]
-    z = (years - years.mean()) / years.std(ddof=0)  # type: ignore[operator]
-    dense = blocks.matrix.toarray()
-    np.testing.assert_allclose(dense[:, 0], z.fill_null(0).to_numpy(), rtol=1e-5)
-    assert ((dense[:, 1] > 0) == years.is_null().to_numpy()).all()
+    near = [float(name.removeprefix("year near ")) for name in blocks.names[:-1]]
+    assert (near, blocks.names[-1]) == (sorted(near), "year missing")
+    assert len(near) == 5
+    years = FILMS["year"].fill_null(np.nan).to_numpy().astype(float)
+    missing = np.isnan(years)
+    weights = blocks.matrix.toarray()[:, :-1] / blocks.encoder.blocks[0].scale
+    np.testing.assert_allclose(weights.sum(axis=1), ~missing, rtol=1e-5)
+    expected = np.clip(years, near[0], near[-1])[~missing]  # linear in between, flat beyond
+    np.testing.assert_allclose((weights @ near)[~missing], expected, rtol=1e-6)
+    assert ((weights > 0).sum(axis=1) <= 2).all()
+    assert ((blocks.matrix.toarray()[:, -1] > 0) == missing).all()
 
 
-def test_a_long_tail_is_taken_by_its_logarithm_and_cut_off() -> None:
+def test_unusual_numbers_are_as_the_outer_ones() -> None:
     encoder = fit(["budget"])
-    assert encoder.names == ("budget (log)",)
-    column = encoder.transform(FEATURES, IDS).matrix.toarray()[:, 0]
-    assert np.corrcoef(column, np.log(FILMS["budget"]))[0, 1] == pytest.approx(1)
-    assert one({"budget": 1e300}, encoder)["budget (log)"] == pytest.approx(5, rel=1e-5)
-    assert one({"budget": -1.0}, encoder) == {}  # has no logarithm, as if it were missing
+    huge, small = (one({"budget": value}, encoder) for value in (1e300, -1.0))
+    assert [*huge] == [encoder.names[-1]]
+    assert [*small] == [encoder.names[0]]
+    few = Features.of(pl.DataFrame({"item": IDS.values, "stars": np.arange(N) % 3}), "item")
+    names = FeatureEncoder.fit(few, IDS).names
+    assert names == ("stars near 0", "stars near 1", "stars near 2")
 
 
 def test_categories_that_occur_once_are_pooled() -> None:
@@ -106,12 +112,13 @@ def test_categories_that_occur_once_are_pooled() -> None:
 
 def test_dates_have_a_year_and_a_season() -> None:
     encoder = fit(["released"])
-    assert encoder.names == ("released (year)", "released (winter)", "released (spring)")
+    assert encoder.names[0] == "released near 1951-02-01"
+    assert encoder.names[5:] == ("released (winter)", "released (spring)")
     january, july = (one({"released": dt.date(1969, m, 1)}, encoder) for m in (1, 7))
     assert january["released (winter)"] > 0 > july["released (winter)"]
     years = FILMS.with_columns(pl.date(pl.col("released").dt.year(), 1, 1).alias("released"))
     plain = FeatureEncoder.fit(Features.of(years, "item"), IDS, ["released"])
-    assert plain.names == ("released (year)",)
+    assert all("near" in name for name in plain.names)
 
 
 def test_texts_are_weighted_words_or_directions() -> None:
@@ -161,19 +168,19 @@ def test_rows_that_are_not_in_the_table_are_zero() -> None:
 def test_new_tables_may_lack_columns_and_have_other_types() -> None:
     encoder = fit()
     assert set(one({"thing": 1.5}, encoder)) == {"year missing"}
-    assert set(one({"year": "1990", "country": 7, "genres": "War|Love"}, encoder)) >= {
-        "year", "country = other", "genres = War", "genres = Love"
+    assert set(one({"year": "1900", "country": 7, "genres": "War|Love"}, encoder)) >= {
+        "year near 1952", "country = other", "genres = War", "genres = Love"
     }  # fmt: skip
     assert set(one({"year": [["a"]], "released": "soon", "plot": 5}, encoder)) == {"year missing"}
     texts = one({"released": "1969-07-01", "plot": ["robot", "war"]}, encoder)
-    assert {"released (year)", "plot ~ robot", "plot ~ war"} <= set(texts)
+    assert {"released (winter)", "plot ~ robot", "plot ~ war"} <= set(texts)
 
 
 def test_rows_described_in_words() -> None:
     encoder = fit()
     found = encoder.row(" year = 1990, genres=War|Love,plot=robot, of war").matrix
     names = {encoder.names[at] for at in found.indices}
-    assert names == {"year", "genres = War", "genres = Love", "plot ~ robot", "plot ~ war"}
+    assert names == {"year near 1988", "genres = War", "genres = Love", "plot ~ robot", "plot ~ war"}
     same = encoder.row({"year": 1990, "genres": ["War", "Love"], "plot": "robot, of war"}).matrix
     assert (found != same).nnz == 0
     assert "seen = true" in {encoder.names[at] for at in encoder.row("seen=Yes").matrix.indices}
@@ -212,9 +219,9 @@ def test_columns_that_tell_nothing_are_left_out() -> None:
 
 def test_only_the_rows_of_the_ids_are_learned_from() -> None:
     few = FeatureEncoder.fit(FEATURES, Ids(np.arange(1, 20), "item"), ["year"])
-    assert few.blocks[0].centre == pytest.approx(1960)  # type: ignore[attr-defined]
+    assert few.names[-2:] == ("year near 1969", "year missing")
     again = few.refitted(FEATURES, IDS)
-    assert again.names == ("year", "year missing")
+    assert again.names[-2:] == ("year near 1988", "year missing")
 
 
 def test_ratings_with_features() -> None:
