@@ -180,7 +180,13 @@ def test_rows_described_in_words() -> None:
     encoder = fit()
     found = encoder.row(" year = 1990, genres=War|Love,plot=robot, of war").matrix
     names = {encoder.names[at] for at in found.indices}
-    assert names == {"year near 1988", "genres = War", "genres = Love", "plot ~ robot", "plot ~ war"}
+    assert names == {
+        "year near 1988",
+        "genres = War",
+        "genres = Love",
+        "plot ~ robot",
+        "plot ~ war",
+    }
     same = encoder.row({"year": 1990, "genres": ["War", "Love"], "plot": "robot, of war"}).matrix
     assert (found != same).nnz == 0
     assert "seen = true" in {encoder.names[at] for at in encoder.row("seen=Yes").matrix.indices}
