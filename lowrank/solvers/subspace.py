@@ -61,7 +61,7 @@ def leading_directions(
         return Directions(vectors, values)
     A = A._replace(data=A.data / size)  # so that the fourth powers do not overflow
     rng = np.random.default_rng(random_state)
-    Q: Floats = rng.random((n_columns, min(k + extra, n, n_columns)), dtype) - dtype.type(0.5)
+    Q: Floats = rng.standard_normal((n_columns, min(k + extra, n, n_columns)), dtype)
     for _ in range(steps):
         Q = _orthonormal(kernels.csr_rmatmat(A, kernels.csr_matmat(A, Q), n_columns))
     image = kernels.csr_matmat(A, Q)
