@@ -48,10 +48,12 @@ def inspect(ratings: tuple[str, ...], output: Output, reader: cli.ReaderOptions)
     """Show the contents of a ratings file, how it is read, and what would be fitted to it.
 
     Counts, dates, the distribution of the ratings, tables of items and users, ratings per user and
-    item, the most rated items, and the models that `recsys fit` would compare.
+    item, the most rated items, and the models that `recsys fit` would compare, with the features
+    that they use.
     """
     from recsys.auto import choose_model
-    from recsys.cli.inputs import load_ratings
+    from recsys.cli.inputs import featured, load_ratings
+    from recsys.models.registry import make_model
 
     found = load_ratings(ratings, reader)
     choice = choose_model(found)
@@ -61,6 +63,11 @@ def inspect(ratings: tuple[str, ...], output: Output, reader: cli.ReaderOptions)
     found_by = {"models": names} if choice.is_open else {"model": first.model, **first.params}
     plan = "fit would compare" if choice.is_open else "fit would choose"
     facts[plan] = {**found_by, "because": choice.reason}
+    models = [make_model(each.model) for each in choice.candidates]
+    used = featured(choice.ratings, reader, models, unrated=True)
+    for side in ("item", "user"):
+        if (features := getattr(used, f"{side}_features")) is not None:
+            facts[plan][f"features of {side}s"] = str(features.encoder)
     document = {"command": "data inspect", "read_as": str(found.source), **facts}
     write_facts(facts, output, document)
 

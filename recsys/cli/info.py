@@ -16,7 +16,7 @@ from recsys.cli.options import command, output_options
 from recsys.cli.output import Output, write_facts
 
 if TYPE_CHECKING:
-    from recsys.schema import Manifest
+    from recsys.schema import BlockEntry, Manifest
     from recsys.spark.results import SparkModel
 
 LIBRARIES = (
@@ -72,6 +72,7 @@ def manifest_facts(
         "parameters": manifest.parameters,
         "training": manifest.training,
         **_tables(manifest),
+        **_features(manifest),
         "versions": manifest.versions,
     }
 
@@ -84,6 +85,24 @@ def _tables(manifest: Manifest | SparkModel) -> dict[str, dict[str, Any]]:
         name.replace("_", " "): {entry.name: entry.kind for entry in columns[name][1:]}
         for name in names
     }
+
+
+def _features(manifest: Manifest | SparkModel) -> dict[str, dict[str, Any]]:
+    """Return the features that a model uses, by their columns."""
+    blocks: dict[Any, list[BlockEntry]] = getattr(manifest, "features", {})
+    return {
+        f"{side} features": {entry.column: _block(entry) for entry in entries}
+        for side, entries in blocks.items()
+    }
+
+
+def _block(entry: BlockEntry) -> str:
+    if entry.form == "levels":
+        return f"{entry.n_levels + entry.has_rare:,} values"
+    if entry.form == "text":
+        n, what = (entry.n_directions, "dimensions") if entry.n_directions else (entry.n_levels, "")
+        return f"{n:,} {what or 'terms'}"
+    return entry.form
 
 
 def _of_installation(ctx: click.Context) -> dict[str, dict[str, Any]]:

@@ -315,6 +315,8 @@ def render(frame: pl.DataFrame) -> str:
 def _cells(series: pl.Series) -> list[str]:
     """Return the texts of a column; of floats, about four digits of the largest."""
     values = series.to_list()
+    if str(series.dtype) == "Boolean":
+        return ["" if value is None else "yes" if value else "no" for value in values]
     if not series.dtype.is_float():
         return ["" if value is None else str(value).translate(_PLAIN) for value in values]
     finite = [value for value in values if value is not None and math.isfinite(value)]
