@@ -318,11 +318,11 @@ def as_id_series(values: object, kind: str, place: Place = row_place) -> pl.Seri
 
 
 def integers_if_canonical(texts: pl.Series) -> pl.Series:
-    """Return texts as Int64, unless one is not written as an integer is printed."""
+    """Return texts as Int64, unless one is not written as an integer is printed; nulls stay."""
     if not texts.str.contains(CANONICAL_INTEGER.pattern).all():
         return texts
     numbers = texts.cast(pl.Int64, strict=False)
-    return texts if numbers.null_count() else numbers
+    return texts if numbers.null_count() > texts.null_count() else numbers
 
 
 def _uniform(values: Any, kind: str) -> Any:

@@ -16,10 +16,10 @@ import polars as pl
 
 from recsys.data.columns import Request, Roles, assign_roles, is_known_name, wide_hint
 from recsys.data.ids import CANONICAL_INTEGER, MISSING_IDS, integers_if_canonical
-from recsys.data.rows import BadRows, Rows, is_truth, rating_problem
+from recsys.data.rows import BadRows, Rows, is_truth, rating_problem, rating_values
 from recsys.data.times import YEAR_1000, iso_format
 from recsys.errors import DataError
-from recsys.messages import shortened
+from recsys.messages import counted
 from recsys.readers.sources import DataFile, NoRowsError
 
 __all__ = [
@@ -58,8 +58,9 @@ _NUMBER = re.compile(r"[-+]?(\d+[.,]?\d*|\.\d+)([eE][-+]?\d+)?")
 _BLOCK = 1 << 22
 _CHUNK = 1 << 10  # records at once; with more live objects garbage collection doubles the time
 _COMMA_WITH = ";"  # separator with which decimals may have a comma, as spreadsheets write them
-_MISSING = frozenset(MISSING_IDS)
-_LINE = "line"
+LINE = "line"
+"""Column of the lines of rows, where they are known."""
+_COMMA = r"^([-+]?\d*),(\d+)$"
 _WIDEST = 10_000  # columns of a table
 _INTEGER = re.compile(r"-?\d{1,18}")
 _NEWLINE, _SPACE, _PLUS, _MINUS, _ZERO = b"\n +-0"
@@ -274,14 +275,22 @@ def read_delimited(
     if not layout.sample:
         raise NoRowsError(f"{data.name} has a header but no rows.")
     bad = BadRows(request.rules.bad_rows)
+    if not layout.has_header and "rating" in roles and bad.limit is None:
+        first = layout.sample[0][roles["rating"]].strip()
+        pointed = re.sub(_COMMA, r"\1.\2", first) if layout.separator == _COMMA_WITH else first
+        problem = None if is_truth(first) else rating_problem(pointed)
+        if problem is not None and problem.startswith("rating "):
+            raise DataError(
+                f"{data.name}, line {layout.skip + 1}: {problem.removesuffix('.')}. There is no "
+                "header; say by number which columns are which, such as --user-col 1 --item-col 2 "
+                "--rating-col 3."
+            )
     columns = read_columns(data, layout, roles, bad, request.rules.time_format)
     form = separator_name(layout.separator) + ("" if layout.has_header else ", no header")
-
-    lines = columns.pop(_LINE, None)
+    lines = columns.pop(LINE, None)
 
     def place(row: int) -> str:
-        known = None if lines is None else lines[row]
-        line = next(islice(records(data, layout), row, None))[0] if known is None else known
+        line = next(islice(records(data, layout), row, None))[0] if lines is None else lines[row]
         return f"{data.name}, line {line}"
 
     return Rows(columns, f"{form}, {description}", place, bad=bad)
@@ -447,7 +456,7 @@ def _scan(
             schema[str(place * step)] = _NUMBERS[kinds[role]]
             continue
         if with_comma:
-            values[role] = values[role].str.replace(",", ".", literal=True)
+            values[role] = values[role].str.replace(_COMMA, "$1.$2")
         values[role] = _cast(values[role], kinds[role])
     between = [column for number, column in enumerate(every) if number % step]
     plan = pl.scan_csv(
@@ -510,103 +519,56 @@ def _sampled(layout: Layout, place: int) -> list[str]:
 def read_carefully(
     data: DataFile, layout: Layout, roles: Roles, bad: BadRows | None = None
 ) -> dict[str, pl.Series]:
-    """Read columns of a delimited file in Python: ids as Int64 or String, times as String.
-
-    Where bad rows are left out, there is a further column of the rows' lines.
+    """Read columns of a delimited file, and the lines of its rows, in Python.
 
     Raises
     ------
     DataError
         Naming file and line, at the first record that is ragged, has no user or item, or a
-        rating that is not a finite number; or as `records`.
+        rating that is not a finite number, unless bad rows are left out; or as `records`.
     """
-    bad = BadRows() if bad is None else bad
-    found = records(data, layout, bad)
-    names = [*roles] if bad.limit is None else [*roles, _LINE]
-    chunks: dict[str, list[pl.Series]] = {name: [] for name in names}
+    bad, width = BadRows() if bad is None else bad, len(layout.names)
+    found, places = records(data, layout, bad), {**roles, LINE: width}
+    chunks: dict[str, list[pl.Series]] = {name: [] for name in places}
     while block := list(islice(found, _CHUNK)):
-        columns = _columns_of(block, layout, roles)
-        if columns is None:
-            problems = [_problem(line, fields, layout, roles) for line, fields in block]
-            for (line, _), problem in zip(block, problems, strict=True):
-                if problem is not None:
-                    bad.add(f"{data.name}, line {line}: {problem}")
-            good = [each for each, problem in zip(block, problems, strict=True) if problem is None]
-            columns = _columns_of(good, layout, roles) if good else None
-        if columns is not None:
-            for name in names:
-                chunks[name].append(columns[name])
-    if not chunks[names[0]]:
+        for line, fields in block:
+            if len(fields) != width:
+                hint = "; a quote may be unclosed" * any("\n" in field for field in fields)
+                count = counted(len(fields), "field")
+                bad.add(f"{data.name}, line {line}: found {count}, expected {width}{hint}.")
+        rows = [(*fields, line) for line, fields in block if len(fields) == width]
+        columns = list(zip(*rows, strict=True)) or [()] * (width + 1)
+        for name, place in places.items():
+            chunks[name].append(
+                pl.Series(name, columns[place], pl.Int64 if place == width else pl.String)
+            )
+    whole = {name: pl.concat(series) for name, series in chunks.items()}
+    whole |= {role: whole[role].str.strip_chars() for role in roles}
+
+    def place_of(row: int) -> str:
+        return f"{data.name}, line {whole[LINE][row]}"
+
+    for role in (role for role in ("user", "item") if role in roles):
+        missing = whole[role].is_in(MISSING_IDS)
+        for row in missing.arg_true():
+            text = f" ({whole[role][row]!r})" * bool(whole[role][row])
+            bad.add(f"{place_of(row)}: the {role} id is missing{text}.")
+        whole = {name: series.filter(~missing) for name, series in whole.items()}
+        whole[role] = integers_if_canonical(whole[role])
+    if not len(whole[LINE]):
         bad.check(0)
-    whole = {name: pl.concat(columns) for name, columns in chunks.items()}
-    ids = {role: integers_if_canonical(whole[role]) for role in ("user", "item") if role in whole}
-    return whole | ids
-
-
-def _columns_of(
-    block: list[tuple[int, list[str]]], layout: Layout, roles: Roles
-) -> dict[str, pl.Series] | None:
-    """Return the columns that have a role, and the lines; None if any row has a problem."""
-    rows = [fields for _, fields in block]
-    if set(map(len, rows)) != {len(layout.names)}:
-        return None
-    fields = list(zip(*rows, strict=True))
-    columns = {_LINE: pl.Series(_LINE, [line for line, _ in block], dtype=pl.Int64)}
-    for role, place in roles.items():
-        texts = list(map(str.strip, fields[place]))
-        if role in ("user", "item") and not _MISSING.isdisjoint(texts):
-            return None
-        if role != "rating" or _has_truths(layout, place):
-            columns[role] = pl.Series(role, texts)
-            if role == "rating" and not all(map(is_truth, texts)):
-                return None
-            continue
-        try:
-            numbers = np.array([float(_pointed(text, layout)) for text in texts])
-        except ValueError:
-            return None
-        if "_" in "".join(texts) or not (np.abs(numbers) <= np.finfo(np.float32).max).all():
-            return None
-        columns[role] = pl.Series(role, numbers)
-    return columns
-
-
-def _problem(line: int, fields: list[str], layout: Layout, roles: Roles) -> str | None:
-    """Say what is wrong with a record, or None."""
-    width = len(layout.names)
-    if len(fields) != width:
-        unclosed = any("\n" in field for field in fields)
-        return f"found {len(fields)} field{'s' * (len(fields) > 1)}, expected {width}" + (
-            "; a quote may be unclosed." if unclosed else "."
-        )
-    for role, place in roles.items():
-        text = fields[place].strip()
-        if role in ("user", "item") and text in _MISSING:
-            return f"the {role} id is missing{f' ({text!r})' * bool(text)}."
-        if role != "rating":
-            continue
-        if _has_truths(layout, place):
-            if not is_truth(text):
-                return f"rating {shortened(text)!r} is neither true nor false."
-        elif rating_problem(_pointed(text, layout)) is not None:
-            problem = str(rating_problem(text))
-            if line == layout.skip + 1 and not layout.has_header and problem.startswith("rating "):
-                problem = (
-                    f"{problem.removesuffix('.')}. There is no header; say by number which columns "
-                    "are which, such as --user-col 1 --item-col 2 --rating-col 3."
-                )
-            return problem
-    return None
+    if "rating" in roles and not _has_truths(layout, roles["rating"]):
+        if layout.separator == _COMMA_WITH:
+            whole["rating"] = whole["rating"].str.replace(_COMMA, "$1.$2")
+        if bad.limit is None:
+            whole["rating"] = rating_values(whole["rating"], place_of)
+    return whole
 
 
 def _has_truths(layout: Layout, place: int) -> bool:
     """Return whether the sample of a column has true and false for ratings."""
     texts = _sampled(layout, place)
-    return bool(texts) and is_truth(texts[0]) and all(map(is_truth, texts))
-
-
-def _pointed(text: str, layout: Layout) -> str:
-    return text.replace(",", ".", 1) if layout.separator == _COMMA_WITH else text
+    return bool(texts) and all(map(is_truth, texts))
 
 
 def records(
