@@ -38,7 +38,7 @@ from recsys.filters import (
 )
 from recsys.folding import HistoryLike, merge_ratings, new_items, new_users, reindexed
 from recsys.models import abilities
-from recsys.models.base import Histories, Model, Step
+from recsys.models.base import Histories, Indices, Model, Step
 from recsys.models.baselines import Popular
 from recsys.models.blend import Blend
 from recsys.models.content import ContentModel
@@ -53,8 +53,9 @@ from recsys.predictions import (
     unsupported,
 )
 from recsys.readers import as_ratings
+from recsys.reranking import reranking
 from recsys.storage import Saved, load_model, save_model
-from recsys.topn import Cosine, CsrPairs, Scorer, TopN, top_n
+from recsys.topn import Cosine, CsrPairs, Scorer, TopN, check_n, top_n
 
 __all__ = ["ColdPair", "ColdUser", "IdLike", "Recommender", "Request"]
 
@@ -78,6 +79,9 @@ class Request(TypedDict, total=False):
     where: str | pl.Expr | None
     where_user: str | pl.Expr | None
     cold_start: ColdUser
+    diversity: float
+    at_most: int | None
+    per: str | None
 
 
 class Recommender:
@@ -423,6 +427,9 @@ class Recommender:
         where: str | pl.Expr | None = None,
         where_user: str | pl.Expr | None = None,
         cold_start: ColdUser = "error",
+        diversity: float = 0.0,
+        at_most: int | None = None,
+        per: str | None = None,
     ) -> pl.DataFrame:
         """Recommend the n best items to each user.
 
@@ -452,6 +459,12 @@ class Recommender:
         cold_start : {"error", "popular"}
             For unknown users: an error, or the most rated items, with the number of ratings as
             score.
+        diversity : float
+            From 0 to 1: how much a difference from the items before it in the list counts for an
+            item, next to its score (maximal marginal relevance, by the cosine of item vectors).
+        at_most, per : int and str, optional
+            The largest number of items with the same value in a column of the table of items, such
+            as ``at_most=2, per="genres"``; of a list, each element counts.
 
         Returns
         -------
@@ -463,6 +476,7 @@ class Recommender:
         request: Request = {"items": items, "block": block, "where": where, "history": history}
         request |= {"exclude_seen": exclude_seen, "cold_start": cold_start}
         request |= {"where_user": where_user, "user_features": user_features}
+        request |= {"diversity": diversity, "at_most": at_most, "per": per}
         return pl.concat(self.recommend_batches(users, n, **request))
 
     def recommend_batches(
@@ -510,7 +524,16 @@ class Recommender:
         where, new = request.get("where"), known._new
         allowed = candidate_mask(ratings, request.get("items"), block, where, new)
         exclude = CsrPairs(*seen) if len(seen[1]) else None
-        blocks = top_n(scorer, places, n, exclude=exclude, allowed=allowed)
+
+        def search(queries: Indices, depth: int) -> Iterator[TopN]:
+            return top_n(scorer, queries, depth, exclude=exclude, allowed=allowed)
+
+        check_n(n)
+        limits = request.get("diversity", 0.0), request.get("at_most"), request.get("per")
+        rule = reranking(known.model, ratings, *limits)
+        blocks = search(places, n)
+        if rule is not None:
+            blocks = rule.blocks(search, places, int(n), ratings.n_items)
         marked = new is not None and bool((new if allowed is None else new & allowed).any())
         return (known._frame("user", labels, ratings.items, top, marked=marked) for top in blocks)
 

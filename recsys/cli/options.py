@@ -363,19 +363,19 @@ parameter_options = bundle(
 """Decorator that adds the parameters of models as `given`."""
 
 
-def seed_option(section: str = "Options") -> Decorator:
+def seed_option(section: str = "Options", **more: Any) -> Decorator:
     """Add `--seed`."""
-    settings: dict[str, Any] = {**COUNT, "type": click.IntRange(min=0), "default": 0}
+    settings: dict[str, Any] = {**COUNT, "type": click.IntRange(min=0), "default": 0, **more}
     return option("--seed", section=section, help="Random seed.", **settings)
 
 
-def threads_option(section: str = "Options") -> Decorator:
+def threads_option(section: str = "Options", **more: Any) -> Decorator:
     """Add `--threads`."""
     shown = {"show_default": "all cores", "section": section, "help": "Number of threads."}
-    return option("--threads", **shown, **COUNT)
+    return option("--threads", **shown, **COUNT, **more)
 
 
-def _model_options(section: str) -> tuple[Decorator, ...]:
+def _model_options(section: str, **more: Any) -> tuple[Decorator, ...]:
     model = option(
         "--model",
         default="auto",
@@ -383,12 +383,17 @@ def _model_options(section: str) -> tuple[Decorator, ...]:
         section=section,
         help="Model to fit; `recsys models` lists them.",
         **MODEL_NAME,
+        **more,
     )
-    return model, parameter_options, seed_option(section), threads_option(section)
+    others = seed_option(section, **more), threads_option(section, **more)
+    return model, parameter_options, *others
 
 
 fit_options = bundle("fitting", FitOptions, *_model_options("Model"))
 """Decorator that adds the options of the model to fit, and its parameters, as `fitting`."""
+
+
+_AS_IN_FIT = "As in `recsys fit --help`"
 
 
 def fitting_options(function: Verb) -> Verb:
@@ -397,7 +402,7 @@ def fitting_options(function: Verb) -> Verb:
     def make(model: str, seed: int, threads: int | None) -> FitOptions:
         return FitOptions(model, seed, threads)
 
-    model, _, *others = _model_options("Fitting a data file")
+    model, _, *others = _model_options("Fitting a data file", details=_AS_IN_FIT)
     return bundle("fitting", make, model, *others)(function)
 
 

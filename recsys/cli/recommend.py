@@ -49,6 +49,7 @@ source_options = cli.bundle(
         "recsys recommend model --all -o postgresql://me@host/db::recs --if-exists replace",
         'recsys recommend model --like "Alien" --rate "Heat=3.5"',
         'recsys recommend model --user-features "age=30, job=student"',
+        "recsys recommend model --user 42 --at-most 2 --per genres",
         "recsys recommend model --history mine.csv --where \"genres LIKE '%War%'\"",
         "recsys recommend model --all --output recommendations --engine spark",
     ],
@@ -95,6 +96,11 @@ source_options = cli.bundle(
     default="error",
     help="Answer for unknown users: an error, or the most popular items.",
 )
+@cli.option(
+    "--diversity", metavar="X", type=click.FloatRange(0, 1), help="Weight of variety, 0 to 1."
+)
+@cli.option("--at-most", help="Limit of items with the same value of --per.", **cli.COUNT)
+@cli.option("--per", metavar="COLUMN", help="Column of the item table, such as genres.")
 @cli.engine_options("As in `recsys fit --help`")
 @cli.output_options
 @source_options
@@ -114,6 +120,9 @@ def recommend(
     where_user: str | None,
     include_seen: bool,
     cold_start: ColdUser,
+    diversity: float | None,
+    at_most: int | None,
+    per: str | None,
     engine: cli.EngineOptions,
     output: Output,
 ) -> None:
@@ -135,8 +144,8 @@ def recommend(
     if engine.on_spark:
         from recsys.cli.spark import recommend_on_spark
 
-        if not everyone or output.path is None or where or where_user:
-            needed = "--all and --output FOLDER, and takes neither --where nor --where-user"
+        if not everyone or output.path is None or where or where_user or diversity or per:
+            needed = "--all and --output FOLDER, and takes neither conditions nor re-ranking"
             raise click.UsageError(f"--engine spark needs {needed}.")
         folder = click.get_current_context().params["output"]
         recommend_on_spark(source.path, folder, n, engine, items, block, include_seen=include_seen)
@@ -178,6 +187,9 @@ def recommend(
             where=where,
             where_user=where_user,
             cold_start=cold_start,
+            diversity=diversity or 0.0,
+            at_most=at_most,
+            per=per,
         ):
             found += len(batch)
             sink.write(batch)

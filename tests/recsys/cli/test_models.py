@@ -6,6 +6,7 @@ import json
 import re
 
 import click
+import polars as pl
 import pytest
 
 from recsys import Recommender
@@ -88,6 +89,23 @@ def test_auto_is_the_choice_of_the_data(run, implicit):
     assert Recommender.load("m").model.name == "spectral"
 
 
+def test_fit_compares_models_and_keeps_what_it_found(run, tmp_path):
+    run("data", "sample", "--out", tmp_path / "sample")
+    frame = pl.read_csv(tmp_path / "sample" / "ratings.csv").filter(pl.col("userId") < 300)
+    frame.write_csv(tmp_path / "few.csv")
+    data = tmp_path / "few.csv"
+    said = run("fit", data, "--out", "m", "--iterations", 5, "--factors", 4).stderr
+    assert "comparing als, als linked, bayes: the ratings are between" in said
+    assert "held-out ratings: als 0." in said
+    assert "\nchose " in said
+    shown = json.loads(run("info", "m", "--json").stdout)["training"]["choice"]
+    assert shown.startswith("compared als, als linked, bayes: ")
+    plan = json.loads(run("data", "inspect", data, "--json").stdout)["fit would compare"]
+    assert plan["models"] == "als, als linked, bayes"
+    quick = run("recommend", data, "--user", 1, "-n", 2).stderr
+    assert "fitted als to" in quick
+
+
 @pytest.mark.parametrize(
     ("model", "start", "found"),
     [
@@ -105,7 +123,7 @@ def test_parameters_complete(model, start, found):
     assert [item.value for item in option.shell_complete(context, start)] == found
 
 
-@pytest.mark.parametrize("verb", ["fit", "evaluate", "tune"])
+@pytest.mark.parametrize("verb", ["fit", "recommend", "evaluate", "tune"])
 def test_help_describes_at_most_25_options(run, verb):
     lines = run(verb, "--help").stdout.partition("\nOptions:")[2].splitlines()
     options = [line for line in lines if line.startswith("  -")]

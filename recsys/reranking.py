@@ -1,0 +1,220 @@
+"""Re-ranking of the best items: for the diversity of a list, or few items of each group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from numbers import Integral
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from lowrank import kernels
+from recsys.data.ratings import Ratings
+from recsys.errors import DataError
+from recsys.messages import close_matches
+from recsys.models import abilities
+from recsys.models.base import Floats, Indices, Model
+from recsys.predictions import unsupported
+from recsys.topn import TopN, inverse_lengths
+
+__all__ = ["Groups", "Reranking", "reranking"]
+
+Search = Callable[[Indices, int], Iterator[TopN]]
+"""The best items of users, given as places in a query: their rows are places among these."""
+
+_POOL, _LEAST_POOL = 10, 200  # candidates for each place of a list, and in all
+_DEEPER = 4  # times as many, where groups leave a list short
+_WORK = 2**22  # numbers of a block of users: 16 MB
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Groups of items, such as their genres.
+
+    Attributes
+    ----------
+    codes : int32 ndarray of shape (n_items, width)
+        The groups of each item, from 0; `count` stands for none.
+    count : int
+        Number of groups.
+    """
+
+    codes: NDArray[np.int32]
+    count: int
+
+    @classmethod
+    def of(cls, ratings: Ratings, column: str) -> Groups:
+        """Take the groups from a column of the table of items; a list names several groups.
+
+        Raises
+        ------
+        DataError
+            If there is no such column.
+        """
+        table = ratings.item_table
+        known = [] if table is None else [*table.kinds]
+        if table is None or column not in known:
+            near = close_matches(column, known, 1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            has = f"it has {', '.join(known)}" if known else "there is no table of items"
+            raise DataError(f"No table of items has the column {column!r}; {hint}{has}.")
+        values = table.aligned(ratings.items)[column]
+        if values.dtype != pl.List:
+            values = values.cast(pl.String).to_frame().select(pl.concat_list(pl.all())).to_series()
+        rows = pl.DataFrame({"row": np.arange(len(values)), "group": values}).explode("group")
+        rows = rows.drop_nulls().unique(maintain_order=True)
+        codes = rows["group"].rank("dense").to_numpy().astype(np.int64) - 1
+        at = rows["row"].to_numpy()
+        counts = np.bincount(at, minlength=len(values))
+        place = np.arange(len(at)) - np.repeat(np.cumsum(counts) - counts, counts)
+        count = int(codes.max(initial=-1)) + 1
+        found = np.full((len(values), max(1, counts.max(initial=1))), count, np.int32)
+        found[at, place] = codes
+        return cls(found, count)
+
+
+@dataclass(frozen=True, slots=True)
+class Reranking:
+    """A choice of n items, one by one, among more of the best.
+
+    The next item is the one with the largest ``(1 - diversity) relevance - diversity similarity``
+    (maximal marginal relevance) that leaves no group with more than `at_most` items: relevance is
+    the place of the score between those of the worst candidate, 0, and of the best, 1, and
+    similarity the largest cosine with an item chosen before.
+
+    Attributes
+    ----------
+    diversity : float
+        From 0, the order of the scores, to 1, in which they decide the first item only.
+    vectors : float32 ndarray of shape (n_items, k), optional
+        Unit vectors of the items, if `diversity` is above 0.
+    at_most : int, optional
+    groups : Groups, optional
+
+    References
+    ----------
+    Carbonell and Goldstein (1998), "The use of MMR, diversity-based reranking for reordering
+    documents and producing summaries".
+    """
+
+    diversity: float = 0.0
+    vectors: Floats | None = None
+    at_most: int | None = None
+    groups: Groups | None = None
+
+    def blocks(
+        self, search: Search, users: Indices, n: int, n_items: int, pool: int | None = None
+    ) -> Iterator[TopN]:
+        """Yield the lists of `users`, in blocks.
+
+        They are chosen among the `pool` best of `n_items` items, and among more for users whom the
+        groups leave with fewer than n.
+        """
+        pool = min(n_items, pool or max(_POOL * n, _LEAST_POOL))
+        for top in search(users, pool):
+            found = self._chosen(top, n, pool)
+            rows = np.unique(top.rows)
+            sizes = [np.bincount(each.rows, minlength=len(users)) for each in (found, top)]
+            short = rows[(sizes[0][rows] < n) & (sizes[1][rows] == pool)]
+            if self.groups is None or pool == n_items or not len(short):
+                yield found
+                continue
+            parts = [_taken(found, ~np.isin(found.rows, short))]
+            deeper = self.blocks(search, users[short], n, n_items, _DEEPER * pool)
+            parts += [TopN(short[m.rows], m.items, m.ranks, m.scores) for m in deeper]
+            columns = zip(*((p.rows, p.items, p.ranks, p.scores) for p in parts), strict=True)
+            whole = TopN(*map(np.concatenate, columns))
+            yield _taken(whole, np.argsort(whole.rows, kind="stable"))
+
+    def _chosen(self, top: TopN, n: int, pool: int) -> TopN:
+        """Choose n of each user's candidates, of which there are `pool` at most."""
+        distinct, rows = np.unique(top.rows, return_inverse=True)
+        items = np.full((len(distinct), pool), -1, np.int64)
+        scores = np.zeros(items.shape, np.float32)
+        items[rows, top.ranks - 1], scores[rows, top.ranks - 1] = top.items, top.scores
+        width = pool * (1 if self.groups is None else self.groups.codes.shape[1])
+        width += 0 if self.groups is None else self.groups.count
+        size = max(1, _WORK // max(1, width))
+        order = [
+            self._order(items[start : start + size], scores[start : start + size], n)
+            for start in range(0, len(items), size)
+        ]
+        places = np.concatenate(order) if order else np.zeros((0, n), np.int64)
+        row, rank = np.nonzero(places >= 0)
+        taken = places[row, rank]
+        ranks = (rank + 1).astype(np.int32)
+        return TopN(distinct[row], items[row, taken], ranks, scores[row, taken])
+
+    def _order(self, items: Indices, scores: Floats, n: int) -> Indices:
+        """Return the places of the chosen candidates, of shape (n_users, n), -1 for none."""
+        users, given = np.arange(len(items)), items >= 0
+        best = scores[:, :1]
+        worst = np.where(given, scores, np.inf).min(axis=1, keepdims=True)
+        span = np.where(best > worst, best - worst, 1)
+        value = (scores - worst) / span * np.float32(1 - self.diversity)
+        free, vectors, known = given.copy(), self.vectors, np.maximum(items, 0)
+        similarity = np.full(items.shape, -1, np.float32)
+        counts, codes = None, None
+        if self.groups is not None:
+            codes = self.groups.codes[items]
+            counts = np.zeros((len(items), self.groups.count + 1), np.int32)
+        chosen = np.full((len(items), n), -1, np.int64)
+        for place in range(min(n, items.shape[1])):
+            now = value
+            if self.diversity and place:
+                now = value - np.float32(self.diversity) * similarity
+            able = free
+            if counts is not None and codes is not None:
+                within = counts[users[:, None, None], codes] < self.at_most
+                able = free & (within | (codes == self.groups.count)).all(axis=2)
+            now = np.where(able, now, -np.inf)
+            pick = now.argmax(axis=1)
+            there = able[users, pick]
+            chosen[there, place] = pick[there]
+            free[users, pick] = False
+            if counts is not None and codes is not None:
+                taken = users[there]
+                np.add.at(counts, (taken[:, None], codes[taken, pick[there]]), 1)
+            if self.diversity and vectors is not None:
+                last = np.repeat(known[users, pick], items.shape[1])
+                cosine = kernels.pair_dots(vectors, vectors, last, known.ravel())
+                np.maximum(similarity, cosine.reshape(items.shape), out=similarity)
+        return chosen
+
+
+def reranking(
+    model: Model, ratings: Ratings, diversity: float, at_most: int | None, per: str | None
+) -> Reranking | None:
+    """Return the re-ranking that is requested, None if there is none.
+
+    Raises
+    ------
+    DataError
+        If an option is out of range or needs another, or the model has no item vectors.
+    """
+    if isinstance(diversity, bool) or not isinstance(diversity, int | float):
+        raise DataError(f"diversity must be a number from 0 to 1; got {diversity!r}.")
+    if not 0 <= diversity <= 1:
+        raise DataError(f"diversity must be from 0 to 1; got {diversity:g}.")
+    if (at_most is None) != (per is None):
+        raise DataError("at_most and per go together: at_most=2, per='genres'.")
+    groups = None
+    if at_most is not None and per is not None:
+        if not isinstance(at_most, Integral) or isinstance(at_most, bool) or at_most < 1:
+            raise DataError(f"at_most must be a whole number from 1; got {at_most!r}.")
+        groups = Groups.of(ratings, per)
+    vectors = None
+    if diversity:
+        if not isinstance(model, abilities.HasItemVectors):
+            raise unsupported(model, abilities.HasItemVectors, "diversify lists")
+        vectors = model.item_vectors()
+        vectors = vectors * np.nan_to_num(inverse_lengths(vectors))[:, None]
+    if groups is None and vectors is None:
+        return None
+    return Reranking(float(diversity), vectors, at_most, groups)
+
+
+def _taken(top: TopN, which: NDArray[np.generic]) -> TopN:
+    return TopN(top.rows[which], top.items[which], top.ranks[which], top.scores[which])
