@@ -88,7 +88,7 @@ class ColumnEntry(Struct, frozen=True):
 
 
 class BlockEntry(Struct, frozen=True):
-    """One block of features: rows of the table of levels, words or knots, and directions of them."""
+    """One block of features: levels, words or knots in a table, and directions of words."""
 
     form: Literal["number", "date", "levels", "text"]
     column: str
@@ -124,7 +124,8 @@ class Manifest(Struct, frozen=True, kw_only=True):
     """Contents of model.json.
 
     `model` is a name in `recsys.MODELS`, or "lsi"; `created` the time in UTC, ISO 8601; `source`
-    how the ratings were read; `features` the blocks of features; `checksum` the SHA-256 of all other fields.
+    how the ratings were read; `features` what their features mean; `checksum` the SHA-256 of all
+    other fields.
     """
 
     format: str

@@ -121,8 +121,8 @@ class FeatureEncoder:
 
         Numbers are weights of up to 5 knots, quantiles of theirs, so that models may bend with them
         and do not run away beyond; dates have a season as well, and both a feature for missing
-        ones. A category or element of a list that occurs once is pooled with others. Words of texts are
-        weighted by tf-idf. Columns that tell nothing, because all values are the same or all
+        ones. A category or element of a list that occurs once is pooled with others. Words of texts
+        are weighted by tf-idf. Columns that tell nothing, because all values are the same or all
         categories distinct, are left out.
 
         Parameters
