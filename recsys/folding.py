@@ -13,8 +13,8 @@ import polars as pl
 from recsys.data.features import Features, TableLike
 from recsys.data.frames import FrameLike, as_frame, column, column_names
 from recsys.data.ids import Ids, as_id_series, encode
-from recsys.data.ratings import CSR, Ratings, pair_keys, table_of, to_csr
-from recsys.data.rows import rating_problem, rating_values
+from recsys.data.ratings import Ratings, table_of
+from recsys.data.rows import CSR, pair_keys, rating_problem, rating_values, to_csr
 from recsys.errors import DataError
 from recsys.models.abilities import takes_start
 from recsys.models.base import Histories

@@ -55,8 +55,8 @@ _OPTIONS = {
 _ALIASES: dict[str, tuple[str, ...]] = {
     "user": (
         "user userid uid useridx users",
-        "reviewerid customerid customer memberid accountid visitorid buyerid shopperid subscriberid "
-        "playerid personid readerid listenerid",
+        "reviewerid customerid customer memberid accountid visitorid buyerid shopperid "
+        "subscriberid playerid personid readerid listenerid",
         "reviewer member account visitor username client clientid",
     ),
     "item": (

@@ -16,13 +16,13 @@ from recsys.data.columns import Request, Roles, choose_columns, id_column, quote
 from recsys.data.features import Features, TableLike
 from recsys.data.frames import FrameLike, to_polars
 from recsys.data.ids import Ids
-from recsys.data.ratings import Ratings, build_ratings, check_policy, table_of
-from recsys.data.rows import RowOptions, RowRules, Rows, joined, prepared
+from recsys.data.ratings import Ratings, build_ratings, table_of
+from recsys.data.rows import RowOptions, RowRules, Rows, check_policy, joined, prepared
 from recsys.data.times import seconds_or_null
 from recsys.database import OnRows, parse_address
 from recsys.errors import DataError
 from recsys.messages import counted
-from recsys.readers.delimited import decoded_lines, detect, read_delimited, read_texts
+from recsys.readers.delimited import detect, read_delimited, read_texts
 from recsys.readers.formats import (
     json_objects,
     read_jsonl,
@@ -356,7 +356,7 @@ def _movielens_table(name: str, data: DataFile) -> pl.DataFrame:
     """Return a table of MovieLens without a header as columns of strings."""
     names, separator, change = _MOVIELENS[name]
     rows = []
-    for line in decoded_lines(data.path, data.name):
+    for line in data.lines():
         if line.strip():
             cells = change(re.sub(r"[\r\n]+$", "", line).split(separator))
             rows.append([each.strip() or None for each in cells[: len(names)]])

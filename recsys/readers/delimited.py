@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -24,7 +23,6 @@ from recsys.readers.sources import DataFile, NoRowsError
 
 __all__ = [
     "Layout",
-    "decoded_lines",
     "detect",
     "read_carefully",
     "read_columns",
@@ -208,11 +206,11 @@ def split_rows(lines: list[str], separator: str) -> list[list[str]]:
     if separator == _DOUBLE_COLON:
         rows: Iterable[list[str]] = (line.rstrip("\r\n").split(_DOUBLE_COLON) for line in lines)
     else:
-        rows = csv.reader(map(without_returns, lines), delimiter=separator)
+        rows = csv.reader(map(_without_returns, lines), delimiter=separator)
     return list(islice((row for row in rows if any(map(str.strip, row))), _SAMPLE_ROWS))
 
 
-def without_returns(line: str) -> str:
+def _without_returns(line: str) -> str:
     """Return a line with the carriage returns inside it, which csv rejects, as spaces."""
     return line.replace("\r\n", "\n").replace("\r", " ")
 
@@ -583,12 +581,12 @@ def records(
         left out.
     """
     bad = BadRows() if bad is None else bad
-    lines = decoded_lines(data.path, data.name, bad)
+    lines = data.lines(bad)
     reader: Iterator[list[str]]
     if layout.separator == "::":
         reader = (line.rstrip("\r\n").split("::") for line in lines)
     else:
-        returned = map(without_returns, lines)
+        returned = map(_without_returns, lines)
         reader = csv.reader(returned, delimiter=layout.separator, strict=True)
     begin, is_header = 1, layout.has_header
     while True:
@@ -605,26 +603,3 @@ def records(
                 yield begin, fields
             is_header = False
         begin = getattr(reader, "line_num", begin) + 1
-
-
-def decoded_lines(path: Path, name: str, bad: BadRows | None = None) -> Iterator[str]:
-    """Yield the lines of a UTF-8 file, with their ends.
-
-    Raises
-    ------
-    DataError
-        At the first byte that is not UTF-8, unless bad rows are left out.
-    """
-    bad, offset = BadRows() if bad is None else bad, 0
-    with path.open("rb") as stream:
-        for number, raw in enumerate(stream, 1):
-            try:
-                yield raw.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError as error:
-                bad.add(
-                    f"{name}, line {number}: byte 0x{raw[error.start]:02x} (byte "
-                    f"{offset + error.start} of the file) is not valid UTF-8; if the text is in "
-                    "Latin-1, say --encoding latin-1."
-                )
-                yield "\n"
-            offset += len(raw)

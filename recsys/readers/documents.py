@@ -6,6 +6,7 @@ import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from os import PathLike
@@ -20,7 +21,6 @@ from recsys.database import parse_address
 from recsys.errors import DataError
 from recsys.readers.delimited import (
     Layout,
-    decoded_lines,
     records,
     separator_name,
     sniff_separator,
@@ -191,7 +191,7 @@ class Documents:
         if any(self._columns):
             raise DataError(f"{data.name} is read as one document per line: it has no columns.")
         self.decision = f"{data.name}: one document per line, {self._numbered('line')}"
-        for number, line in enumerate(decoded_lines(data.path, data.name), 1):
+        for number, line in enumerate(data.lines(), 1):
             if line.strip():
                 yield number, Document(after + number, line.strip())
 
@@ -221,7 +221,7 @@ class Documents:
                     left["page of HTML"].append(label)
                 else:
                     _check_form(head, f"{name}{label}")
-                    yield Document(label, "".join(decoded_lines(data.path, f"{name}{label}")))
+                    yield Document(label, "".join(replace(data, name=f"{name}{label}").lines()))
         plurals = ("binary files", "pages of HTML")
         for (noun, labels), plural in zip(left.items(), plurals, strict=True):
             if labels:
@@ -239,7 +239,7 @@ class Documents:
             layout, names = "JSON lines", list(dict.fromkeys(n for _, row in sample for n in row))
             read = lambda _: json_objects(data)  # noqa: E731
         else:
-            lines = list(islice(decoded_lines(data.path, data.name), _SAMPLE))
+            lines = list(islice(data.lines(), _SAMPLE))
             separator = (sniff_separator(lines, ",;\t|") if lines else None) or kind
             header = split_rows(lines, separator)
             if not header:

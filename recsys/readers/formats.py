@@ -14,7 +14,6 @@ from recsys.data.columns import SAMPLE, Request, Roles, assign_roles
 from recsys.data.ids import MISSING_IDS, integers_if_canonical
 from recsys.data.rows import BadRows, Rows, rating_problem
 from recsys.errors import DataError
-from recsys.readers.delimited import decoded_lines
 from recsys.readers.sources import DataFile, NoRowsError
 
 __all__ = [
@@ -163,7 +162,7 @@ def json_objects(
         escape such as ``\ud83d`` alone), unless bad rows are left out.
     """
     bad = BadRows() if bad is None else bad
-    for number, line in enumerate(decoded_lines(data.path, data.name, bad), 1):
+    for number, line in enumerate(data.lines(bad), 1):
         if not line.strip():
             continue
         try:
@@ -289,7 +288,7 @@ def read_lightgcn(data: DataFile, request: Request) -> Rows:
         layout += f", {len(idle):,} user{'s' * (len(idle) > 1)} without items"
 
     def place(row: int) -> str:
-        lengths = (max(len(line.split()) - 1, 0) for line in decoded_lines(data.path, data.name))
+        lengths = (max(len(line.split()) - 1, 0) for line in data.lines())
         line = next(number for number, end in enumerate(accumulate(lengths), 1) if row < end)
         return f"{data.name}, line {line}"
 
@@ -299,7 +298,7 @@ def read_lightgcn(data: DataFile, request: Request) -> Rows:
 
 def _first_problem(data: DataFile) -> str:
     """Return a sentence on the first token that is not an integer."""
-    for number, line in enumerate(decoded_lines(data.path, data.name), 1):
+    for number, line in enumerate(data.lines(), 1):
         for token in line.split():
             if not token.isascii() or not token.removeprefix("-").isdecimal() or len(token) > 18:
                 return (

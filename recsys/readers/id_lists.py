@@ -16,7 +16,7 @@ from recsys.data.ids import Ids, as_id_series
 from recsys.data.rows import RowRules, Rows, prepared
 from recsys.errors import DataError
 from recsys.readers import read_raw
-from recsys.readers.delimited import Layout, decoded_lines, read_columns
+from recsys.readers.delimited import Layout, read_columns
 from recsys.readers.formats import parquet_columns, reading_parquet
 from recsys.readers.sources import DataFile, is_address, open_data
 
@@ -87,7 +87,7 @@ def _ids_of(data: DataFile, kind: str) -> list[Any]:
             ids = pl.read_parquet(data.path, columns=[column])[column].drop_nulls()
         return as_id_series(ids, kind).to_list()
     if column is None:
-        lines = (line.strip() for line in decoded_lines(data.path, data.name))
+        lines = (line.strip() for line in data.lines())
         return [line for line in lines if line]
     return read_columns(data, layout, {kind: names.index(column)})[kind].to_list()
 
@@ -144,7 +144,7 @@ def _first_row(data: DataFile) -> tuple[Layout, str]:
     """Return the layout of a list by its first row that is not blank, and that row."""
     if data.is_parquet:
         return Layout("parquet", names=tuple(parquet_columns(data))), ""
-    lines = enumerate(decoded_lines(data.path, data.name), 1)
+    lines = enumerate(data.lines(), 1)
     number, line = next(((number, line) for number, line in lines if line.strip()), (1, ""))
     separator = next((mark for mark in "\t;" if mark in line), ",")
     names = map(str.strip, next(csv.reader([line], delimiter=separator), []))

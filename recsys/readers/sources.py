@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 import polars as pl
 
+from recsys.data.rows import BadRows
 from recsys.database import MAGIC, NAMES, SUFFIXES, Address, OnRows, Pick, fetch, parse_address
 from recsys.errors import DataError
 from recsys.messages import redacted, similar_files
@@ -151,6 +152,28 @@ class DataFile:
                 f"{self.name} is not a Parquet file, or damaged: it does not begin with PAR1."
             )
         return False
+
+    def lines(self, bad: BadRows | None = None) -> Iterator[str]:
+        """Yield the lines of a text, with their ends.
+
+        Raises
+        ------
+        DataError
+            At the first byte that is not UTF-8, unless bad rows are left out.
+        """
+        bad, offset = BadRows() if bad is None else bad, 0
+        with self.path.open("rb") as stream:
+            for number, raw in enumerate(stream, 1):
+                try:
+                    yield raw.decode("utf-8-sig" if number == 1 else "utf-8")
+                except UnicodeDecodeError as error:
+                    bad.add(
+                        f"{self.name}, line {number}: byte 0x{raw[error.start]:02x} (byte "
+                        f"{offset + error.start} of the file) is not valid UTF-8; if the text is "
+                        "in Latin-1, say --encoding latin-1."
+                    )
+                    yield "\n"
+                offset += len(raw)
 
 
 class NoRowsError(DataError):

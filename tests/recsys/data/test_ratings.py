@@ -137,7 +137,7 @@ def test_duplicates_in_sorted_rows_as_an_error() -> None:
 def test_keys_too_wide_to_pack_are_sorted_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [(u % 7, (u * 13) % 11, float(u), u % 5) for u in range(200)]
     packed = Ratings.from_frame(frame_of(rows)).to_frame()
-    monkeypatch.setattr("recsys.data.ratings._KEY_BITS", 8)
+    monkeypatch.setattr("recsys.data.rows._KEY_BITS", 8)
     assert Ratings.from_frame(frame_of(rows)).to_frame().equals(packed)
 
 
