@@ -93,7 +93,7 @@ class OfCmfrec:
 class OfContentBased:
     """A map from features to factors, fitted to the ratings."""
 
-    title, rates = "cmfrec ContentBased", True
+    title, rates = "cmfrec ContentBased", False  # its scores of new items are taken as ranks
     settings = tuple({"k": 20, "lambda_": penalty} for penalty in (3.0, 30.0))
 
     def fit(self, data, part, params):
