@@ -320,10 +320,12 @@ def _read_fast(
         columns = _scan(data, layout, roles, kinds, survey)
     if columns is None:
         return None
-    doubtful = [role for role in roles if _is_doubtful(columns[role], kinds[role])]
-    strings = [role for role in doubtful if kinds[role] == "id"]
-    if doubtful:
-        kinds |= {role: "name" if role in strings else "text" for role in doubtful}
+    strings = [r for r in roles if kinds[r] == "id" and columns[r].null_count()]
+    times = columns["timestamp"] if "%" in kinds.get("timestamp", "") else None
+    if times is not None and (times.null_count() or (times.dt.epoch("s") < YEAR_1000).any()):
+        kinds["timestamp"] = "text"
+    if strings or (times is not None and kinds["timestamp"] == "text"):
+        kinds |= dict.fromkeys(strings, "name")
         columns = _scan(data, layout, roles, kinds, survey)
     needed = [role for role in roles if role != "event"]
     if columns is None or any(columns[role].null_count() for role in needed):
@@ -421,15 +423,6 @@ def _kind(role: str, place: int, layout: Layout, time_format: str | None) -> Kin
     return "id" if all(map(CANONICAL_INTEGER.match, texts)) else "name"
 
 
-def _is_doubtful(column: pl.Series, kind: Kind) -> bool:
-    """Return whether a column has to be read as text, because values are of another kind."""
-    if kind == "id":
-        return column.null_count() > 0
-    if "%" not in kind:
-        return False
-    return column.null_count() > 0 or bool((column.dt.epoch("s") < YEAR_1000).any())
-
-
 def _scan(
     data: DataFile,
     layout: Layout,
@@ -437,25 +430,24 @@ def _scan(
     kinds: dict[str, Kind],
     survey: _Survey,
 ) -> dict[str, pl.Series] | None:
-    """Read the columns as the given kinds; null where a value is of another kind.
+    """Read the columns as the given kinds, null where a value is of another; None if in doubt.
 
     All columns are read, so that polars notices rows that are too long. The counts of lines and
     separators show the rest: it lets a stray quote swallow line ends, and takes missing fields
-    for null. (A file with line ends inside quotes is left to the careful reader by this.)
+    for null. (So a file with line ends inside quotes is always in doubt.)
     """
     n_rows = survey.n_lines - layout.skip
     step = len(layout.separator)  # "::" reads as ":" with an empty column between each two
     every = [pl.col(str(column)) for column in range((len(layout.names) - 1) * step + 1)]
-    values = {role: every[place * step] for role, place in roles.items()}
-    schema: dict[str, Any] = {str(column): pl.String for column in range(len(every))}
+    schema: dict[str, Any] = dict.fromkeys(map(str, range(len(every))), pl.String)
+    with_commas = layout.separator == _COMMA_WITH
+    values = {}
     for role, place in roles.items():
-        with_comma = kinds[role] == "float" and layout.separator == _COMMA_WITH
-        if survey.has_plain_numbers and kinds[role] in _NUMBERS and not with_comma:
-            schema[str(place * step)] = _NUMBERS[kinds[role]]
-            continue
-        if with_comma:
-            values[role] = values[role].str.replace(_COMMA, "$1.$2")
-        values[role] = _cast(values[role], kinds[role])
+        kind, values[role] = kinds[role], every[place * step]
+        if survey.has_plain_numbers and kind in _NUMBERS and not (with_commas and kind == "float"):
+            schema[str(place * step)] = _NUMBERS[kind]
+        else:
+            values[role] = _cast(values[role], kind, with_commas)
     between = [column for number, column in enumerate(every) if number % step]
     plan = pl.scan_csv(
         data.path,
@@ -479,26 +471,28 @@ def _scan(
                 data.on_rows(n_read, n_rows)
     except pl.exceptions.PolarsError:
         return None
-    if not batches:
+    if n_read != n_rows or not n_read:
         return None
     frame = pl.concat(batches)
-    if frame["odd"].any() or len(frame) != n_rows:
+    if frame["odd"].any():
         return None
     filled = n_rows - int(frame["blank"].sum()) + layout.has_header
     if not survey.is_quoted and survey.n_separators != filled * (len(every) - 1):
         return None
-    frame = frame.filter(~frame["blank"]) if frame["blank"].any() else frame
+    if frame["blank"].any():
+        frame = frame.filter(~frame["blank"])
     return {role: frame[role] for role in roles} if len(frame) else None
 
 
-def _cast(text: pl.Expr, kind: Kind) -> pl.Expr:
+def _cast(text: pl.Expr, kind: Kind, with_commas: bool) -> pl.Expr:
     stripped = text.str.strip_chars()
     if kind == "text":
         return pl.when(stripped.str.len_bytes() > 0).then(stripped)
     if kind == "name":
         return pl.when(~stripped.is_in(MISSING_IDS)).then(stripped)
     if kind == "float":
-        return text.cast(pl.Float32, strict=False)
+        pointed = text.str.replace(_COMMA, "$1.$2") if with_commas else text
+        return pointed.cast(pl.Float32, strict=False)
     if "%" in kind:
         return stripped.str.to_datetime(kind, time_unit="us", strict=False)
     number = text.cast(pl.Int64, strict=False)
