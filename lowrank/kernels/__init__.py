@@ -53,13 +53,11 @@ __all__ = [
     "coefficients",
     "csr_arrays",
     "csr_matmat",
-    "csr_pattern",
     "csr_rmatmat",
     "implicit_half_sweep",
     "multiply",
     "one_blas_thread",
     "pair_dots",
-    "pattern_pairs",
     "posterior_half_sweep",
     "resolve_threads",
     "subtract",
@@ -73,7 +71,6 @@ Floats32 = NDArray[np.float32]
 Int64s = NDArray[np.int64]
 Int32s = NDArray[np.int32]
 Csr = tuple[Int64s, Int32s, Floats]
-Pattern = tuple[Int64s, Int32s]
 
 _MOST = 1024  # more than any machine makes use of; a wish for a billion is not one for a crash
 
@@ -554,29 +551,6 @@ def csr_rmatmat(A: Csr, X: Floats, n_cols: int, *, threads: int | None = None) -
     Y = np.empty((n_cols, X.shape[1]), dtype=X.dtype)
     _active.csr_rmatmat(*A, X, Y, resolve_threads(threads))
     return Y
-
-
-def csr_pattern(A: Csr, P: Pattern, n_cols: int, *, threads: int | None = None) -> Floats:
-    """Return A @ P for a sparse A of shape (n, m) and a 0/1 matrix P of shape (m, n_cols).
-
-    The work is the number of products, which makes it the right one where rows of A are short.
-    Each entry is summed in the order of A's entries.
-    """
-    Y = np.empty((len(A[0]) - 1, n_cols), dtype=A[2].dtype)
-    _active.csr_pattern(*A, *P, Y, resolve_threads(threads))
-    return Y
-
-
-def pattern_pairs(
-    X: Floats, P: Pattern, rows: Int64s, others: Int64s, *, threads: int | None = None
-) -> Floats:
-    """Return entries of X @ P.T, at `rows` and `others`, for a 0/1 matrix P.
-
-    Rows and others must be in range. Each entry is summed in the order of P's entries.
-    """
-    found = np.empty(len(rows), dtype=X.dtype)
-    _active.pattern_pairs(X, *P, rows, others, found, resolve_threads(threads))
-    return found
 
 
 def coefficients(V: Floats, W: Floats, *, threads: int | None = None) -> Floats:

@@ -135,34 +135,6 @@ def csr_rmatmat(
         np.add.at(Y, indices[stored], data[stored, None] * X[row])
 
 
-def csr_pattern(
-    indptr: Ints,
-    indices: Ints,
-    data: Floats,
-    other_indptr: Ints,
-    other_indices: Ints,
-    Y: Floats,
-    threads: int,
-) -> None:
-    """Write A @ P into Y, where P has ones at the other places."""
-    Y[:] = 0
-    for row in range(len(Y)):
-        stored = slice(indptr[row], indptr[row + 1])
-        starts = other_indptr[indices[stored]]
-        counts = other_indptr[indices[stored] + 1] - starts
-        at = np.arange(counts.sum()) + np.repeat(starts - (counts.cumsum() - counts), counts)
-        np.add.at(Y[row], other_indices[at], np.repeat(data[stored], counts))  # in order
-
-
-def pattern_pairs(
-    X: Floats, indptr: Ints, indices: Ints, rows: Ints, others: Ints, found: Floats, threads: int
-) -> None:
-    """Write entries of X @ P.T into found, where P has ones at the places given."""
-    for at, (row, other) in enumerate(zip(rows, others, strict=True)):
-        terms = X[row, indices[indptr[other] : indptr[other + 1]]]
-        found[at] = terms.cumsum()[-1] if len(terms) else 0  # in order, unlike sum
-
-
 def coefficients(V: Floats, W: Floats, P: Floats, threads: int) -> None:
     """Write V.T @ W into P."""
     P[:] = V.T @ W

@@ -167,18 +167,10 @@ def test_products_equal_dense(n, m, width, density, threads, dtype, name, seed):
     kernels.use(name)
     Y = kernels.csr_matmat(A, X, threads=threads)
     W = kernels.csr_rmatmat(A, Z, m, threads=threads)
-    P = random_csr(m, width, density, dtype, rng)[:2]
-    S = kernels.csr_pattern(A, P, width, threads=threads)
-    assert Y.dtype == W.dtype == S.dtype == dtype
+    assert Y.dtype == W.dtype == dtype
     tolerance = TOLERANCE[dtype] / 10
     np.testing.assert_allclose(Y, dense @ X, atol=tolerance)
     np.testing.assert_allclose(W, dense.T @ Z, atol=tolerance)
-    ones = sp.csr_array((np.ones(len(P[1])), P[1], P[0]), shape=(m, width)).toarray()
-    np.testing.assert_allclose(S, dense @ ones, atol=tolerance)
-    pairs = np.divmod(rng.permutation(n * m), m)
-    V = rng.normal(size=(n, width)).astype(dtype)
-    found = kernels.pattern_pairs(V, P, *pairs, threads=threads)
-    np.testing.assert_allclose(found, (V @ ones.T)[pairs], atol=tolerance)
 
 
 @settings(max_examples=60, deadline=None)
@@ -217,7 +209,7 @@ def test_shapes_are_checked_before_memory_is_touched():
     with pytest.raises(ValueError, match="same number of columns"):
         core.csr_matmat(indptr, indices, data, np.ones((1, 2)), np.ones((1, 3)), 1)
     with pytest.raises(ValueError, match="must run from 0 to the number of stored entries"):
-        core.csr_pattern(indptr, indices, data, indptr + 1, indices, np.ones((1, 2)), 1)
+        core.csr_matmat(indptr + 1, indices, data, np.ones((1, 2)), np.ones((1, 2)), 1)
 
 
 def test_forced_choice_from_the_environment():

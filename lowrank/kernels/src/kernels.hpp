@@ -22,13 +22,6 @@ struct Csr {
     std::int64_t n_cols;
 };
 
-// The places of the ones of a CSR matrix of zeros and ones.
-struct Pattern {
-    const std::int64_t* indptr;
-    const std::int32_t* indices;
-    std::int64_t n_cols;
-};
-
 // One half-sweep of alternating least squares: for each row u with observations (i, x_ui)
 //
 //   minimise  sum_i (x_ui - shift - other_bias_i - a_u . m_i - b_u)^2
@@ -174,11 +167,6 @@ struct Kernels {
     void (*matmat_rows)(const Csr<T>&, const T* X, std::int64_t width, T* Y, std::int64_t begin, std::int64_t end);
     // Y[begin:end] = (A' X)[begin:end], with X of shape n_rows x width: the columns begin:end of A.
     void (*rmatmat_cols)(const Csr<T>&, const T* X, std::int64_t width, T* Y, std::int64_t begin, std::int64_t end);
-    // Y[begin:end] = A[begin:end] P, for a matrix P of zeros and ones.
-    void (*pattern_rows)(const Csr<T>&, const Pattern&, T* Y, std::int64_t begin, std::int64_t end);
-    // found[p] = (X P')[rows[p], others[p]] for p in begin:end.
-    void (*pattern_pairs)(const T* X, const Pattern&, const std::int64_t* rows, const std::int64_t* others,
-                          T* found, std::int64_t begin, std::int64_t end);
     // P = V[begin:end]' W[begin:end], with V of shape n x size and W of shape n x width.
     void (*coefficient_rows)(const T* V, std::int64_t stride, std::int64_t size, const T* W,
                              std::int64_t width, T* P, std::int64_t begin, std::int64_t end);

@@ -187,36 +187,6 @@ void csr_rmatmat(In1<std::int64_t> indptr, In1<std::int32_t> indices, In1<T> dat
     });
 }
 
-Pattern pattern(const In1<std::int64_t>& indptr, const In1<std::int32_t>& indices, std::int64_t n_cols) {
-    require(indptr.size() > 0, "indptr must have one entry more than rows");
-    require(indptr.data()[0] == 0 && indptr.data()[indptr.size() - 1] == static_cast<std::int64_t>(indices.size()),
-            "indptr must run from 0 to the number of stored entries");
-    return {indptr.data(), indices.data(), n_cols};
-}
-
-template <class T>
-void csr_pattern(In1<std::int64_t> indptr, In1<std::int32_t> indices, In1<T> data,
-                 In1<std::int64_t> other_indptr, In1<std::int32_t> other_indices, Out2<T> Y, int threads) {
-    const Pattern P = pattern(other_indptr, other_indices, Y.shape(1));
-    const Csr<T> A = csr<T>(indptr, indices, data, Y.shape(0), other_indptr.size() - 1);
-    const nb::gil_scoped_release release;
-    on_rows(A.indptr, A.n_rows, 1, threads, 0, [&](auto begin, auto end, void*) {
-        kernels<T>().pattern_rows(A, P, Y.data(), begin, end);
-    });
-}
-
-template <class T>
-void pattern_pairs(In2<T> X, In1<std::int64_t> indptr, In1<std::int32_t> indices, In1<std::int64_t> rows,
-                   In1<std::int64_t> others, Out1<T> found, int threads) {
-    require(rows.size() == found.size() && others.size() == found.size(),
-            "rows, others and found must have the same length");
-    const Pattern P = pattern(indptr, indices, X.shape(1));
-    const nb::gil_scoped_release release;
-    on_ranges(found.size(), 64, threads, 0, [&](auto begin, auto end, void*) {
-        kernels<T>().pattern_pairs(X.data(), P, rows.data(), others.data(), found.data(), begin, end);
-    });
-}
-
 // A basis may be the first columns of a wider array: rows are contiguous, their stride is free.
 template <class T>
 using InRows = nb::ndarray<const T, nb::ndim<2>, nb::device::cpu>;
@@ -352,18 +322,6 @@ void top_k(In2<float> users, In1<float> offset, In2<float> items, In1<float> bia
               [&](auto begin, auto end, void* memory) { kernel.topk_users(problem, begin, end, step, memory); });
 }
 
-// The form without a sparse part and stops.
-void top_k_of_factors(In2<float> users, In1<float> offset, In2<float> items, In1<float> bias,
-                      std::optional<In1<float>> weight, In1<std::int32_t> order,
-                      std::optional<In1<float>> user_size, std::optional<In1<float>> size,
-                      std::optional<In1<float>> lift, std::optional<In1<std::int64_t>> seen_rows,
-                      std::optional<In1<std::int64_t>> seen_indptr, std::optional<In1<std::int32_t>> seen_indices,
-                      Out2<std::int32_t> found, Out2<float> scores, Out1<std::int64_t> counts, int threads) {
-    const In2<float> none(nullptr, {0, 0});
-    top_k(users, offset, items, bias, weight, order, user_size, size, lift, In1<std::int64_t>(nullptr, {0}), none, none,
-          {}, {}, {}, {}, {}, {}, seen_rows, seen_indptr, seen_indices, found, scores, counts, threads);
-}
-
 void sparse_pairs(In1<std::int64_t> history_indptr, In1<std::int32_t> history_indices, In1<float> history_data,
                   In1<std::int64_t> indptr, In1<std::int32_t> indices, In1<float> data, In1<std::int64_t> rows,
                   In1<std::int64_t> columns, Out1<float> found, int threads) {
@@ -441,8 +399,6 @@ void add_kernels(nb::module_& m) {
         "weight", "prior_right", "noise_variance", "draws", "covariance", "vectors", "objective", "log_det", "threads");
     add(m, "csr_matmat", &csr_matmat<T>, "indptr", "indices", "data", "X", "Y", "threads");
     add(m, "csr_rmatmat", &csr_rmatmat<T>, "indptr", "indices", "data", "X", "Y", "threads");
-    add(m, "csr_pattern", &csr_pattern<T>, "indptr", "indices", "data", "other_indptr", "other_indices", "Y", "threads");
-    add(m, "pattern_pairs", &pattern_pairs<T>, "X", "indptr", "indices", "rows", "others", "found", "threads");
     add(m, "coefficients", &coefficients<T>, "V", "W", "P", "threads");
     add(m, "multiply", &product<&Kernels<T>::multiply_rows, T>, "V", "H", "W", "threads");
     add(m, "subtract", &product<&Kernels<T>::subtract_rows, T>, "V", "H", "W", "threads");
@@ -460,8 +416,6 @@ NB_MODULE(_core, m) {
         "stops", "user_rest", "item_rest", "history_indptr", "history_indices", "history_data", "sparse_indptr",
         "sparse_indices", "sparse_data", "seen_rows", "seen_indptr", "seen_indices", "found", "scores", "counts",
         "threads");
-    add(m, "top_k", &top_k_of_factors, "users", "offset", "items", "bias", "weight", "order", "user_size", "size",
-        "lift", "seen_rows", "seen_indptr", "seen_indices", "found", "scores", "counts", "threads");
     add(m, "sparse_pairs", &sparse_pairs, "history_indptr", "history_indices", "history_data", "indptr", "indices",
         "data", "rows", "columns", "found", "threads");
     add(m, "sparse_rows", &sparse_rows, "history_indptr", "history_indices", "history_data", "indptr", "indices",

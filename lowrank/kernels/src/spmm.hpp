@@ -57,33 +57,6 @@ inline void rmatmat_chunk(const Csr<T>& A, const T* X, std::int64_t width, T* Y,
     }
 }
 
-// A row of the result gathers what the pattern's rows add to it, in the order of A's entries: the
-// work is the number of such additions, however wide the result is.
-template <class T>
-void pattern_rows(const Csr<T>& A, const Pattern& P, T* Y, std::int64_t begin, std::int64_t end) {
-    __builtin_memset(Y + begin * P.n_cols, 0, (end - begin) * P.n_cols * sizeof(T));
-    for (std::int64_t row = begin; row < end; ++row) {
-        T* y = Y + row * P.n_cols;
-        for (std::int64_t p = A.indptr[row]; p < A.indptr[row + 1]; ++p) {
-            const std::int32_t other = A.indices[p];
-            const T a = A.data[p];
-            for (std::int64_t q = P.indptr[other]; q < P.indptr[other + 1]; ++q) y[P.indices[q]] += a;
-        }
-    }
-}
-
-// Entries of X P', with X of shape n x P.n_cols, each summed in the order of P's entries.
-template <class T>
-void pattern_pairs(const T* X, const Pattern& P, const std::int64_t* rows, const std::int64_t* others, T* found,
-                   std::int64_t begin, std::int64_t end) {
-    for (std::int64_t p = begin; p < end; ++p) {
-        const T* x = X + rows[p] * P.n_cols;
-        T sum = 0;
-        for (std::int64_t q = P.indptr[others[p]]; q < P.indptr[others[p] + 1]; ++q) sum += x[P.indices[q]];
-        found[p] = sum;
-    }
-}
-
 // Calls chunk.operator()<N, Cols>(first_column) until all columns are done, widest chunks first.
 template <class T, class Chunk>
 inline void for_each_chunk(std::int64_t width, const Chunk& chunk) {

@@ -14,9 +14,9 @@ namespace lowrank::LOWRANK_ISA {
 
 template <class T>
 constexpr Kernels<T> kernels() {
-    return {als_workspace<T>,  als_rows<T>,     implicit_rows<T>,       posterior_workspace<T>,
-            posterior_rows<T>, matmat_rows<T>,  rmatmat_cols<T>,        pattern_rows<T>,
-            pattern_pairs<T>,  coefficient_rows<T>, product_rows<false, T>, product_rows<true, T>};
+    return {als_workspace<T>,  als_rows<T>,    implicit_rows<T>, posterior_workspace<T>,
+            posterior_rows<T>, matmat_rows<T>, rmatmat_cols<T>,  coefficient_rows<T>,
+            product_rows<false, T>, product_rows<true, T>};
 }
 
 constexpr KernelTable table(const char* name) {
