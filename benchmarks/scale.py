@@ -1,10 +1,11 @@
 """The main job from 1 to 100 million generated ratings: seconds and peak memory of each stage.
 
 Ratings are in Parquet, in MovieLens-25M's shape scaled in both directions. Stages are those of
-`recsys fit` and `recsys recommend`: read, fit `als`, save, load, and the top 20 of 10,000 users.
-The peak is that of the whole process (Linux only).
+`recsys fit` and `recsys recommend`: read, fit `als`, save, load, and the top 20 of 10,000 users; or
+another model with its defaults, for interactions alone, and the top 20 of all users. The peak is
+that of the whole process (Linux only).
 
-Usage: python benchmarks/scale.py [--largest N] [--factors K]
+Usage: python benchmarks/scale.py [--largest N] [--factors K] [--model NAME]
 """
 
 from __future__ import annotations
@@ -37,9 +38,10 @@ def generate(n: int, path: str) -> None:
     pl.DataFrame(columns).write_parquet(path)
 
 
-def measure(factors: int, path: str) -> None:
+def measure(name: str, factors: int, path: str) -> None:
     """Run the stages in this process; print seconds and peak bytes of each as JSON."""
     from recsys import Recommender, read_ratings
+    from recsys.auto import as_implicit
 
     found: dict[str, tuple[float, int]] = {}
 
@@ -51,15 +53,20 @@ def measure(factors: int, path: str) -> None:
         return result
 
     model = str(Path(path).with_name("model"))
-    fitted = Recommender("als", factors=factors, iterations=SWEEPS, tol=0.0)
+    is_als = name == "als"
+    params = {"factors": factors, "iterations": SWEEPS, "tol": 0.0} if is_als else {}
+    fitted = Recommender(name, **params)
     ratings = [stage("read", lambda: read_ratings(path))]
     n_users = ratings[0].n_users
+    if not is_als:
+        ratings = [as_implicit(ratings.pop())]
     stage("fit", lambda: fitted.fit(ratings.pop()))
     stage("save", lambda: fitted.save(model, overwrite=True))
     loaded = stage("load", lambda: Recommender.load(model))
-    users = np.random.default_rng(0).choice(n_users, min(10_000, n_users), replace=False)
+    n_asked = min(10_000, n_users) if is_als else n_users
+    users = np.random.default_rng(0).choice(n_users, n_asked, replace=False)
     ids = loaded.ratings.users.take(np.sort(users))
-    stage("top 20", lambda: loaded.recommend(ids, n=20))
+    stage("top 20", lambda: sum(map(len, loaded.recommend_batches(ids, n=20))))
     print(json.dumps(found))
 
 
@@ -72,6 +79,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--largest", type=int, default=SIZES[-1], metavar="N")
     parser.add_argument("--factors", type=int, default=64, metavar="K")
+    parser.add_argument("--model", default="als", metavar="NAME")
     parser.add_argument("--generate", type=int, metavar="N", help=argparse.SUPPRESS)
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--path", help=argparse.SUPPRESS)
@@ -79,19 +87,21 @@ def main() -> None:
     if options.generate:
         generate(options.generate, options.path)
     elif options.measure:
-        measure(options.factors, options.path)
+        measure(options.model, options.factors, options.path)
     else:
-        compare([n for n in SIZES if n <= options.largest], options.factors)
+        compare([n for n in SIZES if n <= options.largest], options.model, options.factors)
 
 
-def compare(sizes: list[int], factors: int) -> None:
-    print(f"{machine()}\n{factors} factors, {SWEEPS} sweeps\n")
+def compare(sizes: list[int], model: str, factors: int) -> None:
+    about = f"{factors} factors, {SWEEPS} sweeps" if model == "als" else "defaults, all users"
+    print(f"{machine()}\n{model}: {about}\n")
     rows = []
     for n in sizes:
         with tempfile.TemporaryDirectory() as folder:
             path = str(Path(folder) / "ratings.parquet")
             run("--generate", str(n), "--path", path)
-            found = json.loads(run("--measure", "--path", path, "--factors", str(factors)))
+            asked = "--model", model, "--factors", str(factors)
+            found = json.loads(run("--measure", "--path", path, *asked))
         seconds, peaks = zip(*(found[name] for name in STAGES), strict=True)
         rows.append([n, seconds, max(peaks)])
         print(f"{n:,} done", file=sys.stderr)
