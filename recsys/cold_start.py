@@ -7,12 +7,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse
 
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.lsi.queries import Queries, check_words
-from recsys.lsi.space import decompose, default_rank
 from recsys.models import abilities
 from recsys.models.base import Floats, Model
 from recsys.models.content import ContentModel
@@ -121,6 +118,12 @@ def text_similarity(ratings: Ratings, texts: Sequence[str]) -> Cosine:
     UnknownTermWarning
         If some words are not.
     """
+    # Texts need SciPy and scikit-learn; models load and recommend without.
+    from scipy import sparse
+
+    from recsys.lsi.queries import Queries, check_words
+    from recsys.lsi.space import decompose, default_rank
+
     features: FeatureBlocks | None = getattr(ratings, "item_features", None)
     encoder: FeatureEncoder | None = getattr(features, "encoder", None)
     blocks = [
