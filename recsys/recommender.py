@@ -408,11 +408,14 @@ class Recommender:
         whole = merge_ratings(self.ratings, new)
         model = type(self.model)(**self.model.get_params())
         updated = type(self)(model)
-        if not abilities.takes_start(model):
-            return updated._fit(whole, on_step)
-        users = whole.users.find(self.ratings.users.values)
-        items = whole.items.find(self.ratings.items.values)
-        return updated._fit(whole, on_step, start=reindexed(self.model, users, items, whole.shape))
+        options: dict[str, Any] = {}
+        if abilities.takes_start(model):
+            users = whole.users.find(self.ratings.users.values)
+            items = whole.items.find(self.ratings.items.values)
+            options["start"] = reindexed(self.model, users, items, whole.shape)
+        updated._fit(whole, on_step, **options)
+        updated.training |= {k: v for k, v in self.training.items() if k == "choice"}
+        return updated
 
     def recommend(
         self,

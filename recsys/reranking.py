@@ -156,27 +156,23 @@ class Reranking:
         value = (scores - worst) / span * np.float32(1 - self.diversity)
         free, vectors, known = given.copy(), self.vectors, np.maximum(items, 0)
         similarity = np.full(items.shape, -1, np.float32)
-        counts, codes = None, None
-        if self.groups is not None:
-            codes = self.groups.codes[items]
-            counts = np.zeros((len(items), self.groups.count + 1), np.int32)
+        groups, most = self.groups or Groups(np.zeros((0, 1), np.int32), 0), self.at_most or 0
+        codes = groups.codes[items] if self.groups else np.zeros((*items.shape, 1), np.int32)
+        counts = np.zeros((len(items), groups.count + 1), np.int32)
         chosen = np.full((len(items), n), -1, np.int64)
         for place in range(min(n, items.shape[1])):
             now = value
             if self.diversity and place:
                 now = value - np.float32(self.diversity) * similarity
-            able = free
-            if counts is not None and codes is not None:
-                within = counts[users[:, None, None], codes] < self.at_most
-                able = free & (within | (codes == self.groups.count)).all(axis=2)
+            within = counts[users[:, None, None], codes] < most
+            able = free & (within | (codes == groups.count)).all(axis=2)
             now = np.where(able, now, -np.inf)
             pick = now.argmax(axis=1)
             there = able[users, pick]
             chosen[there, place] = pick[there]
             free[users, pick] = False
-            if counts is not None and codes is not None:
-                taken = users[there]
-                np.add.at(counts, (taken[:, None], codes[taken, pick[there]]), 1)
+            taken = users[there]
+            np.add.at(counts, (taken[:, None], codes[taken, pick[there]]), 1)
             if self.diversity and vectors is not None:
                 last = np.repeat(known[users, pick], items.shape[1])
                 cosine = kernels.pair_dots(vectors, vectors, last, known.ravel())

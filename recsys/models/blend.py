@@ -117,6 +117,7 @@ class Blend(Model):
         """Return a blend of fitted models; `params` are its parameters, with weights."""
         result = cls(**params)
         shares = result._given_shares(len(parts))
+        shares = np.full(len(parts), 1 / len(parts)) if shares is None else shares
         result._set(shares, [score_scale(part) for part in parts], parts)
         return result
 
@@ -154,7 +155,8 @@ class Blend(Model):
                 f"weights must be {n_members} numbers between commas, one for each of "
                 f"{self.members}, none negative and not all 0; got {self.weights!r}."
             )
-        return found / found.sum()
+        shares: NDArray[np.float64] = found / found.sum()
+        return shares
 
     def _fit(
         self,
@@ -174,7 +176,8 @@ class Blend(Model):
 
         def fit(each: Model, data: Ratings) -> None:
             origin = began.get(each.name) if abilities.takes_start(each) else None
-            each.fit(data, **({} if origin is None else {"start": origin}))
+            options: dict[str, Any] = {} if origin is None else {"start": origin}
+            each.fit(data, **options)
             if on_step is not None:
                 on_step(Step(next(fits), n_fits))
 
@@ -194,7 +197,7 @@ class Blend(Model):
         self._set(shares, scales, parts)
 
     def _set(self, shares: ArrayLike, scales: ArrayLike, parts: Sequence[Model]) -> None:
-        self.shares, self.scales = np.float32(shares), np.float32(scales)
+        self.shares, self.scales = (np.asarray(each, np.float32) for each in (shares, scales))
         vars(self).pop("_columns", None)
         vars(self)["_parts"] = [*parts]
 
@@ -225,7 +228,7 @@ class Blend(Model):
         if (form := self._factor_form(u)) is None:
             return _sum(factor * part.scores(u) for factor, part in self._weighted)
         found: Floats = form.users @ form.items.T
-        found += form.bias
+        found += np.asarray(form.bias)
         found += np.asarray(form.offset)[:, None]
         if form.sparse is not None:
             history, weights, order = form.sparse
@@ -242,7 +245,8 @@ class Blend(Model):
         u = check_indices(users, self.n_users, "user")
         eps = np.float32(np.finfo(np.float32).eps)
         if (form := self._factor_form(u)) is not None:
-            return _size(form) * (2 * (form.items.shape[1] + 5) * eps)
+            bound: Floats = _size(form) * (2 * (form.items.shape[1] + 5) * eps)
+            return bound
         errors = [part._score_error(u) for _, part in self._weighted]
         if all(error is None for error in errors):
             return None
@@ -312,7 +316,8 @@ class Blend(Model):
             pairs = [(f, a) for f, a in zip(factors, arrays, strict=True) if a is not None]
             return _sum(f * a for f, a in pairs) if pairs else None
 
-        return Explanation(*(total(name) for name in Explanation._fields))
+        sums: list[Any] = [total(name) for name in Explanation._fields]
+        return Explanation(*sums)
 
     def item_vectors(self) -> Floats:
         """Return vectors whose cosine is the weighted mean of the models', by item."""

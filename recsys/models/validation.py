@@ -79,8 +79,8 @@ class HeldOut:
         for start in range(0, len(users), size):
             block = users[start : start + size]
             scores = np.stack([m.scores(block) / s for m, s in zip(models, scales, strict=True)])
-            seen = self.train.matrix[block].tocoo().coords
-            scores[:, *seen] = -np.inf
+            rows, items = self.train.matrix[block].tocoo().coords
+            scores[:, rows, items] = -np.inf
             parts.append(_candidates(scores, self._relevant(block)))
         width = max((part.relevant.shape[1] for part in parts), default=1)
         return Lists(
