@@ -23,15 +23,7 @@ from numpy.typing import DTypeLike, NDArray
 from threadpoolctl import OpenBLASController, threadpool_limits
 
 from lowrank.kernels import reference
-from lowrank.kernels.topk import (
-    SearchOrder,
-    Seen,
-    Stops,
-    TopK,
-    product_stops,
-    search_order,
-    weighted_order,
-)
+from lowrank.kernels.topk import Seen, TopK, search_plan
 
 _core: ModuleType | None
 try:
@@ -414,7 +406,10 @@ def top_k(
     weight = None if weight is None else _float32(weight)
     if allowed is not None and allowed.shape != (len(y),):
         raise ValueError(f"allowed must have shape ({len(y)},); got {allowed.shape}.")
-    order, stops = _search(x, y, bias, weight, allowed, sparse, n if prune else len(y))
+    fixed = None if sparse is None else sparse.order
+    if sparse is not None and fixed is None:
+        fixed = np.arange(len(y), dtype=np.int32)
+    order, stops = search_plan(x, y, bias, weight, allowed, fixed, n if prune else len(y))
     if sparse is not None and allowed is not None:  # its places stay as they are
         bias = np.where(allowed, bias, np.float32(np.nan))
     n_found = len(order.items) if allowed is None else int(np.count_nonzero(allowed))
@@ -426,31 +421,6 @@ def top_k(
         threads = resolve_threads(threads)
         _active.top_k(x, offset, y, bias, weight, *order, *stops, *part, *excluded, *found, threads)
     return found
-
-
-def _search(
-    x: Floats32,
-    y: Floats32,
-    bias: Floats32,
-    weight: Floats32 | None,
-    allowed: NDArray[np.bool_] | None,
-    sparse: SparsePart | None,
-    n: int,
-) -> tuple[SearchOrder, Stops]:
-    """Return the order of the items for n of them, and where products stop on the way."""
-    candidates = np.arange(len(y), dtype=np.int32)
-    if sparse is not None:
-        order = SearchOrder(candidates if sparse.order is None else sparse.order)
-    else:
-        candidates = candidates if allowed is None else candidates[allowed]
-        if 4 * n > len(candidates):
-            return SearchOrder(candidates), Stops.none()
-        if weight is not None:
-            return weighted_order(len(x), weight, candidates), Stops.none()
-        order = search_order(x, y, bias, candidates)
-    if 4 * n > len(candidates):
-        return order, Stops.none()
-    return order, product_stops(x, y, order.items)
 
 
 def sparse_pairs(

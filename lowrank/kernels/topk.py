@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = ["SearchOrder", "Seen", "Stops", "TopK", "product_stops", "search_order"]
-__all__ += ["weighted_order"]
+__all__ += ["search_plan", "weighted_order"]
 
 Floats = NDArray[np.float32]
 Items = NDArray[np.int32]
@@ -75,6 +75,31 @@ class SearchOrder(NamedTuple):
     user_size: Floats | None = None
     size: Floats | None = None
     lift: Floats | None = None
+
+
+def search_plan(
+    users: Floats,
+    items: Floats,
+    bias: Floats,
+    weight: Floats | None,
+    allowed: NDArray[np.bool_] | None,
+    fixed: Items | None,
+    n: int,
+) -> tuple[SearchOrder, Stops]:
+    """Return the order of a search for n items, `fixed` if given, and where products stop."""
+    candidates = np.arange(len(items), dtype=np.int32)
+    if fixed is not None:
+        order = SearchOrder(fixed)
+    else:
+        candidates = candidates if allowed is None else candidates[allowed]
+        if 4 * n > len(candidates):
+            return SearchOrder(candidates), Stops.none()
+        if weight is not None:
+            return weighted_order(len(users), weight, candidates), Stops.none()
+        order = search_order(users, items, bias, candidates)
+    if 4 * n > len(candidates):
+        return order, Stops.none()
+    return order, product_stops(users, items, order.items)
 
 
 def search_order(users: Floats, items: Floats, bias: Floats, candidates: Items) -> SearchOrder:
