@@ -434,10 +434,10 @@ def _scan(
 
     All columns are read, so that polars notices rows that are too long. The counts of lines and
     separators show the rest: it lets a stray quote swallow line ends, and takes missing fields
-    for null. (So a file with line ends inside quotes is always in doubt.)
+    for null. (So a file with line ends inside quotes is always in doubt.) A separator "::" is read
+    as ":" with an empty column between each two.
     """
-    n_rows = survey.n_lines - layout.skip
-    step = len(layout.separator)  # "::" reads as ":" with an empty column between each two
+    n_rows, step = survey.n_lines - layout.skip, len(layout.separator)
     every = [pl.col(str(column)) for column in range((len(layout.names) - 1) * step + 1)]
     schema: dict[str, Any] = dict.fromkeys(map(str, range(len(every))), pl.String)
     with_commas = layout.separator == _COMMA_WITH
@@ -448,7 +448,7 @@ def _scan(
             schema[str(place * step)] = _NUMBERS[kind]
         else:
             values[role] = _cast(values[role], kind, with_commas)
-    between = [column for number, column in enumerate(every) if number % step]
+    between = [column.is_not_null() for n, column in enumerate(every) if n % step]
     plan = pl.scan_csv(
         data.path,
         has_header=False,
@@ -460,7 +460,7 @@ def _scan(
     ).select(
         *(value.alias(role) for role, value in values.items()),
         pl.all_horizontal(column.is_null() for column in every).alias("blank"),
-        pl.any_horizontal(pl.lit(False), *(c.is_not_null() for c in between)).alias("odd"),
+        pl.any_horizontal(pl.lit(False), *between).alias("odd"),
     )
     batches, n_read = [], 0
     try:
