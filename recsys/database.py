@@ -17,7 +17,16 @@ from recsys.messages import close_matches, missing_extra, redacted, similar_file
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Address", "Database", "OnRows", "Pick", "fetch", "open_database", "parse_address"]
+__all__ = [
+    "Address",
+    "Database",
+    "OnRows",
+    "Pick",
+    "fetch",
+    "open_database",
+    "parse_address",
+    "quoted",
+]
 
 Kind = Literal["postgresql", "sqlite", "duckdb"]
 Pick = Callable[[Sequence[str], str], Roles]
@@ -370,10 +379,11 @@ def _resolved(database: Database) -> tuple[Address, str]:
         hint = f"did you mean {' or '.join(near)}?" if near else f"it holds {listed}."
         raise DataError(f"{replace(address, table=None)} has no table {wanted!r}; {hint}")
     name = wanted if wanted in known else folded[0]
-    return replace(address, table=name), ".".join(_quoted(each) for each in known[name] if each)
+    return replace(address, table=name), ".".join(quoted(each) for each in known[name] if each)
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """Return a name as SQL writes it."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -381,7 +391,7 @@ def _expression(field: pa.Field, role: str, address: Address) -> str:
     """Return the SQL for a column, in a type that Arrow, Parquet and polars share."""
     import pyarrow as pa
 
-    kind, name = field.type, _quoted(field.name)
+    kind, name = field.type, quoted(field.name)
     label = getattr(kind, "type_name", None) or str(kind).removeprefix("extension<arrow.")
     label = {"binary": "bytea"}.get(label, label.rstrip(">"))
     is_plain = not isinstance(kind, pa.BaseExtensionType) and not pa.types.is_interval(kind)

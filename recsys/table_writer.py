@@ -27,7 +27,7 @@ from typing import Any, Literal, Self, TypeAlias, cast
 import polars as pl
 
 from recsys.data.frames import FrameLike, to_polars
-from recsys.database import Address, Database, failures, open_database, parse_address
+from recsys.database import Address, Database, failures, open_database, parse_address, quoted
 from recsys.errors import DataError
 
 __all__ = ["IfExists", "TableWriter", "table_writer", "write_table"]
@@ -190,7 +190,7 @@ class TableWriter(ABC):
 
     def _definition(self) -> str:
         """Return the columns as `CREATE TABLE` takes them."""
-        return ", ".join(f"{_quoted(name)} {_sql_type(t)}" for name, t in self._schema.items())
+        return ", ".join(f"{quoted(name)} {_sql_type(t)}" for name, t in self._schema.items())
 
     @abstractmethod
     def _open(self, held: ExitStack) -> None:
@@ -247,11 +247,6 @@ def _sql_type(dtype: pl.DataType) -> str:
     return _SQL_TYPES[dtype.base_type()]
 
 
-def _quoted(name: str) -> str:
-    escaped = name.replace('"', '""')
-    return f'"{escaped}"'
-
-
 class _PostgreSQL(TableWriter):
     """COPY into a staging table, all in one transaction, which a lost connection rolls back."""
 
@@ -280,7 +275,7 @@ class _PostgreSQL(TableWriter):
 
     @staticmethod
     def _qualified(schema: str, name: str) -> str:
-        return f"{_quoted(schema)}.{_quoted(name)}" if schema else _quoted(name)
+        return f"{quoted(schema)}.{quoted(name)}" if schema else quoted(name)
 
     def _is_ours(self) -> bool:
         return {name: _sql_type(t) for name, t in self._schema.items()} == self._existing
@@ -289,7 +284,7 @@ class _PostgreSQL(TableWriter):
         self._new = f"{self._name[:40]}__{os.urandom(4).hex()}"
         columns = self._definition()
         if self._keeps:  # a temporary table needs no right to create, and no write-ahead log
-            create = f"CREATE TEMP TABLE {_quoted(self._new)} ({columns}) ON COMMIT DROP"
+            create = f"CREATE TEMP TABLE {quoted(self._new)} ({columns}) ON COMMIT DROP"
         else:
             create = f"CREATE TABLE {self._qualified(self._namespace, self._new)} ({columns})"
         self._cursor.execute(create)
@@ -305,11 +300,11 @@ class _PostgreSQL(TableWriter):
         if self._keeps:
             if self.if_exists == "replace":  # readers go on, other writers wait
                 steps += [f"LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE", f"DELETE FROM {table}"]
-            names = ", ".join(map(_quoted, self._schema))
+            names = ", ".join(map(quoted, self._schema))
             steps.append(f"INSERT INTO {table} ({names}) SELECT {names} FROM {new}")
         else:
             steps += [f"DROP TABLE {table}"] if self._existing else []
-            steps.append(f"ALTER TABLE {new} RENAME TO {_quoted(self._name)}")
+            steps.append(f"ALTER TABLE {new} RENAME TO {quoted(self._name)}")
         for step in steps:
             self._cursor.execute(step)
         self._commit()
@@ -358,7 +353,7 @@ class _Embedded(TableWriter):
 
     def _steps(self, table: str, create: str, rows: str) -> list[str]:
         """Return the statements that put `rows` in the place of a table."""
-        names = ", ".join(map(_quoted, self._schema))
+        names = ", ".join(map(quoted, self._schema))
         steps = [create]
         if self._keeps:
             steps = [f"DELETE FROM {table}"] if self.if_exists == "replace" else []
@@ -375,7 +370,7 @@ class _SQLite(_Embedded):
         with closing(sqlite3.connect(uri, uri=True, timeout=_PATIENCE)) as connection:
             if connection.execute(_SQLITE_VIEW, (table,)).fetchone():
                 raise DataError(f"{self.address} is not a table but a view; write to another name.")
-            columns = connection.execute(f"PRAGMA table_info({_quoted(table)})").fetchall()
+            columns = connection.execute(f"PRAGMA table_info({quoted(table)})").fetchall()
             built_on = connection.execute(_SQLITE_BUILT_ON, {"name": table}).fetchone()
         return {name: kind for _, name, kind, *_ in columns}, built_on is not None
 
@@ -383,7 +378,7 @@ class _SQLite(_Embedded):
         kinds: dict[Any, str] = {pl.Float32: "REAL", pl.Float64: "REAL"}
         kinds |= dict.fromkeys((pl.Boolean, pl.Int32, pl.Int64), "INTEGER")
         types = {name: kinds.get(t.base_type(), "TEXT") for name, t in self._schema.items()}
-        return ", ".join(f"{_quoted(name)} {kind}" for name, kind in types.items())
+        return ", ".join(f"{quoted(name)} {kind}" for name, kind in types.items())
 
     def _create(self) -> None:
         connection = sqlite3.connect("", isolation_level=None, timeout=_PATIENCE)
@@ -400,7 +395,7 @@ class _SQLite(_Embedded):
         self._rows.execute("COMMIT")
 
     def _put_in_place(self) -> None:
-        table = f"target.{_quoted(self._table)}"
+        table = f"target.{quoted(self._table)}"
         self._rows.execute("ATTACH ? AS target", (self.address.place,))
         create = f"CREATE TABLE {table} ({self._definition()})"
         for step in ("BEGIN IMMEDIATE", *self._steps(table, create, "main.staging"), "COMMIT"):
@@ -446,7 +441,7 @@ class _DuckDB(_Embedded):
 
         self._stream.close()
         self._file.seek(0)
-        table = ".".join(map(_quoted, self._table.split(".")))
+        table = ".".join(map(quoted, self._table.split(".")))
         create = f"CREATE TABLE {table} ({self._definition()})"
         with self._unlocked() as database:
             database.connection.register("staging", ipc.open_stream(self._file))

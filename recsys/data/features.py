@@ -149,6 +149,17 @@ class Features:
         found = self.frame.select(pl.all().gather(rows.set(rows < 0, None)))
         return found.with_columns(ids.values.alias(self.kind))
 
+    def matching(self, ids: Ids) -> Features:
+        """Return the table with ids of the type of `ids`, if they all have twins of that type."""
+        given = self.frame[self.kind]
+        known = given.cast(ids.dtype, strict=False)
+        if (
+            known.dtype == given.dtype
+            or not (known.cast(given.dtype) == given).fill_null(False).all()
+        ):
+            return self  # "007" has no integer twin
+        return Features(self.frame.with_columns(known), self.kinds)
+
     def select(self, columns: Sequence[str]) -> Features:
         """Return some of the columns, next to the ids.
 

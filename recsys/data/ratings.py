@@ -466,14 +466,7 @@ def _with_tables(
 
 def table_of(table: TableLike | None, ids: Ids) -> Features | None:
     """Return what is known of items or users, with ids of the type of `ids` where possible."""
-    if table is None:
-        return None
-    features = Features.of(table, ids.kind)
-    given = features.frame[ids.kind]
-    known = given.cast(ids.dtype, strict=False)
-    if known.dtype == given.dtype or not (known.cast(given.dtype) == given).fill_null(False).all():
-        return features  # "007" has no integer twin
-    return Features(features.frame.with_columns(known), features.kinds)
+    return None if table is None else Features.of(table, ids.kind).matching(ids)
 
 
 def _axis(

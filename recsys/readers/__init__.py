@@ -16,7 +16,7 @@ from recsys.data.columns import Request, Roles, choose_columns, id_column, quote
 from recsys.data.features import Features, TableLike
 from recsys.data.frames import FrameLike, to_polars
 from recsys.data.ids import Ids
-from recsys.data.ratings import Ratings, build_ratings, table_of
+from recsys.data.ratings import Ratings, build_ratings
 from recsys.data.rows import RowOptions, RowRules, Rows, check_policy, joined, prepared
 from recsys.data.times import seconds_or_null
 from recsys.database import OnRows, parse_address
@@ -239,10 +239,13 @@ def read_table(source: TableSource, ids: Ids, request: Request) -> tuple[Feature
         If the file cannot be read, the column of ids is missing, or none of `ids` is in it.
     """
     if not isinstance(source, str | os.PathLike):
-        features = source
-        if not isinstance(source, Features):
-            features = _features(to_polars(source), ids, request, "The table", untyped=False)
-        return _described(table_of(features, ids), ids, "The table")
+        where = "The table"
+        features = (
+            source.matching(ids)
+            if isinstance(source, Features)
+            else _features(to_polars(source), ids, request, where, untyped=False)
+        )
+        return _described(features, ids, where)
     with open_data(source, request.encoding, guess=True) as data:
         return _described(_read(data, ids, request), ids, data.name)
 
@@ -318,10 +321,7 @@ def _features(
             )
         column = fitting[0]
     rows = frame.filter(pl.col(column).is_not_null())
-    features = Features.of(rows, ids.kind, column=column, untyped=untyped)
-    found = table_of(features, ids)
-    assert found is not None
-    return found
+    return Features.of(rows, ids.kind, column=column, untyped=untyped).matching(ids)
 
 
 def _has_ids(values: pl.Series, ids: Ids) -> bool:
@@ -334,9 +334,8 @@ def _has_ids(values: pl.Series, ids: Ids) -> bool:
     return 2 * int((ids.find(known) >= 0).sum()) >= min(len(known), len(ids))
 
 
-def _described(features: Features | None, ids: Ids, name: str) -> tuple[Features, str]:
+def _described(features: Features, ids: Ids, name: str) -> tuple[Features, str]:
     """Return the table, and a remark with its columns and the ids that it lacks or has more."""
-    assert features is not None
     noun, n_known = f"{ids.kind}s", int((features.rows_of(ids) >= 0).sum())
     if not n_known:
         raise DataError(
