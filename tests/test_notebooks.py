@@ -50,8 +50,8 @@ def run(source: str) -> int:
     return drawn
 
 
-def test_there_are_six():
-    assert [path.name[:2] for path in NOTEBOOKS] == [f"{i}_" for i in range(1, 7)]
+def test_there_are_seven():
+    assert [path.name[:2] for path in NOTEBOOKS] == [f"{i}_" for i in range(1, 8)]
 
 
 @each_notebook
