@@ -63,8 +63,8 @@ def measure(name: str, factors: int, path: str) -> None:
     stage("fit", lambda: fitted.fit(ratings.pop()))
     stage("save", lambda: fitted.save(model, overwrite=True))
     loaded = stage("load", lambda: Recommender.load(model))
-    n_asked = min(10_000, n_users) if is_als else n_users
-    users = np.random.default_rng(0).choice(n_users, n_asked, replace=False)
+    n_wanted = min(10_000, n_users) if is_als else n_users
+    users = np.random.default_rng(0).choice(n_users, n_wanted, replace=False)
     ids = loaded.ratings.users.take(np.sort(users))
     stage("top 20", lambda: sum(map(len, loaded.recommend_batches(ids, n=20))))
     print(json.dumps(found))
@@ -100,8 +100,8 @@ def compare(sizes: list[int], model: str, factors: int) -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = str(Path(folder) / "ratings.parquet")
             run("--generate", str(n), "--path", path)
-            asked = "--model", model, "--factors", str(factors)
-            found = json.loads(run("--measure", "--path", path, *asked))
+            options = "--model", model, "--factors", str(factors)
+            found = json.loads(run("--measure", "--path", path, *options))
         seconds, peaks = zip(*(found[name] for name in STAGES), strict=True)
         rows.append([n, seconds, max(peaks)])
         print(f"{n:,} done", file=sys.stderr)
