@@ -327,8 +327,9 @@ def _read_fast(
     if strings or (times is not None and kinds["timestamp"] == "text"):
         kinds |= dict.fromkeys(strings, "name")
         columns = _scan(data, layout, roles, kinds, survey)
-    needed = [role for role in roles if role != "event"]
-    if columns is None or any(columns[role].null_count() for role in needed):
+    if columns is None or any(columns[role].null_count() for role in roles if role != "event"):
+        return None
+    if kinds.get("rating") == "float" and not columns["rating"].is_finite().all():
         return None
     return columns | {role: integers_if_canonical(columns[role]) for role in strings}
 

@@ -339,6 +339,37 @@ def test_fast_and_careful_reader_agree(table: list[tuple[str, str, str]]) -> Non
     assert fast["rating"].cast(pl.Float32).to_list() == careful["rating"].cast(pl.Float32).to_list()
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("-7,8,.5", "07,8,3", "-0,8,3", "+7,8,3", " 7,8,3", "7 ,8,3", "7,8, 3 ", "7.0,8,3"),
+        *("99999999999999999999,8,3", "7,8,05", "1e3,8,1e1", '"7",8,3', "7,8,1e39", "NULL,8,3"),
+        *("7,8", "7,8,", ",,"),
+    ],
+)
+def test_numbers_beyond_the_sample_are_read_as_carefully(
+    line: str, end: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "ratings.csv"
+    lines = ["user,item,rating", *["1,2,3", "4,5,1.5"] * 150, line, ""]
+    path.write_text(end.join(lines), newline="")
+    found = []
+    with open_data(path) as data:
+        layout = detect(data, Request())
+        roles = choose_columns(layout.names, Request(), "")
+        for read in (
+            lambda: read_delimited(data, layout, Request()).columns,
+            lambda: read_carefully(data, layout, roles),
+        ):
+            try:
+                columns = read()
+                found.append([columns[role].to_list() for role in roles])
+            except DataError as error:
+                found.append([str(error)])
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("before", [0, 300])
 def test_whole_floats_in_json_lines_are_integer_ids(read: Read, before: int) -> None:
     content = as_jsonl(*[{"user": 1, "item": 2}] * before, {"user": 1.0, "item": 17.0})
