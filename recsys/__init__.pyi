@@ -31,6 +31,7 @@ from .models.baselines import Bias as Bias
 from .models.baselines import Popular as Popular
 from .models.baselines import Random as Random
 from .models.bayes import Bayes as Bayes
+from .models.blend import Blend as Blend
 from .models.clusters import Clusters as Clusters
 from .models.ease import EASE as EASE
 from .models.ials import IALS as IALS

@@ -286,7 +286,12 @@ class Auto(Model):
 
     @property
     def chosen(self) -> Model:
-        """The winner, fitted."""
+        """The winner, fitted.
+
+        Raises
+        ------
+        NotFittedError
+        """
         if "_chosen" not in vars(self):
             raise NotFittedError("The auto model is not fitted yet; call fit first.")
         chosen: Model = vars(self)["_chosen"]

@@ -23,8 +23,7 @@ from recsys.models.base import (
     Model,
 )
 from recsys.models.baselines import Popular
-from recsys.models.blend import Blend
-from recsys.models.content import ContentModel, Known
+from recsys.models.content import Known
 from recsys.models.registry import MODELS, model_class
 from recsys.storage import Saved
 from recsys.topn import CsrPairs, check_n
@@ -149,7 +148,7 @@ def explained(
     own = slice(ratings.indptr[u], ratings.indptr[u + 1])
     rated, values = ratings.indices[own], ratings.values[own]
     history = Histories(np.array([0, len(rated)], dtype=np.int64), rated, values)
-    known = _known(ratings, u, i) if isinstance(model, ContentModel | Blend) else None
+    known = _known(ratings, u, i) if model.uses_features else None
     explanation = model.contributions(history, i, *([known] if known else []))
     features: list[str] = []
     terms = [explanation.terms[0]]

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias, TypedDict, Unpack, cast, overload
 
@@ -38,10 +38,8 @@ from recsys.filters import (
 )
 from recsys.folding import HistoryLike, merge_ratings, new_items, new_users, reindexed
 from recsys.models import abilities
-from recsys.models.base import Histories, Indices, Model, Step
+from recsys.models.base import Histories, Model, Step
 from recsys.models.baselines import Popular
-from recsys.models.blend import Blend
-from recsys.models.content import ContentModel
 from recsys.models.registry import make_model
 from recsys.predictions import (
     PairsLike,
@@ -53,9 +51,9 @@ from recsys.predictions import (
     unsupported,
 )
 from recsys.readers import as_ratings
-from recsys.reranking import reranking
+from recsys.reranking import best_items
 from recsys.storage import Saved, load_model, save_model
-from recsys.topn import Cosine, CsrPairs, Scorer, TopN, check_n, top_n
+from recsys.topn import Cosine, CsrPairs, Scorer, TopN, top_n
 
 __all__ = ["ColdPair", "ColdUser", "IdLike", "Recommender", "Request"]
 
@@ -344,8 +342,8 @@ class Recommender:
             if new.n_users != 1:
                 raise DataError(f"user_features are of one user; the histories have {new.n_users}.")
             new = replace(new, user_features=described)
-        if isinstance(self.model, ContentModel | Blend):
-            model = self.model.with_users(Histories.of(new), new.user_features)
+        if self.model.uses_features:
+            model = cast(Any, self.model).with_users(Histories.of(new), new.user_features)
         else:
             model = self.model.with_users(Histories.of(new))
         folded = type(self)(model)
@@ -372,8 +370,8 @@ class Recommender:
         if not isinstance(self.model, abilities.FoldsInItems):
             raise unsupported(self.model, abilities.FoldsInItems, "fold in new items")
         new, rows = new_items(histories, ratings, item_table, needs_values=self.model._needs_values)
-        if isinstance(self.model, ContentModel | Blend):
-            model = self.model.with_items(rows, new.item_features)
+        if self.model.uses_features:
+            model = cast(Any, self.model).with_items(rows, new.item_features)
         else:
             model = self.model.with_items(rows)
         folded = type(self)(model)
@@ -527,16 +525,9 @@ class Recommender:
         where, new = request.get("where"), known._new
         allowed = candidate_mask(ratings, request.get("items"), block, where, new)
         exclude = CsrPairs(*seen) if len(seen[1]) else None
-
-        def search(queries: Indices, depth: int) -> Iterator[TopN]:
-            return top_n(scorer, queries, depth, exclude=exclude, allowed=allowed)
-
-        check_n(n)
+        search = partial(top_n, scorer, exclude=exclude, allowed=allowed)
         limits = request.get("diversity", 0.0), request.get("at_most"), request.get("per")
-        rule = reranking(known.model, ratings, *limits)
-        blocks = search(places, n)
-        if rule is not None:
-            blocks = rule.blocks(search, places, int(n), ratings.n_items)
+        blocks = best_items(search, places, n, known.model, ratings, *limits)
         marked = new is not None and bool((new if allowed is None else new & allowed).any())
         return (known._frame("user", labels, ratings.items, top, marked=marked) for top in blocks)
 

@@ -17,9 +17,9 @@ from recsys.messages import close_matches
 from recsys.models import abilities
 from recsys.models.base import Floats, Indices, Model
 from recsys.predictions import unsupported
-from recsys.topn import TopN, inverse_lengths
+from recsys.topn import TopN, check_n, inverse_lengths
 
-__all__ = ["Groups", "Reranking", "reranking"]
+__all__ = ["Groups", "Reranking", "best_items"]
 
 Search = Callable[[Indices, int], Iterator[TopN]]
 """The best items of users, given as places in a query: their rows are places among these."""
@@ -180,10 +180,17 @@ class Reranking:
         return chosen
 
 
-def reranking(
-    model: Model, ratings: Ratings, diversity: float, at_most: int | None, per: str | None
-) -> Reranking | None:
-    """Return the re-ranking that is requested, None if there is none.
+def best_items(
+    search: Search,
+    users: Indices,
+    n: int,
+    model: Model,
+    ratings: Ratings,
+    diversity: float = 0.0,
+    at_most: int | None = None,
+    per: str | None = None,
+) -> Iterator[TopN]:
+    """Yield the n best items of each user, re-ranked if that is requested.
 
     Raises
     ------
@@ -196,20 +203,21 @@ def reranking(
         raise DataError(f"diversity must be from 0 to 1; got {diversity:g}.")
     if (at_most is None) != (per is None):
         raise DataError("at_most and per go together: at_most=2, per='genres'.")
-    groups = None
+    groups = vectors = None
     if at_most is not None and per is not None:
         if not isinstance(at_most, Integral) or isinstance(at_most, bool) or at_most < 1:
             raise DataError(f"at_most must be a whole number from 1; got {at_most!r}.")
         groups = Groups.of(ratings, per)
-    vectors = None
     if diversity:
         if not isinstance(model, abilities.HasItemVectors):
             raise unsupported(model, abilities.HasItemVectors, "diversify lists")
         vectors = model.item_vectors()
         vectors = vectors * np.nan_to_num(inverse_lengths(vectors))[:, None]
     if groups is None and vectors is None:
-        return None
-    return Reranking(float(diversity), vectors, at_most, groups)
+        return search(users, n)
+    check_n(n)
+    rule = Reranking(float(diversity), vectors, at_most, groups)
+    return rule.blocks(search, users, int(n), ratings.n_items)
 
 
 def _taken(top: TopN, which: NDArray[np.generic]) -> TopN:

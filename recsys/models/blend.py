@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csr_array, hstack, vstack
 
 from lowrank import kernels
 from lowrank.kernels import CsrArrays, SparsePart
@@ -28,13 +27,13 @@ from recsys.models.base import (
     fitted,
     model,
 )
-from recsys.models.content import ContentModel, Known
 from recsys.models.parameters import parameter, random_state_parameter, threads_parameter
 from recsys.models.registry import make_model, model_class
 from recsys.models.validation import HeldOut, best_weights, score_scale
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
+    from recsys.models.content import Known
 
 _PAIRS = 2**16  # that are scored at a time, of as many users at most
 
@@ -289,7 +288,7 @@ class Blend(Model):
         """Return the blend whose users are these; `DataError` if a model cannot fold in users."""
         parts = []
         for each in self._able(abilities.FoldsInUsers, "fold in new users"):
-            known = (features,) if isinstance(each, ContentModel) else ()
+            known = (features,) if each.uses_features else ()
             parts.append(each.with_users(histories, *known))
         return self.with_parts(parts)
 
@@ -297,7 +296,7 @@ class Blend(Model):
         """Return the blend whose items are these; `DataError` if a model cannot fold in items."""
         parts = []
         for each in self._able(abilities.FoldsInItems, "fold in new items"):
-            known = (features,) if isinstance(each, ContentModel) else ()
+            known = (features,) if each.uses_features else ()
             parts.append(each.with_items(histories, *known))
         return self.with_parts(parts)
 
@@ -307,7 +306,7 @@ class Blend(Model):
         """Return the scores of `items` as sums of what the models' scores are sums of."""
         explained = []
         for each in self._able(abilities.Explains, "explain scores"):
-            features = (known,) if isinstance(each, ContentModel) else ()
+            features = (known,) if each.uses_features else ()
             explained.append(each.contributions(history, items, *features))
         factors = [factor for factor, _ in self._weighted]
 
@@ -385,6 +384,8 @@ def _columns(pairs: Sequence[tuple[np.float32, FactorForm]]) -> tuple[Any, ...]:
     if len(parts) < 2:
         weights, order = (parts[0].weights, parts[0].order) if parts else (None, None)
         return items, bias, weights, order
+    from scipy.sparse import csr_array, vstack
+
     stacked = []
     for part in parts:
         columns = part.weights.indices if part.order is None else part.order[part.weights.indices]
@@ -397,6 +398,8 @@ def _columns(pairs: Sequence[tuple[np.float32, FactorForm]]) -> tuple[Any, ...]:
 
 def _stacked(parts: Sequence[tuple[Floats, SparsePart]], n_users: int) -> CsrArrays:
     """Return the histories of users in several models, one after another in each row."""
+    from scipy.sparse import csr_array, hstack
+
     matrices = [
         csr_array(
             (values, part.history.indices, part.history.indptr),
