@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
+from recsys.data.features import Features
+from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.models import abilities
-from recsys.models.base import Floats, Model
+from recsys.models.base import Floats, Histories, Model
 from recsys.models.content import ContentModel
 from recsys.predictions import unsupported
 from recsys.topn import Cosine, Scorer
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FeaturesLike",
     "described_user",
+    "extended",
     "is_new",
     "item_similarity",
     "text_similarity",
@@ -64,6 +69,42 @@ def described_user(values: FeaturesLike, model: Model, ratings: Ratings) -> Feat
             "a table of users (user_table, --user-table)."
         )
     return encoder.row(values, ratings.user_table)
+
+
+def extended(model: Model, ratings: Ratings, table: Features) -> tuple[Model, Ratings]:
+    """Return a model that also knows the new items, or users, of a table, by their features.
+
+    What it knows already stays, bit for bit. The model is the same one where it has no features.
+    """
+    side = table.kind
+    old: Ids = getattr(ratings, f"{side}s")
+    features: FeatureBlocks | None = getattr(ratings, f"{side}_features")
+    encoder: FeatureEncoder | None = getattr(features, "encoder", None)
+    if features is None or encoder is None or not isinstance(model, ContentModel):
+        return model, ratings
+    from scipy import sparse
+
+    from recsys.data.encoder import with_ids  # few models have features
+
+    wider = with_ids(ratings, old, table)
+    ids: Ids = getattr(wider, f"{side}s")
+    if len(ids) == len(old):
+        return model, ratings
+    new = Ids(ids.values.filter(pl.Series(old.find(ids.values) < 0)), side)
+    order = np.argsort(ids.find(pl.concat([old.values, new.values])))
+    blocks = encoder.transform(table, new)
+    none = np.zeros(len(new) + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32)
+    fold = model.with_items if side == "item" else model.with_users
+    arrays, added = model._arrays(), fold(Histories(*none), blocks)._arrays()
+    for field in fields(model):
+        if field.name in arrays and not field.init:
+            for axis, name in enumerate(field.metadata["axes"]):
+                if name in (f"n_{side}s", f"linked_{side}s"):
+                    both = np.concatenate([arrays[field.name], added[field.name]], axis)
+                    arrays[field.name] = both.take(order, axis)
+    matrix = sparse.vstack([features.matrix, blocks.matrix], format="csr")[order]
+    changed: dict[str, Any] = {f"{side}_features": replace(features, matrix=matrix)}
+    return type(model)._from_arrays(model.get_params(), arrays), replace(wider, **changed)
 
 
 def item_similarity(model: Model, counts: npt.NDArray[np.int64]) -> Scorer:

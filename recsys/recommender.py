@@ -19,6 +19,7 @@ from recsys.auto import Auto
 from recsys.cold_start import (
     FeaturesLike,
     described_user,
+    extended,
     is_new,
     item_similarity,
     text_similarity,
@@ -279,7 +280,10 @@ class Recommender:
     def with_tables(
         self, *, item_table: TableLike | None = None, user_table: TableLike | None = None
     ) -> Self:
-        """Return the same recommender with other tables, for titles and conditions.
+        """Return the same recommender with other tables, for titles, conditions and new items.
+
+        A model with features also learns of the items and users that it does not know: they are
+        what their features say. Nothing is refitted.
 
         Parameters
         ----------
@@ -295,10 +299,14 @@ class Recommender:
         known = self.ratings
         items = table_of(item_table, known.items) or known.item_table
         users = table_of(user_table, known.users) or known.user_table
-        other = type(self)(self.model)
+        model, changed = self.model, replace(known, item_table=items, user_table=users)
+        for given, table in ((item_table, items), (user_table, users)):
+            if given is not None and table is not None and not self._counts_from:
+                model, changed = extended(model, changed, table)
+        other = type(self)(model)
         other._is_named = self._is_named
-        changed = replace(known, item_table=items, user_table=users)
-        return other._restored(changed, self.training, **self._counts_from)
+        counts = {"users": changed.n_users, "items": changed.n_items}
+        return other._restored(changed, self.training | counts, **self._counts_from)
 
     def fold_in(
         self,

@@ -32,7 +32,7 @@ from recsys.messages import close_matches
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = ["EncoderState", "FeatureBlocks", "FeatureEncoder", "Texts", "with_features"]
+__all__ = ["EncoderState", "FeatureBlocks", "FeatureEncoder", "Texts", "with_features", "with_ids"]
 
 Texts: TypeAlias = Literal["terms", "vectors"]
 """Forms of a text: weighted words, or their vector of latent semantic indexing."""
@@ -375,14 +375,14 @@ def with_features(
             continue
         encoder = FeatureEncoder.fit(table, ids, own, texts=texts, random_state=random_state)
         if unrated and encoder.blocks:
-            ratings = _with_ids(ratings, ids, table)
+            ratings = with_ids(ratings, ids, table)
             ids = ratings.items if table.kind == "item" else ratings.users
         found.append(encoder.transform(table, ids) if encoder.blocks else None)
     return replace(ratings, item_features=found[0], user_features=found[1])
 
 
-def _with_ids(ratings: Ratings, ids: Ids, table: Features) -> Ratings:
-    """Return the same ratings, among these items or users and those of a table."""
+def with_ids(ratings: Ratings, ids: Ids, table: Features) -> Ratings:
+    """Return the same ratings, among their items (or users, the given ids) and those of a table."""
     given = table.frame[table.kind]
     strange = given.filter(pl.Series(ids.find(given) < 0))
     new = strange.cast(ids.dtype, strict=False)

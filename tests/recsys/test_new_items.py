@@ -210,3 +210,33 @@ def test_similar_users_without_ratings(als):
 def test_unknown_items_stay_unknown(als):
     with pytest.raises(UnknownIdError, match="i999"):
         als.similar_items("i999")
+
+
+@pytest.mark.parametrize("kind", ["als", "bayes"])
+def test_a_table_of_today_brings_new_items_and_users(kind, ratings, tables, tmp_path):
+    old = Recommender(kind, factors=4, iterations=8).fit(ratings)
+    row = {"item": "a", "title": "New", "genres": "Space", "price": 2.5}
+    row["about"] = "robots cross the galaxy in take 99"
+    items = pl.concat([tables[0], pl.DataFrame([row])])
+    users = pl.concat([tables[1], pl.DataFrame([{"user": 900, "job": "poet", "age": 30}])])
+    today = old.with_tables(item_table=items, user_table=users)
+    assert today.ratings.shape == (N_USERS + 1, N_ITEMS + 1)
+    known = pl.DataFrame({"user": [3, 4, 5], "item": ["i0", "i31", "i59"]})
+    assert today.predict(known).equals(old.predict(known))
+    found = today.recommend(4, n=N_ITEMS + 1)
+    assert found.filter("new")["item"].to_list().index("a") < 3
+    poet = today.recommend(900, n=3).select("item", "score")
+    described = today.recommend(user_features="job=poet, age=30", n=3).select("item", "score")
+    assert poet["item"].to_list() == described["item"].to_list()
+    explained = today.explain(4, "a")
+    assert explained["contribution"].sum() == pytest.approx(
+        today.recommend(4, items=["a"])["score"][0], abs=1e-4
+    )
+    today.save(tmp_path / "m")
+    assert Recommender.load(tmp_path / "m").recommend(4, n=9).equals(today.recommend(4, n=9))
+
+
+def test_a_model_without_features_keeps_its_items(ratings, tables):
+    bare = Recommender("als", factors=4).fit(with_features(ratings, ["job"]))
+    table = tables[0].with_columns(item="x" + pl.col("item"))
+    assert bare.with_tables(item_table=table).ratings.n_items == N_ITEMS
