@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from recsys.auto import Auto
 from recsys.cold_start import (
     FeaturesLike,
     described_user,
@@ -230,7 +229,7 @@ class Recommender:
         start = time.perf_counter()
         self.model.fit(ratings, on_step=each, **settings)
         seconds, findings = time.perf_counter() - start, None
-        if isinstance(self.model, Auto):
+        if isinstance(self.model, abilities.Chooses):
             findings = "; ".join(self.model.findings) or None
             ratings, self.model = self.model.ratings, self.model.chosen
         for name, array in self.model._arrays().items():

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from recsys.models.base import Explanation, Floats, Histories, Model
 
 if TYPE_CHECKING:
+    from recsys.data.ratings import Ratings
     from recsys.topn import Scorer
 
 
@@ -75,3 +76,23 @@ class HasUncertainty(Protocol):
 def takes_start(model: Model) -> bool:
     """Return whether `model.fit` can begin where another fit ended."""
     return "start" in inspect.signature(model._fit).parameters
+
+
+@runtime_checkable
+class Chooses(Protocol):
+    """A model that compares others, and whose place the best of them takes.
+
+    Attributes
+    ----------
+    ratings : Ratings
+        What the chosen model was fitted to.
+    findings : list of str
+        What was compared, with what results.
+    """
+
+    ratings: Ratings
+    findings: list[str]
+
+    @property
+    def chosen(self) -> Model:
+        """The chosen model, fitted."""
