@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lowrank import kernels
 from lowrank.errors import ArgumentError
-from lowrank.solvers.subspace import leading_directions
+from lowrank.subspace import leading_directions
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from lowrank import kernels
 from lowrank.kernels import CsrArrays
-from lowrank.solvers.subspace import leading_directions
+from lowrank.subspace import leading_directions
 from recsys.auto import default_factors
 from recsys.errors import DataError
 from recsys.models.base import (
