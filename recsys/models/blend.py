@@ -355,7 +355,8 @@ class Blend(Model):
         models = result._unfitted()
         if len(result.shares) != len(models) or not (result.shares >= 0).all():
             raise DataError(f"The array 'shares' must have {len(models)} numbers, none negative.")
-        if not (result.scales > 0).all() or not result.shares.any():
+        scales, some = result.scales, result.shares.any()
+        if not ((scales > 0) & np.isfinite(scales)).all() or not some:
             raise DataError("The scales of a blend must be positive, and a share as well.")
         chosen = [each for each, share in zip(models, result.shares, strict=True) if share > 0]
         parts = [_part(each, f"{number}_", arrays) for number, each in enumerate(chosen, start=1)]

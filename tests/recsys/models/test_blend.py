@@ -168,3 +168,19 @@ def test_what_is_held_out_is_a_tenth_and_nothing_is_lost():
     assert train.n_ratings + test.n_ratings == ratings.n_ratings
     assert 0.07 < test.n_ratings / ratings.n_ratings < 0.13
     assert not (train.matrix * test.matrix).nnz
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "message"),
+    [
+        ("shares", [np.nan, 1], "'shares' must have 2 numbers"),
+        ("shares", [0, 0], "a share as well"),
+        ("scales", [0, 1], "must be positive"),
+        ("scales", [np.inf, 1], "must be positive"),
+    ],
+)
+def test_damaged_weights_are_rejected(name, array, message):
+    blend = make_model("blend", members="popular,random", weights="1,1").fit(interactions())
+    arrays = blend._arrays() | {name: np.array(array, np.float32)}
+    with pytest.raises(DataError, match=message):
+        type(blend)._from_arrays(blend.get_params(), arrays)
