@@ -502,10 +502,9 @@ class Recommender:
             raise TypeError(f"recommend has the options {', '.join(names)}; got {unknown}.")
         cold_start = request.get("cold_start", "error")
         _check("cold_start", cold_start, ("error", "popular"))
-        history, features = request.get("history"), request.get("user_features")
-        known = self
-        if history is not None or features is not None:
-            known = self.fold_in(history, user_features=features)
+        given = request.get("history"), request.get("user_features")
+        is_known = all(each is None for each in given)  # frames have no ==
+        known = self if is_known else self.fold_in(given[0], user_features=given[1])
         ratings, others = known.ratings, Ids([], "user")
         scorer: Scorer = known.model
         if users is None:
@@ -531,6 +530,8 @@ class Recommender:
             seen = without_blocked(seen, pairs, ratings.users, ratings.items, others)
         where, new = request.get("where"), known._new
         allowed = candidate_mask(ratings, request.get("items"), block, where, new)
+        if new is not None and not known.model.uses_features:
+            allowed, new = ~new if allowed is None else allowed & ~new, None
         exclude = CsrPairs(*seen) if len(seen[1]) else None
         search = partial(top_n, scorer, exclude=exclude, allowed=allowed)
         limits = request.get("diversity", 0.0), request.get("at_most"), request.get("per")

@@ -92,6 +92,13 @@ def test_a_model_without_features_marks_nothing(ratings):
     assert "new" not in found.recommend(3).columns
 
 
+@pytest.mark.parametrize("name", ["popular", "softimpute"])
+def test_a_model_that_does_not_use_features_recommends_no_new_items(name, ratings):
+    found = Recommender(name).fit(ratings).recommend([3, 4], n=N_ITEMS)
+    assert found.columns == ["user", "item", "rank", "score", "title"]
+    assert found["item"].str.slice(1).cast(int).min() >= NEW
+
+
 @pytest.mark.parametrize("features", ["age=30, job=poet", {"age": 30, "job": "poet"}])
 def test_a_user_without_ratings_is_described(recommender, features):
     frame = recommender.recommend(user_features=features, n=6)
