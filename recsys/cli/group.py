@@ -225,7 +225,10 @@ class Command(_WithExamples):
             p.name: max(p.opts, key=len) if isinstance(p, click.Option) else p.human_readable_name
             for p in self.params
         }
-        listed = [" with ".join(str(shown[name]) for name in group) for group in self.one_of]
+        listed = [
+            (" with " if len(group) == 2 else "/").join(str(shown[name]) for name in group)
+            for group in self.one_of
+        ]
         choices = f"{', '.join(listed[:-1])} or {listed[-1]}"
         if n_chosen > 1:
             raise click.UsageError(f"Give only one of {choices}.", ctx)

@@ -63,9 +63,9 @@ def test_like_for_a_model_of_contacts(run, contacts):
         (
             ["--like", "107", "--user", "1"],
             2,
-            "Give only one of --user, --users, --all, --history or --like with --rate.",
+            "Give only one of --user, --users, --all, --history or --like/--rate/--user-features.",
         ),
-        ([], 2, "Choose the users: --user, --users, --all, --history or --like with --rate."),
+        ([], 2, "Choose the users: --user, --users, --all, --history or --like/--rate/--user-features."),
         (["--history", "none.csv"], 1, "There is no file or directory none.csv."),
     ],
 )
@@ -232,7 +232,7 @@ def test_similar_users(run, model, loaded):
     assert found.columns == ["user", "similar", "rank", "score"]
     assert found["similar"].to_list() == expected["similar"].to_list()
     said = run("similar", model, "--user", 3, "--item", 103, code=2).stderr
-    assert "Give only one of --item with --title or --user." in said
+    assert "Give only one of --item with --title, --text or --user." in said
 
 
 # explain
