@@ -23,7 +23,9 @@ VERBS = {
     "similar": Verb("recsys.cli.recommend:similar", "List similar items or similar users."),
     "predict": Verb("recsys.cli.predict:predict", "Predict the ratings of user-item pairs."),
     "impute": Verb("recsys.cli.predict:impute", "Predict all missing ratings."),
-    "explain": Verb("recsys.cli.recommend:explain", "Explain a score by the ratings and features behind it."),
+    "explain": Verb(
+        "recsys.cli.recommend:explain", "Explain a score by the ratings and features behind it."
+    ),
     "update": Verb("recsys.cli.fit:update", "Add new ratings to a model."),
     "split": Verb("recsys.cli.split:split", "Split ratings into training and test files."),
     "evaluate": Verb("recsys.cli.evaluate:evaluate", "Evaluate models on held-out ratings."),

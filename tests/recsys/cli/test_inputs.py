@@ -65,7 +65,11 @@ def test_like_for_a_model_of_contacts(run, contacts):
             2,
             "Give only one of --user, --users, --all, --history or --like/--rate/--user-features.",
         ),
-        ([], 2, "Choose the users: --user, --users, --all, --history or --like/--rate/--user-features."),
+        (
+            [],
+            2,
+            "Choose the users: --user, --users, --all, --history or --like/--rate/--user-features.",
+        ),
         (["--history", "none.csv"], 1, "There is no file or directory none.csv."),
     ],
 )
