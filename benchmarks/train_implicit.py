@@ -5,7 +5,7 @@ default) or a Cholesky factorisation, and cmfrec conjugate gradients; cmfrec is 
 environment of its own, whose Python PEERS_PYTHON names, as the difference of a fit of three
 iterations and one of one. The limit is the time of a sweep's multiplications at the rate of sgemm.
 
-Usage: [PEERS_PYTHON=...] python benchmarks/train_implicit.py [--interactions N] [--sweeps N] [K ...]
+Usage: [PEERS_PYTHON=...] python benchmarks/train_implicit.py [--interactions N] [--sweeps N] [K..]
 """
 
 from __future__ import annotations

@@ -185,9 +185,9 @@ def test_indices_are_checked_before_memory_is_touched():
     spoiled = history._replace(indices=history.indices + 30)
     with pytest.raises(ValueError, match="indices must be those of columns"):
         kernels.top_k(users, items, 2, sparse=part._replace(history=spoiled))
+    falling = weights._replace(indptr=np.r_[0, weights.indptr[:0:-1]][: len(weights.indptr)])
+    falling.indptr[-1] = weights.indptr[-1]
     with pytest.raises(ValueError, match="indptr must not fall"):
-        falling = weights._replace(indptr=np.r_[0, weights.indptr[:0:-1]][: len(weights.indptr)])
-        falling.indptr[-1] = weights.indptr[-1]
         kernels.top_k(users, items, 2, sparse=part._replace(weights=falling))
     with pytest.raises(ValueError, match="indices must be those of columns"):
         kernels.sparse_rows(history, weights._replace(indices=weights.indices - 60), 50)

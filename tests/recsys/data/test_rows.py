@@ -200,7 +200,7 @@ def test_bad_rows_of_other_formats(tmp_path, suffix):
         frame.write_ndjson(path)
         text = path.read_text().splitlines()
         path.write_text("\n".join([*text[:9], "{broken", *text[10:]]))
-    with pytest.raises(DataError, match="4: the user id is missing|line 10: not JSON"):
+    with pytest.raises(DataError, match=r"4: the user id is missing|line 10: not JSON"):
         read_ratings(path)
     ratings = read_ratings(path, bad_rows="skip")
     assert ratings.nnz == (299 if suffix == "parquet" else 298)
