@@ -32,8 +32,8 @@ from lowrank import kernels, truncated_svd
 from recsys import Recommender
 from recsys.data.ratings import Ratings
 from recsys.models.als import ALS
+from recsys.predictions import training_summary
 from recsys.readers import read_ratings
-from recsys.recommender import training_summary
 from recsys.storage import Saved, save_model
 from recsys.topn import CsrPairs, top_n
 

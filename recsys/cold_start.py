@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from recsys.data.features import Features
+from recsys.data.features import Features, TableLike
 from recsys.data.ids import Ids
-from recsys.data.ratings import Ratings
+from recsys.data.ratings import Ratings, table_of
 from recsys.errors import DataError
 from recsys.models import abilities
 from recsys.models.base import Floats, Histories, Model
@@ -32,6 +32,7 @@ __all__ = [
     "item_similarity",
     "text_similarity",
     "user_similarity",
+    "with_tables",
 ]
 
 FeaturesLike: TypeAlias = "str | Mapping[str, Any]"
@@ -69,6 +70,31 @@ def described_user(values: FeaturesLike, model: Model, ratings: Ratings) -> Feat
             "a table of users (user_table, --user-table)."
         )
     return encoder.row(values, ratings.user_table)
+
+
+def with_tables(
+    model: Model,
+    ratings: Ratings,
+    item_table: TableLike | None,
+    user_table: TableLike | None,
+    *,
+    learns: bool,
+) -> tuple[Model, Ratings]:
+    """Return a model and ratings with other tables; see `Recommender.with_tables`.
+
+    The model `learns` of the items and users in them that it does not know.
+
+    Raises
+    ------
+    DataError
+    """
+    items = table_of(item_table, ratings.items) or ratings.item_table
+    users = table_of(user_table, ratings.users) or ratings.user_table
+    changed = replace(ratings, item_table=items, user_table=users)
+    for given, table in ((item_table, items), (user_table, users)):
+        if given is not None and table is not None and learns:
+            model, changed = extended(model, changed, table)
+    return model, changed
 
 
 def extended(model: Model, ratings: Ratings, table: Features) -> tuple[Model, Ratings]:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from recsys.cold_start import FeaturesLike, described_user
 from recsys.data.features import Features, TableLike
 from recsys.data.frames import FrameLike, as_frame, column, column_names
 from recsys.data.ids import Ids, as_id_series, encode
 from recsys.data.ratings import Ratings, table_of
 from recsys.data.rows import CSR, pair_keys, rating_problem, rating_values, to_csr
 from recsys.errors import DataError
-from recsys.models.abilities import takes_start
-from recsys.models.base import Histories
+from recsys.models.abilities import FoldsInItems, FoldsInUsers, takes_start
+from recsys.models.base import Histories, Model
 from recsys.models.blend import Blend
+from recsys.predictions import unsupported
 
 if TYPE_CHECKING:
     from lowrank.completion.design import GroupedFeatures
@@ -28,17 +30,70 @@ if TYPE_CHECKING:
 __all__ = [
     "NEW_USER",
     "HistoryLike",
+    "check_scale",
+    "folded_items",
+    "folded_users",
     "merge_ratings",
     "new_items",
     "new_users",
     "reindexed",
+    "warm_start",
 ]
 
 HistoryLike: TypeAlias = "FrameLike | Mapping[Any, float]"
 
 NEW_USER = "new"  # of a history without user ids
+_GRADES = 20  # different ratings; of more, the next day may bring a larger one
 _AXES = ("n_users", "n_items")
 _ROWS = ("indptr", "indices", "values", "timestamps", "n_duplicates")
+
+
+def folded_users(
+    model: Model,
+    known: Ratings,
+    histories: HistoryLike | None,
+    user_table: TableLike | None = None,
+    user_features: FeaturesLike | None = None,
+) -> tuple[Model, Ratings]:
+    """Return a model of new users, and their ratings; see `Recommender.fold_in`.
+
+    Raises
+    ------
+    DataError
+    """
+    if not isinstance(model, FoldsInUsers):
+        raise unsupported(model, FoldsInUsers, "fold in new users")
+    described = None
+    if user_features is not None:
+        described = described_user(user_features, model, known)
+    elif histories is None:
+        raise DataError("New users need histories or user_features; got neither.")
+    rated = {} if histories is None else histories
+    new = new_users(rated, known, user_table, needs_values=model._needs_values)
+    if described is not None:
+        if new.n_users != 1:
+            raise DataError(f"user_features are of one user; the histories have {new.n_users}.")
+        new = replace(new, user_features=described)
+    if model.uses_features:
+        return cast(Any, model).with_users(Histories.of(new), new.user_features), new
+    return model.with_users(Histories.of(new)), new
+
+
+def folded_items(
+    model: Model, known: Ratings, histories: FrameLike, item_table: TableLike | None = None
+) -> tuple[Model, Ratings]:
+    """Return a model of new items, and their ratings; see `Recommender.fold_in_items`.
+
+    Raises
+    ------
+    DataError
+    """
+    if not isinstance(model, FoldsInItems):
+        raise unsupported(model, FoldsInItems, "fold in new items")
+    new, rows = new_items(histories, known, item_table, needs_values=model._needs_values)
+    if model.uses_features:
+        return cast(Any, model).with_items(rows, new.item_features), new
+    return model.with_items(rows), new
 
 
 def new_users(
@@ -124,6 +179,28 @@ def _ratings(known: Ratings, users: Ids, items: Ids, csr: CSR, table: TableLike 
     return replace(known, **changes, **{name: getattr(csr, name) for name in _ROWS})
 
 
+def check_scale(new: Ratings, old: Ratings, training: Mapping[str, Any]) -> None:
+    """Check that new ratings are in the range of the old ones, if these are grades.
+
+    The range is in the summary of the fit, `training`.
+
+    Raises
+    ------
+    DataError
+    """
+    low, high = training["rating_min"], training["rating_max"]
+    if new.implicit or low is None:
+        return
+    outside = np.flatnonzero((new.values < low) | (new.values > high))
+    if len(outside) and len(np.unique(old.values)) <= _GRADES:
+        user, item = new.user_index_of_nonzeros()[outside[0]], new.indices[outside[0]]
+        raise DataError(
+            f"Rating {new.values[outside[0]]:g} of item {new.items.values[int(item)]!r} by "
+            f"user {new.users.values[int(user)]!r} is outside of the range of the model's "
+            f"ratings, {low:g} to {high:g}; fit to all ratings if the scale is wider."
+        )
+
+
 def merge_ratings(old: Ratings, new: Ratings) -> Ratings:
     """Return the ratings of both; of a pair that is in both, the new one.
 
@@ -185,6 +262,14 @@ def _refitted(
         return None
     encoder = encoder.refitted(table, ids)
     return encoder.transform(table, ids) if encoder.blocks else None
+
+
+def warm_start(model: Model, known: Ratings, whole: Ratings) -> dict[str, Any]:
+    """Return the options of a fit to `whole` that begins where that to `known` ended, if it can."""
+    if not takes_start(model):
+        return {}
+    users, items = whole.users.find(known.users.values), whole.items.find(known.items.values)
+    return {"start": reindexed(model, users, items, whole.shape)}
 
 
 def reindexed(model: Any, users: Indices, items: Indices, shape: tuple[int, int]) -> Any:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import html
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from lowrank.errors import missing_extra
 
 __all__ = [
     "close_matches",
     "counted",
+    "html_table",
     "missing_extra",
     "redacted",
     "shortened",
@@ -34,6 +36,21 @@ def counted(n: int, noun: str) -> str:
     ('1 user', '2,500 test ratings')
     """
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def html_table(caption: str, facts: Mapping[str, object]) -> str:
+    """Return a table of names and values in HTML, as notebooks show it.
+
+    Examples
+    --------
+    >>> html_table("Fit", {"rmse < 1": True})
+    '<table><caption>Fit</caption><tr><th>rmse &lt; 1</th><td>True</td></tr></table>'
+    """
+    rows = "".join(
+        f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>"
+        for name, value in facts.items()
+    )
+    return f"<table><caption>{html.escape(caption)}</caption>{rows}</table>"
 
 
 def shortened(text: str, length: int = 40) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from lowrank.kernels import csr_arrays
 from recsys.data.frames import FrameLike, as_frame, column, listed
@@ -21,17 +22,60 @@ from recsys.models.base import (
     Histories,
     Indices,
     Model,
+    Step,
 )
 from recsys.models.baselines import Popular
 from recsys.models.content import Known
 from recsys.models.registry import MODELS, model_class
 from recsys.storage import Saved
-from recsys.topn import CsrPairs, check_n
+from recsys.topn import CsrPairs, TopN, check_n
 
 PairsLike: TypeAlias = "FrameLike | Sequence[tuple[int | str, int | str]]"
 """A frame with the columns user and item, or a list of pairs of ids."""
 
 _BLOCK_PAIRS = 2**20  # pairs imputed at a time
+
+
+def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    """Check an option that takes one of some words.
+
+    Raises
+    ------
+    DataError
+    """
+    if value not in choices:
+        raise DataError(f"{name} must be one of {', '.join(choices)}; got {value!r}.")
+
+
+def check_validation(validation: object, ratings: Ratings) -> None:
+    """Check that held-out ratings have the users and items of the ratings of a fit.
+
+    Raises
+    ------
+    DataError
+    """
+    if not isinstance(validation, Ratings):
+        raise DataError(f"validation must be Ratings; got {type(validation).__name__}.")
+    if validation.shape != ratings.shape:
+        expected = f"have the users and items of the ratings, {ratings.shape}"
+        raise DataError(f"validation must {expected}; got {validation.shape}.")
+
+
+def training_summary(ratings: Ratings, seconds: float, last: Step | None) -> dict[str, Any]:
+    """Return the facts of a fit that are saved with a model; predictions need the range."""
+    explicit = not ratings.implicit
+    return {
+        "users": ratings.n_users,
+        "items": ratings.n_items,
+        "ratings": ratings.n_ratings,
+        "implicit": ratings.implicit,
+        "rating_min": float(ratings.values.min()) if explicit else None,
+        "rating_max": float(ratings.values.max()) if explicit else None,
+        "seconds": round(seconds, 3),
+        "sweeps": last.step if last else None,
+        "train_rmse": last.train_rmse if last else None,
+        "validation_rmse": last.validation_rmse if last else None,
+    }
 
 
 def clip_to_range(predicted: Floats, training: Mapping[str, Any]) -> Floats:
@@ -221,10 +265,89 @@ def _as_rows(
     return pl.DataFrame(columns)
 
 
+def ranked(
+    top: TopN,
+    labels: pl.Series,
+    answers: Ids,
+    name: str | None = None,
+    *,
+    titles: pl.Series | None = None,
+    new: NDArray[np.bool_] | None = None,
+) -> pl.DataFrame:
+    """Return the best items, or users, as a frame.
+
+    Parameters
+    ----------
+    top : TopN
+    labels : polars Series
+        What was requested, under the name of its column.
+    answers : Ids
+        What was searched.
+    name : str, optional
+        Column of the answers, by default their kind.
+    titles, new : of each answer, optional
+        Further columns.
+    """
+    columns = [
+        labels[top.rows],
+        answers.take(top.items).alias(name or answers.kind),
+        pl.Series("rank", top.ranks),
+        pl.Series("score", top.scores),
+    ]
+    if titles is not None:
+        columns.append(titles[top.items].alias("title"))
+    if new is not None:
+        columns.append(pl.Series("new", new[top.items]))
+    return pl.DataFrame(columns)
+
+
 def unsupported(model: Model, ability: Any, action: str) -> DataError:
     """Return the error of a model without an ability; it names the models that have it."""
     able = ", ".join(name for name in sorted(MODELS) if issubclass(model_class(name), ability))
     return DataError(f"The {model.name} model cannot {action}; these models can: {able or 'none'}.")
+
+
+class Queried(NamedTuple):
+    """The users of a request.
+
+    Attributes
+    ----------
+    places : int64 ndarray of shape (n_query,)
+        Their indices; from ``n_users`` those of `others`.
+    labels : polars Series
+        Their ids.
+    others : Ids
+        The unknown ones.
+    """
+
+    places: Indices
+    labels: pl.Series
+    others: Ids
+
+    @classmethod
+    def of(cls, ids: Ids, users: IdsLike | None, *, only_known: bool) -> Queried:
+        """Find users, all if there is no choice; an unknown one is an error if `only_known`.
+
+        Raises
+        ------
+        UnknownIdError
+        """
+        none = Ids([], "user")
+        if users is None:
+            return cls(np.arange(len(ids)), ids.values, none)
+        queries = listed(users)
+        if only_known:
+            places = ids.index(queries)
+            return cls(places, ids.take(places), none)
+        found = ids.find(queries)
+        labels = labels_of(ids, queries, found)
+        others = Ids(labels.filter(pl.Series(found < 0)), "user")
+        return cls(np.where(found < 0, len(ids) + others.find(labels), found), labels, others)
+
+    def where(self, met: NDArray[np.bool_]) -> Queried:
+        """Keep the known users that meet a condition."""
+        met = np.append(met, np.zeros(len(self.others), np.bool_))[self.places]
+        return Queried(self.places[met], self.labels.filter(pl.Series(met)), self.others)
 
 
 class WithNewUser:

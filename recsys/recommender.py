@@ -2,84 +2,49 @@
 
 from __future__ import annotations
 
-import html
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Self, TypeAlias, TypedDict, Unpack, cast, overload
+from typing import Any, Literal, Self, TypeAlias, Unpack, cast, overload
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from recsys import folding, predictions
 from recsys.cold_start import (
     FeaturesLike,
-    described_user,
-    extended,
     is_new,
     item_similarity,
     text_similarity,
     user_similarity,
+    with_tables,
 )
 from recsys.data.features import TableLike
 from recsys.data.frames import FrameLike, listed
 from recsys.data.ids import Ids, IdsLike
-from recsys.data.ratings import Ratings, table_of
-from recsys.errors import DataError, NotFittedError, RecsysError
-from recsys.filters import (
-    BlockLike,
-    blocked_pairs,
-    candidate_mask,
-    users_where,
-    without_blocked,
-)
-from recsys.folding import HistoryLike, merge_ratings, new_items, new_users, reindexed
+from recsys.data.ratings import Ratings, check_process
+from recsys.errors import DataError, NotFittedError
+from recsys.filters import BlockLike
+from recsys.folding import HistoryLike
+from recsys.messages import html_table
 from recsys.models import abilities
-from recsys.models.base import Histories, Model, Step
+from recsys.models.base import Model, Step, check_finite
 from recsys.models.baselines import Popular
 from recsys.models.registry import make_model
-from recsys.predictions import (
-    PairsLike,
-    WithNewUser,
-    explained,
-    imputed,
-    labels_of,
-    predicted_pairs,
-    unsupported,
-)
+from recsys.predictions import PairsLike, ranked
 from recsys.readers import as_ratings
-from recsys.reranking import best_items
+from recsys.reranking import ColdUser, Request, requested
 from recsys.storage import Saved, load_model, save_model
-from recsys.topn import Cosine, CsrPairs, Scorer, TopN, top_n
+from recsys.topn import Cosine, Scorer, TopN, top_n
 
 __all__ = ["ColdPair", "ColdUser", "IdLike", "Recommender", "Request"]
 
-ColdUser = Literal["error", "popular"]
 ColdPair = Literal["error", "bias", "popular"]
 IdLike: TypeAlias = int | str
 RatingsLike: TypeAlias = "Ratings | FrameLike | str | os.PathLike[str]"
-
-_GRADES = 20  # different ratings; of more, the next day may bring a larger one
-_polars_process: dict[str, int] = {}  # that of the first recommender
-
-
-class Request(TypedDict, total=False):
-    """Options of `Recommender.recommend`."""
-
-    history: HistoryLike | None
-    user_features: FeaturesLike | None
-    exclude_seen: bool
-    items: IdsLike | None
-    block: BlockLike | None
-    where: str | pl.Expr | None
-    where_user: str | pl.Expr | None
-    cold_start: ColdUser
-    diversity: float
-    at_most: int | None
-    per: str | None
 
 
 class Recommender:
@@ -141,11 +106,7 @@ class Recommender:
     def _repr_html_(self) -> str:
         facts = {"model": self.model.name, **self.model.get_params()}
         facts |= {name: value for name, value in self.training.items() if value is not None}
-        rows = "".join(
-            f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>"
-            for name, value in facts.items()
-        )
-        return f"<table><caption>{html.escape(repr(self))}</caption>{rows}</table>"
+        return html_table(repr(self), facts)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the model and its parameters, for scikit-learn's `clone`."""
@@ -163,9 +124,8 @@ class Recommender:
         else:
             model = params.pop("model", self.model)
             nested = {name.removeprefix("model__"): value for name, value in params.items()}
-            if nested:
-                model = make_model(model.name, **model.get_params() | nested)
-            changed = type(self)(model)
+            named = make_model(model.name, **model.get_params() | nested) if nested else model
+            changed = type(self)(named)
         self.__dict__ = vars(changed)
         return self
 
@@ -179,7 +139,7 @@ class Recommender:
         """
         if self._ratings is None:
             raise NotFittedError("The recommender is not fitted yet; call fit(ratings) first.")
-        _check_process()
+        check_process()
         return self._ratings
 
     def fit(
@@ -206,11 +166,8 @@ class Recommender:
             finite.
         """
         data = ratings if isinstance(ratings, Ratings) else as_ratings(ratings)
-        if validation is not None and not isinstance(validation, Ratings):
-            raise DataError(f"validation must be Ratings; got {type(validation).__name__}.")
-        if validation is not None and validation.shape != data.shape:
-            expected = f"have the users and items of the ratings, {data.shape}"
-            raise DataError(f"validation must {expected}; got {validation.shape}.")
+        if validation is not None:
+            predictions.check_validation(validation, data)
         return self._fit(data, on_step, validation=validation)
 
     def _fit(
@@ -232,20 +189,13 @@ class Recommender:
         if isinstance(self.model, abilities.Chooses):
             findings = "; ".join(self.model.findings) or None
             ratings, self.model = self.model.ratings, self.model.chosen
-        for name, array in self.model._arrays().items():
-            with np.errstate(invalid="ignore"):  # of infinities of either sign
-                # Unlike isfinite, a sum needs no memory.
-                if array.dtype.kind == "f" and not np.isfinite(array.sum(dtype=np.float64)):
-                    raise DataError(
-                        f"The fit of {self.model.name} broke down, with numbers in {name} that are "
-                        "not finite; choose parameters nearer to their defaults."
-                    )
-        training = training_summary(ratings, seconds, last)
+        check_finite(self.model)
+        training = predictions.training_summary(ratings, seconds, last)
         return self._restored(ratings, training | ({"choice": findings} if findings else {}))
 
     def _restored(self, ratings: Ratings, training: dict[str, Any], **counts_from: Ratings) -> Self:
         """Set the fitted state; `counts_from` has the ratings that folded-in ones are added to."""
-        _check_process()
+        check_process()
         self._ratings, self.training, self._counts_from = ratings, training, counts_from
         for name in ("_item_similarity", "_user_similarity", "_popular", "_titles", "_new"):
             self.__dict__.pop(name, None)  # cached
@@ -262,9 +212,9 @@ class Recommender:
             If users or items were folded in.
         """
         if self._counts_from:
-            remedy = "update(ratings) adds them to the model itself"
             raise DataError(
-                f"A recommender with folded-in users or items cannot be saved; {remedy}."
+                "A recommender with folded-in users or items cannot be saved; update(ratings) adds "
+                "them to the model itself."
             )
         save_model(Saved(self.model, self.ratings, self.training), path, overwrite=overwrite)
 
@@ -287,21 +237,15 @@ class Recommender:
         Parameters
         ----------
         item_table, user_table : frame or Features, optional
-            What is known of items and users today, next to ids in the column "item" ("user"). By
-            default the table stays.
+            What is known today, next to ids in the column "item" ("user"); by default it stays.
 
         Raises
         ------
         DataError
             If the column of ids is missing, or an id is missing.
         """
-        known = self.ratings
-        items = table_of(item_table, known.items) or known.item_table
-        users = table_of(user_table, known.users) or known.user_table
-        model, changed = self.model, replace(known, item_table=items, user_table=users)
-        for given, table in ((item_table, items), (user_table, users)):
-            if given is not None and table is not None and not self._counts_from:
-                model, changed = extended(model, changed, table)
+        tables, learns = (item_table, user_table), not self._counts_from
+        model, changed = with_tables(self.model, self.ratings, *tables, learns=learns)
         other = type(self)(model)
         other._is_named = self._is_named
         counts = {"users": changed.n_users, "items": changed.n_items}
@@ -323,11 +267,10 @@ class Recommender:
             repeated pair the last rating counts. A mapping is the history of a single user, who is
             called "new". Ratings count as interactions for a model of implicit feedback.
         user_table : frame or Features, optional
-            What is known of these users, next to ids in the column "user", for a model that uses
-            features; if not given, the table of the ratings counts.
+            Their features, next to ids in the column "user"; by default the table of the ratings.
         user_features : str or mapping, optional
-            What is known of a single new user, with or without a history: ``"age=30, job=student"``
-            or ``{"age": 30}``.
+            Features of a single new user, with or without histories: ``"age=30, job=student"`` or
+            ``{"age": 30}``.
 
         Raises
         ------
@@ -335,26 +278,9 @@ class Recommender:
             If there are neither ratings nor features, or one of them is not as the model needs it.
         """
         ratings = self.ratings
-        if not isinstance(self.model, abilities.FoldsInUsers):
-            raise unsupported(self.model, abilities.FoldsInUsers, "fold in new users")
-        described = None
-        if user_features is not None:
-            described = described_user(user_features, self.model, ratings)
-        elif histories is None:
-            raise DataError("New users need histories or user_features; got neither.")
-        needs_values = self.model._needs_values
-        rated = {} if histories is None else histories
-        new = new_users(rated, ratings, user_table, needs_values=needs_values)
-        if described is not None:
-            if new.n_users != 1:
-                raise DataError(f"user_features are of one user; the histories have {new.n_users}.")
-            new = replace(new, user_features=described)
-        if self.model.uses_features:
-            model = cast(Any, self.model).with_users(Histories.of(new), new.user_features)
-        else:
-            model = self.model.with_users(Histories.of(new))
-        folded = type(self)(model)
-        return folded._restored(new, self.training, item=self._counts_from.get("item", ratings))
+        model, new = folding.folded_users(self.model, ratings, histories, user_table, user_features)
+        counts_from = self._counts_from.get("item", ratings)
+        return type(self)(model)._restored(new, self.training, item=counts_from)
 
     def fold_in_items(self, histories: FrameLike, *, item_table: TableLike | None = None) -> Self:
         """Return a recommender of new items, from their ratings; nothing is refitted.
@@ -366,23 +292,16 @@ class Recommender:
         ----------
         histories : frame as in `fold_in`
         item_table : frame or Features, optional
-            Column item, and what is known of the items, such as a title; if not given, the table of
-            the ratings counts.
+            What is known of these items, such as titles; as `user_table` in `fold_in`.
 
         Raises
         ------
         DataError
         """
         ratings = self.ratings
-        if not isinstance(self.model, abilities.FoldsInItems):
-            raise unsupported(self.model, abilities.FoldsInItems, "fold in new items")
-        new, rows = new_items(histories, ratings, item_table, needs_values=self.model._needs_values)
-        if self.model.uses_features:
-            model = cast(Any, self.model).with_items(rows, new.item_features)
-        else:
-            model = self.model.with_items(rows)
-        folded = type(self)(model)
-        return folded._restored(new, self.training, user=self._counts_from.get("user", ratings))
+        model, new = folding.folded_items(self.model, ratings, histories, item_table)
+        counts_from = self._counts_from.get("user", ratings)
+        return type(self)(model)._restored(new, self.training, user=counts_from)
 
     def update(
         self, ratings: RatingsLike, *, on_step: Callable[[Step], None] | None = None
@@ -400,25 +319,10 @@ class Recommender:
             If they are not.
         """
         new = as_ratings(ratings)
-        low, high = self.training["rating_min"], self.training["rating_max"]
-        if not new.implicit and low is not None:
-            outside = np.flatnonzero((new.values < low) | (new.values > high))
-            if len(outside) and len(np.unique(self.ratings.values)) <= _GRADES:
-                user, item = new.user_index_of_nonzeros()[outside[0]], new.indices[outside[0]]
-                raise DataError(
-                    f"Rating {new.values[outside[0]]:g} of item {new.items.values[int(item)]!r} by "
-                    f"user {new.users.values[int(user)]!r} is outside of the range of the model's "
-                    f"ratings, {low:g} to {high:g}; fit to all ratings if the scale is wider."
-                )
-        whole = merge_ratings(self.ratings, new)
-        model = type(self.model)(**self.model.get_params())
-        updated = type(self)(model)
-        options: dict[str, Any] = {}
-        if abilities.takes_start(model):
-            users = whole.users.find(self.ratings.users.values)
-            items = whole.items.find(self.ratings.items.values)
-            options["start"] = reindexed(self.model, users, items, whole.shape)
-        updated._fit(whole, on_step, **options)
+        folding.check_scale(new, self.ratings, self.training)
+        whole = folding.merge_ratings(self.ratings, new)
+        updated = type(self)(type(self.model)(**self.model.get_params()))
+        updated._fit(whole, on_step, **folding.warm_start(self.model, self.ratings, whole))
         updated.training |= {k: v for k, v in self.training.items() if k == "choice"}
         return updated
 
@@ -447,10 +351,9 @@ class Recommender:
             By default all, in index order; for many, `recommend_batches` needs less memory.
         n : int
         history : frame, or mapping of item id to rating, optional
-            Ratings of new users; recommend to these users (see `fold_in`).
+            Ratings of new users (see `fold_in`); recommend to them.
         user_features : str or mapping, optional
-            Features of a new user, such as ``{"age": 30, "job": "student"}``, next to a history or
-            without one; recommend to this user.
+            Features of a new user, with or without a history (see `fold_in`); recommend to them.
         exclude_seen : bool
             Leave out the items that the user has rated.
         items : sequence of item ids, optional
@@ -501,43 +404,16 @@ class Recommender:
         if unknown := request.keys() - names.keys():
             raise TypeError(f"recommend has the options {', '.join(names)}; got {unknown}.")
         cold_start = request.get("cold_start", "error")
-        _check("cold_start", cold_start, ("error", "popular"))
-        given = request.get("history"), request.get("user_features")
-        is_known = all(each is None for each in given)  # frames have no ==
-        known = self if is_known else self.fold_in(given[0], user_features=given[1])
-        ratings, others = known.ratings, Ids([], "user")
-        scorer: Scorer = known.model
-        if users is None:
-            places, labels = np.arange(ratings.n_users), ratings.users.values
-        elif cold_start == "error":
-            places = ratings.users.index(listed(users))
-            labels = ratings.users.take(places)
-        else:
-            queries = listed(users)
-            found = ratings.users.find(queries)
-            labels = labels_of(ratings.users, queries, found)
-            others = Ids(labels.filter(pl.Series(found < 0)), "user")
-            places = np.where(found < 0, ratings.n_users + others.find(labels), found)
-            scorer = WithNewUser(known.model, known._popular)
-        if (condition := request.get("where_user")) is not None:
-            met = np.append(users_where(condition, ratings), np.zeros(len(others), np.bool_))
-            places, labels = places[met[places]], labels.filter(pl.Series(met[places]))
-        seen = np.append(ratings.indptr, np.full(len(others), ratings.nnz)), ratings.indices
-        if not request.get("exclude_seen", True):
-            seen = np.zeros_like(seen[0]), seen[1][:0]
-        block, pairs = blocked_pairs(request.get("block"))
-        if pairs is not None:
-            seen = without_blocked(seen, pairs, ratings.users, ratings.items, others)
-        where, new = request.get("where"), known._new
-        allowed = candidate_mask(ratings, request.get("items"), block, where, new)
-        if new is not None and not known.model.uses_features:
-            allowed, new = ~new if allowed is None else allowed & ~new, None
-        exclude = CsrPairs(*seen) if len(seen[1]) else None
-        search = partial(top_n, scorer, exclude=exclude, allowed=allowed)
-        limits = request.get("diversity", 0.0), request.get("at_most"), request.get("per")
-        blocks = best_items(search, places, n, known.model, ratings, *limits)
-        marked = new is not None and bool((new if allowed is None else new & allowed).any())
-        return (known._frame("user", labels, ratings.items, top, marked=marked) for top in blocks)
+        predictions.check_choice("cold_start", cold_start, ("error", "popular"))
+        history, features = request.get("history"), request.get("user_features")
+        is_known = history is None and features is None
+        known = self if is_known else self.fold_in(history, user_features=features)
+        popular = None if cold_start == "error" or users is None else known._popular
+        found = requested(known.model, known.ratings, users, n, request, known._new, popular)
+        labels, ids = found.labels.alias("user"), known.ratings.items
+        return (
+            ranked(top, labels, ids, titles=known._titles, new=found.new) for top in found.blocks
+        )
 
     def similar_items(
         self, items: IdsLike | None = None, n: int = 10, *, text: str | Sequence[str] | None = None
@@ -580,21 +456,21 @@ class Recommender:
             return self._similar(ids, cast(IdsLike, items), n, self._item_similarity)
         texts = [text] if isinstance(text, str) else list(text)
         blocks = top_n(text_similarity(self.ratings, texts), np.arange(len(texts)), n)
-        marked, labels = self._new is not None, pl.Series("text", texts, dtype=pl.String)
-        found = [self._frame("text", labels, ids, top, "similar", marked) for top in blocks]
-        return pl.concat(found)
+        return self._joined(blocks, pl.Series("text", texts, dtype=pl.String), ids)
 
     def similar_users(self, users: IdsLike, n: int = 10) -> pl.DataFrame:
         """Find the n users most similar to each user, as `similar_items` does for items."""
         return self._similar(self.ratings.users, users, n, self._user_similarity)
 
     def _similar(self, ids: Ids, queries: IdsLike, n: int, scorer: Scorer) -> pl.DataFrame:
-        places, marked = ids.index(listed(queries)), self._new is not None
+        places = ids.index(listed(queries))
         blocks = top_n(scorer, places, n, exclude=Cosine.exclude_itself)
-        labels = ids.take(places)
-        return pl.concat(
-            self._frame(ids.kind, labels, ids, top, "similar", marked) for top in blocks
-        )
+        return self._joined(blocks, ids.take(places), ids)
+
+    def _joined(self, blocks: Iterator[TopN], labels: pl.Series, ids: Ids) -> pl.DataFrame:
+        titles, new = (self._titles, self._new) if ids.kind == "item" else (None, None)
+        found = (ranked(top, labels, ids, "similar", titles=titles, new=new) for top in blocks)
+        return pl.concat(found)
 
     @cached_property
     def _item_similarity(self) -> Scorer:
@@ -617,31 +493,6 @@ class Recommender:
     @cached_property
     def _titles(self) -> pl.Series | None:
         return self.ratings.titles
-
-    def _frame(
-        self,
-        kind: str,
-        labels: pl.Series,
-        answers: Ids,
-        top: TopN,
-        name: str | None = None,
-        marked: bool = False,
-    ) -> pl.DataFrame:
-        """Return results as a frame; `labels` are the requested ids, `answers` those searched.
-
-        New items are `marked` where there may be some.
-        """
-        columns = [
-            labels[top.rows].alias(kind),
-            answers.take(top.items).alias(name or answers.kind),
-            pl.Series("rank", top.ranks),
-            pl.Series("score", top.scores),
-        ]
-        if self._titles is not None and answers.kind == "item":
-            columns.append(self._titles[top.items].alias("title"))
-        if marked and self._new is not None and answers.kind == "item":
-            columns.append(pl.Series("new", self._new[top.items]))
-        return pl.DataFrame(columns)
 
     @overload
     def predict(
@@ -694,17 +545,19 @@ class Recommender:
             Columns user and item as given, and prediction (Float32), clipped to the range of the
             training ratings unless these were implicit.
         """
-        _check("cold_start", cold_start, ("error", "bias", "popular"))
+        predictions.check_choice("cold_start", cold_start, ("error", "bias", "popular"))
         if user_features is not None:
-            folded = self.fold_in(user_features=user_features)
             pair: Any = (pairs,) if item is None else (pairs, item)
-            return folded.predict(*pair, cold_start=cold_start, std=std)
+            new = self.fold_in(user_features=user_features)
+            return new.predict(*pair, cold_start=cold_start, std=std)
         if item is not None:
             pair = pl.DataFrame({"user": [pairs], "item": [item]})
             return float(self.predict(pair, cold_start=cold_start)["prediction"][0])
         popular = self._popular if cold_start == "popular" else None
         fitted = Saved(self.model, self.ratings, self.training)
-        return predicted_pairs(fitted, cast(PairsLike, pairs), cold_start, popular, std=std)
+        return predictions.predicted_pairs(
+            fitted, cast(PairsLike, pairs), cold_start, popular, std=std
+        )
 
     def impute(
         self,
@@ -715,12 +568,11 @@ class Recommender:
     ) -> Iterator[pl.DataFrame]:
         """Predict the ratings of whole users, in frames of about a million pairs.
 
-        The model must predict ratings, and the ratings must be explicit.
-        Each of the users and items counts once; all of them, if they are not given. `missing_only`
-        leaves out the pairs that are rated.
+        The model must predict ratings, and the ratings must be explicit. Each of the users and
+        items counts once; all of them, if they are not given. `missing_only` omits rated pairs.
         """
         fitted = Saved(self.model, self.ratings, self.training)
-        return imputed(fitted, users, items, missing_only=missing_only)
+        return predictions.imputed(fitted, users, items, missing_only=missing_only)
 
     def explain(self, user: IdLike, item: IdLike, n: int | None = None) -> pl.DataFrame:
         """Explain the score of an item for a user as a sum over the user's ratings.
@@ -733,8 +585,7 @@ class Recommender:
             Columns part ("base", "item", "feature" or "others"), item, rating (of that item; absent
             for implicit feedback), feature (such as "genres = Horror"; only if any counts),
             contribution (Float32) and title where titles are known. The base is the score without
-            ratings of the user. Contributions add up to the score before it
-            is clipped, to rounding.
+            ratings of the user. Contributions add up to the score, not clipped, to rounding.
 
         Raises
         ------
@@ -746,35 +597,4 @@ class Recommender:
                 "Scores of folded-in items cannot be explained: they are sums over a user's "
                 "other items; update(ratings) adds the new ones to the model itself."
             )
-        return explained(self.model, self.ratings, user, item, n, self._titles)
-
-
-def _check_process() -> None:
-    """Raise an error in a forked process, in which polars would wait forever for its threads."""
-    if os.getpid() != _polars_process.setdefault("id", os.getpid()):
-        raise RecsysError(
-            "This process was forked from one that had a recommender, and polars does not work in "
-            "it; load the model in the child only, or start processes by spawn or forkserver."
-        )
-
-
-def _check(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise DataError(f"{name} must be one of {', '.join(choices)}; got {value!r}.")
-
-
-def training_summary(ratings: Ratings, seconds: float, last: Step | None) -> dict[str, Any]:
-    """Return the facts of a fit that are saved with a model."""
-    explicit = not ratings.implicit
-    return {
-        "users": ratings.n_users,
-        "items": ratings.n_items,
-        "ratings": ratings.n_ratings,
-        "implicit": ratings.implicit,
-        "rating_min": float(ratings.values.min()) if explicit else None,
-        "rating_max": float(ratings.values.max()) if explicit else None,
-        "seconds": round(seconds, 3),
-        "sweeps": last.step if last else None,
-        "train_rmse": last.train_rmse if last else None,
-        "validation_rmse": last.validation_rmse if last else None,
-    }
+        return predictions.explained(self.model, self.ratings, user, item, n, self._titles)

@@ -1,25 +1,40 @@
-"""Re-ranking of the best items: for the diversity of a list, or few items of each group."""
+"""The best items as a request limits and re-ranks them: by filters, diversity and groups."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from numbers import Integral
+from typing import Literal, TypedDict
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from lowrank import kernels
+from recsys.cold_start import FeaturesLike
+from recsys.data.ids import IdsLike
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
+from recsys.filters import (
+    BlockLike,
+    blocked_pairs,
+    candidate_mask,
+    users_where,
+    without_blocked,
+)
+from recsys.folding import HistoryLike
 from recsys.messages import close_matches
 from recsys.models import abilities
 from recsys.models.base import Floats, Indices, Model
-from recsys.predictions import unsupported
-from recsys.topn import TopN, check_n, inverse_lengths
+from recsys.models.baselines import Popular
+from recsys.predictions import Queried, WithNewUser, unsupported
+from recsys.topn import CsrPairs, Scorer, TopN, check_n, inverse_lengths, top_n
 
-__all__ = ["Groups", "Reranking", "best_items"]
+__all__ = ["ColdUser", "Found", "Groups", "Request", "Reranking", "best_items", "requested"]
+
+ColdUser = Literal["error", "popular"]
 
 Search = Callable[[Indices, int], Iterator[TopN]]
 """The best items of users, given as places in a query: their rows are places among these."""
@@ -27,6 +42,75 @@ Search = Callable[[Indices, int], Iterator[TopN]]
 _POOL, _LEAST_POOL = 10, 200  # candidates for each place of a list, and in all
 _DEEPER = 4  # times as many, where groups leave a list short
 _WORK = 2**22  # numbers of a block of users: 16 MB
+
+
+class Request(TypedDict, total=False):
+    """Options of `Recommender.recommend`."""
+
+    history: HistoryLike | None
+    user_features: FeaturesLike | None
+    exclude_seen: bool
+    items: IdsLike | None
+    block: BlockLike | None
+    where: str | pl.Expr | None
+    where_user: str | pl.Expr | None
+    cold_start: ColdUser
+    diversity: float
+    at_most: int | None
+    per: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Answers to a request: blocks of the best items of users, whose ids are `labels`.
+
+    `new` tells which items nobody rated, where there are some to choose from.
+    """
+
+    labels: pl.Series
+    blocks: Iterator[TopN]
+    new: NDArray[np.bool_] | None
+
+
+def requested(
+    model: Model,
+    ratings: Ratings,
+    users: IdsLike | None,
+    n: int,
+    request: Request,
+    new: NDArray[np.bool_] | None,
+    popular: Popular | None,
+) -> Found:
+    """Find what a request asks for; see `Recommender.recommend`.
+
+    `new` are the items that nobody rated, if there are any; unknown users get the items of
+    `popular`, and are an error without it.
+
+    Raises
+    ------
+    DataError
+    UnknownIdError
+    """
+    chosen = Queried.of(ratings.users, users, only_known=popular is None)
+    if (condition := request.get("where_user")) is not None:
+        chosen = chosen.where(users_where(condition, ratings))
+    scorer: Scorer = model if popular is None else WithNewUser(model, popular)
+    others = chosen.others
+    seen = np.append(ratings.indptr, np.full(len(others), ratings.nnz)), ratings.indices
+    if not request.get("exclude_seen", True):
+        seen = np.zeros_like(seen[0]), seen[1][:0]
+    block, pairs = blocked_pairs(request.get("block"))
+    if pairs is not None:
+        seen = without_blocked(seen, pairs, ratings.users, ratings.items, others)
+    allowed = candidate_mask(ratings, request.get("items"), block, request.get("where"), new)
+    if new is not None and not model.uses_features:
+        allowed, new = ~new if allowed is None else allowed & ~new, None
+    exclude = CsrPairs(*seen) if len(seen[1]) else None
+    search = partial(top_n, scorer, exclude=exclude, allowed=allowed)
+    limits = request.get("diversity", 0.0), request.get("at_most"), request.get("per")
+    blocks = best_items(search, chosen.places, n, model, ratings, *limits)
+    marked = new is not None and bool((new if allowed is None else new & allowed).any())
+    return Found(chosen.labels, blocks, new if marked else None)
 
 
 @dataclass(frozen=True, slots=True)

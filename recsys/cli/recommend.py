@@ -13,6 +13,9 @@ from recsys.cli.progress import note
 from recsys.errors import UnknownIdError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from recsys.data.ids import Ids
     from recsys.recommender import ColdUser, Recommender
 
 
@@ -150,40 +153,26 @@ def recommend(
         folder = click.get_current_context().params["output"]
         recommend_on_spark(source.path, folder, n, engine, items, block, include_seen=include_seen)
         return
-    from recsys.cli.inputs import (
-        described_history,
-        known_block,
-        known_ids,
-        listed_ids,
-        load_history,
-        note_unknown,
-    )
+    from recsys.cli import inputs
     from recsys.readers.id_lists import read_ids
 
     recommender = source.open()
     if history is not None:
-        recommender = recommender.fold_in(load_history(history, source.reader, recommender))
+        recommender = recommender.fold_in(inputs.load_history(history, source.reader, recommender))
     elif like or rate or user_features is not None:
-        described = described_history(like, rate, recommender)
+        described = inputs.described_history(like, rate, recommender)
         recommender = recommender.fold_in(described, user_features=user_features)
     ratings, found = recommender.ratings, 0
-    chosen = listed_ids(user, ratings.users) if users is None else read_ids(users, "user")
-    if chosen and cold_start != "error":
-        note_unknown(chosen, ratings.users, "they get the most popular items")
-    elif chosen:
-        try:
-            ratings.users.index(chosen)
-        except UnknownIdError as error:
-            hint = "Hint: `recsys data inspect` shows the ids of a ratings file; with --cold-start "
-            error.add_note(f"{hint}popular, unknown users get the most popular items.")
-            raise
+    chosen = inputs.listed_ids(user, ratings.users) if users is None else read_ids(users, "user")
+    if chosen:
+        _check_known(chosen, ratings.users, cold_start)
     with output.open(command="recommend", model=recommender.model.name, n=n) as sink:
         for batch in recommender.recommend_batches(
             chosen if user or users else None,
             n,
             exclude_seen=not include_seen,
-            items=None if items is None else known_ids(items, ratings.items),
-            block=None if block is None else known_block(block, source.reader, ratings),
+            items=None if items is None else inputs.known_ids(items, ratings.items),
+            block=None if block is None else inputs.known_block(block, source.reader, ratings),
             where=where,
             where_user=where_user,
             cold_start=cold_start,
@@ -196,6 +185,21 @@ def recommend(
     if not found:
         reason = "every item is already rated, blocked or filtered out"
         note(f"no recommendations: {reason}{', or no user meets --where-user' * bool(where_user)}")
+
+
+def _check_known(users: Sequence[int | str], known: Ids, cold_start: ColdUser) -> None:
+    """Point out unknown users, by an error unless they get the most popular items."""
+    from recsys.cli.inputs import note_unknown
+
+    if cold_start != "error":
+        note_unknown(users, known, "they get the most popular items")
+        return
+    try:
+        known.index(users)
+    except UnknownIdError as error:
+        hint = "Hint: `recsys data inspect` shows the ids of a ratings file; with --cold-start "
+        error.add_note(f"{hint}popular, unknown users get the most popular items.")
+        raise
 
 
 @cli.command(

@@ -106,7 +106,6 @@ def tune(
     given parameter, such as --factors 64, is not tuned. Prints the best parameters, and the
     commands that fit a model with them and measure it on the test ratings.
     """
-    from recsys.auto import Auto, choose_model
     from recsys.cli.inputs import featured, parameters_for
     from recsys.evaluation import tuning
     from recsys.models.registry import make_model
@@ -122,17 +121,8 @@ def tune(
             raise click.UsageError("--validation-fraction does not apply to leave-last.")
         inner = replace(inner, test_fraction=validation_fraction)
     if fitting.model is None:
-        choice = choose_model(data)
-        names = dict.fromkeys(each.model for each in choice.candidates)
-        auto = Auto(random_state=fitting.seed, threads=fitting.threads)
-        auto.among(choice.given(parameters_for(names, fitting, shared=False)), blends=False)
-        candidate = auto.compare(featured(choice.ratings, reader, [auto]))
-        for line in auto.findings[1:-1]:
-            note(line)
-        note(f"chose {candidate}: {choice.reason}")
-        reader = replace(reader, implicit=choice.ratings.implicit)
-        data, own = choice.ratings, candidate.params if choice.is_open else {}
-        model = candidate.model
+        model, own, data = _chosen(data, fitting, reader)
+        reader = replace(reader, implicit=data.implicit)
     else:
         model, own = fitting.model, {}
     data = featured(data, reader, [make_model(model)])
@@ -159,6 +149,24 @@ def tune(
     note(_summary(found))
     for purpose, line in commands.items():
         note(f"{purpose}: {line}", verbatim=True)
+
+
+def _chosen(
+    data: Ratings, fitting: cli.FitOptions, reader: cli.ReaderOptions
+) -> tuple[str, dict[str, Any], Ratings]:
+    """Choose a model; return its name, its own parameters, and the ratings as it takes them."""
+    from recsys.auto import Auto, choose_model
+    from recsys.cli.inputs import featured, parameters_for
+
+    choice = choose_model(data)
+    names = dict.fromkeys(each.model for each in choice.candidates)
+    auto = Auto(random_state=fitting.seed, threads=fitting.threads)
+    auto.among(choice.given(parameters_for(names, fitting, shared=False)), blends=False)
+    candidate = auto.compare(featured(choice.ratings, reader, [auto]))
+    for line in auto.findings[1:-1]:
+        note(line)
+    note(f"chose {candidate}: {choice.reason}")
+    return candidate.model, candidate.params if choice.is_open else {}, choice.ratings
 
 
 def _log_of(search: dict[str, Any]) -> Callable[[Trial, Trial], None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING, Any, Unpack
@@ -34,7 +35,7 @@ from recsys.data.rows import (
     prepared,
     to_csr,
 )
-from recsys.errors import DataError
+from recsys.errors import DataError, RecsysError
 from recsys.messages import counted
 
 if TYPE_CHECKING:
@@ -44,8 +45,9 @@ if TYPE_CHECKING:
     from lowrank.arguments import MatrixLike
     from lowrank.completion.design import GroupedFeatures
 
-__all__ = ["Ratings", "Source", "build_ratings", "table_of"]
+__all__ = ["Ratings", "Source", "build_ratings", "check_process", "table_of"]
 
+_polars_process: dict[str, int] = {}  # that of the first recommender
 _KEPT = {"last": "last kept", "first": "first kept", "mean": "averaged", "sum": "summed"}
 _DTYPES = {"indptr": np.int64, "indices": np.int32, "values": np.float32, "timestamps": np.int64}
 
@@ -462,6 +464,20 @@ def _with_tables(
     item_table, user_table = map(table_of, tables, (items, users))
     count = csr.n_duplicates
     return Ratings(users, items, *arrays, implicit, item_table, user_table, count, source)
+
+
+def check_process() -> None:
+    """Check that the process was not forked from one with a recommender: polars would hang in it.
+
+    Raises
+    ------
+    RecsysError
+    """
+    if os.getpid() != _polars_process.setdefault("id", os.getpid()):
+        raise RecsysError(
+            "This process was forked from one that had a recommender, and polars does not work in "
+            "it; load the model in the child only, or start processes by spawn or forkserver."
+        )
 
 
 def table_of(table: TableLike | None, ids: Ids) -> Features | None:

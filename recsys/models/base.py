@@ -204,6 +204,23 @@ def breakdown(model: Model, *names: str) -> DataError:
     )
 
 
+def check_finite(model: Model) -> None:
+    """Check that the arrays of a fit are finite.
+
+    Raises
+    ------
+    DataError
+    """
+    for name, array in model._arrays().items():
+        with np.errstate(invalid="ignore"):  # of infinities of either sign
+            # Unlike isfinite, a sum needs no memory.
+            if array.dtype.kind == "f" and not np.isfinite(array.sum(dtype=np.float64)):
+                raise DataError(
+                    f"The fit of {model.name} broke down, with numbers in {name} that are not "
+                    "finite; choose parameters nearer to their defaults."
+                )
+
+
 def fitted(*axes: str, when: str | None = None) -> Any:
     """Declare an array that `fit` sets, by its axes, if the attribute named `when` is true.
 
