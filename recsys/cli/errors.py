@@ -25,6 +25,7 @@ CLOSED_PIPE = 141
 TERMINATED = 143
 
 _LONGEST = 4000  # characters of a message
+_interrupts: list[int] = []  # SIGINT received: libraries may lose the exception, or raise another
 
 
 class CommandError(RecsysError):
@@ -46,14 +47,20 @@ def guarded(command: Callable[[], object], state: State) -> int:
     return 0
 
 
-def unwind_when_terminated() -> None:
-    """Let SIGTERM unwind the stack, so that half-written files are removed."""
+def unwind_when_stopped() -> None:
+    """Let SIGTERM and SIGINT unwind the stack, so that half-written files are removed."""
     import signal
 
     def leave(_signal: int, _frame: object) -> NoReturn:
         raise SystemExit(TERMINATED)
 
+    def interrupt(number: int, _frame: object) -> NoReturn:
+        _interrupts.append(number)
+        raise KeyboardInterrupt
+
     signal.signal(signal.SIGTERM, leave)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored, as by nohup
+        signal.signal(signal.SIGINT, interrupt)
 
 
 def _report(error: BaseException, state: State) -> int:
@@ -68,7 +75,7 @@ def _report(error: BaseException, state: State) -> int:
         import traceback
 
         _print(redacted("".join(traceback.format_exception(error))).rstrip())
-    if isinstance(error, KeyboardInterrupt | click.Abort):
+    if _interrupts or isinstance(error, KeyboardInterrupt | click.Abort):
         # A terminal has just echoed ^C on a line of its own.
         start = "\n" if sys.stderr is not None and sys.stderr.isatty() else ""
         _print(f"{start}Interrupted.")

@@ -106,5 +106,5 @@ def cli() -> None:
 
 def main() -> NoReturn:
     """Run the console script `recsys`."""
-    errors.unwind_when_terminated()
+    errors.unwind_when_stopped()
     cli.main()
