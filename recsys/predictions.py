@@ -307,6 +307,9 @@ def unsupported(model: Model, ability: Any, action: str) -> DataError:
     return DataError(f"The {model.name} model cannot {action}; these models can: {able or 'none'}.")
 
 
+_NO_USERS = Ids([], "user")
+
+
 class Queried(NamedTuple):
     """The users of a request.
 
@@ -332,13 +335,12 @@ class Queried(NamedTuple):
         ------
         UnknownIdError
         """
-        none = Ids([], "user")
         if users is None:
-            return cls(np.arange(len(ids)), ids.values, none)
+            return cls(np.arange(len(ids)), ids.values, _NO_USERS)
         queries = listed(users)
         if only_known:
             places = ids.index(queries)
-            return cls(places, ids.take(places), none)
+            return cls(places, ids.take(places), _NO_USERS)
         found = ids.find(queries)
         labels = labels_of(ids, queries, found)
         others = Ids(labels.filter(pl.Series(found < 0)), "user")

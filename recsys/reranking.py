@@ -96,7 +96,9 @@ def requested(
         chosen = chosen.where(users_where(condition, ratings))
     scorer: Scorer = model if popular is None else WithNewUser(model, popular)
     others = chosen.others
-    seen = np.append(ratings.indptr, np.full(len(others), ratings.nnz)), ratings.indices
+    seen = ratings.indptr, ratings.indices
+    if len(others):
+        seen = np.append(ratings.indptr, np.full(len(others), ratings.nnz)), ratings.indices
     if not request.get("exclude_seen", True):
         seen = np.zeros_like(seen[0]), seen[1][:0]
     block, pairs = blocked_pairs(request.get("block"))
