@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from recsys.cli import options as cli
+from recsys.cli.errors import CommandError
 from recsys.cli.group import State
 from recsys.cli.output import Output, atomic_file, check_file
 from recsys.cli.progress import Activity, note
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
     import polars as pl
 
     from recsys.evaluation import Evaluation, Split
+    from recsys.evaluation.gate import Gate
     from recsys.models.base import Model, Step
+    from recsys.recommender import Recommender
 
 _EXPLICIT = ("als", "bias", "popular")
 _IMPLICIT = ("spectral", "popular", "random")
@@ -49,6 +52,7 @@ class _Request:
     candidates: int | None
     per_user: str | None
     report: str | None
+    fail_if: tuple[str, ...]
     splitting: SplitOptions
     fitting: cli.FitOptions
     reader: cli.ReaderOptions
@@ -92,6 +96,12 @@ _evaluation_options = cli.bundle(
         "--per-user", metavar="FILE", help="File for the metrics of each user: .csv, .parquet."
     ),
     cli.option("--report", metavar="FILE.html", help="HTML page with tables and charts."),
+    cli.option(
+        "--fail-if",
+        metavar="CONDITION",
+        multiple=True,
+        help='Exit with 1 if "METRIC < X", or, in `compare`, "METRIC worse"; repeatable.',
+    ),
     split_options(_DETAILS),
     cli.bundle(
         "fitting",
@@ -112,9 +122,8 @@ def _run(request: _Request, *, at_least: int = 1) -> tuple[dict[str, Any], Evalu
 
     check_file(request.per_user, "--per-user", (".csv", ".parquet"))
     check_file(request.report, "--report", (".html",))
-    if request.model and len(set(request.model)) < at_least:
-        raise click.UsageError("Give at least two models to compare, each with --model.")
-    models, splits = _prepared(request)
+    _gates(request, comparing=at_least > 1)  # raises before the work
+    models, splits = _prepared(request, at_least)
     ns = request.n
     if request.report is not None:  # its curves show shorter lists as well
         ns = tuple(sorted({*ns, *(n for n in _CURVE if n < max(ns))}))
@@ -137,39 +146,128 @@ def _run(request: _Request, *, at_least: int = 1) -> tuple[dict[str, Any], Evalu
     return models, only(found, request.n)
 
 
-def _prepared(request: _Request) -> tuple[dict[str, Any], Split | Sequence[Split]]:
-    """Return the models to evaluate, by label, and the ratings to evaluate them on.
+def _gates(request: _Request, *, comparing: bool) -> list[Gate]:
+    """Return the conditions of --fail-if."""
+    from recsys.errors import DataError
+    from recsys.evaluation.gate import Gate
+    from recsys.evaluation.metrics import METRICS
+    from recsys.evaluation.results import value_names
 
-    A saved model keeps its fit; models next to it are fitted to the same ratings.
+    names = [name for *_, name in value_names(list(METRICS.values()), request.n)]
+    try:
+        gates = [Gate.parse(text, names) for text in request.fail_if]
+    except DataError as error:
+        raise click.UsageError(f"--fail-if: {error}") from None
+    if not comparing and any(gate.sign is None for gate in gates):
+        hint = "`recsys compare BEFORE AFTER --test FILE` tests whether one is worse"
+        raise click.UsageError(f'--fail-if: "worse" needs two models; {hint}.')
+    return gates
+
+
+def _check_gates(request: _Request, found: Evaluation, *, comparing: bool = False) -> None:
+    """Report whether the conditions of --fail-if are met, and raise if one is."""
+    labels = found.table["model"].to_list()
+    n_saved = len(request.ratings) if _are_models(request) else 0
+    judged = labels[1:] if comparing else labels[:n_saved] or labels
+    gates = _gates(request, comparing=comparing)
+    verdicts = [verdict for gate in gates for verdict in gate.verdicts(found, judged)]
+    for verdict in verdicts:
+        if not verdict.failed:
+            note(f'not "{verdict.gate}": {verdict.reason}')
+    if failed := [f'"{each.gate}": {each.reason}' for each in verdicts if each.failed]:
+        raise CommandError(f"Failed by {'; by '.join(failed)}.")
+
+
+def _are_models(request: _Request) -> bool:
+    """Return whether saved models are to be measured.
+
+    Raises
+    ------
+    UsageError
+        If there are others next to them.
     """
-    from recsys.cli.inputs import is_model, load_model, load_ratings, note_weights, parameters_for
-    from recsys.evaluation import Split, split_from_pair
+    from recsys.cli.inputs import is_model
+
+    others = [place for place in request.ratings if not is_model(place)]
+    found = [place for place in request.ratings if place not in others]
+    if found and others:
+        hint = "name saved models only, with --test FILE"
+        raise click.UsageError(f"{found[0]} is a saved model and {others[0]} is not; {hint}.")
+    return bool(found) and request.train is None
+
+
+def _prepared(
+    request: _Request, at_least: int
+) -> tuple[dict[str, Any], Split | Sequence[Split] | dict[str, Split]]:
+    """Return the models to evaluate, by label, and the ratings to evaluate them on."""
+    from recsys.cli.inputs import note_weights, parameters_for
+    from recsys.evaluation import Split
     from recsys.models.registry import make_model
 
-    fitting, sources = request.fitting, request.ratings
-    models: dict[str, Any] = {}
-    place = sources[0] if len(sources) == 1 else ""
-    if request.train or not (place and is_model(place)):
-        pair, method = (request.train, request.test), request.splitting
-        splits = load_splits(sources, pair, method, fitting.seed, request.reader)
-        names, splits = _chosen_models(request.model, splits)
-    else:
-        if request.test is None:
-            hint = "add --test FILE, with ratings that it was not fitted to"
-            raise click.UsageError(f"{place} is a saved model; {hint}.")
-        if request.splitting.given:
-            raise click.UsageError(f"{request.splitting.given[0]} does not apply to a saved model.")
-        if fitting.given and not request.model:
-            raise click.UsageError("A saved model is evaluated as it is; leave out parameters.")
-        saved = load_model(place)
-        reader = replace(request.reader, implicit=saved.ratings.implicit)
-        splits = split_from_pair(saved.ratings, load_ratings(request.test, reader))
-        names = _chosen_models(request.model, splits)[0] if request.model else []
-        models[place if saved.model.name in names else saved.model.name] = saved
+    if _are_models(request):
+        return _saved(request, at_least)
+    if request.model and len(set(request.model)) < at_least:
+        raise click.UsageError("Give at least two models to compare, each with --model.")
+    pair, seed = (request.train, request.test), request.fitting.seed
+    splits = load_splits(request.ratings, pair, request.splitting, seed, request.reader)
+    names, splits = _chosen_models(request.model, splits)
+    parameters = parameters_for(names, request.fitting)
+    models = {name: make_model(name, **parameters[name]) for name in names}
+    note_weights(models.values(), (splits if isinstance(splits, Split) else splits[0]).train)
+    return {**models}, _featured(splits, request.reader, [*models.values()])
+
+
+def _saved(request: _Request, at_least: int) -> tuple[dict[str, Any], dict[str, Split]]:
+    """Return saved models, and a split for each, with the same test ratings.
+
+    A saved model keeps its fit; models next to it are fitted to the ratings of the first.
+    """
+    from recsys.cli.inputs import load_model, load_ratings, note_weights, parameters_for
+    from recsys.evaluation import shared_test
+    from recsys.models.registry import make_model
+
+    places, fitting = [*dict.fromkeys(request.ratings)], request.fitting
+    if request.test is None:
+        hint = "add --test FILE, with ratings that it was not fitted to"
+        raise click.UsageError(f"{places[0]} is a saved model; {hint}.")
+    for given in (*request.splitting.given, *(["--new keep"] if request.new == "keep" else [])):
+        raise click.UsageError(f"{given} does not apply to a saved model.")
+    if fitting.given and not request.model:
+        raise click.UsageError("A saved model is evaluated as it is; leave out parameters.")
+    if len(places) + len(set(request.model)) < at_least:
+        hint = "name another saved model, or --model NAME"
+        raise click.UsageError(f"Give at least two models to compare: {hint}.")
+    loaded = [load_model(place) for place in places]
+    first = loaded[0]
+    reader = replace(request.reader, implicit=first.ratings.implicit)
+    test = load_ratings(request.test, reader)
+    saved = dict(zip(_labels(places, loaded, request.model), loaded, strict=True))
+    shared = shared_test({label: each.ratings for label, each in saved.items()}, test)
+    for count, reason in (
+        (shared.n_unknown, "of users or items without training ratings"),
+        (shared.n_known, "that a model was fitted to"),
+    ):
+        if count:
+            note(f"{counted(count, 'test rating')} {reason} left out")
+    splits = dict(shared.splits)
+    own = next(iter(splits.values()))
+    names = _chosen_models(request.model, own)[0] if request.model else []
     parameters = parameters_for(names, fitting)
     fresh = {name: make_model(name, **parameters[name]) for name in names}
-    note_weights(fresh.values(), (splits if isinstance(splits, Split) else splits[0]).train)
-    return models | fresh, _featured(splits, request.reader, [*fresh.values()])
+    note_weights(fresh.values(), own.train)
+    return saved | fresh, splits | dict.fromkeys(fresh, own)
+
+
+def _labels(
+    places: Sequence[str], loaded: Sequence[Recommender], names: Sequence[str]
+) -> list[str]:
+    """Return short names of saved models: of the model, of the directory, or its whole path."""
+    kinds = [each.model.name for each in loaded]
+    directories = [Path(place).name for place in places]
+    for labels in (kinds if len(places) == 1 else directories, directories):
+        if len({*labels}) == len(places) and not {*labels, ""} & {*names}:
+            return labels
+    return [*places]
 
 
 def _featured(
@@ -395,7 +493,7 @@ def _differences(found: Evaluation) -> tuple[pl.DataFrame, str]:
         "recsys evaluate ratings.csv --model als,popular -n 5,20 --json",
         "recsys evaluate ratings.csv --model als,bayes --factors 64 -p als.linked=true",
         "recsys evaluate --train train.csv --test test.csv",
-        "recsys evaluate model --test test.csv",
+        "recsys evaluate model --test test.csv --fail-if 'ndcg@10 < 0.1'",
         "recsys evaluate s3a://lake/model --test s3a://lake/test --engine spark",
     ],
     hints=_HINTS,
@@ -430,6 +528,7 @@ def evaluate(request: _Request, output: Output, engine: cli.EngineOptions) -> No
     models, found = _run(request)
     document = _document("evaluate", models, found)
     output.write_document(document, _without_empty(found.table), *_tables(found))
+    _check_gates(request, found)
 
 
 @cli.command(
@@ -437,6 +536,7 @@ def evaluate(request: _Request, output: Output, engine: cli.EngineOptions) -> No
     examples=[
         "recsys compare ratings.csv --model als,popular",
         "recsys compare parts --model als,bayes,bias -n 5,20 --json",
+        "recsys compare live candidate --test today.csv --fail-if 'ndcg@10 worse'",
     ],
     hints=_HINTS,
 )
@@ -445,7 +545,10 @@ def evaluate(request: _Request, output: Output, engine: cli.EngineOptions) -> No
 def compare(request: _Request, output: Output) -> None:
     """Test whether models differ on held-out ratings.
 
-    Takes what `recsys evaluate` takes. One row per metric and pair of models: the difference (model
+    Takes what `recsys evaluate` takes, or several saved models and --test, which may have been
+    fitted to different ratings: the test ratings that are new to all of them count. With
+    --fail-if "METRIC worse", the exit code is 1 if a model is worse than the first one, as far as
+    the test can tell. One row per metric and pair of models: the difference (model
     minus other), its 95% interval by the bootstrap over users, the p value of a paired sign-flip
     test over users, and the same adjusted by Holm's method for the number of pairs of models.
     """
@@ -454,3 +557,4 @@ def compare(request: _Request, output: Output) -> None:
         raise click.UsageError("A test needs a metric that two models have, of two users or more.")
     document = _document("compare", models, found)
     output.write_document(document, found.comparisons, *_differences(found))
+    _check_gates(request, found, comparing=True)

@@ -16,7 +16,7 @@ from recsys.evaluation.metrics import (
 )
 from recsys.evaluation.report import html_report
 from recsys.evaluation.results import Evaluation, Settings, SplitInfo
-from recsys.evaluation.split_files import read_split, split_from_pair
+from recsys.evaluation.split_files import SharedTest, read_split, shared_test, split_from_pair
 from recsys.evaluation.splits import (
     Split,
     held_out_cold_users,
@@ -36,6 +36,7 @@ __all__ = [
     "Evaluation",
     "Metric",
     "Settings",
+    "SharedTest",
     "Split",
     "SplitInfo",
     "Trial",
@@ -62,6 +63,7 @@ __all__ = [
     "rmse",
     "sample_candidates",
     "save_split",
+    "shared_test",
     "split_from_pair",
     "time_split",
     "tune",

@@ -53,7 +53,7 @@ _SUMS += [f"{part}_{name}" for part in APART.values() for name in ("ratings", "s
 
 def evaluate(
     models: Mapping[str, ModelLike] | Iterable[ModelLike] | str,
-    split: Split | Iterable[Split],
+    split: Split | Mapping[str, Split] | Iterable[Split],
     n: int | Sequence[int] = 10,
     *,
     relevant_from: float | None = None,
@@ -76,8 +76,9 @@ def evaluate(
     models : mapping of label to model, iterable of models, or name
         Names, model objects, which are fitted in place, or a fitted `Recommender`, which is
         measured as it is: the training part must be its own ratings.
-    split : Split, or iterable of Split
-        Several are folds: a user's metrics are means over those with test ratings of the user.
+    split : Split, iterable of Split, or mapping of label to Split
+        Several are folds: a user's metrics are means over those with test ratings of the user. A
+        mapping has the split of each model, all with the same test ratings (see `shared_test`).
     n : int or sequence of int
         Lengths of the recommendations.
     relevant_from : float, optional
@@ -132,18 +133,19 @@ def evaluate(
     runs: dict[str, list[Measurement]] = {label: [] for label in labelled}
     splits: list[SplitInfo] = []
     mark = ""
-    for each in [split] if isinstance(split, Split) or not isinstance(split, Iterable) else split:
-        if not isinstance(each, Split):
-            raise DataError(
-                f"split must be a Split or several; got {type(each).__name__}. random_split and "
-                "others make one of Ratings, split_from_pair of training and test ratings."
-            )
-        task, info = _prepare(each, settings, measured)
-        splits.append(info)
-        mark = mark or fingerprint(*each.parts)
+    for each in [split] if isinstance(split, Split | Mapping) else _listed(split):
+        own = each if isinstance(each, Mapping) else dict.fromkeys(labelled, each)
+        prepared: dict[int, tuple[RankingTask, SplitInfo]] = {}
         for label, model in labelled.items():
+            mine = _split_of(label, own)
+            if id(mine) not in prepared:
+                as_is = isinstance(each, Mapping)
+                prepared[id(mine)] = _prepare(mine, settings, measured, as_is=as_is)
             listen = None if on_step is None else partial(on_step, label)
+            task = prepared[id(mine)][0]
             runs[label].append(_measure(model, task, settings.ns, measured, listen))
+        splits.append(next(iter(prepared.values()))[1])
+        mark = mark or fingerprint(*_split_of(next(iter(labelled)), own).parts)
     if not splits:
         raise DataError("split must hold at least one Split; got none.")
     if splits[0].method in COLD:  # whose new users or items are the point
@@ -157,6 +159,21 @@ def evaluate(
         counts={key: sum(info.counts[key] for info in splits) for key in splits[0].counts},
         fingerprint=mark,
     )
+
+
+def _listed(split: Any) -> Iterable[Any]:
+    return split if isinstance(split, Iterable) else [split]
+
+
+def _split_of(label: str, splits: Mapping[str, Any]) -> Split:
+    split = splits.get(label)
+    if not isinstance(split, Split):
+        raise DataError(
+            f"split must be a Split or several; got {type(split).__name__} for {label!r}. "
+            "random_split and others make one of Ratings, split_from_pair of training and test "
+            "ratings."
+        )
+    return split
 
 
 def _labelled(models: Mapping[str, ModelLike] | Iterable[ModelLike] | str) -> dict[str, ModelLike]:
@@ -336,12 +353,17 @@ class _CandidateScorer:
 
 
 def _prepare(
-    split: Split, settings: Settings, metrics: Sequence[Metric]
+    split: Split, settings: Settings, metrics: Sequence[Metric], *, as_is: bool = False
 ) -> tuple[RankingTask, SplitInfo]:
-    """Check the split, apply the policy on new users and items, and count."""
+    """Check the split, apply the policy on new users and items, and count.
+
+    With `as_is`, the training part is left as it is, that of a fitted model.
+    """
     split.check()
     drops = settings.new == "drop" and split.method not in COLD
-    used = split.without_new() if drops else split
+    used = split.without_new() if drops and not as_is else split
+    if drops and as_is:
+        used = replace(split, test=split.test.take(~split.is_new))
     if split.test.n_ratings and not used.test.n_ratings:
         raise DataError(NOTHING_KNOWN)
     arguments = settings.relevant_from, settings.candidates, settings.random_state

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -13,7 +13,14 @@ import polars as pl
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.evaluation.splits import NOTHING_KNOWN, RatingsLike, Split
+from recsys.evaluation.splits import (
+    NOTHING_KNOWN,
+    RatingsLike,
+    Split,
+    has_items,
+    has_ratings,
+    pair_keys,
+)
 from recsys.readers import as_ratings, read_ratings
 from recsys.schema import SPLIT_MANIFEST
 from recsys.storage import fingerprint, read_split_manifest, split_files
@@ -69,6 +76,70 @@ def split_from_pair(
         raise DataError(NOTHING_KNOWN)
     split.check()
     return split
+
+
+class SharedTest(NamedTuple):
+    """Splits with the same test ratings, one for each of several training parts, by label.
+
+    Attributes
+    ----------
+    splits : dict of str to Split
+    n_unknown : int
+        Ratings left out because one training part lacks the user or the item.
+    n_known : int
+        Ratings left out because one training part has them.
+    """
+
+    splits: dict[str, Split]
+    n_unknown: int
+    n_known: int
+
+
+def shared_test(trainings: Mapping[str, Ratings], test: Ratings) -> SharedTest:
+    """Make a split of each of several training parts, with the test ratings new to all of them.
+
+    So saved models can be compared that were fitted to different ratings: each leaves out of its
+    recommendations what the user has in its own training part.
+
+    Parameters
+    ----------
+    trainings : mapping of label to Ratings
+    test : Ratings
+        Those of users and items that all training parts have ratings of, and that are in none of
+        them, are the test ratings.
+
+    Raises
+    ------
+    DataError
+        If no test rating is left, or ids are integers in one training part and texts in another.
+    """
+    first_label, first = next(iter(trainings.items()))
+    for label, train in trainings.items():
+        for kind in ("users", "items"):
+            if getattr(train, kind).dtype != getattr(first, kind).dtype:
+                raise DataError(
+                    f"{first_label} and {label} cannot be compared: the ids of {kind} are integers "
+                    "in one of them and texts in the other."
+                )
+    unknown = np.zeros(test.n_ratings, np.bool_)
+    known = np.zeros(test.n_ratings, np.bool_)
+    for train in trainings.values():
+        users = train.users.find(test.users.values)[test.user_index_of_nonzeros()]
+        items = train.items.find(test.items.values)[test.indices]
+        unknown |= (users < 0) | (items < 0)
+        unknown |= ~has_ratings(train)[users] | ~has_items(train)[items]
+        known |= ~unknown & np.isin(users * np.int64(train.n_items) + items, pair_keys(train))
+    if (unknown | known).all():
+        raise DataError(
+            "No test rating is left: all are of users or items without training ratings, or among "
+            "the training ratings."
+        )
+    kept = test.take(~(unknown | known))
+    splits = {
+        label: Split(train, _aligned(kept, train.users, train.items))
+        for label, train in trainings.items()
+    }
+    return SharedTest(splits, int(unknown.sum()), int((known & ~unknown).sum()))
 
 
 def _union(known: Ids, others: Ids) -> Ids:

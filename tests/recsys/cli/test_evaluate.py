@@ -412,5 +412,72 @@ def test_a_saved_model_is_measured_as_it_is(run, ratings):
     assert "--method does not apply to a saved model." in said
     said = run("evaluate", "m", code=2).stderr
     assert "m is a saved model; add --test FILE, with ratings that it was not fitted to." in said
-    said = run("evaluate", "m", "--test", ratings, "--new", "keep", code=1).stderr
-    assert "the training part has" in said.lower()
+    said = run("evaluate", "m", "--test", "p/test.csv", "--new", "keep", code=2).stderr
+    assert "--new keep does not apply to a saved model." in said
+    said = run("evaluate", "m", "--test", "p/train.csv", code=1).stderr
+    assert "No test rating is left: all are of users or items without" in said
+
+
+def test_saved_models_of_different_ratings_are_compared(run, ratings):
+    run("split", ratings, "--out", "p")
+    for name, options in {"old": ["--until", "2001-09-09T03:50:00"], "new": []}.items():
+        run("fit", "p/train.csv", "--out", name, "--model", "als", "--factors", 4, *options)
+    result = run("compare", "old", "new", "--test", "p/test.csv", "--json")
+    found = document(result)
+    assert [each["model"] for each in found["models"]] == ["old", "new"]
+    alone = document(run("evaluate", "new", "--test", "p/test.csv", "--json"))
+    if found["data"]["test_ratings"] == alone["data"]["test_ratings"]:
+        assert found["models"][1]["metrics"] == alone["models"][0]["metrics"]
+    said = run("compare", "old", "--test", "p/test.csv", code=2).stderr
+    assert "name another saved model, or --model NAME" in said
+    said = run("compare", "old", "p/train.csv", "--test", "p/test.csv", code=2).stderr
+    assert "old is a saved model and p/train.csv is not" in said
+    reread = document(run("compare", "old", "--model", "popular", "--test", "p/test.csv", "--json"))
+    assert [each["model"] for each in reread["models"]] == ["als", "popular"]
+
+
+def test_what_one_of_the_models_was_fitted_to_is_left_out_for_both(run, ratings):
+    run("split", ratings, "--out", "p")
+    run("fit", "p/train.csv", "--out", "before", "--model", "bias")
+    pl.concat([pl.read_csv("p/train.csv"), pl.read_csv("p/test.csv")[:20]]).write_csv("more.csv")
+    run("fit", "more.csv", "--out", "after", "--model", "bias")
+    result = run("compare", "before", "after", "--test", "p/test.csv", "--json")
+    assert "20 test ratings that a model was fitted to left out" in result.stderr
+    assert document(result)["data"]["test_ratings"] == 28
+
+
+# --fail-if
+
+
+def test_a_gate_fails_a_worse_model_only(run, ratings):
+    run("split", ratings, "--out", "p")
+    run("fit", "p/train.csv", "--out", "good", "--model", "als", "--factors", 4)
+    run("fit", "p/train.csv", "--out", "bad", "--model", "popular")
+    gate = ("--test", "p/test.csv", "--fail-if", "rmse worse")
+    failed = run("compare", "good", "bad", *gate, "--json", code=1)
+    assert re.search(r'Failed by "rmse worse": rmse of bad differs .* by \+\d', failed.stderr)
+    assert document(failed)["comparisons"]  # the results come first
+    assert 'not "rmse worse": rmse of good differs' in run("compare", "bad", "good", *gate).stderr
+    run("compare", "good", "good", *gate, code=2)
+
+
+def test_a_gate_with_a_bound(run, ratings):
+    run("split", ratings, "--out", "p")
+    run("fit", "p/train.csv", "--out", "m", "--model", "bias")
+    said = run("evaluate", "m", "--test", "p/test.csv", "--fail-if", "ndcg < 1.01", code=1).stderr
+    assert 'Failed by "ndcg@10 < 1.01": ndcg@10 of bias is 0.' in said
+    run("evaluate", "m", "--test", "p/test.csv", "--fail-if", "rmse > 99", "--fail-if", "map<0")
+
+
+@pytest.mark.parametrize(
+    ("condition", "said"),
+    [
+        ("ndgc worse", "No value is called 'ndgc'; there are ndcg@10"),
+        ("rmse", 'A condition is "METRIC worse", or "METRIC < NUMBER"'),
+        ("rmse < much", "A condition is"),
+        ("rmse < nan", "A condition is"),
+        ("rmse worse", '"worse" needs two models; `recsys compare BEFORE AFTER --test FILE`'),
+    ],
+)
+def test_a_gate_that_is_not_understood_is_wrong_usage(run, ratings, condition, said):
+    assert said in run("evaluate", ratings, "--fail-if", condition, code=2).stderr
