@@ -17,6 +17,7 @@ from recsys.errors import DataError, UnknownIdError
 from recsys.models.abilities import Explains, HasUncertainty
 from recsys.models.base import (
     BiasedModel,
+    Explanation,
     FactorForm,
     Floats,
     Histories,
@@ -184,16 +185,10 @@ def explained(
     ------
     DataError
     """
-    if not isinstance(model, Explains):
-        raise unsupported(model, Explains, "explain its scores")
     if n is not None:
         check_n(n)
     u, i = int(ratings.users.index([user])[0]), ratings.items.index([item])
-    own = slice(ratings.indptr[u], ratings.indptr[u + 1])
-    rated, values = ratings.indices[own], ratings.values[own]
-    history = Histories(np.array([0, len(rated)], dtype=np.int64), rated, values)
-    known = _known(ratings, u, i) if model.uses_features else None
-    explanation = model.contributions(history, i, *([known] if known else []))
+    (_, rated, values), explanation = user_contributions(model, ratings, u, i)
     features: list[str] = []
     terms = [explanation.terms[0]]
     for side in ("item", "user"):
@@ -218,6 +213,25 @@ def explained(
         ratings,
         titles,
     )
+
+
+def user_contributions(
+    model: Model, ratings: Ratings, user: int, items: Indices
+) -> tuple[Histories, Explanation]:
+    """Return a user's history, and the scores of items as sums over it.
+
+    Raises
+    ------
+    DataError
+        If the model's scores are not such sums.
+    """
+    if not isinstance(model, Explains):
+        raise unsupported(model, Explains, "explain its scores")
+    own = slice(ratings.indptr[user], ratings.indptr[user + 1])
+    rated, values = ratings.indices[own], ratings.values[own]
+    history = Histories(np.array([0, len(rated)], dtype=np.int64), rated, values)
+    known = _known(ratings, user, items) if model.uses_features else None
+    return history, model.contributions(history, items, *([known] if known else []))
 
 
 def _known(ratings: Ratings, user: int, items: Indices) -> Known | None:

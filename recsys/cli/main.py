@@ -36,6 +36,7 @@ VERBS = {
     "models": Verb("recsys.cli.models:models", "List models, or the parameters of a model."),
     "scree": Verb("recsys.cli.scree:scree", "Show the singular values of the ratings."),
     "lsi": Verb("recsys.cli.lsi:lsi", "Search documents by latent semantic indexing."),
+    "serve": Verb("recsys.cli.serve:serve", "Serve a model over HTTP, with a page to explore it."),
     "data": Verb("recsys.cli.data:data", "Inspect ratings files, and copy sample data."),
     "info": Verb("recsys.cli.info:info", "Show versions and settings, or a saved model."),
     "completion": Verb("recsys.cli.info:completion", "Print a shell completion script."),

@@ -1,0 +1,510 @@
+"""Answers of a model as JSON objects: recommendations with reasons, items, users, the map of items.
+
+The HTTP service and the page of `recsys explore` give the same answers. The common one, the best
+items of users whom the model knows, is made without frames: factors, a top-k search, ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import NormalDist
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from recsys.data.features import Features
+from recsys.data.ids import Ids
+from recsys.data.ratings import Ratings
+from recsys.errors import DataError
+from recsys.messages import redacted
+from recsys.models import abilities
+from recsys.models.base import FactorModel, Floats, Indices
+from recsys.predictions import unsupported, user_contributions
+from recsys.recommender import Recommender
+from recsys.reranking import Request
+from recsys.serve.geometry import item_map, spectrum
+from recsys.serve.problems import ProblemError
+from recsys.topn import CsrPairs, top_n
+
+__all__ = ["Answers", "Id", "Json", "ListOptions", "short"]
+
+Id: TypeAlias = int | str
+Json: TypeAlias = dict[str, Any]
+"""A JSON object: text, Python numbers, lists and objects only."""
+
+_REASONS = 3  # ratings and features that a recommendation names
+_DIGITS = 7  # of a number in single precision
+_DESCRIBED = ("created", "source", "fingerprint", "package_version")
+_LONGEST_SEARCH = 200  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class ListOptions:
+    """What a list of recommendations may contain, and how it is ordered; see `recsys.Request`.
+
+    Attributes
+    ----------
+    n : int
+    where : str, optional
+    exclude : sequence of ids
+        Items left out.
+    explain : bool
+        Name the reasons of each item.
+    unknown : {"error", "popular"}
+        What unknown users get.
+    include_seen : bool
+    diversity, at_most, per
+        As in `Recommender.recommend`.
+    """
+
+    n: int = 10
+    where: str | None = None
+    exclude: Sequence[Id] = ()
+    explain: bool = False
+    unknown: Literal["error", "popular"] = "error"
+    include_seen: bool = False
+    diversity: float = 0.0
+    at_most: int | None = None
+    per: str | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Return whether a list is the best items that the user has not rated, and no more."""
+        rest = (self.where, self.at_most, self.per)
+        limited = self.exclude or self.explain or self.include_seen or self.diversity
+        return not limited and rest == (None, None, None)
+
+    def request(self) -> Request:
+        """Return the options of `Recommender.recommend`."""
+        request: Request = {"where": self.where, "cold_start": self.unknown}
+        if self.exclude:
+            request["block"] = list(self.exclude)
+        request |= {"exclude_seen": not self.include_seen, "diversity": self.diversity}
+        request |= {"at_most": self.at_most, "per": self.per}
+        return request
+
+
+class Answers:
+    """Answers of one fitted model, which never changes.
+
+    Parameters
+    ----------
+    recommender : Recommender
+    name : str
+        What the answers call the model.
+    manifest : mapping, optional
+        The contents of its model.json.
+    """
+
+    def __init__(self, recommender: Recommender, name: str, manifest: Json | None = None) -> None:
+        self.recommender = recommender
+        self.name = name
+        self.manifest = manifest or {}
+        ratings = recommender.ratings
+        self._seen = CsrPairs(ratings.indptr, ratings.indices)
+        new, featured = recommender._new, recommender.model.uses_features
+        self._new = new if featured else None  # marked where features recommend them
+        self._allowed = None if new is None or featured else ~new
+
+    @property
+    def ratings(self) -> Ratings:
+        """The ratings that the model was fitted to."""
+        return self.recommender.ratings
+
+    def recommend(self, users: Sequence[Id], options: ListOptions) -> list[Json]:
+        """Return a list of recommendations for each user.
+
+        Raises
+        ------
+        UnknownIdError
+            If a user, or an excluded item, is unknown.
+        DataError
+            If an option is not as it should be.
+        """
+        if options.is_plain:
+            ids = self.ratings.users
+            found = ids.find(users)
+            if (found >= 0).all():
+                return self.best(found, options.n)
+            if options.unknown == "error":
+                ids.index(users)  # raises
+        return self._listed(self.recommender, users, options, "personal")
+
+    def best(self, users: Indices, n: int) -> list[Json]:
+        """Return the n best items of known users, given by index, that they have not rated."""
+        lists: list[list[Json]] = [[] for _ in users]
+        for top in top_n(
+            self.recommender.model, users, n, exclude=self._seen, allowed=self._allowed
+        ):
+            rows = self._rows(top.items, top.ranks, top.scores)
+            if self._new is not None:
+                for row, new in zip(rows, self._new[top.items].tolist(), strict=True):
+                    row["new"] = new
+            for at, row in zip(top.rows.tolist(), rows, strict=True):
+                lists[at].append(row)
+        ids = self.ratings.users.take(users).to_list()
+        return [self._answer(user, rows, "personal") for user, rows in zip(ids, lists, strict=True)]
+
+    def recommend_new(
+        self,
+        history: Mapping[Id, float | None],
+        options: ListOptions,
+        features: Mapping[str, Any] | None = None,
+        user: Id | None = None,
+    ) -> Json:
+        """Return recommendations for a user who is described by ratings, features or both.
+
+        A rating that is None is the best one.
+
+        Raises
+        ------
+        UnknownIdError, DataError
+        """
+        best = self.recommender.training["rating_max"] or 1.0
+        rated = {item: best if value is None else value for item, value in history.items()}
+        folded = self.recommender.fold_in(
+            rated if rated or features is None else None, user_features=features
+        )
+        policy = "history" if rated else "features"
+        known = folded.ratings.users.values.to_list()
+        return self._listed(folded, known, options, policy)[0] | {"user": user}
+
+    def similar(self, item: Id, n: int) -> Json:
+        """Return the n items most similar to an item.
+
+        Raises
+        ------
+        UnknownIdError, DataError
+        """
+        frame = self.recommender.similar_items([item], n)
+        places = self.ratings.items.find(frame["similar"])
+        rows = self._rows(places, frame["rank"].to_numpy(), frame["score"].to_numpy())
+        return self._named(self._place(item)) | {"items": rows, "model": self.name}
+
+    def explain(self, user: Id, item: Id, n: int) -> Json:
+        """Return the score of an item for a user as a sum over ratings and features.
+
+        Raises
+        ------
+        UnknownIdError, DataError
+        """
+        row = int(self.ratings.users.index([user])[0])
+        place = self._place(item)
+        base, terms, reasons = self._reasons(self.recommender, row, np.array([place]), n)[0]
+        shown = sum(reason["contribution"] for reason in reasons)
+        total = float(terms.sum(dtype=np.float64))
+        return {
+            "user": _one(self.ratings.users, row),
+            **self._named(place),
+            "score": short(base + total),
+            "base": short(base),
+            "because": reasons,
+            "others": short(total - shown) if len(reasons) < np.count_nonzero(terms) else 0.0,
+            "model": self.name,
+        }
+
+    def predict(
+        self,
+        pairs: Sequence[tuple[Id, Id]],
+        unknown: Literal["error", "bias", "popular"] = "error",
+        confidence: float | None = None,
+    ) -> Json:
+        """Return predictions for pairs of a user and an item, with their uncertainty if known.
+
+        Given a confidence, also the bounds of intervals: those of a normal distribution.
+
+        Raises
+        ------
+        UnknownIdError, DataError
+        """
+        model = self.recommender.model
+        uncertain = isinstance(model, abilities.HasUncertainty)
+        if confidence is not None and not uncertain:
+            raise unsupported(model, abilities.HasUncertainty, "give intervals")
+        frame = self.recommender.predict(list(pairs), cold_start=unknown, std=uncertain)
+        predictions: list[Json] = [
+            {"user": user, "item": item, "prediction": short(value)}
+            for (user, item), value in zip(pairs, frame["prediction"], strict=True)
+        ]
+        if uncertain:
+            half = NormalDist().inv_cdf((1 + (confidence or 0)) / 2)
+            for each, std in zip(predictions, frame["std"], strict=True):
+                each["std"] = None if std is None else short(std)
+                if confidence is not None and std is not None:
+                    centre = each["prediction"]
+                    each |= {"low": short(centre - half * std), "high": short(centre + half * std)}
+        return {"predictions": predictions, "model": self.name}
+
+    def items(self, text: str, n: int) -> Json:
+        """Return the items with a title that contains a text, or that have it as id.
+
+        Those whose title begins with it come first, then those with more ratings.
+        """
+        counts = self._counts
+        wanted = text.strip().lower()[:_LONGEST_SEARCH]
+        if not wanted:
+            found = np.arange(len(counts))
+            rank = np.zeros(len(counts), np.int64)
+        else:
+            lower = self._lower
+            starts = lower.str.starts_with(wanted).fill_null(False).to_numpy()
+            words = lower.str.contains(f" {wanted}", literal=True).fill_null(False).to_numpy()
+            within = lower.str.contains(wanted, literal=True).fill_null(False).to_numpy()
+            rank = np.where(starts, 1, np.where(words, 2, 3))
+            named = self.ratings.items.find([text.strip()])
+            named = named[named >= 0]
+            rank[named] = 0
+            within[named] = True
+            found = np.flatnonzero(within)
+        order = np.lexsort((found, -counts[found], rank[found]))[:n]
+        rows = [self._named(int(place)) | {"count": int(counts[place])} for place in found[order]]
+        return {"items": rows, "total": len(found), "model": self.name}
+
+    def item(self, item: Id) -> Json:
+        """Return what is known of an item.
+
+        Raises
+        ------
+        UnknownIdError
+        """
+        place = self._place(item)
+        ratings = self.ratings
+        found = self._named(place) | {"count": int(self._counts[place])}
+        if not ratings.implicit:
+            sums = self._means
+            found["mean"] = short(sums[place]) if self._counts[place] else None
+        found["features"] = _features(ratings.item_table, self._item_rows, place)
+        return found | {"model": self.name}
+
+    def user(self, user: Id, n: int) -> Json:
+        """Return what is known of a user, and the n ratings that are highest.
+
+        Raises
+        ------
+        UnknownIdError
+        """
+        row = int(self.ratings.users.index([user])[0])
+        ratings = self.ratings
+        own = slice(int(ratings.indptr[row]), int(ratings.indptr[row + 1]))
+        places, values = ratings.indices[own], ratings.values[own]
+        order = np.lexsort((places, -values))[:n]
+        history = [
+            named | {"value": value}
+            for named, value in zip(
+                self._names(places[order]), _numbers(values[order]), strict=True
+            )
+        ]
+        return {
+            "user": _one(ratings.users, row),
+            "count": len(places),
+            "history": history,
+            "features": _features(ratings.user_table, self._user_rows, row),
+            "model": self.name,
+        }
+
+    def describe(self) -> Json:
+        """Return what is known of the model: parameters, data, measured values, abilities."""
+        model, about = self.recommender.model, dict(self.manifest)
+        for name in ("format", "format_version", "files", "columns", "features", "checksum"):
+            about.pop(name, None)
+        about.pop("model", None)
+        known: Json = {name: about.pop(name, None) for name in _DESCRIBED}
+        known["source"] = redacted(known["source"]) if known["source"] else None
+        known |= {"parameters": model.get_params(), "training": self.recommender.training}
+        for name in ("parameters", "training"):
+            about.pop(name, None)
+        known |= {"model": self.name, "name": model.name, "abilities": self._abilities()}
+        return known | {"more": about}
+
+    def _abilities(self) -> list[str]:
+        """Return what the model has answers to, beyond recommendations to known users."""
+        model = self.recommender.model
+        similar = isinstance(model, abilities.HasItemVectors | abilities.HasItemSimilarity)
+        tests = {
+            "similar": similar,
+            "explain": isinstance(model, abilities.Explains),
+            "history": isinstance(model, abilities.FoldsInUsers),
+            "features": getattr(self.ratings.user_features, "encoder", None) is not None,
+            "std": isinstance(model, abilities.HasUncertainty),
+            "map": isinstance(model, abilities.HasItemVectors),
+            "spectrum": isinstance(model, FactorModel) or hasattr(model, "singular_values"),
+        }
+        return [name for name, able in tests.items() if able]
+
+    def map(self, n: int) -> Json:
+        """Return places in the plane for the n items with most ratings; see `item_map`.
+
+        Raises
+        ------
+        ProblemError
+            If the model has no item vectors.
+        """
+        return self._picture(item_map, n)
+
+    def spectrum(self) -> Json:
+        """Return the singular values of the model, the largest first.
+
+        Raises
+        ------
+        ProblemError
+            If the model has no factors.
+        """
+        return self._picture(spectrum)
+
+    def _picture(self, make: Callable[..., Json], *args: Any) -> Json:
+        try:
+            return make(self.recommender, *args) | {"model": self.name}
+        except DataError as error:
+            raise ProblemError("not-available", str(error)) from None
+
+    def _listed(
+        self, recommender: Recommender, users: Sequence[Id], options: ListOptions, policy: str
+    ) -> list[Json]:
+        """Return recommendations by all means of `Recommender.recommend`."""
+        frame = recommender.recommend(list(users), options.n, **options.request())
+        ids, items = recommender.ratings.users, self.ratings.items
+        known = ids.find(users)
+        places = items.find(frame["item"])
+        rows = self._rows(places, frame["rank"].to_numpy(), frame["score"].to_numpy())
+        if "new" in frame.columns:
+            for row, new in zip(rows, frame["new"], strict=True):
+                row["new"] = new
+        starts = np.flatnonzero(frame["rank"].to_numpy() == 1)
+        labels = map(str, frame["user"].gather(starts))  # an unknown id may be of either type
+        ends = [*starts[1:].tolist(), len(rows)]
+        blocks = dict(zip(labels, zip(starts.tolist(), ends, strict=True), strict=True))
+        answers = []
+        for user, row in zip(users, known.tolist(), strict=True):
+            label = user if row < 0 else _one(ids, row)
+            start, end = blocks.get(str(label), (0, 0))
+            own = rows[start:end]
+            if options.explain and row >= 0:
+                reasons = self._reasons(recommender, row, places[start:end], _REASONS)
+                for each, (_, _, because) in zip(own, reasons, strict=True):
+                    each["because"] = because
+            answers.append(self._answer(label, own, policy if row >= 0 else "popular"))
+        return answers
+
+    def _reasons(
+        self, recommender: Recommender, user: int, items: Indices, n: int
+    ) -> list[tuple[float, Floats, list[Json]]]:
+        """Return base, terms and the n largest terms, described, of the score of each item."""
+        history, found = user_contributions(recommender.model, recommender.ratings, user, items)
+        names = self._names(history.indices)
+        values = [None if self.ratings.implicit else v for v in _numbers(history.values)]
+        described: list[Json] = [
+            named | {"value": value} for named, value in zip(names, values, strict=True)
+        ]
+        parts = [found.terms]
+        for side in ("item", "user"):
+            of_side = getattr(found, f"{side}_features")
+            if of_side is not None:
+                own = getattr(recommender.ratings, f"{side}_features").names
+                described += [
+                    {"feature": name if side == "item" else f"user: {name}"} for name in own
+                ]
+                parts.append(of_side)
+        terms = np.concatenate(parts, axis=1)
+        answers = []
+        for base, row in zip(found.base, terms, strict=True):
+            order = np.argsort(-np.abs(row), kind="stable")[:n]
+            reasons = [
+                described[at] | {"contribution": short(row[at])} for at in order if row[at] != 0
+            ]
+            answers.append((float(base), row, reasons))
+        return answers
+
+    def _rows(self, items: Indices, ranks: NDArray[Any], scores: Floats) -> list[Json]:
+        ids = self.ratings.items.take(items).to_list()
+        titles = self._titles_of(items)
+        return [
+            {"item": item, "rank": rank, "score": score, "title": title}
+            for item, rank, score, title in zip(
+                ids, ranks.tolist(), _numbers(scores), titles, strict=True
+            )
+        ]
+
+    def _answer(self, user: Id | None, items: list[Json], policy: str) -> Json:
+        return {"user": user, "items": items, "model": self.name, "policy": policy}
+
+    def _names(self, items: NDArray[Any]) -> list[Json]:
+        ids = self.ratings.items.take(items).to_list()
+        titles = self._titles_of(items)
+        return [{"item": id, "title": title} for id, title in zip(ids, titles, strict=True)]
+
+    def _named(self, item: int) -> Json:
+        return self._names(np.array([item]))[0]
+
+    def _titles_of(self, items: NDArray[Any]) -> list[str | None]:
+        titles = self.recommender._titles
+        return [None] * len(items) if titles is None else titles.gather(items).to_list()
+
+    def _place(self, item: Id) -> int:
+        return int(self.ratings.items.index([item])[0])
+
+    @cached_property
+    def _counts(self) -> NDArray[np.int64]:
+        return np.bincount(self.ratings.indices, minlength=self.ratings.n_items)
+
+    @cached_property
+    def _means(self) -> NDArray[np.float64]:
+        sums = np.bincount(self.ratings.indices, self.ratings.values, self.ratings.n_items)
+        return sums / np.maximum(self._counts, 1)
+
+    @cached_property
+    def _lower(self) -> pl.Series:
+        """Lower-case titles, or ids where there are none."""
+        titles = self.recommender._titles
+        ids = self.ratings.items.values.cast(pl.String)
+        return (ids if titles is None else titles.fill_null(ids)).str.to_lowercase()
+
+    @cached_property
+    def _item_rows(self) -> Indices | None:
+        table = self.ratings.item_table
+        return None if table is None else table.rows_of(self.ratings.items)
+
+    @cached_property
+    def _user_rows(self) -> Indices | None:
+        table = self.ratings.user_table
+        return None if table is None else table.rows_of(self.ratings.users)
+
+
+def short(value: float) -> float:
+    """Return a number in single precision with seven significant digits, which JSON shows.
+
+    Examples
+    --------
+    >>> short(np.float32(3.4567)), float(np.float32(3.4567))
+    (3.4567, 3.456700086593628)
+    """
+    return float(f"{value:.{_DIGITS}g}")
+
+
+def _numbers(values: NDArray[Any]) -> list[float]:
+    """Return `short` of each number."""
+    exact = values.astype(np.float64)
+    size = np.maximum(np.abs(exact), 1e-30)
+    scale = 10.0 ** np.maximum(_DIGITS - 1 - np.floor(np.log10(size)), 0)
+    rounded: list[float] = (np.round(exact * scale) / scale).tolist()
+    return rounded
+
+
+def _one(ids: Ids, place: int) -> Id:
+    found: Id = ids.values[place]
+    return found
+
+
+def _features(table: Features | None, rows: Indices | None, place: int) -> Json:
+    """Return what a table has about an item or a user, without missing values."""
+    if table is None or rows is None or rows[place] < 0:
+        return {}
+    found = table.frame.row(int(rows[place]), named=True)
+    return {
+        name: value if isinstance(value, int | float | str | list) else str(value)
+        for name, value in found.items()
+        if name in table.kinds and value is not None
+    }

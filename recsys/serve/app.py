@@ -1,0 +1,121 @@
+"""The application: routes, the page, problems, limits."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import FileResponse
+from starlette.exceptions import HTTPException
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from lowrank.errors import LowRankError
+from recsys import __version__
+from recsys.errors import RecsysError
+from recsys.serve.problems import MEDIA_TYPE, ProblemError, problem_of
+from recsys.serve.routes import Answer, health, routes
+from recsys.serve.service import Service, Settings
+
+__all__ = ["create_app"]
+
+PAGE = Path(str(files("recsys.serve"))) / "page"
+
+_log = logging.getLogger("recsys.serve")
+_STATUS = {404: "not-found", 405: "wrong-method"}
+
+
+def create_app(model: str | Settings, **settings: Any) -> FastAPI:
+    """Return the ASGI application that serves a saved model.
+
+    Parameters
+    ----------
+    model : str or Settings
+        Path of a saved model, of a link to one, or of a saved index.
+    **settings
+        Fields of `Settings`, such as ``model_b``.
+
+    Raises
+    ------
+    DataError
+        If a setting is not as it should be.
+
+    Examples
+    --------
+    ``uvicorn --factory my_service:app`` runs this one::
+
+        from recsys.serve import create_app
+
+        def app():
+            return create_app("models/latest", index="documents")
+    """
+    chosen = model if isinstance(model, Settings) else Settings(str(model), **settings)
+    service = Service(chosen)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        service.start()
+        yield
+        await service.stop()
+
+    app = FastAPI(
+        title="recsys",
+        version=__version__,
+        description="Recommendations from a saved model; see the problems below for what can fail.",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.add_middleware(_RawPaths)
+    app.state.service = service
+    app.include_router(health)
+    app.include_router(routes)
+    app.mount("/page", StaticFiles(directory=PAGE, check_dir=False), name="page")
+    app.add_api_route("/", _index, include_in_schema=False)
+    for kind in (RecsysError, LowRankError, RequestValidationError, HTTPException, Exception):
+        app.add_exception_handler(kind, _problem)
+    return app
+
+
+class _RawPaths:
+    """Leaves the escapes in paths of the API, so that an id may contain a slash."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].startswith("/v1/"):
+            scope = {**scope, "path": scope["raw_path"].decode("latin-1")}
+        await self.app(scope, receive, send)
+
+
+async def _index() -> FileResponse:
+    return FileResponse(PAGE / "index.html")
+
+
+async def _problem(request: Request, error: Exception) -> Answer:
+    """Answer an error with its problem document."""
+    if isinstance(error, RequestValidationError):
+        problem = ProblemError("invalid-request", _sentence(error))
+    elif isinstance(error, HTTPException):
+        kind = _STATUS.get(error.status_code, "invalid-request")
+        problem = ProblemError(kind, f"{error.detail}: {request.method} {request.url.path}.")
+    else:
+        problem = problem_of(error)
+    if problem.kind == "internal":
+        _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    headers = getattr(error, "headers", None)
+    return Answer(problem.document(), problem.status, headers, media_type=MEDIA_TYPE)
+
+
+def _sentence(error: RequestValidationError) -> str:
+    """Return the first thing that is wrong with a request as a sentence."""
+    first = error.errors()[0]
+    place = ".".join(str(each) for each in first["loc"][1:]) or str(first["loc"][0])
+    return f"{place}: {first['msg']}."

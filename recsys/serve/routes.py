@@ -1,0 +1,278 @@
+"""Routes of the service: what each takes and answers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+from urllib.parse import unquote
+
+import msgspec
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from pydantic import AfterValidator
+
+from recsys.serve import bodies
+from recsys.serve.answers import Answers, Id, Json, ListOptions
+from recsys.serve.problems import KINDS, MEDIA_TYPE, ProblemError
+from recsys.serve.service import Service, Variant
+
+__all__ = ["health", "routes"]
+
+
+class Answer(Response):
+    """A response of JSON."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        """Return the bytes of the body."""
+        return msgspec.json.encode(content)
+
+
+def _service(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+def _problems(*kinds: str) -> dict[int | str, dict[str, Any]]:
+    """Describe the problems that a route may answer with."""
+    by_status: dict[int | str, list[str]] = {}
+    for kind in ("invalid-request", "unauthorized", "not-ready", "busy", "timeout", *kinds):
+        by_status.setdefault(KINDS[kind].status, []).append(KINDS[kind].meaning)
+    schema = {"$ref": "#/components/schemas/ProblemBody"}
+    return {
+        status: {"description": " ".join(meanings), "content": {MEDIA_TYPE: {"schema": schema}}}
+        for status, meanings in by_status.items()
+    }
+
+
+# Paths reach the routes with their escapes, so that an id may contain a slash.
+PathId = Annotated[str, AfterValidator(unquote), Path(max_length=500, examples=["42"])]
+Served = Annotated[Service, Depends(_service)]
+N = Annotated[int, Query(ge=1, description="Number of items.")]
+Unknown = Annotated[
+    Literal["error", "popular"], Query(description="What unknown users get: a problem, or hits.")
+]
+Where = Annotated[
+    str | None,
+    Query(max_length=1000, description="SQL condition on items.", examples=["year >= 1990"]),
+]
+Excluded = Annotated[
+    list[str], Query(description="Items left out, between commas or repeated.", max_length=1000)
+]
+OfVariant = Annotated[Variant | None, Query(description="Model of an A/B test.")]
+
+health = APIRouter(prefix="/health", tags=["health"])
+routes = APIRouter(prefix="/v1", responses=_problems())
+
+
+@health.get("/live")
+async def live() -> dict[str, str]:
+    """Tell whether the process runs."""
+    return {"status": "live"}
+
+
+@health.get("/ready", response_model=bodies.ReadyBody, responses={503: {"model": bodies.ReadyBody}})
+async def ready(service: Served) -> Answer:
+    """Tell whether requests are answered; a model that was refused is named."""
+    return Answer(service.readiness(), 200 if service.is_ready else 503)
+
+
+@routes.get(
+    "/recommend/{user}",
+    response_model=bodies.ListBody,
+    response_model_exclude_unset=True,
+    responses=_problems("unknown-id"),
+    tags=["recommendations"],
+)
+async def recommend(
+    service: Served,
+    user: PathId,
+    n: N = 10,
+    where: Where = None,
+    exclude: Excluded = [],  # noqa: B006  (FastAPI copies it)
+    explain: bool = False,
+    unknown: Unknown = "error",
+    include_seen: bool = False,
+    variant: OfVariant = None,
+) -> Answer:
+    """Recommend items to a user whom the model knows."""
+    answers = service.answers(variant, user)
+    options = ListOptions(
+        n=service.check_n(n),
+        where=where,
+        exclude=_split(exclude, answers),
+        explain=explain,
+        unknown=unknown,
+        include_seen=include_seen,
+    )
+    found = await service.run(answers.recommend, [user], options)
+    return Answer(service.recorded(found, variant)[0])
+
+
+@routes.post(
+    "/recommend",
+    response_model=bodies.ListBody | bodies.ListsBody,
+    responses=_problems("unknown-id", "too-large"),
+    tags=["recommendations"],
+)
+async def recommend_to(
+    service: Served, body: bodies.RecommendRequest, variant: OfVariant = None
+) -> Answer:
+    """Recommend items to several users, or to a new one who is described.
+
+    `users` are answered as `results`; a new user (`history`, `features` or both) as one list.
+    """
+    options = ListOptions(
+        service.check_n(body.n),
+        **body.model_dump(exclude={"users", "history", "features", "user", "n"}),
+    )
+    if (body.users is None) == (body.history is None and body.features is None):
+        reason = "The body has either users, or a history or features of a new user."
+        raise ProblemError("invalid-request", reason)
+    if body.users is not None:
+        service.check_batch(len(body.users), "users")
+        results: list[Json] = []
+        for users in _by_variant(service, body.users, variant):
+            answers = service.answers(variant, users[0])
+            results += await service.run(answers.recommend, users, options)
+        order = {user: at for at, user in enumerate(map(str, body.users))}
+        results.sort(key=lambda each: order[str(each["user"])])
+        return Answer({"results": service.recorded(results, variant)})
+    history = body.history or []
+    if history:
+        service.check_batch(len(history), "ratings")
+    answers = service.answers(variant, body.user)
+    rated = {each.item: each.value for each in history}
+    found = await service.run(answers.recommend_new, rated, options, body.features, body.user)
+    return Answer(service.recorded([found], variant)[0])
+
+
+@routes.get(
+    "/similar/{item}",
+    response_model=bodies.SimilarBody,
+    responses=_problems("unknown-id"),
+    tags=["items"],
+)
+async def similar(service: Served, item: PathId, n: N = 10, variant: OfVariant = None) -> Answer:
+    """List the items most similar to one."""
+    return Answer(await service.run(service.answers(variant).similar, item, service.check_n(n)))
+
+
+@routes.get(
+    "/explain/{user}/{item}",
+    response_model=bodies.ExplanationBody,
+    responses=_problems("unknown-id"),
+    tags=["recommendations"],
+)
+async def explain(
+    service: Served, user: PathId, item: PathId, n: N = 10, variant: OfVariant = None
+) -> Answer:
+    """Explain a score by the ratings and features that it is a sum of."""
+    answers = service.answers(variant, user)
+    return Answer(await service.run(answers.explain, user, item, service.check_n(n)))
+
+
+@routes.post(
+    "/predict",
+    response_model=bodies.PredictionsBody,
+    responses=_problems("unknown-id", "too-large"),
+    tags=["recommendations"],
+)
+async def predict(
+    service: Served, body: bodies.PredictRequest, variant: OfVariant = None
+) -> Answer:
+    """Predict ratings, with intervals if the model knows them."""
+    service.check_batch(len(body.pairs), "pairs")
+    pairs = [(each.user, each.item) for each in body.pairs]
+    answers = service.answers(variant)
+    return Answer(await service.run(answers.predict, pairs, body.unknown, body.confidence))
+
+
+@routes.get("/items", response_model=bodies.ItemsBody, tags=["items"])
+async def items(
+    service: Served, q: Annotated[str, Query(max_length=200)] = "", n: N = 10
+) -> Answer:
+    """Search items by title, or by id; without a text, list the ones with most ratings."""
+    return Answer(await service.run(service.answers().items, q, service.check_n(n)))
+
+
+@routes.get(
+    "/items/{item}",
+    response_model=bodies.ItemBody,
+    responses=_problems("unknown-id"),
+    tags=["items"],
+)
+async def item(service: Served, item: PathId) -> Answer:
+    """Tell what is known of an item."""
+    return Answer(await service.run(service.answers().item, item))
+
+
+@routes.get(
+    "/users/{user}",
+    response_model=bodies.UserBody,
+    responses=_problems("unknown-id"),
+    tags=["users"],
+)
+async def user(service: Served, user: PathId, n: N = 100) -> Answer:
+    """Tell what is known of a user, with the ratings that are highest."""
+    return Answer(await service.run(service.answers().user, user, service.check_n(n)))
+
+
+@routes.get(
+    "/map", response_model=bodies.MapBody, responses=_problems("not-available"), tags=["model"]
+)
+async def item_map(service: Served, n: N = 500, variant: OfVariant = None) -> Answer:
+    """Place the items with most ratings on a map."""
+    return Answer(await service.run(service.answers(variant).map, service.check_n(n)))
+
+
+@routes.get(
+    "/spectrum",
+    response_model=bodies.SpectrumBody,
+    responses=_problems("not-available"),
+    tags=["model"],
+)
+async def spectrum(service: Served, variant: OfVariant = None) -> Answer:
+    """Give the singular values of the model."""
+    return Answer(await service.run(service.answers(variant).spectrum))
+
+
+@routes.get(
+    "/model", response_model=bodies.ModelBody, responses=_problems("not-available"), tags=["model"]
+)
+async def model(service: Served, variant: OfVariant = None) -> Answer:
+    """Describe the model: parameters, data, measured values, abilities."""
+    found = service.answers(variant).describe()
+    found["variants"] = {name: service.answers(name).name for name in service.models}
+    for name, there in (("search", service.index), ("events", service.settings.events)):
+        found["abilities"] += [name] if there is not None else []
+    return Answer(found)
+
+
+@routes.get(
+    "/search",
+    response_model=bodies.SearchBody,
+    responses=_problems("not-available"),
+    tags=["search"],
+)
+async def search(
+    service: Served, q: Annotated[str, Query(max_length=2000, min_length=1)], n: N = 10
+) -> Answer:
+    """Find documents by meaning, in the index that is served."""
+    return Answer(await service.run(service.search().search, q, service.check_n(n)))
+
+
+def _split(texts: list[str], answers: Answers) -> list[Id]:
+    """Return ids between commas; one that has a comma itself stays whole."""
+    ids = answers.ratings.items
+    parts = [
+        [text] if "," not in text or ids.find([text])[0] >= 0 else text.split(",") for text in texts
+    ]
+    return [each.strip() for part in parts for each in part if each.strip()]
+
+
+def _by_variant(service: Service, users: list[Id], variant: Variant | None) -> list[list[Id]]:
+    """Return users by the model that answers them."""
+    groups: dict[Variant | None, list[Id]] = {}
+    for user in dict.fromkeys(users):
+        groups.setdefault(variant or service.variant(user), []).append(user)
+    return list(groups.values())

@@ -1,0 +1,264 @@
+"""The service behind the routes: models in their slots, limits, threads for the work."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from recsys.errors import DataError
+from recsys.schema import INDEX_FORMAT
+from recsys.serve.answers import Answers, Id, Json
+from recsys.serve.problems import ProblemError
+from recsys.serve.slots import IndexAnswers, Slot, load_answers, load_search
+from recsys.storage import format_of
+
+__all__ = ["Limits", "Service", "Settings", "Variant", "variant_of"]
+
+T = TypeVar("T")
+Variant: TypeAlias = Literal["a", "b"]
+
+_THREADS = 2  # the work is in compiled code, which needs no more than the cores
+_log = logging.getLogger("recsys.serve")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one request may cost.
+
+    Attributes
+    ----------
+    body : int
+        Bytes.
+    items : int
+        Items of a list.
+    batch : int
+        Users, pairs, events or ratings of one request.
+    seconds : float
+        For the answer.
+    waiting : int
+        Requests that wait for a thread; more are told to come again.
+    """
+
+    body: int = 2**20
+    items: int = 1000
+    batch: int = 1000
+    seconds: float = 10.0
+    waiting: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a service serves, and to whom; see `recsys serve --help`.
+
+    Raises
+    ------
+    DataError
+        If the share is not between 0 and 1.
+    """
+
+    model: str
+    model_b: str | None = None
+    share: float = 0.5
+    index: str | None = None
+    events: str | None = None
+    log: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+    cors: tuple[str, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+    check_seconds: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise DataError(f"share must be between 0 and 1; got {self.share}.")
+
+
+class Service:
+    """Models, index and settings of one process.
+
+    Parameters
+    ----------
+    settings : Settings
+
+    Attributes
+    ----------
+    models : dict of {"a", "b"} to Slot
+        Empty where an index is served alone.
+    index : Slot or None
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings, self.limits = settings, settings.limits
+        self.models: dict[Variant, Slot[Answers]] = {}
+        index = settings.index
+        if format_of(settings.model) == INDEX_FORMAT:
+            index = settings.model
+        else:
+            self.models["a"] = Slot(settings.model, load_answers)
+        if settings.model_b is not None:
+            self.models["b"] = Slot(settings.model_b, load_answers)
+        self.index: Slot[IndexAnswers] | None = None if index is None else Slot(index, load_search)
+        self._pool = ThreadPoolExecutor(_THREADS, "recsys-answer")
+        self._loader = ThreadPoolExecutor(1, "recsys-load")
+        self._pending = 0
+        self._watch: asyncio.Task[None] | None = None
+
+    @property
+    def slots(self) -> dict[str, Slot[Any]]:
+        """All slots by name."""
+        index = {} if self.index is None else {"index": self.index}
+        return {**{f"model_{name}": slot for name, slot in self.models.items()}, **index}
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether everything is loaded."""
+        return all(slot.current is not None for slot in self.slots.values())
+
+    def start(self) -> None:
+        """Begin to load, and to look for replacements."""
+        self._watch = asyncio.create_task(self._watching())
+
+    async def stop(self) -> None:
+        """End all work, and write what is not yet written."""
+        if self._watch is not None:
+            self._watch.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._watch
+        self._loader.shutdown(wait=False, cancel_futures=True)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _watching(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            for name, slot in self.slots.items():
+                try:
+                    if await loop.run_in_executor(self._loader, slot.check):
+                        _log.info("%s: serving %s from %s", name, slot.current.name, slot.path)
+                except Exception:  # a defect must not end the watch
+                    _log.exception("%s: %s cannot be loaded", name, slot.path)
+            await asyncio.sleep(self.settings.check_seconds)
+
+    def answers(self, variant: Variant | None = None, user: Id | None = None) -> Answers:
+        """Return the answers of a model: of a variant, of a user's variant, or of model a.
+
+        Raises
+        ------
+        ProblemError
+            If there is no such model, or it is not loaded yet.
+        """
+        if not self.models:
+            raise ProblemError("not-available", "The service has an index of documents alone.")
+        chosen = variant or self.variant(user) or "a"
+        if chosen not in self.models:
+            raise ProblemError("invalid-request", "The service has one model, and no variant b.")
+        return _loaded(self.models[chosen])
+
+    def variant(self, user: Id | None) -> Variant | None:
+        """Return the variant of a user in an A/B test; None without a test or a user."""
+        if "b" not in self.models or user is None:
+            return None
+        return variant_of(user, self.settings.share)
+
+    def search(self) -> IndexAnswers:
+        """Return the answers of the index.
+
+        Raises
+        ------
+        ProblemError
+            If there is none, or it is not loaded yet.
+        """
+        if self.index is None:
+            raise ProblemError("not-available", "The service has no index of documents (--index).")
+        return _loaded(self.index)
+
+    async def run(self, function: Callable[..., T], *args: Any) -> T:
+        """Return what a function returns, called in a thread, in the time of a request.
+
+        Raises
+        ------
+        ProblemError
+            If too many requests wait, or the time is over.
+        """
+        if self._pending >= self.limits.waiting:
+            raise ProblemError("busy", f"{self._pending} requests wait for an answer; try again.")
+        self._pending += 1
+        work = asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
+        work.add_done_callback(self._finished)
+        try:
+            return await asyncio.wait_for(asyncio.shield(work), self.limits.seconds)
+        except TimeoutError:
+            work.cancel()
+            seconds = f"{self.limits.seconds:g} seconds"
+            raise ProblemError("timeout", f"The answer took more than {seconds}.") from None
+
+    def _finished(self, work: asyncio.Future[Any]) -> None:
+        self._pending -= 1
+        if not work.cancelled():
+            work.exception()  # so that one after a timeout is not reported as lost
+
+    def recorded(self, answers: list[Json], variant: Variant | None) -> list[Json]:
+        """Return lists of recommendations with their variant, if there is a test."""
+        if "b" in self.models:
+            for each in answers:
+                each["variant"] = variant or self.variant(each["user"]) or "a"
+        return answers
+
+    def check_n(self, n: int) -> int:
+        """Return the length of a list.
+
+        Raises
+        ------
+        ProblemError
+            If it is above the limit.
+        """
+        if not 1 <= n <= self.limits.items:
+            expected = f"n must be between 1 and {self.limits.items:,}"
+            raise ProblemError("invalid-request", f"{expected}; got {n}.")
+        return n
+
+    def check_batch(self, size: int, noun: str) -> None:
+        """Check the size of a batch.
+
+        Raises
+        ------
+        ProblemError
+            If it is empty, or above the limit.
+        """
+        if not 1 <= size <= self.limits.batch:
+            expected = f"A request has 1 to {self.limits.batch:,} {noun}"
+            raise ProblemError("invalid-request", f"{expected}; got {size:,}.")
+
+    def readiness(self) -> Json:
+        """Return whether requests are answered, and why a newer model is not served."""
+        loaded = {name: slot.current for name, slot in self.slots.items()}
+        return {
+            "status": "ready" if self.is_ready else "loading",
+            "models": {k: None if each is None else each.name for k, each in loaded.items()},
+            "refused": {k: slot.refused for k, slot in self.slots.items() if slot.refused},
+        }
+
+
+def variant_of(user: Id, share: float) -> Variant:
+    """Return the model of a user: b for a share of all users, always the same for a user.
+
+    Examples
+    --------
+    >>> sum(variant_of(user, 0.1) == "b" for user in range(10_000))
+    1021
+    """
+    digest = blake2b(str(user).encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return "b" if int.from_bytes(digest) < share * 2**64 else "a"
+
+
+def _loaded(slot: Slot[T]) -> T:
+    current = slot.current
+    if current is None:
+        reason = slot.refused or f"{Path(slot.path).name} is being loaded."
+        raise ProblemError("not-ready", reason)
+    return current

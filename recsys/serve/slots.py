@@ -1,0 +1,169 @@
+"""Slots: what is served from a path, and its replacement when something new is there."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import numpy as np
+
+from recsys import schema
+from recsys.errors import ModelFileError, RecsysError
+from recsys.recommender import Recommender
+from recsys.serve.answers import Answers, Json
+from recsys.storage import load_index
+
+if TYPE_CHECKING:
+    from recsys.lsi import LSI
+
+__all__ = ["IndexAnswers", "Slot", "load_answers", "load_search"]
+
+T = TypeVar("T")
+Signature = tuple[str, int, int, int]
+
+_log = logging.getLogger("recsys.serve")
+
+
+class Slot(Generic[T]):
+    """The place of a saved model, or index, that may be replaced at any time.
+
+    A directory that is renamed into the place, or a link that is moved, is loaded by the next
+    `check`; who holds the old one goes on with it. What cannot be loaded is refused, and the old
+    one stays.
+
+    Parameters
+    ----------
+    path : str
+        Resolved anew at every check.
+    load : callable
+        Given the real path, returns what is served.
+
+    Attributes
+    ----------
+    current : object or None
+        What is served; None before the first success.
+    refused : str or None
+        Why what is at the path now is not served.
+    changes, refusals : int
+    since : float
+        Time of the last change.
+    """
+
+    def __init__(self, path: str, load: Callable[[Path], T]) -> None:
+        self.path = path
+        self._load = load
+        self.current: T | None = None
+        self.refused: str | None = None
+        self.changes = self.refusals = 0
+        self.since = 0.0
+        self._seen: Signature | None = None
+
+    def check(self) -> bool:
+        """Load what is new at the path, if anything is; return whether `current` has changed.
+
+        One thread at a time may call it.
+        """
+        while (found := _signature(self.path)) != self._seen:
+            try:
+                loaded = self._load(Path(os.path.realpath(self.path)))
+            except (RecsysError, OSError, MemoryError) as error:
+                if found is None and self.current is not None and self.refused is None:
+                    time.sleep(0.1)  # between two renames there is nothing for a moment
+                if _signature(self.path) != found:  # replaced meanwhile
+                    continue
+                self._seen, self.refused = found, str(error)
+                self.refusals += 1
+                _log.error("%s", error)
+                return False
+            self._seen, self.current, self.refused = found, loaded, None
+            self.changes += 1
+            self.since = time.time()
+            return True
+        return False
+
+
+def _signature(path: str) -> Signature | None:
+    """Return what changes when a saved directory is replaced, None if there is none."""
+    place = os.path.realpath(path)
+    try:
+        found = (Path(place) / schema.MANIFEST).stat()
+    except OSError:
+        return None
+    return place, found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def load_answers(path: Path) -> Answers:
+    """Load and verify a saved model.
+
+    Raises
+    ------
+    ModelFileError
+    """
+    manifest, mark = _manifest(path)
+    recommender = Recommender.load(path, verify=True)
+    answers = Answers(recommender, f"{recommender.model.name}@{mark}", manifest)
+    answers.best(np.arange(min(1, recommender.ratings.n_users)), 1)  # computes what is cached
+    return answers
+
+
+def load_search(path: Path) -> IndexAnswers:
+    """Load and verify a saved index.
+
+    Raises
+    ------
+    ModelFileError
+    """
+    manifest, mark = _manifest(path)
+    load_index(path, verify=True)
+    from recsys.lsi import LSI  # it needs scikit-learn, which models do without
+
+    return IndexAnswers(LSI.load(path), f"lsi@{mark}", manifest)
+
+
+def _manifest(path: Path) -> tuple[Json, str]:
+    """Return the contents of model.json, and the beginning of their checksum."""
+    file = path / schema.MANIFEST
+    try:
+        return schema.read_document(file), hashlib.sha256(file.read_bytes()).hexdigest()[:8]
+    except (OSError, schema.DamageError) as error:
+        raise ModelFileError(f"{path} cannot be served: {error}.") from None
+
+
+class IndexAnswers:
+    """Answers of one saved index of documents.
+
+    Parameters
+    ----------
+    lsi : LSI
+    name : str
+        What the answers call the index.
+    manifest : mapping
+        The contents of its model.json.
+    """
+
+    def __init__(self, lsi: LSI, name: str, manifest: Json) -> None:
+        self.lsi = lsi
+        self.name = name
+        self.manifest = manifest
+
+    def search(self, query: str, n: int) -> Json:
+        """Return the n documents nearest to a query in meaning.
+
+        Raises
+        ------
+        DataError
+            If no word of the query is known.
+        """
+        import warnings
+
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            frame = self.lsi.query(query, n)
+        rows: list[Any] = frame.to_dicts()
+        notes = [str(each.message) for each in caught]
+        return {"query": query, "documents": rows, "notes": notes, "model": self.name}
