@@ -1,0 +1,117 @@
+// The page: the model, the history that all views share, and the views.
+"use strict";
+
+const POPULAR = 40; // items to begin with
+const VIEWS = ["recommend", "map", "spectrum", "search"];
+
+const app = {
+  history: [], // entries {item, title, value}, own (of the user), out (left out), changed (its rating)
+  user: null,
+  total: 0,
+  popular: [],
+  users: [],
+  recommended: new Map(),
+  listeners: [],
+
+  get implicit() { return Boolean(this.card.training.implicit); },
+
+  entry(item) { return this.history.find((each) => String(each.item) === String(item)); },
+
+  changed() { this.listeners.forEach((listener) => listener()); },
+
+  setHistory(history, user, total = history.length) {
+    Object.assign(this, { history, user, total });
+    recommendView.lists = null;
+    this.changed();
+  },
+
+  like(item, value = this.implicit ? 1 : this.card.training.rating_max) {
+    const old = this.entry(item.item);
+    if (old) Object.assign(old, { out: false });
+    else this.history = [{ item: item.item, title: item.title, value }, ...this.history];
+    this.changed();
+  },
+
+  rate(item, value) {
+    Object.assign(this.entry(item), { value, changed: true });
+    this.changed();
+  },
+
+  // Leave an entry of a user out, or put it back; remove one that was added.
+  drop(item) {
+    const entry = this.entry(item);
+    if (entry.own) entry.out = !entry.out;
+    else this.history = this.history.filter((each) => each !== entry);
+    this.changed();
+  },
+
+  // Views ------------------------------------------------------------------------------------
+
+  open(name) {
+    for (const each of VIEWS) {
+      const tab = $(`tab-${each}`), chosen = each === name;
+      tab.setAttribute("aria-selected", String(chosen));
+      tab.tabIndex = chosen ? 0 : -1;
+      $(each).hidden = !chosen;
+    }
+    if (location.hash !== `#${name}` && (location.hash || name !== "recommend")) history.replaceState(null, "", `#${name}`);
+    if (name === "map") mapView.open();
+    if (name === "spectrum") spectrumView.open();
+  },
+
+  startTabs() {
+    const tabs = VIEWS.map((name) => $(`tab-${name}`));
+    tabs.forEach((tab) => tab.addEventListener("click", () => this.open(tab.id.slice(4))));
+    $("tab-recommend").parentElement.addEventListener("keydown", (event) => {
+      const shown = tabs.filter((tab) => !tab.hidden), at = shown.indexOf(document.activeElement);
+      const step = { ArrowRight: 1, ArrowLeft: -1, Home: -at, End: shown.length - 1 - at }[event.key];
+      if (step === undefined || at < 0) return;
+      event.preventDefault();
+      const next = shown[(at + step + shown.length) % shown.length];
+      next.focus();
+      this.open(next.id.slice(4));
+    });
+    addEventListener("hashchange", () => this.openFromAddress());
+  },
+
+  openFromAddress() {
+    const name = location.hash.slice(1);
+    if (VIEWS.includes(name) && !$(`tab-${name}`).hidden) this.open(name);
+  },
+
+  async start() {
+    this.source = await openSource();
+    this.card = this.source.card;
+    this.variants = this.card.models && Object.keys(this.card.models).length > 1 ? ["a", "b"] : ["a"];
+    this.names = this.variants.map((variant) => this.card.models?.[variant] ?? this.card.model);
+    if (this.names[0] === this.names[1]) this.names = this.names.map((name, at) => `${name} (${at ? "b" : "a"})`);
+    this.describe();
+    $("tab-search").hidden = !this.card.search;
+    const [popular, users] = await Promise.all([this.source.items("", POPULAR), this.source.users(50)]);
+    this.popular = popular.items;
+    this.users = users.users;
+    $("user-ids").replaceChildren(...this.users.map((user) => h("option", { value: user })));
+    $("another-user").hidden = !this.users.length;
+    recommendView.start();
+    searchView.start();
+    await mapView.start();
+    this.startTabs();
+    this.changed();
+    this.openFromAddress();
+  },
+
+  describe() {
+    const { training, title } = this.card, name = this.names.join(" and ");
+    $("model").textContent = title ?? `Explore ${name}`;
+    document.title = title ?? `Explore ${name}`;
+    const facts = [title ? name : null, countText(training.users, "user"), countText(training.items, "item"), countText(training.ratings, app.implicit ? "interaction" : "rating")];
+    const remark = this.card.remark ? ` · ${this.card.remark}` : "";
+    $("facts").textContent = facts.filter(Boolean).join(" · ") + remark;
+  },
+};
+
+app.start().then(() => document.documentElement.setAttribute("data-ready", "true"), (error) => {
+  $("facts").textContent = "";
+  $("results").setAttribute("aria-busy", "false");
+  showProblem(error);
+});

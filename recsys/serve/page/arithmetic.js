@@ -1,0 +1,203 @@
+// Fold-ins in the browser: the scores of a user from the ratings in the user's history.
+//
+// Each kind of closed form (recsys/serve/closed_forms.py makes them) is a function from a form and
+// a history to `{scores, reasons}`: the scores of all items, and for one item the share that each
+// entry of the history has in its score. A history is `{items, values, user}`: places of items in
+// the catalogue, their ratings, and the place of a user whose features count, or -1.
+"use strict";
+
+// The Cholesky factor of a symmetric positive definite matrix, row by row, in place.
+function cholesky(A, d) {
+  for (let i = 0; i < d; i++) {
+    for (let j = 0; j <= i; j++) {
+      let sum = A[i * d + j];
+      for (let k = 0; k < j; k++) sum -= A[i * d + k] * A[j * d + k];
+      A[i * d + j] = i === j ? Math.sqrt(Math.max(sum, Number.MIN_VALUE)) : sum / A[j * d + j];
+    }
+  }
+  return A;
+}
+
+// The solution x of L L' x = b.
+function solved(L, b, d) {
+  const x = Float64Array.from(b);
+  for (let i = 0; i < d; i++) {
+    for (let k = 0; k < i; k++) x[i] -= L[i * d + k] * x[k];
+    x[i] /= L[i * d + i];
+  }
+  for (let i = d - 1; i >= 0; i--) {
+    for (let k = i + 1; k < d; k++) x[i] -= L[k * d + i] * x[k];
+    x[i] /= L[i * d + i];
+  }
+  return x;
+}
+
+function dot(a, b, n) {
+  let sum = 0;
+  for (let k = 0; k < n; k++) sum += a[k] * b[k];
+  return sum;
+}
+
+// Row `at` of a matrix that is stored row by row.
+const row = (matrix, at, width) => matrix.subarray(at * width, (at + 1) * width);
+
+// The product of a symmetric matrix and a vector.
+const product = (A, x, d) => Float64Array.from({ length: d }, (_, i) => dot(row(A, i, d), x, d));
+
+// A ridge regression on the vectors of the rated items, the last number of which is a bias. The
+// prior of the user's vector has a mean and a precision; the vectors may be uncertain themselves.
+function posteriorSample(sample, form, history) {
+  const [n, d] = sample.vectors.shape, vectors = sample.vectors.data;
+  const count = history.items.length;
+  const weight = Math.max(count, 1) ** form.power;
+  const precision = Float64Array.from(sample.precision.data, (value) => value * weight);
+  const prior = sample.mean ? Float64Array.from(sample.mean.data) : new Float64Array(d);
+  if (sample.users && history.user >= 0) {
+    row(sample.users.data, history.user, d).forEach((value, k) => { prior[k] += value; });
+  }
+  const system = Float64Array.from(precision);
+  const base = product(precision, prior, d), right = Float64Array.from(base), terms = [];
+  history.items.forEach((item, at) => {
+    const known = row(vectors, item, d), design = Float64Array.from(known);
+    design[d - 1] = 1;
+    const target = history.values[at] - form.mean - known[d - 1];
+    const term = design.map((value) => value * target);
+    for (let i = 0; i < d; i++) {
+      for (let j = 0; j < d; j++) system[i * d + j] += design[i] * design[j];
+    }
+    if (sample.covariance) addUncertainty(row(sample.covariance.data, item, (d * (d + 1)) / 2), d, system, term);
+    if (sample.link) {
+      const share = product(precision, row(sample.link.data, item, d), d);
+      share.forEach((value, k) => { term[k] += value / Math.sqrt(count); });
+    }
+    term.forEach((value, k) => { right[k] += value; });
+    terms.push(term);
+  });
+  cholesky(system, d);
+  const user = solved(system, right, d), scores = new Float64Array(n);
+  for (let item = 0; item < n; item++) {
+    const known = row(vectors, item, d);
+    scores[item] = form.mean + known[d - 1] + dot(known, user, d - 1) + user[d - 1];
+  }
+  const reasons = (item) => {
+    const design = Float64Array.from(row(vectors, item, d));
+    design[d - 1] = 1;
+    const direction = solved(system, design, d);
+    return terms.map((term) => dot(term, direction, d));
+  };
+  return { scores, reasons };
+}
+
+// Add the covariance of an item's vector, an upper triangle by rows, to the equations of a user.
+function addUncertainty(packed, d, system, term) {
+  let at = 0;
+  for (let i = 0; i < d; i++) {
+    for (let j = i; j < d; j++, at++) {
+      if (j === d - 1) {
+        if (i < j) term[i] -= packed[at];
+      } else {
+        system[i * d + j] += packed[at];
+        if (i !== j) system[j * d + i] += packed[at];
+      }
+    }
+  }
+}
+
+// The weighted sum of what several forms give.
+function mixture(parts) {
+  const scores = new Float64Array(parts[0].found.scores.length);
+  for (const { factor, found } of parts) found.scores.forEach((value, i) => { scores[i] += factor * value; });
+  const reasons = (item) => {
+    const each = parts.map(({ factor, found }) => found.reasons(item).map((value) => factor * value));
+    return each.reduce((sum, terms) => sum.map((value, j) => value + terms[j]));
+  };
+  return { scores, reasons };
+}
+
+const KINDS = {
+  posterior(form, history) {
+    const factor = 1 / form.samples.length;
+    return mixture(form.samples.map((sample) => ({ factor, found: posteriorSample(sample, form, history) })));
+  },
+
+  // Implicit least squares: 1 at the items of the history, weakly 0 everywhere else.
+  interactions(form, history) {
+    const [n, d] = form.vectors.shape, vectors = form.vectors.data;
+    const weights = history.values.map((value) => Math.max(value / form.unit, 0));
+    const total = weights.reduce((sum, weight) => sum + weight, form.others);
+    const system = Float64Array.from(form.gram.data), right = new Float64Array(d);
+    for (let k = 0; k < d; k++) system[k * d + k] += form.penalty * total ** form.power;
+    const terms = history.items.map((item, at) => {
+      const known = row(vectors, item, d), term = Float64Array.from(known, (value) => value * weights[at]);
+      for (let i = 0; i < d; i++) {
+        right[i] += term[i];
+        for (let j = 0; j < d; j++) system[i * d + j] += term[i] * known[j];
+      }
+      return term;
+    });
+    cholesky(system, d);
+    const user = solved(system, right, d), scores = new Float64Array(n);
+    for (let item = 0; item < n; item++) scores[item] = dot(row(vectors, item, d), user, d);
+    const reasons = (item) => {
+      const direction = solved(system, row(vectors, item, d), d);
+      return terms.map((term) => dot(term, direction, d));
+    };
+    return { scores, reasons };
+  },
+
+  // The user's bias, a damped mean; then a ridge regression of what it leaves.
+  residuals(form, history) {
+    const [n, d] = form.vectors.shape, vectors = form.vectors.data, count = history.items.length;
+    const off = history.items.map((item, at) => history.values[at] - form.mean - form.bias.data[item]);
+    const shares = off.map((value) => value / (count + form.damping || 1));
+    const bias = shares.reduce((sum, value) => sum + value, 0);
+    const system = new Float64Array(d * d), right = new Float64Array(d);
+    for (let k = 0; k < d; k++) system[k * d + k] = form.penalty;
+    history.items.forEach((item, at) => {
+      const known = row(vectors, item, d);
+      for (let i = 0; i < d; i++) {
+        right[i] += known[i] * (off[at] - bias);
+        for (let j = 0; j < d; j++) system[i * d + j] += known[i] * known[j];
+      }
+    });
+    cholesky(system, d);
+    const user = solved(system, right, d), scores = new Float64Array(n);
+    for (let item = 0; item < n; item++) {
+      scores[item] = form.mean + form.bias.data[item] + bias + dot(row(vectors, item, d), user, d);
+    }
+    const reasons = (item) => {
+      const direction = solved(system, row(vectors, item, d), d);
+      return history.items.map((other, at) => shares[at] + dot(row(vectors, other, d), direction, d) * (off[at] - bias));
+    };
+    return { scores, reasons };
+  },
+
+  // Sums of item-item weights over the history, or the same scores for everybody.
+  sums(form, history) {
+    if (!form.weights) return { scores: Float64Array.from(form.base.data), reasons: () => history.items.map(() => 0) };
+    const n = form.weights.shape[1], scores = new Float64Array(n);
+    const factors = history.values.map((value) => (form.unit === null ? 1 : value / form.unit));
+    history.items.forEach((item, at) => {
+      const weights = row(form.weights.data, item, n);
+      for (let other = 0; other < n; other++) scores[other] += factors[at] * weights[other];
+    });
+    const reasons = (item) => history.items.map((other, at) => factors[at] * form.weights.data[other * n + item]);
+    return { scores, reasons };
+  },
+
+  blend(form, history) {
+    return mixture(form.parts.map((part) => ({ factor: part.factor, found: foldIn(part, history) })));
+  },
+};
+
+// The scores of the user with this history, and the reasons of each.
+function foldIn(form, history) {
+  return KINDS[form.kind](form, history);
+}
+
+// The n places with the largest scores, the first of equal ones before the others.
+function largest(scores, n, excluded) {
+  const places = [];
+  for (let i = 0; i < scores.length; i++) if (!excluded.has(i)) places.push(i);
+  return places.sort((a, b) => scores[b] - scores[a] || a - b).slice(0, n);
+}

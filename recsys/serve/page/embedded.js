@@ -1,0 +1,131 @@
+// The answers of the service, from data inside the page: recommendations by `foldIn`.
+"use strict";
+
+const REASONS = 3;
+const TYPES = { float32: Float32Array, float64: Float64Array, int32: Int32Array, uint8: Uint8Array };
+
+class Embedded {
+  static async open() {
+    const text = $("data").textContent, bytes = Uint8Array.from(atob(text), (each) => each.charCodeAt(0));
+    const whole = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    const buffer = await new Response(whole).arrayBuffer();
+    const length = new DataView(buffer).getUint32(0, true);
+    const document = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, length)));
+    return new Embedded(withArrays(document, buffer, 8 + Math.ceil(length / 8) * 8));
+  }
+
+  constructor(data) {
+    this.data = data;
+    this.places = new Map(data.items.ids.map((id, place) => [String(id), place]));
+    this.userPlaces = new Map(data.users.ids.map((id, place) => [String(id), place]));
+    this.lower = data.items.ids.map((id, place) => String(data.items.titles?.[place] ?? id).toLowerCase());
+    this.card = data.card;
+  }
+
+  named(place) {
+    return { item: this.data.items.ids[place], title: this.data.items.titles?.[place] ?? null };
+  }
+
+  place(item) {
+    const place = this.places.get(String(item));
+    if (place === undefined) throw new Error(`The page has no item ${item}.`);
+    return place;
+  }
+
+  of(variant) { return this.data.models[variant ?? "a"]; }
+
+  async model(variant) { return this.of(variant).card; }
+
+  // Items whose title begins with a text, then those with a word that does, then all with it.
+  async items(q, n) {
+    const { counts } = this.data.items, wanted = q.trim().toLowerCase(), found = [];
+    this.lower.forEach((title, place) => {
+      if (!wanted || String(this.data.items.ids[place]).toLowerCase() === wanted) found.push([0, place]);
+      else if (title.startsWith(wanted)) found.push([1, place]);
+      else if (title.includes(` ${wanted}`)) found.push([2, place]);
+      else if (title.includes(wanted)) found.push([3, place]);
+    });
+    found.sort((a, b) => a[0] - b[0] || counts.data[b[1]] - counts.data[a[1]] || a[1] - b[1]);
+    const items = found.slice(0, n).map(([, place]) => ({ ...this.named(place), count: counts.data[place] }));
+    return { items, total: found.length };
+  }
+
+  async item(item) {
+    const place = this.place(item), { counts, means, features } = this.data.items;
+    const found = { ...this.named(place), count: counts.data[place], features: features?.[place] ?? {} };
+    return means ? { ...found, mean: means.data[place] } : found;
+  }
+
+  async users(n) { return { users: this.data.users.ids.slice(0, n) }; }
+
+  async user(user) {
+    const { ids, starts, places, values } = this.data.users, at = this.userPlaces.get(String(user));
+    if (at === undefined) {
+      const some = ids.slice(0, 3).join(", ");
+      throw new Error(`The page has no user ${user}; it has ${countText(ids.length, "user")}${some && `, such as ${some}`}.`);
+    }
+    const own = [];
+    for (let j = starts.data[at]; j < starts.data[at + 1]; j++) {
+      own.push({ ...this.named(places.data[j]), value: values.data[j] });
+    }
+    own.sort((a, b) => b.value - a.value);
+    return { user: ids[at], count: own.length, history: own, features: {} };
+  }
+
+  async recommendTo(user, n, variant) {
+    const known = await this.user(user);
+    return this.folded(known.history, n, variant, this.userPlaces.get(String(user)));
+  }
+
+  async recommend(history, n, variant) { return this.folded(history, n, variant, -1); }
+
+  folded(history, n, variant, user) {
+    const form = this.of(variant).form;
+    const sorted = history.map((each) => [this.place(each.item), each.value]).sort((a, b) => a[0] - b[0]);
+    const known = { items: sorted.map(([place]) => place), values: sorted.map(([, value]) => value), user };
+    const { scores, reasons } = foldIn(form, known);
+    const items = largest(scores, n, new Set(known.items)).map((place, at) => {
+      const terms = reasons(place).map((contribution, j) => ({ ...this.named(known.items[j]), contribution }));
+      terms.sort((a, b) => Math.abs(b.contribution) - Math.abs(a.contribution));
+      const because = terms.filter((term) => term.contribution !== 0).slice(0, REASONS);
+      return { ...this.named(place), rank: at + 1, score: scores[place], because };
+    });
+    return { user: null, items, model: this.of(variant).card.model, policy: "history" };
+  }
+
+  async similar(item, n, variant) {
+    const found = this.of(variant).similar, at = this.place(item), items = [];
+    if (!found) throw new Error("This model does not find similar items.");
+    const width = found.places.shape[1];
+    for (let j = at * width; j < (at + 1) * width && items.length < n; j++) {
+      const place = found.places.data[j];
+      if (place >= 0) items.push({ ...this.named(place), rank: items.length + 1, score: found.scores.data[j] });
+    }
+    return { ...this.named(at), items };
+  }
+
+  async map(n, variant) {
+    const found = this.of(variant).map;
+    if (!found) throw new Error("This model has no vectors of items, and so no map.");
+    return { ...found, items: found.items.slice(0, n) };
+  }
+
+  async spectrum(variant) {
+    const found = this.of(variant).spectrum;
+    if (!found) throw new Error("This model has no factors, and so no singular values.");
+    return found;
+  }
+}
+
+// A document in which `{"$array": offset, ...}` stands for an array in a buffer.
+function withArrays(node, buffer, start) {
+  if (node === null || typeof node !== "object") return node;
+  if ("$array" in node) {
+    const length = node.shape.reduce((size, each) => size * each, 1);
+    return { shape: node.shape, data: new TYPES[node.dtype](buffer, start + node.$array, length) };
+  }
+  for (const key of Object.keys(node)) node[key] = withArrays(node[key], buffer, start);
+  return node;
+}
+
+const openSource = () => Embedded.open();

@@ -1,0 +1,274 @@
+"""The page of the service as one file, with the model's arithmetic and data inside."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from recsys.errors import DataError
+from recsys.messages import counted
+from recsys.models.abilities import FoldsInUsers
+from recsys.serve.closed_forms import Form, closed_form, form_size
+from recsys.serve.geometry import item_map, most_rated, spectrum
+from recsys.topn import Cosine, top_n
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from recsys.models.base import Indices
+    from recsys.recommender import Recommender
+
+__all__ = ["StaticPage", "static_page"]
+
+_MOST = 48 * 2**20  # bytes of arrays: browsers open a page of 64 MB, but not of 640
+_NEIGHBOURS = 20
+_ON_MAP = 1000
+_WIDTH = 8  # bytes to which arrays are aligned
+
+_SCRIPT = re.compile(r'<script defer src="page/([a-z]+\.js)"></script>\n')
+_STYLE = re.compile(r'<link rel="stylesheet" href="page/([a-z]+\.css)">')
+_SOURCES = {"service.js": ("arithmetic.js", "embedded.js")}
+"""Scripts of the service, and those that answer in its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class StaticPage:
+    """A page to explore a model, as one file of HTML.
+
+    Attributes
+    ----------
+    html : str
+    n_items, n_users : int
+        Those that are in it.
+    """
+
+    html: str
+    n_items: int
+    n_users: int
+
+
+def static_page(
+    recommender: Recommender,
+    other: Recommender | None = None,
+    *,
+    n_items: int | None = None,
+    n_users: int = 200,
+    title: str | None = None,
+) -> StaticPage:
+    """Write a page that recommends by itself, without a server or a network.
+
+    Parameters
+    ----------
+    recommender : Recommender
+    other : Recommender, optional
+        A second model, whose recommendations are shown next to those of the first.
+    n_items : int, optional
+        Number of items in the page, the most rated ones; by default all.
+    n_users : int
+        Number of users whose ratings are in the page, the first ones: who has the page can read
+        them. With 0 there are none.
+    title : str, optional
+        Title of the page; by default it names the models.
+
+    Raises
+    ------
+    DataError
+        If a model has no closed form for new users, there are too many items for one page, or the
+        second model does not know an item of the first.
+    """
+    models = {"a": recommender} | ({} if other is None else {"b": other})
+    known = recommender.ratings.n_items
+    n = known if n_items is None else min(n_items, known)
+    for each in models.values():
+        _check_size(each, n)
+    chosen, counts = most_rated(recommender, n)
+    items = np.sort(chosen[counts[chosen] > 0])
+    rated = np.flatnonzero(np.diff(recommender.ratings.indptr))
+    users = rated[: max(n_users, 0)]
+    names = {variant: each.model.name for variant, each in models.items()}
+    left_out = known - len(items)
+    remark = f"without {counted(left_out, 'item')}" if left_out else None
+    data = {
+        "card": _card(recommender) | {"title": title, "models": names, "remark": remark},
+        "items": _items(recommender, items, counts),
+        "users": _users(recommender, items, users),
+        "models": {
+            variant: _model(each, recommender, items, users) for variant, each in models.items()
+        },
+    }
+    return StaticPage(_assembled(data), len(items), len(users))
+
+
+def _check_size(recommender: Recommender, n: int) -> None:
+    """Check that the arrays of n items fit into a page."""
+    model = recommender.model
+    if (size := form_size(model, n)) <= _MOST:
+        return
+    low, high = 1, n
+    while low < high:  # the most items that fit
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if form_size(model, middle) <= _MOST else (low, middle - 1)
+    digits = 10 ** max(0, len(str(low)) - 2)
+    raise DataError(
+        f"A page with {n:,} items of the {model.name} model would take {size / 2**20:,.0f} MB, and "
+        f"a browser opens {_MOST // 2**20} MB well; keep the most rated ones with "
+        f"n_items={low // digits * digits} (--items), or use `recsys serve`, which has no limit."
+    )
+
+
+def _card(recommender: Recommender) -> dict[str, Any]:
+    model = recommender.model
+    parameters = {name: value for name, value in model.get_params().items() if value is not None}
+    return {"model": model.name, "parameters": parameters, "training": recommender.training}
+
+
+def _items(recommender: Recommender, items: Indices, counts: NDArray[np.int64]) -> Form:
+    ratings, titles = recommender.ratings, recommender.ratings.titles
+    found: Form = {
+        "ids": ratings.items.take(items).to_list(),
+        "titles": None if titles is None else titles.gather(items).to_list(),
+        "counts": counts[items].astype(np.int32),
+    }
+    if not ratings.implicit:
+        sums = np.bincount(ratings.indices, ratings.values, ratings.n_items)[items]
+        found["means"] = (sums / np.maximum(counts[items], 1)).astype(np.float32)
+    if ratings.item_table is not None:
+        table = ratings.item_table
+        rows = table.select(list(table.kinds)).aligned(ratings.items)[items].to_dicts()
+        plain = (int, float, str, list)
+        found["features"] = [
+            {
+                name: value if isinstance(value, plain) else str(value)
+                for name, value in row.items()
+                if name in table.kinds and value is not None
+            }
+            for row in rows
+        ]
+    return found
+
+
+def _users(recommender: Recommender, items: Indices, users: Indices) -> Form:
+    """Return the ratings of the users, of items in the page, as rows of a CSR matrix."""
+    ratings = recommender.ratings
+    place = np.full(ratings.n_items, -1, np.int32)
+    place[items] = np.arange(len(items))
+    starts, places, values = [0], [], []
+    for user in users:
+        own = slice(ratings.indptr[user], ratings.indptr[user + 1])
+        at = place[ratings.indices[own]]
+        places.append(at[at >= 0])
+        values.append(ratings.values[own][at >= 0])
+        starts.append(starts[-1] + len(places[-1]))
+    return {
+        "ids": ratings.users.take(users).to_list(),
+        "starts": np.array(starts, np.int32),
+        "places": np.concatenate([np.zeros(0, np.int32), *places]),
+        "values": np.concatenate([np.zeros(0, np.float32), *values]),
+    }
+
+
+def _model(each: Recommender, first: Recommender, items: Indices, users: Indices) -> Form:
+    """Return what the page needs of a model, whose items and users are those of the first one."""
+    if not isinstance(each.model, FoldsInUsers):
+        closed_form(each.model, each.ratings, items, users)  # raises
+    if each is not first:
+        items = each.ratings.items.index(first.ratings.items.take(items))
+        users = each.ratings.users.find(first.ratings.users.take(users))
+        users = np.maximum(users, 0)
+    found: Form = {
+        "card": _card(each),
+        "form": closed_form(each.model, each.ratings, items, users),
+        "similar": None,
+        "map": None,
+        "spectrum": None,
+    }
+    try:
+        found["similar"] = _neighbours(each, items)
+        found["map"] = item_map(each, _ON_MAP)
+        kept = set(each.ratings.items.take(items).to_list())
+        found["map"]["items"] = [row for row in found["map"]["items"] if row["item"] in kept]
+    except DataError:  # the page says that the model has none
+        pass
+    try:
+        found["spectrum"] = spectrum(each)
+    except DataError:
+        pass
+    return found
+
+
+def _neighbours(recommender: Recommender, items: Indices) -> Form:
+    """Return the most similar items of each, as places in the page, -1 where there are fewer."""
+    place = np.full(recommender.ratings.n_items, -1)
+    place[items] = np.arange(len(items))
+    shape = len(items), min(_NEIGHBOURS, max(1, len(items) - 1))
+    places, scores = np.full(shape, -1, np.int32), np.zeros(shape, np.float32)
+    blocks = top_n(
+        recommender._item_similarity,
+        items,
+        shape[1],
+        exclude=Cosine.exclude_itself,
+        allowed=place >= 0,
+    )
+    for top in blocks:
+        places[top.rows, top.ranks - 1] = place[top.items]
+        scores[top.rows, top.ranks - 1] = top.scores
+    return {"places": places, "scores": scores}
+
+
+def _packed(data: Form) -> str:
+    """Return a document with arrays as text: their bytes follow the rest, compressed."""
+    blocks: list[bytes] = []
+
+    def referred(node: Any) -> Any:
+        if isinstance(node, np.ndarray):
+            raw = np.ascontiguousarray(node, node.dtype.newbyteorder("<")).tobytes()
+            offset = sum(map(len, blocks))
+            blocks.append(raw + bytes(-len(raw) % _WIDTH))
+            return {"$array": offset, "dtype": node.dtype.name, "shape": list(node.shape)}
+        if isinstance(node, dict):
+            return {name: referred(value) for name, value in node.items()}
+        return [referred(value) for value in node] if isinstance(node, list) else node
+
+    head = json.dumps(referred(data), ensure_ascii=False, allow_nan=False).encode()
+    length = len(head).to_bytes(_WIDTH, "little")
+    whole = b"".join([length, head, bytes(-len(head) % _WIDTH), *blocks])
+    return base64.b64encode(gzip.compress(whole, 6, mtime=0)).decode()
+
+
+def _assembled(data: Form) -> str:
+    """Return the page of the service with styles, scripts and data in place of their names.
+
+    Its policy lets the browser run these very scripts, and load nothing else from anywhere.
+    """
+    folder = files("recsys.serve") / "page"
+
+    def read(name: str) -> str:
+        return (folder / name).read_text(encoding="utf-8")
+
+    html = read("index.html")
+    style = "\n".join(read(name) for name in _STYLE.findall(html))
+    names = [part for name in _SCRIPT.findall(html) for part in _SOURCES.get(name, (name,))]
+    scripts = [read(name) for name in names]
+    allowed = " ".join(_digest(script) for script in scripts)
+    policy = (
+        f"default-src 'none'; script-src {allowed}; style-src {_digest(style)}; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    meta = f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+    html = html.replace('<meta charset="utf-8">', f'<meta charset="utf-8">\n{meta}')
+    html = _STYLE.sub(lambda _: f"<style>{style}</style>", html)
+    body = f'<script type="text/plain" id="data">{_packed(data)}</script>\n'
+    body += "".join(f"<script>{script}</script>\n" for script in scripts)
+    return _SCRIPT.sub("", html).replace("</body>", f"{body}</body>")
+
+
+def _digest(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
