@@ -89,8 +89,8 @@ def closed_form(model: Model, ratings: Ratings, items: Indices, users: Indices) 
     if isinstance(model, HistoryModel):
         return _sums(model, ratings, items)
     raise DataError(
-        f"The {model.name} model has no closed form for new users that a page can compute; those of "
-        f"{_ABLE} have one, and `recsys serve` answers for every model."
+        f"The {model.name} model has no closed form for new users that a page can compute; {_ABLE} "
+        "have one, and `recsys serve` answers for every model."
     )
 
 

@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -97,7 +98,14 @@ def static_page(
     left_out = known - len(items)
     remark = f"without {counted(left_out, 'item')}" if left_out else None
     data = {
-        "card": _card(recommender) | {"title": title, "models": names, "remark": remark},
+        "card": {
+            "name": recommender.model.name,
+            "names": names,
+            "parameters": recommender.model.get_params(),
+            "training": recommender.training,
+            "title": title,
+            "remark": remark,
+        },
         "items": _items(recommender, items, counts),
         "users": _users(recommender, items, users),
         "models": {
@@ -122,12 +130,6 @@ def _check_size(recommender: Recommender, n: int) -> None:
         f"a browser opens {_MOST // 2**20} MB well; keep the most rated ones with "
         f"n_items={low // digits * digits} (--items), or use `recsys serve`, which has no limit."
     )
-
-
-def _card(recommender: Recommender) -> dict[str, Any]:
-    model = recommender.model
-    parameters = {name: value for name, value in model.get_params().items() if value is not None}
-    return {"model": model.name, "parameters": parameters, "training": recommender.training}
 
 
 def _items(recommender: Recommender, items: Indices, counts: NDArray[np.int64]) -> Form:
@@ -184,23 +186,17 @@ def _model(each: Recommender, first: Recommender, items: Indices, users: Indices
         users = each.ratings.users.find(first.ratings.users.take(users))
         users = np.maximum(users, 0)
     found: Form = {
-        "card": _card(each),
         "form": closed_form(each.model, each.ratings, items, users),
         "similar": None,
         "map": None,
         "spectrum": None,
     }
-    try:
+    with suppress(DataError):  # the page says that the model has none
         found["similar"] = _neighbours(each, items)
-        found["map"] = item_map(each, _ON_MAP)
-        kept = set(each.ratings.items.take(items).to_list())
-        found["map"]["items"] = [row for row in found["map"]["items"] if row["item"] in kept]
-    except DataError:  # the page says that the model has none
-        pass
-    try:
+    with suppress(DataError):
+        found["map"] = item_map(each, min(len(items), _ON_MAP))
+    with suppress(DataError):
         found["spectrum"] = spectrum(each)
-    except DataError:
-        pass
     return found
 
 

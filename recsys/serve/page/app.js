@@ -82,29 +82,43 @@ const app = {
   async start() {
     this.source = await openSource();
     this.card = this.source.card;
-    this.variants = this.card.models && Object.keys(this.card.models).length > 1 ? ["a", "b"] : ["a"];
-    this.names = this.variants.map((variant) => this.card.models?.[variant] ?? this.card.model);
+    this.variants = Object.keys(this.card.names);
+    this.names = Object.values(this.card.names);
     if (this.names[0] === this.names[1]) this.names = this.names.map((name, at) => `${name} (${at ? "b" : "a"})`);
     this.describe();
-    $("tab-search").hidden = !this.card.search;
+    $("tab-search").hidden = !this.can("search");
+    searchView.start();
+    this.startTabs();
+    if (!this.card.training) return this.openAlone("search");
     const [popular, users] = await Promise.all([this.source.items("", POPULAR), this.source.users(50)]);
     this.popular = popular.items;
     this.users = users.users;
     $("user-ids").replaceChildren(...this.users.map((user) => h("option", { value: user })));
     $("another-user").hidden = !this.users.length;
     recommendView.start();
-    searchView.start();
     await mapView.start();
-    this.startTabs();
     this.changed();
     this.openFromAddress();
+    return undefined;
+  },
+
+  can(ability) { return this.card.abilities.includes(ability); },
+
+  // A service of documents has one view.
+  openAlone(name) {
+    VIEWS.forEach((each) => { $(`tab-${each}`).hidden = each !== name; });
+    this.open(name);
   },
 
   describe() {
-    const { training, title } = this.card, name = this.names.join(" and ");
-    $("model").textContent = title ?? `Explore ${name}`;
-    document.title = title ?? `Explore ${name}`;
-    const facts = [title ? name : null, countText(training.users, "user"), countText(training.items, "item"), countText(training.ratings, app.implicit ? "interaction" : "rating")];
+    const { training, title, parameters } = this.card, name = this.names.join(" and ") || this.card.name;
+    $("model").textContent = document.title = title ?? `Explore ${name}`;
+    if (!training) {
+      $("facts").textContent = "";
+      return;
+    }
+    const factors = this.names.length === 1 && parameters?.factors ? countText(parameters.factors, "factor") : null;
+    const facts = [title ? name : null, factors, countText(training.users, "user"), countText(training.items, "item"), countText(training.ratings, app.implicit ? "interaction" : "rating")];
     const remark = this.card.remark ? ` · ${this.card.remark}` : "";
     $("facts").textContent = facts.filter(Boolean).join(" · ") + remark;
   },

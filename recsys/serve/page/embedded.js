@@ -19,7 +19,8 @@ class Embedded {
     this.places = new Map(data.items.ids.map((id, place) => [String(id), place]));
     this.userPlaces = new Map(data.users.ids.map((id, place) => [String(id), place]));
     this.lower = data.items.ids.map((id, place) => String(data.items.titles?.[place] ?? id).toLowerCase());
-    this.card = data.card;
+    const { form, ...others } = data.models.a, found = Object.keys(others).filter((name) => others[name]);
+    this.card = { ...data.card, abilities: ["history", "explain", ...found] };
   }
 
   named(place) {
@@ -33,8 +34,6 @@ class Embedded {
   }
 
   of(variant) { return this.data.models[variant ?? "a"]; }
-
-  async model(variant) { return this.of(variant).card; }
 
   // Items whose title begins with a text, then those with a word that does, then all with it.
   async items(q, n) {
@@ -90,7 +89,7 @@ class Embedded {
       const because = terms.filter((term) => term.contribution !== 0).slice(0, REASONS);
       return { ...this.named(place), rank: at + 1, score: scores[place], because };
     });
-    return { user: null, items, model: this.of(variant).card.model, policy: "history" };
+    return { user: null, items, model: this.card.names[variant ?? "a"], policy: "history" };
   }
 
   async similar(item, n, variant) {

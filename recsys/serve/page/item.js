@@ -41,11 +41,12 @@ const itemPanel = {
       like.lastChild.textContent = now && !now.out ? "In the history" : "Like";
     });
     const where = h("button", { onclick: () => { $("item").close(); app.open("map"); mapView.find(item.item); } }, "Show on the map");
-    return [heading, ...long, h("div", { class: "inline" }, like, mapView.has(item.item) ? where : null), facts];
+    return [heading, ...long, h("div", { class: "inline" }, app.can("history") ? like : null, mapView.has(item.item) ? where : null), facts];
   },
 
   async neighbours(item) {
     const lists = [];
+    if (!app.can("similar")) return lists;
     for (const [at, variant] of app.variants.entries()) {
       const named = app.variants.length > 1 ? ` by ${app.names[at]}` : "";
       lists.push(h("h3", { id: `near-${variant}` }, `Similar items${named}`));

@@ -13,9 +13,10 @@ const mapView = {
 
   async start() {
     try {
+      if (!app.can("map")) throw new Error("The model has no vectors of items, and so no map.");
       const found = await app.source.map(1000);
       this.items = found.items;
-      this.describe(found.axes);
+      this.describe(found);
     } catch (error) {
       $("map-note").textContent = error.message;
       $("map").classList.add("without");
@@ -40,11 +41,10 @@ const mapView = {
 
   has(item) { return Boolean(this.places?.has(String(item))); },
 
-  describe(axes) {
-    const share = axes.reduce((sum, axis) => sum + (axis.share ?? 0), 0);
+  describe({ axes, share }) {
     const shown = share ? ` They hold ${Math.round(100 * share)}% of the differences between the items.` : "";
     $("map-note").textContent = `The two directions in which the model's ${countText(this.items.length, "item")} differ most; items are near one another if the model takes them for alike.${shown}`;
-    const names = (ends) => (ends ?? []).slice(0, 2).map((end) => (typeof end === "string" ? end : titleOf(end))).join(", ");
+    const names = (ends) => (ends ?? []).slice(0, 2).join(", ");
     const ends = { left: axes[0]?.low, right: axes[0]?.high, down: axes[1]?.low, up: axes[1]?.high };
     const arrows = { left: "←", right: "→", up: "↑", down: "↓" };
     for (const [side, items] of Object.entries(ends)) {

@@ -24,6 +24,14 @@ const recommendView = {
     });
     $("another-user").addEventListener("click", () => this.another());
     app.listeners.push(() => this.show());
+    if (!app.can("history")) this.onlyKnown();
+  },
+
+  // A model that cannot fold in new users recommends to those of the data.
+  onlyKnown() {
+    $("whose").hidden = $("find-item").hidden = true;
+    document.querySelector("input[value=user]").checked = true;
+    this.choose();
   },
 
   // The ratings that a mark stands for; of implicit feedback there is one only.
@@ -153,7 +161,7 @@ const recommendView = {
     const note = $("history-note");
     if (!history.length) note.textContent = user === null ? "Nothing yet: search a title, or mark one below." : "This user has no ratings.";
     else if (user !== null && left.length) note.textContent = `What if not: ${left.map(titleOf).slice(0, 3).join(", ")}${left.length > 3 ? " and others" : ""}`;
-    else note.textContent = user === null ? "" : `${countText(app.total, "rating")}. Leave one out to see what it changes.`;
+    else note.textContent = user === null ? "" : `${countText(app.total, "rating")}. ${app.can("history") ? "Leave one out to see what it changes." : "The model knows its own users only."}`;
     note.hidden = !note.textContent;
     sliding($("history"), () => $("history").replaceChildren(...history.map((each) => this.historyRow(each))));
     const focused = this.refocus && $("history").querySelector(`[data-focus="${CSS.escape(this.refocus)}"]`);
@@ -165,6 +173,7 @@ const recommendView = {
     const title = titleOf(entry), key = String(entry.item);
     const name = h("button", { class: "title", onclick: () => itemPanel.open(entry.item) }, title);
     const row = h("li", { "data-key": key, class: entry.out ? "out" : "" }, name);
+    if (!app.can("history")) return row;
     if (!app.implicit) {
       const select = h("select", { "aria-label": `Rating of ${title}`, disabled: entry.out, "data-focus": `rate-${key}` });
       const known = this.grades.some((grade) => grade === entry.value) ? this.grades : [...this.grades, entry.value].sort((a, b) => a - b);
@@ -184,7 +193,7 @@ const recommendView = {
 
   showShelf() {
     const rest = app.popular.filter((item) => !app.entry(item.item)).slice(0, SHELF);
-    $("popular-shelf").hidden = app.user !== null || !rest.length;
+    $("popular-shelf").hidden = this.whose === "user" || !rest.length;
     const hadFocus = $("popular").contains(document.activeElement);
     $("popular").replaceChildren(...rest.map((item) => h("li", {},
       h("button", { class: "chip", "aria-label": `Like ${titleOf(item)}`, onclick: () => app.like(item) }, icon("heart"), titleOf(item)))));
@@ -256,7 +265,7 @@ const recommendView = {
 
   row(item, { old, top, shared, variant }) {
     const title = titleOf(item), moved = this.movement(item, old);
-    const buttons = h("div", { class: "actions" },
+    const buttons = app.can("history") && h("div", { class: "actions" },
       h("button", { class: "icon like", "aria-label": `Like ${title}`, title: "Like", onclick: () => app.like(item) }, icon("heart")),
       app.implicit ? null : h("button", { class: "icon", "aria-label": `Not for me: ${title}`, title: "Not for me", onclick: () => app.like(item, app.card.training.rating_min) }, icon("down")));
     const score = h("span", { class: app.implicit ? "score" : "score plain" }, spoken("score "), digits(item.score));
@@ -267,7 +276,7 @@ const recommendView = {
         h("div", { class: "line" }, h("button", { class: "title", onclick: () => itemPanel.open(item.item) }, title),
           moved, shared ? h("span", { class: "shared", title: "in both lists" }, spoken("in both lists")) : null),
         this.reasons(item.because ?? [])),
-      score, buttons);
+      score, buttons || "");
   },
 
   // How an item has moved since the list before, or that it was left out of the history.

@@ -1,11 +1,32 @@
 // The answers of `recsys serve`, from the address that the page has come from.
 "use strict";
 
+const KEY = "recsys-key"; // of the service, for as long as the page is open
+
 class Service {
   static async open() {
     const service = new Service();
-    service.card = await service.get("v1/model");
+    service.card = await service.described();
     return service;
+  }
+
+  // The model, once it is loaded and the key is right; without a model, the index.
+  async described() {
+    for (;;) {
+      try {
+        const found = await this.get("v1/model");
+        const variants = Object.keys(found.variants ?? {});
+        if (variants.length < 2) return { ...found, names: { a: found.name } };
+        const cards = await Promise.all(variants.map((variant) => this.get("v1/model", { variant })));
+        const names = Object.fromEntries(variants.map((variant, at) => [variant, cards[at].name]));
+        return { ...cards[0], names, abilities: cards[0].abilities.concat(found.abilities) };
+      } catch (error) {
+        if (error.status === 404) return { name: "documents", names: {}, training: null, abilities: ["search"] };
+        if (error.status === 401) sessionStorage.setItem(KEY, await askForKey(error.message));
+        else if (error.status === 503) await new Promise((done) => setTimeout(done, 1000));
+        else throw error;
+      }
+    }
   }
 
   async get(path, parameters = {}) {
@@ -19,8 +40,9 @@ class Service {
 
   async fetched(address, options) {
     let response;
+    const key = sessionStorage.getItem(KEY), authorization = key && { authorization: `Bearer ${key}` };
     try {
-      response = await fetch(address, { ...options, headers: { accept: "application/json", ...options.headers } });
+      response = await fetch(address, { ...options, headers: { accept: "application/json", ...options.headers, ...authorization } });
     } catch {
       throw new Error("The service does not answer; is it still running?");
     }
@@ -31,22 +53,22 @@ class Service {
     throw problem;
   }
 
-  async model(variant) { return this.get("v1/model", { variant }); }
+  get explains() { return this.card.abilities.includes("explain"); }
 
   async items(q, n) { return this.get("v1/items", { q, n }); }
 
   async item(item) { return this.get(`v1/items/${encodeURIComponent(item)}`); }
 
-  async users(n) { return this.get("v1/users", { n }).catch(() => ({ users: [] })); }
+  async users(n) { return this.get("v1/users", { n }); }
 
   async user(user) { return this.get(`v1/users/${encodeURIComponent(user)}`, { n: 1000 }); }
 
   async recommendTo(user, n, variant) {
-    return this.get(`v1/recommend/${encodeURIComponent(user)}`, { n, explain: true, variant });
+    return this.get(`v1/recommend/${encodeURIComponent(user)}`, { n, explain: this.explains, variant });
   }
 
   async recommend(history, n, variant) {
-    return this.post("v1/recommend", { history, n, explain: true }, { variant });
+    return this.post("v1/recommend", { history, n, explain: this.explains }, { variant });
   }
 
   async similar(item, n, variant) {
@@ -64,6 +86,22 @@ class Service {
 function query(parameters) {
   const given = Object.entries(parameters).filter(([, value]) => value !== null && value !== undefined);
   return given.length ? `?${new URLSearchParams(given)}` : "";
+}
+
+// The key, from a field in place of the page.
+function askForKey(message) {
+  return new Promise((done) => {
+    const field = h("input", { id: "key", type: "password", autocomplete: "current-password", required: true });
+    const form = h("form", { class: "panel key" }, h("h2", {}, "A key is needed"), h("p", { class: "muted" }, message),
+      h("div", { class: "inline" }, h("label", { for: "key" }, "API key"), field, h("button", { type: "submit", class: "primary" }, "Open")));
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      form.remove();
+      done(field.value);
+    });
+    $("main").before(form);
+    field.focus();
+  });
 }
 
 const openSource = () => Service.open();
