@@ -33,6 +33,7 @@ __all__ = [
     "check_scale",
     "folded_items",
     "folded_users",
+    "has_grades",
     "merge_ratings",
     "new_items",
     "new_users",
@@ -192,13 +193,18 @@ def check_scale(new: Ratings, old: Ratings, training: Mapping[str, Any]) -> None
     if new.implicit or low is None:
         return
     outside = np.flatnonzero((new.values < low) | (new.values > high))
-    if len(outside) and len(np.unique(old.values)) <= _GRADES:
+    if len(outside) and has_grades(old):
         user, item = new.user_index_of_nonzeros()[outside[0]], new.indices[outside[0]]
         raise DataError(
             f"Rating {new.values[outside[0]]:g} of item {new.items.values[int(item)]!r} by "
             f"user {new.users.values[int(user)]!r} is outside of the range of the model's "
             f"ratings, {low:g} to {high:g}; fit to all ratings if the scale is wider."
         )
+
+
+def has_grades(ratings: Ratings) -> bool:
+    """Return whether ratings are grades, of at most 20 different values."""
+    return not ratings.implicit and len(np.unique(ratings.values)) <= _GRADES
 
 
 def merge_ratings(old: Ratings, new: Ratings) -> Ratings:

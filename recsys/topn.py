@@ -11,6 +11,7 @@ left is scored again, pair by pair.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from numbers import Integral
@@ -20,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowrank import kernels
+from lowrank.kernels.topk import item_order
 from recsys.errors import DataError
 from recsys.models.base import FactorForm, Floats, Indices
 
@@ -28,6 +30,7 @@ Exclude = Callable[[Indices], tuple[Indices, NDArray[np.integer[Any]]]]
 _BLOCK_SCORES = 2**23  # scores of a block of users: 32 MB, and as much again to find the cut
 _BLOCK_RESULTS = 2**20  # results of a block of users, however many items each user gets
 _BLOCK_FACTORS = 2**23  # factors of a block of users of the kernel: 32 MB
+_SAMPLE, _TOGETHER = 64, 8  # users of a trial, in all and at a time
 
 
 class Scorer(Protocol):
@@ -69,6 +72,7 @@ def top_n(
     *,
     exclude: Exclude | None = None,
     allowed: NDArray[np.bool_] | None = None,
+    order: kernels.SearchOrder | None = None,
 ) -> Iterator[TopN]:
     """Find the n best items of each user.
 
@@ -84,6 +88,8 @@ def top_n(
         out; `CsrPairs` is one.
     allowed : bool ndarray of shape (n_items,), optional
         False for items that nobody gets.
+    order : SearchOrder, optional
+        `search_order` of the scorer and of `allowed`: it makes small searches faster.
 
     Yields
     ------
@@ -93,7 +99,33 @@ def top_n(
         of users (more only where a single user asks for more).
     """
     check_n(n)
-    return _blocks(_Search(scorer, int(n), exclude, allowed), users)
+    return _blocks(_Search(scorer, int(n), exclude, allowed, order), users)
+
+
+def search_order(
+    scorer: Scorer, n_users: int, allowed: NDArray[np.bool_] | None = None
+) -> kernels.SearchOrder | None:
+    """Return an order of the items that makes small searches by `top_n` faster, if there is one.
+
+    It is made once for many searches, and tried: where all vectors are about as long, it does not
+    pay. `n_users` is the number of users that may be searched for.
+    """
+    users = np.linspace(0, n_users - 1, min(n_users, _SAMPLE)).astype(np.int64)
+    form = scorer._factor_form(users)
+    if form is None or form.weight is not None or form.sparse is not None or not n_users:
+        return None
+    typical = float(np.median(np.linalg.norm(form.users, axis=1)))
+    order = item_order(form.items, form.bias, allowed=allowed, typical=typical)
+
+    def seconds(tried: kernels.SearchOrder | None) -> float:
+        start = time.perf_counter()
+        for at in range(0, len(users), _TOGETHER):
+            next(top_n(scorer, users[at : at + _TOGETHER], 10, allowed=allowed, order=tried))
+        return time.perf_counter() - start
+
+    times = [(seconds(None), seconds(order)) for _ in range(3)]
+    without, ordered = np.min(times, axis=0)
+    return order if ordered < without else None
 
 
 def check_n(n: object) -> None:
@@ -238,6 +270,7 @@ class _Search:
     n: int
     exclude: Exclude | None
     allowed: NDArray[np.bool_] | None
+    order: kernels.SearchOrder | None = None
 
     def block_size(self, width: int, limit: int) -> int:
         """Return the number of users for at most `limit` numbers, `width` of each user."""
@@ -283,6 +316,7 @@ def _by_factors(search: _Search, users: Indices, form: FactorForm) -> TopN:
         sparse=form.sparse,
         seen=seen,
         allowed=search.allowed,
+        order=search.order,
     )
     rows, columns = np.nonzero(np.arange(found.items.shape[1]) < found.counts[:, None])
     items, scores = found.items[rows, columns], found.scores[rows, columns]

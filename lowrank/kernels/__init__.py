@@ -23,7 +23,7 @@ from numpy.typing import DTypeLike, NDArray
 from threadpoolctl import OpenBLASController, threadpool_limits
 
 from lowrank.kernels import reference
-from lowrank.kernels.topk import Seen, TopK, search_plan
+from lowrank.kernels.topk import SearchOrder, Seen, TopK, search_plan
 
 _core: ModuleType | None
 try:
@@ -353,6 +353,7 @@ def top_k(
     allowed: NDArray[np.bool_] | None = None,
     sparse: SparsePart | None = None,
     prune: bool = True,
+    order: SearchOrder | None = None,
     threads: int | None = None,
 ) -> TopK:
     r"""Find the n items of largest score for each user.
@@ -384,6 +385,8 @@ def top_k(
         Not together with `weight`.
     prune : bool
         Leave out items whose vectors are too short for the n best. Only the time depends on it.
+    order : SearchOrder, optional
+        `topk.item_order` of the same items, bias and allowed, for a small search of factors alone.
 
     Raises
     ------
@@ -409,7 +412,7 @@ def top_k(
     fixed = None if sparse is None else sparse.order
     if sparse is not None and fixed is None:
         fixed = np.arange(len(y), dtype=np.int32)
-    order, stops = search_plan(x, y, bias, weight, allowed, fixed, n if prune else len(y))
+    order, stops = search_plan(x, y, bias, weight, allowed, fixed, n if prune else len(y), order)
     if sparse is not None and allowed is not None:  # its places stay as they are
         bias = np.where(allowed, bias, np.float32(np.nan))
     n_found = len(order.items) if allowed is None else int(np.count_nonzero(allowed))
@@ -513,10 +516,7 @@ def csr_matmat(A: Csr, X: Floats, *, threads: int | None = None) -> Floats:
 
 
 def csr_rmatmat(A: Csr, X: Floats, n_cols: int, *, threads: int | None = None) -> Floats:
-    """Return A.T @ X for a sparse A of shape (n, n_cols) and a dense block X of shape (n, width).
-
-    Indices must be sorted within each row of A.
-    """
+    """Return A.T @ X for a sparse A with sorted rows, of shape (n, n_cols), and a dense block X."""
     X = np.ascontiguousarray(X, A[2].dtype)
     Y = np.empty((n_cols, X.shape[1]), dtype=X.dtype)
     _active.csr_rmatmat(*A, X, Y, resolve_threads(threads))

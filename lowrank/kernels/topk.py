@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["SearchOrder", "Seen", "Stops", "TopK", "product_stops", "search_order"]
+__all__ = ["SearchOrder", "Seen", "Stops", "TopK", "item_order", "product_stops", "search_order"]
 __all__ += ["search_plan", "weighted_order"]
 
 Floats = NDArray[np.float32]
@@ -85,8 +85,14 @@ def search_plan(
     allowed: NDArray[np.bool_] | None,
     fixed: Items | None,
     n: int,
+    prepared: SearchOrder | None = None,
 ) -> tuple[SearchOrder, Stops]:
-    """Return the order of a search for n items, `fixed` if given, and where products stop."""
+    """Return the order of a search for n items, and where products stop.
+
+    The order is `fixed` or, from `item_order`, `prepared` if one of them is given.
+    """
+    if prepared is not None:
+        return prepared._replace(user_size=_bounds(users)), Stops.none()
     candidates = np.arange(len(items), dtype=np.int32)
     if fixed is not None:
         order = SearchOrder(fixed)
@@ -102,6 +108,29 @@ def search_plan(
     return order, product_stops(users, items, order.items)
 
 
+def item_order(
+    items: Floats,
+    bias: Floats | None = None,
+    *,
+    allowed: NDArray[np.bool_] | None = None,
+    typical: float = 1.0,
+) -> SearchOrder:
+    """Return the order of `search_order` for queries that come later, one or a few at a time.
+
+    Parameters
+    ----------
+    items : float32 ndarray of shape (n_items, k)
+    bias : float32 ndarray of shape (n_items,), optional
+    allowed : bool ndarray of shape (n_items,), optional
+    typical : float
+        Length of a query's vector.
+    """
+    candidates = np.arange(len(items), dtype=np.int32)
+    candidates = candidates if allowed is None else candidates[allowed]
+    lift = np.zeros(len(candidates), np.float32) if bias is None else bias[candidates]
+    return _by_reach(candidates, _bounds(items[candidates]), lift, np.float32(typical))
+
+
 def search_order(users: Floats, items: Floats, bias: Floats, candidates: Items) -> SearchOrder:
     r"""Order `candidates` by the score they can reach, largest bias plus length first.
 
@@ -115,15 +144,20 @@ def search_order(users: Floats, items: Floats, bias: Floats, candidates: Items) 
     """
     if len(users) < _FEW_QUERIES:
         return SearchOrder(candidates)
-    user_size, size = _bounds(users), _bounds(items[candidates])
-    lift = bias[candidates]
-    lift = np.where(np.isnan(lift), np.float32(-np.inf), lift)
+    user_size = _bounds(users)
     typical = np.median(user_size)
-    reach = lift + (typical if np.isfinite(typical) else np.float32(1)) * size
+    typical = typical if np.isfinite(typical) else np.float32(1)
+    order = _by_reach(candidates, _bounds(items[candidates]), bias[candidates], typical)
+    return order._replace(user_size=user_size)
+
+
+def _by_reach(candidates: Items, size: Floats, lift: Floats, typical: np.float32) -> SearchOrder:
+    """Return candidates by lift plus size times typical, the largest first; no `user_size`."""
+    lift = np.where(np.isnan(lift), np.float32(-np.inf), lift)
+    reach = lift + typical * size
     order = np.argsort(np.where(np.isnan(reach), -np.inf, -reach), kind="stable")
-    return SearchOrder(
-        candidates[order], user_size, _largest_from(size[order]), _largest_from(lift[order])
-    )
+    size, lift = _largest_from(size[order]), _largest_from(lift[order])
+    return SearchOrder(candidates[order], None, size, lift)
 
 
 def weighted_order(n_users: int, weight: Floats, candidates: Items) -> SearchOrder:

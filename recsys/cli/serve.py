@@ -2,12 +2,41 @@
 
 from __future__ import annotations
 
+import os
+from importlib.util import find_spec
+from pathlib import Path
+
 import click
 
 from recsys.cli import options as cli
 from recsys.cli.errors import CommandError
+from recsys.cli.progress import note
+from recsys.messages import missing_extra
+from recsys.serve.server import listening
+from recsys.serve.server import serve as run
+from recsys.serve.settings import Limits, Settings
 
 _EVENTS = ".events.jsonl"
+MANIFEST = "model.json"  # as in `recsys.schema`, which needs NumPy
+
+_AMOUNT = {"type": click.IntRange(min=1), "section": "Limits", "show_default": True}
+_LIMITS = cli.bundle(
+    "limits",
+    lambda max_body, max_items, max_batch, timeout: Limits(
+        body=max_body, items=max_items, batch=max_batch, seconds=timeout
+    ),
+    cli.option("--max-body", metavar="BYTES", default=2**20, help="Size of a request.", **_AMOUNT),
+    cli.option("--max-items", metavar="N", default=1000, help="Length of a list.", **_AMOUNT),
+    cli.option("--max-batch", metavar="N", default=1000, help="Users, pairs, events.", **_AMOUNT),
+    cli.option(
+        "--timeout",
+        metavar="SECONDS",
+        default=10.0,
+        type=click.FloatRange(min=0, min_open=True),
+        section="Limits",
+        help="Time of a request.",
+    ),
+)
 
 
 @cli.command(
@@ -22,19 +51,24 @@ _EVENTS = ".events.jsonl"
 @click.argument("model", metavar="MODEL|INDEX")
 @cli.option("--host", default="127.0.0.1", help="Address to listen on.")
 @cli.option("--port", default=8000, type=click.IntRange(0, 65535), help="Port; 0 is any free one.")
+@cli.option("--workers", default=1, help="Processes.", **cli.COUNT)
 @cli.option("--model-b", metavar="MODEL", help="Other model for some of the users: an A/B test.")
 @cli.option(
     "--share", default=0.5, type=click.FloatRange(0, 1), help="Share of users of --model-b."
 )
 @cli.option("--index", metavar="INDEX", help="Index of `recsys lsi index`, for /v1/search.")
-@cli.option("--events", metavar="FILE", help="Log that POST /v1/events writes.")
+@cli.option(
+    "--events", metavar="FILE", help="Log of POST /v1/events.  [default: MODEL.events.jsonl]"
+)
 @cli.option("--log", metavar="FILE", help="Log of recommendations, for `recsys compare --online`.")
 @cli.option("--api-key-env", metavar="NAME", help="Environment variable with the required key.")
 @cli.option("--cors", metavar="ORIGIN", multiple=True, help="Site that may ask; repeatable.")
+@_LIMITS
 def serve(
     model: str,
     host: str,
     port: int,
+    workers: int,
     model_b: str | None,
     share: float,
     index: str | None,
@@ -42,20 +76,29 @@ def serve(
     log: str | None,
     api_key_env: str | None,
     cors: tuple[str, ...],
+    limits: Limits,
 ) -> None:
     """Serve a model over HTTP, with a page to explore it.
 
     The page is at /, the description of the API at /docs. A model that is replaced, as by `recsys
-    fit --force`, or by moving a link, is picked up without a pause.
+    fit --force`, or by moving a link, is picked up without a pause; a damaged one is not. SIGTERM
+    and Ctrl-C end the service when requests in flight are answered.
     """
-    try:
-        import uvicorn
+    for name in ("fastapi", "httptools", "prometheus_client", "uvicorn"):
+        if find_spec(name) is None:
+            raise CommandError(f"`recsys serve` {missing_extra(name, 'serve')}")
+    key = None if api_key_env is None else os.environ.get(api_key_env, "")
+    if key == "":
+        raise CommandError(f"The environment variable {api_key_env} (--api-key-env) is not set.")
+    for path in filter(None, (model, model_b, index)):
+        if not (Path(path) / MANIFEST).is_file():
+            from recsys.storage import read_manifest
 
-        from recsys.serve.app import create_app
-        from recsys.serve.service import Settings
-    except ModuleNotFoundError as error:
-        from recsys.messages import missing_extra
-
-        raise CommandError(f"`recsys serve` {missing_extra(str(error.name), 'serve')}") from error
-    settings = Settings(model, model_b, share, index, events, log, cors=cors)
-    uvicorn.run(create_app(settings), host=host, port=port, log_level="warning")
+            read_manifest(path)  # raises
+    place = Path(model).absolute()  # of a link, not of what it points to today
+    stored = events or str(place.with_name(f"{place.name}{_EVENTS}"))
+    settings = Settings(model, model_b, share, index, stored, log, key, cors, limits)
+    listener = listening(host, port)
+    shown = f"[{host}]" if ":" in host else host
+    note(f"serving {model} at http://{shown}:{listener.getsockname()[1]}/ (the API is at /docs)")
+    run(settings, listener, workers)

@@ -188,6 +188,31 @@ class Ids:
             return found
         return np.where(found < 0, -1, self._order[found])
 
+    def place(self, query: int | str) -> int:
+        """Return the index of one id, -1 if it is not there: `find` for a single one, but faster.
+
+        Examples
+        --------
+        >>> ids = Ids([30, 10, 20], "user")
+        >>> ids.place("20"), ids.place(42)
+        (1, -1)
+        """
+        if self._numbers is None:
+            text = str(query)
+            place = int(self._sorted.search_sorted(text))
+            is_there = place < len(self) and self._sorted[place] == text
+        else:
+            number = query if type(query) is int else _INT64_LIMIT
+            if isinstance(query, str) and CANONICAL_INTEGER.fullmatch(query):
+                number = int(query)
+            if not -_INT64_LIMIT <= number < _INT64_LIMIT:
+                return -1
+            place = int(self._numbers.searchsorted(number))
+            is_there = place < len(self) and int(self._numbers[place]) == number
+        if not is_there:
+            return -1
+        return place if self._order is None else int(self._order[place])
+
     def index(self, queries: IdsLike) -> npt.NDArray[np.int64]:
         """Return the index of each id; every id must be known.
 

@@ -17,9 +17,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from recsys.data.features import Features
-from recsys.data.ids import Ids
+from recsys.data.ids import CANONICAL_INTEGER, Ids, as_id_series
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
+from recsys.folding import has_grades
 from recsys.messages import redacted
 from recsys.models import abilities
 from recsys.models.base import FactorModel, Floats, Indices
@@ -28,7 +29,7 @@ from recsys.recommender import Recommender
 from recsys.reranking import Request
 from recsys.serve.geometry import item_map, spectrum
 from recsys.serve.problems import ProblemError
-from recsys.topn import CsrPairs, top_n
+from recsys.topn import CsrPairs, search_order, top_n
 
 __all__ = ["Answers", "Id", "Json", "ListOptions", "short"]
 
@@ -109,6 +110,7 @@ class Answers:
         new, featured = recommender._new, recommender.model.uses_features
         self._new = new if featured else None  # marked where features recommend them
         self._allowed = None if new is None or featured else ~new
+        self._order = search_order(recommender.model, ratings.n_users, self._allowed)
 
     @property
     def ratings(self) -> Ratings:
@@ -137,9 +139,8 @@ class Answers:
     def best(self, users: Indices, n: int) -> list[Json]:
         """Return the n best items of known users, given by index, that they have not rated."""
         lists: list[list[Json]] = [[] for _ in users]
-        for top in top_n(
-            self.recommender.model, users, n, exclude=self._seen, allowed=self._allowed
-        ):
+        limits: dict[str, Any] = {"exclude": self._seen, "allowed": self._allowed}
+        for top in top_n(self.recommender.model, users, n, order=self._order, **limits):
             rows = self._rows(top.items, top.ranks, top.scores)
             if self._new is not None:
                 for row, new in zip(rows, self._new[top.items].tolist(), strict=True):
@@ -238,6 +239,29 @@ class Answers:
                     centre = each["prediction"]
                     each |= {"low": short(centre - half * std), "high": short(centre + half * std)}
         return {"predictions": predictions, "model": self.name}
+
+    def check_events(self, events: Sequence[Json]) -> None:
+        """Check that `recsys update` will be able to add events to the model.
+
+        Raises
+        ------
+        DataError
+            If an id cannot be one of the model's, or a rating is missing or outside of the range.
+        """
+        ratings, training = self.ratings, self.recommender.training
+        low, high = training["rating_min"], training["rating_max"]
+        for number, event in enumerate(events, start=1):
+            for ids, id in ((ratings.users, event["user"]), (ratings.items, event["item"])):
+                is_text = as_id_series([id], ids.kind).dtype == pl.String
+                if ids.dtype == pl.Int64 and is_text and not CANONICAL_INTEGER.fullmatch(id):
+                    expected = f"the model has integer {ids.kind} ids"
+                    raise DataError(f"Event {number}: {expected}; {id!r} cannot be among them.")
+            value = event["value"]
+            if not ratings.implicit and value is None:
+                raise DataError(f"Event {number}: the model needs a rating, as the value.")
+            if self._has_grades and not low <= value <= high:
+                expected = f"the value must be between {low:g} and {high:g}"
+                raise DataError(f"Event {number}: {expected}; got {value:g}.")
 
     def items(self, text: str, n: int) -> Json:
         """Return the items with a title that contains a text, or that have it as id.
@@ -445,6 +469,10 @@ class Answers:
 
     def _place(self, item: Id) -> int:
         return int(self.ratings.items.index([item])[0])
+
+    @cached_property
+    def _has_grades(self) -> bool:
+        return has_grades(self.ratings)
 
     @cached_property
     def _counts(self) -> NDArray[np.int64]:

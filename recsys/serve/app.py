@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.resources import files
@@ -11,23 +10,25 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse
+from fastapi.responses import FileResponse, PlainTextResponse
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lowrank.errors import LowRankError
 from recsys import __version__
 from recsys.errors import RecsysError
+from recsys.serve.gate import Gate
 from recsys.serve.problems import MEDIA_TYPE, ProblemError, problem_of
-from recsys.serve.routes import Answer, health, routes
-from recsys.serve.service import Service, Settings
+from recsys.serve.routes import Answer, health, metrics, routes
+from recsys.serve.service import Service
+from recsys.serve.settings import Settings
 
 __all__ = ["create_app"]
 
 PAGE = Path(str(files("recsys.serve"))) / "page"
 
-_log = logging.getLogger("recsys.serve")
+_HEADERS = ("authorization", "content-type", "x-api-key")
 _STATUS = {404: "not-found", 405: "wrong-method"}
 
 
@@ -72,27 +73,18 @@ def create_app(model: str | Settings, **settings: Any) -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
-    app.add_middleware(_RawPaths)
+    app.add_middleware(Gate, service=service)
+    if chosen.cors:
+        app.add_middleware(CORSMiddleware, allow_origins=chosen.cors, allow_headers=_HEADERS)
     app.state.service = service
     app.include_router(health)
     app.include_router(routes)
+    app.add_api_route("/metrics", metrics, response_class=PlainTextResponse, tags=["health"])
     app.mount("/page", StaticFiles(directory=PAGE, check_dir=False), name="page")
     app.add_api_route("/", _index, include_in_schema=False)
     for kind in (RecsysError, LowRankError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, _problem)
     return app
-
-
-class _RawPaths:
-    """Leaves the escapes in paths of the API, so that an id may contain a slash."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"].startswith("/v1/"):
-            scope = {**scope, "path": scope["raw_path"].decode("latin-1")}
-        await self.app(scope, receive, send)
 
 
 async def _index() -> FileResponse:
@@ -108,8 +100,8 @@ async def _problem(request: Request, error: Exception) -> Answer:
         problem = ProblemError(kind, f"{error.detail}: {request.method} {request.url.path}.")
     else:
         problem = problem_of(error)
-    if problem.kind == "internal":
-        _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    if problem.kind == "unknown-id" and str(problem).startswith("Unknown user"):
+        request.app.state.service.counters.unknown_users.inc()
     headers = getattr(error, "headers", None)
     return Answer(problem.document(), problem.status, headers, media_type=MEDIA_TYPE)
 

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import Any
 
 from lowrank.errors import LowRankError
 from recsys.errors import ModelFileError, RecsysError, UnknownIdError
 
-if TYPE_CHECKING:
-    from starlette.types import Send
-
-__all__ = ["KINDS", "MEDIA_TYPE", "Kind", "ProblemError", "problem_of", "send_json"]
+__all__ = ["KINDS", "MEDIA_TYPE", "Kind", "ProblemError", "problem_of"]
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -75,14 +70,3 @@ def problem_of(error: Exception) -> ProblemError:
     if isinstance(error, TimeoutError):
         return ProblemError("timeout", "The answer took too long.")
     return ProblemError("internal", "The service has a defect; its log says more.")
-
-
-async def send_json(
-    send: Send, status: int, body: Any, headers: tuple[tuple[bytes, bytes], ...] = ()
-) -> None:
-    """Send an object, or JSON that is encoded already, as a whole response."""
-    content = body if isinstance(body, bytes) else msgspec.json.encode(body)
-    kind = MEDIA_TYPE if status >= 400 else "application/json"
-    named = [(b"content-type", kind.encode()), (b"content-length", b"%d" % len(content)), *headers]
-    await send({"type": "http.response.start", "status": status, "headers": named})
-    await send({"type": "http.response.body", "body": content})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 from urllib.parse import unquote
 
@@ -11,10 +12,11 @@ from pydantic import AfterValidator
 
 from recsys.serve import bodies
 from recsys.serve.answers import Answers, Id, Json, ListOptions
+from recsys.serve.counters import MEDIA_TYPE as MEDIA_TYPE_OF_METRICS
 from recsys.serve.problems import KINDS, MEDIA_TYPE, ProblemError
 from recsys.serve.service import Service, Variant
 
-__all__ = ["health", "routes"]
+__all__ = ["health", "metrics", "routes"]
 
 
 class Answer(Response):
@@ -259,6 +261,37 @@ async def search(
 ) -> Answer:
     """Find documents by meaning, in the index that is served."""
     return Answer(await service.run(service.search().search, q, service.check_n(n)))
+
+
+@routes.post(
+    "/events",
+    status_code=201,
+    response_model=bodies.StoredBody,
+    responses=_problems("not-available", "too-large", "not-stored"),
+    tags=["events"],
+)
+async def store(service: Served, body: bodies.EventsBody) -> Answer:
+    """Store events for the next `recsys update`; they are on the disk when this is answered."""
+    service.check_batch(len(body.events), "events")
+    now = datetime.now(UTC)
+    events = [
+        each.model_dump() | {"timestamp": _moment(each.timestamp or now)} for each in body.events
+    ]
+    if service.models:
+        await service.run(service.answers().check_events, events)
+    await service.store(events)
+    return Answer({"stored": len(events)}, 201)
+
+
+async def metrics(service: Served) -> Response:
+    """Count requests, models and events, for Prometheus."""
+    return Response(service.counters.page(), media_type=MEDIA_TYPE_OF_METRICS)
+
+
+def _moment(time: datetime) -> str:
+    """Return a time in UTC, which one without a zone is in."""
+    aware = time if time.tzinfo else time.replace(tzinfo=UTC)
+    return aware.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def _split(texts: list[str], answers: Answers) -> list[Id]:

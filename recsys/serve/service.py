@@ -7,76 +7,29 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from recsys.errors import DataError
+import msgspec
+
+from lowrank import kernels
 from recsys.schema import INDEX_FORMAT
 from recsys.serve.answers import Answers, Id, Json
+from recsys.serve.counters import Counters
+from recsys.serve.journals import EventLog, RequestLog
 from recsys.serve.problems import ProblemError
+from recsys.serve.settings import Settings
 from recsys.serve.slots import IndexAnswers, Slot, load_answers, load_search
 from recsys.storage import format_of
 
-__all__ = ["Limits", "Service", "Settings", "Variant", "variant_of"]
+__all__ = ["Service", "Variant", "variant_of"]
 
 T = TypeVar("T")
 Variant: TypeAlias = Literal["a", "b"]
 
 _THREADS = 2  # the work is in compiled code, which needs no more than the cores
 _log = logging.getLogger("recsys.serve")
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one request may cost.
-
-    Attributes
-    ----------
-    body : int
-        Bytes.
-    items : int
-        Items of a list.
-    batch : int
-        Users, pairs, events or ratings of one request.
-    seconds : float
-        For the answer.
-    waiting : int
-        Requests that wait for a thread; more are told to come again.
-    """
-
-    body: int = 2**20
-    items: int = 1000
-    batch: int = 1000
-    seconds: float = 10.0
-    waiting: int = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What a service serves, and to whom; see `recsys serve --help`.
-
-    Raises
-    ------
-    DataError
-        If the share is not between 0 and 1.
-    """
-
-    model: str
-    model_b: str | None = None
-    share: float = 0.5
-    index: str | None = None
-    events: str | None = None
-    log: str | None = None
-    api_key: str | None = field(default=None, repr=False)
-    cors: tuple[str, ...] = ()
-    limits: Limits = field(default_factory=Limits)
-    check_seconds: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.share <= 1:
-            raise DataError(f"share must be between 0 and 1; got {self.share}.")
 
 
 class Service:
@@ -104,6 +57,11 @@ class Service:
         if settings.model_b is not None:
             self.models["b"] = Slot(settings.model_b, load_answers)
         self.index: Slot[IndexAnswers] | None = None if index is None else Slot(index, load_search)
+        self.counters = Counters(self)
+        self.events = None if settings.events is None else EventLog(settings.events)
+        self.log = None
+        if settings.log is not None:
+            self.log = RequestLog(settings.log, self.counters.lost.inc)
         self._pool = ThreadPoolExecutor(_THREADS, "recsys-answer")
         self._loader = ThreadPoolExecutor(1, "recsys-load")
         self._pending = 0
@@ -130,6 +88,9 @@ class Service:
             self._watch.cancel()
             with suppress(asyncio.CancelledError):
                 await self._watch
+        for journal in (self.events, self.log):
+            if journal is not None:
+                await asyncio.to_thread(journal.close)
         self._loader.shutdown(wait=False, cancel_futures=True)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -137,11 +98,15 @@ class Service:
         loop = asyncio.get_running_loop()
         while True:
             for name, slot in self.slots.items():
+                refusals = slot.refusals
                 try:
                     if await loop.run_in_executor(self._loader, slot.check):
-                        _log.info("%s: serving %s from %s", name, slot.current.name, slot.path)
+                        self.counters.loaded(name)
+                        _log.info("%s: serving %s from %s", name, _loaded(slot).name, slot.path)
                 except Exception:  # a defect must not end the watch
                     _log.exception("%s: %s cannot be loaded", name, slot.path)
+                if slot.refusals > refusals:
+                    self.counters.refused(name)
             await asyncio.sleep(self.settings.check_seconds)
 
     def answers(self, variant: Variant | None = None, user: Id | None = None) -> Answers:
@@ -188,7 +153,7 @@ class Service:
         if self._pending >= self.limits.waiting:
             raise ProblemError("busy", f"{self._pending} requests wait for an answer; try again.")
         self._pending += 1
-        work = asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
+        work = asyncio.get_running_loop().run_in_executor(self._pool, _limited, function, args)
         work.add_done_callback(self._finished)
         try:
             return await asyncio.wait_for(asyncio.shield(work), self.limits.seconds)
@@ -203,11 +168,28 @@ class Service:
             work.exception()  # so that one after a timeout is not reported as lost
 
     def recorded(self, answers: list[Json], variant: Variant | None) -> list[Json]:
-        """Return lists of recommendations with their variant, if there is a test."""
-        if "b" in self.models:
-            for each in answers:
+        """Return lists of recommendations with their variant, if there is a test; log them."""
+        for each in answers:
+            if "b" in self.models:
                 each["variant"] = variant or self.variant(each["user"]) or "a"
+            if each["policy"] == "popular":
+                self.counters.unknown_users.inc()
+            if self.log is not None:
+                self.log.add(msgspec.json.encode(each))
         return answers
+
+    async def store(self, events: list[Json]) -> None:
+        """Return when events are on the disk.
+
+        Raises
+        ------
+        ProblemError
+            If there is no log of events, or it cannot be written.
+        """
+        if self.events is None:
+            raise ProblemError("not-available", "The service stores no events (--events FILE).")
+        await self.events.store(b"".join(msgspec.json.encode(each) + b"\n" for each in events))
+        self.counters.events.inc(len(events))
 
     def check_n(self, n: int) -> int:
         """Return the length of a list.
@@ -254,6 +236,11 @@ def variant_of(user: Id, share: float) -> Variant:
     """
     digest = blake2b(str(user).encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return "b" if int.from_bytes(digest) < share * 2**64 else "a"
+
+
+def _limited(function: Callable[..., T], args: tuple[Any, ...]) -> T:
+    with kernels.at_most(1):  # requests are the parallel work
+        return function(*args)
 
 
 def _loaded(slot: Slot[T]) -> T:

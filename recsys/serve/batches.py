@@ -1,0 +1,94 @@
+"""Batches: requests of known users that arrive together are answered by one search."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import msgspec
+import numpy as np
+
+from lowrank import kernels
+from recsys.serve.answers import Answers
+
+__all__ = ["Batches"]
+
+_MOST = 32  # users of one search
+_QUICK = 0.003  # seconds: a search that takes longer leaves the event loop to others
+_MEMORY = 0.1  # weight of the last search in the mean time of one
+
+Waiting = tuple[int, "asyncio.Future[bytes]"]
+
+
+class Batches:
+    """Requests for plain lists of known users, until the next search.
+
+    A search begins when all requests that have arrived are read: so one alone does not wait, and
+    many share the work. It runs in the event loop if it is over in a moment, else in a thread.
+
+    Parameters
+    ----------
+    run : coroutine function
+        Calls a function in a thread; see `Service.run`.
+    """
+
+    def __init__(self, run: Callable[..., Any]) -> None:
+        self._run = run
+        self._waiting: dict[tuple[Answers, int], list[Waiting]] = {}
+        self._seconds: WeakKeyDictionary[Answers, float] = WeakKeyDictionary()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def best(self, answers: Answers, user: int, n: int) -> asyncio.Future[bytes]:
+        """Return a future of the JSON of the n best items of a user, given by index."""
+        loop = asyncio.get_running_loop()
+        if not self._waiting:
+            loop.call_soon(self._search)
+        future: asyncio.Future[bytes] = loop.create_future()
+        self._waiting.setdefault((answers, n), []).append((user, future))
+        return future
+
+    def _search(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for (answers, n), requests in waiting.items():
+            for start in range(0, len(requests), _MOST):
+                batch = requests[start : start + _MOST]
+                if self._seconds.get(answers, 1.0) > _QUICK:
+                    task = asyncio.create_task(self._elsewhere(answers, n, batch))
+                    self._tasks.add(task)
+                    task.add_done_callback(self._tasks.discard)
+                    continue
+                try:
+                    _resolve(batch, self._timed(answers, n, batch))
+                except Exception as error:
+                    _fail(batch, error)
+
+    async def _elsewhere(self, answers: Answers, n: int, batch: list[Waiting]) -> None:
+        try:
+            _resolve(batch, await self._run(self._timed, answers, n, batch))
+        except Exception as error:
+            _fail(batch, error)
+
+    def _timed(self, answers: Answers, n: int, batch: list[Waiting]) -> list[bytes]:
+        start = time.perf_counter()
+        users = np.array([user for user, _ in batch])
+        with kernels.at_most(1):  # more threads would take the cores of other workers
+            found = [msgspec.json.encode(each) for each in answers.best(users, n)]
+        seconds = time.perf_counter() - start
+        mean = self._seconds.get(answers, seconds)
+        self._seconds[answers] = mean + _MEMORY * (seconds - mean)
+        return found
+
+
+def _resolve(batch: list[Waiting], found: list[bytes]) -> None:
+    for (_, future), body in zip(batch, found, strict=True):
+        if not future.done():  # the client may have gone
+            future.set_result(body)
+
+
+def _fail(batch: list[Waiting], error: Exception) -> None:
+    for _, future in batch:
+        if not future.done():
+            future.set_exception(error)

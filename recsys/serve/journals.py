@@ -1,0 +1,204 @@
+"""Journals: events that are on the disk when acknowledged, and a log of recommendations."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from recsys.atomic import flush
+from recsys.serve.problems import ProblemError
+
+try:
+    import fcntl
+except ImportError:  # not on Windows, where one process writes
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = ["EventLog", "RequestLog", "append_lines"]
+
+_TAIL = 2**20  # bytes in which the end of a torn line is looked for
+_LATER = 0.5  # seconds until lines of the log of recommendations are written
+_KEPT = 2**26  # bytes that wait for a slow disk; what is more is lost
+
+_log = logging.getLogger("recsys.serve")
+
+
+def append_lines(path: Path, lines: bytes, *, durable: bool) -> None:
+    """Append whole lines to a file, all of them or none.
+
+    The file is locked meanwhile, so that several processes may write, and another may replace it.
+    A torn line at its end, of a process that was killed, is removed: nobody was told of it.
+
+    Raises
+    ------
+    OSError
+        If the lines cannot be written; the file is as before.
+    """
+    with _locked(path) as descriptor:
+        size = _whole_size(descriptor)
+        try:
+            rest = memoryview(lines)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+            if durable:
+                os.fsync(descriptor)
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(descriptor, size)
+            raise
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[int]:
+    """Yield a descriptor of the file that is at the path, once nobody else writes to it."""
+    while True:
+        is_new = not path.exists()
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o640)
+        try:
+            if fcntl is not None:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if _is_at(descriptor, path):  # not replaced or removed since it was opened
+                if is_new:
+                    flush(path.parent)
+                yield descriptor
+                return
+        finally:
+            os.close(descriptor)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _whole_size(descriptor: int) -> int:
+    """Return the size of a file without a torn last line, which is cut off."""
+    size = os.fstat(descriptor).st_size
+    start = max(0, size - _TAIL)
+    os.lseek(descriptor, start, os.SEEK_SET)
+    tail = os.read(descriptor, size - start)
+    whole = start + tail.rfind(b"\n") + 1
+    if whole < size and (start == 0 or whole > start):
+        os.ftruncate(descriptor, whole)
+        return whole
+    return size
+
+
+class EventLog:
+    """Events as JSON lines, acknowledged when they are on the disk.
+
+    Requests that wait for the disk share one write.
+
+    Parameters
+    ----------
+    path : str
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = Path(path)
+        self._writer = ThreadPoolExecutor(1, "recsys-events")
+        self._waiting: list[tuple[bytes, asyncio.Future[None]]] = []
+        self._lock = threading.Lock()
+
+    async def store(self, lines: bytes) -> None:
+        """Return when lines are on the disk.
+
+        Raises
+        ------
+        ProblemError
+            If they cannot be written: then none of them is there.
+        """
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        with self._lock:
+            self._waiting.append((lines, done))
+            if len(self._waiting) == 1:
+                self._writer.submit(self._write, loop)
+        await done
+
+    def _write(self, loop: asyncio.AbstractEventLoop) -> None:
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+        problem: ProblemError | None = None
+        try:
+            append_lines(self.path, b"".join(lines for lines, _ in waiting), durable=True)
+        except OSError as error:
+            _log.error("%s cannot be written: %s", self.path, error.strerror)
+            reason = (error.strerror or "it cannot be written").lower()
+            problem = ProblemError("not-stored", f"The events are not stored: {reason}.")
+        loop.call_soon_threadsafe(_settle, [done for _, done in waiting], problem)
+
+    def close(self) -> None:
+        """Write what waits, and end."""
+        self._writer.shutdown(wait=True)
+
+
+def _settle(waiting: Sequence[asyncio.Future[None]], problem: ProblemError | None) -> None:
+    for done in waiting:
+        if done.done():  # the client has gone
+            continue
+        if problem is None:
+            done.set_result(None)
+        else:
+            done.set_exception(problem)
+
+
+class RequestLog:
+    """Recommendations as JSON lines, written a moment later and together.
+
+    Parameters
+    ----------
+    path : str
+    on_loss : callable
+        Called with the number of lines that could not be written.
+    """
+
+    def __init__(self, path: str, on_loss: Callable[[int], None]) -> None:
+        self.path = Path(path)
+        self._on_loss = on_loss
+        self._lines: list[bytes] = []
+        self._size = 0
+        self._writer = ThreadPoolExecutor(1, "recsys-log")
+        self._planned: asyncio.TimerHandle | None = None
+        self._writing: Future[None] | None = None
+
+    def add(self, answer: bytes) -> None:
+        """Log an answer, a JSON object, with the time."""
+        if self._size > _KEPT:
+            self._on_loss(1)
+            return
+        now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        self._lines.append(b'{"time":"%s",%s\n' % (now.encode(), answer[1:]))
+        self._size += len(answer)
+        if self._planned is None:
+            self._planned = asyncio.get_running_loop().call_later(_LATER, self._flush)
+
+    def _flush(self) -> None:
+        self._planned = None
+        if self._writing is not None and not self._writing.done():  # a slow disk
+            self._planned = asyncio.get_running_loop().call_later(_LATER, self._flush)
+            return
+        lines, self._lines, self._size = self._lines, [], 0
+        self._writing = self._writer.submit(self._write, lines)
+
+    def _write(self, lines: list[bytes]) -> None:
+        try:
+            append_lines(self.path, b"".join(lines), durable=False)
+        except OSError as error:
+            _log.error("%s cannot be written: %s", self.path, error.strerror)
+            self._on_loss(len(lines))
+
+    def close(self) -> None:
+        """Write what waits, and end."""
+        if self._planned is not None:
+            self._planned.cancel()
+        self._writer.submit(self._write, self._lines)
+        self._writer.shutdown(wait=True)

@@ -1,0 +1,150 @@
+"""The server: one process, or several that share the port and the files of the model."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from functools import partial
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from types import FrameType
+from typing import Any, cast
+
+from recsys.errors import DataError
+from recsys.serve.settings import SHARED, Settings
+
+__all__ = ["listening", "serve"]
+
+_BACKLOG = 2048
+_DRAIN = 30  # seconds for requests in flight
+_IDLE = 30  # seconds until an idle connection is closed
+_BREATH = 1.0  # seconds before a worker that has died at once is started again
+
+_PRELOADED = ["uvloop", "recsys.serve.app", "recsys.serve.protocol"]
+
+_log = logging.getLogger("recsys.serve")
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """Return a socket that listens; port 0 is any free one.
+
+    Raises
+    ------
+    DataError
+        If the address cannot be had.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if sys.platform != "win32":  # where it would let two services share the port
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        reason = (error.strerror or str(error)).lower()
+        raise DataError(f"The service cannot listen on {host}, port {port}: {reason}.") from None
+    listener.setblocking(False)
+    return listener
+
+
+def serve(settings: Settings, listener: socket.socket, workers: int = 1) -> None:
+    """Serve until SIGTERM or SIGINT; requests in flight are answered first.
+
+    Parameters
+    ----------
+    settings : Settings
+    listener : socket
+    workers : int
+        Processes. One that ends is started again.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # requests are the parallel work
+    if workers == 1:
+        _work(settings, listener)
+    else:
+        with tempfile.TemporaryDirectory(prefix="recsys-") as shared:
+            os.environ[SHARED] = shared
+            _Workers(settings, listener, workers).run()
+
+
+def _work(settings: Settings, listener: socket.socket) -> None:
+    """Serve in this process."""
+    import uvicorn  # not in the process that starts workers
+
+    from recsys.serve.app import create_app
+    from recsys.serve.protocol import BoundedProtocol
+
+    logging.basicConfig(
+        format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING, stream=sys.stderr
+    )
+    _log.setLevel(logging.INFO)
+    config = uvicorn.Config(
+        create_app(settings),
+        http=cast(Any, partial(BoundedProtocol, settings.limits)),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        backlog=_BACKLOG,
+        limit_concurrency=settings.limits.connections,
+        timeout_keep_alive=_IDLE,
+        timeout_graceful_shutdown=_DRAIN,
+    )
+    server = uvicorn.Server(config)
+    for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn repeats them to these at the end
+        signal.signal(number, server.handle_exit)
+    server.run([listener])
+
+
+class _Workers:
+    """Processes that serve, and are replaced when they end."""
+
+    def __init__(self, settings: Settings, listener: socket.socket, number: int) -> None:
+        self._arguments = settings, listener
+        self._number = number
+        self._stopping = False
+        method = "spawn" if sys.platform == "win32" else "forkserver"
+        self._context: Any = multiprocessing.get_context(method)
+        if method == "forkserver":  # libraries are imported once, and their memory is shared
+            self._context.set_forkserver_preload(_PRELOADED)
+        self._workers: list[BaseProcess] = []
+
+    def run(self) -> None:
+        """Serve until a signal, then let the workers end."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+        self._workers = [self._started() for _ in range(self._number)]
+        while not self._stopping:
+            wait([each.sentinel for each in self._workers], timeout=_BREATH)
+            self._replace_the_dead()
+        for each in self._workers:
+            with suppress(ProcessLookupError):
+                each.terminate()
+        deadline = time.monotonic() + _DRAIN
+        for each in self._workers:
+            each.join(max(0.0, deadline - time.monotonic()))
+            if each.is_alive():
+                each.kill()
+                each.join()
+
+    def _started(self) -> BaseProcess:
+        process: BaseProcess = self._context.Process(target=_work, args=self._arguments, name="recsys-worker")
+        process.start()
+        return process
+
+    def _replace_the_dead(self) -> None:
+        for place, process in enumerate(self._workers):
+            if process.is_alive() or self._stopping:
+                continue
+            _log.error("worker %s ended with code %s", process.pid, process.exitcode)
+            time.sleep(_BREATH / 5)
+            self._workers[place] = self._started()
+
+    def _stop(self, _number: int, _frame: FrameType | None) -> None:
+        self._stopping = True

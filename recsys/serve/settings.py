@@ -1,0 +1,91 @@
+"""Settings of the service, free of heavy imports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from recsys.errors import DataError
+
+__all__ = ["SHARED", "Limits", "Settings"]
+
+SHARED = "PROMETHEUS_MULTIPROC_DIR"
+"""Environment variable with the directory in which the counters of workers add up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one request may cost.
+
+    Attributes
+    ----------
+    body, head : int
+        Bytes of a body, and of what comes before it.
+    items : int
+        Items of a list.
+    batch : int
+        Users, pairs, events or ratings of one request.
+    seconds : float
+        For a request to arrive, and for its answer.
+    waiting : int
+        Requests that wait for a thread; more are told to come again.
+    connections : int
+        Open connections of a process.
+    """
+
+    body: int = 2**20
+    head: int = 2**15
+    items: int = 1000
+    batch: int = 1000
+    seconds: float = 10.0
+    waiting: int = 100
+    connections: int = 1000
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if (value := getattr(self, name)) <= 0:
+                raise DataError(f"The limit {name} must be above 0; got {value}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a service serves, and to whom.
+
+    Attributes
+    ----------
+    model : str
+        Path of a saved model, of a link to one, or of a saved index.
+    model_b : str, optional
+        Another model, for a `share` of the users: an A/B test.
+    share : float
+    index : str, optional
+        Path of a saved index of documents.
+    events, log : str, optional
+        Files to which events, and recommendations, are appended.
+    api_key : str, optional
+        What requests have to know.
+    cors : tuple of str
+        Sites whose pages may ask.
+    limits : Limits
+    check_seconds : float
+        Time between two looks for a replaced model.
+
+    Raises
+    ------
+    DataError
+        If the share is not between 0 and 1.
+    """
+
+    model: str
+    model_b: str | None = None
+    share: float = 0.5
+    index: str | None = None
+    events: str | None = None
+    log: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+    cors: tuple[str, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+    check_seconds: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise DataError(f"share must be between 0 and 1; got {self.share}.")
