@@ -134,7 +134,9 @@ class _Workers:
                 each.join()
 
     def _started(self) -> BaseProcess:
-        process: BaseProcess = self._context.Process(target=_work, args=self._arguments, name="recsys-worker")
+        process: BaseProcess = self._context.Process(
+            target=_work, args=self._arguments, name="recsys-worker"
+        )
         process.start()
         return process
 
