@@ -1,21 +1,37 @@
-"""Temporary files and directories next to their place, renamed when complete; locks of these."""
+"""Temporary files and directories next to their place, renamed when complete; locks and links."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 try:
     import fcntl
-except ImportError:  # not on Windows, where a directory cannot be locked
+except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
+try:
+    import msvcrt
+except ImportError:  # on Windows only
+    msvcrt = None  # type: ignore[assignment]
 
-__all__ = ["exclusive", "flush", "put_in_place", "unfinished_directory", "unfinished_file"]
+__all__ = [
+    "exclusive",
+    "flush",
+    "move_link",
+    "put_in_place",
+    "resolved",
+    "unfinished_directory",
+    "unfinished_file",
+]
+
+_LONGEST_NAME = 255  # bytes
+_PAUSE = 0.1  # seconds
 
 
 @contextmanager
@@ -62,9 +78,13 @@ def put_in_place(new: Path, target: Path) -> None:
 def exclusive(directory: Path, on_wait: Callable[[], None]) -> Iterator[None]:
     """Lock a directory for a change of it; other processes that lock it wait for the end.
 
-    `on_wait` is called before waiting. The lock is the system's (`flock`): it leaves no file, and
-    ends with the process. Where there is none, as on Windows, nothing is locked.
+    `on_wait` is called before waiting. The lock is the system's (`flock`), and ends with the
+    process. On Windows, where a directory cannot be locked, a hidden file next to it is.
     """
+    if fcntl is None and msvcrt is not None:
+        with _locked_file(directory.with_name(f".{directory.name}.lock"), on_wait):
+            yield
+        return
     with ExitStack() as held:
         while fcntl is not None:
             descriptor = os.open(directory, os.O_RDONLY)
@@ -83,6 +103,65 @@ def exclusive(directory: Path, on_wait: Callable[[], None]) -> Iterator[None]:
             except OSError:  # a file system without locks
                 break
         yield
+
+
+@contextmanager
+def _locked_file(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Lock the first byte of a file as Windows does, and remove the file afterwards."""
+    lock, unlock = msvcrt.LK_NBLCK, msvcrt.LK_UNLCK  # type: ignore[attr-defined]
+    with path.open("ab") as file:
+        is_waiting = False
+        while True:
+            try:
+                file.seek(0)
+                msvcrt.locking(file.fileno(), lock, 1)  # type: ignore[attr-defined]
+                break
+            except OSError:
+                if not is_waiting:
+                    on_wait()
+                is_waiting = True
+                time.sleep(_PAUSE)
+        try:
+            yield
+        finally:
+            file.seek(0)
+            msvcrt.locking(file.fileno(), unlock, 1)  # type: ignore[attr-defined]
+    with suppress(OSError):  # the next one has it open
+        path.unlink()
+
+
+def move_link(link: Path, name: str) -> None:
+    """Let `link` point to what is called `name` next to it, from one moment to the next.
+
+    The link is relative. Where links are not allowed, as for most users of Windows, it is a file of
+    text with the name, which `resolved` follows.
+    """
+    new = _hidden(link)
+    try:
+        new.symlink_to(name, target_is_directory=True)
+    except (OSError, NotImplementedError):
+        new.write_text(f"{name}\n", encoding="utf-8")
+        flush(new)
+    try:
+        new.replace(link)
+    finally:
+        with suppress(FileNotFoundError):
+            new.unlink()
+    flush(link.parent)
+
+
+def resolved(path: str | Path) -> Path:
+    """Return a path, or the directory that a file of text in its place names (see `move_link`)."""
+    place = Path(path)
+    if place.is_file() and place.stat().st_size <= _LONGEST_NAME:
+        try:
+            name = place.read_text(encoding="utf-8").strip()
+        except UnicodeDecodeError:
+            return place
+        target = place.parent / name
+        if name and Path(name).name == name and target.is_dir():
+            return target
+    return place
 
 
 def flush(path: Path) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -14,7 +15,7 @@ from recsys.data.frames import FrameLike, as_frame, column, listed
 from recsys.data.ids import Ids, IdsLike, as_id_series
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, UnknownIdError
-from recsys.models.abilities import Explains, HasUncertainty
+from recsys.models.abilities import Chooses, Explains, HasUncertainty
 from recsys.models.base import (
     BiasedModel,
     Explanation,
@@ -24,6 +25,7 @@ from recsys.models.base import (
     Indices,
     Model,
     Step,
+    check_finite,
 )
 from recsys.models.baselines import Popular
 from recsys.models.content import Known
@@ -60,6 +62,37 @@ def check_validation(validation: object, ratings: Ratings) -> None:
     if validation.shape != ratings.shape:
         expected = f"have the users and items of the ratings, {ratings.shape}"
         raise DataError(f"validation must {expected}; got {validation.shape}.")
+
+
+def fitted_model(
+    model: Model, ratings: Ratings, on_step: Callable[[Step], None] | None, **settings: Any
+) -> Saved:
+    """Fit a model; of one that chooses among others, return the choice, with its ratings.
+
+    Raises
+    ------
+    DataError
+        If there are no ratings, or the fit breaks down.
+    """
+    if not ratings.n_ratings:
+        raise DataError("There are no ratings to fit a model to.")
+    last: Step | None = None
+
+    def each(step: Step) -> None:
+        nonlocal last
+        last = step
+        if on_step is not None:
+            on_step(step)
+
+    start = time.perf_counter()
+    model.fit(ratings, on_step=each, **settings)
+    seconds, findings = time.perf_counter() - start, None
+    if isinstance(model, Chooses):
+        findings = "; ".join(model.findings) or None
+        ratings, model = model.ratings, model.chosen
+    check_finite(model)
+    training = training_summary(ratings, seconds, last)
+    return Saved(model, ratings, training | ({"choice": findings} if findings else {}))
 
 
 def training_summary(ratings: Ratings, seconds: float, last: Step | None) -> dict[str, Any]:

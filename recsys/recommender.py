@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias, Unpack, cast, overload
@@ -30,15 +30,16 @@ from recsys.errors import DataError, NotFittedError
 from recsys.filters import BlockLike
 from recsys.folding import HistoryLike
 from recsys.messages import html_table
-from recsys.models import abilities
-from recsys.models.base import Model, Step, check_finite
+from recsys.models.base import Model, Step
 from recsys.models.baselines import Popular
 from recsys.models.registry import make_model
 from recsys.predictions import PairsLike, ranked
+from recsys.provenance import Provenance
 from recsys.readers import as_ratings
 from recsys.reranking import ColdUser, Request, requested
 from recsys.storage import Saved, load_model, save_model
 from recsys.topn import Cosine, Scorer, TopN, top_n
+from recsys.update import updated
 
 __all__ = ["ColdPair", "ColdUser", "IdLike", "Recommender", "Request"]
 
@@ -62,6 +63,7 @@ class Recommender:
     model : Model
     training : dict
         Counts, range of the ratings, seconds and error of the fit.
+    provenance : Provenance
 
     Raises
     ------
@@ -96,6 +98,7 @@ class Recommender:
         if isinstance(self.model, type) or not hasattr(self.model, "fit"):
             raise DataError(f"model must be a name or a model with its parameters; got {model!r}.")
         self.training: dict[str, Any] = {}
+        self.provenance = Provenance()
         self._ratings: Ratings | None = None
         self._counts_from: dict[str, Ratings] = {}
 
@@ -173,25 +176,9 @@ class Recommender:
     def _fit(
         self, ratings: Ratings, on_step: Callable[[Step], None] | None, **settings: Any
     ) -> Self:
-        if not ratings.n_ratings:
-            raise DataError("There are no ratings to fit a model to.")
-        last: Step | None = None
-
-        def each(step: Step) -> None:
-            nonlocal last
-            last = step
-            if on_step is not None:
-                on_step(step)
-
-        start = time.perf_counter()
-        self.model.fit(ratings, on_step=each, **settings)
-        seconds, findings = time.perf_counter() - start, None
-        if isinstance(self.model, abilities.Chooses):
-            findings = "; ".join(self.model.findings) or None
-            ratings, self.model = self.model.ratings, self.model.chosen
-        check_finite(self.model)
-        training = predictions.training_summary(ratings, seconds, last)
-        return self._restored(ratings, training | ({"choice": findings} if findings else {}))
+        found = predictions.fitted_model(self.model, ratings, on_step, **settings)
+        self.model, self.provenance = found.model, Provenance()
+        return self._restored(found.ratings, found.training)
 
     def _restored(self, ratings: Ratings, training: dict[str, Any], **counts_from: Ratings) -> Self:
         """Set the fitted state; `counts_from` has the ratings that folded-in ones are added to."""
@@ -201,8 +188,8 @@ class Recommender:
             self.__dict__.pop(name, None)  # cached
         return self
 
-    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
-        """Save model, ids, metadata and training ratings (without timestamps) in a new directory.
+    def save(self, path: str | Path, *, overwrite: bool = False, tag: str | None = None) -> None:
+        """Save model, ids, metadata and training ratings in a new directory, with a free `tag`.
 
         `overwrite` replaces a saved model there, never anything else.
 
@@ -216,7 +203,8 @@ class Recommender:
                 "A recommender with folded-in users or items cannot be saved; update(ratings) adds "
                 "them to the model itself."
             )
-        save_model(Saved(self.model, self.ratings, self.training), path, overwrite=overwrite)
+        about = replace(self.provenance, tag=tag or self.provenance.tag)
+        save_model(Saved(self.model, self.ratings, self.training, about), path, overwrite=overwrite)
 
     @classmethod
     def load(cls, path: str | Path, *, verify: bool = False) -> Self:
@@ -224,6 +212,7 @@ class Recommender:
         saved = load_model(path, verify=verify)
         recommender = cls(saved.model)
         recommender._is_named = True
+        recommender.provenance = saved.provenance
         return recommender._restored(saved.ratings, saved.training)
 
     def with_tables(
@@ -304,27 +293,39 @@ class Recommender:
         return type(self)(model)._restored(new, self.training, user=counts_from)
 
     def update(
-        self, ratings: RatingsLike, *, on_step: Callable[[Step], None] | None = None
+        self,
+        ratings: RatingsLike | None = None,
+        *,
+        window: str | float | None = None,
+        forget: IdsLike | None = None,
+        refit: bool | None = None,
+        on_step: Callable[[Step], None] | None = None,
     ) -> Self:
-        """Return a recommender fitted to the old ratings and the new ones together.
+        """Return a recommender with new ratings, and without old ones or some users.
 
-        A new rating of a pair replaces the old one; new users and items are added. The result is
-        that of a fit to all ratings, but `als` starts from the old factors, in fewer iterations.
-        The new ratings must be explicit, or implicit, as the old ones are. Where these are grades,
-        of at most 20 different values, the new ones must be in their range.
+        A new rating of a pair replaces the old one, weights of interactions add up. New and changed
+        users and items are folded in. If the model cannot do that, a fifth of the ratings is newer
+        than the last fit, or their distribution has shifted, everything is fitted again, by some
+        models from the old factors: see ``training["update"]``. A path is read as the old ratings.
+
+        Parameters
+        ----------
+        ratings : Ratings, frame or path, optional
+            Explicit or implicit, as the old ones, and in the range of up to 20 different grades.
+        window : str or float, optional
+            Leave out ratings that are older than such as "180d" before the last one.
+        forget : id or sequence of ids, optional
+            Users to remove, with all that is known of them.
+        refit : bool, optional
+            Fit everything again, or never.
 
         Raises
         ------
         DataError
-            If they are not.
+            If they are not, timestamps for the window are missing, or a fit is needed.
         """
-        new = as_ratings(ratings)
-        folding.check_scale(new, self.ratings, self.training)
-        whole = folding.merge_ratings(self.ratings, new)
-        updated = type(self)(type(self.model)(**self.model.get_params()))
-        updated._fit(whole, on_step, **folding.warm_start(self.model, self.ratings, whole))
-        updated.training |= {k: v for k, v in self.training.items() if k == "choice"}
-        return updated
+        new = None if ratings is None else as_ratings(ratings, self.provenance.reading)
+        return updated(self, new, window=window, forget=forget, refit=refit, on_step=on_step)
 
     def recommend(
         self,

@@ -21,6 +21,8 @@ MODEL_FORMAT = "recsys-model"
 INDEX_FORMAT = "recsys-lsi"
 SPARK_FORMAT = "recsys-spark-model"  # written by `recsys.spark`, and opened by one machine as well
 FORMAT_VERSION: Literal[2] = 2
+MEASURED = "metrics.json"
+MEASURED_FORMAT: Literal["recsys-metrics"] = "recsys-metrics"
 SPLIT_MANIFEST = "split.json"
 SPLIT_FORMAT: Literal["recsys-split"] = "recsys-split"
 _LONGEST = 64 * 2**20  # bytes of a document
@@ -124,7 +126,9 @@ class Manifest(Struct, frozen=True, kw_only=True):
     """Contents of model.json.
 
     `model` is a name in `recsys.MODELS`, or "lsi"; `created` the time in UTC, ISO 8601; `source`
-    how the ratings were read; `features` what their features mean; `checksum` the SHA-256 of all
+    how the ratings were read, `period` the times of the first and the last one, `reading` the
+    options of reading that an update uses again; `parent` the version of the model that this one is
+    an update of; `tag` free text; `features` what the features mean; `checksum` the SHA-256 of all
     other fields.
     """
 
@@ -141,12 +145,39 @@ class Manifest(Struct, frozen=True, kw_only=True):
     columns: dict[TableName, list[ColumnEntry]]
     files: dict[FileName, FileEntry]
     features: dict[Side, list[BlockEntry]] = {}
+    period: tuple[str, str] | None = None
+    parent: str | None = None
+    tag: str | None = None
+    reading: dict[str, Scalar | dict[str, float]] = {}
     checksum: str = ""
+
+    @property
+    def version(self) -> str:
+        """Name of the model and beginning of the checksum, such as "als@1f2e3d4c"."""
+        return f"{self.model}@{self.checksum[:8]}"
 
     @property
     def size(self) -> int:
         """Bytes of all files."""
         return sum(entry.bytes for entry in self.files.values())
+
+
+class Measured(Struct, frozen=True, kw_only=True):
+    """Metrics of a model on one set of test ratings: value, and bounds of the interval."""
+
+    test: str
+    fingerprint: str
+    time: str
+    ratings: Count
+    users: Count
+    metrics: dict[str, tuple[float, float | None, float | None]]
+
+
+class MeasuredFile(Struct, frozen=True, kw_only=True):
+    """Contents of metrics.json."""
+
+    format: Literal["recsys-metrics"] = MEASURED_FORMAT
+    measured: list[Measured] = []
 
 
 class SplitManifest(Struct, frozen=True, kw_only=True):

@@ -12,6 +12,8 @@
 
     SPLIT/  train.csv  test.csv  [history.csv]  split.json;  or fold-1/, fold-2/, ... and split.json
 
+``metrics.json`` of a model has what `recsys evaluate` has measured, see `recsys.versions`.
+
 Tables are columns 0, 1, ...: numbers and booleans in ``0.npy``, texts in ``0_offsets.npy`` and
 ``0_bytes.npy`` (UTF-8); lists of texts have ``0_ends.npy`` as well, missing values ``0_valid.npy``.
 
@@ -27,7 +29,7 @@ import platform
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
@@ -45,13 +47,14 @@ from polars.exceptions import PanicException, PolarsError
 import recsys
 from lowrank import kernels
 from recsys import schema
-from recsys.atomic import put_in_place, unfinished_directory
+from recsys.atomic import put_in_place, resolved, unfinished_directory
 from recsys.data.features import FeatureKind, Features
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, ModelFileError, RecsysError
 from recsys.models.base import Model
 from recsys.models.registry import MODELS
+from recsys.provenance import Provenance, fingerprint, period_of
 from recsys.schema import MANIFEST, DamageError, Manifest
 
 if TYPE_CHECKING:
@@ -61,7 +64,7 @@ if TYPE_CHECKING:
 _ALWAYS_VERIFIED = 2**20  # bytes of one file
 _VERIFIED_TOGETHER = 64 * 2**20  # bytes of all files
 _SIDES: tuple[schema.Side, ...] = ("user", "item")
-_OWN = {MANIFEST, "arrays", "ratings", "users", "items", "terms", "documents"}
+_OWN = {MANIFEST, schema.MEASURED, "arrays", "ratings", "users", "items", "terms", "documents"}
 _OWN |= {f"{side}_{part}" for side in _SIDES for part in ("table", "features", "levels")}
 _OTHER_FORMS = {
     schema.MODEL_FORMAT: "it is a saved model of ratings; see `recsys info`",
@@ -98,11 +101,12 @@ INDEX = Form(schema.INDEX_FORMAT, "saved index", "recsys lsi index", schema.Inde
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A fitted model, the ratings it was fitted to, and the summary of the fit."""
+    """A fitted model, its ratings, the summary of the fit, and where all of it comes from."""
 
     model: Model
     ratings: Ratings
     training: dict[str, Any]
+    provenance: Provenance = field(default_factory=Provenance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +137,8 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
         )
     arrays = {f"arrays/{key}": array for key, array in saved.model._arrays().items()}
     arrays |= {f"ratings/{key}": getattr(ratings, key) for key in _ROWS}
+    if ratings.timestamps is not None:
+        arrays["ratings/timestamps"] = ratings.timestamps
     tables = {"users": ratings.users.values.to_frame(), "items": ratings.items.values.to_frame()}
     kinds: dict[str, Mapping[str, FeatureKind]] = {}
     blocks: dict[schema.Side, list[schema.BlockEntry]] = {}
@@ -148,8 +154,14 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
             parts = {name: getattr(features.matrix, name) for name in _CSR} | state.components
             arrays |= {f"{side}_features/{name}": array for name, array in parts.items()}
     about: dict[str, Any] = {"parameters": saved.model.get_params(), "training": saved.training}
-    about["source"] = None if ratings.source is None else str(ratings.source)
+    source = ratings.source or saved.provenance.source
+    about["source"] = None if source is None else str(source)
     about["features"] = blocks
+    reading = dict(saved.provenance.reading)
+    if ratings.source is not None:
+        reading |= ratings.source.options
+    about |= {"reading": reading, "period": period_of(ratings)}
+    about |= {"parent": saved.provenance.parent, "tag": saved.provenance.tag}
     with _target(path, MODEL, overwrite) as directory:
         _write(directory, MODEL, name, arrays, tables, kinds, ratings, **about)
 
@@ -161,6 +173,7 @@ def load_model(path: str | Path, *, verify: bool = False) -> Saved:
     ------
     ModelFileError
     """
+    path = resolved(path)
     if format_of(path) == schema.SPARK_FORMAT:
         from recsys.spark.results import load_result
 
@@ -188,8 +201,11 @@ def load_model(path: str | Path, *, verify: bool = False) -> Saved:
         if (shape := (model.n_users, model.n_items)) != (len(users), len(items)):
             raise DamageError(f"the model is of shape {shape}, not {(len(users), len(items))}")
         schema.check_rows("ratings/indptr", indptr, indices, len(items))
+        timestamps = found.get("ratings/timestamps")
+        if timestamps is not None and timestamps.dtype != np.int64:
+            raise DamageError(f"ratings/timestamps has the type {timestamps.dtype.str}")
         ratings = Ratings(
-            *(users, items, indptr, indices, values),
+            *(users, items, indptr, indices, values, timestamps),
             implicit=bool(training["implicit"]),
             item_table=_features(found, manifest, "item"),
             user_table=_features(found, manifest, "user"),
@@ -198,7 +214,7 @@ def load_model(path: str | Path, *, verify: bool = False) -> Saved:
         )
         if everything and not np.isfinite(values).all():
             raise DamageError("ratings/values has values that are not finite")
-    return Saved(model, ratings, training)
+    return Saved(model, ratings, training, Provenance.of(manifest))
 
 
 def save_index(index: SavedIndex, path: str | Path, *, overwrite: bool = False) -> None:
@@ -217,6 +233,7 @@ def load_index(path: str | Path, *, verify: bool = False) -> SavedIndex:
     ------
     ModelFileError
     """
+    path = resolved(path)
     manifest = read_manifest(path, INDEX)
     with _reading(path, INDEX):
         everything = verify or manifest.size <= _VERIFIED_TOGETHER
@@ -244,7 +261,7 @@ def load_index(path: str | Path, *, verify: bool = False) -> SavedIndex:
 def format_of(path: str | Path) -> str | None:
     """Return the format that the model.json in a directory states, None if there is none."""
     try:
-        return str(schema.read_document(Path(path) / MANIFEST).get("format"))
+        return str(schema.read_document(resolved(path) / MANIFEST).get("format"))
     except (OSError, DamageError):
         return None
 
@@ -256,7 +273,7 @@ def read_manifest(path: str | Path, form: Form = MODEL) -> Manifest:
     ------
     ModelFileError
     """
-    directory = Path(path)
+    directory = resolved(path)
     with _reading(path, form):
         if directory.exists() and not (directory / MANIFEST).is_file():
             reason = f"it has no {MANIFEST}."
@@ -287,26 +304,10 @@ def read_manifest(path: str | Path, form: Form = MODEL) -> Manifest:
         return schema.parse(document, form.training)
 
 
-def fingerprint(*parts: Ratings) -> str:
-    """Return a SHA-256 over pairs of ids and their values; ids without ratings do not count."""
-    digest = hashlib.sha256()
-    for part in parts:
-        rated = np.diff(part.indptr) > 0
-        used = np.bincount(part.indices, minlength=part.n_items) > 0
-        for ids, mask in ((part.users, rated), (part.items, used)):
-            texts = ids.values.filter(mask).cast(pl.String)
-            digest.update((texts.str.join("\n").item() or "").encode())
-        indptr, indices = part.indptr[np.append(True, rated)], part.indices
-        if not used.all():
-            indices = (np.cumsum(used) - 1)[indices]
-        for array, dtype in ((indptr, "<i8"), (indices, "<i4"), (part.values, "<f4")):
-            digest.update(np.ascontiguousarray(array, dtype=dtype).data)
-    return f"sha256:{digest.hexdigest()}"
-
-
 @contextmanager
 def _target(path: str | Path, form: Form, overwrite: bool) -> Iterator[Path]:
     """Yield a temporary directory that appears at `path` complete, or not at all."""
+    path = resolved(path)
     target, noun = Path(os.path.realpath(path)), form.noun.rpartition(" ")[2]
     is_ours = target.is_dir() and format_of(target) == form.format
     if problem := _obstacle(target, form.noun, is_ours, _OWN, overwrite):
@@ -441,7 +442,8 @@ def _arrays(directory: Path, manifest: Manifest, everything: bool) -> dict[str, 
                 f"{name} must be of type {entry.dtype} and shape {entry.shape}, "
                 f"not {array.dtype.str} and {array.shape}"
             )
-        found[name.removesuffix(".npy")] = np.asarray(array)
+        # Windows replaces no directory with files that are mapped.
+        found[name.removesuffix(".npy")] = np.array(array) if os.name == "nt" else np.asarray(array)
     return found
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from recsys.atomic import resolved
 from recsys.cli.errors import CommandError
 from recsys.cli.options import FitOptions, ReaderOptions
 from recsys.cli.progress import Activity, note
@@ -44,7 +45,7 @@ def require_path(path: str, kind: str = "") -> None:
     CommandError
         If the path does not exist, or is a file where a saved `kind` is expected.
     """
-    if kind and Path(path).is_file():
+    if kind and resolved(path).is_file():
         raise CommandError(f"{path} is a file; a saved {kind} is a directory.")
     if path == "-" or Path(path).exists():
         return
@@ -63,7 +64,7 @@ def require_path(path: str, kind: str = "") -> None:
 
 def is_model(path: str) -> bool:
     """Return whether there is a saved model at `path`."""
-    return (Path(path) / "model.json").is_file()
+    return (resolved(path) / "model.json").is_file()
 
 
 def check_destination(
@@ -85,8 +86,12 @@ def check_destination(
         raise CommandError(f"Cannot write {path}: there is no directory {Path(path).parent}.")
 
 
-def load_ratings(sources: str | Sequence[str], reader: ReaderOptions) -> Ratings:
+def load_ratings(
+    sources: str | Sequence[str], reader: ReaderOptions, like: Mapping[str, Any] | None = None
+) -> Ratings:
     """Read ratings from one or several sources, and report in one line how they were read.
+
+    `like` has options of an earlier reading, which count where none are given.
 
     Raises
     ------
@@ -103,7 +108,7 @@ def load_ratings(sources: str | Sequence[str], reader: ReaderOptions) -> Ratings
     from recsys.readers import read_ratings
 
     with Activity(f"Reading {', '.join(sources)}") as activity:
-        ratings = read_ratings(sources, **reader.keywords(), on_rows=activity.count)
+        ratings = read_ratings(sources, **reader.keywords(), like=like, on_rows=activity.count)
     note(str(ratings.source))
     for problem in ratings.source.skipped if ratings.source else ():
         note(f"skipped: {problem}")

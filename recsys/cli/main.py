@@ -26,7 +26,9 @@ VERBS = {
     "explain": Verb(
         "recsys.cli.recommend:explain", "Explain a score by the ratings and features behind it."
     ),
-    "update": Verb("recsys.cli.fit:update", "Add new ratings to a model."),
+    "update": Verb(
+        "recsys.cli.update:update", "Add new ratings to a model, or remove old ones or users."
+    ),
     "split": Verb("recsys.cli.split:split", "Split ratings into training and test files."),
     "evaluate": Verb("recsys.cli.evaluate:evaluate", "Evaluate models on held-out ratings."),
     "compare": Verb(

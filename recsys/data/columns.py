@@ -92,7 +92,10 @@ _ALIASES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Wishes of the caller: names (or numbers) of columns, separator, encoding, rules of rows."""
+    """Wishes of the caller: names (or numbers) of columns, separator, encoding, rules of rows.
+
+    Columns of `optional` roles are looked for by their usual names where the data lack them.
+    """
 
     user: str | None = None
     item: str | None = None
@@ -103,6 +106,7 @@ class Request:
     encoding: str | None = None
     implicit: bool = False
     rules: RowRules = field(default_factory=RowRules)
+    optional: frozenset[str] = frozenset()
 
     @property
     def columns(self) -> dict[str, str]:
@@ -129,6 +133,8 @@ def choose_columns(
         exact = [place for place, name in enumerate(names) if name == wanted]
         plain = plain_name(wanted)
         found = exact or [p for p, name in enumerate(names) if plain_name(name) == plain]
+        if not found and role in request.optional:
+            continue
         if not found:
             raise DataError(f"{where} has no column {wanted!r}; its columns are {quoted(names)}.")
         if len(found) > 1:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from html import escape
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -45,7 +46,16 @@ if TYPE_CHECKING:
     from lowrank.arguments import MatrixLike
     from lowrank.completion.design import GroupedFeatures
 
-__all__ = ["Ratings", "Source", "build_ratings", "check_process", "table_of"]
+__all__ = [
+    "Ratings",
+    "Source",
+    "build_ratings",
+    "check_process",
+    "has_items",
+    "has_ratings",
+    "restricted",
+    "table_of",
+]
 
 _polars_process: dict[str, int] = {}  # that of the first recommender
 _KEPT = {"last": "last kept", "first": "first kept", "mean": "averaged", "sum": "summed"}
@@ -58,7 +68,8 @@ class Source:
 
     `layout` describes format and columns, `rows` which rows count and how much, `tables` the tables
     of items and users or why one is not used, `duplicates` what became of repeated (user, item)
-    pairs; `skipped` has the first of the bad rows that were left out.
+    pairs; `skipped` has the first of the bad rows that were left out. `options` are those of the
+    reading that a saved model remembers for its updates.
 
     Examples
     --------
@@ -72,6 +83,7 @@ class Source:
     duplicates: str = "no duplicates"
     rows: str = ""
     skipped: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
         remarks = filter(None, (self.layout, self.rows, self.tables, self.duplicates))
@@ -478,6 +490,44 @@ def check_process() -> None:
             "This process was forked from one that had a recommender, and polars does not work in "
             "it; load the model in the child only, or start processes by spawn or forkserver."
         )
+
+
+def has_ratings(ratings: Ratings) -> npt.NDArray[np.bool_]:
+    """Return which users have ratings, shape (n_users,)."""
+    return np.diff(ratings.indptr) > 0
+
+
+def has_items(ratings: Ratings) -> npt.NDArray[np.bool_]:
+    """Return which items have ratings, shape (n_items,)."""
+    return np.bincount(ratings.indices, minlength=ratings.n_items) > 0
+
+
+def restricted(
+    ratings: Ratings, users: npt.NDArray[np.bool_], items: npt.NDArray[np.bool_]
+) -> Ratings:
+    """Return the ratings of some items by some users, who get indices of their own."""
+    if users.all() and items.all():
+        return ratings
+    part = ratings.take(users[ratings.user_index_of_nonzeros()] & items[ratings.indices])
+    index = np.cumsum(items, dtype=np.int32) - np.int32(1)
+    return replace(
+        part,
+        user_features=_rows_of(ratings.user_features, users),
+        item_features=_rows_of(ratings.item_features, items),
+        users=Ids(ratings.users.values.filter(users), ratings.users.kind),
+        items=Ids(ratings.items.values.filter(items), ratings.items.kind),
+        indptr=np.append(part.indptr[:1], part.indptr[1:][users]),
+        indices=index[part.indices],
+    )
+
+
+def _rows_of(features: Any, mask: npt.NDArray[np.bool_]) -> Any:
+    """Return the features of some users or items, if there are any."""
+    return (
+        None
+        if features is None
+        else replace(features, matrix=features.matrix[np.flatnonzero(mask)])
+    )
 
 
 def table_of(table: TableLike | None, ids: Ids) -> Features | None:

@@ -29,7 +29,8 @@ from recsys.evaluation.splits import (
     time_split,
 )
 from recsys.evaluation.tuning import Trial, Tuning, tune
-from recsys.storage import fingerprint, save_split
+from recsys.provenance import fingerprint
+from recsys.storage import save_split
 
 __all__ = [
     "METRICS",

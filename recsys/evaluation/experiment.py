@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from recsys.data.ratings import Ratings
+from recsys.data.ratings import Ratings, has_items
 from recsys.errors import DataError
 from recsys.evaluation.metrics import (
     Catalogue,
@@ -34,13 +34,13 @@ from recsys.evaluation.results import (
     SplitInfo,
     summarize,
 )
-from recsys.evaluation.splits import COLD, NOTHING_KNOWN, Split, has_items
+from recsys.evaluation.splits import COLD, NOTHING_KNOWN, Split
 from recsys.models.abilities import FoldsInUsers
 from recsys.models.base import FactorForm, Floats, Histories, Indices, Model, Step
 from recsys.models.registry import MODELS, model_class
 from recsys.predictions import clip_to_range
+from recsys.provenance import fingerprint
 from recsys.recommender import Recommender
-from recsys.storage import fingerprint
 from recsys.topn import CsrPairs, Scorer, check_n, top_n
 
 _CSR = ("shape", "indptr", "indices", "values")

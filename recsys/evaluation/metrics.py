@@ -20,9 +20,9 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from lowrank import truncated_svd
-from recsys.data.ratings import Ratings
+from recsys.data.ratings import Ratings, has_ratings
 from recsys.errors import DataError
-from recsys.evaluation.splits import has_ratings, pair_keys
+from recsys.evaluation.splits import pair_keys
 
 Floats = NDArray[np.floating[Any]]
 Doubles = NDArray[np.float64]

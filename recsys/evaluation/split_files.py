@@ -11,19 +11,18 @@ import numpy as np
 import polars as pl
 
 from recsys.data.ids import Ids
-from recsys.data.ratings import Ratings
+from recsys.data.ratings import Ratings, has_items, has_ratings
 from recsys.errors import DataError
 from recsys.evaluation.splits import (
     NOTHING_KNOWN,
     RatingsLike,
     Split,
-    has_items,
-    has_ratings,
     pair_keys,
 )
+from recsys.provenance import fingerprint
 from recsys.readers import as_ratings, read_ratings
 from recsys.schema import SPLIT_MANIFEST
-from recsys.storage import fingerprint, read_split_manifest, split_files
+from recsys.storage import read_split_manifest, split_files
 
 _NUMBERS = {  # parameters that the description of a split is made of
     "random": ("test_fraction", "random_state"),

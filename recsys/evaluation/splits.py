@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recsys.data.frames import FrameLike
-from recsys.data.ids import Ids
-from recsys.data.ratings import Ratings
+from recsys.data.ratings import Ratings, has_items, has_ratings, restricted
 from recsys.errors import DataError
 from recsys.readers import as_ratings
 
@@ -540,42 +539,6 @@ def k_fold(ratings: RatingsLike, folds: int = FOLDS, random_state: int = 0) -> F
     return Folds(data, np.array_split(order, folds), random_state)
 
 
-def has_ratings(ratings: Ratings) -> Mask:
-    """Return which users have ratings, shape (n_users,)."""
-    return np.diff(ratings.indptr) > 0
-
-
-def has_items(ratings: Ratings) -> Mask:
-    """Return which items have ratings, shape (n_items,)."""
-    return np.bincount(ratings.indices, minlength=ratings.n_items) > 0
-
-
 def pair_keys(ratings: Ratings) -> NDArray[np.int64]:
     """Return one number for each pair of user and item, increasing, shape (nnz,)."""
     return ratings.user_index_of_nonzeros() * np.int64(ratings.n_items) + ratings.indices
-
-
-def restricted(ratings: Ratings, users: Mask, items: Mask) -> Ratings:
-    """Return the ratings of some items by some users, who get indices of their own."""
-    if users.all() and items.all():
-        return ratings
-    part = ratings.take(users[ratings.user_index_of_nonzeros()] & items[ratings.indices])
-    index = np.cumsum(items, dtype=np.int32) - np.int32(1)
-    return replace(
-        part,
-        user_features=_rows_of(ratings.user_features, users),
-        item_features=_rows_of(ratings.item_features, items),
-        users=Ids(ratings.users.values.filter(users), ratings.users.kind),
-        items=Ids(ratings.items.values.filter(items), ratings.items.kind),
-        indptr=np.append(part.indptr[:1], part.indptr[1:][users]),
-        indices=index[part.indices],
-    )
-
-
-def _rows_of(features: Any, mask: Mask) -> Any:
-    """Return the features of some users or items, if there are any."""
-    return (
-        None
-        if features is None
-        else replace(features, matrix=features.matrix[np.flatnonzero(mask)])
-    )

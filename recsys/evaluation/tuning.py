@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import polars as pl
 
-from recsys.data.ratings import Ratings
+from recsys.data.ratings import Ratings, has_ratings
 from recsys.errors import DataError
 from recsys.evaluation.experiment import RankingTask, check_folding, measure_lists, with_history
 from recsys.evaluation.metrics import METRICS, mae, rmse
-from recsys.evaluation.splits import RatingsLike, Split, default_split, has_ratings
+from recsys.evaluation.splits import RatingsLike, Split, default_split
 from recsys.messages import counted
 from recsys.models.base import Model, Step
 from recsys.models.parameters import Range
 from recsys.models.registry import make_model, model_class, parameters
+from recsys.provenance import fingerprint
 from recsys.readers import as_ratings
-from recsys.storage import fingerprint
 
 if TYPE_CHECKING:
     import optuna

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias, Unpack, cast
@@ -22,6 +22,7 @@ from recsys.data.times import seconds_or_null
 from recsys.database import OnRows, parse_address
 from recsys.errors import DataError
 from recsys.messages import counted
+from recsys.provenance import REMEMBERED, remembered
 from recsys.readers.delimited import detect, read_delimited, read_texts
 from recsys.readers.formats import (
     json_objects,
@@ -81,6 +82,7 @@ def read_ratings(
     implicit: bool = False,
     item_table: TableSource | None = None,
     user_table: TableSource | None = None,
+    like: Mapping[str, Any] | None = None,
     on_rows: OnRows | None = None,
     **options: Unpack[RowOptions],
 ) -> Ratings:
@@ -116,6 +118,9 @@ def read_ratings(
     item_table, user_table : path, frame or Features, optional
         What is known of items and users, from any of these sources, with a column of ids that is
         named as in the ratings or as usual; of a database also the name of another table.
+    like : mapping, optional
+        Options of an earlier reading, as `Provenance.reading` of a saved model has them: they count
+        where none are given, and columns where the data have them.
     on_rows : callable, optional
         Called with the rows read so far and those expected (None if unknown).
 
@@ -126,20 +131,29 @@ def read_ratings(
         row is ragged; an id, rating or timestamp is missing or cannot be read. The message names
         line and text. Also if a database cannot be reached, or has no such table or column.
     """
-    policy, rules = check_policy(duplicates), RowRules.of(**options)
     named = {"user": user, "item": item, "rating": rating, "timestamp": timestamp, "event": event}
-    names = {role: str(name) for role, name in named.items() if name is not None}
-    request = Request(**names, sep=sep, encoding=encoding, implicit=implicit, rules=rules)
+    given = {name: value for name, value in (named | options).items() if value is not None}
+    given |= {"duplicates": duplicates, "encoding": encoding, "item_table": item_table}
+    given |= {"user_table": user_table, "table": table}
+    chosen = _remembered(given, like or {}, source, query)
+    rules = RowRules.of(**{k: chosen[k] for k in RowOptions.__annotations__ if k in chosen})
+    policy, encoding = check_policy(chosen["duplicates"]), chosen["encoding"]
+    names = {role: str(chosen[role]) for role in named if role in chosen}
+    optional = frozenset(role for role in names if role not in given)
+    request = Request(
+        **names, sep=sep, encoding=encoding, implicit=implicit, rules=rules, optional=optional
+    )
 
     def pick(names: Sequence[str], where: str) -> Roles:
         return choose_columns(names, request, where)
 
-    given: dict[str, Any] = {"table": table, "query": query, "pick": pick, "on_rows": on_rows}
-    with open_data(source, encoding, **given) as data:
+    of_source = {"table": chosen["table"], "query": query, "pick": pick, "on_rows": on_rows}
+    with open_data(source, encoding, **cast(Any, of_source)) as data:
         ratings = build_ratings(prepared(read_raw(data, request), rules), policy, data.name)
         tables: dict[str, Any] = {}
         remarks: list[str] = []
-        for ids, place in ((ratings.items, item_table), (ratings.users, user_table)):
+        for ids in (ratings.items, ratings.users):
+            place = chosen[f"{ids.kind}_table"]
             if place is None:
                 known, remark = _neighbouring_table(data, ids, request)
             else:
@@ -147,8 +161,31 @@ def read_ratings(
             tables[f"{ids.kind}_table"] = known
             remarks += [remark] if remark else []
     assert ratings.source is not None
-    origin = replace(ratings.source, tables="; ".join(remarks))
+    kept = remembered(chosen | {"table": chosen["table"] or (like or {}).get("table")}, ratings)
+    origin = replace(ratings.source, tables="; ".join(remarks), options=kept)
     return replace(ratings, **tables, source=origin)
+
+
+def _remembered(
+    given: Mapping[str, Any], like: Mapping[str, Any], source: SourceLike, query: str | None
+) -> dict[str, Any]:
+    """Return the options that count: those given, and of an earlier reading those that apply."""
+    earlier = {name: value for name, value in like.items() if name in REMEMBERED}
+    sources = [source] if isinstance(source, str | os.PathLike) else list(source)
+    addresses = [parse_address(os.fspath(each)) for each in sources]
+    if query or not all(address is not None and not address.table for address in addresses):
+        earlier.pop("table", None)
+    chosen: dict[str, Any] = dict(given)
+    for name, value in earlier.items():
+        chosen[name] = value if chosen.get(name) is None else chosen[name]
+    for name in ("item_table", "user_table"):
+        place = earlier.get(name)
+        is_file = addresses[0] is None and isinstance(place, str) and not is_address(place)
+        if given[name] is None and is_file and not Path(str(place)).exists():
+            chosen[name] = None  # the model keeps what the table said
+    if given.get("event") is None and given.get("event_weights") is None and "rating" in given:
+        chosen.pop("event_weights", None)
+    return chosen
 
 
 def _in_database(given: TableSource, source: SourceLike) -> TableSource:
@@ -161,13 +198,18 @@ def _in_database(given: TableSource, source: SourceLike) -> TableSource:
     return f"{scheme}{address.place}::{given}"
 
 
-def as_ratings(data: Ratings | FrameLike | SourceLike) -> Ratings:
-    """Return ratings as they are, and build them from paths, or a frame with the usual columns."""
+def as_ratings(
+    data: Ratings | FrameLike | SourceLike, like: Mapping[str, Any] | None = None
+) -> Ratings:
+    """Return ratings as they are, and build them from paths, or a frame with the usual columns.
+
+    Paths are read as in `read_ratings` with `like`.
+    """
     if isinstance(data, Ratings):
         return data
     listed = data if isinstance(data, Sequence) and not isinstance(data, str) else [data]
     if listed and all(isinstance(each, str | os.PathLike) for each in listed):
-        return read_ratings(cast(SourceLike, data))
+        return read_ratings(cast(SourceLike, data), like=like)
     return Ratings.from_frame(cast(FrameLike, data))
 
 

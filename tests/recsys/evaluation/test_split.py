@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recsys.data.ratings import Ratings
+from recsys.data.ratings import Ratings, restricted
 from recsys.errors import DataError
 from recsys.evaluation import (
     Split,
@@ -25,7 +25,7 @@ from recsys.evaluation import (
     split_from_pair,
     time_split,
 )
-from recsys.evaluation.splits import default_split, restricted
+from recsys.evaluation.splits import default_split
 
 
 @dataclass

@@ -1,0 +1,367 @@
+"""Changes of the ratings of a model: new ones, a window of time, users who are forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from recsys.data.features import Features
+from recsys.data.ids import Ids, IdsLike, as_id_series
+from recsys.data.ratings import Ratings, has_items, has_ratings, restricted, table_of
+from recsys.data.times import duration
+from recsys.errors import DataError
+from recsys.models.base import Histories, Indices
+
+if TYPE_CHECKING:
+    from lowrank.completion.design import GroupedFeatures
+    from recsys.data.encoder import FeatureEncoder
+
+__all__ = ["Change", "change_of", "check_scale", "merge_ratings"]
+
+_GRADES = 20  # different ratings; of more, the next day may bring a larger one
+_GROWTH = 0.02  # of the ratings of an item, after which its vector is solved again
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Ratings before and after an update, and where they differ.
+
+    Attributes
+    ----------
+    before, after : Ratings
+    users, items : int64 ndarrays of shape (before.n_users,) and (before.n_items,)
+        Indices afterwards; -1 for those that are not there any more.
+    changed_users, changed_items : int64 ndarrays
+        Indices afterwards of those whose ratings differ, increasing.
+    touches : int64 ndarray of shape (n_changed_items,)
+        How many ratings of each of these items are new or have been removed.
+    n_added, n_replaced, n_removed : int
+        Numbers of ratings; those replaced, or added up, count as added too.
+    """
+
+    before: Ratings
+    after: Ratings
+    users: Indices
+    items: Indices
+    changed_users: Indices
+    changed_items: Indices
+    touches: Indices
+    n_added: int
+    n_replaced: int
+    n_removed: int
+
+    @property
+    def n_new(self) -> tuple[int, int]:
+        """Numbers of users and items that were not there before."""
+        known = (self.users >= 0).sum(), (self.items >= 0).sum()
+        return self.after.n_users - int(known[0]), self.after.n_items - int(known[1])
+
+    @property
+    def outdated(self) -> Indices:
+        """Items to be solved again: new ones, and those with more than a fiftieth of new ratings.
+
+        Over many small updates, an item is solved once for each such growth: where the logarithm of
+        its number of ratings passes a multiple of the growth.
+        """
+        counts = np.bincount(self.after.indices, minlength=self.after.n_items)
+        counts = counts[self.changed_items].astype(np.float64)
+        earlier = np.maximum(counts - self.touches, 0)
+        steps = [np.floor(np.log1p(each) / np.log1p(_GROWTH)) for each in (earlier, counts)]
+        grown = (steps[0] != steps[1]) | (self.touches >= _GROWTH * counts)
+        return np.asarray(self.changed_items[grown])
+
+
+def check_scale(new: Ratings, old: Ratings, training: Mapping[str, Any]) -> None:
+    """Check that new ratings are of the kind of the old ones, and in their range if it is fixed.
+
+    Grades have a fixed range, which is in the summary of the fit, `training`.
+
+    Raises
+    ------
+    DataError
+    """
+    if old.implicit != new.implicit:
+        kinds = ["implicit" if each.implicit else "explicit" for each in (old, new)]
+        raise DataError(
+            f"The new ratings must be {kinds[0]}, as those of the model are; got {kinds[1]} ones."
+        )
+    low, high = training["rating_min"], training["rating_max"]
+    if new.implicit or low is None:
+        return
+    outside = np.flatnonzero((new.values < low) | (new.values > high))
+    if len(outside) and len(np.unique(old.values)) <= _GRADES:
+        user, item = new.user_index_of_nonzeros()[outside[0]], new.indices[outside[0]]
+        raise DataError(
+            f"Rating {new.values[outside[0]]:g} of item {new.items.values[int(item)]!r} by "
+            f"user {new.users.values[int(user)]!r} is outside of the range of the model's "
+            f"ratings, {low:g} to {high:g}; fit to all ratings if the scale is wider."
+        )
+
+
+def change_of(
+    old: Ratings,
+    new: Ratings | None = None,
+    *,
+    window: str | float | None = None,
+    forget: IdsLike | None = None,
+) -> Change:
+    """Return the ratings after an update.
+
+    A new rating of a pair replaces the old one; of interactions with weights, the weights add up.
+    Timestamps are kept if both have them. Of tables, the columns of both are kept, and the new row
+    of a user or item that is in both.
+
+    Parameters
+    ----------
+    old, new : Ratings
+    window : str or float, optional
+        Time before the last rating, such as "180d"; older ratings are left out. So are users and
+        items that have none left, unless features tell of them.
+    forget : sequence of user ids, optional
+        Users to leave out, with their ratings and their rows of the table.
+
+    Raises
+    ------
+    DataError
+        If there are no timestamps for the window, or the ids do not fit.
+    UnknownIdError
+        If a user to be forgotten is unknown.
+    """
+    kept, removed = old, np.zeros(0, np.int64)
+    lost = np.zeros(old.n_users, np.bool_)
+    if forget is not None:
+        kept, new, lost = _forgotten(old, new, forget)
+        removed = np.flatnonzero(lost[old.user_index_of_nonzeros()])
+    if window is not None:
+        first = _beginning(old, new, window)
+        assert old.timestamps is not None
+        removed = np.union1d(removed, np.flatnonzero(old.timestamps < first))
+        if new is not None and new.timestamps is not None and (new.timestamps < first).any():
+            new = _rated(new.take(new.timestamps >= first))
+    items_lost = np.zeros(old.n_items, np.bool_)
+    fewer, of_items = np.zeros(0, np.int64), np.zeros(old.n_items, np.int64)
+    if len(removed):
+        mask = np.ones(old.n_ratings, np.bool_)
+        mask[removed] = False
+        kept = kept.take(mask)
+        fewer = np.flatnonzero(np.diff(old.indptr) != np.diff(kept.indptr))
+        of_items = np.bincount(old.indices[removed], minlength=old.n_items)
+        if old.user_features is None:
+            lost |= has_ratings(old) & ~has_ratings(kept)
+        if old.item_features is None:
+            items_lost = has_items(old) & ~has_items(kept)
+    kept = restricted(kept, ~lost, ~items_lost)
+    after, n_replaced = merge_ratings(kept, new) if new is not None else (kept, 0)
+    users, items = (
+        np.where(gone, -1, ids.find(known.values))
+        for gone, ids, known in (
+            (lost, after.users, old.users),
+            (items_lost, after.items, old.items),
+        )
+    )
+    n_after = after.shape
+    touches = np.zeros(n_after[1], np.int64)
+    touches[items[~items_lost]] = of_items[~items_lost]
+    changed = [users[fewer], np.setdiff1d(np.arange(n_after[0]), users)]
+    if new is not None:
+        changed.append(after.users.find(new.users.values)[has_ratings(new)])
+        counts = np.bincount(new.indices, minlength=new.n_items)
+        touches[after.items.find(new.items.values)] += counts
+    everyone = np.unique(np.concatenate(changed))
+    touched = np.union1d(np.flatnonzero(touches), np.setdiff1d(np.arange(n_after[1]), items))
+    return Change(
+        old,
+        after,
+        users,
+        items,
+        everyone[everyone >= 0],
+        touched,
+        touches[touched],
+        0 if new is None else new.n_ratings,
+        n_replaced,
+        len(removed),
+    )
+
+
+def _beginning(old: Ratings, new: Ratings | None, window: str | float) -> int:
+    """Return the time from which on ratings count."""
+    if old.timestamps is None or (new is not None and new.timestamps is None):
+        which = "the model's" if old.timestamps is None else "the new"
+        raise DataError(f"A window needs timestamps, and {which} ratings have none.")
+    last = max(int(each.timestamps.max()) for each in (old, new) if each and each.n_ratings)
+    return last - int(duration(window, "window"))
+
+
+def _rated(ratings: Ratings) -> Ratings | None:
+    """Return ratings without users and items that have none; None if nothing is left."""
+    if not ratings.n_ratings:
+        return None
+    return restricted(ratings, has_ratings(ratings), has_items(ratings))
+
+
+def _forgotten(
+    old: Ratings, new: Ratings | None, users: IdsLike
+) -> tuple[Ratings, Ratings | None, npt.NDArray[np.bool_]]:
+    """Return both ratings without the tables' rows of some users, and who they are in the old."""
+    ids = as_id_series(users, "user")
+    table = old.user_table
+    unlisted = None if table is None else Ids(table.frame["user"], "user").find(ids) >= 0
+    places = old.users.find(ids)
+    known = places >= 0 if unlisted is None else (places >= 0) | unlisted
+    if new is not None:
+        known |= new.users.find(ids) >= 0
+    if not known.all():
+        old.users.index(ids.filter(~known))  # raises, with the closest ids
+    lost = np.zeros(old.n_users, np.bool_)
+    lost[places[places >= 0]] = True
+
+    def without(ratings: Ratings) -> Ratings:
+        if ratings.user_table is None:
+            return ratings
+        frame = ratings.user_table.frame
+        is_kept = Ids(ids, "user").find(frame["user"]) < 0
+        rest = Features(frame.filter(is_kept), ratings.user_table.kinds)
+        return replace(ratings, user_table=rest)
+
+    if new is not None:
+        among = new.users.find(ids)
+        kept = np.ones(new.n_users, np.bool_)
+        kept[among[among >= 0]] = False
+        new = _rated(without(new).take(kept[new.user_index_of_nonzeros()]))
+    return without(old), new, lost
+
+
+def merge_ratings(old: Ratings, new: Ratings) -> tuple[Ratings, int]:
+    """Return the ratings of both, and how many of the old ones are replaced or added to.
+
+    The new one counts of a pair that is in both, unless interactions have weights, which add up.
+
+    Raises
+    ------
+    DataError
+        If the ids do not fit.
+    """
+    users, items = _united(old.users, new.users), _united(old.items, new.items)
+    adds = old.implicit and any(bool((each.values != 1).any()) for each in (new, old))
+    timed = old.timestamps is not None and new.timestamps is not None
+    names = ("values", "timestamps") if timed else ("values",)
+    n_items = np.int64(len(items))
+    row_of, column_of = users.find(old.users.values), items.find(old.items.values)
+    counts = np.zeros(len(users), np.int64)
+    counts[row_of] = np.diff(old.indptr)
+    indptr = np.append(0, np.cumsum(counts))
+    indices = old.indices if items is old.items else column_of[old.indices].astype(np.int32)
+    # The rows of the users with new ratings are merged; all others are copied as they are.
+    new_rows = users.find(new.users.values)[new.user_index_of_nonzeros()]
+    keys = new_rows * n_items + items.find(new.items.values)[new.indices]
+    order = np.argsort(keys, kind="stable")
+    keys, changed = keys[order], np.unique(new_rows)
+    rows = Histories(indptr, indices, old.values).take(changed)
+    old_keys = np.repeat(changed, rows.counts) * n_items + rows.indices
+    places = np.minimum(np.searchsorted(keys, old_keys), len(keys) - 1)
+    repeated = keys[places] == old_keys
+    arrays: dict[str, Any] = {}
+    at = np.repeat(indptr[changed] - rows.indptr[:-1], rows.counts) + np.arange(len(old_keys))
+    for name in names:
+        before, now = getattr(old, name)[at], getattr(new, name)[order]
+        if adds and repeated.any():
+            both = np.add if name == "values" else np.maximum
+            now = now.copy()
+            both.at(now, places[repeated], before[repeated])
+        arrays[name] = np.concatenate([before[~repeated], now])
+    keys = np.concatenate([old_keys[~repeated], keys])
+    order = np.argsort(keys, kind="stable")
+    arrays = {name: array[order] for name, array in arrays.items()}
+    arrays["indices"] = (keys[order] % n_items).astype(np.int32)
+    counts[changed] = np.bincount(np.searchsorted(changed, keys // n_items), minlength=len(changed))
+    merged = np.append(0, np.cumsum(counts))
+    sources = {"indices": indices} | {name: getattr(old, name) for name in names}
+    spliced = {
+        name: _spliced(sources[name], indptr, arrays[name], merged, changed) for name in sources
+    }
+    item_table = _both(old.item_table, new.item_table, items)
+    user_table = _both(old.user_table, new.user_table, users)
+    source = new.source
+    if source is not None:
+        source = replace(source, name=f"{source.name} and earlier ratings", options={})
+    whole = replace(
+        old,
+        users=users,
+        items=items,
+        indptr=merged,
+        **{"timestamps": None} | spliced,
+        item_table=item_table,
+        user_table=user_table,
+        n_duplicates=0,
+        source=source,
+        item_features=_encoded(old.item_features, item_table, new.item_table, old.items, items),
+        user_features=_encoded(old.user_features, user_table, new.user_table, old.users, users),
+    )
+    return whole, int(np.count_nonzero(repeated))
+
+
+def _spliced(
+    old: npt.NDArray[Any],
+    indptr: npt.NDArray[np.int64],
+    rows: npt.NDArray[Any],
+    merged: npt.NDArray[np.int64],
+    changed: Indices,
+) -> npt.NDArray[Any]:
+    """Return an array of CSR rows in which those of some users are others."""
+    result = np.empty(merged[-1], old.dtype)
+    ends = np.append(0, np.cumsum(merged[changed + 1] - merged[changed])).tolist()
+    done = 0  # users
+    for place, user in enumerate(changed.tolist()):
+        result[merged[done] : merged[user]] = old[indptr[done] : indptr[user]]
+        result[merged[user] : merged[user + 1]] = rows[ends[place] : ends[place + 1]]
+        done = user + 1
+    result[merged[done] :] = old[indptr[done] :]
+    return result
+
+
+def _united(known: Ids, others: Ids) -> Ids:
+    """Return all ids, of the type of those that are known."""
+    theirs = others.values.cast(known.dtype, strict=False)
+    bad = theirs.is_null() | (theirs.cast(others.dtype) != others.values).fill_null(False)
+    if bad.any():
+        raise DataError(
+            f"The model has integer {known.kind} ids; {others.values.filter(bad)[0]!r} cannot be "
+            "among them."
+        )
+    unknown = theirs.filter(known.find(theirs) < 0)
+    return Ids(pl.concat([known.values, unknown]), known.kind) if len(unknown) else known
+
+
+def _both(old: Features | None, new: Features | None, ids: Ids) -> Features | None:
+    return table_of(new if old is None else old.updated(new), ids)
+
+
+def _encoded(
+    features: GroupedFeatures | None,
+    table: Features | None,
+    new: Features | None,
+    known: Ids,
+    ids: Ids,
+) -> GroupedFeatures | None:
+    """Return features for more ids: those that are new, or have a new row, are encoded."""
+    encoder: FeatureEncoder | None = getattr(features, "encoder", None)
+    if features is None or encoder is None or table is None:
+        return None
+    places = known.find(ids.values)
+    fresh = places < 0
+    if new is not None:
+        fresh |= new.rows_of(ids) >= 0
+    if not fresh.any():
+        return features
+    from scipy.sparse import vstack
+
+    some = Ids(ids.values.filter(fresh), ids.kind)
+    stacked = vstack([features.matrix, encoder.transform(table, some).matrix], format="csr")
+    rows = places.copy()
+    rows[fresh] = len(known) + np.arange(len(some))
+    return replace(cast(Any, features), matrix=stacked[rows])

@@ -1,0 +1,157 @@
+"""Drift: how far new ratings differ from those of a model, by their values and their items."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from recsys.data.ratings import Ratings
+from recsys.errors import DataError
+
+__all__ = ["SHIFT", "Stability", "popularity_stability", "rating_stability", "stability"]
+
+SHIFT = 0.25
+"""Stability index from which on two distributions are usually said to differ."""
+
+Doubles = npt.NDArray[np.float64]
+
+_GROUPS = 10
+_LEAST = 10_000  # ratings of a model that new ones are compared with
+_TIMES = 10  # as many as there are new ones
+_QUANTILE = 2.3263  # of the normal distribution: 99%
+
+
+@dataclass(frozen=True, slots=True)
+class Stability:
+    """The population stability index of two samples, and what chance alone may make of it.
+
+    The index is ``sum over groups of (q - p) ln(q / p)``, for the shares p before and q now: the
+    divergence of Jeffreys. If both samples are of one distribution, ``index / (1 / n + 1 / m)`` is
+    distributed as chi-squared, with a degree of freedom less than there are groups.
+
+    Attributes
+    ----------
+    index : float
+    chance : float
+        The index that 99 of 100 pairs of samples of this size stay below, if nothing has changed.
+    before, now : float64 ndarrays of shape (n_groups,)
+        Shares of the groups; an empty group counts as half a rating.
+    groups : tuple of str
+
+    References
+    ----------
+    Siddiqi (2006), "Credit risk scorecards", for the index and its bounds. Yurdakul and Naranjo
+    (2020), "Statistical properties of the population stability index", for its distribution.
+    """
+
+    index: float
+    chance: float
+    before: Doubles
+    now: Doubles
+    groups: tuple[str, ...]
+
+    @property
+    def is_shift(self) -> bool:
+        """True if the distributions differ by more than `SHIFT`, and by more than chance."""
+        return self.index >= SHIFT and self.index > self.chance
+
+
+def stability(
+    before: npt.ArrayLike, now: npt.ArrayLike, groups: tuple[str, ...] | None = None
+) -> Stability:
+    """Return the stability index of two samples, given by their counts in the same groups.
+
+    Parameters
+    ----------
+    before, now : array_like of shape (n_groups,)
+    groups : tuple of str, optional
+        Names of the groups.
+
+    Raises
+    ------
+    DataError
+        If the counts are not of the same groups, or a sample is empty.
+
+    Examples
+    --------
+    >>> same, other = stability([50, 50], [500, 500]), stability([50, 50], [900, 100])
+    >>> round(same.index, 2), round(other.index, 2), same.is_shift, other.is_shift
+    (0.0, 0.88, False, True)
+    """
+    counts = [np.asarray(each, dtype=np.float64) for each in (before, now)]
+    if counts[0].shape != counts[1].shape or counts[0].ndim != 1:
+        raise DataError("The counts of both samples must be of the same groups.")
+    n, m = (float(each.sum()) for each in counts)
+    if not (n and m):
+        raise DataError("There is nothing to compare: a sample is empty.")
+    some = (counts[0] + counts[1]) > 0
+    p, q = (np.maximum(each[some], 0.5) / each.sum() for each in counts)
+    index = float(np.sum((q - p) * np.log(q / p)))
+    freedom = max(1, int(some.sum()) - 1)
+    # Wilson and Hilferty's approximation of the quantile of chi-squared.
+    spread = 2 / (9 * freedom)
+    quantile = freedom * (1 - spread + _QUANTILE * spread**0.5) ** 3
+    shares = (each / each.sum() for each in counts)
+    names = groups or tuple(map(str, range(1, len(some) + 1)))
+    return Stability(index, quantile * (1 / n + 1 / m), *shares, names)
+
+
+def latest(known: Ratings, n_new: int) -> npt.NDArray[np.int64] | None:
+    """Return the places of the ratings of a model that new ones are compared with; None for all.
+
+    They are the newest ones: ten times as many as there are new, and no fewer than 10,000.
+    """
+    n = max(_LEAST, _TIMES * n_new)
+    if known.timestamps is None or n >= known.n_ratings:
+        return None
+    return np.argpartition(known.timestamps, -n)[-n:]
+
+
+def rating_stability(known: Ratings, new: Ratings) -> Stability | None:
+    """Return how far the values of new ratings differ; None for implicit feedback.
+
+    Of at most 20 different values each is a group; of more, the deciles of the known ones are.
+    """
+    if known.implicit or new.implicit or not new.n_ratings:
+        return None
+    places = latest(known, new.n_ratings)
+    values = known.values if places is None else known.values[places]
+    grades = np.unique(np.concatenate([np.unique(values), np.unique(new.values)]))
+    if len(grades) > 2 * _GROUPS:
+        edges = np.unique(np.quantile(values, np.linspace(0, 1, _GROUPS + 1)[1:-1]))
+        ends = [f"{edge:.3g}" for edge in edges]
+        names = (f"to {ends[0]}", *(f"to {end}" for end in ends[1:]), f"from {ends[-1]}")
+    else:
+        edges = (grades[:-1] + grades[1:]) / 2
+        names = tuple(f"{grade:g}" for grade in grades)
+    before, now = (
+        np.bincount(np.searchsorted(edges, each), minlength=len(names))
+        for each in (values, new.values)
+    )
+    return stability(before, now, names)
+
+
+def popularity_stability(known: Ratings, new: Ratings) -> Stability | None:
+    """Return how far the popularity of the rated items differs; None if all of them are new.
+
+    The groups are of items that together have a tenth of all known ratings each, from the most
+    popular to the least popular ones. Ratings of new items do not count.
+    """
+    places = known.items.find(new.items.values)[new.indices]
+    places = places[places >= 0]
+    counts = np.bincount(known.indices, minlength=known.n_items)
+    places = places[counts[places] > 0]
+    if not len(places):
+        return None
+    order = np.argsort(-counts, kind="stable")
+    share = (np.cumsum(counts[order]) - counts[order] / 2) / counts.sum()
+    group = np.empty(known.n_items, np.int64)
+    group[order] = np.minimum((share * _GROUPS).astype(np.int64), _GROUPS - 1)
+    recent = latest(known, new.n_ratings)
+    indices = known.indices if recent is None else known.indices[recent]
+    before, now = (np.bincount(group[each], minlength=_GROUPS) for each in (indices, places))
+    sizes = np.bincount(group[counts > 0], minlength=_GROUPS)
+    names = tuple(f"tenth {n} ({size:,} items)" for n, size in enumerate(sizes, start=1))
+    return stability(before, now, names)

@@ -1,0 +1,146 @@
+"""Provenance: from which data a model was made, when, how they were read, from which model."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import polars as pl
+
+from recsys.data.times import duration
+from recsys.messages import redacted
+
+if TYPE_CHECKING:
+    from recsys.data.ratings import Ratings
+    from recsys.schema import Manifest
+
+__all__ = ["REMEMBERED", "Provenance", "fingerprint", "period_of", "remembered"]
+
+REMEMBERED = (
+    *("user", "item", "rating", "timestamp", "event"),
+    *("table", "item_table", "user_table", "encoding", "time_format"),
+    *("duplicates", "event_weights", "half_life"),
+)
+"""Options of `recsys.read_ratings` that a saved model remembers, for its updates."""
+
+_WEIGHTED_AT = "weighted_at"  # the time, in seconds, at which an interaction weighs its full weight
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Origin of a saved model; all fields are empty before it is saved.
+
+    Attributes
+    ----------
+    version : str or None
+        Name and beginning of the checksum, such as "als@1f2e3d4c": no two models have the same one.
+    created : str or None
+        Time in UTC, ISO 8601.
+    source : str or None
+        How the ratings were read, in one sentence.
+    period : tuple of str or None
+        Times of the first and the last rating.
+    fingerprint : str or None
+        SHA-256 of the ratings.
+    parent : str or None
+        Version of the model that this one is an update of.
+    tag : str or None
+        Free text.
+    reading : dict
+        Options of reading that updates use again, see `REMEMBERED`; "window", and the time at which
+        the weights of a half-life are full.
+    """
+
+    version: str | None = None
+    created: str | None = None
+    source: str | None = None
+    period: tuple[str, str] | None = None
+    fingerprint: str | None = None
+    parent: str | None = None
+    tag: str | None = None
+    reading: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Self:
+        """Return what a model.json says."""
+        names = ("version", "created", "source", "period", "fingerprint", "parent", "tag")
+        reading = dict(manifest.reading)
+        return cls(**{name: getattr(manifest, name) for name in names}, reading=reading)
+
+    def child(self, reading: Mapping[str, Any]) -> Provenance:
+        """Return the provenance of an update of this model, which remembers other options."""
+        options = {**self.reading, **reading}
+        return Provenance(source=self.source, parent=self.version, reading=options)
+
+    def decay(self, newer: Mapping[str, Any]) -> float:
+        """Return the half-lives between the full weight of the known ratings and of newer ones.
+
+        They are negative if those are older, and 0 without a half-life.
+        """
+        half_life, before = self.reading.get("half_life"), self.reading.get(_WEIGHTED_AT)
+        now = newer.get(_WEIGHTED_AT)
+        if half_life is None or before is None or now is None:
+            return 0.0
+        return float(now - before) / duration(half_life, "half_life")
+
+
+def remembered(options: Mapping[str, Any], ratings: Ratings) -> dict[str, Any]:
+    """Return the options of a reading that a model should remember; never a password.
+
+    Tables are remembered by name, not if they were given as frames.
+    """
+    kept = {
+        name: value
+        for name in REMEMBERED
+        if (value := options.get(name)) is not None
+        and not (name.endswith("_table") and not isinstance(value, str))
+        and not (isinstance(value, str) and redacted(value) != value)
+    }
+    if "half_life" in kept and ratings.timestamps is not None:
+        kept[_WEIGHTED_AT] = int(ratings.timestamps.max())
+    if "event_weights" in kept:
+        kept["event_weights"] = {k: float(v) for k, v in kept["event_weights"].items()}
+    return kept
+
+
+def period_of(ratings: Ratings) -> tuple[str, str] | None:
+    """Return the times of the first and the last rating in UTC, as far as they are known.
+
+    Examples
+    --------
+    >>> import polars as pl
+    >>> from recsys import Ratings
+    >>> times = pl.DataFrame({"user": [1, 2], "item": [1, 1], "time": [0, 86400]})
+    >>> period_of(Ratings.from_frame(times))
+    ('1970-01-01T00:00:00+00:00', '1970-01-02T00:00:00+00:00')
+    """
+    times = ratings.timestamps
+    if times is None or not len(times):
+        return None
+    ends = (timedelta(seconds=int(each)) for each in (times.min(), times.max()))
+    try:
+        first, last = (datetime(1970, 1, 1, tzinfo=UTC) + each for each in ends)
+    except OverflowError:  # before the year 1
+        return None
+    return first.isoformat(timespec="seconds"), last.isoformat(timespec="seconds")
+
+
+def fingerprint(*parts: Ratings) -> str:
+    """Return a SHA-256 over pairs of ids and their values; ids without ratings do not count."""
+    digest = hashlib.sha256()
+    for part in parts:
+        rated = np.diff(part.indptr) > 0
+        used = np.bincount(part.indices, minlength=part.n_items) > 0
+        for ids, mask in ((part.users, rated), (part.items, used)):
+            texts = ids.values.filter(mask).cast(pl.String)
+            digest.update((texts.str.join("\n").item() or "").encode())
+        indptr, indices = part.indptr[np.append(True, rated)], part.indices
+        if not used.all():
+            indices = (np.cumsum(used) - 1)[indices]
+        for array, dtype in ((indptr, "<i8"), (indices, "<i4"), (part.values, "<f4")):
+            digest.update(np.ascontiguousarray(array, dtype=dtype).data)
+    return f"sha256:{digest.hexdigest()}"

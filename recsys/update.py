@@ -1,0 +1,260 @@
+"""Updates of a fitted model: its ratings afterwards, and the vectors that they change.
+
+An update takes time in proportion to what is new, next to a copy of the arrays: users with other
+ratings are folded in again, and items whose ratings have grown by more than a fiftieth.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import numpy as np
+
+from recsys.changes import Change, change_of, check_scale
+from recsys.data.ids import IdsLike
+from recsys.data.ratings import Ratings
+from recsys.drift import popularity_stability, rating_stability
+from recsys.errors import DataError
+from recsys.messages import counted
+from recsys.models.abilities import takes_start
+from recsys.models.base import FoldingModel, Histories, Indices, Model, Step
+from recsys.models.blend import Blend
+from recsys.models.item_item import HistoryModel
+
+if TYPE_CHECKING:
+    from recsys.data.encoder import FeatureEncoder
+    from recsys.recommender import Recommender
+
+R = TypeVar("R", bound="Recommender")
+
+__all__ = ["folded", "reason_to_refit", "updated", "warm_start"]
+
+_AXES = {"n_users": 0, "linked_users": 0, "n_items": 1, "linked_items": 1}
+_SHARE = 0.2  # of the ratings of a fit, after as many new ones all are fitted again
+_DECAY = 40  # half-lives since the fit, after which weights leave the range of float32
+_LEAST_WEIGHT = 1e-12
+
+
+def updated(
+    recommender: R,
+    new: Ratings | None,
+    *,
+    window: str | float | None,
+    forget: IdsLike | None,
+    refit: bool | None,
+    on_step: Callable[[Step], None] | None,
+) -> R:
+    """Return a recommender with other ratings; see `Recommender.update`.
+
+    Raises
+    ------
+    DataError
+    """
+    start, old, origin = time.perf_counter(), recommender.ratings, recommender.provenance
+    window = origin.reading.get("window") if window is None else window
+    reading: dict[str, Any] = {} if window is None else {"window": window}
+    decay = 0.0
+    if new is not None:
+        check_scale(new, old, recommender.training)
+        options = {} if new.source is None else new.source.options
+        reading |= {name: value for name, value in options.items() if name != "weighted_at"}
+        decay = origin.decay(options)
+        new = _weighed(new, decay)
+    change = change_of(old, new, window=window, forget=forget)
+    reason = f"weights have halved {decay:.0f} times since the last fit" if decay > _DECAY else None
+    reason = reason or reason_to_refit(recommender, change, new, refit)
+    if reason is None:
+        result = type(recommender)(folded(recommender.model, change))
+        result._restored(change.after, recommender.training | _counts(recommender, change))
+        result.training["seconds"] = round(time.perf_counter() - start, 3)
+        n_new, solved = change.n_new, (len(change.changed_users), len(change.outdated))
+        parts = [
+            counted(n, noun) + (f" ({fresh:,} new)" if fresh else "")
+            for n, noun, fresh in zip(solved, ("user", "item"), n_new, strict=True)
+            if n
+        ] or ["nothing"]
+        finding = f"folded in {' and '.join(parts)}, without a new fit"
+    else:
+        if decay:
+            reading["weighted_at"] = options["weighted_at"]
+        whole = _refeatured(_weighed(change.after, -decay))
+        result = type(recommender)(type(recommender.model)(**recommender.model.get_params()))
+        result._fit(whole, on_step, **warm_start(recommender.model, change))
+        finding = f"fitted again: {reason}"
+    kept = {name: value for name, value in recommender.training.items() if name == "choice"}
+    result.training |= kept | {"update": finding}
+    result._is_named, result.provenance = recommender._is_named, origin.child(reading)
+    return result
+
+
+def _weighed(ratings: Ratings, decay: float) -> Ratings:
+    """Return interactions with weights as of another time, so many half-lives earlier."""
+    if not decay or not ratings.implicit:
+        return ratings
+    values = ratings.values * np.float64(2.0**decay)
+    return replace(ratings, values=np.maximum(values, _LEAST_WEIGHT).astype(np.float32))
+
+
+def _counts(recommender: Recommender, change: Change) -> dict[str, Any]:
+    """Return what a fold-in changes in the summary of the fit."""
+    training, after = recommender.training, change.after
+    folded_before = training.get("folded", 0)
+    n_changed = change.n_added + change.n_removed
+    found = {"users": after.n_users, "items": after.n_items, "ratings": after.n_ratings}
+    if not after.implicit and after.n_ratings:
+        found["rating_min"] = min(training["rating_min"], float(after.values.min()))
+        found["rating_max"] = max(training["rating_max"], float(after.values.max()))
+    return found | {"folded": folded_before + n_changed}
+
+
+def reason_to_refit(
+    recommender: Recommender, change: Change, new: Ratings | None, refit: bool | None
+) -> str | None:
+    """Return why all ratings must be fitted again; None if folding in is enough.
+
+    Raises
+    ------
+    DataError
+        If it must not be, by ``refit=False``, and the model cannot fold in what has changed.
+    """
+    if not change.after.n_ratings:
+        raise DataError("No rating would be left.")
+    if refit:
+        return "as requested"
+    unable = _inability(recommender.model, change)
+    if refit is False:
+        if unable:
+            raise DataError(f"The model must be fitted again: {unable}.")
+        return None
+    if unable:
+        return unable
+    folded_before = recommender.training.get("folded", 0)
+    share = (folded_before + change.n_added + change.n_removed) / change.before.n_ratings
+    if share > _SHARE:
+        return f"{share:.0%} of the ratings are other ones than at the last fit"
+    if new is None:
+        return None
+    for what, found in (
+        ("ratings", rating_stability(change.before, new)),
+        ("popularity", popularity_stability(change.before, new)),
+    ):
+        if found is not None and found.is_shift:
+            return f"the distribution of {what} has shifted (stability index {found.index:.2f})"
+    return None
+
+
+def _inability(model: Model, change: Change) -> str | None:
+    parts = model.parts if isinstance(model, Blend) else [model]
+    lost = bool((change.items < 0).any())
+    for part in parts:
+        if isinstance(part, HistoryModel):
+            if lost or change.n_new[1]:
+                return f"{part.name} learns about new items in a fit only"
+        elif not isinstance(part, FoldingModel):
+            return f"{part.name} does not fold in ratings"
+    return None
+
+
+def folded(model: Model, change: Change) -> Model:
+    """Return the model with new and changed users and items, each given the other side.
+
+    Users come first, then items, and the users once more: a user folded in later with the same
+    ratings gets the very same vector.
+    """
+    if isinstance(model, Blend):
+        return model.with_parts([folded(part, change) for part in model.parts])
+    if isinstance(model, HistoryModel):
+        return cast(Any, model).with_users(Histories.of(change.after))
+    assert isinstance(model, FoldingModel)
+    grown = _moved(model, change)
+    ratings, outdated = change.after, change.outdated
+    sides = ("user", "item", "user") if len(outdated) else ("user",)
+    for side in sides:
+        rows = change.changed_users if side == "user" else outdated
+        if not len(rows):
+            continue
+        features = getattr(ratings, f"{side}_features")
+        if features is not None:
+            features = replace(features, matrix=features.matrix[rows])
+        known = (features,) if model.uses_features else ()
+        if side == "user":
+            part = cast(Any, grown).with_users(Histories.of(ratings).take(rows), *known)
+        else:
+            part = cast(Any, grown).with_items(_raters(ratings, rows), *known)
+        _put(grown, part, f"n_{side}s", rows)
+    return grown
+
+
+def _raters(ratings: Ratings, items: Indices) -> Histories:
+    """Return the ratings of some items, as rows of user indices."""
+    row_of = np.full(ratings.n_items, -1, np.int32)
+    row_of[items] = np.arange(len(items))
+    rows = row_of[ratings.indices]
+    places = np.flatnonzero(rows >= 0)
+    rows = rows[places]
+    places = places[np.argsort(rows, kind="stable")]
+    users = np.searchsorted(ratings.indptr, places, side="right") - 1
+    indptr = np.append(0, np.cumsum(np.bincount(rows, minlength=len(items))))
+    return Histories(indptr.astype(np.int64), users.astype(np.int32), ratings.values[places])
+
+
+def _put(model: Model, part: Model, axis: str, rows: Indices) -> None:
+    """Set the rows of some users, or items, in the arrays of a model to those of another."""
+    axes_of = {field.name: field.metadata["axes"] for field in fields(model) if not field.init}
+    target = model._arrays()
+    for name, array in part._arrays().items():
+        if axis in axes_of[name]:
+            along = axes_of[name].index(axis)
+            target[name][(slice(None),) * along + (rows,)] = array
+
+
+def _moved(model: Model, change: Change) -> Model:
+    """Return a copy of a model with its users and items at other indices, zeros for new ones."""
+    axes_of = {field.name: field.metadata["axes"] for field in fields(model) if not field.init}
+    places = change.users, change.items
+    moved: dict[str, Any] = {}
+    for name, array in model._arrays().items():
+        copied = False
+        for axis, along in enumerate(axes_of[name]):
+            if along not in _AXES or array.shape[axis] != len(places[_AXES[along]]):
+                continue
+            place = places[_AXES[along]]
+            wider = list(array.shape)
+            wider[axis] = change.after.shape[_AXES[along]]
+            target = np.zeros(wider, array.dtype)
+            before = (slice(None),) * axis
+            there = place >= 0
+            target[(*before, place[there])] = array[(*before, there)]
+            array, copied = target, True
+        moved[name] = array if copied or not array.shape else array.copy()
+    for name, size in zip(("n_users", "n_items"), change.after.shape, strict=True):
+        if name in moved:
+            moved[name] = np.asarray(size)
+    return type(model)._from_arrays(model.get_params(), moved)
+
+
+def warm_start(model: Model, change: Change) -> dict[str, Any]:
+    """Return the options of a fit to the changed ratings that begins where the last one ended."""
+    if not takes_start(model):
+        return {}
+    if isinstance(model, Blend):
+        parts = [_moved(part, change) if takes_start(part) else part for part in model.parts]
+        return {"start": model.with_parts(parts)}
+    return {"start": _moved(model, change)}
+
+
+def _refeatured(ratings: Ratings) -> Ratings:
+    """Return ratings with the features that the same columns of their tables have now."""
+    found = {}
+    for side in ("user", "item"):
+        features, table = getattr(ratings, f"{side}_features"), getattr(ratings, f"{side}_table")
+        encoder: FeatureEncoder | None = getattr(features, "encoder", None)
+        if encoder is None or table is None:
+            continue
+        ids = getattr(ratings, f"{side}s")
+        encoder = encoder.refitted(table, ids)
+        found[f"{side}_features"] = encoder.transform(table, ids) if encoder.blocks else None
+    return replace(ratings, **found) if found else ratings

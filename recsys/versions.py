@@ -1,0 +1,220 @@
+"""Versions: saved models side by side in a directory, what was measured of them, the latest link.
+
+::
+
+    DIR/
+        2025-06-08/     a saved model
+        2025-06-09/     a saved model, with metrics.json once it was measured
+        latest          a link to one of them, which `recsys serve DIR/latest` follows
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from recsys import schema
+from recsys.atomic import flush, move_link, resolved, unfinished_file
+from recsys.data.ids import Ids
+from recsys.errors import DataError, ModelFileError, RecsysError
+from recsys.evaluation.results import Evaluation
+from recsys.storage import load_model, read_manifest
+
+__all__ = ["LATEST", "list_versions", "measured", "models_with", "promote", "record", "resolved"]
+
+LATEST = "latest"
+"""Name of the link."""
+
+_KEPT = 100  # measurements of a model
+_FACTS = {
+    "version": pl.String,
+    "latest": pl.Boolean,
+    "model": pl.String,
+    "created": pl.String,
+    "ratings": pl.Int64,
+    "until": pl.String,
+    "tag": pl.String,
+    "id": pl.String,
+    "parent": pl.String,
+    "fingerprint": pl.String,
+    "test": pl.String,
+    "measured": pl.String,
+}
+
+
+def list_versions(directory: str | Path) -> pl.DataFrame:
+    """List the saved models in a directory, the oldest first.
+
+    Returns
+    -------
+    polars DataFrame
+        Columns version (the name of the directory), latest (whether the link points to it), model,
+        created, ratings, until (time of the last rating), tag, id, parent (name of its directory,
+        else id), fingerprint, test and measured (name and time of the last measurement), and a
+        column for each metric that was measured of any of them.
+
+    Raises
+    ------
+    DataError
+        If there is no such directory, or no saved model in it.
+    ModelFileError
+        If a model.json is damaged.
+    """
+    place = Path(directory)
+    if not place.is_dir():
+        raise DataError(f"There is no directory {place}.")
+    names = sorted(
+        each.name
+        for each in place.iterdir()
+        if each.name != LATEST and each.is_dir() and (each / schema.MANIFEST).is_file()
+    )
+    if not names:
+        raise DataError(f"{place} has no saved models; `recsys fit --out {place}/NAME` makes one.")
+    link = _latest(place)
+    manifests = {name: read_manifest(place / name) for name in names}
+    name_of = {manifest.version: name for name, manifest in manifests.items()}
+    rows: list[dict[str, Any]] = []
+    for name, found in sorted(manifests.items(), key=lambda pair: (pair[1].created, pair[0])):
+        last = next(reversed(measured(place / name)), None)
+        rows.append(
+            {
+                "version": name,
+                "latest": name == link,
+                "model": found.model,
+                "created": found.created,
+                "ratings": found.training.get("ratings"),
+                "until": found.period[1] if found.period else None,
+                "tag": found.tag,
+                "id": found.version,
+                "parent": name_of.get(found.parent or "", found.parent),
+                "fingerprint": found.fingerprint,
+                "test": last.test if last else None,
+                "measured": last.time if last else None,
+                **({metric: value for metric, (value, *_) in last.metrics.items()} if last else {}),
+            }
+        )
+    metrics = dict.fromkeys(key for row in rows for key in row if key not in _FACTS)
+    return pl.DataFrame(rows, schema=_FACTS | dict.fromkeys(metrics, pl.Float64))
+
+
+def _latest(directory: Path) -> str | None:
+    """Return the name of the version that the link points to."""
+    link = directory / LATEST
+    place = Path(os.path.realpath(link)) if link.is_symlink() else resolved(link)
+    return place.name if place != link and place.is_dir() else None
+
+
+def promote(version: str | Path) -> tuple[str | None, str]:
+    """Let the link `latest` next to a saved model point to it; return its name before and now.
+
+    The model is verified first. The link moves from one moment to the next: who follows it sees the
+    one model or the other.
+
+    Raises
+    ------
+    ModelFileError
+        If the model is damaged, there is none, or something else has the name of the link.
+    """
+    place = Path(version)
+    if place.name == LATEST:
+        raise ModelFileError(
+            f"{place} is the link itself; name the version that it should point to."
+        )
+    load_model(place, verify=True)
+    link = place.absolute().parent / LATEST
+    if link.is_dir() and not link.is_symlink():
+        raise ModelFileError(f"{link} is a directory, not a link; move it away.")
+    before = _latest(link.parent)
+    try:
+        move_link(link, place.name)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ModelFileError(f"The link {link} cannot be moved: {reason}.") from error
+    return before, place.name
+
+
+def measured(model: str | Path) -> list[schema.Measured]:
+    """Return what was measured of a saved model, the oldest first.
+
+    Raises
+    ------
+    ModelFileError
+        If the file of it is damaged.
+    """
+    file = resolved(model) / schema.MEASURED
+    if not file.is_file():
+        return []
+    try:
+        document = schema.read_document(file)
+        return schema.checked(document, schema.MeasuredFile, file.name).measured
+    except schema.DamageError as error:
+        raise ModelFileError(f"{file} is damaged: {error}.") from None
+
+
+def record(model: str | Path, found: Evaluation, label: str, test: str) -> bool:
+    """Add the metrics of one of the models of an evaluation to what is kept with a saved model.
+
+    They are in a file of their own, which no checksum is of.
+
+    Parameters
+    ----------
+    model : path
+    found : Evaluation
+    label : str
+        What the evaluation calls the model.
+    test : str
+        Name of the test ratings.
+
+    Returns
+    -------
+    bool
+        False if the directory cannot be written to.
+
+    Raises
+    ------
+    ModelFileError
+        If the file is damaged.
+    """
+    rows = found.metrics.filter(pl.col("model") == label).to_dicts()
+    entry = schema.Measured(
+        test=test,
+        fingerprint=found.fingerprint,
+        time=datetime.now(UTC).isoformat(timespec="seconds"),
+        ratings=found.counts["test_ratings"],
+        users=found.counts["users_evaluated"],
+        metrics={row["metric"]: (row["value"], row["low"], row["high"]) for row in rows},
+    )
+    target = Path(os.path.realpath(resolved(model))) / schema.MEASURED
+    everything = schema.MeasuredFile(measured=[*measured(model), entry][-_KEPT:])
+    try:
+        with unfinished_file(target) as (new, stream):
+            stream.write(schema.to_json(everything))
+            stream.close()
+            flush(new)
+            new.replace(target)
+    except OSError:
+        return False
+    return True
+
+
+def models_with(directory: str | Path, users: Iterable[str]) -> list[Path]:
+    """Return the saved models in a directory that know one of some users, or have a row of them."""
+    found, wanted = [], Ids(list(users), "user")
+    for each in sorted(Path(directory).iterdir()):
+        if each.is_symlink() or not (each / schema.MANIFEST).is_file():
+            continue
+        try:
+            ratings = load_model(each).ratings
+        except RecsysError:
+            continue  # an index, or damaged
+        tables = (
+            [] if ratings.user_table is None else [Ids(ratings.user_table.frame["user"], "user")]
+        )
+        if any((ids.find(wanted.values) >= 0).any() for ids in (ratings.users, *tables)):
+            found.append(each)
+    return found
