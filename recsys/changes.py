@@ -157,16 +157,10 @@ def change_of(
             items_lost = has_items(old) & ~has_items(kept)
     kept = restricted(kept, ~lost, ~items_lost)
     after, n_replaced = merge_ratings(kept, new) if new is not None else (kept, 0)
-    users, items = (
-        np.where(gone, -1, ids.find(known.values))
-        for gone, ids, known in (
-            (lost, after.users, old.users),
-            (items_lost, after.items, old.items),
-        )
-    )
+    users, items = after.users.find(old.users.values), after.items.find(old.items.values)
     n_after = after.shape
     touches = np.zeros(n_after[1], np.int64)
-    touches[items[~items_lost]] = of_items[~items_lost]
+    touches[items[items >= 0]] = of_items[items >= 0]
     changed = [users[fewer], np.setdiff1d(np.arange(n_after[0]), users)]
     if new is not None:
         changed.append(after.users.find(new.users.values)[has_ratings(new)])

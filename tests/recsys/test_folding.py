@@ -375,7 +375,7 @@ def test_features_of_new_items_count(featured):
 def test_an_update_learns_the_same_columns_again(featured):
     new = pl.DataFrame({"user": [0, 98, 98], "item": [98, 0, 200], "rating": [5.0] * 3})
     more = pl.DataFrame({"item": [200], "genre": ["art"]})
-    updated = featured.update(Ratings.from_frame(new, item_table=more)).ratings
+    updated = featured.update(Ratings.from_frame(new, item_table=more), refit=True).ratings
     assert updated.item_features.matrix.shape == (42, 3)
     assert updated.item_features.names == ("genre = love", "genre = war", "genre = other")
     assert updated.user_features.matrix.shape == (61, 2)

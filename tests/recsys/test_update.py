@@ -1,0 +1,280 @@
+"""Updates: ratings afterwards, what is folded in, when everything is fitted again."""
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recsys import Ratings, Recommender, UnknownIdError, read_ratings
+from recsys.changes import change_of
+from recsys.errors import DataError
+from recsys.models.base import Histories
+
+FOLDING = ["als", "bayes", "bias", "ials", "softimpute", "clusters", "implicit-als"]
+DAY = 86400
+
+
+def frame(n_users=40, n_items=30, n=500, seed=0):
+    rng = np.random.default_rng(seed)
+    rows = {"user": rng.integers(0, n_users, n), "item": rng.integers(100, 100 + n_items, n)}
+    values = rng.choice([1.0, 2.0, 3.0, 4.0, 5.0], n)
+    return pl.DataFrame({**rows, "rating": values, "timestamp": np.arange(n) * DAY})
+
+
+OLD = Ratings.from_frame(frame())
+NEW = Ratings.from_frame(
+    pl.DataFrame(
+        {
+            "user": [3, 3, 777, 777, 4],
+            "item": [101, 999, 101, 102, 103],
+            "rating": [1.0, 5.0, 4.0, 2.0, 3.0],
+            "timestamp": [600 * DAY] * 5,
+        }
+    )
+)
+
+
+def pairs(ratings):
+    return {(user, item): rest for user, item, *rest in ratings.to_frame().iter_rows()}
+
+
+# What the ratings are afterwards
+
+triples = st.dictionaries(
+    st.tuples(st.integers(0, 5), st.integers(0, 5)),
+    st.tuples(st.sampled_from([1.0, 2.5, 4.0]), st.integers(0, 9)),
+    min_size=1,
+)
+
+
+def ratings_of(table):
+    rows = [(user, item, *rest) for (user, item), rest in table.items()]
+    names = ["user", "item", "rating", "timestamp"]
+    return Ratings.from_frame(pl.DataFrame(rows, schema=names, orient="row"))
+
+
+@given(triples, triples | st.none(), st.integers(1, 12), st.sets(st.integers(0, 5), max_size=2))
+def test_a_change_is_what_was_there_and_what_is_new_less_what_is_left_out(old, new, days, users):
+    known = ratings_of(old)
+    fresh = None if new is None else ratings_of(new)
+    forget = [user for user in users if known.users.find([user])[0] >= 0]
+    change = change_of(known, fresh, window=float(days), forget=forget)
+    last = max(time for table in (old, new or {}) for _, time in table.values())
+    if forget and new is not None:  # the window is that of the ratings that are left
+        last = max(
+            [t for (u, _), (_, t) in new.items() if u not in forget] + [t for _, t in old.values()]
+        )
+    expected = {
+        pair: [*rest]
+        for pair, rest in (old | (new or {})).items()
+        if pair[0] not in forget and rest[1] >= last - days
+    }
+    replaced = {pair for pair in old if new and pair in new and new[pair][1] < last - days}
+    found = pairs(change.after)
+    assert {p: v for p, v in found.items() if p not in replaced} == {
+        p: v for p, v in expected.items() if p not in replaced
+    }
+    before = rows_of(known)
+    for user, row in rows_of(change.after).items():
+        place = change.after.users.find([user])[0]
+        assert (place in change.changed_users) >= (row != before.get(user))
+    for place, user in enumerate(known.users.values):
+        now = change.users[place]
+        assert now == change.after.users.find([user])[0]
+
+
+def rows_of(ratings):
+    rows = {}
+    for (user, item), rest in pairs(ratings).items():
+        rows.setdefault(user, {})[item] = rest
+    return rows
+
+
+def test_users_and_items_left_without_ratings_leave():
+    change = change_of(OLD, window="100d")
+    assert change.after.n_ratings == (OLD.timestamps >= OLD.timestamps.max() - 100 * DAY).sum()
+    assert (np.diff(change.after.indptr) > 0).all()
+    assert (change.users < 0).sum() == OLD.n_users - change.after.n_users
+
+
+def test_a_window_needs_timestamps():
+    timeless = Ratings.from_frame(frame().drop("timestamp"))
+    with pytest.raises(DataError, match="A window needs timestamps, and the model's ratings have"):
+        change_of(timeless, window="30d")
+    with pytest.raises(DataError, match="window must be a length of time in s, h, d, w or y"):
+        change_of(OLD, window="soon")
+
+
+def test_who_is_forgotten_must_be_known():
+    with pytest.raises(UnknownIdError, match="Unknown user 4711"):
+        change_of(OLD, forget=[4711])
+    table = pl.DataFrame({"user": [3, 4711], "age": [30, 40]})
+    known = Ratings.from_frame(frame(), user_table=table)
+    after = change_of(known, NEW, forget=[4711, 3]).after
+    assert after.user_table is not None
+    assert not len(after.user_table)
+    assert 3 not in after.users.values
+
+
+def test_weights_of_interactions_add_up():
+    one = pl.DataFrame({"user": [1, 1, 2], "item": [5, 5, 5], "timestamp": [1, 2, 9]})
+    counts = Ratings.from_frame(one, duplicates="sum")
+    more = Ratings.from_frame(pl.DataFrame({"user": [1], "item": [5], "timestamp": [7]}))
+    assert pairs(change_of(counts, more).after) == {(1, 5): [3.0, 7], (2, 5): [1.0, 9]}
+
+
+# Folding in
+
+
+@pytest.mark.parametrize("name", FOLDING)
+def test_new_and_changed_users_get_the_vectors_of_a_fold_in(name):
+    before = Recommender(name).fit(OLD)
+    scores = before.model.scores(np.arange(OLD.n_users))
+    after = before.update(NEW)
+    assert after.training["update"].startswith("folded in 3 users (1 new) and ")
+    users = after.ratings.users.find([3, 4, 777])
+    expected = after.model.with_users(Histories.of(after.ratings).take(users))
+    np.testing.assert_array_equal(expected.scores(np.arange(3)), after.model.scores(users))
+    others = np.setdiff1d(np.arange(OLD.n_users), OLD.users.find([3, 4]))
+    touched = OLD.items.find([101, 102, 103])
+    items = np.setdiff1d(np.arange(OLD.n_items), touched)
+    now = after.model.scores(after.ratings.users.find(OLD.users.values.to_numpy()[others]))
+    places = after.ratings.items.find(OLD.items.values.to_numpy()[items])
+    np.testing.assert_allclose(now[:, places], scores[np.ix_(others, items)], rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(before.model.scores(np.arange(OLD.n_users)), scores)
+    assert after.recommend(777, n=3).height == 3
+
+
+def test_a_new_item_is_recommended_to_those_who_like_what_its_raters_like():
+    after = Recommender("als", factors=4).fit(OLD).update(NEW)
+    alone = Recommender("als", factors=4).fit(OLD)
+    place = after.ratings.items.find([999])[0]
+    assert np.abs(after.model.item_factors[place]).sum() > 0
+    assert alone.ratings.items.find([999])[0] == -1
+
+
+def test_models_of_histories_take_new_ones_and_are_fitted_again_for_new_items():
+    known = Ratings.from_frame(NEW.to_frame().filter(pl.col("item") < 900))
+    before = Recommender("ease").fit(OLD)
+    after = before.update(known)
+    np.testing.assert_array_equal(after.model.weights, before.model.weights)
+    whole = after.model.with_users(Histories.of(after.ratings))
+    np.testing.assert_array_equal(whole.scores([3]), after.model.scores([3]))
+    again = before.update(NEW)
+    assert again.training["update"] == "fitted again: ease learns about new items in a fit only"
+    with pytest.raises(DataError, match="must be fitted again: ease learns about new items"):
+        before.update(NEW, refit=False)
+
+
+def test_blends_are_folded_in_part_by_part():
+    blend = Recommender("blend", members="ials,ease")
+    known = Ratings.from_frame(NEW.to_frame().filter(pl.col("item") < 900))
+    after = blend.fit(OLD).update(known)
+    assert after.training["update"].startswith("folded in")
+    assert after.recommend(777, n=2).height == 2
+
+
+def test_features_tell_of_new_items_at_once():
+    items = pl.DataFrame({"item": range(100, 130), "genre": ["war", "love"] * 15})
+    old = Ratings.from_frame(frame(), item_table=items)
+    from recsys import with_features
+
+    before = Recommender("als", factors=4).fit(with_features(old))
+    more = pl.DataFrame({"item": [999], "genre": ["war"]})
+    new = Ratings.from_frame(NEW.to_frame(), item_table=more)
+    after = before.update(new, refit=False)
+    encoder = after.ratings.item_features.encoder
+    assert encoder is before.ratings.item_features.encoder
+    row = after.ratings.item_features.matrix[[after.ratings.items.find([999])[0]]].toarray()
+    at = after.ratings.items.find([100])
+    np.testing.assert_array_equal(row, after.ratings.item_features.matrix[at].toarray())
+
+
+def test_an_item_is_solved_once_for_each_growth_of_its_ratings():
+    rows = [(user, 1) for user in range(1000)] + [(user, 2) for user in range(5)]
+    many = pl.DataFrame(rows, schema=["user", "item"], orient="row")
+    ratings, solved = Ratings.from_frame(many), 0
+    for user in range(1000, 1100):
+        new = Ratings.from_frame(pl.DataFrame({"user": [user], "item": [1]}))
+        change = change_of(ratings, new)
+        solved += len(change.outdated)
+        ratings = change.after
+    assert 3 <= solved <= 6  # 10% in steps of 2%
+    few = change_of(ratings, Ratings.from_frame(pl.DataFrame({"user": [7], "item": [2]})))
+    assert len(few.outdated) == 1
+
+
+# A new fit
+
+
+def test_a_new_fit_has_a_reason():
+    before = Recommender("bias").fit(OLD)
+    assert before.update(refit=True).training["update"] == "fitted again: as requested"
+    rng = np.random.default_rng(1)
+    many = pl.DataFrame(
+        {"user": np.arange(150) + 1000, "item": rng.integers(100, 130, 150)}
+    ).with_columns(rating=pl.Series(rng.choice([1.0, 2.0, 3.0, 4.0, 5.0], 150)))
+    said = before.update(Ratings.from_frame(many)).training["update"]
+    assert "of the ratings are other ones than at the last fit" in said
+    same = many.head(60).with_columns(rating=pl.lit(1.0))
+    said = before.update(Ratings.from_frame(same)).training["update"]
+    assert "the distribution of ratings has shifted (stability index" in said
+    kept = before.update(Ratings.from_frame(same), refit=False)
+    assert kept.training["update"].startswith("folded in")
+    assert kept.training["folded"] == 60
+    assert kept.update(refit=True).training.get("folded") is None
+    with pytest.raises(DataError, match="No rating would be left"):
+        before.update(forget=OLD.users.values)
+
+
+def test_small_updates_add_up_to_a_new_fit():
+    updated, n_fits = Recommender("bias").fit(OLD), 0
+    rng = np.random.default_rng(2)
+    for day in range(12):
+        rows = {"user": np.full(15, 5000 + day), "item": rng.permutation(30)[:15] + 100}
+        new = pl.DataFrame(rows).with_columns(rating=pl.Series(rng.choice([1.0, 2, 3, 4, 5], 15)))
+        updated = updated.update(Ratings.from_frame(new))
+        n_fits += updated.training["update"].startswith("fitted again")
+    assert n_fits == 1
+
+
+# What is remembered
+
+
+def test_an_update_reads_as_the_model_was_read(tmp_path):
+    events = pl.DataFrame(
+        {
+            "who": ["a", "a", "b", "c"],
+            "what": ["x", "y", "x", "z"],
+            "did": ["buy", "view", "view", "buy"],
+            "at": ["2025-01-01", "2025-01-11", "2025-01-11", "2025-01-01"],
+        }
+    )
+    events.write_csv(tmp_path / "old.csv")
+    weights = {"buy": 8.0, "view": 2.0}
+    options = {"user": "who", "item": "what", "timestamp": "at", "event": "did"}
+    ratings = read_ratings(tmp_path / "old.csv", **options, event_weights=weights, half_life="10d")
+    Recommender("popular").fit(ratings).save(tmp_path / "m", tag="nightly")
+    loaded = Recommender.load(tmp_path / "m")
+    assert loaded.provenance.tag == "nightly"
+    assert loaded.provenance.period == ("2025-01-01T00:00:00+00:00", "2025-01-11T00:00:00+00:00")
+    assert loaded.provenance.reading["event_weights"] == weights
+    new = events.head(1).with_columns(at=pl.lit("2025-01-21"))
+    new.write_csv(tmp_path / "new.csv")
+    updated = loaded.update(tmp_path / "new.csv")
+    # As of the last rating: a buy of ten days ago counts half of one today.
+    assert pairs(updated.ratings)["a", "x"][0] == 8.0 + 8.0 / 4
+    assert pairs(updated.ratings)["b", "x"][0] == 1.0
+    updated.save(tmp_path / "m2")
+    assert Recommender.load(tmp_path / "m2").provenance.parent == loaded.provenance.version
+    log = new.rename({"who": "user", "what": "item", "did": "event", "at": "timestamp"})
+    log.write_ndjson(tmp_path / "log.jsonl")
+    assert loaded.update(tmp_path / "log.jsonl").ratings.n_ratings == 4
+
+
+def test_a_password_is_not_remembered():
+    from recsys.provenance import remembered
+
+    options = {"user": "who", "item_table": "postgresql://me:secret@db/shop::items"}
+    assert remembered(options, OLD) == {"user": "who"}
