@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lowrank.completion.design import GroupedFeatures
     from recsys.data.encoder import FeatureEncoder
 
-__all__ = ["Change", "change_of", "check_scale", "merge_ratings"]
+__all__ = ["Change", "change_of", "check_scale", "has_grades", "merge_ratings"]
 
 _GRADES = 20  # different ratings; of more, the next day may bring a larger one
 _GROWTH = 0.02  # of the ratings of an item, after which its vector is solved again
@@ -94,13 +94,18 @@ def check_scale(new: Ratings, old: Ratings, training: Mapping[str, Any]) -> None
     if new.implicit or low is None:
         return
     outside = np.flatnonzero((new.values < low) | (new.values > high))
-    if len(outside) and len(np.unique(old.values)) <= _GRADES:
+    if len(outside) and has_grades(old):
         user, item = new.user_index_of_nonzeros()[outside[0]], new.indices[outside[0]]
         raise DataError(
             f"Rating {new.values[outside[0]]:g} of item {new.items.values[int(item)]!r} by "
             f"user {new.users.values[int(user)]!r} is outside of the range of the model's "
             f"ratings, {low:g} to {high:g}; fit to all ratings if the scale is wider."
         )
+
+
+def has_grades(ratings: Ratings) -> bool:
+    """Return whether ratings are grades, of at most 20 different values."""
+    return not ratings.implicit and len(np.unique(ratings.values)) <= _GRADES
 
 
 def change_of(

@@ -36,8 +36,6 @@ __all__ = [
 HistoryLike: TypeAlias = "FrameLike | Mapping[Any, float]"
 
 NEW_USER = "new"  # of a history without user ids
-_GRADES = 20  # different ratings; of more, the next day may bring a larger one
-_AXES = ("n_users", "n_items")
 _ROWS = ("indptr", "indices", "values", "timestamps", "n_duplicates")
 
 

@@ -16,11 +16,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from recsys.changes import has_grades
 from recsys.data.features import Features
 from recsys.data.ids import CANONICAL_INTEGER, Ids, as_id_series
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.folding import has_grades
 from recsys.messages import redacted
 from recsys.models import abilities
 from recsys.models.base import FactorModel, Floats, Indices
