@@ -7,15 +7,13 @@ that of a loose tolerance does.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lowrank import kernels
-
-if TYPE_CHECKING:
-    from lowrank.kernels import CsrArrays
+from lowrank.kernels.entries import Stored
 
 __all__ = ["Directions", "leading_directions"]
 
@@ -36,7 +34,7 @@ class Directions(NamedTuple):
 
 @kernels.one_blas_thread()  # others would spin on after each call, and take cores from the kernels
 def leading_directions(
-    A: CsrArrays,
+    A: Stored,
     n_columns: int,
     k: int,
     *,
@@ -54,12 +52,11 @@ def leading_directions(
     Halko, Martinsson and Tropp (2011), "Finding structure with randomness: probabilistic algorithms
     for constructing approximate matrix decompositions", algorithm 4.4.
     """
-    n, dtype = len(A.indptr) - 1, A.data.dtype
+    n, dtype = len(A.indptr) - 1, A.dtype
     vectors, values = np.zeros((n_columns, k), dtype), np.zeros(k, dtype)
-    size = np.abs(A.data).max(initial=0)
-    if size == 0:
+    if (size := A.bound()) == 0:
         return Directions(vectors, values)
-    A = A._replace(data=A.data / size)  # so that the fourth powers do not overflow
+    A = A.scaled(1 / size)  # so that the fourth powers do not overflow
     rng = np.random.default_rng(random_state)
     Q: Floats = rng.standard_normal((n_columns, min(k + extra, n, n_columns)), dtype)
     for _ in range(steps):

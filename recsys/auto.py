@@ -125,10 +125,10 @@ def choose_model(ratings: Ratings) -> Choice:
     ('spectral, 1 factor: all ratings are 1, which makes them implicit feedback', True)
     """
     if ratings.implicit:
-        weighted = bool((ratings.values != 1).any())
+        weighted = ratings.weighted
         kind = "weighted interactions" if weighted else "interactions"
         return _for_interactions(ratings, f"there are no ratings, only {kind}")
-    low, high = ratings.values.min(initial=np.inf), ratings.values.max(initial=-np.inf)
+    low, high = ratings.value_range()
     if low == high and ratings.n_ratings > 1:
         reason = f"all ratings are {low:g}, which makes them implicit feedback"
         return _for_interactions(as_implicit(ratings), reason)
@@ -365,4 +365,4 @@ def are_counts(values: npt.NDArray[np.floating]) -> bool:
 
 def as_implicit(ratings: Ratings) -> Ratings:
     """Return the ratings as implicit feedback, with ones as values."""
-    return replace(ratings, implicit=True, values=np.ones_like(ratings.values))
+    return replace(ratings.with_values(1), implicit=True)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from recsys.data.csr import Values, in_common
 from recsys.data.features import Features
 from recsys.data.ids import Ids, IdsLike, as_id_series
 from recsys.data.ratings import Ratings, has_items, has_ratings, restricted, table_of
@@ -93,11 +94,12 @@ def check_scale(new: Ratings, old: Ratings, training: Mapping[str, Any]) -> None
     low, high = training["rating_min"], training["rating_max"]
     if new.implicit or low is None:
         return
-    outside = np.flatnonzero((new.values < low) | (new.values > high))
+    values = new.values
+    outside = np.flatnonzero((values < low) | (values > high))
     if len(outside) and has_grades(old):
         user, item = new.user_index_of_nonzeros()[outside[0]], new.indices[outside[0]]
         raise DataError(
-            f"Rating {new.values[outside[0]]:g} of item {new.items.values[int(item)]!r} by "
+            f"Rating {values[outside[0]]:g} of item {new.items.values[int(item)]!r} by "
             f"user {new.users.values[int(user)]!r} is outside of the range of the model's "
             f"ratings, {low:g} to {high:g}; fit to all ratings if the scale is wider."
         )
@@ -105,7 +107,7 @@ def check_scale(new: Ratings, old: Ratings, training: Mapping[str, Any]) -> None
 
 def has_grades(ratings: Ratings) -> bool:
     """Return whether ratings are grades, of at most 20 different values."""
-    return not ratings.implicit and len(np.unique(ratings.values)) <= _GRADES
+    return not ratings.implicit and len(ratings.distribution()[0]) <= _GRADES
 
 
 def change_of(
@@ -144,10 +146,10 @@ def change_of(
         removed = np.flatnonzero(lost[old.user_index_of_nonzeros()])
     if window is not None:
         first = _beginning(old, new, window)
-        assert old.timestamps is not None
-        removed = np.union1d(removed, np.flatnonzero(old.timestamps < first))
-        if new is not None and new.timestamps is not None and (new.timestamps < first).any():
-            new = _rated(new.take(new.timestamps >= first))
+        assert old.seconds is not None
+        removed = np.union1d(removed, np.flatnonzero(old.seconds < first))
+        if new is not None and new.seconds is not None and (new.seconds < first).any():
+            new = _rated(new.take(new.seconds >= first))
     items_lost = np.zeros(old.n_items, np.bool_)
     fewer, of_items = np.zeros(0, np.int64), np.zeros(old.n_items, np.int64)
     if len(removed):
@@ -189,10 +191,10 @@ def change_of(
 
 def _beginning(old: Ratings, new: Ratings | None, window: str | float) -> int:
     """Return the time from which on ratings count."""
-    if old.timestamps is None or (new is not None and new.timestamps is None):
-        which = "the model's" if old.timestamps is None else "the new"
+    if old.seconds is None or (new is not None and new.seconds is None):
+        which = "the model's" if old.seconds is None else "the new"
         raise DataError(f"A window needs timestamps, and {which} ratings have none.")
-    last = max(int(each.timestamps.max()) for each in (old, new) if each and each.n_ratings)
+    last = max(int(each.seconds.max()) for each in (old, new) if each and each.n_ratings)
     return last - int(duration(window, "window"))
 
 
@@ -246,9 +248,12 @@ def merge_ratings(old: Ratings, new: Ratings) -> tuple[Ratings, int]:
         If the ids do not fit.
     """
     users, items = _united(old.users, new.users), _united(old.items, new.items)
-    adds = old.implicit and any(bool((each.values != 1).any()) for each in (new, old))
-    timed = old.timestamps is not None and new.timestamps is not None
-    names = ("values", "timestamps") if timed else ("values",)
+    adds = old.implicit and (old.weighted or new.weighted)
+    own, others = (Values(each.data, each.levels) for each in (old, new))
+    own, others = (Values(own.at()), Values(others.at())) if adds else in_common(own, others)
+    sources = {"data": (own.data, others.data)}
+    if old.seconds is not None and new.seconds is not None:
+        sources["seconds"] = old.seconds, new.seconds
     n_items = np.int64(len(items))
     row_of, column_of = users.find(old.users.values), items.find(old.items.values)
     counts = np.zeros(len(users), np.int64)
@@ -260,16 +265,16 @@ def merge_ratings(old: Ratings, new: Ratings) -> tuple[Ratings, int]:
     keys = new_rows * n_items + items.find(new.items.values)[new.indices]
     order = np.argsort(keys, kind="stable")
     keys, changed = keys[order], np.unique(new_rows)
-    rows = Histories(indptr, indices, old.values).take(changed)
+    rows = Histories(indptr, indices, own.data).take(changed)  # type: ignore[arg-type]
     old_keys = np.repeat(changed, rows.counts) * n_items + rows.indices
     places = np.minimum(np.searchsorted(keys, old_keys), len(keys) - 1)
     repeated = keys[places] == old_keys
     arrays: dict[str, Any] = {}
     at = np.repeat(indptr[changed] - rows.indptr[:-1], rows.counts) + np.arange(len(old_keys))
-    for name in names:
-        before, now = getattr(old, name)[at], getattr(new, name)[order]
+    for name, (earlier, later) in sources.items():
+        before, now = earlier[at], later[order]
         if adds and repeated.any():
-            both = np.add if name == "values" else np.maximum
+            both = np.add if name == "data" else np.maximum
             now = now.copy()
             both.at(now, places[repeated], before[repeated])
         arrays[name] = np.concatenate([before[~repeated], now])
@@ -279,10 +284,10 @@ def merge_ratings(old: Ratings, new: Ratings) -> tuple[Ratings, int]:
     arrays["indices"] = (keys[order] % n_items).astype(np.int32)
     counts[changed] = np.bincount(np.searchsorted(changed, keys // n_items), minlength=len(changed))
     merged = np.append(0, np.cumsum(counts))
-    sources = {"indices": indices} | {name: getattr(old, name) for name in names}
-    spliced = {
-        name: _spliced(sources[name], indptr, arrays[name], merged, changed) for name in sources
-    }
+    olds = {"indices": indices} | {name: earlier for name, (earlier, _) in sources.items()}
+    spliced = {name: _spliced(olds[name], indptr, arrays[name], merged, changed) for name in olds}
+    data = spliced.pop("data")
+    data, levels = Values.of(data) if own.levels is None else Values(data, own.levels)
     item_table = _both(old.item_table, new.item_table, items)
     user_table = _both(old.user_table, new.user_table, users)
     source = new.source
@@ -293,7 +298,9 @@ def merge_ratings(old: Ratings, new: Ratings) -> tuple[Ratings, int]:
         users=users,
         items=items,
         indptr=merged,
-        **{"timestamps": None} | spliced,
+        data=data,
+        levels=levels,
+        **{"seconds": None} | spliced,
         item_table=item_table,
         user_table=user_table,
         n_duplicates=0,
@@ -312,7 +319,7 @@ def _spliced(
     changed: Indices,
 ) -> npt.NDArray[Any]:
     """Return an array of CSR rows in which those of some users are others."""
-    result = np.empty(merged[-1], old.dtype)
+    result = np.empty(merged[-1], np.result_type(old, rows))
     ends = np.append(0, np.cumsum(merged[changed + 1] - merged[changed])).tolist()
     done = 0  # users
     for place, user in enumerate(changed.tolist()):

@@ -104,9 +104,9 @@ def latest(known: Ratings, n_new: int) -> npt.NDArray[np.int64] | None:
     They are the newest ones: ten times as many as there are new, and no fewer than 10,000.
     """
     n = max(_LEAST, _TIMES * n_new)
-    if known.timestamps is None or n >= known.n_ratings:
+    if known.seconds is None or n >= known.n_ratings:
         return None
-    return np.argpartition(known.timestamps, -n)[-n:]
+    return np.argpartition(known.seconds, -n)[-n:]
 
 
 def rating_stability(known: Ratings, new: Ratings) -> Stability | None:
@@ -117,7 +117,7 @@ def rating_stability(known: Ratings, new: Ratings) -> Stability | None:
     if known.implicit or new.implicit or not new.n_ratings:
         return None
     places = latest(known, new.n_ratings)
-    values = known.values if places is None else known.values[places]
+    values = known.values if places is None else known.values_at(places)
     grades = np.unique(np.concatenate([np.unique(values), np.unique(new.values)]))
     if len(grades) > 2 * _GROUPS:
         edges = np.unique(np.quantile(values, np.linspace(0, 1, _GROUPS + 1)[1:-1]))

@@ -11,11 +11,12 @@ import numpy.typing as npt
 import polars as pl
 
 from recsys.cold_start import FeaturesLike, described_user
+from recsys.data.csr import CSR, Entries, Values, to_csr
 from recsys.data.features import TableLike
 from recsys.data.frames import FrameLike, as_frame, column, column_names
 from recsys.data.ids import Ids, as_id_series, encode
 from recsys.data.ratings import Ratings, table_of
-from recsys.data.rows import CSR, pair_keys, rating_problem, rating_values, to_csr
+from recsys.data.rows import rating_problem, rating_values
 from recsys.errors import DataError
 from recsys.models.abilities import FoldsInItems, FoldsInUsers
 from recsys.models.base import Histories, Model
@@ -36,7 +37,6 @@ __all__ = [
 HistoryLike: TypeAlias = "FrameLike | Mapping[Any, float]"
 
 NEW_USER = "new"  # of a history without user ids
-_ROWS = ("indptr", "indices", "values", "timestamps", "n_duplicates")
 
 
 def folded_users(
@@ -113,7 +113,7 @@ def new_users(
     item_codes = known.items.index(column(frame, "item")).astype(np.int32)
     values = _values(frame, known, needs_values)
     shape = len(users), len(known.items)
-    csr = to_csr(pair_keys(user_codes, item_codes, shape), shape, values)
+    csr = to_csr(Entries(user_codes, item_codes, values), shape)
     return _ratings(known, users, known.items, csr, user_table)
 
 
@@ -126,10 +126,11 @@ def new_items(
     user_codes = known.users.index(column(frame, "user")).astype(np.int32)
     values = _values(frame, known, needs_values)
     shape = len(known.users), len(items)
-    rows = to_csr(pair_keys(item_codes, user_codes, shape[::-1]), shape[::-1], values)
-    csr = to_csr(pair_keys(user_codes, item_codes, shape), shape, values)
+    again = None if values is None else Values(values.data.copy(), values.levels)
+    rows = to_csr(Entries(item_codes.copy(), user_codes.copy(), again), shape[::-1])
+    csr = to_csr(Entries(user_codes, item_codes, values), shape)
     ratings = _ratings(known, known.users, items, csr, item_table)
-    return ratings, Histories(rows.indptr, rows.indices, rows.values)
+    return ratings, Histories(rows.indptr, rows.indices, rows.values.at())
 
 
 def _frame_of(history: Mapping[Any, Any]) -> pl.DataFrame:
@@ -145,7 +146,7 @@ def _frame_of(history: Mapping[Any, Any]) -> pl.DataFrame:
     return pl.DataFrame([users, items, ratings])
 
 
-def _values(frame: Any, known: Ratings, needs_values: bool) -> npt.NDArray[np.float32] | None:
+def _values(frame: Any, known: Ratings, needs_values: bool) -> Values | None:
     """Return the values that count for a model of `known`; None for ones."""
     if "rating" not in column_names(frame):
         if needs_values:
@@ -154,7 +155,7 @@ def _values(frame: Any, known: Ratings, needs_values: bool) -> npt.NDArray[np.fl
             )
         return None
     values = rating_values(column(frame, "rating")).to_numpy()
-    return None if known.implicit and bool((known.values == 1).all()) else values
+    return None if known.implicit and not known.weighted else Values.of(values)
 
 
 def _ratings(known: Ratings, users: Ids, items: Ids, csr: CSR, table: TableLike | None) -> Ratings:
@@ -167,4 +168,6 @@ def _ratings(known: Ratings, users: Ids, items: Ids, csr: CSR, table: TableLike 
     encoder = getattr(getattr(known, f"{side}_features"), "encoder", None)
     features = encoder.transform(own, ids) if encoder is not None and own is not None else None
     changes: dict[str, Any] = {f"{side}s": ids, f"{side}_table": own, f"{side}_features": features}
-    return replace(known, **changes, **{name: getattr(csr, name) for name in _ROWS})
+    (data, levels), count = csr.values, csr.n_duplicates
+    changes |= {"data": data, "levels": levels, "seconds": csr.seconds, "n_duplicates": count}
+    return replace(known, **changes, indptr=csr.indptr, indices=csr.indices)

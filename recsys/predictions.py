@@ -103,8 +103,8 @@ def training_summary(ratings: Ratings, seconds: float, last: Step | None) -> dic
         "items": ratings.n_items,
         "ratings": ratings.n_ratings,
         "implicit": ratings.implicit,
-        "rating_min": float(ratings.values.min()) if explicit else None,
-        "rating_max": float(ratings.values.max()) if explicit else None,
+        "rating_min": ratings.value_range()[0] if explicit else None,
+        "rating_max": ratings.value_range()[1] if explicit else None,
         "seconds": round(seconds, 3),
         "sweeps": last.step if last else None,
         "train_rmse": last.train_rmse if last else None,
@@ -261,7 +261,7 @@ def user_contributions(
     if not isinstance(model, Explains):
         raise unsupported(model, Explains, "explain its scores")
     own = slice(ratings.indptr[user], ratings.indptr[user + 1])
-    rated, values = ratings.indices[own], ratings.values[own]
+    rated, values = ratings.indices[own], ratings.values_at(own)
     history = Histories(np.array([0, len(rated)], dtype=np.int64), rated, values)
     known = _known(ratings, user, items) if model.uses_features else None
     return history, model.contributions(history, items, *([known] if known else []))

@@ -5,7 +5,7 @@
     MODEL/                                        INDEX/
         model.json                                    model.json
         arrays/NAME.npy    fitted arrays              arrays/NAME.npy    of the decomposition
-        ratings/...        indptr, indices, values    terms/...          terms in index order
+        ratings/...        indptr, indices, data      terms/...          terms in index order
         users/..., items/...  ids                     documents/...      ids, titles, snippets
         user_table/..., item_table/...  what is known of them, if anything is
         user_features/..., user_levels/... (item_...)  features of it: matrix, levels of its blocks
@@ -80,7 +80,7 @@ _INDEX_ARRAYS = {
     "rows_indices": ("entries",),
     "rows_indptr": ("documents + 1",),
 }
-_ROWS = ("indptr", "indices", "values")
+_ROWS = ("indptr", "indices", "data")
 _CSR = ("indptr", "indices", "data")
 _PARTS = ("train", "test", "history")
 _SUFFIXES = ("csv", "tsv", "txt", "dat", "jsonl", "parquet")
@@ -136,9 +136,8 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
             f"recsys.models.registry.MODELS does not have it as {name!r}; enter it there first."
         )
     arrays = {f"arrays/{key}": array for key, array in saved.model._arrays().items()}
-    arrays |= {f"ratings/{key}": getattr(ratings, key) for key in _ROWS}
-    if ratings.timestamps is not None:
-        arrays["ratings/timestamps"] = ratings.timestamps
+    rows = {key: getattr(ratings, key) for key in (*_ROWS, "levels", "seconds")}
+    arrays |= {f"ratings/{key}": array for key, array in rows.items() if array is not None}
     tables = {"users": ratings.users.values.to_frame(), "items": ratings.items.values.to_frame()}
     kinds: dict[str, Mapping[str, FeatureKind]] = {}
     blocks: dict[schema.Side, list[schema.BlockEntry]] = {}
@@ -197,23 +196,24 @@ def load_model(path: str | Path, *, verify: bool = False) -> Saved:
             if name.startswith("arrays/")
         }
         model = resolve_name(MODELS[manifest.model])._from_arrays(manifest.parameters, arrays)
-        indptr, indices, values = (schema.listed(found, f"ratings/{name}") for name in _ROWS)
+        indptr, indices, data = (schema.listed(found, f"ratings/{name}") for name in _ROWS)
+        levels = found.get("ratings/levels")
         if (shape := (model.n_users, model.n_items)) != (len(users), len(items)):
             raise DamageError(f"the model is of shape {shape}, not {(len(users), len(items))}")
         schema.check_rows("ratings/indptr", indptr, indices, len(items))
-        timestamps = found.get("ratings/timestamps")
-        if timestamps is not None and timestamps.dtype != np.int64:
-            raise DamageError(f"ratings/timestamps has the type {timestamps.dtype.str}")
         ratings = Ratings(
-            *(users, items, indptr, indices, values, timestamps),
+            *(users, items, indptr, indices, data, found.get("ratings/seconds")),
             implicit=bool(training["implicit"]),
             item_table=_features(found, manifest, "item"),
             user_table=_features(found, manifest, "user"),
             item_features=_blocks(found, manifest, items, everything),
             user_features=_blocks(found, manifest, users, everything),
+            levels=levels,
         )
-        if everything and not np.isfinite(values).all():
-            raise DamageError("ratings/values has values that are not finite")
+        if levels is not None and data.max(initial=0) >= len(levels):
+            raise DamageError(f"ratings/data has codes beyond the {len(levels)} levels")
+        if everything and not np.isfinite(data if levels is None else levels).all():
+            raise DamageError("ratings has values that are not finite")
     return Saved(model, ratings, training, Provenance.of(manifest))
 
 

@@ -95,7 +95,7 @@ def _weighed(ratings: Ratings, decay: float) -> Ratings:
     if not decay or not ratings.implicit:
         return ratings
     values = ratings.values * np.float64(2.0**decay)
-    return replace(ratings, values=np.maximum(values, _LEAST_WEIGHT).astype(np.float32))
+    return ratings.with_values(np.maximum(values, _LEAST_WEIGHT).astype(np.float32))
 
 
 def _counts(recommender: Recommender, change: Change) -> dict[str, Any]:
@@ -105,8 +105,8 @@ def _counts(recommender: Recommender, change: Change) -> dict[str, Any]:
     n_changed = change.n_added + change.n_removed
     found = {"users": after.n_users, "items": after.n_items, "ratings": after.n_ratings}
     if not after.implicit and after.n_ratings:
-        found["rating_min"] = min(training["rating_min"], float(after.values.min()))
-        found["rating_max"] = max(training["rating_max"], float(after.values.max()))
+        found["rating_min"] = min(training["rating_min"], after.value_range()[0])
+        found["rating_max"] = max(training["rating_max"], after.value_range()[1])
     return found | {"folded": folded_before + n_changed}
 
 
@@ -198,7 +198,7 @@ def _raters(ratings: Ratings, items: Indices) -> Histories:
     places = places[np.argsort(rows, kind="stable")]
     users = np.searchsorted(ratings.indptr, places, side="right") - 1
     indptr = np.append(0, np.cumsum(np.bincount(rows, minlength=len(items))))
-    return Histories(indptr.astype(np.int64), users.astype(np.int32), ratings.values[places])
+    return Histories(indptr.astype(np.int64), users.astype(np.int32), ratings.values_at(places))
 
 
 def _put(model: Model, part: Model, axis: str, rows: Indices) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lowrank import kernels
 from lowrank.errors import ArgumentError
+from lowrank.kernels.entries import CodedMatrix, Stored, level_counts, transposed
 from lowrank.subspace import leading_directions
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ __all__ = ["AlsSweep", "BiasedFactors", "Biases", "als_sweeps", "biased_start", 
 __all__ += ["solve_rows"]
 
 Floats = NDArray[np.floating[Any]]
+Known: TypeAlias = "csr_array | CodedMatrix"
+"""A matrix of which the stored entries are known."""
 
 _BIAS_DAMPING = 5.0  # entries: with as many in a row, half of its mean deviation is its bias
 _BIAS_ROUNDS = 20
@@ -71,14 +74,12 @@ class Biases(NamedTuple):
     column_bias: Floats
 
     @classmethod
-    def of(cls, X: csr_array, wanted: bool, rounds: int = _BIAS_ROUNDS) -> Biases:
+    def of(cls, X: Known, wanted: bool, rounds: int = _BIAS_ROUNDS) -> Biases:
         """Fit a mean and damped biases by alternating exact solutions; zeros if not wanted."""
         n, m = X.shape
         if not wanted:
             return cls(0.0, np.zeros(n, X.dtype), np.zeros(m, X.dtype))
-        mean = float(X.data.mean(dtype=np.float64))
-        known = kernels.csr_arrays(X)._replace(data=np.ones_like(X.data))
-        deviations = known._replace(data=X.data - X.dtype.type(mean))
+        mean, known, deviations = moments(X).mean, _ones_like(X), _shifted(X, moments(X).mean)
         one_per_row, one_per_column = np.ones((n, 1), X.dtype), np.ones((m, 1), X.dtype)
         row_sums = kernels.csr_matmat(deviations, one_per_column)
         column_sums = kernels.csr_rmatmat(deviations, one_per_row, m)
@@ -111,7 +112,7 @@ class Biases(NamedTuple):
 class _Side:
     """The unknowns of the rows (or, transposed, of the columns) and the entries they must fit."""
 
-    entries: kernels.CsrArrays
+    entries: Stored
     factors: Floats
     bias: Floats
     penalty: Floats
@@ -119,10 +120,15 @@ class _Side:
 
     @classmethod
     def of(
-        cls, entries: kernels.CsrArrays, k: int, regularization: float, scale: float, power: float
+        cls,
+        entries: Stored,
+        k: int,
+        regularization: float,
+        scale: float,
+        power: float,
     ) -> _Side:
         """Return a side with factors and biases of zero."""
-        counts, dtype = np.diff(entries.indptr), entries.data.dtype
+        counts, dtype = np.diff(entries.indptr), entries.dtype
         # Rows without entries have no penalty to speak of, and none that is zero.
         weight = np.maximum(counts, 1).astype(dtype) ** dtype.type(power)
         return cls(
@@ -166,12 +172,12 @@ class _Side:
         if self.bias_penalty is None:
             return 0.0
         return float((self.bias_penalty.astype(np.float64) * self.bias).sum()) / len(
-            self.entries.data
+            self.entries.indices
         )
 
 
 def als_sweeps(
-    X: csr_array,
+    X: Known,
     k: int,
     *,
     regularization: float,
@@ -195,8 +201,9 @@ def als_sweeps(
 
     Parameters
     ----------
-    X : csr_array of shape (n, m), float32 or float64
-        Every stored entry counts, zeros too. Sorted indices, no duplicates.
+    X : csr_array or CodedMatrix of shape (n, m), float32 or float64
+        Every stored entry counts, zeros too. Sorted indices, no duplicates. Of values of few levels
+        a `CodedMatrix` takes half of the memory, or less.
     k : int
         Number of factors.
     regularization : float
@@ -237,11 +244,12 @@ def als_sweeps(
             f"start must have column factors of shape {(X.shape[1], k)}; "
             f"got {start.column_factors.shape}."
         )
-    centre = X.data.mean(dtype=np.float64) if biases else 0.0
-    scale = math.sqrt(np.mean((X.data - centre) ** 2)) or 1.0
+    mean, deviation = moments(X)
+    scale = (deviation if biases else math.hypot(mean, deviation)) or 1.0
+    entries = X if isinstance(X, CodedMatrix) else kernels.csr_arrays(X)
     rows, columns = (
-        _Side.of(kernels.csr_arrays(each), k, regularization, scale, count_power)
-        for each in (X, X.T.tocsr())
+        _Side.of(each, k, regularization, scale, count_power)
+        for each in (entries, transposed(entries, X.shape[1], kernels.resolve_threads(threads)))
     )
     columns.factors[:], mean = start.column_factors, 0.0
     if biases:
@@ -264,7 +272,38 @@ def als_sweeps(
         )
 
 
-def check_problem(X: csr_array, k: int, **penalties: float) -> None:
+class Moments(NamedTuple):
+    """Mean and standard deviation of the known entries of a matrix."""
+
+    mean: float
+    deviation: float
+
+
+def moments(X: Known) -> Moments:
+    """Return mean and standard deviation of the known entries."""
+    if isinstance(X, CodedMatrix):
+        weights, levels = level_counts(X.codes), X.levels.astype(np.float64)
+        mean = float(np.average(levels, weights=weights))
+        return Moments(mean, math.sqrt(np.average((levels - mean) ** 2, weights=weights)))
+    mean = float(X.data.mean(dtype=np.float64))
+    return Moments(mean, math.sqrt(np.mean((X.data - np.float64(mean)) ** 2)))
+
+
+def _ones_like(X: Known) -> Stored:
+    """Return a matrix with a one at each known entry."""
+    if isinstance(X, CodedMatrix):
+        return X._replace(levels=np.ones_like(X.levels))
+    return kernels.csr_arrays(X)._replace(data=np.ones_like(X.data))
+
+
+def _shifted(X: Known, mean: float) -> Stored:
+    """Return the known entries minus a number."""
+    if isinstance(X, CodedMatrix):
+        return X._replace(levels=X.levels - X.dtype.type(mean))
+    return kernels.csr_arrays(X)._replace(data=X.data - X.dtype.type(mean))
+
+
+def check_problem(X: Known, k: int, **penalties: float) -> None:
     """Check the arguments that all sweeps share.
 
     Raises
@@ -282,7 +321,7 @@ def check_problem(X: csr_array, k: int, **penalties: float) -> None:
 
 
 def biased_start(
-    X: csr_array, k: int, *, biases: bool = True, random_state: int | None = 0
+    X: Known, k: int, *, biases: bool = True, random_state: int | None = 0
 ) -> BiasedFactors:
     """Return biases, and column factors near ``V sqrt(s)`` of the SVD of their residual R.
 
@@ -294,14 +333,18 @@ def biased_start(
     mean, row_bias, column_bias = fitted = Biases.of(X, biases, _START_ROUNDS)
     factors = np.zeros((m, k), dtype)
     start = BiasedFactors(mean, row_bias, column_bias, np.zeros((n, k), dtype), factors)
-    R = kernels.csr_arrays(fitted.subtracted(X))
+    R: Stored
+    if isinstance(X, CodedMatrix):
+        R = X._replace(row_shift=row_bias + dtype.type(mean), column_shift=column_bias)
+    else:
+        R = kernels.csr_arrays(fitted.subtracted(X))
     found = leading_directions(R, m, k, steps=_START_STEPS, random_state=random_state)
     np.multiply(found.vectors, np.sqrt(found.values), out=factors)
     return start
 
 
 def solve_rows(
-    entries: kernels.CsrArrays,
+    entries: Stored,
     column_factors: Floats,
     column_bias: Floats,
     *,

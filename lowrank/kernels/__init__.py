@@ -3,8 +3,9 @@
 Both forms have the same signatures; the functions here prepare the arguments and call the active
 one. `LOWRANK_KERNELS` in the environment forces a choice: one of the names that `supported` lists.
 Sparse matrices are given as the arrays ``indptr, indices, data`` of their CSR form (`csr_arrays`),
-matrices of zeros and ones without ``data``. `threads` is the number of threads, by default all
-available cores; no bit of a result depends on it.
+matrices of zeros and ones without ``data``; sweeps and products with dense blocks also take a
+`CodedMatrix`. `threads` is the number of threads, by default all available cores; no bit of a
+result depends on it.
 """
 
 from __future__ import annotations
@@ -15,27 +16,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from threading import Lock
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from threadpoolctl import OpenBLASController, threadpool_limits
 
-from lowrank.kernels import reference
+from lowrank.kernels import backends, reference
+from lowrank.kernels.backends import Backend, backend, supported, use
+from lowrank.kernels.entries import CodedMatrix, CsrArrays, SparsePart, csr_arrays
 from lowrank.kernels.topk import SearchOrder, Seen, TopK, search_plan
-
-_core: ModuleType | None
-try:
-    from lowrank.kernels import _core
-except ImportError:
-    _core = None
 
 __all__ = [
     "Backend",
+    "CodedMatrix",
     "CsrArrays",
     "RowPosteriors",
     "Seen",
+    "SparsePart",
     "TopK",
     "aligned_zeros",
     "als_half_sweep",
@@ -63,6 +61,7 @@ Floats32 = NDArray[np.float32]
 Int64s = NDArray[np.int64]
 Int32s = NDArray[np.int32]
 Csr = tuple[Int64s, Int32s, Floats]
+Coded = Csr | CodedMatrix
 
 _MOST = 1024  # more than any machine makes use of; a wish for a billion is not one for a crash
 
@@ -75,85 +74,15 @@ _limits: Any = None  # restores the setting from before the first of them
 _release = getattr(OpenBLASController, "clear_controlling_thread", lambda force: None)
 
 
-class Backend(NamedTuple):
-    """Which kernels run: `name` is ``compiled`` or ``reference``."""
-
-    name: str
-    instruction_set: str | None
-
-    def __str__(self) -> str:
-        return f"{self.name} ({self.instruction_set})" if self.instruction_set else self.name
-
-
-_active: ModuleType = _core or reference
-
-
-def supported() -> list[str]:
-    """Return the kernels this machine can run, best last."""
-    return ["reference", *(_core.supported() if _core else [])]
-
-
-def use(name: str) -> None:
-    """Choose the kernels by name, for the whole process.
-
-    Raises
-    ------
-    ValueError
-        If this machine, or this installation, does not have them.
-    """
-    global _active
-    if name not in supported():
-        raise ValueError(f"kernels must be one of {', '.join(supported())}; got {name!r}.")
-    _active = reference
-    if name != "reference" and _core is not None:
-        _core.use(name)
-        _active = _core
-
-
-def backend() -> Backend:
-    """Return which kernels run."""
-    is_compiled = _core is not None and _active is _core
-    return Backend("compiled", _active.active()) if is_compiled else Backend("reference", None)
-
-
-if choice := os.environ.get("LOWRANK_KERNELS"):
-    use(choice)
-
-
-class SparsePart(NamedTuple):
-    """A part ``sum_j h_uj S_ji`` of scores: the product of two sparse float32 matrices.
-
-    Attributes
-    ----------
-    history : CsrArrays
-        The h_uj, of shape (n_queries, n_known).
-    weights : CsrArrays
-        The S_ji, of shape (n_known, n_items), indices sorted within each row.
-    order : int32 ndarray of shape (n_items,), optional
-        Items at the columns of `weights`, the same by default. The search takes the items in this
-        order: it is over sooner if long vectors come first.
-    """
-
-    history: CsrArrays
-    weights: CsrArrays
-    order: Int32s | None = None
-
-
-class CsrArrays(NamedTuple):
-    """The arrays of a CSR matrix, in the types that the kernels take."""
-
-    indptr: Int64s
-    indices: Int32s
-    data: Floats
-
-
-def csr_arrays(matrix: Any) -> CsrArrays:
-    """Return the arrays of a scipy CSR matrix or array, converted only where they must be."""
-    return CsrArrays(
-        matrix.indptr.astype(np.int64, copy=False),
-        matrix.indices.astype(np.int32, copy=False),
-        matrix.data,
-    )
+def _parts(matrix: Coded) -> tuple[Any, ...]:
+    """Return a matrix as the active kernels take it."""
+    if not isinstance(matrix, CodedMatrix):
+        return matrix
+    if backends.active is reference:
+        return matrix.arrays
+    none = matrix.levels[:0]
+    shifts = (none if each is None else each for each in (matrix.row_shift, matrix.column_shift))
+    return matrix.indptr, matrix.indices, (matrix.codes, matrix.levels, *shifts)
 
 
 def aligned_zeros(shape: tuple[int, ...], dtype: DTypeLike) -> Floats:
@@ -165,7 +94,7 @@ def aligned_zeros(shape: tuple[int, ...], dtype: DTypeLike) -> Floats:
 
 
 def als_half_sweep(
-    matrix: Csr,
+    matrix: Coded,
     other: Floats,
     *,
     penalty: Floats,
@@ -188,7 +117,7 @@ def als_half_sweep(
 
     Parameters
     ----------
-    matrix : tuple of ndarrays of int64, int32 and the working dtype
+    matrix : tuple of ndarrays of int64, int32 and the working dtype, or CodedMatrix
         The matrix of shape (n_rows, n_cols) in CSR form.
     other : ndarray of shape (n_cols, k), float32 or float64
         The fixed factors m_i; their dtype is the working dtype.
@@ -205,8 +134,8 @@ def als_half_sweep(
     """
     dtype, n_rows = other.dtype, len(factors)
     objective = np.empty(n_rows)
-    _active.als_half_sweep(
-        *matrix,
+    backends.active.als_half_sweep(
+        *_parts(matrix),
         other,
         np.zeros(len(other), dtype) if other_bias is None else other_bias,
         float(shift),
@@ -222,7 +151,7 @@ def als_half_sweep(
 
 
 def implicit_half_sweep(
-    weights: Csr,
+    weights: Coded,
     other: Floats,
     *,
     gram: Floats,
@@ -242,7 +171,7 @@ def implicit_half_sweep(
 
     Parameters
     ----------
-    weights : tuple of ndarrays of int64, int32 and the working dtype
+    weights : tuple of ndarrays of int64, int32 and the working dtype, or CodedMatrix
         The matrix of shape (n_rows, n_cols) in CSR form.
     other : ndarray of shape (n_cols, k), float32 or float64
         The fixed factors m_i; their dtype is the working dtype.
@@ -253,8 +182,8 @@ def implicit_half_sweep(
 
     """
     objective = np.empty(len(factors))
-    _active.implicit_half_sweep(
-        *weights,
+    backends.active.implicit_half_sweep(
+        *_parts(weights),
         other,
         np.ascontiguousarray(gram, other.dtype),
         np.ascontiguousarray(penalty, other.dtype),
@@ -277,7 +206,7 @@ class RowPosteriors(NamedTuple):
 
 
 def posterior_half_sweep(
-    matrix: Csr,
+    matrix: Coded,
     other: Floats,
     *,
     prior: Floats,
@@ -324,8 +253,8 @@ def posterior_half_sweep(
     """
     dtype, none = other.dtype, np.empty((0, 0), other.dtype)
     result = RowPosteriors(np.empty(len(vectors)), np.empty(len(vectors)))
-    _active.posterior_half_sweep(
-        *matrix,
+    backends.active.posterior_half_sweep(
+        *_parts(matrix),
         other,
         float(shift),
         np.ascontiguousarray(prior, dtype),
@@ -422,7 +351,8 @@ def top_k(
         excluded = seen or (None, None, None)
         part = (None,) * 6 if sparse is None else (*sparse.history, *sparse.weights)
         threads = resolve_threads(threads)
-        _active.top_k(x, offset, y, bias, weight, *order, *stops, *part, *excluded, *found, threads)
+        vectors = x, offset, y, bias, weight
+        backends.active.top_k(*vectors, *order, *stops, *part, *excluded, *found, threads)
     return found
 
 
@@ -436,7 +366,7 @@ def sparse_pairs(
     """
     found = np.empty(len(rows), np.float32)
     pairs = np.ascontiguousarray(rows, np.int64), np.ascontiguousarray(columns, np.int64)
-    _active.sparse_pairs(*history, *weights, *pairs, found, resolve_threads(threads))
+    backends.active.sparse_pairs(*history, *weights, *pairs, found, resolve_threads(threads))
     return found
 
 
@@ -445,7 +375,7 @@ def sparse_rows(
 ) -> Floats32:
     """Return the product of two sparse float32 matrices as a dense one."""
     found = np.empty((len(history[0]) - 1, n_columns), np.float32)
-    _active.sparse_rows(*history, *weights, found, resolve_threads(threads))
+    backends.active.sparse_rows(*history, *weights, found, resolve_threads(threads))
     return found
 
 
@@ -481,13 +411,14 @@ def gram_rows(
     n, most = rows.stop - rows.start, max(1, min(most, len(out)))
     columns, values = np.empty((n, most), np.int32), np.empty((n, most), np.float32)
     counts = np.empty(n, np.int64)
-    scales = _float32(weight), _float32(scale), _float32(out), rows.start
-    _active.gram_rows(*X, *by_column, *scales, columns, values, counts, resolve_threads(threads))
-    found = (
+    scales, threads = (_float32(weight), _float32(scale), _float32(out)), resolve_threads(threads)
+    found = columns, values, counts, threads
+    backends.active.gram_rows(*X, *by_column, *scales, rows.start, *found)
+    kept = (
         np.concatenate([row[:count] for row, count in zip(each, counts, strict=True)])
         for each in (columns, values)
     )
-    return CsrArrays(np.append(0, np.cumsum(counts)), *found)
+    return CsrArrays(np.append(0, np.cumsum(counts)), *kept)
 
 
 def _float32(array: Floats32) -> Floats32:
@@ -503,23 +434,25 @@ def pair_dots(
     """
     dots = np.empty(len(rows), dtype=np.float32)
     pairs = np.ascontiguousarray(rows, np.int64), np.ascontiguousarray(others, np.int64)
-    _active.pair_dots(_float32(left), _float32(right), *pairs, dots, resolve_threads(threads))
+    backends.active.pair_dots(
+        _float32(left), _float32(right), *pairs, dots, resolve_threads(threads)
+    )
     return dots
 
 
-def csr_matmat(A: Csr, X: Floats, *, threads: int | None = None) -> Floats:
+def csr_matmat(A: Coded, X: Floats, *, threads: int | None = None) -> Floats:
     """Return A @ X for a sparse A of shape (n, m) and a dense block X of shape (m, width)."""
-    X = np.ascontiguousarray(X, A[2].dtype)
+    X = np.ascontiguousarray(X, A.dtype if isinstance(A, CodedMatrix) else A[2].dtype)
     Y = np.empty((len(A[0]) - 1, X.shape[1]), dtype=X.dtype)
-    _active.csr_matmat(*A, X, Y, resolve_threads(threads))
+    backends.active.csr_matmat(*_parts(A), X, Y, resolve_threads(threads))
     return Y
 
 
-def csr_rmatmat(A: Csr, X: Floats, n_cols: int, *, threads: int | None = None) -> Floats:
+def csr_rmatmat(A: Coded, X: Floats, n_cols: int, *, threads: int | None = None) -> Floats:
     """Return A.T @ X for a sparse A with sorted rows, of shape (n, n_cols), and a dense block X."""
-    X = np.ascontiguousarray(X, A[2].dtype)
+    X = np.ascontiguousarray(X, A.dtype if isinstance(A, CodedMatrix) else A[2].dtype)
     Y = np.empty((n_cols, X.shape[1]), dtype=X.dtype)
-    _active.csr_rmatmat(*A, X, Y, resolve_threads(threads))
+    backends.active.csr_rmatmat(*_parts(A), X, Y, resolve_threads(threads))
     return Y
 
 
@@ -529,20 +462,20 @@ def coefficients(V: Floats, W: Floats, *, threads: int | None = None) -> Floats:
     V may be the first columns of a wider C-ordered array.
     """
     P = np.empty((V.shape[1], W.shape[1]), dtype=W.dtype)
-    _active.coefficients(V, W, P, resolve_threads(threads))
+    backends.active.coefficients(V, W, P, resolve_threads(threads))
     return P
 
 
 def multiply(V: Floats, H: Floats, *, threads: int | None = None) -> Floats:
     """Return V @ H, C-ordered, in V's dtype; V as in `coefficients`."""
     W = np.empty((V.shape[0], H.shape[1]), dtype=V.dtype)
-    _active.multiply(V, np.ascontiguousarray(H, V.dtype), W, resolve_threads(threads))
+    backends.active.multiply(V, np.ascontiguousarray(H, V.dtype), W, resolve_threads(threads))
     return W
 
 
 def subtract(V: Floats, H: Floats, W: Floats, *, threads: int | None = None) -> None:
     """Subtract V @ H from the C-ordered block W in place; V as in `coefficients`."""
-    _active.subtract(V, H, W, resolve_threads(threads))
+    backends.active.subtract(V, H, W, resolve_threads(threads))
 
 
 def available_cores() -> int:

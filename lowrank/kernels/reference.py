@@ -284,3 +284,65 @@ def pair_dots(
     for start in range(0, len(rows), block):
         part = slice(start, start + block)
         np.einsum("ij,ij->i", left[rows[part]], right[others[part]], out=dots[part])
+
+
+def code_levels(values: Floats, codes: Ints, levels: Floats, count: int) -> int:
+    """Write the place of each value among the levels, and new levels; return how many, or -1."""
+    bits, known = values.view(np.uint32), levels[:count].view(np.uint32)
+    _, first = np.unique(bits, return_index=True)
+    new = [place for place in np.sort(first) if bits[place] not in known]
+    if count + len(new) > len(levels):
+        return -1
+    levels[count : count + len(new)] = values[new]
+    count += len(new)
+    order = np.argsort(levels[:count].view(np.uint32))
+    codes[:] = order[np.searchsorted(levels[order].view(np.uint32), bits)]
+    return count
+
+
+def mark(keys: Ints, low: int, present: Ints, threads: int) -> None:
+    """Write one at each key."""
+    present[keys - low] = 1
+
+
+def look_up(keys: Ints, low: int, table: Ints, found: Ints, threads: int) -> None:
+    """Write the entry of the table at each key."""
+    found[:] = table[keys - low]
+
+
+def row_offsets(rows: Ints, indptr: Ints) -> bool:
+    """Write the row starts of entries; return whether their rows never fall."""
+    indptr[0] = 0
+    np.cumsum(np.bincount(rows, minlength=len(indptr) - 1), out=indptr[1:])
+    return bool((rows[1:] >= rows[:-1]).all())
+
+
+def scatter(
+    rows: Ints, indptr: Ints, source: NDArray[Any], target: NDArray[Any], threads: int
+) -> None:
+    """Write the source in the order of its rows."""
+    target[:] = source[np.argsort(rows, kind="stable")]
+
+
+def transpose(
+    indptr: Ints,
+    indices: Ints,
+    data: NDArray[Any],
+    to_indptr: Ints,
+    to_indices: Ints,
+    to_data: NDArray[Any],
+    threads: int,
+) -> None:
+    """Write the transpose of a CSR matrix."""
+    row_offsets(indices, to_indptr)
+    order = np.argsort(indices, kind="stable")
+    to_indices[:] = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))[order]
+    to_data[:] = data[order]
+
+
+def sort_rows(indptr: Ints, indices: Ints, columns: list[NDArray[Any]], threads: int) -> None:
+    """Sort the entries of each row by index, in place."""
+    rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+    order = np.lexsort((indices, rows))
+    for column in (indices, *columns):
+        column[:] = column[order]

@@ -140,11 +140,11 @@ def _described(ratings: Ratings) -> dict[str, dict[str, Any]]:
             counts[name] = f"{seconds} s after 1970"
     facts: dict[str, dict[str, Any]] = {"ratings": counts}
     # The count of each value, or quantiles if there are many.
-    if not ratings.implicit or bool((ratings.values != 1).any()):
-        mean, deviation = (float(f(ratings.values, dtype=np.float64)) for f in (np.mean, np.std))
+    if not ratings.implicit or ratings.weighted:
+        mean, deviation = ratings.mean_and_std()
         name = "weights" if ratings.implicit else "values"
         facts[name] = {"mean": mean, "standard deviation": deviation}
-        distinct, n_each = np.unique(ratings.values, return_counts=True)
+        distinct, n_each = ratings.distribution()
         facts[name] |= (
             _quantiles(ratings.values)
             if len(distinct) > _VALUES

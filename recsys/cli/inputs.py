@@ -256,7 +256,7 @@ def featured(
 def note_weights(models: Iterable[Model], ratings: Ratings) -> None:
     """Report which models do not use the weights that interactions have."""
     names = [model.name for model in models if not model.uses_weights]
-    if names and ratings.implicit and bool((ratings.values != 1).any()):
+    if names and ratings.implicit and ratings.weighted:
         verb = "does" if len(names) == 1 else "do"
         listed = ", ".join(names)
         note(f"{listed} {verb} not use the weights of interactions: all count the same")

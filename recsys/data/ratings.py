@@ -6,12 +6,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from html import escape
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from lowrank.kernels.entries import CodedMatrix, level_counts, padded
 from recsys.data.columns import FRAME, SAMPLE, Request, assign_roles
 from recsys.data.features import Features, TableLike
 from recsys.data.frames import (
@@ -23,18 +24,16 @@ from recsys.data.frames import (
     matrix_arrays,
     to_polars,
 )
+from recsys.data.csr import CSR, Entries, Times, Values, compact_times, to_csr
 from recsys.data.ids import Ids, IdsLike, as_id_series, encode
 from recsys.data.rows import (
-    CSR,
     BadRows,
     Policy,
     RowOptions,
     RowRules,
     Rows,
     check_policy,
-    pair_keys,
     prepared,
-    to_csr,
 )
 from recsys.errors import DataError, RecsysError
 from recsys.messages import counted
@@ -59,7 +58,12 @@ __all__ = [
 
 _polars_process: dict[str, int] = {}  # that of the first recommender
 _KEPT = {"last": "last kept", "first": "first kept", "mean": "averaged", "sum": "summed"}
-_DTYPES = {"indptr": np.int64, "indices": np.int32, "values": np.float32, "timestamps": np.int64}
+_DTYPES = {
+    "indptr": (np.int64,),
+    "indices": (np.int32,),
+    "data": (np.uint8, np.float32),
+    "seconds": (np.int32, np.int64),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +107,11 @@ class Ratings:
     indptr : int64 ndarray of shape (n_users + 1,)
         User u's ratings are at positions indptr[u]:indptr[u + 1].
     indices : int32 ndarray of shape (nnz,)
-    values : float32 ndarray of shape (nnz,)
-        Ratings; ones where only the fact of an interaction is known, else its weight.
-    timestamps : int64 ndarray of shape (nnz,), or None
-        Seconds since 1970-01-01 UTC.
+    data : uint8 or float32 ndarray of shape (nnz,)
+        Ratings; ones where only the fact of an interaction is known, else its weight. Those of at
+        most 256 different values are bytes: places among the `levels`. `values` are numbers.
+    seconds : int32 or int64 ndarray of shape (nnz,), or None
+        Seconds since 1970-01-01 UTC; `timestamps` are int64.
     implicit : bool
         No ratings were given, only interactions. `values` are ones, or weights: of events, by
         age, or counts where repeated pairs were summed.
@@ -118,6 +123,8 @@ class Ratings:
         What is known of items and users, in named blocks: rows in the order of the ids.
     source : Source or None
         How the file was read that they come from.
+    levels : float32 ndarray of shape (n_levels,), or None
+        Increasing; None if `data` are the values.
 
     Examples
     --------
@@ -130,8 +137,8 @@ class Ratings:
     items: Ids
     indptr: npt.NDArray[np.int64]
     indices: npt.NDArray[np.int32]
-    values: npt.NDArray[np.float32]
-    timestamps: npt.NDArray[np.int64] | None = None
+    data: npt.NDArray[np.uint8] | npt.NDArray[np.float32]
+    seconds: Times | None = None
     implicit: bool = False
     item_table: Features | None = None
     user_table: Features | None = None
@@ -139,22 +146,28 @@ class Ratings:
     source: Source | None = None
     item_features: GroupedFeatures | None = None
     user_features: GroupedFeatures | None = None
+    levels: npt.NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
         nnz = int(self.indptr[-1])
-        lengths = {"indptr": len(self.users) + 1, "indices": nnz, "values": nnz, "timestamps": nnz}
+        lengths = {"indptr": len(self.users) + 1, "indices": nnz, "data": nnz, "seconds": nnz}
         for name, length in lengths.items():
-            array, dtype = getattr(self, name), _DTYPES[name]
-            if array is None and name == "timestamps":
+            array, dtypes = getattr(self, name), _DTYPES[name]
+            if array is None and name == "seconds":
                 continue
-            if array.dtype != dtype or array.shape != (length,):
+            if array.dtype not in dtypes or array.shape != (length,):
                 raise DataError(
-                    f"{name} must be {np.dtype(dtype)} of shape ({length},); "
-                    f"got {array.dtype} of shape {array.shape}."
+                    f"{name} must be {' or '.join(np.dtype(each).name for each in dtypes)} of "
+                    f"shape ({length},); got {array.dtype} of shape {array.shape}."
                 )
             view = array.view()
             view.flags.writeable = False
             object.__setattr__(self, name, view)
+        if (self.data.dtype == np.uint8) != (self.levels is not None):
+            raise DataError("Codes need levels, and values have none.")
+        table = self.levels
+        if table is not None and (table.dtype != np.float32 or table.shape != (len(table),)):
+            raise DataError(f"levels must be float32 of one dimension; got {table.dtype}.")
 
     @classmethod
     def from_frame(
@@ -271,14 +284,14 @@ class Ratings:
             users = matrix.index.tolist() if users is None else users
             items = matrix.columns.tolist() if items is None else items
         shape, indptr, indices, values = matrix_arrays(matrix)
-        csr = CSR(shape, indptr, indices, values)
+        csr = CSR(shape, indptr, indices, Values.of(values))
         row_ids, row_codes = _axis(users, shape[0], "user")
         column_ids, column_codes = _axis(items, shape[1], "item")
         if row_codes is not None or column_codes is not None:
             rows = np.repeat(np.arange(shape[0], dtype=np.int32), np.diff(csr.indptr))
             rows = rows if row_codes is None else row_codes[rows]
             columns = csr.indices if column_codes is None else column_codes[csr.indices]
-            csr = to_csr(pair_keys(rows, columns, shape), shape, csr.values)
+            csr = to_csr(Entries(rows, np.array(columns), csr.values), shape)
         return _with_tables(row_ids, column_ids, csr, implicit, None, item_table, user_table)
 
     @property
@@ -311,6 +324,71 @@ class Ratings:
         """Share of the user x item pairs that are rated, 0 for an empty matrix."""
         cells = self.n_users * self.n_items
         return self.n_ratings / cells if cells else 0.0
+
+    @property
+    def values(self) -> npt.NDArray[np.float32]:
+        """Ratings as numbers, a float32 ndarray of shape (nnz,): a new one if they are coded."""
+        values = Values(self.data, self.levels).at()
+        values.flags.writeable = False
+        return values
+
+    def values_at(self, which: slice | npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Return some of the ratings as numbers: those in a slice or mask, or at positions."""
+        return Values(self.data, self.levels).at(which)
+
+    @property
+    def timestamps(self) -> npt.NDArray[np.int64] | None:
+        """Seconds since 1970-01-01 UTC, an int64 ndarray of shape (nnz,), or None."""
+        if self.seconds is None:
+            return None
+        wide = self.seconds.astype(np.int64, copy=False)
+        wide.flags.writeable = False
+        return wide
+
+    @property
+    def coded(self) -> CodedMatrix | None:
+        """The matrix as `lowrank` takes it without another copy; None if ratings are not coded."""
+        if self.levels is None:
+            return None
+        codes = cast("npt.NDArray[np.uint8]", self.data)
+        return CodedMatrix(self.indptr, self.indices, codes, padded(self.levels), self.n_items)
+
+    def distribution(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+        """Return the different values, increasing, and the number of ratings that have each."""
+        if self.levels is None:
+            return np.unique(self.values, return_counts=True)
+        counts = level_counts(cast("npt.NDArray[np.uint8]", self.data))[: len(self.levels)]
+        return self.levels[counts > 0], counts[counts > 0]
+
+    def value_range(self) -> tuple[float, float]:
+        """Return the smallest and the largest value; infinity and minus infinity without any."""
+        values = self.distribution()[0] if self.levels is not None else self.data
+        return float(values.min(initial=np.inf)), float(values.max(initial=-np.inf))
+
+    def mean_and_std(self) -> tuple[float, float]:
+        """Return mean and standard deviation of the values."""
+        if self.levels is None or not self.nnz:
+            return float(self.data.mean(dtype=np.float64)), float(self.data.std(dtype=np.float64))
+        values, counts = self.distribution()
+        mean = float(np.average(values.astype(np.float64), weights=counts))
+        return mean, float(np.average((values - np.float64(mean)) ** 2, weights=counts)) ** 0.5
+
+    @property
+    def weighted(self) -> bool:
+        """True if not all values are 1: of implicit feedback, interactions have weights."""
+        return any(end != 1 for end in self.value_range())
+
+    def with_values(self, values: npt.NDArray[np.float32] | float) -> Ratings:
+        """Return the same pairs with other values, one for each or one for all.
+
+        Raises
+        ------
+        DataError
+            If they are not as many as the ratings.
+        """
+        values = np.broadcast_to(np.asarray(values, np.float32), (self.nnz,))
+        data, levels = Values.of(values) if np.ndim(values) else Values.ones(self.nnz)
+        return replace(self, data=data, levels=levels)
 
     @property
     def matrix(self) -> sp.csr_array[np.float32]:
@@ -366,8 +444,8 @@ class Ratings:
             self,
             indptr=before[self.indptr],
             indices=self.indices[mask],
-            values=self.values[mask],
-            timestamps=None if self.timestamps is None else self.timestamps[mask],
+            data=self.data[mask],
+            seconds=None if self.seconds is None else self.seconds[mask],
             n_duplicates=0,
             source=None,
         )
@@ -378,7 +456,7 @@ class Ratings:
         Implicit feedback has no rating column, unless repeated pairs were summed into counts.
         """
         columns = [self.users.take(self.user_index_of_nonzeros()), self.items.take(self.indices)]
-        if not self.implicit or bool((self.values != 1).any()):
+        if not self.implicit or self.weighted:
             columns.append(pl.Series("rating", self.values))
         if self.timestamps is not None:
             columns.append(pl.Series("timestamp", self.timestamps))
@@ -403,7 +481,8 @@ class Ratings:
         if self.source is not None:
             html += f"<br><small>{escape(str(self.source))}</small>"
         if not self.implicit and self.nnz:
-            counts, edges = np.histogram(self.values, bins=min(10, len(np.unique(self.values))))
+            values, weights = self.distribution()
+            counts, edges = np.histogram(values, min(10, len(values)), weights=weights)
             cell, box = "vertical-align:bottom;padding:0 1px", "background:#4878a8;width:24px"
             bars = "".join(
                 f"<td style='{cell}' title='{count:,}'><div style='{box};height:"
@@ -439,16 +518,13 @@ def build_ratings(
             row = int(np.isin(codes, missing).argmax())
             text = ids.values[int(codes[row])]
             raise DataError(f"{place(row)}: the {ids.kind} id is missing ({text!r}).")
-    shape = len(users), len(items)
-    keys = [pair_keys(user_codes, item_codes, shape)]
-    del user_codes, item_codes, codes
-
-    def taken(role: str) -> npt.NDArray[Any] | None:
-        column = columns.pop(role, None)
-        return None if column is None else column.to_numpy()
-
-    # Nothing here keeps the arrays, so that each is freed as soon as it is in order.
-    csr = to_csr(keys.pop(), shape, taken("rating"), taken("timestamp"), policy)
+    values, seconds = None, columns.pop("timestamp", None)
+    if (given := columns.pop("rating", None)) is not None:
+        values = Values.of(given.to_numpy())
+    times = None if seconds is None else compact_times(seconds.to_numpy())
+    entries = Entries(user_codes, item_codes, values, times)
+    del user_codes, item_codes, codes, given, seconds, values, times
+    csr = to_csr(entries, (len(users), len(items)), policy)
     if policy == "error" and csr.repeat is not None:
         first, second, at = csr.repeat
         user = users.values[int(np.searchsorted(csr.indptr, at, side="right")) - 1]
@@ -472,10 +548,12 @@ def _with_tables(
     *tables: TableLike | None,
 ) -> Ratings:
     """Return ratings with what is known of items and users."""
-    arrays = csr.indptr, csr.indices, csr.values, csr.timestamps
-    item_table, user_table = map(table_of, tables, (items, users))
-    count = csr.n_duplicates
-    return Ratings(users, items, *arrays, implicit, item_table, user_table, count, source)
+    (data, levels), (item_table, user_table) = csr.values, map(table_of, tables, (items, users))
+    return Ratings(
+        *(users, items, csr.indptr, csr.indices, data, csr.seconds, implicit),
+        *(item_table, user_table, csr.n_duplicates, source),
+        levels=levels,
+    )
 
 
 def check_process() -> None:

@@ -1,4 +1,4 @@
-"""Rows: their columns as read, which of them count, how much, and their order in a matrix."""
+"""Rows: their columns as read, which of them count, and how much."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ from recsys.errors import DataError
 from recsys.messages import counted, shortened
 
 __all__ = [
-    "CSR",
     "BadRows",
     "Policy",
     "RowOptions",
@@ -38,19 +37,14 @@ __all__ = [
     "check_policy",
     "is_truth",
     "joined",
-    "pair_keys",
     "prepared",
     "rating_problem",
     "rating_values",
-    "to_csr",
 ]
 
 EventWeights = Mapping[str, float]
 Policy = Literal["last", "first", "mean", "sum", "error"]
 """Rating that counts of a repeated pair of user and item."""
-
-_CHUNK = 1 << 20  # rows at once: bounds the scratch memory
-_KEY_BITS = 63  # an int64 key must stay non-negative
 
 _ANY = "*"  # stands for all kinds of events that are not named
 _MOST_KINDS = 20  # a column with more different values is not of kinds of events
@@ -457,138 +451,3 @@ def check_policy(duplicates: str | None) -> Policy | None:
         known = ", ".join(get_args(Policy))
         raise DataError(f"duplicates must be one of {known}; got {duplicates!r}.")
     return duplicates  # type: ignore[return-value]
-
-
-@dataclass(frozen=True, slots=True)
-class CSR:
-    """Canonical CSR arrays, as in `Ratings`, and repeated (user, item) pairs.
-
-    `n_duplicates` rows were merged or dropped; `repeat` has the rows of the first repeated pair,
-    and its place in the arrays.
-    """
-
-    shape: tuple[int, int]
-    indptr: npt.NDArray[np.int64]
-    indices: npt.NDArray[np.int32]
-    values: npt.NDArray[np.float32]
-    timestamps: npt.NDArray[np.int64] | None = None
-    n_duplicates: int = 0
-    repeat: tuple[int, int, int] | None = None
-
-
-def pair_keys(
-    users: npt.NDArray[np.int32], items: npt.NDArray[np.int32], shape: tuple[int, int]
-) -> npt.NDArray[np.int64]:
-    """Return user * n_items + item for each pair."""
-    keys = users * np.int64(shape[1])
-    keys += items
-    return keys
-
-
-def to_csr(
-    keys: npt.NDArray[np.int64],
-    shape: tuple[int, int],
-    values: npt.NDArray[np.float32] | None = None,
-    timestamps: npt.NDArray[np.int64] | None = None,
-    policy: Policy = "last",
-) -> CSR:
-    """Return rows with the keys of `pair_keys`, which are overwritten, in canonical CSR form.
-
-    Values of None are ones. Of repeated pairs the timestamps decide what is first and last; ties,
-    and data without them, go by the order of rows. "mean" and "sum" keep the latest timestamp. With
-    "error" nothing is merged: the caller looks at `repeat`.
-
-    Of millions of rows, this keeps only what is needed: 8 bytes for a key and 4 for its row.
-    """
-    keys, rows = _sorted_keys(keys, shape)
-    repeats = keys[1:] == keys[:-1]
-    n_duplicates = int(np.count_nonzero(repeats))
-    repeat, merged = None, None
-    if n_duplicates and policy == "error":  # the pair whose second place comes first among rows
-        rows = np.arange(len(keys)) if rows is None else rows
-        places = np.flatnonzero(repeats)
-        at = int(places[np.argmin(rows[places + 1])])
-        repeat = int(rows[at]), int(rows[at + 1]), at
-    elif n_duplicates:
-        rows = np.arange(len(keys)) if rows is None else rows
-        if timestamps is not None:
-            members = np.flatnonzero(np.append(False, repeats) | np.append(repeats, False))
-            rows[members] = rows[members[_by_time(keys[members], timestamps[rows[members]])]]
-        is_first, is_last = np.append(True, ~repeats), np.append(~repeats, True)
-        if policy in ("mean", "sum"):
-            starts = np.flatnonzero(is_first)
-            given = np.ones(len(rows), np.float32) if values is None else values[rows]
-            totals = np.add.reduceat(given, starts, dtype=np.float64)
-            totals /= np.diff(starts, append=len(keys)) if policy == "mean" else 1
-            merged = totals.astype(np.float32)
-        kept = is_first if policy == "first" else is_last
-        keys, rows = _kept_in_place(keys, kept), _kept_in_place(rows, kept)
-    del repeats
-    ends = np.arange(1, shape[0] + 1) * np.int64(shape[1])
-    indptr = np.append(0, np.searchsorted(keys, ends)).astype(np.int64)
-    indices = np.empty(len(keys), dtype=np.int32)
-    for start in range(0, len(keys), _CHUNK):
-        part = slice(start, start + _CHUNK)
-        indices[part] = keys[part] % max(shape[1], 1)
-    del keys  # before the others are put in order
-    if merged is not None:
-        values = merged
-    elif values is None:
-        values = np.ones(len(indices), dtype=np.float32)
-    elif rows is not None:
-        values = values[rows]
-    if timestamps is not None and rows is not None:
-        timestamps = timestamps[rows]
-    return CSR(shape, indptr, indices, values, timestamps, n_duplicates, repeat)
-
-
-def _kept_in_place(array: npt.NDArray[Any], mask: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
-    """Return the entries of a mask, moved to the front of the array: without another copy."""
-    end = 0
-    for start in range(0, len(array), _CHUNK):
-        part = array[start : start + _CHUNK][mask[start : start + _CHUNK]]
-        array[end : end + len(part)] = part
-        end += len(part)
-    return array[:end]
-
-
-def _sorted_keys(
-    keys: npt.NDArray[np.int64], shape: tuple[int, int]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.integer[Any]] | None]:
-    """Return the keys in increasing order, and their rows in it (None: it is theirs already).
-
-    Where key and row number fit into 63 bits together, they are packed and sorted in place: stable,
-    several times as fast as a stable argsort, and without scratch memory.
-    """
-    if bool(np.all(keys[1:] >= keys[:-1])):
-        return keys, None
-    shift = len(keys).bit_length()
-    if (shape[0] * shape[1]).bit_length() + shift > _KEY_BITS:
-        order = np.argsort(keys, kind="stable")
-        return keys[order], order
-    keys <<= shift
-    for start in range(0, len(keys), _CHUNK):
-        keys[start : start + _CHUNK] += np.arange(start, min(start + _CHUNK, len(keys)))
-    keys.sort()
-    mask = (1 << shift) - 1
-    rows: npt.NDArray[Any] = np.empty(len(keys), dtype=np.uint32 if shift <= 32 else np.int64)
-    for start in range(0, len(keys), _CHUNK):
-        rows[start : start + _CHUNK] = keys[start : start + _CHUNK] & mask
-    keys >>= shift
-    return keys, rows
-
-
-def _by_time(
-    keys: npt.NDArray[np.int64], timestamps: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64]:
-    """Return the order of sorted keys in which equal ones are in that of time."""
-    pairs = np.cumsum(np.append(False, keys[1:] != keys[:-1]))
-    first, last = int(timestamps.min()), int(timestamps.max())
-    span = last - first + 1
-    if (int(pairs[-1]) + 1) * span >= 2**_KEY_BITS:
-        return np.lexsort((timestamps, keys))
-    # Nearly in order, which a stable sort is quick with.
-    pairs *= span
-    pairs += timestamps
-    pairs -= first
-    return np.argsort(pairs, kind="stable")

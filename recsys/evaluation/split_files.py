@@ -169,8 +169,8 @@ def _aligned(part: Ratings, users: Ids, items: Ids) -> Ratings:
         item_features=_features_of(part.item_features, part.items, items),
         indptr=indptr,
         indices=columns[order].astype(np.int32),
-        values=part.values[order],
-        timestamps=None if part.timestamps is None else part.timestamps[order],
+        data=part.data[order],
+        seconds=None if part.seconds is None else part.seconds[order],
     )
 
 

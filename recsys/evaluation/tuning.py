@@ -337,7 +337,7 @@ class _Objective:
         kind, _, n = self.metric.partition("@")
         if self.minimize:
             predicted = served.predict(test.user_index_of_nonzeros(), test.indices)
-            predicted = np.clip(predicted, split.train.values.min(), split.train.values.max())
+            predicted = np.clip(predicted, *split.train.value_range())
             return (rmse if kind == "rmse" else mae)(predicted, test.values)
         task = RankingTask.of(split, int(n))
         values, _ = measure_lists(task.recommend(served), task, [int(n)], [METRICS[kind]])

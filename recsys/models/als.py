@@ -13,7 +13,8 @@ import numpy as np
 from lowrank.completion import links
 from lowrank.completion.als import BiasedFactors, als_sweeps, solve_rows
 from lowrank.completion.design import Link
-from lowrank.kernels import CsrArrays, at_most
+from lowrank.kernels import CodedMatrix, CsrArrays, at_most
+from lowrank.kernels.entries import Stored
 from recsys.models.base import (
     FactorModel,
     Floats,
@@ -94,7 +95,7 @@ class ALS(ContentModel):
         validation: Ratings | None,
         start: FactorModel | None = None,
     ) -> None:
-        self.rating_std = float(ratings.values.std(dtype=np.float64)) or 1.0
+        self.rating_std = ratings.mean_and_std()[1] or 1.0
         names = "regularization", "count_power", "random_state", "threads"
         options: dict[str, Any] = {name: getattr(self, name) for name in names}
         if start is not None:
@@ -110,8 +111,12 @@ class ALS(ContentModel):
             options["link_penalty"] = self.link_penalty if self.linked else 0.0
             options["row_features"], options["column_features"] = features
         previous, watch = math.inf, ValidationWatch()
-        solver = links.linked_als_sweeps if pulled else als_sweeps
-        sweeps = solver(ratings.matrix, self.factors, **options)
+        matrix = None if pulled else ratings.coded
+        sweeps = (
+            links.linked_als_sweeps(ratings.matrix, self.factors, **options)
+            if pulled
+            else als_sweeps(matrix or ratings.matrix, self.factors, **options)
+        )
         for number, sweep in enumerate(islice(sweeps, self.iterations), start=1):
             if not math.isfinite(sweep.objective):
                 raise breakdown(self, "regularization", "count_power")
@@ -139,7 +144,8 @@ class ALS(ContentModel):
             with at_most(self.threads):
                 self._fit_content(ratings)
         else:
-            vars(self).update(self._solved_rows(Histories.of(ratings), None, of_users=True))
+            entries = matrix or CsrArrays(*Histories.of(ratings))
+            vars(self).update(self._solved_rows(entries, None, of_users=True))
 
     def _take(self, side: str, prior: links.RowPrior) -> None:
         """Set the arrays of a prior."""
@@ -150,10 +156,14 @@ class ALS(ContentModel):
             setattr(self, f"{side}_feature_weights", prior.features[None])
 
     def _solved_rows(
-        self, histories: Histories, features: CsrArrays | None, *, of_users: bool
+        self,
+        histories: Histories | Stored,
+        features: CsrArrays | None,
+        *,
+        of_users: bool,
     ) -> dict[str, Floats]:
-        entries = CsrArrays(*histories)
-        if "user_prior_mean" in vars(self):
+        entries = histories if isinstance(histories, CodedMatrix) else CsrArrays(*histories)
+        if isinstance(entries, CsrArrays) and "user_prior_mean" in vars(self):
             with at_most(self.threads):
                 known = self._vectors(0, of_users=not of_users)
                 prior, mean = self._prior(0, of_users=of_users), self.global_mean

@@ -68,8 +68,7 @@ class Bias(FoldingModel):
 
     def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
         users, items = _sides(ratings, self.user_damping, self.item_damping)
-        mean = float(np.mean(ratings.values, dtype=np.float64))
-        deviation = float(np.std(ratings.values, dtype=np.float64))
+        mean, deviation = ratings.mean_and_std()
         user_sums, item_sums = (
             side.sums(ratings.values) - side.counts * mean for side in (users, items)
         )
@@ -165,7 +164,7 @@ class Popular(Model):
         """Count the ratings of each item and average them."""
         _, items = _sides(ratings, 0, self.damping)
         self.n_users, self.counts_only = ratings.n_users, ratings.implicit
-        self.global_mean = 0.0 if ratings.implicit else float(ratings.values.mean(dtype=np.float64))
+        self.global_mean = 0.0 if ratings.implicit else ratings.mean_and_std()[0]
         self.item_counts = self._counts(items, ratings.values)
         self.item_means = self._means(items, ratings.values)
 
@@ -232,7 +231,7 @@ class Random(Model):
         self.n_users, self.n_items = ratings.n_users, ratings.n_items
         self.low, self.high = 0.0, 1.0
         if not ratings.implicit:
-            self.low, self.high = float(ratings.values.min()), float(ratings.values.max())
+            self.low, self.high = ratings.value_range()
 
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
         """Scores of pairs, shape (n_pairs,)."""

@@ -95,8 +95,9 @@ class SoftImpute(FoldingModel, FactorModel):
                     ratings,
                     indptr=kept.indptr.astype(np.int64),
                     indices=kept.indices.astype(np.int32),
-                    values=kept.data,
-                    timestamps=None,
+                    data=kept.data,
+                    levels=None,
+                    seconds=None,
                 )
                 other_bias = Bias(**damping).fit(rest)
                 left = other_bias.residuals(rest)

@@ -132,7 +132,7 @@ class Spectral(HistoryModel):
 
     def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
         """Compute the singular vectors of the normalised interactions of `ratings`."""
-        self.weighted = ratings.implicit and bool((ratings.values != 1).any())
+        self.weighted = ratings.implicit and ratings.weighted
         self._take_histories(Histories.of(ratings))
         weights = ratings.values if self.weighted else None
         of_items = np.bincount(ratings.indices, weights, minlength=ratings.n_items)

@@ -314,7 +314,7 @@ class Answers:
         row = int(self.ratings.users.index([user])[0])
         ratings = self.ratings
         own = slice(int(ratings.indptr[row]), int(ratings.indptr[row + 1]))
-        places, values = ratings.indices[own], ratings.values[own]
+        places, values = ratings.indices[own], ratings.values_at(own)
         order = np.lexsort((places, -values))[:n]
         history = [
             named | {"value": value}

@@ -167,7 +167,7 @@ def _users(recommender: Recommender, items: Indices, users: Indices) -> Form:
         own = slice(ratings.indptr[user], ratings.indptr[user + 1])
         at = place[ratings.indices[own]]
         places.append(at[at >= 0])
-        values.append(ratings.values[own][at >= 0])
+        values.append(ratings.values_at(own)[at >= 0])
         starts.append(starts[-1] + len(places[-1]))
     return {
         "ids": ratings.users.take(users).to_list(),

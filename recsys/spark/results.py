@@ -188,7 +188,7 @@ def _opened(result: SparkModel) -> tuple[Model, Ratings]:
         items=Ids(tables["item"]["id"], "item"),
         indptr=np.append(0, users["others"].list.len().cum_sum().to_numpy()).astype(np.int64),
         indices=_flat(users["others"], np.int32),
-        values=_flat(users["values"], np.float32),
+        data=_flat(users["values"], np.float32),
         implicit=result.implicit,
     )
     return resolve_name(MODELS[result.model])._from_arrays(result.parameters, arrays), ratings

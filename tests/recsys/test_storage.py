@@ -569,11 +569,11 @@ def _same_json(one, other):
 
 def test_small_models_are_verified_wholly(saved, monkeypatch):
     monkeypatch.setattr(recsys.storage, "_ALWAYS_VERIFIED", 0)
-    file = saved / "ratings" / "values.npy"
+    file = saved / "ratings" / "data.npy"
     contents = bytearray(file.read_bytes())
     contents[-1] ^= 1
     file.write_bytes(contents)
-    refused(saved, "the contents of ratings/values.npy have changed since it was saved")
+    refused(saved, "the contents of ratings/data.npy have changed since it was saved")
 
 
 def test_large_models_are_verified_in_part_and_wholly_on_request(saved, monkeypatch):
@@ -646,7 +646,9 @@ def test_arrays_of_text_or_of_another_type(saved):
         ),
         ("ratings/indptr.npy", np.zeros(0, np.int64), "ratings/indptr does not rise from 0"),
         ("ratings/indptr.npy", np.array([0, 5]), "indptr must be int64 of shape"),
-        ("ratings/values.npy", np.zeros(5), "values must be float32 of shape"),
+        ("ratings/data.npy", np.zeros(5), "data must be uint8 or float32 of shape"),
+        ("ratings/data.npy", np.zeros(5, np.float32), "values have none"),
+        ("ratings/levels.npy", np.ones(9), "levels must be float32"),
         ("ratings/indices.npy", np.zeros(4, np.int32), "ratings/indptr does not end at"),
     ],
 )
@@ -782,9 +784,14 @@ def test_parameters_that_the_model_does_not_have(tmp_path):
             "ratings/indptr have columns that do not exist",
         ),
         (
-            "ratings/values.npy",
-            np.full(5, np.nan, "f4"),
-            "ratings/values has values that are not finite",
+            "ratings/levels.npy",
+            np.full(9, np.nan, "f4"),
+            "ratings has values that are not finite",
+        ),
+        (
+            "ratings/data.npy",
+            np.full(5, 77, np.uint8),
+            "ratings/data has codes beyond the",
         ),
         ("ratings/indptr.npy", np.array(5), "ratings/indptr does not rise from 0"),
     ],

@@ -217,7 +217,7 @@ void als_rows(const AlsProblem<T>& problem, std::int64_t begin, std::int64_t end
             continue;
         }
         const auto target = [&](std::int64_t place, std::int64_t column, T*) {
-            return static_cast<T>(problem.ratings.data[place] - problem.shift) - problem.other_bias[column];
+            return static_cast<T>(problem.ratings.value(row, place) - problem.shift) - problem.other_bias[column];
         };
         const TargetSums sums = accumulate(problem.ratings, row, problem.other, problem.k, problem.k, work,
                                            work.grams + batch.count * work.gram_size, target);

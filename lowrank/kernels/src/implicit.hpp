@@ -45,7 +45,7 @@ void implicit_rows(const ImplicitProblem<T>& problem, std::int64_t begin, std::i
     for (std::int64_t row = begin; row < end; ++row) {
         // v (1 - a.m)^2 is the square of a target root(v) with factors root(v) m.
         const auto target = [&](std::int64_t place, std::int64_t, T* packed) {
-            const T root = static_cast<T>(__builtin_sqrt(problem.weights.data[place]));
+            const T root = static_cast<T>(__builtin_sqrt(problem.weights.value(row, place)));
             if (root != 1)
                 for (std::int64_t j = 0; j < work.width; ++j) packed[j] *= root;
             return root;

@@ -12,7 +12,8 @@
 
 namespace lowrank {
 
-// A compressed sparse row matrix. Indices are sorted within each row.
+// A compressed sparse row matrix. Indices are sorted within each row. Its values are `data`; or, where that
+// is null, levels[codes[p]], minus the shifts of row and column, if any.
 template <class T>
 struct Csr {
     const std::int64_t* indptr;
@@ -20,6 +21,16 @@ struct Csr {
     const T* data;
     std::int64_t n_rows;
     std::int64_t n_cols;
+    const std::uint8_t* codes = nullptr;
+    const T* levels = nullptr;  // 256, so that any code is one of them
+    const T* row_shift = nullptr;
+    const T* column_shift = nullptr;
+
+    T value(std::int64_t row, std::int64_t p) const {
+        if (data) return data[p];
+        const T level = levels[codes[p]];
+        return row_shift ? level - row_shift[row] - column_shift[indices[p]] : level;
+    }
 };
 
 // One half-sweep of alternating least squares: for each row u with observations (i, x_ui)

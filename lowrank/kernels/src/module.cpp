@@ -5,6 +5,8 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -12,8 +14,11 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <tuple>
+#include <variant>
 #include <vector>
 
+#include "entries.hpp"
 #include "kernels.hpp"
 #include "parallel.hpp"
 
@@ -72,18 +77,43 @@ void require(bool ok, const char* message) {
     if (!ok) throw std::invalid_argument(message);
 }
 
+// Values of the entries: numbers; or codes, their 256 levels, and shifts of rows and columns (or none).
+template <class T>
+using Coded = std::tuple<In1<std::uint8_t>, In1<T>, In1<T>, In1<T>>;
+template <class T>
+using Values = std::variant<In1<T>, Coded<T>>;
+
+void check_offsets(const In1<std::int64_t>& indptr, std::size_t n_entries, std::size_t n_values, std::int64_t n_rows) {
+    require(static_cast<std::int64_t>(indptr.size()) == n_rows + 1, "indptr must have one entry more than rows");
+    require(n_entries == n_values, "indices and data must have the same length");
+    require(indptr.data()[0] == 0 && indptr.data()[n_rows] == static_cast<std::int64_t>(n_entries),
+            "indptr must run from 0 to the number of stored entries");
+}
+
 template <class T>
 Csr<T> csr(const In1<std::int64_t>& indptr, const In1<std::int32_t>& indices, const In1<T>& data,
            std::int64_t n_rows, std::int64_t n_cols) {
-    require(static_cast<std::int64_t>(indptr.size()) == n_rows + 1, "indptr must have one entry more than rows");
-    require(indices.size() == data.size(), "indices and data must have the same length");
-    require(indptr.data()[0] == 0 && indptr.data()[n_rows] == static_cast<std::int64_t>(data.size()),
-            "indptr must run from 0 to the number of stored entries");
+    check_offsets(indptr, indices.size(), data.size(), n_rows);
     return {indptr.data(), indices.data(), data.data(), n_rows, n_cols};
 }
 
 template <class T>
-void als_half_sweep(In1<std::int64_t> indptr, In1<std::int32_t> indices, In1<T> data, In2<T> other,
+Csr<T> csr(const In1<std::int64_t>& indptr, const In1<std::int32_t>& indices, const Values<T>& values,
+           std::int64_t n_rows, std::int64_t n_cols) {
+    if (const In1<T>* data = std::get_if<In1<T>>(&values)) return csr<T>(indptr, indices, *data, n_rows, n_cols);
+    const auto& [codes, levels, row_shift, column_shift] = std::get<Coded<T>>(values);
+    check_offsets(indptr, indices.size(), codes.size(), n_rows);
+    require(levels.size() == entries::most_levels, "levels must have 256 entries");
+    const bool shifted = row_shift.size() > 0 || column_shift.size() > 0;
+    require(!shifted || (static_cast<std::int64_t>(row_shift.size()) == n_rows &&
+                         static_cast<std::int64_t>(column_shift.size()) == n_cols),
+            "shifts must have one entry per row and column");
+    return {indptr.data(), indices.data(), nullptr, n_rows, n_cols, codes.data(), levels.data(),
+            shifted ? row_shift.data() : nullptr, shifted ? column_shift.data() : nullptr};
+}
+
+template <class T>
+void als_half_sweep(In1<std::int64_t> indptr, In1<std::int32_t> indices, Values<T> data, In2<T> other,
                     In1<T> other_bias, double shift, In1<T> penalty, In1<T> bias_penalty, bool fit_bias,
                     Out2<T> factors, Out1<T> bias, Out1<double> objective, int threads) {
     const std::int64_t n_rows = factors.shape(0), n_cols = other.shape(0);
@@ -101,7 +131,7 @@ void als_half_sweep(In1<std::int64_t> indptr, In1<std::int32_t> indices, In1<T> 
 }
 
 template <class T>
-void implicit_half_sweep(In1<std::int64_t> indptr, In1<std::int32_t> indices, In1<T> data, In2<T> other,
+void implicit_half_sweep(In1<std::int64_t> indptr, In1<std::int32_t> indices, Values<T> data, In2<T> other,
                          In2<T> gram, In1<T> penalty, Out2<T> factors, Out1<double> objective, int threads) {
     const std::size_t n_rows = factors.shape(0), k = other.shape(1);
     require(factors.shape(1) == k, "factors and other must have the same number of columns");
@@ -118,7 +148,7 @@ void implicit_half_sweep(In1<std::int64_t> indptr, In1<std::int32_t> indices, In
 
 // Empty arrays stand for no covariance and no draws.
 template <class T>
-void posterior_half_sweep(In1<std::int64_t> indptr, In1<std::int32_t> indices, In1<T> data, In2<T> other,
+void posterior_half_sweep(In1<std::int64_t> indptr, In1<std::int32_t> indices, Values<T> data, In2<T> other,
                           double shift, In2<T> prior, In1<T> weight, In2<T> prior_right, double noise_variance,
                           In2<T> draws, Out2<T> covariance, Out2<T> vectors, Out1<double> objective,
                           Out1<double> log_det, int threads) {
@@ -145,7 +175,7 @@ void posterior_half_sweep(In1<std::int64_t> indptr, In1<std::int32_t> indices, I
 }
 
 template <class T>
-void csr_matmat(In1<std::int64_t> indptr, In1<std::int32_t> indices, In1<T> data, In2<T> X, Out2<T> Y, int threads) {
+void csr_matmat(In1<std::int64_t> indptr, In1<std::int32_t> indices, Values<T> data, In2<T> X, Out2<T> Y, int threads) {
     const Csr<T> A = csr<T>(indptr, indices, data, Y.shape(0), X.shape(0));
     require(X.shape(1) == Y.shape(1), "X and Y must have the same number of columns");
     const std::int64_t width = X.shape(1);
@@ -174,7 +204,7 @@ std::vector<std::int64_t> column_shares(const Csr<T>& A, int threads) {
 }
 
 template <class T>
-void csr_rmatmat(In1<std::int64_t> indptr, In1<std::int32_t> indices, In1<T> data, In2<T> X, Out2<T> Y, int threads) {
+void csr_rmatmat(In1<std::int64_t> indptr, In1<std::int32_t> indices, Values<T> data, In2<T> X, Out2<T> Y, int threads) {
     const Csr<T> A = csr<T>(indptr, indices, data, X.shape(0), Y.shape(0));
     require(X.shape(1) == Y.shape(1), "X and Y must have the same number of columns");
     const std::int64_t width = X.shape(1);
@@ -383,6 +413,79 @@ void pair_dots(In2<float> left, In2<float> right, In1<std::int64_t> rows, In1<st
               [&](auto begin, auto end, void*) { active->retrieval.pair_dots(problem, begin, end); });
 }
 
+int code_levels(In1<float> values, Out1<std::uint8_t> codes, Out1<float> levels, int count) {
+    require(values.size() == codes.size(), "values and codes must have the same length");
+    require(levels.size() == entries::most_levels && 0 <= count && count <= entries::most_levels, "levels must have 256 entries");
+    const nb::gil_scoped_release release;
+    return entries::code_levels(values.data(), values.size(), codes.data(), levels.data(), count);
+}
+
+// The numbers of `keys` must be in low ... low + n - 1.
+void check_keys(const In1<std::int32_t>& keys, std::int64_t low, std::int64_t n) {
+    const auto outside = [=](std::int64_t key) { return key < low || key - low >= n; };
+    require(std::none_of(keys.data(), keys.data() + keys.size(), outside), "keys must be those of the table");
+}
+
+void mark(In1<std::int32_t> keys, std::int64_t low, Out1<std::uint8_t> present, int threads) {
+    const nb::gil_scoped_release release;
+    check_keys(keys, low, present.size());
+    entries::mark(keys.data(), keys.size(), low, present.data(), threads);
+}
+
+void look_up(In1<std::int32_t> keys, std::int64_t low, In1<std::int32_t> table, Out1<std::int32_t> found, int threads) {
+    require(keys.size() == found.size(), "keys and found must have the same length");
+    const nb::gil_scoped_release release;
+    check_keys(keys, low, table.size());
+    entries::look_up(keys.data(), keys.size(), low, table.data(), found.data(), threads);
+}
+
+bool row_offsets(In1<std::int32_t> rows, Out1<std::int64_t> indptr) {
+    require(indptr.size() > 0, "indptr must have one entry more than rows");
+    const nb::gil_scoped_release release;
+    check_keys(rows, 0, indptr.size() - 1);
+    return entries::row_offsets(rows.data(), rows.size(), indptr.data(), indptr.size() - 1);
+}
+
+template <class T>
+void scatter(In1<std::int32_t> rows, In1<std::int64_t> indptr, In1<T> source, Out1<T> target, int threads) {
+    require(rows.size() == source.size() && rows.size() == target.size(), "all arrays must have one number per entry");
+    const std::int64_t n_rows = static_cast<std::int64_t>(indptr.size()) - 1;
+    check_offsets(indptr, rows.size(), source.size(), n_rows);
+    const nb::gil_scoped_release release;
+    entries::scatter(rows.data(), rows.size(), indptr.data(), n_rows, source.data(), target.data(), threads);
+}
+
+template <class T>
+void transpose(In1<std::int64_t> indptr, In1<std::int32_t> indices, In1<T> data, Out1<std::int64_t> to_indptr,
+               Out1<std::int32_t> to_indices, Out1<T> to_data, int threads) {
+    const std::int64_t n_rows = static_cast<std::int64_t>(indptr.size()) - 1, n_columns = to_indptr.size() - 1;
+    check_offsets(indptr, indices.size(), data.size(), n_rows);
+    require(std::is_sorted(indptr.data(), indptr.data() + n_rows + 1), "indptr must not fall");
+    require(to_indices.size() == indices.size() && to_data.size() == data.size(), "the transpose must have as many entries");
+    const nb::gil_scoped_release release;
+    check_keys(indices, 0, n_columns);
+    entries::row_offsets(indices.data(), indices.size(), to_indptr.data(), n_columns);
+    entries::transpose(indptr.data(), indices.data(), data.data(), n_rows, to_indptr.data(), n_columns,
+                       to_indices.data(), to_data.data(), threads);
+}
+
+using Anything = nb::ndarray<nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+void sort_rows(In1<std::int64_t> indptr, Out1<std::int32_t> indices, const std::vector<Anything>& columns, int threads) {
+    const std::int64_t n_rows = static_cast<std::int64_t>(indptr.size()) - 1;
+    check_offsets(indptr, indices.size(), indices.size(), n_rows);
+    require(std::is_sorted(indptr.data(), indptr.data() + n_rows + 1), "indptr must not fall");
+    std::vector<entries::Numbers> numbers;
+    for (const Anything& column : columns) {
+        const std::int64_t size = column.itemsize();
+        require(column.size() == indices.size(), "all arrays must have one number per entry");
+        require(size == 1 || size == 4 || size == 8, "numbers must have 1, 4 or 8 bytes");
+        numbers.push_back({static_cast<char*>(column.data()), size});
+    }
+    const nb::gil_scoped_release release;
+    entries::sort_rows(indptr.data(), n_rows, indices.data(), numbers, threads);
+}
+
 // noconvert: a silent copy of an output would lose the result, of an input the time.
 template <class Function, class... Names>
 void add(nb::module_& m, const char* name, Function* function, Names... arguments) {
@@ -404,6 +507,12 @@ void add_kernels(nb::module_& m) {
     add(m, "subtract", &product<&Kernels<T>::subtract_rows, T>, "V", "H", "W", "threads");
 }
 
+template <class T>
+void add_orders(nb::module_& m) {
+    add(m, "scatter", &scatter<T>, "rows", "indptr", "source", "target", "threads");
+    add(m, "transpose", &transpose<T>, "indptr", "indices", "data", "to_indptr", "to_indices", "to_data", "threads");
+}
+
 }  // namespace
 
 NB_MODULE(_core, m) {
@@ -422,5 +531,15 @@ NB_MODULE(_core, m) {
         "data", "Y", "threads");
     add(m, "gram_rows", &gram_rows, "indptr", "indices", "data", "column_indptr", "column_indices", "column_data",
         "weight", "scale", "out", "first", "columns", "values", "counts", "threads");
+    add(m, "code_levels", &code_levels, "values", "codes", "levels", "count");
+    add(m, "mark", &mark, "keys", "low", "present", "threads");
+    add(m, "look_up", &look_up, "keys", "low", "table", "found", "threads");
+    add(m, "row_offsets", &row_offsets, "rows", "indptr");
+    add_orders<std::uint8_t>(m);
+    add_orders<std::int32_t>(m);
+    add_orders<std::int64_t>(m);
+    add_orders<float>(m);
+    add_orders<double>(m);
+    add(m, "sort_rows", &sort_rows, "indptr", "indices", "columns", "threads");
     add(m, "pair_dots", &pair_dots, "left", "right", "rows", "others", "dots", "threads");
 }

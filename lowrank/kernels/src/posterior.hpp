@@ -159,7 +159,7 @@ void posterior_rows(const PosteriorProblem<T>& problem, std::int64_t begin, std:
         double squares[lanes<T>];
         for (int l = 0; l < count; ++l) {
             const auto target = [&](std::int64_t place, std::int64_t column, T*) {
-                return static_cast<T>(problem.ratings.data[place] - problem.shift) -
+                return static_cast<T>(problem.ratings.value(first + l, place) - problem.shift) -
                        problem.other[column * work.d + work.k];
             };
             TargetSums sums =

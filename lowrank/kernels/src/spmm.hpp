@@ -22,7 +22,7 @@ inline void matmat_chunk(const Csr<T>& A, const T* X, std::int64_t width, T* Y, 
                 for (int c = 0; c < Cols; ++c)
                     __builtin_prefetch(X + A.indices[p + spmm_prefetch_distance] * width + c * N);
             const T* x = X + A.indices[p] * width;
-            const Vec<T, N> a = broadcast<T, N>(A.data[p]);
+            const Vec<T, N> a = broadcast<T, N>(A.value(row, p));
             for (int c = 0; c < Cols; ++c) acc[c] += a * load<T, N>(x + c * N);
         }
         for (int c = 0; c < Cols; ++c) store<T, N>(Y + row * width + c * N, acc[c]);
@@ -50,7 +50,7 @@ inline void rmatmat_chunk(const Csr<T>& A, const T* X, std::int64_t width, T* Y,
         if (begin > 0) p = lower_bound(A.indices, p, stop, begin);
         for (; p < stop && A.indices[p] < end; ++p) {
             T* y = Y + A.indices[p] * width;
-            const Vec<T, N> a = broadcast<T, N>(A.data[p]);
+            const Vec<T, N> a = broadcast<T, N>(A.value(row, p));
             for (int c = 0; c < Cols; ++c)
                 store<T, N>(y + c * N, load<T, N>(y + c * N) + a * x[c]);
         }

@@ -134,10 +134,12 @@ def test_duplicates_in_sorted_rows_as_an_error() -> None:
         Ratings.from_frame(frame, duplicates="error")
 
 
-def test_keys_too_wide_to_pack_are_sorted_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_too_far_apart_to_pack_are_sorted_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rows = [(u % 7, (u * 13) % 11, float(u), u % 5) for u in range(200)]
     packed = Ratings.from_frame(frame_of(rows)).to_frame()
-    monkeypatch.setattr("recsys.data.rows._KEY_BITS", 8)
+    monkeypatch.setattr("recsys.data.csr._KEY_BITS", 8)
     assert Ratings.from_frame(frame_of(rows)).to_frame().equals(packed)
 
 
@@ -353,6 +355,7 @@ def test_bad_matrices(matrix: Any, arguments: dict[str, Any], message: str) -> N
 
 def test_the_scipy_matrix_shares_memory_and_is_canonical() -> None:
     ratings = Ratings.from_frame(FRAME)
+    ratings = replace(ratings, data=ratings.values, levels=None)
     matrix = ratings.matrix
     assert isinstance(matrix, sp.csr_array)
     assert matrix.dtype == np.float32
@@ -378,7 +381,9 @@ def test_arrays_of_the_wrong_type_or_length_are_refused() -> None:
     indptr, one = np.array([0, 1]), np.ones(1, dtype=np.float32)
     with pytest.raises(DataError, match=r"indices must be int32 of shape \(1,\); got int64"):
         Ratings(*ids, indptr, np.zeros(1, dtype=np.int64), one)
-    with pytest.raises(DataError, match=r"values must be float32 of shape \(1,\); got .* \(2,\)"):
+    with pytest.raises(
+        DataError, match=r"data must be uint8 or float32 of shape \(1,\); got .* \(2,\)"
+    ):
         Ratings(*ids, indptr, np.zeros(1, np.int32), np.ones(2, np.float32))
 
 
@@ -453,7 +458,7 @@ def test_words(shape: tuple[int, int], nnz: int, words: str) -> None:
         items=Ids(np.arange(shape[1]), "item"),
         indptr=np.array([*[0] * shape[0], nnz]),
         indices=np.zeros(nnz, dtype=np.int32),
-        values=np.ones(nnz, dtype=np.float32),
+        data=np.ones(nnz, dtype=np.float32),
     )
     assert str(ratings) == words
     assert repr(ratings) == f"<Ratings: {words}>"

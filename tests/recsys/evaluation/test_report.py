@@ -153,7 +153,7 @@ def test_the_verdict(found):
 
 
 def test_what_there_is_not_is_left_out(ratings):
-    implicit = replace(ratings, implicit=True, values=np.ones_like(ratings.values))
+    implicit = replace(ratings.with_values(1), implicit=True)
     split = random_split(implicit, 0.2)
     heads = Outline(html_report(evaluate(["popular"], split, 5, resamples=0))).texts["h2"]
     assert heads == [
@@ -210,7 +210,7 @@ def test_a_model_keeps_its_colour(ratings):
 
 
 def test_digits_of_seeds_and_times_are_not_grouped(ratings):
-    timed = replace(ratings, timestamps=np.arange(ratings.n_ratings) + 1_600_000_000)
+    timed = replace(ratings, seconds=np.arange(ratings.n_ratings) + 1_600_000_000)
     split = time_split(timed, 0.2)
     found = evaluate(["popular"], split, 3, metrics=["recall"], resamples=10, random_state=12345)
     text = html_report(found)

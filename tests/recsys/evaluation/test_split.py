@@ -45,7 +45,7 @@ def ratings():
 @pytest.fixture
 def timed(ratings):
     times = np.random.default_rng(5).permutation(ratings.n_ratings)
-    return replace(ratings, timestamps=times.astype(np.int64))
+    return replace(ratings, seconds=times.astype(np.int64))
 
 
 def pairs(ratings):
@@ -264,7 +264,7 @@ def test_planted_future_ratings_are_caught(timed):
     split.check()
     train = split.train.timestamps.copy()
     train[3] = split.parameters["cut"] + 7
-    leaky = replace(split, train=replace(split.train, timestamps=train))
+    leaky = replace(split, train=replace(split.train, seconds=train))
     message = (
         rf"^The training part has 1 ratings on the wrong side of the cut at "
         rf"{split.parameters['cut']}, the first at {train[3]}; they must be older"
@@ -276,7 +276,7 @@ def test_planted_future_ratings_are_caught(timed):
     test = split.test.timestamps.copy()
     test[0] = 0
     with pytest.raises(DataError, match="The test part has 1 ratings on the wrong side"):
-        replace(split, test=replace(split.test, timestamps=test)).check()
+        replace(split, test=replace(split.test, seconds=test)).check()
 
 
 @pytest.mark.parametrize("method", [leave_last_split, time_split])
@@ -361,7 +361,7 @@ def test_a_fingerprint_is_of_pairs_and_values(ratings):
     assert padded.shape != ratings.shape
     assert fingerprint(padded) == everything
     assert fingerprint(ratings.take(np.arange(179))) != everything
-    assert fingerprint(replace(ratings, values=ratings.values + 1)) != everything
+    assert fingerprint(ratings.with_values(ratings.values + 1)) != everything
 
 
 def test_nothing_overlaps_with_an_empty_part(ratings):

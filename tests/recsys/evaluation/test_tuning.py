@@ -37,7 +37,7 @@ def ratings():
 
 @pytest.fixture(scope="module")
 def interactions(ratings):
-    return dataclasses.replace(ratings, implicit=True, values=np.ones_like(ratings.values))
+    return dataclasses.replace(ratings.with_values(1), implicit=True)
 
 
 def without_times(found):
@@ -99,7 +99,7 @@ def test_explicit_ratings_by_a_ranking_metric(ratings):
 
 def with_times(ratings):
     rng = np.random.default_rng(5)
-    return dataclasses.replace(ratings, timestamps=rng.permutation(ratings.n_ratings))
+    return dataclasses.replace(ratings, seconds=rng.permutation(ratings.n_ratings))
 
 
 def test_the_newest_ratings_validate_where_there_are_times(ratings):
@@ -175,7 +175,7 @@ def test_a_study_of_something_else_raises(ratings, tmp_path, settings, message):
 
 def test_a_study_of_other_data_raises(ratings, tmp_path):
     quick("bias", ratings, trials=1, study=tmp_path / "s")
-    other = dataclasses.replace(ratings, values=ratings.values[::-1].copy())
+    other = ratings.with_values(ratings.values[::-1])
     with pytest.raises(DataError, match=r"The study .* has other training data; choose another"):
         quick("bias", other, study=tmp_path / "s")
 

@@ -99,7 +99,7 @@ def item_rows(ratings):
 @pytest.mark.parametrize("weighting", ["cosine", "tfidf", "bm25"])
 def test_training_items_folded_in_are_the_neighbours_they_were(weighting, neighbors, ratings):
     values = np.random.default_rng(3).random(ratings.n_ratings).astype(np.float32) + 1  # no ties
-    ratings = replace(ratings, values=values)
+    ratings = ratings.with_values(values)
     model = make_model("implicit-knn", weighting=weighting, neighbors=neighbors).fit(ratings)
     folded = model.with_items(item_rows(ratings))
     users = np.arange(60)
@@ -137,7 +137,7 @@ def test_items_that_everybody_or_nobody_has_make_no_nan(weighting):
 @pytest.mark.parametrize("weighting", ["cosine", "tfidf", "bm25"])
 def test_negative_ratings_make_no_nan(weighting, ratings):
     values = np.where(ratings.indices < 3, -ratings.values, ratings.values)
-    negative = replace(ratings, values=values, implicit=False)
+    negative = replace(ratings.with_values(values), implicit=False)
     model = make_model("implicit-knn", weighting=weighting).fit(negative)
     assert np.isfinite(model.scores(np.arange(60))).all()
     assert np.isfinite(model.with_items(item_rows(negative)).scores(np.arange(60))).all()

@@ -170,18 +170,18 @@ def test_top_n_is_that_of_predict(data, linear):
 def test_ratings_are_interactions_whatever_their_values():
     ratings, _ = interactions()
     values = np.random.default_rng(2).random(ratings.n_ratings).astype(np.float32) * 5
-    explicit = replace(ratings, implicit=False, values=values)
+    explicit = replace(ratings.with_values(values), implicit=False)
     users = np.arange(N_USERS)
     np.testing.assert_array_equal(fitted(explicit).scores(users), fitted(ratings).scores(users))
 
 
 def test_only_the_proportions_of_weights_count():
     ratings, _ = interactions(weighted=True)
-    model, larger = fitted(ratings), fitted(replace(ratings, values=ratings.values * 4))
+    model, larger = fitted(ratings), fitted(ratings.with_values(ratings.values * 4))
     best, same = (np.argsort(-each.scores(np.arange(N_USERS - 1))) for each in (model, larger))
     assert (best[:, :5] == same[:, :5]).mean() > 0.99
     ones, _ = interactions()
-    equal = replace(ones, values=np.full_like(ones.values, 2))
+    equal = ones.with_values(2)
     expected = fitted(ones).scores(np.arange(N_USERS))
     found = fitted(equal).scores(np.arange(N_USERS))
     np.testing.assert_allclose(found / found.max(), expected / expected.max(), atol=2e-2)

@@ -22,7 +22,7 @@ def events(seed=0, n=600):
     frame = pl.DataFrame({"user": pairs // 30, "item": pairs % 30})
     ones = Ratings.from_frame(frame)
     weights = rng.choice([0.5, 1, 3, 8], ones.nnz).astype(np.float32)
-    return replace(ones, values=weights), ones
+    return ones.with_values(weights), ones
 
 
 @pytest.mark.parametrize("name", IMPLICIT)

@@ -1,0 +1,63 @@
+"""The choice between the compiled kernels and those in NumPy."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from types import ModuleType
+from typing import NamedTuple
+
+from lowrank.kernels import reference
+
+try:
+    _core: ModuleType | None = import_module("lowrank.kernels._core")
+except ImportError:
+    _core = None
+
+__all__ = ["Backend", "active", "backend", "supported", "use"]
+
+
+class Backend(NamedTuple):
+    """Which kernels run: `name` is ``compiled`` or ``reference``."""
+
+    name: str
+    instruction_set: str | None
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.instruction_set})" if self.instruction_set else self.name
+
+
+active: ModuleType = _core or reference
+"""The kernels that run; another module after `use`."""
+
+
+def supported() -> list[str]:
+    """Return the kernels this machine can run, best last."""
+    return ["reference", *(_core.supported() if _core else [])]
+
+
+def use(name: str) -> None:
+    """Choose the kernels by name, for the whole process.
+
+    Raises
+    ------
+    ValueError
+        If this machine, or this installation, does not have them.
+    """
+    global active
+    if name not in supported():
+        raise ValueError(f"kernels must be one of {', '.join(supported())}; got {name!r}.")
+    active = reference
+    if name != "reference" and _core is not None:
+        _core.use(name)
+        active = _core
+
+
+def backend() -> Backend:
+    """Return which kernels run."""
+    is_compiled = _core is not None and active is _core
+    return Backend("compiled", active.active()) if is_compiled else Backend("reference", None)
+
+
+if choice := os.environ.get("LOWRANK_KERNELS"):
+    use(choice)

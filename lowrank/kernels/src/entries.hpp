@@ -1,0 +1,179 @@
+// The entries of a sparse matrix: values as codes of a few levels, and rows in order.
+//
+// Nothing here computes in floating point, so that one form serves all instruction sets.
+
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "parallel.hpp"
+
+namespace lowrank::entries {
+
+inline constexpr int most_levels = 256;
+
+// Writes the code of each value: its place in `levels`, which is extended by new values, told by their
+// bits. Returns the number of levels, or -1 where there are more than 256.
+inline int code_levels(const float* values, std::int64_t n, std::uint8_t* codes, float* levels, int count) {
+    constexpr std::uint32_t slots = 1024;
+    std::int16_t place[slots];
+    std::fill(place, place + slots, std::int16_t{-1});
+    const auto slot_of = [&](std::uint32_t bits) {
+        std::uint32_t slot = (bits * 2654435769u) >> 22;
+        while (place[slot] >= 0 && std::bit_cast<std::uint32_t>(levels[place[slot]]) != bits) slot = (slot + 1) % slots;
+        return slot;
+    };
+    for (int code = 0; code < count; ++code)
+        place[slot_of(std::bit_cast<std::uint32_t>(levels[code]))] = static_cast<std::int16_t>(code);
+    for (std::int64_t p = 0; p < n; ++p) {
+        const std::uint32_t slot = slot_of(std::bit_cast<std::uint32_t>(values[p]));
+        if (place[slot] < 0) {
+            if (count == most_levels) return -1;
+            levels[count] = values[p];
+            place[slot] = static_cast<std::int16_t>(count++);
+        }
+        codes[p] = static_cast<std::uint8_t>(place[slot]);
+    }
+    return count;
+}
+
+// present[key - low] = 1 for each key.
+inline void mark(const std::int32_t* keys, std::int64_t n, std::int64_t low, std::uint8_t* present, int threads) {
+    on_ranges(n, 1 << 18, threads, 0, [&](auto begin, auto end, void*) {
+        for (std::int64_t p = begin; p < end; ++p) {
+            std::atomic_ref<std::uint8_t> flag(present[keys[p] - low]);
+            if (!flag.load(std::memory_order_relaxed)) flag.store(1, std::memory_order_relaxed);
+        }
+    });
+}
+
+// found[p] = table[keys[p] - low]
+inline void look_up(const std::int32_t* keys, std::int64_t n, std::int64_t low, const std::int32_t* table,
+                    std::int32_t* found, int threads) {
+    on_ranges(n, 1 << 18, threads, 0, [&](auto begin, auto end, void*) {
+        for (std::int64_t p = begin; p < end; ++p) found[p] = table[keys[p] - low];
+    });
+}
+
+// indptr of rows that are given for each entry, in any order; returns whether they are sorted.
+inline bool row_offsets(const std::int32_t* rows, std::int64_t n, std::int64_t* indptr, std::int64_t n_rows) {
+    std::fill(indptr, indptr + n_rows + 1, 0);
+    bool sorted = true;
+    for (std::int64_t p = 0; p < n; ++p) {
+        ++indptr[rows[p] + 1];
+        sorted &= p == 0 || rows[p - 1] <= rows[p];
+    }
+    for (std::int64_t row = 0; row < n_rows; ++row) indptr[row + 1] += indptr[row];
+    return sorted;
+}
+
+// The first of equal shares of the entries' rows (or of columns), number `share` of `shares`.
+inline std::int64_t first_of_share(const std::int64_t* indptr, std::int64_t n_rows, int share, int shares) {
+    if (share == 0 || share == shares) return share == 0 ? 0 : n_rows;
+    return std::upper_bound(indptr, indptr + n_rows, indptr[n_rows] / shares * share) - indptr - 1;
+}
+
+// Puts `source`, one number for each entry, in the order of its rows; entries of a row keep theirs. Each thread
+// takes a part of the entries, and knows how many of each row are in the parts before it.
+template <class T>
+void scatter(const std::int32_t* rows, std::int64_t n, const std::int64_t* indptr, std::int64_t n_rows,
+             const T* source, T* target, int threads) {
+    const int parts = static_cast<int>(std::clamp<std::int64_t>(n / (8 * n_rows + 1), 1, threads));
+    std::vector<std::vector<std::int64_t>> next(parts);
+    const auto each = [&](int part, const auto& body) {
+        for (std::int64_t p = n * part / parts; p < n * (part + 1) / parts; ++p) body(p, next[part][rows[p]]);
+    };
+    on_threads(parts, [&](int part) {
+        next[part].assign(n_rows, 0);
+        if (parts > 1) each(part, [](std::int64_t, std::int64_t& count) { ++count; });
+    });
+    for (std::int64_t row = 0; row < n_rows; ++row) {
+        std::int64_t start = indptr[row];
+        for (int part = 0; part < parts; ++part) start += std::exchange(next[part][row], start);
+    }
+    on_threads(parts, [&](int part) {
+        each(part, [&](std::int64_t p, std::int64_t& place) { target[place++] = source[p]; });
+    });
+}
+
+// The transpose of a CSR matrix with sorted indices; indptr of the result is given.
+template <class T>
+void transpose(const std::int64_t* indptr, const std::int32_t* indices, const T* data, std::int64_t n_rows,
+               const std::int64_t* to_indptr, std::int64_t n_columns, std::int32_t* to_indices, T* to_data,
+               int threads) {
+    on_threads(threads, [&](int number) {
+        const std::int64_t begin = first_of_share(to_indptr, n_columns, number, threads);
+        const std::int64_t end = first_of_share(to_indptr, n_columns, number + 1, threads);
+        std::vector<std::int64_t> next(to_indptr + begin, to_indptr + end);
+        for (std::int64_t row = 0; row < n_rows; ++row) {
+            const std::int32_t* stop = indices + indptr[row + 1];
+            const std::int32_t* entry = indices + indptr[row];
+            if (begin > 0) entry = std::lower_bound(entry, stop, begin);
+            for (; entry < stop && *entry < end; ++entry) {
+                const std::int64_t place = next[*entry - begin]++;
+                to_indices[place] = static_cast<std::int32_t>(row);
+                to_data[place] = data[entry - indices];
+            }
+        }
+    });
+}
+
+// An array of numbers of `size` bytes each, one for each entry.
+struct Numbers {
+    char* start;
+    std::int64_t size;
+};
+
+// Sorts keys, of which no two are equal, by their upper halves, and equal ones of these by the lower ones,
+// which must be in order.
+inline void sort_keys(std::vector<std::uint64_t>& keys, std::vector<std::uint64_t>& spare) {
+    constexpr std::size_t digits = 256;
+    if (keys.size() < digits / 4) return std::sort(keys.begin(), keys.end());
+    const std::uint64_t largest = *std::max_element(keys.begin(), keys.end());
+    spare.resize(keys.size());
+    for (int shift = 32; shift < 64 && largest >> shift; shift += 8) {
+        std::size_t places[digits] = {}, start = 0;
+        for (const std::uint64_t key : keys) ++places[key >> shift & (digits - 1)];
+        for (std::size_t& place : places) start += std::exchange(place, start);
+        for (const std::uint64_t key : keys) spare[places[key >> shift & (digits - 1)]++] = key;
+        keys.swap(spare);
+    }
+}
+
+// Puts each row's entries in the order of their indices, and those of equal ones as they are.
+inline void sort_rows(const std::int64_t* indptr, std::int64_t n_rows, std::int32_t* indices,
+                      const std::vector<Numbers>& columns, int threads) {
+    on_rows(indptr, n_rows, 1, threads, 0, [&](auto begin, auto end, void*) {
+        std::vector<std::uint64_t> order, spare;
+        std::vector<char> copy;
+        for (std::int64_t row = begin; row < end; ++row) {
+            std::int32_t* first = indices + indptr[row];
+            const std::int64_t n = indptr[row + 1] - indptr[row];
+            if (std::is_sorted(first, first + n)) continue;
+            order.resize(n);
+            for (std::int64_t p = 0; p < n; ++p)
+                order[p] = static_cast<std::uint64_t>(static_cast<std::uint32_t>(first[p])) << 32 | p;
+            sort_keys(order, spare);
+            for (std::int64_t p = 0; p < n; ++p) first[p] = static_cast<std::int32_t>(order[p] >> 32);
+            for (const Numbers& column : columns) {
+                char* numbers = column.start + indptr[row] * column.size;
+                copy.assign(numbers, numbers + n * column.size);
+                const auto gather = [&]<class T>(T*) {
+                    const T* from = reinterpret_cast<const T*>(copy.data());
+                    T* to = reinterpret_cast<T*>(numbers);
+                    for (std::int64_t p = 0; p < n; ++p) to[p] = from[static_cast<std::uint32_t>(order[p])];
+                };
+                if (column.size == 1) gather(static_cast<std::uint8_t*>(nullptr));
+                else if (column.size == 4) gather(static_cast<std::uint32_t*>(nullptr));
+                else gather(static_cast<std::uint64_t*>(nullptr));
+            }
+        }
+    });
+}
+
+}  // namespace lowrank::entries
