@@ -14,6 +14,7 @@ import polars as pl
 
 from lowrank.kernels.entries import CodedMatrix, level_counts, padded
 from recsys.data.columns import FRAME, SAMPLE, Request, assign_roles
+from recsys.data.csr import CSR, Entries, Times, Values, compact_times, to_csr
 from recsys.data.features import Features, TableLike
 from recsys.data.frames import (
     FrameLike,
@@ -24,7 +25,6 @@ from recsys.data.frames import (
     matrix_arrays,
     to_polars,
 )
-from recsys.data.csr import CSR, Entries, Times, Values, compact_times, to_csr
 from recsys.data.ids import Ids, IdsLike, as_id_series, encode
 from recsys.data.rows import (
     BadRows,

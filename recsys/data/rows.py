@@ -8,10 +8,9 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any, Literal, Self, TypedDict, get_args
+from typing import Literal, Self, TypedDict, get_args
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from recsys.data.ids import MISSING_IDS, Place, as_id_series, row_place

@@ -69,12 +69,12 @@ def test_entries_are_put_in_order_and_keep_theirs_within_a_row(n, threads):
     assert is_sorted == bool((np.diff(rows) >= 0).all())
     found = [entries.scatter(rows, indptr, each, threads) for each in (columns, *numbers)]
     by_row = np.argsort(rows, kind="stable")
-    for got, given in zip(found, (columns, *numbers), strict=True):
-        np.testing.assert_array_equal(got, given[by_row])
+    for got, before in zip(found, (columns, *numbers), strict=True):
+        np.testing.assert_array_equal(got, before[by_row])
     entries.sort_rows(indptr, found[0], found[1:], threads)
     order = np.lexsort((columns, rows))
-    for got, given in zip(found, (columns, *numbers), strict=True):
-        np.testing.assert_array_equal(got, given[order])
+    for got, before in zip(found, (columns, *numbers), strict=True):
+        np.testing.assert_array_equal(got, before[order])
 
 
 def test_long_rows_of_large_indices_are_sorted():
