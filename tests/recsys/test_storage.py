@@ -141,7 +141,7 @@ def test_everything_comes_back(recommender, saved):
     assert after.items == before.items
     for name in ("indptr", "indices", "values"):
         np.testing.assert_array_equal(getattr(after, name), getattr(before, name))
-    assert after.timestamps is None
+        np.testing.assert_array_equal(after.timestamps, before.timestamps)
     assert after.implicit is False
     assert after.titles.to_list() == ["Naïve, the", None, None, None, "Dune"]
     assert after.item_table.frame.row(0) == (50, "Dune", 1984, ["a"])
