@@ -1,6 +1,5 @@
 """Weights of interactions: models of implicit feedback use them, or say that they do not."""
 
-
 import numpy as np
 import polars as pl
 import pytest
