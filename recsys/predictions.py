@@ -207,12 +207,13 @@ def _distinct(ids: Ids, queries: IdsLike | None) -> Indices:
 def explained(
     model: Model,
     ratings: Ratings,
+    fitted: Ratings,
     user: int | str,
     item: int | str,
     n: int | None,
     titles: pl.Series | None,
 ) -> pl.DataFrame:
-    """Return the frame of `Recommender.explain`.
+    """Return the frame of `Recommender.explain`; `fitted` are the ratings of the fit.
 
     Raises
     ------
@@ -221,7 +222,7 @@ def explained(
     if n is not None:
         check_n(n)
     u, i = int(ratings.users.index([user])[0]), ratings.items.index([item])
-    (_, rated, values), explanation = user_contributions(model, ratings, u, i)
+    (_, rated, values), explanation = user_contributions(model, ratings, u, i, fitted)
     features: list[str] = []
     terms = [explanation.terms[0]]
     for side in ("item", "user"):
@@ -249,9 +250,11 @@ def explained(
 
 
 def user_contributions(
-    model: Model, ratings: Ratings, user: int, items: Indices
+    model: Model, ratings: Ratings, user: int, items: Indices, fitted: Ratings
 ) -> tuple[Histories, Explanation]:
     """Return a user's history, and the scores of items as sums over it.
+
+    `fitted` are the ratings of the fit, where `ratings` are those of users folded in.
 
     Raises
     ------
@@ -263,11 +266,11 @@ def user_contributions(
     own = slice(ratings.indptr[user], ratings.indptr[user + 1])
     rated, values = ratings.indices[own], ratings.values_at(own)
     history = Histories(np.array([0, len(rated)], dtype=np.int64), rated, values)
-    known = _known(ratings, user, items) if model.uses_features else None
+    known = _known(ratings, user, items, fitted) if model.uses_features else None
     return history, model.contributions(history, items, *([known] if known else []))
 
 
-def _known(ratings: Ratings, user: int, items: Indices) -> Known | None:
+def _known(ratings: Ratings, user: int, items: Indices, fitted: Ratings) -> Known | None:
     """Return what a model with features may explain a score by; None without features."""
     if ratings.item_features is None and ratings.user_features is None:
         return None
@@ -275,7 +278,7 @@ def _known(ratings: Ratings, user: int, items: Indices) -> Known | None:
         None if features is None else csr_arrays(features.matrix[at])
         for features, at in ((ratings.user_features, [user]), (ratings.item_features, items))
     )
-    raters = Histories(*csr_arrays(ratings.matrix[:, items].T.tocsr()))
+    raters = Histories(*csr_arrays(fitted.matrix[:, items].T.tocsr()))
     return Known(of_user, of_items, raters)
 
 

@@ -598,4 +598,5 @@ class Recommender:
                 "Scores of folded-in items cannot be explained: they are sums over a user's "
                 "other items; update(ratings) adds the new ones to the model itself."
             )
-        return predictions.explained(self.model, self.ratings, user, item, n, self._titles)
+        known = self.ratings, self._counts_from.get("item", self.ratings)
+        return predictions.explained(self.model, *known, user, item, n, self._titles)

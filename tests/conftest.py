@@ -1,4 +1,4 @@
-"""Settings of all tests; Spark and PostgreSQL for those that need them, where there are such."""
+"""Settings of all tests; Spark and PostgreSQL for those that need them, where they are there."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import chromium
 import postgres as private
 import pytest
 from hypothesis import settings
@@ -66,12 +67,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say at the end that tests were skipped for want of a PostgreSQL server."""
+    """Say at the end that tests were skipped for want of a database server or a browser."""
     skipped = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", ())]
-    reason = private.why_no_postgres()
-    if reason and (n := sum(reason in text for text in skipped)):
-        line = f"tests that need PostgreSQL were skipped: {n}; {reason}"
-        terminalreporter.write_line(line, yellow=True)
+    reasons = {"PostgreSQL": private.why_no_postgres(), "a browser": chromium.why_no_chromium()}
+    for needed, reason in reasons.items():
+        if reason and (n := sum(reason in text for text in skipped)):
+            line = f"tests that need {needed} were skipped: {n}; {reason}"
+            terminalreporter.write_line(line, yellow=True)
 
 
 def why_no_spark() -> str | None:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from recsys.data.ratings import Ratings
 
-__all__ = ["ContentModel", "csr_rows"]
+__all__ = ["ContentModel", "csr_rows", "row_of"]
 
 
 def csr_rows(features: GroupedFeatures | None) -> CsrArrays | None:
@@ -70,7 +70,8 @@ class Known(NamedTuple):
     raters: Histories | None = None
 
 
-def _row_of(rows: CsrArrays, at: int) -> CsrArrays:
+def row_of(rows: CsrArrays, at: int) -> CsrArrays:
+    """Return a row as a matrix of one row."""
     part = slice(rows.indptr[at], rows.indptr[at + 1])
     n = part.stop - part.start
     return CsrArrays(np.array([0, n]), rows.indices[part], rows.data[part])
@@ -185,7 +186,9 @@ class ContentModel(FoldingModel, FactorModel):
         A user of the training ratings with the same ratings, and features, gets the very same
         vector. Without ratings, users are what their features say.
         """
-        return self._folded(histories, "user", "item", self.n_items, csr_rows(features))
+        folded = self._folded(histories, "user", "item", self.n_items, csr_rows(features))
+        vars(folded)["_source_model"] = vars(self).get("_source_model", self)
+        return folded
 
     def with_items(self, histories: Histories, features: GroupedFeatures | None = None) -> Self:
         """Return the model whose items are these, with the users as they are."""
@@ -217,8 +220,8 @@ class ContentModel(FoldingModel, FactorModel):
             for at, item in enumerate(wanted):
                 z = columns[item].astype(np.float64)
                 if known.items is not None and known.raters is not None:
-                    features = _row_of(known.items, at)
-                    raters = _row_of(CsrArrays(*known.raters), at)
+                    features = row_of(known.items, at)
+                    raters = row_of(CsrArrays(*known.raters), at)
                     of_item = self._row_terms(s, raters, features, "item").features
                     share = of_item[:, :-1] @ w[:-1] + of_item[:, -1]
                     np.add.at(found["item"][at], features.indices, share / n)
@@ -255,7 +258,7 @@ class ContentModel(FoldingModel, FactorModel):
                 slopes, own = pair if side == "item" else pair[::-1]
                 base[at] += slopes[-1] * own[-1]
                 if rows is not None and own[-1]:  # one if there are no ratings, zero else
-                    row = _row_of(rows, at if side == "item" else 0)
+                    row = row_of(rows, at if side == "item" else 0)
                     each = row.data * (directions[row.indices] @ slopes[:-1])
                     np.add.at(found[side][at], row.indices, each)
                 else:
@@ -275,10 +278,11 @@ class ContentModel(FoldingModel, FactorModel):
                 stored = weights[features.indices] * features.data[:, None]
             return Terms(mean, np.zeros((0, len(mean))), stored)
         of_users = side == "user"
+        source: Self = vars(self).get("_source_model", self)  # has the users who rated an item
         return posterior_terms(
             entries,
-            self._vectors(sample, of_users=not of_users),
-            self._prior(sample, of_users=of_users),
+            source._vectors(sample, of_users=not of_users),
+            source._prior(sample, of_users=of_users),
             mean=self.global_mean,
             noise=self._noise(sample),
             features=features,

@@ -417,7 +417,9 @@ class Answers:
         self, recommender: Recommender, user: int, items: Indices, n: int
     ) -> list[tuple[float, Floats, list[Json]]]:
         """Return base, terms and the n largest terms, described, of the score of each item."""
-        history, found = user_contributions(recommender.model, recommender.ratings, user, items)
+        history, found = user_contributions(
+            recommender.model, recommender.ratings, user, items, self.ratings
+        )
         names = self._names(history.indices)
         values = [None if self.ratings.implicit else v for v in _numbers(history.values)]
         described: list[Json] = [

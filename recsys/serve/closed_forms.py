@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from lowrank.kernels import CsrArrays, csr_arrays
 from recsys.errors import DataError
 from recsys.models.base import Histories, Model
 from recsys.models.baselines import Bias, Popular
 from recsys.models.blend import Blend
-from recsys.models.content import ContentModel, csr_rows
+from recsys.models.content import ContentModel, csr_rows, row_of
 from recsys.models.ials import IALS
 from recsys.models.item_item import HistoryModel, ItemItemModel
 from recsys.models.softimpute import SoftImpute
@@ -123,6 +124,7 @@ def _posterior(model: ContentModel, ratings: Ratings, items: Indices, users: Ind
     """Return the vectors of items and the prior of users, in each sample of the posterior."""
     samples = []
     features, power = csr_rows(ratings.user_features), 0.0
+    raters = Histories(*csr_arrays(ratings.matrix[:, items].T.tocsr()))
     for s in range(model._n_samples):
         columns, prior = model._vectors(s, of_users=False), model._prior(s, of_users=True)
         power = prior.count_power
@@ -135,8 +137,13 @@ def _posterior(model: ContentModel, ratings: Ratings, items: Indices, users: Ind
             sample["link"] = prior.link[items]
         if features is not None and prior.features is not None:
             sample["users"] = _of_users(ratings, prior, users)
+        if "item_feature_weights" in vars(model):
+            sample["features"] = _of_items(model, s, ratings, items, raters)
         samples.append(sample)
-    return _posterior_form(model.global_mean, power, samples)
+    form = _posterior_form(model.global_mean, power, samples)
+    if ratings.item_features is not None and "features" in samples[0]:
+        form["features"] = list(ratings.item_features.groups)
+    return form
 
 
 def _posterior_form(mean: float, power: float, samples: list[Form]) -> Form:
@@ -154,6 +161,24 @@ def _of_users(ratings: Ratings, prior: RowPrior, users: Indices) -> Floats:
     assert prior.features is not None
     rows = ratings.user_features.matrix.tocsr()[users]
     return np.asarray(rows @ prior.features, np.float32)
+
+
+def _of_items(
+    model: ContentModel, sample: int, ratings: Ratings, items: Indices, raters: Histories
+) -> Floats:
+    """Return what each group of features has in the vectors of items, (n, n_groups, d)."""
+    assert ratings.item_features is not None
+    groups = ratings.item_features.groups
+    group_of = np.empty(ratings.item_features.matrix.shape[1], np.int64)
+    for number, columns in enumerate(groups.values()):
+        group_of[columns] = number
+    rows = csr_arrays(ratings.item_features.matrix[items])
+    found = np.zeros((len(items), len(groups), model.item_prior_mean.shape[-1]), np.float32)
+    for at in range(len(items)):
+        own, known = (row_of(CsrArrays(*each), at) for each in (rows, raters))
+        terms = model._row_terms(sample, known, own, "item").features
+        np.add.at(found[at], group_of[own.indices], terms)
+    return found
 
 
 def _interactions(model: IALS, items: Indices) -> Form:

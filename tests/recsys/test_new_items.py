@@ -165,6 +165,18 @@ def test_what_is_missing_for_described_users_is_named(ratings):
         bare.fold_in()
 
 
+def test_a_score_is_explained_alike_for_known_and_new_users(recommender, ratings):
+    own = ratings.to_frame().filter(user=3)
+    features = dict(ratings.user_table.frame.filter(user=3).select("job", "age").row(0, named=True))
+    history = dict(zip(own["item"], own["rating"], strict=True))
+    new = recommender.fold_in(history, user_features=features)
+    for item in recommender.recommend(3, n=2)["item"]:
+        known, folded = recommender.explain(3, item), new.explain("new", item)
+        order = ["part", "item", "feature"]
+        first, second = (each.sort(order)["contribution"] for each in (known, folded))
+        np.testing.assert_allclose(second, first, atol=1e-4)
+
+
 def test_new_items_have_similar_ones_and_are_found(recommender):
     frame = recommender.similar_items(["i0", "i30"], n=12)
     assert frame.columns == ["item", "similar", "rank", "score", "title", "new"]

@@ -1,9 +1,10 @@
 // Fold-ins in the browser: the scores of a user from the ratings in the user's history.
 //
 // Each kind of closed form (recsys/serve/closed_forms.py makes them) is a function from a form and
-// a history to `{scores, reasons}`: the scores of all items, and for one item the share that each
-// entry of the history has in its score. A history is `{items, values, user}`: places of items in
-// the catalogue, their ratings, and the place of a user whose features count, or -1.
+// a history to `{scores, reasons}`: the scores of all items, and for one item what adds to its
+// score, as pairs of a key and an amount; keys are positions in the history, or names of features.
+// A history is `{items, values, user}`: places of items in the catalogue, their ratings, and the
+// place of a user whose features count, or -1.
 "use strict";
 
 // The Cholesky factor of a symmetric positive definite matrix, row by row, in place.
@@ -80,13 +81,20 @@ function posteriorSample(sample, form, history) {
     scores[item] = form.mean + known[d - 1] + dot(known, user, d - 1) + user[d - 1];
   }
   const reasons = (item) => {
-    const design = Float64Array.from(row(vectors, item, d));
+    const design = Float64Array.from(row(vectors, item, d)), featured = [];
+    (form.features ?? []).forEach((name, at) => {
+      const share = row(sample.features.data, item * form.features.length + at, d);
+      share.forEach((value, k) => { design[k] -= value; });
+      featured.push([name, dot(share, user, d - 1) + share[d - 1]]);
+    });
     design[d - 1] = 1;
-    const direction = solved(system, design, d);
-    return terms.map((term) => dot(term, direction, d));
+    return featured.concat(shares(terms, solved(system, design, d)));
   };
   return { scores, reasons };
 }
+
+// What each entry of the history adds in a direction.
+const shares = (terms, direction) => terms.map((term, at) => [at, dot(term, direction, direction.length)]);
 
 // Add the covariance of an item's vector, an upper triangle by rows, to the equations of a user.
 function addUncertainty(packed, d, system, term) {
@@ -108,8 +116,11 @@ function mixture(parts) {
   const scores = new Float64Array(parts[0].found.scores.length);
   for (const { factor, found } of parts) found.scores.forEach((value, i) => { scores[i] += factor * value; });
   const reasons = (item) => {
-    const each = parts.map(({ factor, found }) => found.reasons(item).map((value) => factor * value));
-    return each.reduce((sum, terms) => sum.map((value, j) => value + terms[j]));
+    const sums = new Map();
+    for (const { factor, found } of parts) {
+      for (const [key, value] of found.reasons(item)) sums.set(key, (sums.get(key) ?? 0) + factor * value);
+    }
+    return [...sums];
   };
   return { scores, reasons };
 }
@@ -138,19 +149,15 @@ const KINDS = {
     cholesky(system, d);
     const user = solved(system, right, d), scores = new Float64Array(n);
     for (let item = 0; item < n; item++) scores[item] = dot(row(vectors, item, d), user, d);
-    const reasons = (item) => {
-      const direction = solved(system, row(vectors, item, d), d);
-      return terms.map((term) => dot(term, direction, d));
-    };
-    return { scores, reasons };
+    return { scores, reasons: (item) => shares(terms, solved(system, row(vectors, item, d), d)) };
   },
 
   // The user's bias, a damped mean; then a ridge regression of what it leaves.
   residuals(form, history) {
     const [n, d] = form.vectors.shape, vectors = form.vectors.data, count = history.items.length;
     const off = history.items.map((item, at) => history.values[at] - form.mean - form.bias.data[item]);
-    const shares = off.map((value) => value / (count + form.damping || 1));
-    const bias = shares.reduce((sum, value) => sum + value, 0);
+    const biases = off.map((value) => value / (count + form.damping || 1));
+    const bias = biases.reduce((sum, value) => sum + value, 0);
     const system = new Float64Array(d * d), right = new Float64Array(d);
     for (let k = 0; k < d; k++) system[k * d + k] = form.penalty;
     history.items.forEach((item, at) => {
@@ -167,21 +174,21 @@ const KINDS = {
     }
     const reasons = (item) => {
       const direction = solved(system, row(vectors, item, d), d);
-      return history.items.map((other, at) => shares[at] + dot(row(vectors, other, d), direction, d) * (off[at] - bias));
+      return history.items.map((other, at) => [at, biases[at] + dot(row(vectors, other, d), direction, d) * (off[at] - bias)]);
     };
     return { scores, reasons };
   },
 
   // Sums of item-item weights over the history, or the same scores for everybody.
   sums(form, history) {
-    if (!form.weights) return { scores: Float64Array.from(form.base.data), reasons: () => history.items.map(() => 0) };
+    if (!form.weights) return { scores: Float64Array.from(form.base.data), reasons: () => [] };
     const n = form.weights.shape[1], scores = new Float64Array(n);
     const factors = history.values.map((value) => (form.unit === null ? 1 : value / form.unit));
     history.items.forEach((item, at) => {
       const weights = row(form.weights.data, item, n);
       for (let other = 0; other < n; other++) scores[other] += factors[at] * weights[other];
     });
-    const reasons = (item) => history.items.map((other, at) => factors[at] * form.weights.data[other * n + item]);
+    const reasons = (item) => history.items.map((other, at) => [at, factors[at] * form.weights.data[other * n + item]]);
     return { scores, reasons };
   },
 

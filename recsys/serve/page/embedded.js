@@ -5,8 +5,8 @@ const REASONS = 3;
 const TYPES = { float32: Float32Array, float64: Float64Array, int32: Int32Array, uint8: Uint8Array };
 
 class Embedded {
-  static async open() {
-    const text = $("data").textContent, bytes = Uint8Array.from(atob(text), (each) => each.charCodeAt(0));
+  static async open(text = $("data").textContent) {
+    const bytes = Uint8Array.from(atob(text), (each) => each.charCodeAt(0));
     const whole = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
     const buffer = await new Response(whole).arrayBuffer();
     const length = new DataView(buffer).getUint32(0, true);
@@ -84,7 +84,8 @@ class Embedded {
     const known = { items: sorted.map(([place]) => place), values: sorted.map(([, value]) => value), user };
     const { scores, reasons } = foldIn(form, known);
     const items = largest(scores, n, new Set(known.items)).map((place, at) => {
-      const terms = reasons(place).map((contribution, j) => ({ ...this.named(known.items[j]), contribution }));
+      const terms = reasons(place).map(([key, contribution]) => (
+        typeof key === "string" ? { feature: key, contribution } : { ...this.named(known.items[key]), contribution }));
       terms.sort((a, b) => Math.abs(b.contribution) - Math.abs(a.contribution));
       const because = terms.filter((term) => term.contribution !== 0).slice(0, REASONS);
       return { ...this.named(place), rank: at + 1, score: scores[place], because };

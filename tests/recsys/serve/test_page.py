@@ -1,0 +1,423 @@
+"""The page in a real browser: its arithmetic, what a newcomer does, and whether all can use it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import chromium
+import numpy as np
+import polars as pl
+import pytest
+
+from recsys import Recommender
+from recsys.data.ratings import Ratings
+from recsys.serve.static_page import static_page
+
+N_USERS, N_ITEMS = 60, 40
+HOSTILE = '<img src=x onerror="document.title=1"></script><script>document.title=1</script>'
+TITLES = [HOSTILE, *[f"Film {place}, The" for place in range(1, N_ITEMS)]]
+WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def needs_chromium() -> None:
+    if reason := chromium.why_no_chromium():
+        pytest.skip(reason)
+
+
+def table() -> pl.DataFrame:
+    genres = [["Drama", "Comedy", "War"][place % 3] for place in range(N_ITEMS)]
+    years = [1950 + place for place in range(N_ITEMS)]
+    ids = [100 + place for place in range(N_ITEMS)]
+    return pl.DataFrame({"item": ids, "title": TITLES, "genre": genres, "year": years})
+
+
+def ratings_of(
+    *, implicit: bool = False, weighted: bool = False, featured: bool = False
+) -> Ratings:
+    """Ratings of items of two kinds, of which each user likes one."""
+    rng = np.random.default_rng(0)
+    users = np.repeat(np.arange(1, N_USERS + 1), 12)
+    items = np.concatenate([rng.permutation(N_ITEMS)[:12] for _ in range(N_USERS)])
+    likes = (users + items) % 2 == 0
+    values = np.where(likes, 4.0, 1.5) + rng.choice([0, 0.5, 1.0], len(users))
+    if weighted:
+        values = rng.integers(1, 6, len(users)).astype(float)
+    kept = likes if implicit and not weighted else np.ones(len(users), bool)
+    frame = pl.DataFrame({"user": users, "item": 100 + items, "rating": values}).filter(kept)
+    if weighted:
+        frame = frame.rename({"rating": "count"})
+    ratings = Ratings.from_frame(
+        frame,
+        rating="count" if weighted else None,
+        implicit=implicit and not weighted,
+        item_table=table(),
+        duplicates="sum" if weighted else None,
+    )
+    if featured:
+        from recsys.data.encoder import with_features
+
+        ratings = with_features(ratings)
+    return ratings
+
+
+@pytest.fixture(scope="module")
+def films() -> Ratings:
+    return ratings_of()
+
+
+@pytest.fixture(scope="module")
+def fitted(films: Ratings) -> Recommender:
+    return Recommender("als", factors=4).fit(films)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium.browser() as started:
+        yield started
+
+
+@pytest.fixture
+def visit(browser: Any) -> Iterator[Callable[..., Any]]:
+    """Open a page, and check at the end that nothing went wrong and no other host was wanted."""
+    contexts, wrong = [], []
+
+    def opened(address: str, **settings: Any) -> Any:
+        context = browser.new_context(**{"viewport": WIDE, "reduced_motion": "reduce", **settings})
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(10_000)
+        page.on("console", lambda m: wrong.append(m.text) if m.type in ("error", "warning") else 0)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        home = address.split("/page")[0].rstrip("/") if address.startswith("http") else "file://"
+        page.on("request", lambda r: r.url.startswith((home, "data:")) or wrong.append(r.url))
+        page.goto(address)
+        page.wait_for_selector("html[data-ready]")
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert not wrong
+
+
+@pytest.fixture
+def static(tmp_path: Path) -> Callable[..., str]:
+    def written(*models: Recommender, **options: Any) -> str:
+        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.html"
+        path.write_text(static_page(*models, **options).html, encoding="utf-8")
+        return path.as_uri()
+
+    return written
+
+
+MODELS = {
+    "als": ("als", {"factors": 4}, {}),
+    "als, linked": ("als", {"factors": 4, "linked": True}, {}),
+    "als with features": ("als", {"factors": 4}, {"featured": True}),
+    "bayes": ("bayes", {"factors": 3}, {}),
+    "bayes, gibbs": (
+        "bayes",
+        {"factors": 3, "inference": "gibbs", "samples": 3, "burn_in": 2, "thinning": 1},
+        {},
+    ),
+    "bias": ("bias", {}, {}),
+    "softimpute": ("softimpute", {"regularization": 3.0}, {}),
+    "popular": ("popular", {}, {}),
+    "ials": (
+        "ials",
+        {"factors": 4, "regularization": 0.1, "unobserved_weight": 0.1},
+        {"implicit": True},
+    ),
+    "ials, counts": (
+        "ials",
+        {"factors": 4, "regularization": 0.1, "unobserved_weight": 0.1},
+        {"weighted": True},
+    ),
+    "ease": ("ease", {"regularization": 5.0}, {"implicit": True}),
+    "ease of ratings": ("ease", {"regularization": 5.0}, {}),
+    "spectral": ("spectral", {"factors": 4}, {"implicit": True}),
+    "spectral, counts": ("spectral", {"factors": 4}, {"weighted": True}),
+    "implicit-knn": ("implicit-knn", {}, {"implicit": True}),
+    "blend": ("blend", {"members": "spectral,ials", "weights": "2,1"}, {"implicit": True}),
+}
+
+ANSWERS = """async ([data, histories, users]) => {
+  const source = await Embedded.open(data);
+  return {
+    new: await Promise.all(histories.map((each) => source.recommend(each, 100))),
+    known: await Promise.all(users.map((each) => source.recommendTo(each, 100))),
+  };
+}"""
+
+
+@pytest.fixture(scope="module")
+def calculator(browser: Any, fitted: Recommender, tmp_path_factory: Any) -> Any:
+    """Return a page whose functions compute for any model."""
+    path = tmp_path_factory.mktemp("static") / "page.html"
+    path.write_text(static_page(fitted).html, encoding="utf-8")
+    page = browser.new_page()
+    page.goto(path.as_uri())
+    page.wait_for_selector("html[data-ready]")
+    return page
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_recommends_what_the_model_recommends(name, calculator):
+    model, parameters, kind = MODELS[name]
+    ratings = ratings_of(**kind)
+    recommender = Recommender(model, **parameters).fit(ratings)
+    rng = np.random.default_rng(1)
+    histories = []
+    for size in (1, 2, 7, N_ITEMS - 1):
+        chosen = rng.permutation(N_ITEMS)[:size] + 100
+        values = (
+            np.ones(size)
+            if ratings.implicit and kind.get("implicit")
+            else rng.choice([1.0, 3.0, 5.0], size)
+        )
+        histories.append(dict(zip(chosen.tolist(), values.tolist(), strict=True)))
+    sent = [[{"item": k, "value": v} for k, v in each.items()] for each in histories]
+    data = re.search('id="data">([^<]*)<', static_page(recommender).html)[1]
+    found = calculator.evaluate(ANSWERS, [data, sent, [1, 7]])
+    expected = [recommender.fold_in(each) for each in histories]
+    for answer, folded, history in zip(found["new"], expected, histories, strict=True):
+        check_list(answer["items"], folded.recommend("new", n=100))
+        assert len(answer["items"]) == N_ITEMS - len(history)
+        first = answer["items"][0]
+        check_reasons(first["because"], folded.explain("new", first["item"]))
+    for answer, user in zip(found["known"], (1, 7), strict=True):
+        check_list(answer["items"], recommender.recommend(user, n=100))
+
+
+def check_reasons(because: list[dict[str, Any]], expected: pl.DataFrame) -> None:
+    """Check what ratings, and groups of features together, add to a score."""
+    values: dict[Any, float] = {}
+    for row in expected.filter(pl.col("part") != "base").to_dicts():
+        key = row["item"] if row["part"] == "item" else row["feature"].split(" ")[0]
+        values[key] = values.get(key, 0) + row["contribution"]
+    scale = max(map(abs, values.values()))
+    for reason in because:
+        known = values[reason.get("item") or reason["feature"]]
+        assert abs(reason["contribution"] - known) <= 2e-3 * scale + 1e-6
+    largest = sorted(map(abs, values.values()), reverse=True)[: len(because)]
+    found = [abs(reason["contribution"]) for reason in because]
+    np.testing.assert_allclose(found, largest, atol=2e-3 * scale + 1e-6)
+
+
+def check_list(items: list[dict[str, Any]], expected: pl.DataFrame) -> None:
+    """Check that a list has the scores of `expected`, and its order but for ties in rounding."""
+    scores = np.array([each["score"] for each in items])
+    known = dict(zip(expected["item"], expected["score"], strict=True))
+    tolerance = 2e-4 * max(1e-3, np.abs(scores).max(initial=0))
+    assert {each["item"] for each in items} == set(known)
+    np.testing.assert_allclose(scores, [known[each["item"]] for each in items], atol=tolerance)
+    np.testing.assert_allclose(scores, expected["score"].to_numpy(), atol=tolerance)
+    assert [each["rank"] for each in items] == list(range(1, len(items) + 1))
+
+
+def like(page: Any, text: str) -> None:
+    page.get_by_label("Add what you like").fill(text)
+    page.locator("#found [role=option]").first.wait_for()
+    page.keyboard.press("Enter")
+
+
+def listed(page: Any) -> list[str]:
+    page.locator("#results[aria-busy=false]").wait_for()
+    return page.locator(".ranked .title").all_inner_texts()
+
+
+def test_a_newcomer_marks_titles_and_the_recommendations_follow(visit, static, fitted):
+    page = visit(static(fitted))
+    assert page.get_by_role("heading", name="Begin with something you like").is_visible()
+    like(page, "film 3, ")
+    title = page.locator("#popular button").nth(2).inner_text()
+    item = 100 + TITLES.index(title)
+    page.get_by_role("button", name=f"Like {title}").first.click()
+    assert listed(page) == fitted.recommend(history={103: 5, item: 5})["title"].to_list()
+    assert page.get_by_role("status").inner_text().startswith("10 recommendations; first")
+    page.get_by_label(f"Rating of {title}").select_option("1.5")
+    assert listed(page) == fitted.recommend(history={103: 5, item: 1.5})["title"].to_list()
+    assert page.locator(".moved").count() > 0
+    page.get_by_role("button", name=f"Remove {title}").click()
+    assert listed(page) == fitted.recommend(history={103: 5})["title"].to_list()
+    reasons = page.locator(".ranked li").first.get_by_label("Because of").inner_text()
+    assert reasons.startswith("Film 3, The")
+    page.get_by_role("button", name="Clear").click()
+    assert page.get_by_role("heading", name="Begin with something you like").is_visible()
+
+
+def test_what_if_a_user_had_not_rated_an_item(visit, static, fitted, films):
+    page = visit(static(fitted))
+    page.get_by_text("A user of the data").click()
+    assert page.get_by_role("heading", name="History of user 1").is_visible()
+    assert listed(page) == fitted.recommend(1)["title"].to_list()
+    own = films.to_frame().filter(user=1)
+    history = dict(zip(own["item"], own["rating"], strict=True))
+    left_out = max(history, key=lambda item: (history[item], -item))
+    title = TITLES[left_out - 100]
+    page.get_by_role("button", name=f"Leave out {title}", exact=True).click()
+    rest = {item: value for item, value in history.items() if item != left_out}
+    assert listed(page) == fitted.recommend(history=rest)["title"].to_list()
+    assert page.locator("#history-note").inner_text() == f"What if not: {title}"
+    button = page.get_by_role("button", name=f"Put back {title}", exact=True)
+    assert button.evaluate("(each) => each === document.activeElement")
+    button.click()
+    assert listed(page) == fitted.recommend(1)["title"].to_list()
+    page.get_by_label("User", exact=True).fill("9999")
+    page.get_by_role("button", name="Show", exact=True).click()
+    assert page.get_by_role("alert").inner_text().startswith("The page has no user 9999")
+
+
+def test_an_item_has_a_panel_with_its_neighbours(visit, static, fitted):
+    page = visit(static(fitted))
+    like(page, "film 3, ")
+    listed(page)
+    page.locator(".ranked .title").nth(2).click()
+    panel = page.get_by_role("dialog")
+    shown = panel.get_by_role("heading", level=2).inner_text()
+    item = 100 + TITLES.index(shown)
+    near = fitted.similar_items([item], 10)
+    assert panel.locator(".near .title").all_inner_texts() == near["title"].to_list()
+    assert (
+        "Drama" in panel.inner_text()
+        or "Comedy" in panel.inner_text()
+        or "War" in panel.inner_text()
+    )
+    panel.locator(".near .title").first.click()
+    panel.get_by_role("heading", name=near["title"][0], exact=True).wait_for()
+    panel.get_by_role("button", name="Like").click()
+    page.keyboard.press("Escape")
+    assert not panel.is_visible()
+    assert near["title"][0] in page.locator("#history .title").all_inner_texts()
+
+
+def test_the_map_moves_by_pointer_and_keys_and_has_a_list(visit, static, fitted):
+    page = visit(static(fitted))
+    like(page, "film 3, ")
+    page.get_by_role("tab", name="Map").click()
+    canvas = page.locator("canvas")
+    assert canvas.get_attribute("aria-label") == "Map of 40 items, 40 in sight"
+    canvas.focus()
+    for _ in range(5):
+        page.keyboard.press("+")
+    assert canvas.get_attribute("aria-label") != "Map of 40 items, 40 in sight"
+    before = canvas.screenshot()
+    page.keyboard.press("ArrowLeft")
+    assert canvas.screenshot() != before
+    page.keyboard.press("0")
+    assert canvas.get_attribute("aria-label") == "Map of 40 items, 40 in sight"
+    x, y = page.evaluate("mapView.drawn[0].at")
+    title = page.evaluate("titleOf(mapView.drawn[0].item)")
+    canvas.hover(position={"x": x, "y": y})
+    assert title in page.locator("#tip").inner_text()
+    canvas.click(position={"x": x, "y": y})
+    assert page.get_by_role("dialog").get_by_role("heading", level=2).inner_text() == title
+    page.keyboard.press("Escape")
+    page.get_by_label("Filter the items").fill("film 12")
+    page.get_by_role("button", name="Film 12, The").click()
+    page.locator("#tip").get_by_text("Film 12, The").wait_for()
+
+
+def test_tabs_move_with_arrows_and_the_spectrum_has_a_table(visit, static, fitted):
+    page = visit(static(fitted))
+    page.get_by_role("tab", name="Recommend").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    assert page.get_by_role("heading", name="Spectrum of als").is_visible()
+    assert page.url.endswith("#spectrum")
+    page.get_by_text("As a table").click()
+    assert page.locator("tbody tr").count() == 4
+    assert page.locator("figure rect").count() == 4
+
+
+def test_two_models_stand_side_by_side(visit, static, fitted, films):
+    other = Recommender("bias").fit(films)
+    page = visit(static(fitted, other))
+    like(page, "film 3, ")
+    listed(page)
+    first, second = (page.locator(".list").nth(at).locator(".title") for at in (0, 1))
+    mine, theirs = (each.recommend(history={103: 5})["title"].to_list() for each in (fitted, other))
+    assert first.all_inner_texts() == mine
+    assert second.all_inner_texts() == theirs
+    common = len({*mine} & {*theirs})
+    assert page.locator("#results .note").inner_text() == f"{common} of 10 in both lists."
+    assert page.locator(".shared").count() == 2 * common
+
+
+def test_markup_in_titles_is_text(visit, static, fitted):
+    page = visit(static(fitted))
+    like(page, "100")  # the id of the hostile title
+    assert page.locator("#history .title").inner_text() == HOSTILE
+    assert page.title() == "Explore als"
+
+
+CONTRAST = """() => {
+  const parsed = (colour) => {
+    const [r, g, b, a = 1] = colour.match(/[\\d.]+/g).map(Number);
+    return { rgb: [r, g, b], a };
+  };
+  const linear = (v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+  const light = (rgb) => {
+    const [r, g, b] = rgb.map((v) => linear(v / 255));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (element) => {
+    for (let each = element; each; each = each.parentElement) {
+      const { rgb, a } = parsed(getComputedStyle(each).backgroundColor);
+      if (a > 0.99) return rgb;
+    }
+    return [255, 255, 255];
+  };
+  const unread = ".hidden, [disabled], noscript, script, style";
+  const poor = [];
+  for (const element of document.querySelectorAll("body *")) {
+    const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+    if (!own && !element.matches("input, select")) continue;
+    const seen = element.checkVisibility({ visibilityProperty: true });
+    if (!seen || element.closest(unread)) continue;
+    const colour = getComputedStyle(element)[element.closest("svg") ? "fill" : "color"];
+    const pair = [light(parsed(colour).rgb), light(behind(element))];
+    const ratio = (Math.max(...pair) + 0.05) / (Math.min(...pair) + 0.05);
+    if (ratio < 4.5) poor.push(`${element.outerHTML.slice(0, 80)}: ${ratio.toFixed(2)}`);
+  }
+  return poor;
+}"""
+NAMELESS = """() => [...document.querySelectorAll("button, input, select, canvas")]
+  .filter((each) => each.checkVisibility() && !each.textContent.trim() && !each.labels?.length)
+  .filter((each) => !each.getAttribute("aria-label"))
+  .map((each) => each.outerHTML.slice(0, 100))"""
+
+
+@pytest.mark.parametrize(("size", "scheme"), [(WIDE, "dark"), (NARROW, "light")])
+def test_everything_can_be_read_at_any_size(size, scheme, visit, static, fitted):
+    page = visit(static(fitted), viewport=size, color_scheme=scheme)
+
+    def check() -> None:
+        assert page.evaluate(CONTRAST) == []
+        assert page.evaluate(NAMELESS) == []
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert page.evaluate("document.getAnimations().length") == 0
+
+    check()
+    page.get_by_text("A user of the data").click()
+    page.locator("#history button.icon").first.click()
+    listed(page)
+    page.get_by_label("Add what you like").fill("film")
+    page.locator("#found [role=option]").first.wait_for()
+    check()
+    page.keyboard.press("Escape")
+    page.locator(".ranked .title").first.click()
+    page.locator(".near .title").first.wait_for()
+    check()
+    page.keyboard.press("Escape")
+    for tab in ("Map", "Spectrum"):
+        page.get_by_role("tab", name=tab).click()
+        check()
+    page.get_by_role("tab", name="Map").focus()
+    page.keyboard.press("ArrowLeft")
+    outline = "getComputedStyle(document.activeElement).outlineStyle"
+    assert page.evaluate(outline) == "solid"

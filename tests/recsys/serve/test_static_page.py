@@ -1,0 +1,136 @@
+"""The page as one file: what is in it, what is kept out, and for which models there is one."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from recsys import Recommender
+from recsys.data.ratings import Ratings
+from recsys.errors import DataError, UnknownIdError
+from recsys.serve import static_page as pages
+from recsys.serve.geometry import item_map, spectrum
+from recsys.serve.static_page import static_page
+
+HOSTILE = '</script><script src="https://example.org/x.js"></script>'
+
+
+def ratings_of(n_items: int = 12, *, implicit: bool = False) -> Ratings:
+    rng = np.random.default_rng(0)
+    users, items = np.nonzero(rng.random((30, n_items)) < 0.5)
+    values = 1.0 + (users + items) % 5
+    table = pl.DataFrame({"item": range(n_items), "title": [HOSTILE, *map(str, range(1, n_items))]})
+    frame = pl.DataFrame({"user": users, "item": items, "rating": values})
+    return Ratings.from_frame(frame, implicit=implicit, item_table=table)
+
+
+@pytest.fixture(scope="module")
+def ratings() -> Ratings:
+    return ratings_of()
+
+
+@pytest.fixture(scope="module")
+def als(ratings: Ratings) -> Recommender:
+    return Recommender("als", factors=3).fit(ratings)
+
+
+def contents(html: str) -> dict[str, Any]:
+    """Return the data of a page, without the arrays."""
+    packed = re.search('id="data">([A-Za-z0-9+/=]*)</script>', html)[1]
+    whole = gzip.decompress(base64.b64decode(packed))
+    found: dict[str, Any] = json.loads(whole[8 : 8 + int.from_bytes(whole[:8], "little")])
+    return found
+
+
+def test_the_page_names_no_other_file_and_allows_its_own_scripts_only(als):
+    html = static_page(als).html
+    assert HOSTILE not in html
+    assert not re.findall(r'(?:src|href)="(?!#|data:)[^"]*"', html)
+    policy = re.search('Content-Security-Policy" content="([^"]*)"', html)[1]
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    for script in re.findall("<script>(.*?)</script>", html, re.DOTALL):
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        assert f"'sha256-{digest}'" in policy
+    assert "service.js" not in html
+    assert "v1/recommend" not in html
+
+
+def test_the_same_model_gives_the_same_page(als):
+    assert static_page(als).html == static_page(als).html
+
+
+def test_users_and_items_can_be_left_out(als, ratings):
+    page = static_page(als, n_items=5, n_users=0, title="Films & more")
+    found = contents(page.html)
+    assert (page.n_items, page.n_users) == (5, 0)
+    assert found["users"]["ids"] == []
+    counts = np.bincount(ratings.indices, minlength=12)
+    best = np.sort(np.argsort(-counts, kind="stable")[:5])
+    assert found["items"]["ids"] == ratings.items.take(best).to_list()
+    assert {row["item"] for row in found["models"]["a"]["map"]["items"]} == {*found["items"]["ids"]}
+    assert found["card"]["title"] == "Films & more"
+    assert found["card"]["remark"] == "without 7 items"
+
+
+def test_a_second_model_may_have_its_items_in_another_order(als, ratings):
+    wider = ratings.to_frame().with_columns(pl.col("item") - 5)  # other ids, but some
+    with pytest.raises(UnknownIdError, match="Unknown item"):
+        static_page(als, Recommender("bias").fit(Ratings.from_frame(wider)))
+    both = contents(static_page(als, Recommender("popular").fit(ratings)).html)
+    assert both["card"]["names"] == {"a": "als", "b": "popular"}
+    assert both["models"]["b"]["similar"] is None
+    assert both["models"]["b"]["map"] is None
+
+
+def test_a_model_without_a_closed_form_is_an_error_that_names_those_with_one(ratings):
+    with pytest.raises(DataError, match=r"The random model has no closed form .* als, bayes, bias"):
+        static_page(Recommender("random").fit(ratings))
+
+
+def test_too_many_items_are_an_error_that_says_how_many_fit(monkeypatch):
+    ease = Recommender("ease", regularization=5.0).fit(ratings_of(40, implicit=True))
+    monkeypatch.setattr(pages, "_MOST", 4 * 30**2)
+    with pytest.raises(
+        DataError, match=r"with 40 items of the ease model .*n_items=30 \(--items\)"
+    ):
+        static_page(ease)
+    assert static_page(ease, n_items=30).n_items == 30
+
+
+def test_scores_that_are_not_sums_are_an_error(monkeypatch, ratings):
+    spectral = Recommender("spectral", factors=3).fit(ratings)
+    kind, linear = type(spectral.model), type(spectral.model).scores
+    monkeypatch.setattr(kind, "scores", lambda self, users: linear(self, users) ** 2)
+    with pytest.raises(DataError, match="spectral model are not sums over a user's items"):
+        static_page(spectral)
+
+
+@pytest.mark.parametrize("name", ["als", "softimpute", "spectral", "ease", "bayes"])
+def test_the_map_places_the_most_rated_items(name, ratings):
+    fitted = Recommender(name, **({"factors": 3} if name in ("als", "bayes") else {})).fit(ratings)
+    found = item_map(fitted, 5)
+    assert len(found["items"]) == 5
+    counts = [row["count"] for row in found["items"]]
+    assert counts == sorted(np.bincount(ratings.indices).tolist(), reverse=True)[:5]
+    assert all(-1 <= row[axis] <= 1 for row in found["items"] for axis in "xy")
+    assert 0 < found["share"] <= 1
+    left = min(found["items"], key=lambda row: row["x"])
+    assert found["axes"][0]["low"][0] == left["title"]
+
+
+def test_the_spectrum_is_that_of_the_scores_without_biases(als):
+    model = als.model
+    scores = model.user_factors.astype(float) @ model.item_factors.astype(float).T
+    found = spectrum(als)
+    np.testing.assert_allclose(found["values"], np.linalg.svd(scores)[1][:3], rtol=1e-5)
+    assert found["rank"] == 3
+    with pytest.raises(DataError, match="popular model has no factors"):
+        spectrum(Recommender("popular").fit(als.ratings))
