@@ -188,7 +188,7 @@ def text_similarity(ratings: Ratings, texts: Sequence[str]) -> Cosine:
     # Texts need SciPy and scikit-learn; models load and recommend without.
     from scipy import sparse
 
-    from recsys.lsi.queries import Queries, check_words
+    from recsys.lsi.queries import check_words
     from recsys.lsi.space import decompose, default_rank
 
     features: FeatureBlocks | None = getattr(ratings, "item_features", None)
@@ -210,7 +210,7 @@ def text_similarity(ratings: Ratings, texts: Sequence[str]) -> Cosine:
         encoded = block.encode(texts)
         components = block.components
         if components is None:
-            k = min(_DIRECTIONS, default_rank(rows.shape))
+            k = default_rank(rows.shape, _DIRECTIONS)
             components = decompose(rows, k, 0).components
             rows = sparse.csr_array(rows @ components.T)
         of_items.append(rows.toarray())
@@ -221,6 +221,6 @@ def text_similarity(ratings: Ratings, texts: Sequence[str]) -> Cosine:
         for first, *others in zip(*(each.unknown for each in words), strict=True)
     ]
     rows = sparse.hstack([each.rows for each in words], format="csr")
-    check_words(Queries([*texts], rows, unknown, False))
+    check_words(unknown, np.diff(rows.indptr) == 0)
     vectors, queries = np.hstack(of_items), np.hstack(of_texts)
     return Cosine(vectors.astype(np.float32), queries.astype(np.float32))

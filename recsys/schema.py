@@ -119,7 +119,10 @@ class IndexTraining(Struct, frozen=True):
     documents: Count
     terms: Count
     words: Count
+    empty_documents: Count
     added: Count
+    removed: Count
+    language: str | None
 
 
 class Manifest(Struct, frozen=True, kw_only=True):

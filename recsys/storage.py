@@ -76,9 +76,12 @@ _INDEX_ARRAYS = {
     "singular_values": ("k",),
     "term_weights": ("terms",),
     "embedding": ("documents", "k"),
-    "rows_data": ("entries",),
-    "rows_indices": ("entries",),
-    "rows_indptr": ("documents + 1",),
+    "counts_data": ("entries",),
+    "counts_indices": ("entries",),
+    "counts_indptr": ("documents + 1",),
+    "postings_indptr": ("terms + 1",),
+    "postings_documents": ("postings",),
+    "postings_weights": ("postings",),
 }
 _ROWS = ("indptr", "indices", "data")
 _CSR = ("indptr", "indices", "data")
@@ -243,10 +246,11 @@ def load_index(path: str | Path, *, verify: bool = False) -> SavedIndex:
         if terms.columns != ["term"] or "document" not in documents.columns:
             raise DamageError(f"{MANIFEST} does not name the columns of terms and documents")
         sizes = {"terms": len(terms), "documents": len(documents)}
-        sizes |= {"k": arrays["singular_values"].size, "entries": arrays["rows_data"].size}
-        sizes["documents + 1"] = len(documents) + 1
+        sizes |= {"k": arrays["singular_values"].size, "entries": arrays["counts_data"].size}
+        sizes |= {"documents + 1": len(documents) + 1, "terms + 1": len(terms) + 1}
+        sizes["postings"] = arrays["postings_documents"].size
         for name, array in arrays.items():
-            integer = name in ("rows_indices", "rows_indptr")
+            integer = name.endswith(("_indices", "_indptr", "_documents"))
             if array.dtype.str not in (("<i4", "<i8") if integer else ("<f4", "<f8")):
                 raise DamageError(f"{name} has the type {array.dtype.str}")
             expected = tuple(sizes[axis] for axis in _INDEX_ARRAYS[name])
@@ -254,7 +258,9 @@ def load_index(path: str | Path, *, verify: bool = False) -> SavedIndex:
                 raise DamageError(f"{name} must have shape {expected}, not {array.shape}")
             if everything and not np.isfinite(array).all():
                 raise DamageError(f"{name} has values that are not finite")
-        schema.check_rows("rows_indptr", arrays["rows_indptr"], arrays["rows_indices"], len(terms))
+        for name, column, n in (("counts", "indices", terms), ("postings", "documents", documents)):
+            indptr, indices = (arrays[f"{name}_{part}"] for part in ("indptr", column))
+            schema.check_rows(f"{name}_indptr", indptr, indices, len(n))
     return SavedIndex(manifest.parameters, manifest.training, arrays, terms["term"], documents)
 
 

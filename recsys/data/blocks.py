@@ -15,7 +15,8 @@ from scipy import sparse
 from recsys.data.features import FeatureKind
 from recsys.data.ids import Ids
 from recsys.lsi.space import Space, decompose, default_rank
-from recsys.lsi.vectorizer import Encoded, Weighting, words_of
+from recsys.lsi.vectorizer import Encoded, word_frame
+from recsys.lsi.weighting import Weighting
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -33,7 +34,6 @@ _DAY = 86_400_000_000  # microseconds
 _YEAR = 365.2425  # days
 OTHER = "other"
 """Level of all rare categories."""
-_PLAIN_WORD = r"\b\w\w+\b"  # as `words_of` in texts of ASCII
 _TRUTHS = {
     **dict.fromkeys(("true", "yes", "t", "y", "1"), "true"),
     **dict.fromkeys(("false", "no", "f", "n", "0"), "false"),
@@ -218,7 +218,7 @@ class TextBlock(Block):
 
     @classmethod
     def of(cls, values: pl.Series) -> Self:
-        words = _words(values).unique()
+        words = word_frame(values).unique()
         frequency = words["word"].value_counts().filter(pl.col("count") >= _RARE)
         terms = Ids(
             frequency.sort("count", "word", descending=[True, False])["word"].head(_MOST_TERMS),
@@ -232,7 +232,7 @@ class TextBlock(Block):
         rows = self._encoded(values)
         if not rows.nnz:
             return self
-        k = min(_DIRECTIONS, default_rank(rows.shape))
+        k = default_rank(rows.shape, _DIRECTIONS)
         return replace(self, components=decompose(rows, k, random_state).components)
 
     @property
@@ -250,7 +250,7 @@ class TextBlock(Block):
     def encode(self, texts: Sequence[str]) -> Encoded:
         """Return the weighted words of texts, and the words of each that are not known."""
         values = pl.Series(self.column, texts, dtype=pl.String)
-        words = _words(values)
+        words = word_frame(values)
         unknown: list[list[str]] = [[] for _ in texts]
         for row, word in words.filter(pl.Series(self.terms.find(words["word"]) < 0)).rows():
             unknown[row].append(word)
@@ -265,7 +265,7 @@ class TextBlock(Block):
 
     def _counts(self, values: pl.Series) -> csr_array:
         """Return how often each known word occurs in each text."""
-        words = _words(values)
+        words = word_frame(values)
         columns = self.terms.find(words["word"])
         known = columns >= 0
         entries = (
@@ -312,18 +312,6 @@ def _weights(numbers: npt.NDArray[np.float64], knots: npt.NDArray[np.float64]) -
 def _days(dates: pl.Series) -> pl.Series:
     """Return dates as days since 1970."""
     return dates.cast(pl.Datetime("us")).cast(pl.Int64).cast(pl.Float64) / _DAY
-
-
-def _words(values: pl.Series) -> pl.DataFrame:
-    """Return the words of texts with their rows; those of ASCII texts are found by polars."""
-    rows = pl.DataFrame([pl.Series("row", np.arange(len(values))), values.alias("word")])
-    is_plain = pl.col("word").str.len_bytes() == pl.col("word").str.len_chars()
-    lower = pl.col("word").str.to_lowercase()
-    plain = rows.filter(is_plain).select("row", lower.str.extract_all(_PLAIN_WORD))
-    others = rows.filter(~is_plain)
-    words = [words_of(text.lower()) for text in others["word"]]
-    others = others.with_columns(pl.Series("word", words, dtype=pl.List(pl.String)))
-    return pl.concat([plain, others]).explode("word").drop_nulls()
 
 
 def _elements(values: pl.Series) -> pl.DataFrame:

@@ -17,6 +17,7 @@ from scipy import sparse
 from recsys.data.frames import is_pandas
 from recsys.data.ids import Ids
 from recsys.errors import DataError
+from recsys.lsi.search import Postings
 from recsys.lsi.vectorizer import checked_text
 from recsys.readers.documents import Document, batches_of
 from recsys.readers.documents import DocumentBatch as DocumentBatch
@@ -25,6 +26,7 @@ from recsys.readers.documents import read_documents as read_documents
 from recsys.topn import inverse_lengths
 
 _SNIPPET = 120  # characters
+_TITLES = 3  # times that the words of a title count in a text
 
 
 class Names(NamedTuple):
@@ -43,17 +45,20 @@ class Collection:
     ----------
     ids : Ids
     titles, snippets : Series of String, or None
-    rows : csr_array of shape (n_documents, n_terms)
-        Weights of their terms.
+    counts : csr_array of shape (n_documents, n_terms)
+        How often they have each term, or whatever the rows of a matrix have.
     embedding : ndarray of shape (n_documents, k)
         Their coordinates, V_k S_k.
+    postings : Postings or None
+        For BM25; None where `counts` are not counts.
     """
 
     ids: Ids
     titles: pl.Series | None
     snippets: pl.Series | None
-    rows: Any
+    counts: Any
     embedding: NDArray[np.floating[Any]]
+    postings: Postings | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -82,21 +87,40 @@ class Collection:
             If an id is in both.
         """
         sizes = (len(self), len(more))
+        counts = sparse.vstack([self.counts, more.counts], format="csr")
         return Collection(
             ids=self.ids.extended(more.ids.values),
             titles=_joined("title", self.titles, more.titles, sizes),
             snippets=_joined("snippet", self.snippets, more.snippets, sizes),
-            rows=sparse.vstack([self.rows, more.rows], format="csr"),
+            counts=counts,
             embedding=np.vstack([self.embedding, more.embedding]),
+            postings=None if self.postings is None else Postings.of(counts),
+        )
+
+    def without(self, places: NDArray[np.int64]) -> Collection:
+        """Return a collection without the documents at some places."""
+        kept = np.delete(np.arange(len(self)), places)
+        counts = self.counts[kept]
+        return Collection(
+            ids=Ids(self.ids.values.gather(kept), "document", sort=False),
+            titles=None if self.titles is None else self.titles.gather(kept),
+            snippets=None if self.snippets is None else self.snippets.gather(kept),
+            counts=counts,
+            embedding=self.embedding[kept],
+            postings=None if self.postings is None else Postings.of(counts),
         )
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays of a saved index that belong to the documents."""
+        postings = self.postings or Postings.none(self.counts.shape)
         return {
             "embedding": self.embedding,
-            "rows_data": self.rows.data,
-            "rows_indices": self.rows.indices,
-            "rows_indptr": self.rows.indptr.astype(np.int64),
+            "counts_data": self.counts.data,
+            "counts_indices": self.counts.indices,
+            "counts_indptr": self.counts.indptr.astype(np.int64),
+            "postings_indptr": postings.indptr,
+            "postings_documents": postings.documents,
+            "postings_weights": postings.weights,
         }
 
     def table(self) -> pl.DataFrame:
@@ -105,15 +129,20 @@ class Collection:
         return pl.DataFrame([self.ids.values.alias("document"), *shown])
 
     @classmethod
-    def of(cls, arrays: Mapping[str, NDArray[Any]], table: pl.DataFrame, n_terms: int) -> Self:
-        """Return the documents that `arrays` and `table` describe."""
-        csr = (arrays["rows_data"], arrays["rows_indices"], arrays["rows_indptr"])
+    def of(
+        cls, arrays: Mapping[str, NDArray[Any]], table: pl.DataFrame, n_terms: int, *, ranks: bool
+    ) -> Self:
+        """Return the documents that `arrays` and `table` describe; `ranks` if with postings."""
+        csr = (arrays["counts_data"], arrays["counts_indices"], arrays["counts_indptr"])
+        names = ("indptr", "documents", "weights")
+        postings = Postings(*(arrays[f"postings_{name}"] for name in names), len(table))
         return cls(
             ids=Ids(table["document"], "document", sort=False),
             titles=table.get_column("title", default=None),
             snippets=table.get_column("snippet", default=None),
-            rows=sparse.csr_array(csr, shape=(len(table), n_terms)),
+            counts=sparse.csr_array(csr, shape=(len(table), n_terms)),
             embedding=arrays["embedding"],
+            postings=postings if ranks else None,
         )
 
 
@@ -138,7 +167,7 @@ class NamesCollector:
         self._snippets: list[str] = []
 
     def watch(self, batches: Iterable[DocumentBatch]) -> Iterator[list[str]]:
-        """Yield the texts of each batch, each with its title in front.
+        """Yield the texts of each batch, each after its title, which counts thrice.
 
         Raises
         ------
@@ -161,7 +190,7 @@ class NamesCollector:
                 long = len(line) > _SNIPPET
                 self._snippets.append(line[: _SNIPPET - 1].rstrip() + "…" if long else line)
             yield [
-                text if title is None or text.startswith(title) else f"{title}\n{text}"
+                text if not title else _with_title(title, text)
                 for title, text in zip(titles, texts, strict=True)
             ]
 
@@ -172,6 +201,15 @@ class NamesCollector:
             titles = pl.Series("title", self._titles, dtype=pl.String)
         snippets = pl.Series("snippet", self._snippets, dtype=pl.String)
         return Names(Ids(self._ids, "document", sort=False), titles, snippets)
+
+
+def _with_title(title: str, text: str) -> str:
+    """Return a text with its title, three times if the text is more than that."""
+    # Many texts begin with their title; and one that has little more is not about it any the more.
+    has_title = " ".join(text[: 2 * len(title)].split()).startswith(" ".join(title.split()))
+    rest = len(text) - len(title) * has_title
+    times = (_TITLES if rest > len(title) else 1) - has_title
+    return f"{title}\n" * times + text
 
 
 def names_of_matrix(

@@ -13,9 +13,10 @@ from scipy import sparse
 from recsys.data.ids import Ids
 from recsys.errors import DataError, NotFittedError
 from recsys.lsi.collection import NamesCollector, batches_or_none
+from recsys.lsi.language import Language, StopWords
 from recsys.lsi.queries import similar_rows
 from recsys.lsi.space import decompose
-from recsys.lsi.vectorizer import TOKEN_PATTERN, StopWords, word_vectorizer
+from recsys.lsi.vectorizer import TOKEN_PATTERN, tokenizer
 from recsys.messages import counted
 
 if TYPE_CHECKING:
@@ -97,7 +98,8 @@ class Eigenwords:
         self.scaling = scaling
         self.min_count = min_count
         self.random_state = random_state
-        self._analyze = word_vectorizer(stop_words, token_pattern).build_analyzer()
+        self._tokenize = tokenizer(token_pattern)
+        self._stop_words = Language.of(None, stop_words).stop_words
         self._terms: Ids | None = None
 
     def __repr__(self) -> str:
@@ -180,11 +182,13 @@ class Eigenwords:
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], Ids]:
         """Return running text as numbers (-1 for rare words), the ends of texts, and the words."""
         places: dict[str, int] = {}
+        stop = self._stop_words
         numbers: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
         lengths: list[int] = []
         for texts in batches:
             for text in texts:
-                found = [places.setdefault(word, len(places)) for word in self._analyze(text)]
+                words = self._tokenize(text)
+                found = [places.setdefault(w, len(places)) for w in words if w not in stop]
                 numbers.append(np.array(found, dtype=np.int64))
                 lengths.append(len(found))
         running = np.concatenate(numbers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -19,15 +20,23 @@ from recsys.data.frames import listed
 from recsys.data.ids import Ids
 from recsys.errors import DataError, ModelFileError
 from recsys.lsi.collection import Collection, NamesCollector, batches_or_none, names_of_matrix
+from recsys.lsi.explanation import (
+    contributions,
+    explained_by_both,
+    explained_by_meaning,
+    explained_by_words,
+)
+from recsys.lsi.language import LANGUAGES, Language, StopWords
 from recsys.lsi.queries import (
+    ROUNDING,
     Queries,
     best_rows,
     check_directions,
     check_words,
-    contributions,
     has_texts,
     similar_rows,
 )
+from recsys.lsi.search import METHODS, Postings, Query, Ranking, Search, words_weight
 from recsys.lsi.space import (
     DEFAULT_RANK,
     Added,
@@ -37,17 +46,10 @@ from recsys.lsi.space import (
     outside_share,
     with_documents,
 )
-from recsys.lsi.vectorizer import (
-    TOKEN_PATTERN,
-    StopWords,
-    Weighting,
-    WordEncoder,
-    canonical_csr,
-    checked_text,
-    make_encoder,
-)
+from recsys.lsi.vectorizer import POWER, TOKEN_PATTERN, WordEncoder, checked_text, make_encoder
+from recsys.lsi.weighting import Weighting, canonical_csr
 from recsys.storage import SavedIndex, load_index, save_index
-from recsys.topn import Cosine
+from recsys.topn import Cosine, check_n
 
 if TYPE_CHECKING:
     from lowrank.arguments import MatrixLike, RandomStateLike
@@ -59,7 +61,7 @@ if TYPE_CHECKING:
     from recsys.lsi.collection import Names
 
 Floats = NDArray[np.floating[Any]]
-_METHODS = ("fold-in", "update")
+_ADDING = ("fold-in", "update")
 _DEFAULT = f"default: a third of the documents or terms, at most {DEFAULT_RANK}"
 
 
@@ -77,15 +79,22 @@ class LSI(
     ----------
     n_components : int or str, optional
         Number of dimensions k, or a rule of `lowrank.choose_rank`, such as "elbow". By default a
-        third of the documents (or terms, if they are fewer), at most 200.
+        third of the documents (or terms, if they are fewer), at most 75.
     weighting : {"tfidf", "log-entropy", "count"} or scikit-learn vectorizer, default "tfidf"
-        See `recsys.lsi.vectorizer.Weighting`. The first two also scale documents to length 1;
-        "count" keeps the counts of texts, or the values of a matrix. A vectorizer weights texts
-        itself, and needs all of them in memory at once.
+        See `recsys.lsi.weighting.Weighting`. "count" keeps the counts of texts, or the values of a
+        matrix. A vectorizer weights texts itself, and needs all of them in memory at once.
+    method : {"hybrid", "lsi", "bm25"}, default "hybrid"
+        What `query` ranks by: exact words and meaning together (see `recsys.lsi.search.Search`),
+        meaning alone, or exact words alone. The first and last need counts; with the weighting
+        "count" or a vectorizer it is "lsi".
+    language : str or None, default "auto"
+        One of `recsys.lsi.language.LANGUAGES`, whose stop words are left out and whose words count
+        as the same if they have the same stem; None for neither. "auto" finds the language of
+        texts by their stop words, and is None where it is not clear.
     min_df : int, default 1
         Minimum number of documents that a word of texts must be in.
-    stop_words : "english", sequence of str or None
-        Words of texts to leave out.
+    stop_words : str, sequence of str or None
+        Words of texts to leave out as well, or the language whose stop words these are.
     token_pattern : str
         Regular expression of a word. By default words are two or more letters or digits of any
         alphabet; in scripts without spaces between words, pairs of characters. See
@@ -127,6 +136,8 @@ class LSI(
         n_components: int | str | None = None,
         weighting: str | TransformerMixin = "tfidf",
         *,
+        method: str = "hybrid",
+        language: str | None = "auto",
         min_df: int = 1,
         stop_words: StopWords = None,
         token_pattern: str = TOKEN_PATTERN,
@@ -135,6 +146,8 @@ class LSI(
     ) -> None:
         self.n_components = n_components
         self.weighting = weighting
+        self.method = method
+        self.language = language
         self.min_df = min_df
         self.stop_words = stop_words
         self.token_pattern = token_pattern
@@ -175,12 +188,14 @@ class LSI(
             a parameter is out of its range, or a matrix is not finite or has negative counts.
         """
         start = time.perf_counter()
-        settings = {name: getattr(self, name) for name in ("min_df", "stop_words", "token_pattern")}
-        encoder = make_encoder(self.weighting, **settings)
+        if self.method not in METHODS:
+            raise DataError(f"method must be one of {', '.join(METHODS)}; got {self.method!r}.")
+        names = ("min_df", "stop_words", "token_pattern", "language")
+        encoder = make_encoder(self.weighting, **{name: getattr(self, name) for name in names})
         batches = batches_or_none(documents, ids, titles)
         if batches is None:
             counts = self._matrix(documents, reset=True)
-            names = names_of_matrix(counts.shape[0], ids, titles, 0)
+            labels = names_of_matrix(counts.shape[0], ids, titles, 0)
             n_terms = counts.shape[1]
             if vocabulary is not None and len(vocabulary) != n_terms:
                 raise DataError(
@@ -194,12 +209,13 @@ class LSI(
         else:
             collector = NamesCollector()
             counts = encoder.read(collector.watch(batches))
-            names = collector.names()
+            labels = collector.names()
             self.n_features_in_ = counts.shape[1]
         rows = encoder.learn(counts)
         self._encoder = encoder
         self._set_space(decompose(rows, self.n_components, self.random_state))
-        self.documents_ = self._collection(names, rows)
+        postings = Postings.of(counts) if self._has_counts else None
+        self.documents_ = self._collection(labels, counts, rows, postings)
         dimensions_by = "as given" if self.n_components is not None else _DEFAULT
         if isinstance(self.n_components, str):
             dimensions_by = f"rule: {self.n_components}"
@@ -207,13 +223,15 @@ class LSI(
         kept = float(np.sum(self.singular_values_.astype(np.float64) ** 2))
         self.training_ = {
             "documents": rows.shape[0],
-            "empty_documents": _n_empty(rows),
+            "empty_documents": _n_empty(counts),
             "terms": rows.shape[1],
-            "words": encoder.n_words,
+            "words": _n_words(counts) if self._has_counts else 0,
+            "language": encoder.language.name,
             "dimensions": self.n_components_,
             "dimensions_by": dimensions_by,
             "share_kept": min(1.0, kept / energy),
             "added": 0,
+            "removed": 0,
             "orthogonality_loss": 0.0,
             "seconds": time.perf_counter() - start,
         }
@@ -224,7 +242,7 @@ class LSI(
         check_is_fitted(self)
         batches = batches_or_none(documents)
         if batches is None:
-            return self._space.project(self._rows_of_matrix(documents))
+            return self._space.project(self._encoder.weigh(self._matrix(documents)))
         texts = NamesCollector().watch(batches)
         return np.concatenate([self._space.project(self._encoder.encode(t).rows) for t in texts])
 
@@ -263,62 +281,128 @@ class LSI(
             If there are no documents, an id is in the index already, or there is no such method.
         """
         check_is_fitted(self)
-        if method not in _METHODS:
-            raise DataError(f"method must be one of {', '.join(_METHODS)}; got {method!r}.")
-        names, rows, n_unknown = self._rows_to_add(documents, ids, titles)
-        more = self._collection(names, rows)
+        if method not in _ADDING:
+            raise DataError(f"method must be one of {', '.join(_ADDING)}; got {method!r}.")
+        names, counts, n_unknown = self._counts_to_add(documents, ids, titles)
+        rows = self._encoder.weigh(counts)
+        more = self._collection(names, counts, rows, None)
         outside = outside_share(rows, more.embedding)
         self.documents_ = self.documents_.extended(more)
         if method == "update":
-            space, embedding = with_documents(self._space, self.documents_.rows, len(more))
+            everything = self._encoder.weigh(self.documents_.counts)
+            space, embedding = with_documents(self._space, everything, len(more))
             self._set_space(space)
             self.documents_ = replace(self.documents_, embedding=embedding)
+        loss = self._note_changes(added=len(more))
+        return Added(len(more), method, outside, loss, n_unknown)
+
+    def remove_documents(self, documents: IdsLike | int | str) -> int:
+        """Remove documents from the index, whose terms and dimensions stay as they are.
+
+        Parameters
+        ----------
+        documents : id or sequence of ids
+
+        Returns
+        -------
+        int
+            Number of removed documents.
+
+        Raises
+        ------
+        UnknownIdError
+            If a document is not in the index.
+        DataError
+            If no document would be left.
+        """
+        check_is_fitted(self)
+        places = np.unique(self.documents_.ids.index(listed(documents)))
+        if len(places) == len(self.documents_):
+            raise DataError("An index needs at least one document; no document would be left.")
+        self.documents_ = self.documents_.without(places)
+        self._note_changes(removed=len(places))
+        return len(places)
+
+    def _note_changes(self, added: int = 0, removed: int = 0) -> float:
+        """Update the summary of the index; return the loss of orthogonality."""
         loss = orthogonality_loss(self.documents_.embedding, self.singular_values_)
-        self.training_ = self.training_ | {
+        counts, before = self.documents_.counts, self.training_
+        self.training_ = before | {
             "documents": len(self.documents_),
-            "empty_documents": _n_empty(self.documents_.rows),
-            "added": self.training_["added"] + len(more),
+            "empty_documents": _n_empty(counts),
+            "words": _n_words(counts) if self._has_counts else 0,
+            "added": before["added"] + added,
+            "removed": before["removed"] + removed,
             "orthogonality_loss": loss,
         }
-        return Added(len(more), method, outside, loss, n_unknown)
+        self.__dict__.pop("_search", None)
+        return loss
 
     # Search
 
     def query(
-        self, queries: QueriesLike, n: int = 10, *, labels: Sequence[Any] | None = None
+        self,
+        queries: QueriesLike,
+        n: int = 10,
+        *,
+        method: str | None = None,
+        labels: Sequence[Any] | None = None,
+        parts: bool = False,
     ) -> pl.DataFrame:
-        """Find the n documents most similar to a query.
+        """Find the n documents that match a query best.
 
         Parameters
         ----------
         queries : str, sequence of str, or vector or matrix of counts of the terms
             One query, or several.
         n : int
+        method : {"hybrid", "lsi", "bm25"}, optional
+            What to rank by, if not by the index's own `method`.
         labels : sequence of int or str, optional
             Values of the column query for several queries, instead of their texts.
+        parts : bool, default False
+            Whether to add the columns words and meaning (Float32), whose sum is the score, and
+            matched: the terms of the query that the document has.
 
         Returns
         -------
         polars DataFrame
             Columns query (the text, or the position of a vector; only for several queries),
-            document, rank (Int32, from 1), score (Float32, the cosine), and title and snippet where
-            they are known. Documents without words are never found.
+            document, rank (Int32, from 1), score (Float32), and title and snippet where they are
+            known. The score is the cosine ("lsi"), BM25's, or the sum of both as standard scores
+            ("hybrid"). Documents without words are never found.
 
         Raises
         ------
         DataError
-            If no word of any query is known, or n is below 1.
+            If no word of any query is known, n is below 1, or the index has no counts for the
+            method.
 
         Warns
         -----
         UnknownTermWarning
-            If a word is not known; it is left out.
+            If words are not known; they are left out.
         """
         check_is_fitted(self)
+        check_n(n)
+        method = self._method(method)
         given = self._queries(queries)
-        check_words(given)
-        directions = check_directions(given, self._space.project(given.rows))
-        frame, rows = self._best_documents(directions, n, "document")
+        check_words(given.unknown, np.array([not len(terms) for terms in given.terms]))
+        directions = given.directions(self.components_)
+        if method == "lsi":
+            rows, found = self._by_meaning(check_directions(given, directions), n)
+        else:
+            rows, found = self._by_words(given, directions, n, method)
+        documents = self.documents_
+        columns = [
+            documents.ids.values[found.documents].alias("document"),  # quicker than gather
+            pl.Series("rank", _ranks(rows)),
+            pl.Series("score", found.scores),
+        ]
+        if parts:
+            columns += [pl.Series("words", found.words), pl.Series("meaning", found.meaning)]
+            columns.append(self._matched(given, rows, found.documents))
+        frame = pl.DataFrame([*columns, *documents.shown(found.documents)])
         if given.single:
             return frame
         column = pl.Series("query", given.labels if labels is None else list(labels))
@@ -380,20 +464,27 @@ class LSI(
         scaled = self.components_[:, chosen] * self.singular_values_[:, None]
         return np.ascontiguousarray(scaled.T)
 
-    def explain(self, query: QueriesLike, document: int | str) -> pl.DataFrame:
-        """Explain the similarity of a query and a document by the query's words.
+    def explain(
+        self, query: QueriesLike, document: int | str, *, method: str | None = None
+    ) -> pl.DataFrame:
+        """Explain the score of a document by the query's words.
 
         Parameters
         ----------
         query : str, or vector of counts of the terms
         document : id
+        method : {"hybrid", "lsi", "bm25"}, optional
+            As for `query`.
 
         Returns
         -------
         polars DataFrame
-            One row for each known term of the query, with columns term, contribution (Float64;
-            their sum is the cosine) and through: the term of the document that carries most of
-            the contribution, null where the document has no words.
+            One row for each known term of the query, with columns term and contribution (Float64;
+            their sum is the score). For "lsi" also through: the term of the document that carries
+            most of the contribution, null where the document has no words. For "hybrid" also words
+            and meaning, whose sum is the contribution, and two more rows: of the best documents,
+            to whose mean the direction of the query moves, and of the average document, whose
+            scores are subtracted.
 
         Raises
         ------
@@ -403,23 +494,21 @@ class LSI(
             If the document is not in the index.
         """
         check_is_fitted(self)
+        method = self._method(method)
         given = self._queries(query)
         if not given.single:
             raise DataError("explain takes one query, as a text or a vector.")
-        check_words(given)
+        check_words(given.unknown, np.array([not len(given.terms[0])]))
         place = int(self.documents_.ids.index([document])[0])
-        terms, weights = given.rows.indices, given.rows.data
-        shares, places = contributions(terms, weights, self.components_, self.documents_, place)
-        names = self.terms_.values
-        through = (
-            pl.Series([None] * len(terms), dtype=names.dtype)
-            if places is None
-            else names.gather(places)
-        )
-        frame = pl.DataFrame(
-            {"term": names.gather(terms), "contribution": shares, "through": through}
-        )
-        return frame.sort("contribution", descending=True, maintain_order=True)
+        asked = _as_query(given, given.directions(self.components_), 0)
+        if method == "bm25":
+            return explained_by_words(self.terms_, self._search.postings, asked, place)
+        own = self._encoder.weigh(self.documents_.counts[[place]])
+        target = self.documents_.embedding[place]
+        shares = contributions(asked.terms, given.weights[0], self.components_, target, own)
+        if method == "lsi":
+            return explained_by_meaning(self.terms_, asked.terms, shares)
+        return explained_by_both(self.terms_, self._search, asked, place, shares)
 
     # Save and load
 
@@ -440,7 +529,7 @@ class LSI(
                 "An index with a vectorizer of its own cannot be saved without pickle; save the "
                 "vectorizer's matrix as you like and index that, or choose a weighting by name."
             )
-        if isinstance(parameters["stop_words"], Iterable) and parameters["stop_words"] != "english":
+        if not isinstance(parameters["stop_words"], str | None):
             parameters["stop_words"] = sorted(parameters["stop_words"])
         arrays = {
             "components": self.components_,
@@ -468,13 +557,14 @@ class LSI(
             lsi = cls(**saved.parameters)
             encoder = WordEncoder(lsi.weighting, lsi.min_df, lsi.stop_words, lsi.token_pattern)
             encoder.terms = Ids(saved.terms, "term", sort=False)
-            lsi.documents_ = Collection.of(arrays, saved.documents, len(encoder.terms))
+            encoder.language = Language.of(_known(saved.training["language"]), lsi.stop_words)
+            lsi._encoder = encoder
+            ranks, n_terms = lsi._has_counts, len(encoder.terms)
+            lsi.documents_ = Collection.of(arrays, saved.documents, n_terms, ranks=ranks)
         except (TypeError, ValueError) as error:
             reason = str(error).rstrip(".")
             raise ModelFileError(f"The saved index {path} is damaged: {reason}.") from None
-        encoder.n_words = saved.training["words"]
-        encoder.weighting = Weighting(lsi.weighting, arrays["term_weights"])
-        lsi._encoder = encoder
+        encoder.weighting = Weighting(lsi.weighting, arrays["term_weights"], POWER)
         lsi._set_space(Space(arrays["components"], arrays["singular_values"]))
         lsi.n_features_in_ = len(encoder.terms)
         lsi.training_ = saved.training
@@ -505,8 +595,44 @@ class LSI(
         self.singular_values_ = space.singular_values
         self.n_components_ = len(space.singular_values)
 
-    def _collection(self, names: Names, rows: Any) -> Collection:
-        return Collection(*names, rows=rows, embedding=self._space.project(rows))
+        self.__dict__.pop("_search", None)
+
+    def _collection(
+        self, names: Names, counts: Any, rows: Any, postings: Postings | None
+    ) -> Collection:
+        embedding = self._space.project(rows)
+        return Collection(*names, counts=counts, embedding=embedding, postings=postings)
+
+    @property
+    def _has_counts(self) -> bool:
+        """Whether the rows of documents are counts, which BM25 needs."""
+        return isinstance(self._encoder, WordEncoder) and self.weighting != "count"
+
+    @cached_property
+    def _search(self) -> Search:
+        documents, facts = self.documents_, self.training_
+        assert documents.postings is not None
+        mean = facts["words"] / max(1, facts["documents"] - facts["empty_documents"])
+        inverse = np.nan_to_num(documents.inverse, nan=0.0)
+        return Search(documents.postings, documents.vectors, inverse, words_weight(mean))
+
+    def _method(self, given: str | None) -> str:
+        """Return the method of a search.
+
+        Raises
+        ------
+        DataError
+            If it is none, or the index has no counts for it.
+        """
+        if given is not None and given not in METHODS:
+            raise DataError(f"method must be one of {', '.join(METHODS)}; got {given!r}.")
+        if self._has_counts:
+            return given or self.method
+        if given not in (None, "lsi"):
+            raise DataError(
+                f"method={given!r} needs counts of words; the weights of this index allow 'lsi'."
+            )
+        return "lsi"
 
     def _matrix(self, matrix: Any, *, reset: bool = False) -> Any:
         """Return a checked matrix as CSR, documents in rows."""
@@ -520,35 +646,32 @@ class LSI(
         )
         return canonical_csr(checked)
 
-    def _rows_of_matrix(self, matrix: Any) -> Any:
-        return self._encoder.weigh(self._matrix(matrix))
-
-    def _rows_to_add(
+    def _counts_to_add(
         self, documents: Any, ids: Sequence[Any] | None, titles: Sequence[str | None] | None
     ) -> tuple[Names, Any, int]:
-        """Return the names and weighted rows of further documents, and the count of words lost."""
+        """Return the names and counts of further documents, and the number of words lost."""
         first = len(self.documents_)
         batches = batches_or_none(documents, ids, titles, first)
         if batches is None:
-            rows = self._rows_of_matrix(documents)
-            return names_of_matrix(rows.shape[0], ids, titles, first), rows, 0
+            counts = self._matrix(documents)
+            return names_of_matrix(counts.shape[0], ids, titles, first), counts, 0
         collector = NamesCollector()
         blocks, n_unknown = [], 0
         for texts in collector.watch(batches):
             encoded = self._encoder.encode(texts)
-            blocks.append(encoded.rows)
+            blocks.append(encoded.rows if encoded.counts is None else encoded.counts)
             n_unknown += sum(map(len, encoded.unknown))
         return collector.names(), sparse.vstack(blocks, format="csr"), n_unknown
 
     def _queries(self, given: Any) -> Queries:
-        """Return queries as weighted rows."""
+        """Return queries as terms with counts and weights."""
         texts = has_texts(given)
         single = isinstance(given, str) or (np.ndim(given) == 1 and not texts)
         if texts:
             queries = [given] if isinstance(given, str) else list(given)
             for number, text in enumerate(queries):
                 checked_text(text, number, "Query")
-            return Queries(queries, *self._encoder.encode(queries), single)
+            return self._encoder.queries(queries, single)
         if np.ndim(given) == 0:
             raise DataError(
                 "A query must be a text, several texts, or rows of counts; got "
@@ -557,8 +680,45 @@ class LSI(
         if single and not len(given):
             raise DataError("There are no queries.")
         matrix = np.asarray(given)[None, :] if single else given
-        rows = self._rows_of_matrix(matrix.T if single and self.terms_in_rows else matrix)
-        return Queries(list(range(rows.shape[0])), rows, [[]] * rows.shape[0], single)
+        counts = self._matrix(matrix.T if single and self.terms_in_rows else matrix)
+        return Queries.of_matrix(counts, self._encoder.weigh(counts), single)
+
+    def _by_meaning(self, directions: Any, n: int) -> tuple[NDArray[np.int64], Ranking]:
+        """Return the numbers of queries, and the documents with the largest cosines."""
+        documents = self.documents_
+        scorer = Cosine(documents.vectors, directions, inverse=documents.inverse)
+        top = best_rows(scorer, len(directions), n)
+        nothing = np.zeros(len(top), np.float32)
+        return top.rows, Ranking(top.items, top.scores, nothing, top.scores)
+
+    def _by_words(
+        self, given: Queries, directions: Any, n: int, method: str
+    ) -> tuple[NDArray[np.int64], Ranking]:
+        """Return the numbers of queries, and the documents found by words, or words and meaning."""
+        find = self._search.by_words if method == "bm25" else self._search.by_both
+        found = [
+            find(_as_query(given, directions, number), n)
+            for number in range(len(given))
+            if len(given.terms[number])
+        ]
+        numbers = [number for number in range(len(given)) if len(given.terms[number])]
+        sizes = [len(ranking.documents) for ranking in found]
+        if len(found) == 1:
+            return np.repeat(numbers, sizes), found[0]
+        joined = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return np.repeat(numbers, sizes), Ranking(*joined)
+
+    def _matched(
+        self, given: Queries, rows: NDArray[np.int64], places: NDArray[np.int64]
+    ) -> pl.Series:
+        """Return the terms of the queries that the found documents have, with commas between."""
+        counts, names = self.documents_.counts, self.terms_.values
+        matched = []
+        for row, place in zip(rows.tolist(), places.tolist(), strict=True):
+            own = counts.indices[counts.indptr[place] : counts.indptr[place + 1]]
+            both = np.intersect1d(own, given.terms[row])
+            matched.append(", ".join(map(str, names.gather(both))))
+        return pl.Series("matched", matched, dtype=pl.String)
 
     def _best_documents(
         self, directions: Any, n: int, name: str, exclude: NDArray[np.int64] | None = None
@@ -578,5 +738,32 @@ class LSI(
         return frame, top.rows
 
 
-def _n_empty(rows: Any) -> int:
-    return int(np.sum(np.diff(rows.indptr) == 0))
+def _n_empty(counts: Any) -> int:
+    return int(np.sum(np.diff(counts.indptr) == 0))
+
+
+def _n_words(counts: Any) -> int:
+    return int(counts.data.sum(dtype=np.float64))
+
+
+def _ranks(rows: NDArray[np.int64]) -> NDArray[np.int32]:
+    """Return the ranks, from 1, of results whose queries have ascending numbers."""
+    return (np.arange(1, len(rows) + 1) - np.searchsorted(rows, rows)).astype(np.int32)
+
+
+def _as_query(given: Queries, directions: Any, number: int) -> Query:
+    """Return one of several queries, with a direction of length 1."""
+    direction = directions[number].astype(np.float64)
+    length = np.linalg.norm(direction)
+    if length > ROUNDING * np.linalg.norm(given.weights[number].astype(np.float64)):
+        direction /= length
+    else:
+        direction[:] = 0
+    counts = given.counts[number].astype(np.float32, copy=False)
+    return Query(given.terms[number], counts, direction.astype(np.float32))
+
+
+def _known(language: str | None) -> str | None:
+    if language is not None and language not in LANGUAGES:
+        raise ValueError(f"the language {language!r} is unknown")
+    return language

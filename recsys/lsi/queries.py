@@ -13,18 +13,17 @@ from numpy.typing import NDArray
 
 from recsys.data.frames import listed
 from recsys.errors import DataError
-from recsys.lsi.vectorizer import row_norms
 from recsys.topn import Cosine, TopN, top_n
 
 if TYPE_CHECKING:
     from recsys.data.ids import Ids, IdsLike
-    from recsys.lsi.collection import Collection
 
 Floats = NDArray[np.floating[Any]]
 Indices = NDArray[np.int64]
 
 _NAMED = 5  # unknown words that a message lists
-_NOTHING = 1e-5  # of the length of a query: rounding leaves that of a direction outside the space
+ROUNDING = 1e-5
+"""Share of the length of a query that rounding leaves of a direction outside the space."""
 
 
 class NothingToRankError(DataError):
@@ -37,16 +36,47 @@ class UnknownTermWarning(UserWarning):
 
 @dataclass(frozen=True, eq=False)
 class Queries:
-    """Queries as weighted rows, with the unknown words of each."""
+    """Queries as terms with counts and weights, and the unknown words of each."""
 
     labels: list[Any]  # the texts, or the positions of vectors
-    rows: Any  # csr_array of shape (n_queries, n_terms)
+    terms: list[Indices]
+    counts: list[Floats]
+    weights: list[Floats]
     unknown: list[list[str]]
     single: bool  # whether one query was given, not a list
 
+    @classmethod
+    def of_matrix(cls, counts: Any, weighted: Any, single: bool) -> Queries:
+        """Return the queries that the rows of a CSR matrix are, with their weighted rows."""
+        n = counts.shape[0]
 
-def check_words(queries: Queries) -> None:
+        def split(indptr: Any, values: Any) -> list[Any]:
+            return np.split(values, indptr[1:-1]) if n else []
+
+        terms = split(weighted.indptr, weighted.indices.astype(np.int64))
+        both = (split(each.indptr, each.data) for each in (counts, weighted))
+        return cls([*range(n)], terms, *both, [[] for _ in range(n)], single)
+
+    def __len__(self) -> int:
+        return len(self.terms)
+
+    def directions(self, components: Floats) -> Floats:
+        """Return the coordinates q' U_k of each query, shape (n_queries, k)."""
+        found = np.zeros((len(self), len(components)), components.dtype)
+        for number, (terms, weights) in enumerate(zip(self.terms, self.weights, strict=True)):
+            found[number] = components[:, terms] @ weights.astype(components.dtype, copy=False)
+        return found
+
+
+def check_words(unknown: Sequence[Sequence[str]], lost: NDArray[np.bool_]) -> None:
     """Check that queries have known words.
+
+    Parameters
+    ----------
+    unknown : sequence of sequence of str
+        Unknown words of each query.
+    lost : ndarray of bool
+        Whether it has no known word.
 
     Raises
     ------
@@ -56,20 +86,20 @@ def check_words(queries: Queries) -> None:
     Warns
     -----
     UnknownTermWarning
-        If a query has unknown words.
+        Once, if queries have unknown words.
     """
-    lost = np.diff(queries.rows.indptr) == 0
-    unknown = list(dict.fromkeys(word for words in queries.unknown for word in words))
-    listed_words = ", ".join(unknown[:_NAMED])
-    if len(unknown) > _NAMED:
-        listed_words += f" and {len(unknown) - _NAMED:,} more"
+    different = list(dict.fromkeys(word for words in unknown for word in words))
+    listed_words = ", ".join(different[:_NAMED])
+    if len(different) > _NAMED:
+        listed_words += f" and {len(different) - _NAMED:,} more"
     if lost.all():
         raise NothingToRankError(
             f"No word of the query is in the index: {listed_words}."
-            if unknown
-            else "The query has no words; by default a word has two letters or more."
+            if different
+            else "The query has no words, or only stop words; by default a word has two letters or "
+            "more."
         )
-    if unknown:
+    if different:
         message = f"Not in the index: {listed_words}."
         if lost.any():
             n = int(lost.sum())
@@ -87,11 +117,12 @@ def check_directions(queries: Queries, directions: Floats) -> NDArray[np.float32
         If none remains.
     """
     lengths = np.sqrt(np.einsum("ij,ij->i", directions, directions).astype(np.float64))
-    none = lengths <= _NOTHING * row_norms(queries.rows)
+    norms = np.array([np.linalg.norm(weights.astype(np.float64)) for weights in queries.weights])
+    none = lengths <= ROUNDING * norms
     if none.all():
         raise NothingToRankError(
             "The words of the query have no weight in the dimensions of the index, so nothing can "
-            "be ranked; use other words, or an index with more dimensions."
+            "be ranked; use other words, another method, or an index with more dimensions."
         )
     return np.where(none[:, None], 0, directions).astype(np.float32)
 
@@ -127,30 +158,6 @@ def similar_rows(
             pl.Series("score", top.scores),
         ]
     )
-
-
-def contributions(
-    terms: Indices, weights: Floats, components: Floats, documents: Collection, place: int
-) -> tuple[Floats, Indices | None]:
-    """Split the cosine of a query and a document into one term for each word of the query.
-
-    Returns the contributions, whose sum is the cosine, and the term of the document that carries
-    most of each (None for a document without words).
-    """
-    weights = weights.astype(np.float64)
-    basis = components[:, terms].T.astype(np.float64)
-    target = documents.embedding[place].astype(np.float64)
-    scale = np.linalg.norm(weights @ basis) * np.linalg.norm(target)
-    shares = weights * (basis @ target) / scale if scale > 0 else np.zeros(len(terms))
-    rows = documents.rows
-    own = slice(rows.indptr[place], rows.indptr[place + 1])
-    if own.start == own.stop:
-        return shares, None
-    # The document is d'U_k', so each product splits once more, over the document's own terms.
-    document_basis = components[:, rows.indices[own]].astype(np.float64) * rows.data[own]
-    products = (weights[:, None] * basis) @ document_basis
-    signs = np.where(shares < 0, -1, 1)[:, None]
-    return shares, rows.indices[own][np.argmax(products * signs, axis=1)]
 
 
 def has_texts(given: Any) -> bool:

@@ -6,30 +6,34 @@ import re
 import unicodedata
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import cache, cached_property
 from itertools import chain, pairwise
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import clone
-from sklearn.feature_extraction.text import CountVectorizer
 
 from recsys.data.ids import Ids
 from recsys.errors import DataError
+from recsys.lsi.language import Language, StopWords, check_language, detect
+from recsys.lsi.queries import Queries
+from recsys.lsi.weighting import WEIGHTINGS, Weighting, canonical_csr
 
 TOKEN_PATTERN = r"(?u)\b\w\w+\b"
 """scikit-learn's: two or more letters, digits or underscores, of any alphabet."""
 
-WEIGHTINGS = ("tfidf", "log-entropy", "count")
+POWER = 0.5
+"""Power of the length of a document by which its weights are divided: see `Weighting.apply`."""
 
-StopWords = str | Sequence[str] | None
-Floats = NDArray[np.floating[Any]]
-Float64s = NDArray[np.float64]
+Tokenizer = Callable[[str], list[str]]
 
+_UNKNOWN, _STOP = -1, -2  # in place of the term of a word
+_REMEMBERED = 1_000_000  # words whose terms are kept
 _PLAIN_WORDS = re.compile(TOKEN_PATTERN)
 # Thai and Lao, Burmese, Khmer, Japanese syllables, Chinese characters.
 _UNSPACED = (
@@ -39,6 +43,7 @@ _UNSPACED = (
 _UNSPACED_RUN = re.compile(f"[{_UNSPACED}]+")
 _JOINERS = "\u200c\u200d"
 _LAST_MARK = 0x1FFFF  # beyond it are variation selectors only
+_PLAIN_WORD = r"\b\w\w+\b"  # as `words_of` in texts of ASCII, for polars
 
 
 def words_of(text: str) -> list[str]:
@@ -91,15 +96,60 @@ def _spaced_words() -> re.Pattern[str]:
     return re.compile(rf"\w[\w{''.join(sorted(_marks()))}]+")
 
 
+def tokenizer(token_pattern: str) -> Tokenizer:
+    """Return the function that splits a text into words, in small letters.
+
+    With the default pattern they are those of `words_of`.
+
+    Raises
+    ------
+    DataError
+        If the pattern is not a regular expression.
+    """
+    if token_pattern == TOKEN_PATTERN:
+        return lambda text: words_of(text.lower())
+    try:
+        found = re.compile(token_pattern)
+    except (re.error, TypeError) as error:
+        raise DataError(f"token_pattern must be a regular expression; {error}.") from None
+    if found.groups > 1:
+        raise DataError(f"token_pattern must have at most one group; got {found.groups}.")
+    return lambda text: found.findall(text.lower())
+
+
+def word_frame(texts: pl.Series) -> pl.DataFrame:
+    """Return the words of texts in small letters, with the rows of their texts: row, word.
+
+    Those of ASCII texts are found by polars, on several cores.
+    """
+    rows = pl.DataFrame([pl.Series("row", np.arange(len(texts))), texts.alias("word")])
+    is_plain = pl.col("word").str.len_bytes() == pl.col("word").str.len_chars()
+    lower = pl.col("word").str.to_lowercase()
+    plain = rows.lazy().filter(is_plain).select("row", lower.str.extract_all(_PLAIN_WORD)).collect()
+    others = rows.filter(~is_plain)
+    if len(others):
+        words = [words_of(text.lower()) for text in others["word"]]
+        others = others.with_columns(pl.Series("word", words, dtype=pl.List(pl.String)))
+        plain = pl.concat([plain, others])
+    return plain.explode("word").drop_nulls()
+
+
 class Encoded(NamedTuple):
-    """Weighted rows of texts, and the words of each text that are not known."""
+    """Weighted rows of texts, the words of each that are not known, and the counts of the others.
+
+    `counts` is None where the weights are not those of counts.
+    """
 
     rows: Any
     unknown: list[list[str]]
+    counts: Any = None
 
 
 class WordEncoder:
-    """Counts of words, weighted by a named weighting; `read`, or the caller, sets `terms`."""
+    """Counts of words, weighted by a named weighting; `read`, or the caller, sets `terms`.
+
+    Words with the same stem are one term, which has the name of the most frequent of them.
+    """
 
     def __init__(
         self,
@@ -107,52 +157,95 @@ class WordEncoder:
         min_df: int = 1,
         stop_words: StopWords = None,
         token_pattern: str = TOKEN_PATTERN,
+        language: str | None = None,
     ) -> None:
         if isinstance(min_df, bool) or not isinstance(min_df, int) or min_df < 1:
             raise DataError(f"min_df must be a positive integer; got {min_df!r}.")
+        check_language(language)
         self._weighting_name = weighting
         self._min_df = min_df
-        self._words = word_vectorizer(stop_words, token_pattern)
+        self._stop_words = stop_words
+        self._is_default = token_pattern == TOKEN_PATTERN
+        self._tokenize = tokenizer(token_pattern)
+        self._wanted = language
+        self.language = Language.of(None if language == "auto" else language, stop_words)
         self.terms: Ids
         self.weighting: Weighting
         self.n_words = 0
 
     def read(self, texts: Iterable[Sequence[str]]) -> Any:
-        """Count the words of batches of texts.
+        """Count the words of batches of texts; with "auto", the language is found in them.
 
         Raises
         ------
         DataError
             If there are no words, or none in `min_df` documents.
         """
-        analyze = self._words.build_analyzer()
+        codes: dict[str, int] = {}
+        indices, data = [np.zeros(0, np.int32)], [np.zeros(0, np.float32)]
+        lengths = [np.zeros(1, np.int64)]
         n_texts = 0
+        for batch in texts:
+            checked = [checked_text(text, n_texts + i) for i, text in enumerate(batch)]
+            frame = self._counted(checked, codes)
+            data.append(frame["count"].to_numpy().astype(np.float32))
+            indices.append(frame["code"].to_numpy().astype(np.int32))
+            lengths.append(np.bincount(frame["row"].to_numpy(), minlength=len(checked)))
+            n_texts += len(checked)
+        parts = [np.concatenate(each) for each in (data, indices, lengths)]
+        found = sparse.csr_array((*parts[:2], np.cumsum(parts[2])), shape=(n_texts, len(codes)))
+        if not codes:
+            raise DataError(_no_terms(n_texts, 0, 1))
+        words = [*codes]
+        totals = np.bincount(found.indices, found.data, minlength=len(words))
+        if self._wanted == "auto":
+            self._decide(dict(zip(words, totals.tolist(), strict=True)))
+        return self._merged(found, words, totals)
 
-        def words() -> Iterator[list[str]]:
-            nonlocal n_texts
-            for text in chain.from_iterable(texts):
-                found = analyze(checked_text(text, n_texts))
-                n_texts += 1
-                self.n_words += len(found)
-                yield found
+    def _counted(self, texts: list[str], codes: dict[str, int]) -> pl.DataFrame:
+        """Return how often each text has each word: row, code, count, by row."""
+        if self._is_default:
+            words = word_frame(pl.Series(texts, dtype=pl.String))
+        else:
+            found = [self._tokenize(text) for text in texts]
+            words = pl.DataFrame({"row": np.arange(len(texts)), "word": found}).explode("word")
+            words = words.cast({"word": pl.String}).drop_nulls()
+        frame = words.group_by("row", "word").len("count").sort("row", "word")
+        new = frame["word"].unique(maintain_order=True)
+        places = [codes.setdefault(word, len(codes)) for word in new]
+        numbers = pl.DataFrame([new, pl.Series("code", places, dtype=pl.Int64)])
+        return frame.join(numbers, on="word", how="left", maintain_order="left")
 
-        counter = CountVectorizer(analyzer=list, dtype=np.float32)
-        try:
-            counts = counter.fit_transform(words())
-        except DataError:
-            raise
-        except ValueError:  # an empty vocabulary
-            raise DataError(_no_terms(n_texts, 0, 1)) from None
-        frequency = np.bincount(counts.indices, minlength=counts.shape[1])
+    def _decide(self, counts: dict[str, float]) -> None:
+        self.language = Language.of(detect(counts), self._stop_words)
+
+    def _merged(self, counts: Any, words: list[str], totals: NDArray[np.floating[Any]]) -> Any:
+        """Return counts of terms, which stand for all words with their stem, in `min_df` texts."""
+        stems: dict[str, int] = {}
+        names: list[str] = []
+        of_word = np.full(len(words), -1, np.int64)
+        for place in np.argsort(-totals, kind="stable").tolist():  # the most frequent comes first
+            stem = self.language.stem(words[place])
+            if stem is not None:
+                of_word[place] = stems.setdefault(stem, len(stems))
+                names += [words[place]] * (len(stems) - len(names))
+        merged = _with_columns(counts, of_word, len(stems))
+        self.n_words = int(merged.data.sum())
+        if not self.n_words:
+            raise DataError(_no_terms(counts.shape[0], 0, 1))
+        frequency = np.bincount(merged.indices, minlength=len(stems))
         kept = np.flatnonzero(frequency >= self._min_df)
         if not len(kept):
-            raise DataError(_no_terms(n_texts, self.n_words, self._min_df))
-        self.terms = Ids(counter.get_feature_names_out()[kept].tolist(), "term", sort=False)
-        return canonical_csr(counts[:, kept])
+            raise DataError(_no_terms(counts.shape[0], self.n_words, self._min_df))
+        kept = kept[np.argsort(np.array(names, dtype=object)[kept], kind="stable")]
+        self.terms = Ids([names[place] for place in kept.tolist()], "term", sort=False)
+        target = np.full(len(stems), -1)
+        target[kept] = np.arange(len(kept))
+        return _with_columns(merged, target, len(kept))
 
     def learn(self, counts: Any) -> Any:
         """Learn the global weights; return the weighted rows."""
-        self.weighting = Weighting.learn(self._weighting_name, counts)
+        self.weighting = Weighting.learn(self._weighting_name, counts, POWER)
         return self.weighting.apply(counts)
 
     def weigh(self, counts: Any) -> Any:
@@ -161,35 +254,83 @@ class WordEncoder:
 
     def encode(self, texts: Sequence[str]) -> Encoded:
         """Return the weighted rows of texts, and the words of each that are not known."""
-        analyze, places = self._words.build_analyzer(), self._places
-        data, indices, indptr, unknown = array("f"), array("q"), array("q", [0]), []
+        data, indices, indptr, unknown = array("f"), array("i"), array("q", [0]), []
         for number, text in enumerate(texts):
-            counts = Counter(analyze(checked_text(text, number)))
-            known = sorted((places[word], n) for word, n in counts.items() if word in places)
-            indices.extend(place for place, _ in known)
-            data.extend(n for _, n in known)
+            terms, counts, lost = self.count(checked_text(text, number))
+            indices.extend(terms)
+            data.extend(counts)
             indptr.append(len(indices))
-            unknown.append([word for word in counts if word not in places])
-        rows = sparse.csr_array(
-            (np.array(data, np.float32), np.array(indices, np.int64), np.array(indptr, np.int64)),
+            unknown.append(lost)
+        counts = sparse.csr_array(
+            (np.array(data, np.float32), np.array(indices, np.int32), np.array(indptr, np.int64)),
             shape=(len(texts), len(self.terms)),
         )
-        return Encoded(self.weigh(rows), unknown)
+        return Encoded(self.weigh(counts), unknown, counts)
+
+    def queries(self, texts: Sequence[str], single: bool) -> Queries:
+        """Return texts as queries."""
+        terms, counts, weights, unknown = [], [], [], []
+        for text in texts:
+            places, numbers, lost = self.count(text)
+            terms.append(np.array(places, np.int64))
+            counts.append(np.array(numbers, np.float32))
+            weights.append(self.weighting.of_query(terms[-1], counts[-1]))
+            unknown.append(lost)
+        return Queries([*texts], terms, counts, weights, unknown, single)
+
+    def count(self, text: str) -> tuple[list[int], list[float], list[str]]:
+        """Return the terms of a text, ascending, how often it has each, and its unknown words."""
+        known, counts, unknown = self._known, dict[int, float](), list[str]()
+        for word, n in Counter(self._tokenize(text)).items():
+            place = known.get(word)
+            if place is None:
+                place = self._place(word)
+            if place >= 0:
+                counts[place] = counts.get(place, 0) + n
+            elif place == _UNKNOWN:
+                unknown.append(word)
+        terms = sorted(counts)
+        return terms, [counts[term] for term in terms], unknown
+
+    def _place(self, word: str) -> int:
+        """Return the term of a word, and remember it."""
+        stem = self.language.stem(word)
+        place = _STOP if stem is None else self._places.get(stem, _UNKNOWN)
+        if len(self._known) < _REMEMBERED:
+            self._known[word] = place
+        return place
+
+    @cached_property
+    def _known(self) -> dict[str, int]:
+        return {}
 
     @cached_property
     def _places(self) -> dict[str, int]:
-        """The place of each word; the vocabulary of a matrix may have capitals, texts have none."""
+        """The place of each stem; the vocabulary of a matrix may have capitals, texts have none."""
         terms = list(map(str, self.terms.values.to_list()))
-        places = {term: place for place, term in enumerate(terms)}
+        places = {term: place for place, term in enumerate(terms)} if not self.language.name else {}
         for place, term in enumerate(terms):
-            places.setdefault(normalised(term.lower()), place)
+            stem = self.language.stem(normalised(term.lower()))
+            places.setdefault(term if stem is None else stem, place)
         return places
+
+
+def _with_columns(counts: Any, target: NDArray[np.int64], n: int) -> Any:
+    """Return counts whose column j is the sum of those with target j; -1 leaves a column out."""
+    columns = target[counts.indices]
+    kept = columns >= 0
+    ends = np.append(0, np.cumsum(kept))[counts.indptr]
+    merged = sparse.csr_array(
+        (counts.data[kept], columns[kept].astype(np.int32), ends), shape=(counts.shape[0], n)
+    )
+    merged.sum_duplicates()
+    return merged
 
 
 class VectorizerEncoder:
     """Weights of a scikit-learn vectorizer; a copy of it is fitted."""
 
-    n_words = 0
+    language = Language()
     terms: Ids
 
     def __init__(self, vectorizer: Any) -> None:
@@ -207,6 +348,11 @@ class VectorizerEncoder:
         return rows
 
     weigh = learn
+
+    def queries(self, texts: Sequence[str], single: bool) -> Queries:
+        """Return texts as queries."""
+        rows, unknown, _ = self.encode(texts)
+        return replace(Queries.of_matrix(rows, rows, single), labels=[*texts], unknown=unknown)
 
     def encode(self, texts: Sequence[str]) -> Encoded:
         """Return the rows of texts, and the words unknown to a vectorizer with a vocabulary."""
@@ -244,30 +390,6 @@ def _no_terms(n: int, n_words: int, min_df: int) -> str:
     return f"No word is in min_df={min_df} documents or more; choose a smaller min_df."
 
 
-def word_vectorizer(stop_words: StopWords, token_pattern: str) -> CountVectorizer:
-    """Return a vectorizer whose analyzer splits a text into its words, in small letters.
-
-    With the default pattern the words are those of `words_of`.
-
-    Raises
-    ------
-    DataError
-        If the stop words or the pattern cannot be used.
-    """
-    listed = stop_words if stop_words is None or isinstance(stop_words, str) else list(stop_words)
-    by_default = token_pattern == TOKEN_PATTERN
-    tokens = {"tokenizer": words_of} if by_default else {"token_pattern": token_pattern}
-    try:
-        vectorizer = CountVectorizer(stop_words=listed, **tokens)
-        vectorizer.build_analyzer()("")
-    except (re.error, TypeError, ValueError) as error:
-        raise DataError(
-            "stop_words must be None, 'english' or a list of words, and token_pattern a regular "
-            f"expression; {error}."
-        ) from None
-    return vectorizer
-
-
 def checked_text(text: Any, number: int, noun: str = "Document") -> str:
     """Return a text, checked.
 
@@ -287,102 +409,3 @@ def checked_text(text: Any, number: int, noun: str = "Document") -> str:
                 f"unpaired surrogate {text[error.start]!r}."
             ) from None
     return text
-
-
-@dataclass(frozen=True, eq=False)
-class Weighting:
-    """Weighting of counts, with the global weights of terms.
-
-    ==============  ================================  ==========================================
-    name            weight of a count c               global weight of a term
-    ==============  ================================  ==========================================
-    ``tfidf``       1 + ln c (c itself below 1)       ln((1 + n) / df), df of n documents have it
-    ``log-entropy`` ln(1 + c)                         1 + sum p ln p / ln n, p = its shares
-    ``count``       c                                 1
-    ==============  ================================  ==========================================
-
-    References
-    ----------
-    Dumais (1991), "Improving the retrieval of information from external sources", for the
-    weightings and their effect on latent semantic indexing.
-    """
-
-    name: str
-    term_weights: Float64s
-
-    @classmethod
-    def learn(cls, name: str, counts: Any) -> Self:
-        """Learn the global weights from counts, a csr_array of shape (n_documents, n_terms).
-
-        Raises
-        ------
-        DataError
-            If a count is negative and the weighting takes logarithms.
-        """
-        if name != "count" and counts.nnz and counts.data.min() < 0:
-            raise DataError(
-                f"The weighting {name!r} needs counts, which are not negative; "
-                f"got {counts.data.min():g}. Negative values in data need weighting='count'."
-            )
-        return cls(name, _GLOBAL[name](counts))
-
-    def apply(self, counts: Any) -> Any:
-        """Return the weighted matrix.
-
-        Rows have length 1 (except empty ones), so that long documents do not dominate the
-        decomposition; those of "count" are not scaled.
-        """
-        weighted = counts.copy()
-        weights = self.term_weights[weighted.indices]
-        weighted.data = (_LOCAL[self.name](counts.data) * weights).astype(counts.dtype)
-        if self.name != "count":
-            norms = row_norms(weighted)
-            inverse = np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0)
-            weighted.data *= np.repeat(inverse, np.diff(weighted.indptr)).astype(counts.dtype)
-        return weighted
-
-
-def row_norms(csr: Any) -> Float64s:
-    """Return the length of each row of a CSR matrix."""
-    return np.asarray(sparse.linalg.norm(csr.astype(np.float64), axis=1), np.float64)
-
-
-def canonical_csr(matrix: Any) -> Any:
-    """Return a CSR array of its own memory, with sorted indices, no duplicates, no stored zeros."""
-    csr = sparse.csr_array(matrix)
-    if not np.issubdtype(csr.dtype, np.floating):
-        csr = csr.astype(np.float64)
-    # A new array checks the order: scikit-learn's vectorizers mark unsorted matrices as sorted.
-    parts = (csr.data.copy(), csr.indices.copy(), csr.indptr.copy())
-    fresh = sparse.csr_array(parts, shape=csr.shape)
-    fresh.sum_duplicates()
-    fresh.eliminate_zeros()
-    return fresh
-
-
-def _entropy(counts: Any) -> Float64s:
-    terms, data = counts.indices, counts.data.astype(np.float64)
-    sums = np.bincount(terms, weights=data, minlength=counts.shape[1])
-    shares = data / sums[terms]
-    information = np.bincount(terms, weights=shares * np.log(shares), minlength=counts.shape[1])
-    if counts.shape[0] < 2:
-        return np.ones(counts.shape[1])
-    weights: Float64s = 1 + information / np.log(counts.shape[0])
-    weights[weights <= counts.shape[0] * np.finfo(np.float64).eps] = 0  # rounding has no meaning
-    return weights
-
-
-_LOCAL: dict[str, Callable[[Floats], Floats]] = {
-    # 1 + ln c, continued below 1 by c, to which it is tangent
-    "tfidf": lambda c: np.where(c >= 1, 1 + np.log(np.maximum(c, 1)), c),
-    "log-entropy": np.log1p,
-    "count": lambda c: c,
-}
-_GLOBAL: dict[str, Callable[[Any], Float64s]] = {
-    "tfidf": lambda counts: np.log(
-        (1 + counts.shape[0])
-        / np.maximum(np.bincount(counts.indices, minlength=counts.shape[1]), 1)
-    ),
-    "log-entropy": _entropy,
-    "count": lambda counts: np.ones(counts.shape[1]),
-}

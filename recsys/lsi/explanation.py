@@ -1,0 +1,115 @@
+"""Explanations: the score of a document, word by word."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from recsys.data.ids import Ids
+    from recsys.lsi.search import Postings, Query, Search
+
+Floats = NDArray[np.floating[Any]]
+Indices = NDArray[np.int64]
+
+FEEDBACK = "(best documents)"
+"""Row of an explanation for the documents that the query's direction has moved to."""
+
+AVERAGE = "(average document)"
+"""Row of an explanation for what the average document has, which is subtracted."""
+
+
+def contributions(
+    terms: Indices, weights: Floats, components: Floats, target: Floats, own: Any
+) -> tuple[Floats, Indices | None]:
+    """Split the cosine of a query and a document into one term for each word of the query.
+
+    Parameters
+    ----------
+    terms, weights : ndarrays of shape (n_query_terms,)
+    components : ndarray of shape (k, n_terms)
+    target : ndarray of shape (k,)
+        Coordinates of the document.
+    own : csr_array of shape (1, n_terms)
+        Its weighted row.
+
+    Returns
+    -------
+    shares : ndarray of shape (n_query_terms,)
+        Their sum is the cosine.
+    through : ndarray of shape (n_query_terms,) or None
+        The term of the document that carries most of each; None for a document without words.
+    """
+    weights = weights.astype(np.float64)
+    basis = components[:, terms].T.astype(np.float64)
+    target = target.astype(np.float64)
+    scale = np.linalg.norm(weights @ basis) * np.linalg.norm(target)
+    shares = weights * (basis @ target) / scale if scale > 0 else np.zeros(len(terms))
+    if not own.nnz:
+        return shares, None
+    # The document is d'U_k, so each product splits once more, over the document's own terms.
+    document_basis = components[:, own.indices].astype(np.float64) * own.data
+    products = (weights[:, None] * basis) @ document_basis
+    signs = np.where(shares < 0, -1, 1)[:, None]
+    return shares, own.indices[np.argmax(products * signs, axis=1)]
+
+
+def explained_by_meaning(names: Ids, terms: Indices, parts: tuple[Any, Any]) -> pl.DataFrame:
+    """Return the frame of an explanation by meaning: term, contribution, through."""
+    shares, through = parts
+    frame = {"term": names.values.gather(terms), "contribution": shares}
+    frame["through"] = _named(names, through, len(terms))
+    return _sorted(pl.DataFrame(frame))
+
+
+def explained_by_words(names: Ids, postings: Postings, query: Query, document: int) -> pl.DataFrame:
+    """Return the frame of an explanation by BM25: term, contribution."""
+    shares = postings.of_document(document, query.terms, query.counts)
+    return _sorted(pl.DataFrame({"term": names.values.gather(query.terms), "contribution": shares}))
+
+
+def explained_by_both(
+    names: Ids, search: Search, query: Query, document: int, parts: tuple[Any, Any]
+) -> pl.DataFrame:
+    """Return the frame of an explanation by both: term, contribution, words, meaning, through.
+
+    The contributions add up to the score. Two rows are no words: `FEEDBACK` and `AVERAGE`.
+    """
+    shares, through = parts
+    _, fusion, _ = search.fused(query, 1)
+    own = search.unit(np.array([document]))[0].astype(np.float64)
+    cosine = float(own @ fusion.direction)
+    words = fusion.words * search.postings.of_document(document, query.terms, query.counts)
+    meaning = fusion.meaning * fusion.query * shares
+    rest = fusion.meaning * (cosine - fusion.query * float(own @ query.direction))
+    frame = pl.DataFrame(
+        {
+            "term": names.values.gather(query.terms).cast(pl.String),
+            "words": words,
+            "meaning": meaning,
+            "through": _named(names, through, len(query.terms)).cast(pl.String),
+        }
+    )
+    others = {
+        "term": [FEEDBACK, AVERAGE][fusion.query == 1.0 :],
+        "words": [0.0, -fusion.average_words][fusion.query == 1.0 :],
+        "meaning": [rest, -fusion.average_meaning][fusion.query == 1.0 :],
+    }
+    frame = pl.concat([_sorted(frame, "words", "meaning"), pl.DataFrame(others)], how="diagonal")
+    total = (pl.col("words") + pl.col("meaning")).alias("contribution")
+    return frame.select("term", total, "words", "meaning", "through")
+
+
+def _named(names: Ids, places: Indices | None, n: int) -> pl.Series:
+    if places is None:
+        return pl.Series([None] * n, dtype=names.dtype)
+    return names.values.gather(places)
+
+
+def _sorted(frame: pl.DataFrame, *columns: str) -> pl.DataFrame:
+    """Return a frame by the sum of columns, the largest first."""
+    total = pl.sum_horizontal(columns or ("contribution",))
+    return frame.sort(total, descending=True, maintain_order=True)
