@@ -100,7 +100,7 @@ def sklearn_pipeline(data: Collected, k: int) -> np.ndarray:
 
 def sklearn_same_weights(lsi: LSI, queries: Any, k: int) -> np.ndarray:
     svd = TruncatedSVD(k, random_state=0)
-    vectors = svd.fit_transform(lsi.documents_.rows)
+    vectors = svd.fit_transform(lsi.document_weights())
     return cosines(svd.transform(queries), vectors)
 
 
@@ -138,7 +138,7 @@ def gensim_same_weights(lsi: LSI, queries: Any, k: int) -> np.ndarray:
     from gensim.matutils import Sparse2Corpus
     from gensim.models import LsiModel
 
-    corpus = Sparse2Corpus(lsi.documents_.rows.tocsr(), documents_columns=False)
+    corpus = Sparse2Corpus(lsi.document_weights().tocsr(), documents_columns=False)
     words = {place: str(place) for place in range(len(lsi.terms_))}
     model = LsiModel(corpus, id2word=words, num_topics=k, random_seed=0)
     query_corpus = Sparse2Corpus(queries.tocsr(), documents_columns=False)
@@ -276,7 +276,7 @@ def latency(data: Collected, repeats: int, n: int = 100_000, k: int = 200) -> st
     lsi = LSI(k).fit(data.documents)
     rng = np.random.default_rng(0)
     vectors = rng.standard_normal((n, k), dtype=np.float32)
-    rows = lsi.documents_.rows[:0]
+    rows = lsi.document_weights()[:0]
     rows.resize((n, len(lsi.terms_)))
     lsi.documents_ = Collection(Ids(range(n), "document", sort=False), None, None, rows, vectors)
     direction = vectors[0].copy()

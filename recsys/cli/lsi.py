@@ -21,12 +21,15 @@ if TYPE_CHECKING:
 
     from recsys.lsi import LSI, DocumentBatch, Documents
 
+_METHODS = ("hybrid", "lsi", "bm25")
+
 VERBS = {
     "index": Verb("recsys.cli.lsi:index", "Index documents and save the index."),
-    "query": Verb("recsys.cli.lsi:query", "Find the documents nearest to a query."),
+    "query": Verb("recsys.cli.lsi:query", "Find the documents that match a query best."),
     "terms": Verb("recsys.cli.lsi:terms", "List the words nearest to a word."),
     "similar": Verb("recsys.cli.lsi:similar", "List the documents nearest to a document."),
     "add": Verb("recsys.cli.lsi:add", "Add documents to an index."),
+    "remove": Verb("recsys.cli.lsi:remove", "Remove documents from an index."),
     "scree": Verb("recsys.cli.lsi:scree", "Show the singular values of an index."),
     "info": Verb("recsys.cli.lsi:info", "Show the size and parameters of an index."),
 }
@@ -43,7 +46,7 @@ VERBS = {
 )
 @cli.common_options
 def lsi() -> None:
-    """Search documents by latent semantic indexing."""
+    """Search documents by exact words and by meaning (latent semantic indexing)."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,7 @@ def _load(path: str) -> LSI:
     "-k",
     metavar="K|RULE",
     type=lambda value: int(value) if str(value).isdecimal() else value,
-    show_default="a third of the documents, at most 200",
+    show_default="a third of the documents, at most 75",
     help="Number of dimensions, or elbow, profile, energy, gavish-donoho, parallel, cv or mle.",
 )
 @_model(
@@ -124,12 +127,20 @@ def _load(path: str) -> LSI:
     default="tfidf",
     help="Weights of the words.",
 )
-@_model("--min-df", default=1, help="Minimum number of documents of a word.", **cli.COUNT)
 @_model(
-    "--stop-words",
-    type=click.Choice(["english"]),
-    help="Language whose commonest words are left out.",
+    "--method",
+    type=click.Choice(_METHODS),
+    default="hybrid",
+    help="Rank by exact words and meaning, by meaning, or by exact words.",
 )
+@_model(
+    "--language",
+    metavar="NAME",
+    default="auto",
+    help="Language of the stop words and stems, none for neither; auto finds it.",
+)
+@_model("--min-df", default=1, help="Minimum number of documents of a word.", **cli.COUNT)
+@_model("--stop-words", metavar="NAME", help="Language whose commonest words are left out.")
 @cli.seed_option("Model")
 @document_options
 def index(
@@ -154,6 +165,7 @@ def index(
 
     check_destination(out, lambda path: format_of(path) == INDEX_FORMAT, "index", force=force)
     found = reading.open(documents)
+    weights["language"] = None if weights["language"] == "none" else weights["language"]
     fitted = LSI(dimensions, random_state=seed, **weights)
     with Activity("Indexing") as activity:
         fitted.fit(_watched(found, activity))
@@ -164,6 +176,9 @@ def index(
         f"{counted(facts['documents'], 'document')}{empty} and {counted(facts['terms'], 'word')}"
     )
     size = f"{counted(facts['dimensions'], 'dimension')} ({facts['dimensions_by']})"
+    spoken = facts["language"]
+    if spoken:
+        note(f"language: {spoken}, so words with the same stem count as the same")
     note(f"indexed {indexed} in {size}, saved in {out}")
 
 
@@ -171,7 +186,8 @@ def index(
     "query",
     examples=[
         'recsys lsi query index "heat transfer in slip flow"',
-        'recsys lsi query index "heat transfer in slip flow" --explain 22',
+        'recsys lsi query index "heat transfer in slip flow" --explain',
+        'recsys lsi query index "heat transfer in slip flow" --explain 22 --method lsi',
         "recsys lsi query index --queries questions.txt -n 100 --output found.parquet",
     ],
     one_of=[("text",), ("queries",)],
@@ -180,7 +196,19 @@ def index(
 @click.argument("index")
 @click.argument("text", required=False)
 @cli.option("--queries", metavar="FILE", help="File of queries: lines, or a table with texts.")
-@cli.option("--explain", metavar="ID", help="Document whose match is explained word by word.")
+@cli.option(
+    "--method",
+    type=click.Choice(_METHODS),
+    show_default="that of the index",
+    help="Rank by exact words and meaning, by meaning, or by exact words.",
+)
+@cli.option(
+    "--explain",
+    metavar="[ID]",
+    is_flag=False,
+    flag_value="",
+    help="Show what words and meaning give, or explain one document word by word.",
+)
 @cli.n_option("documents for each query")
 @cli.output_options
 @document_options
@@ -188,31 +216,38 @@ def query(
     index: str,
     text: str | None,
     queries: str | None,
+    method: str | None,
     explain: str | None,
     n: int,
     output: Output,
     reading: DocumentOptions,
 ) -> None:
-    """Find the documents nearest to a query.
+    """Find the documents that match a query best.
 
-    The score is the cosine similarity of query and document; the columns are document, rank, score,
-    and title and snippet if they are known. Queries from a file have a first column query: the line
-    number, or the id of a table with ids. Unknown words are ignored, and reported.
+    The columns are document, rank, score, and title and snippet if they are known. The score is the
+    weighted sum of the standard scores of BM25 and of the cosine similarity of meaning; alone,
+    either as it is. Queries from a file have a first column query: the line number, or the id of a
+    table or collection. Unknown words are ignored, and reported.
     """
     lsi = _load(index)
+    command = "lsi query"
     if text is None:
-        if explain is not None:
-            raise click.UsageError("--explain takes one TEXT, not --queries.")
-        output.write(_answers(lsi, str(queries), n, reading), command="lsi query", n=n)
-    elif explain is not None:
-        frame = lsi.explain(text, explain)
+        if explain:
+            raise click.UsageError("--explain ID takes one TEXT, not --queries.")
+        found = _answers(lsi, str(queries), n, reading, method=method, parts=explain is not None)
+        output.write(found, command=command, n=n)
+    elif explain:
+        frame = lsi.explain(text, explain, method=method)
         score = float(frame["contribution"].sum())
-        output.write(frame, command="lsi query", query=text, document=explain, score=score)
+        output.write(frame, command=command, query=text, document=explain, score=score)
     else:
-        output.write(lsi.query(text, n), command="lsi query", query=text, n=n)
+        frame = lsi.query(text, n, method=method, parts=explain is not None)
+        output.write(frame, command=command, query=text, n=n)
 
 
-def _answers(lsi: LSI, path: str, n: int, reading: DocumentOptions) -> Iterator[pl.DataFrame]:
+def _answers(
+    lsi: LSI, path: str, n: int, reading: DocumentOptions, **how: Any
+) -> Iterator[pl.DataFrame]:
     """Yield the results of a file of queries; it fails only if none has any."""
     from recsys.lsi.queries import NothingToRankError
 
@@ -222,7 +257,7 @@ def _answers(lsi: LSI, path: str, n: int, reading: DocumentOptions) -> Iterator[
         if number == 0:
             note(documents.decision.replace("document", "query"))
         try:
-            yield lsi.query(batch.texts, n, labels=batch.ids)
+            yield lsi.query(batch.texts, n, labels=batch.ids, **how)
             answered += 1
         except NothingToRankError as error:
             failure, first, last = error, batch.ids[0], batch.ids[-1]
@@ -287,10 +322,17 @@ def similar(index: str, ids: tuple[str, ...], n: int, output: Output) -> None:
 @cli.option(
     "--out", "-o", metavar="INDEX", help="Directory for the larger index, instead of INDEX."
 )
+@cli.option("--replace", is_flag=True, help="Replace documents of the index that have the same id.")
 @cli.option("--force", is_flag=True, help="Replace the index at --out.")
 @document_options
 def add(
-    index: str, documents: str, method: str, out: str | None, force: bool, reading: DocumentOptions
+    index: str,
+    documents: str,
+    method: str,
+    out: str | None,
+    replace: bool,
+    force: bool,
+    reading: DocumentOptions,
 ) -> None:
     """Add documents to an index.
 
@@ -303,15 +345,38 @@ def add(
     last = ids.max() if ids.dtype.is_integer() else None
     found = reading.open(documents, after=last if isinstance(last, int) else 0)
     with Activity("Adding") as activity:
-        added = lsi.add_documents(_watched(found, activity), method=method)
+        added = lsi.add_documents(_watched(found, activity), method=method, replace=replace)
     target = out or index
     lsi.save(target, overwrite=force or out is None)
     note(
-        f"added {counted(added.n_documents, 'document')} by {added.method}, saved in {target}; "
+        f"added {counted(added.n_documents, 'document')} by {added.method}"
+        f"{f' ({added.n_replaced:,} replaced)' if replace else ''}, saved in {target}; "
         f"{counted(added.unknown_words, 'unknown word')} ignored; {added.outside:.1%} of the "
         f"squared weights were outside the index's dimensions; loss of orthogonality "
         f"{added.orthogonality_loss:.2g}"
     )
+
+
+@cli.command(
+    "remove", examples=["recsys lsi remove index 22 184", "recsys lsi remove index old.txt"]
+)
+@click.argument("index")
+@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@cli.option(
+    "--out", "-o", metavar="INDEX", help="Directory for the smaller index, instead of INDEX."
+)
+@cli.option("--force", is_flag=True, help="Replace the index at --out.")
+def remove(index: str, ids: tuple[str, ...], out: str | None, force: bool) -> None:
+    """Remove documents from an index.
+
+    Its words and dimensions stay as they are. `recsys lsi add --replace` exchanges documents.
+    """
+    lsi = _load(index)
+    removed = lsi.remove_documents(list(ids))
+    target = out or index
+    lsi.save(target, overwrite=force or out is None)
+    left = counted(len(lsi.documents_), "document")
+    note(f"removed {counted(removed, 'document')}, saved in {target}; {left} left")
 
 
 @cli.command("info", examples=["recsys lsi info index", "recsys lsi info index --json"])
@@ -352,7 +417,7 @@ def scree(index: str, plot: str | None, output: Output) -> None:
     lsi = _load(index)
     s = lsi.singular_values_
     # The squared Frobenius norm of the indexed matrix, added documents included.
-    energy = float(np.sum(lsi.documents_.rows.data.astype(np.float64) ** 2))
+    energy = float(np.sum(lsi.document_weights().data.astype(np.float64) ** 2))
     energy = max(energy, float(np.sum(s.astype(np.float64) ** 2)))
     report = "{count} dimensions keep {kept} of the energy; elbow at {elbow}"
     write_spectrum(s, energy, output, plot, report, command="lsi scree", energy=energy)

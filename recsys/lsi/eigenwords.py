@@ -16,7 +16,7 @@ from recsys.lsi.collection import NamesCollector, batches_or_none
 from recsys.lsi.language import Language, StopWords
 from recsys.lsi.queries import similar_rows
 from recsys.lsi.space import decompose
-from recsys.lsi.vectorizer import TOKEN_PATTERN, tokenizer
+from recsys.lsi.vectorizer import TOKEN_PATTERN, Tokenizer
 from recsys.messages import counted
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Eigenwords:
         self.scaling = scaling
         self.min_count = min_count
         self.random_state = random_state
-        self._tokenize = tokenizer(token_pattern)
+        self._tokenize = Tokenizer(token_pattern)
         self._stop_words = Language.of(None, stop_words).stop_words
         self._terms: Ids | None = None
 

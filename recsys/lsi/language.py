@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Any
 
 from recsys.errors import DataError
@@ -57,7 +57,6 @@ class Language:
 
     name: str | None = None
     stop_words: frozenset[str] = frozenset()
-    _stem: Callable[[str], str] = field(default=str, repr=False, compare=False)
 
     @classmethod
     def of(cls, name: str | None, stop_words: StopWords = None) -> Language:
@@ -73,16 +72,22 @@ class Language:
             own = stop_words_of(stop_words)
         elif stop_words is not None:
             own = frozenset(map(str, stop_words))
-        if name is None:
-            return cls(None, own)
-        import Stemmer
+        return cls(name, own if name is None else own | stop_words_of(name))
 
-        stop = stop_words_of(name) | own
-        return cls(name, stop, Stemmer.Stemmer(name).stemWord)
+    def __reduce__(self) -> tuple[Any, ...]:  # a stemmer has no pickled form
+        return Language, (self.name, self.stop_words)
 
     def stem(self, word: str) -> str | None:
         """Return what a word counts as, None for a stop word."""
         return None if word in self.stop_words else self._stem(word)
+
+    @cached_property
+    def _stem(self) -> Callable[[str], str]:
+        if self.name is None:
+            return str
+        import Stemmer
+
+        return Stemmer.Stemmer(self.name).stemWord
 
 
 def check_language(name: Any) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from recsys.data.frames import listed
 from recsys.data.ids import Ids
 from recsys.errors import DataError, ModelFileError
+from recsys.lsi.answers import as_query, by_meaning, by_words, matched, ranks
 from recsys.lsi.collection import Collection, NamesCollector, batches_or_none, names_of_matrix
 from recsys.lsi.explanation import (
     contributions,
@@ -28,7 +29,6 @@ from recsys.lsi.explanation import (
 )
 from recsys.lsi.language import LANGUAGES, Language, StopWords
 from recsys.lsi.queries import (
-    ROUNDING,
     Queries,
     best_rows,
     check_directions,
@@ -36,7 +36,7 @@ from recsys.lsi.queries import (
     has_texts,
     similar_rows,
 )
-from recsys.lsi.search import METHODS, Postings, Query, Ranking, Search, words_weight
+from recsys.lsi.search import METHODS, Postings, Search, words_weight
 from recsys.lsi.space import (
     DEFAULT_RANK,
     Added,
@@ -259,6 +259,7 @@ class LSI(
         ids: Sequence[Any] | None = None,
         titles: Sequence[str | None] | None = None,
         method: str = "update",
+        replace: bool = False,
     ) -> Added:
         """Add documents to the index, with its terms and their weights as they are.
 
@@ -269,6 +270,8 @@ class LSI(
             "update" updates the singular value decomposition: close to a new one in less time,
             see `recsys.lsi.space`. "fold-in" only gives the documents coordinates: quicker still,
             but their part outside the present dimensions is lost.
+        replace : bool, default False
+            Whether documents of the index that have the same id are removed.
 
         Returns
         -------
@@ -287,14 +290,19 @@ class LSI(
         rows = self._encoder.weigh(counts)
         more = self._collection(names, counts, rows, None)
         outside = outside_share(rows, more.embedding)
-        self.documents_ = self.documents_.extended(more)
+        known, old = self.documents_, np.zeros(0, np.int64)
+        if replace:
+            old = known.ids.find(names.ids.values)
+            known = known.without(old[old >= 0])
+        self.documents_ = known.extended(more)
         if method == "update":
             everything = self._encoder.weigh(self.documents_.counts)
             space, embedding = with_documents(self._space, everything, len(more))
             self._set_space(space)
-            self.documents_ = replace(self.documents_, embedding=embedding)
-        loss = self._note_changes(added=len(more))
-        return Added(len(more), method, outside, loss, n_unknown)
+            self.documents_ = dataclasses.replace(self.documents_, embedding=embedding)
+        n_replaced = int(np.sum(old >= 0))
+        loss = self._note_changes(added=len(more), removed=n_replaced)
+        return Added(len(more), method, outside, loss, n_unknown, n_replaced)
 
     def remove_documents(self, documents: IdsLike | int | str) -> int:
         """Remove documents from the index, whose terms and dimensions stay as they are.
@@ -389,19 +397,21 @@ class LSI(
         given = self._queries(queries)
         check_words(given.unknown, np.array([not len(terms) for terms in given.terms]))
         directions = given.directions(self.components_)
-        if method == "lsi":
-            rows, found = self._by_meaning(check_directions(given, directions), n)
-        else:
-            rows, found = self._by_words(given, directions, n, method)
         documents = self.documents_
+        if method == "lsi":
+            directions = check_directions(given, directions)
+            scorer = Cosine(documents.vectors, directions, inverse=documents.inverse)
+            rows, found = by_meaning(scorer, len(given), n)
+        else:
+            rows, found = by_words(self._search, given, directions, n, method)
         columns = [
             documents.ids.values[found.documents].alias("document"),  # quicker than gather
-            pl.Series("rank", _ranks(rows)),
+            pl.Series("rank", ranks(rows)),
             pl.Series("score", found.scores),
         ]
         if parts:
             columns += [pl.Series("words", found.words), pl.Series("meaning", found.meaning)]
-            columns.append(self._matched(given, rows, found.documents))
+            columns.append(matched(self.terms_, documents.counts, given, rows, found.documents))
         frame = pl.DataFrame([*columns, *documents.shown(found.documents)])
         if given.single:
             return frame
@@ -457,6 +467,14 @@ class LSI(
             return self.documents_.embedding
         return self.documents_.embedding[self.documents_.ids.index(listed(documents))]
 
+    def document_weights(self, documents: IdsLike | int | str | None = None) -> Any:
+        """Return the weighted terms of some documents (ids), by default of all, as a csr_array."""
+        check_is_fitted(self)
+        counts = self.documents_.counts
+        if documents is not None:
+            counts = counts[self.documents_.ids.index(listed(documents))]
+        return self._encoder.weigh(counts)
+
     def term_vectors(self, terms: IdsLike | int | str | None = None) -> Floats:
         """Return the rows of U_k S_k of some terms, by default of all."""
         check_is_fitted(self)
@@ -500,7 +518,7 @@ class LSI(
             raise DataError("explain takes one query, as a text or a vector.")
         check_words(given.unknown, np.array([not len(given.terms[0])]))
         place = int(self.documents_.ids.index([document])[0])
-        asked = _as_query(given, given.directions(self.components_), 0)
+        asked = as_query(given, given.directions(self.components_), 0)
         if method == "bm25":
             return explained_by_words(self.terms_, self._search.postings, asked, place)
         own = self._encoder.weigh(self.documents_.counts[[place]])
@@ -681,44 +699,7 @@ class LSI(
             raise DataError("There are no queries.")
         matrix = np.asarray(given)[None, :] if single else given
         counts = self._matrix(matrix.T if single and self.terms_in_rows else matrix)
-        return Queries.of_matrix(counts, self._encoder.weigh(counts), single)
-
-    def _by_meaning(self, directions: Any, n: int) -> tuple[NDArray[np.int64], Ranking]:
-        """Return the numbers of queries, and the documents with the largest cosines."""
-        documents = self.documents_
-        scorer = Cosine(documents.vectors, directions, inverse=documents.inverse)
-        top = best_rows(scorer, len(directions), n)
-        nothing = np.zeros(len(top), np.float32)
-        return top.rows, Ranking(top.items, top.scores, nothing, top.scores)
-
-    def _by_words(
-        self, given: Queries, directions: Any, n: int, method: str
-    ) -> tuple[NDArray[np.int64], Ranking]:
-        """Return the numbers of queries, and the documents found by words, or words and meaning."""
-        find = self._search.by_words if method == "bm25" else self._search.by_both
-        found = [
-            find(_as_query(given, directions, number), n)
-            for number in range(len(given))
-            if len(given.terms[number])
-        ]
-        numbers = [number for number in range(len(given)) if len(given.terms[number])]
-        sizes = [len(ranking.documents) for ranking in found]
-        if len(found) == 1:
-            return np.repeat(numbers, sizes), found[0]
-        joined = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        return np.repeat(numbers, sizes), Ranking(*joined)
-
-    def _matched(
-        self, given: Queries, rows: NDArray[np.int64], places: NDArray[np.int64]
-    ) -> pl.Series:
-        """Return the terms of the queries that the found documents have, with commas between."""
-        counts, names = self.documents_.counts, self.terms_.values
-        matched = []
-        for row, place in zip(rows.tolist(), places.tolist(), strict=True):
-            own = counts.indices[counts.indptr[place] : counts.indptr[place + 1]]
-            both = np.intersect1d(own, given.terms[row])
-            matched.append(", ".join(map(str, names.gather(both))))
-        return pl.Series("matched", matched, dtype=pl.String)
+        return self._encoder.queries_of(counts, single)
 
     def _best_documents(
         self, directions: Any, n: int, name: str, exclude: NDArray[np.int64] | None = None
@@ -744,23 +725,6 @@ def _n_empty(counts: Any) -> int:
 
 def _n_words(counts: Any) -> int:
     return int(counts.data.sum(dtype=np.float64))
-
-
-def _ranks(rows: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Return the ranks, from 1, of results whose queries have ascending numbers."""
-    return (np.arange(1, len(rows) + 1) - np.searchsorted(rows, rows)).astype(np.int32)
-
-
-def _as_query(given: Queries, directions: Any, number: int) -> Query:
-    """Return one of several queries, with a direction of length 1."""
-    direction = directions[number].astype(np.float64)
-    length = np.linalg.norm(direction)
-    if length > ROUNDING * np.linalg.norm(given.weights[number].astype(np.float64)):
-        direction /= length
-    else:
-        direction[:] = 0
-    counts = given.counts[number].astype(np.float32, copy=False)
-    return Query(given.terms[number], counts, direction.astype(np.float32))
 
 
 def _known(language: str | None) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -46,16 +46,15 @@ class Queries:
     single: bool  # whether one query was given, not a list
 
     @classmethod
-    def of_matrix(cls, counts: Any, weighted: Any, single: bool) -> Queries:
-        """Return the queries that the rows of a CSR matrix are, with their weighted rows."""
-        n = counts.shape[0]
-
-        def split(indptr: Any, values: Any) -> list[Any]:
-            return np.split(values, indptr[1:-1]) if n else []
-
-        terms = split(weighted.indptr, weighted.indices.astype(np.int64))
-        both = (split(each.indptr, each.data) for each in (counts, weighted))
-        return cls([*range(n)], terms, *both, [[] for _ in range(n)], single)
+    def of_rows(
+        cls, rows: Any, weigh: Callable[[Indices, Floats], Floats], single: bool
+    ) -> Queries:
+        """Return the queries that the rows of a CSR matrix are; `weigh` takes terms and counts."""
+        n = rows.shape[0]
+        terms = np.split(rows.indices.astype(np.int64), rows.indptr[1:-1])
+        counts = np.split(rows.data, rows.indptr[1:-1])
+        weights = [weigh(*each) for each in zip(terms, counts, strict=True)]
+        return cls([*range(n)], terms, counts, weights, [[] for _ in range(n)], single)
 
     def __len__(self) -> int:
         return len(self.terms)

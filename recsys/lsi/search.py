@@ -29,8 +29,8 @@ _REORDERED = 4096  # documents that are scored by the moved direction
 class Postings:
     """For each term the documents that have it, with its BM25 weight in them but for the idf.
 
-    A count c in a document of length l weighs ``(k1 + 1) c / (c + k1 (1 - b + b l / mean l))``, with
-    k1 = 1.2 and b = 0.75, and a term in df of n documents ``ln(1 + (n - df + 1/2) / (df + 1/2))``.
+    A count c in a document of length l weighs ``(k1 + 1) c / (c + k1 (1 - b + b l / mean l))`` with
+    k1 = 1.2 and b = 0.75, and a term in df of n documents ``ln(1 + (n - df + .5) / (df + .5))``.
 
     Attributes
     ----------

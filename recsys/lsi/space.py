@@ -70,6 +70,8 @@ class Added:
         larger the more has been folded in.
     unknown_words : int
         Number of occurrences of unknown words, which were left out.
+    n_replaced : int
+        Number of documents that had the same ids and were removed.
     """
 
     n_documents: int
@@ -77,6 +79,7 @@ class Added:
     outside: float
     orthogonality_loss: float
     unknown_words: int
+    n_replaced: int = 0
 
 
 def default_rank(shape: tuple[int, int], most: int = DEFAULT_RANK) -> int:

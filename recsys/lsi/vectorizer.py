@@ -6,7 +6,7 @@ import re
 import unicodedata
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
 from itertools import chain, pairwise
@@ -29,8 +29,6 @@ TOKEN_PATTERN = r"(?u)\b\w\w+\b"
 
 POWER = 0.5
 """Power of the length of a document by which its weights are divided: see `Weighting.apply`."""
-
-Tokenizer = Callable[[str], list[str]]
 
 _UNKNOWN, _STOP = -1, -2  # in place of the term of a word
 _REMEMBERED = 1_000_000  # words whose terms are kept
@@ -96,8 +94,8 @@ def _spaced_words() -> re.Pattern[str]:
     return re.compile(rf"\w[\w{''.join(sorted(_marks()))}]+")
 
 
-def tokenizer(token_pattern: str) -> Tokenizer:
-    """Return the function that splits a text into words, in small letters.
+class Tokenizer:
+    """Function that splits a text into words, in small letters.
 
     With the default pattern they are those of `words_of`.
 
@@ -106,15 +104,20 @@ def tokenizer(token_pattern: str) -> Tokenizer:
     DataError
         If the pattern is not a regular expression.
     """
-    if token_pattern == TOKEN_PATTERN:
-        return lambda text: words_of(text.lower())
-    try:
-        found = re.compile(token_pattern)
-    except (re.error, TypeError) as error:
-        raise DataError(f"token_pattern must be a regular expression; {error}.") from None
-    if found.groups > 1:
-        raise DataError(f"token_pattern must have at most one group; got {found.groups}.")
-    return lambda text: found.findall(text.lower())
+
+    def __init__(self, token_pattern: str = TOKEN_PATTERN) -> None:
+        self.is_default = token_pattern == TOKEN_PATTERN
+        try:
+            self._pattern = re.compile(token_pattern)
+        except (re.error, TypeError) as error:
+            raise DataError(f"token_pattern must be a regular expression; {error}.") from None
+        if self._pattern.groups > 1:
+            groups = self._pattern.groups
+            raise DataError(f"token_pattern must have at most one group; got {groups}.")
+
+    def __call__(self, text: str) -> list[str]:
+        """Return the words of a text."""
+        return words_of(text.lower()) if self.is_default else self._pattern.findall(text.lower())
 
 
 def word_frame(texts: pl.Series) -> pl.DataFrame:
@@ -165,8 +168,7 @@ class WordEncoder:
         self._weighting_name = weighting
         self._min_df = min_df
         self._stop_words = stop_words
-        self._is_default = token_pattern == TOKEN_PATTERN
-        self._tokenize = tokenizer(token_pattern)
+        self._tokenize = Tokenizer(token_pattern)
         self._wanted = language
         self.language = Language.of(None if language == "auto" else language, stop_words)
         self.terms: Ids
@@ -204,7 +206,7 @@ class WordEncoder:
 
     def _counted(self, texts: list[str], codes: dict[str, int]) -> pl.DataFrame:
         """Return how often each text has each word: row, code, count, by row."""
-        if self._is_default:
+        if self._tokenize.is_default:
             words = word_frame(pl.Series(texts, dtype=pl.String))
         else:
             found = [self._tokenize(text) for text in texts]
@@ -273,10 +275,14 @@ class WordEncoder:
         for text in texts:
             places, numbers, lost = self.count(text)
             terms.append(np.array(places, np.int64))
-            counts.append(np.array(numbers, np.float32))
+            counts.append(np.array(numbers, np.float64))
             weights.append(self.weighting.of_query(terms[-1], counts[-1]))
             unknown.append(lost)
         return Queries([*texts], terms, counts, weights, unknown, single)
+
+    def queries_of(self, rows: Any, single: bool) -> Queries:
+        """Return rows of counts as queries."""
+        return Queries.of_rows(rows, self.weighting.of_query, single)
 
     def count(self, text: str) -> tuple[list[int], list[float], list[str]]:
         """Return the terms of a text, ascending, how often it has each, and its unknown words."""
@@ -352,7 +358,11 @@ class VectorizerEncoder:
     def queries(self, texts: Sequence[str], single: bool) -> Queries:
         """Return texts as queries."""
         rows, unknown, _ = self.encode(texts)
-        return replace(Queries.of_matrix(rows, rows, single), labels=[*texts], unknown=unknown)
+        return replace(self.queries_of(rows, single), labels=[*texts], unknown=unknown)
+
+    def queries_of(self, rows: Any, single: bool) -> Queries:
+        """Return rows of weights as queries."""
+        return Queries.of_rows(rows, lambda _, weights: weights, single)
 
     def encode(self, texts: Sequence[str]) -> Encoded:
         """Return the rows of texts, and the words unknown to a vectorizer with a vocabulary."""

@@ -80,9 +80,9 @@ class Weighting:
             weighted.data *= np.repeat(inverse, np.diff(weighted.indptr)).astype(counts.dtype)
         return weighted
 
-    def of_query(self, terms: NDArray[np.int64], counts: NDArray[np.float32]) -> Floats:
+    def of_query(self, terms: NDArray[np.int64], counts: Floats) -> Floats:
         """Return the weights of the terms of a query, which is not scaled."""
-        return (_LOCAL[self.name](counts) * self.term_weights[terms]).astype(np.float32)
+        return (_LOCAL[self.name](counts) * self.term_weights[terms]).astype(counts.dtype)
 
 
 def row_norms(csr: Any) -> Float64s:

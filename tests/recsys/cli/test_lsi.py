@@ -82,7 +82,7 @@ def test_unknown_words(run, index):
 
 def test_explanation(run, index):
     found = rows(run("lsi", "query", index, "nurse hospital", "--explain", 1, "--json"))
-    assert {row["term"] for row in found} == {"nurse", "hospital"}
+    assert {row["term"] for row in found} == {"nurse", "hospital", "(average document)"}
     score = rows(run("lsi", "query", index, "nurse hospital", "--json"))
     wanted = next(row["score"] for row in score if row["document"] == 1)
     assert sum(row["contribution"] for row in found) == pytest.approx(wanted, abs=1e-6)
@@ -105,7 +105,7 @@ def test_one_way_of_asking(run, index):
         said = run("lsi", "query", index, *arguments, code=2).stderr
         assert "TEXT or --queries." in said
     said = run("lsi", "query", index, "--queries", "notes.txt", "--explain", "1", code=2).stderr
-    assert "--explain takes one TEXT" in said
+    assert "--explain ID takes one TEXT" in said
 
 
 def test_similar_words_and_documents(run, index):

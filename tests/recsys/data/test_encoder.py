@@ -17,6 +17,7 @@ from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.lsi.vectorizer import WordEncoder
+from recsys.lsi.weighting import Weighting
 
 N = 40
 RNG = np.random.default_rng(0)
@@ -151,7 +152,7 @@ def test_words_are_those_of_the_index_of_texts() -> None:
     ids = Ids(np.arange(4), "item")
     encoder = FeatureEncoder.fit(features, ids)
     index = WordEncoder("tfidf", min_df=2)
-    weighted = index.learn(index.read([plots]))
+    weighted = Weighting.learn("tfidf", counts := index.read([plots])).apply(counts)
     assert encoder.names == tuple(f"plot ~ {term}" for term in index.terms.values)
     found = encoder.transform(features, ids).matrix / encoder.blocks[0].scale
     np.testing.assert_allclose(found.toarray(), weighted.toarray(), rtol=1e-6)

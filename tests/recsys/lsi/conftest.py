@@ -17,4 +17,4 @@ def everyday() -> list[str]:
 
 @pytest.fixture
 def index(everyday: list[str]) -> LSI:
-    return LSI(5, stop_words="english").fit(everyday)
+    return LSI(5, method="lsi", stop_words="english").fit(everyday)

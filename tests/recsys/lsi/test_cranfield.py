@@ -78,7 +78,7 @@ def test_an_update_by_a_tenth_stays_close_to_a_fresh_decomposition(documents):
     first = len(documents) * 9 // 10
     lsi = LSI(200).fit(documents[:first])
     lsi.add_documents(documents[first:], method="update")
-    rows = lsi.documents_.rows
+    rows = lsi.document_weights()
     words = lsi.terms_.values.to_list()
     fresh = LSI(200, "count").fit(rows, vocabulary=words)
     energy = np.sum(lsi.singular_values_**2) / np.sum(fresh.singular_values_**2)

@@ -82,7 +82,7 @@ def test_an_update_restores_orthogonality_and_takes_up_more(index):
     assert added.orthogonality_loss < 1e-5
     assert added.unknown_words == 6  # tram and town, twice each, stops, bridge; not "drives"
     np.testing.assert_allclose(
-        index.document_vectors(), index._space.project(index.documents_.rows), atol=1e-5
+        index.document_vectors(), index._space.project(index.document_weights()), atol=1e-5
     )
 
 

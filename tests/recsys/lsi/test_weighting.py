@@ -5,7 +5,7 @@ import pytest
 from scipy import sparse
 
 from recsys.errors import DataError
-from recsys.lsi.vectorizer import Weighting, canonical_csr, row_norms
+from recsys.lsi.weighting import Weighting, canonical_csr, row_norms
 
 COUNTS = np.array([[3.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 2.0], [2.0, 4.0, 0.0]])
 

@@ -7,14 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.feature_extraction.text import CountVectorizer
 
-from recsys.lsi.vectorizer import TOKEN_PATTERN, word_vectorizer, words_of
+from recsys.lsi.vectorizer import Tokenizer, words_of
 
 
 @given(st.text(st.characters(codec="ascii")))
 def test_in_ascii_they_are_those_of_scikit_learn(text):
-    assert word_vectorizer(None, TOKEN_PATTERN).build_analyzer()(
-        text
-    ) == CountVectorizer().build_analyzer()(text)
+    assert Tokenizer()(text) == CountVectorizer().build_analyzer()(text)
 
 
 @given(st.text())
