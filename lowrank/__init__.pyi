@@ -27,6 +27,8 @@ from .rank import noise_threshold as noise_threshold
 from .rank import parallel_analysis as parallel_analysis
 from .rank import profile_likelihood as profile_likelihood
 from .rank import rank_for_energy as rank_for_energy
+from .robust import RobustPCA as RobustPCA
+from .robust import robust_pca as robust_pca
 from .subset import CUR as CUR
 from .subset import ColumnSubset as ColumnSubset
 from .subset import cur as cur
