@@ -5,6 +5,7 @@ from .approximation import hard_threshold as hard_threshold
 from .approximation import optimal_threshold as optimal_threshold
 from .approximation import rank_for_error as rank_for_error
 from .approximation import soft_threshold as soft_threshold
+from .blocks import RowBlocks as RowBlocks
 from .completion.completion import Completion as Completion
 from .completion.completion import complete as complete
 from .completion.nuclear_norm import SoftImputation as SoftImputation

@@ -12,6 +12,7 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse.linalg import LinearOperator
 
+from lowrank.blocks import by_blocks
 from lowrank.errors import ArgumentError, ArgumentTypeError
 from lowrank.operators import (
     CentredDenseOperator,
@@ -115,7 +116,7 @@ def as_operator(A: OperatorLike) -> MatrixOperator:
     """Check a matrix given by the user and wrap it for the solvers.
 
     float32 (and float16) input is worked on in float32; float64, integers, booleans and wider
-    floats in float64. An operator is returned as it is.
+    floats in float64. An operator is returned as it is, a numpy.memmap above 1 GB as RowBlocks.
 
     Parameters
     ----------
@@ -128,6 +129,7 @@ def as_operator(A: OperatorLike) -> MatrixOperator:
         If A is not a real, finite matrix, or is masked; the first NaN or infinity in row-major
         order is named. (The products of a LinearOperator are checked as they are made.)
     """
+    A = by_blocks(A)
     if isinstance(A, MatrixOperator):
         return A
     if isinstance(A, LinearOperator):

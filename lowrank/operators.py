@@ -39,6 +39,10 @@ class Products(Protocol):
         """Product A' Y."""
         ...
 
+    def gram_product(self, X: FloatArray) -> FloatArray:
+        """Product A' (A X)."""
+        ...
+
 
 class MatrixOperator(ABC):
     """A real n x m matrix given by its products, in float32 or float64.
@@ -53,6 +57,7 @@ class MatrixOperator(ABC):
     """
 
     stored_dense: ClassVar[bool] = False  # whether a dense copy is in memory anyway
+    in_blocks: ClassVar[bool] = False  # whether each pass reads the entries anew
 
     def __init__(self, shape: tuple[int, int], dtype: np.dtype[Any], peak: float = 1.0) -> None:
         self.shape = shape
@@ -69,6 +74,10 @@ class MatrixOperator(ABC):
         """Return A' Y, shape (n_columns, b), for a block Y of b vectors."""
         self.passes += 1
         return self._rmatmat(Y)
+
+    def gram_product(self, X: FloatArray) -> FloatArray:
+        """Return A' (A X), shape (n_columns, b), for a block X of b vectors."""
+        return self.rmatmat(self.matmat(X))
 
     def transposed(self) -> Products:
         """Return A', sharing everything with A: its passes count as those of A."""
@@ -122,6 +131,9 @@ class _Transposed:
         self.dtype = original.dtype
         self.matmat = original.rmatmat
         self.rmatmat = original.matmat
+
+    def gram_product(self, X: FloatArray) -> FloatArray:
+        return self.rmatmat(self.matmat(X))
 
 
 class DenseOperator(MatrixOperator):

@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from lowrank.errors import ArgumentError
 from lowrank.rank import RULES, choose_rank
 from lowrank.samples import (
-    FLOAT_DTYPES,
+    DenseSamples,
     GaussianDensityMixin,
     checked_scores,
     column_scale,
     negligible_value,
     require_samples,
     samples_of,
+    validated_samples,
 )
 from lowrank.svd import truncated_svd
 
@@ -155,8 +156,9 @@ class PCA(
 
         Parameters
         ----------
-        X : array-like or scipy.sparse matrix or array of shape (n_samples, n_features)
-            Training data; float32 is worked on in float32, everything else in float64.
+        X : array-like, scipy.sparse matrix or array, or RowBlocks, of shape (n_samples, n_features)
+            Training data; float32 is worked on in float32, everything else in float64. RowBlocks,
+            and a numpy.memmap above 1 GB, are read block by block.
         y : ignored
 
         Raises
@@ -206,7 +208,7 @@ class PCA(
 
     def _fit(self, X: MatrixLike) -> Samples:
         """Set the fitted attributes; return the samples as they were analysed."""
-        data = validate_data(self, X, dtype=FLOAT_DTYPES, accept_sparse="csr")
+        data = validated_samples(self, X, accept_sparse="csr")
         center: Any = self.center
         is_false = isinstance(center, (bool, np.bool_)) and not center
         if not is_false and not (isinstance(center, str) and center in ("auto", "exact")):
@@ -263,7 +265,7 @@ class PCA(
             random_state=self.random_state,
         )
         components, values, alignment = svd.Vt, svd.s, None
-        negligible = negligible_value(svd, row)
+        negligible = negligible_value(svd, row, samples.shape[0])
         if centred:
             variances = values**2 / values.dtype.type(divisor)
         else:  # about the mean of the scores
@@ -294,7 +296,7 @@ class PCA(
         Their number is doubled until they suffice. All min(n, m) are returned if no fewer do.
         """
         largest = min(samples.shape)
-        whole = not samples.is_sparse and largest <= _FULL_SPECTRUM
+        whole = isinstance(samples, DenseSamples) and largest <= _FULL_SPECTRUM
         k = largest if whole else min(_FIRST_GUESS, largest)
         rounding = 4 * float(np.finfo(samples.dtype).eps)
         while True:
@@ -333,7 +335,7 @@ class PCA(
     def _prepared(self, X: MatrixLike) -> Samples:
         """Check new rows, and prepare them as those of the training data were."""
         check_is_fitted(self)
-        data = validate_data(self, X, dtype=FLOAT_DTYPES, accept_sparse="csr", reset=False)
+        data = validated_samples(self, X, accept_sparse="csr", reset=False)
         scale = None if self.scale_ is None else self.scale_.astype(np.float64)
         return samples_of(data, self.center_samples).scaled(scale)
 

@@ -239,8 +239,8 @@ def _known_values(X: ArrayLike) -> tuple[FloatArray, NDArray[np.bool_] | None]:
     if array.ndim != 2:
         raise ArgumentError(f"X must be two-dimensional; got shape {array.shape}.")
     single = array.dtype.kind == "f" and array.dtype.itemsize <= 4
-    values = np.ma.getdata(array).astype(np.float32 if single else np.float64)
-    missing = np.isnan(values) | np.ma.getmaskarray(array)
+    values: Any = np.ma.getdata(array).astype(np.float32 if single else np.float64)
+    missing: Any = np.isnan(values) | np.ma.getmaskarray(array)
     if missing.all():
         raise ArgumentError(f"X must have a known entry; got none in shape {array.shape}.")
     values[missing] = 0.0

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 from scipy.sparse.linalg import LinearOperator
-from sklearn.utils.validation import check_array, check_is_fitted
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from lowrank.arguments import checked_generator
+from lowrank.blocks import RowBlocks, by_blocks
 from lowrank.errors import ArgumentError, ArgumentTypeError
 from lowrank.operators import SparseOperator
 
@@ -199,11 +200,66 @@ class SparseSamples(LinearOperator):
         return self._rmatmat(y.reshape(-1, 1))[:, 0]
 
 
-Samples = DenseSamples | SparseSamples
+class BlockSamples:
+    """Samples that are read block by block; statistics without a further pass."""
+
+    def __init__(self, blocks: RowBlocks) -> None:
+        self.shape, self.dtype, self.is_sparse = blocks.shape, blocks.dtype, blocks.is_sparse
+        self.matrix = blocks
+        self.means = blocks.column_means()
+        self.column_squares = blocks.column_squares
+
+    def row_squares(self, row: Float64Array) -> Float64Array:
+        """Return the sum of squares of each row of Y - 1 row', shape (n,)."""
+        blocks = self.matrix.centred(row).dense_blocks(0)
+        return np.concatenate([np.einsum("ij,ij->i", it, it, dtype=np.float64) for it in blocks])
+
+    def project(self, row: Float64Array, components: FloatArray) -> FloatArray:
+        """Return (Y - 1 row') components', shape (n, k)."""
+        return self.matrix.centred(row).matmat(np.ascontiguousarray(components.T, self.dtype))
+
+    def scaled(self, scale: Float64Array | None) -> BlockSamples:
+        """Return Y with each column divided by its entry of `scale`; None divides by 1."""
+        return self if scale is None else BlockSamples(self.matrix.scaled(1 / scale))
+
+
+Samples = DenseSamples | SparseSamples | BlockSamples
+
+
+def validated_samples(estimator: Any, X: Any, *, reset: bool = True, **settings: Any) -> Any:
+    """Check data as scikit-learn does, or take blocks of rows as they are.
+
+    Raises
+    ------
+    ValueError
+        If X is not finite, has no samples, or not the features that were seen in `fit`.
+    """
+    data = by_blocks(X)
+    if not isinstance(data, RowBlocks):
+        return validate_data(estimator, data, dtype=FLOAT_DTYPES, reset=reset, **settings)
+    if reset:
+        estimator.n_features_in_ = data.shape[1]
+        vars(estimator).pop("feature_names_in_", None)
+    elif data.shape[1] != estimator.n_features_in_:
+        expected = estimator.n_features_in_
+        raise ArgumentError(f"X must have {expected} features; got {data.shape[1]}.")
+    return data
 
 
 def samples_of(X: Any, center_samples: bool = False) -> Samples:
-    """Wrap validated data, finite and float32 or float64; subtract the mean of each row if told."""
+    """Wrap validated data, finite and float32 or float64; subtract the mean of each row if told.
+
+    Raises
+    ------
+    ArgumentError
+        If the means are to be subtracted from rows that are read in blocks.
+    """
+    if isinstance(X, RowBlocks):
+        if center_samples:
+            raise ArgumentError(
+                "center_samples must be False with RowBlocks: subtract the means in the blocks."
+            )
+        return BlockSamples(X)
     if not sparse.issparse(X):
         rows = X - X.mean(axis=1, keepdims=True, dtype=np.float64) if center_samples else X
         return DenseSamples(rows.astype(X.dtype, copy=False))
@@ -234,16 +290,16 @@ def column_scale(samples: Samples, ddof: int) -> Float64Array:
     return scale.astype(samples.dtype).astype(np.float64)
 
 
-def negligible_value(svd: SVD, means: Float64Array) -> float:
-    """Return the size below which a singular value of centred data cannot be told from 0.
+def negligible_value(svd: SVD, means: Float64Array, count: int) -> float:
+    """Return the size below which a singular value of `count` centred samples is no more than 0.
 
     An exact zero comes out as the rounding errors of the data and of the means subtracted from
     them, or as the largest residual of the decomposition if that is larger.
     """
     eps = float(np.finfo(svd.s.dtype).eps)
     largest = float(svd.s.max(initial=0.0))
-    subtracted = float(np.linalg.norm(means)) * float(np.sqrt(svd.shape[0]))
-    rounding = eps * (max(svd.shape) * largest + 4 * subtracted)
+    subtracted = float(np.linalg.norm(means)) * float(np.sqrt(count))
+    rounding = eps * (max(count, len(means)) * largest + 4 * subtracted)
     return max(rounding, float(svd.residuals.max(initial=0.0)))
 
 

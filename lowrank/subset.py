@@ -317,7 +317,7 @@ class _Target:
 
 def _leverage(svd: SVD, *, rows: bool) -> FloatArray:
     vectors = svd.U if rows else svd.Vt.T
-    kept = svd.s > negligible_value(svd, np.zeros(svd.shape[1]))
+    kept = svd.s > negligible_value(svd, np.zeros(svd.shape[1]), svd.shape[0])
     scores: FloatArray = (vectors[:, kept] ** 2).sum(axis=1)
     return scores
 

@@ -19,11 +19,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from lowrank.errors import ArgumentError
 from lowrank.samples import (
     FLOAT_DTYPES,
+    BlockSamples,
     checked_scores,
     column_scale,
     negligible_value,
     require_samples,
     samples_of,
+    validated_samples,
 )
 from lowrank.svd import truncated_svd
 
@@ -109,8 +111,9 @@ class Whitening(
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
+        X : array-like or RowBlocks of shape (n_samples, n_features)
             Dense training data; float32 is worked on in float32, everything else in float64.
+            RowBlocks, and a numpy.memmap above 1 GB, are read block by block.
         y : ignored
 
         Raises
@@ -120,7 +123,7 @@ class Whitening(
         ArgumentError, ValueError
             If X is not finite or has too few samples, or a parameter is out of its range.
         """
-        data: Any = validate_data(self, X, dtype=FLOAT_DTYPES)
+        data = validated_samples(self, X)
         if self.method not in _METHODS:
             names = ", ".join(repr(name) for name in _METHODS)
             raise ArgumentError(f"method must be one of {names}; got {self.method!r}.")
@@ -141,8 +144,12 @@ class Whitening(
         scale = column_scale(samples, self.ddof) if self.method == "zca-cor" else None
         scaled = samples.scaled(scale)
         row = means if scale is None else means / scale
-        svd = truncated_svd(scaled.matrix, largest, method="dense", center=row)
-        k = min(int(k), int(np.count_nonzero(svd.s > negligible_value(svd, row))))
+        if isinstance(scaled, BlockSamples):  # R of Q R has the same values and right vectors
+            svd = truncated_svd(scaled.matrix.centred(row).triangle(), largest, method="dense")
+        else:
+            svd = truncated_svd(scaled.matrix, largest, method="dense", center=row)
+        negligible = negligible_value(svd, row, data.shape[0])
+        k = min(int(k), int(np.count_nonzero(svd.s > negligible)))
         self.components_ = svd.Vt[:k].copy()
         self.explained_variance_ = svd.s[:k] ** 2 / svd.s.dtype.type(data.shape[0] - self.ddof)
         self.mean_ = means.astype(data.dtype)

@@ -53,6 +53,8 @@ def choose_method(A: MatrixOperator, k: int) -> str:
     - "dense" also for an array that is dense anyway, if it is small: n m min(n, m) up to 1e8.
     - "gram" for a larger dense array whose smaller side is at most 2,000, or less than four
       times the size of such a basis: its time hardly depends on the spectrum.
+    - "gram" for such a matrix that is read by blocks of rows too, if it has no more columns than
+      rows: it takes one pass.
     - "gram" also for any other matrix whose smaller side is at most 2,000, if such a basis would
       have more than half as many vectors as that side.
     - "lanczos" for everything else.
@@ -69,7 +71,8 @@ def choose_method(A: MatrixOperator, k: int) -> str:
         return "dense"
     if A.stored_dense and rows * columns * min(rows, columns) <= _SMALL_WORK:
         return "dense"
-    if A.stored_dense and min(rows, columns) <= max(_GRAM_SIDE, 4 * basis):
+    has_blocks = A.stored_dense or (A.in_blocks and columns <= rows)
+    if has_blocks and min(rows, columns) <= max(_GRAM_SIDE, 4 * basis):
         return "gram"
     if min(rows, columns) <= min(_GRAM_SIDE, 2 * basis):
         return "gram"

@@ -53,10 +53,7 @@ def solve(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator) ->
 
 
 def _solve_tall(A: Products, k: int, tol: float, rng: np.random.Generator) -> Triplets:
-    def gram_product(X: FloatArray) -> FloatArray:
-        return A.rmatmat(A.matmat(X))
-
-    V, _ = leading_eigenvectors(gram_product, A.shape[1], A.dtype, k, tol, rng, _MAX_STEPS)
+    V, _ = leading_eigenvectors(A.gram_product, A.shape[1], A.dtype, k, tol, rng, _MAX_STEPS)
     return triplets(A, V, rng)
 
 

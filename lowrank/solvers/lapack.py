@@ -59,7 +59,8 @@ def solve_gram(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generato
     is_wide = A.shape[0] < A.shape[1]
     tall = A.transposed() if is_wide else A
     # Only the upper triangle of the Gram matrix need be filled.
-    gram = _gram_of_array(A) if A.stored_dense else _gram_of_products(tall)
+    has_blocks = A.stored_dense or (A.in_blocks and not is_wide)
+    gram = _gram_of_array(A) if has_blocks else _gram_of_products(tall)
     V = None
     if len(gram) >= _LANCZOS_SIDE and k * _LANCZOS_SHARE < len(gram):
         V = _by_lanczos(gram, k, rng)

@@ -112,6 +112,9 @@ class _Deflated:
     def rmatmat(self, Y: FloatArray) -> FloatArray:
         return self._without(self._A.rmatmat(Y))
 
+    def gram_product(self, X: FloatArray) -> FloatArray:
+        return self._without(self._A.gram_product(self._without(X)))
+
     def _without(self, X: FloatArray) -> FloatArray:
         return X - self._Vt.T @ (self._Vt @ X)
 

@@ -1,0 +1,366 @@
+"""Matrices larger than memory, read block by block of rows."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+from scipy import linalg, sparse
+
+from lowrank.errors import ArgumentError, ArgumentTypeError
+from lowrank.operators import MatrixOperator
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from numpy.typing import ArrayLike
+    from scipy.sparse import sparray, spmatrix
+
+    from lowrank.operators import Float64Array, FloatArray
+
+    Block = ArrayLike | sparray | spmatrix
+
+_BLOCK_BYTES = 1 << 26  # of the blocks that a file is cut into
+_IN_MEMORY = 1 << 30  # bytes of a memory map, up to which it is taken as an array
+
+
+class RowBlocks(MatrixOperator):
+    """An n x m matrix that is read block by block, once more for each pass over it.
+
+    It stands wherever `truncated_svd` and the functions built on it take a matrix, and in
+    `PCA` and `Whitening`. In memory are two blocks (the next one is read while one is worked on)
+    and the results, U with its n rows among them. All of it is read once here, for the shape, the
+    means and the norm.
+
+    Parameters
+    ----------
+    blocks : callable or iterable
+        The blocks of rows: dense or scipy.sparse arrays with the same number m of columns. Either
+        a function without arguments that returns an iterator over them, or an iterable that can
+        be started again, such as a list; each time it gives the same blocks.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        (n, m).
+    dtype : numpy.dtype
+        float32 if all blocks are, else float64.
+    is_sparse : bool
+        Whether the blocks are sparse; they stay so.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If the blocks cannot be started again, are not real, or are dense and sparse by turns.
+    ArgumentError
+        If there is no block, they differ in their columns, or an entry is not finite (its row and
+        column are named).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lowrank import truncated_svd
+    >>> X = np.random.default_rng(0).standard_normal((1000, 20))
+    >>> blocks = RowBlocks(lambda: (X[i : i + 100] for i in range(0, 1000, 100)))
+    >>> blocks.shape, bool(np.allclose(truncated_svd(blocks, 3).s, truncated_svd(X, 3).s))
+    ((1000, 20), True)
+    """
+
+    in_blocks: ClassVar[bool] = True
+
+    def __init__(self, blocks: Callable[[], Iterator[Block]] | Iterable[Block]) -> None:
+        if callable(blocks):
+            self._start = blocks
+        elif isinstance(blocks, Iterable) and not isinstance(blocks, Iterator):
+            self._start = blocks.__iter__
+        else:
+            raise ArgumentTypeError(
+                "blocks must be a list, or a function that returns an iterator, so that they can "
+                f"be read again; got {type(blocks).__name__}."
+            )
+        self._factors: Float64Array | None = None
+        self._row: FloatArray | None = None
+        self._means: Float64Array
+        self._deviations: Float64Array
+        self._look()
+
+    @classmethod
+    def from_array(cls, array: ArrayLike, rows: int | None = None) -> Self:
+        """Cut an array, such as a numpy.memmap, into blocks of `rows` rows: 64 MB by default."""
+        given: Any = array
+        step = rows or max(1, _BLOCK_BYTES // max(1, given[:1].nbytes))
+        starts = range(0, len(given), step)
+        return cls(lambda: (given[start : start + step] for start in starts))
+
+    @classmethod
+    def from_csr(cls, folder: str | PathLike[str], n_columns: int | None = None) -> Self:
+        """Read a CSR matrix from the files indptr.npy, indices.npy and data.npy of a folder.
+
+        Without `n_columns` there are as many columns as the largest index says.
+        """
+        names = ("indptr", "indices", "data")
+        indptr, indices, data = (np.load(Path(folder) / f"{n}.npy", mmap_mode="r") for n in names)
+        width = n_columns or int(max((part.max() for part in _pieces(indices)), default=-1)) + 1
+        most = _BLOCK_BYTES // (indices.itemsize + data.itemsize)
+
+        def blocks() -> Iterator[Block]:
+            start, last = 0, len(indptr) - 1
+            while start < last:
+                end = int(np.searchsorted(indptr, indptr[start] + most, side="right")) - 1
+                end = min(max(end, start + 1), last)
+                entries = slice(int(indptr[start]), int(indptr[end]))
+                offsets = indptr[start : end + 1] - indptr[start]
+                arrays = np.array(data[entries]), np.array(indices[entries]), offsets
+                yield sparse.csr_array(arrays, shape=(end - start, width))
+                start = end
+
+        return cls(blocks)
+
+    @classmethod
+    def from_parquet(cls, path: str | PathLike[str], rows: int | None = None) -> Self:
+        """Read the columns of Parquet files, all numbers, by `rows` rows: 64 MB by default.
+
+        `path` is a file, a glob or a folder, as polars takes them.
+        """
+        import polars as pl
+
+        frame = pl.scan_parquet(os.fspath(path))
+        length = int(frame.select(pl.len()).collect().item())
+        width = len(frame.collect_schema())
+        step = rows or max(1, _BLOCK_BYTES // max(1, 8 * width))
+        starts = range(0, length, step)
+        return cls(lambda: (frame.slice(start, step).collect().to_numpy() for start in starts))
+
+    def _look(self) -> None:
+        """Read all blocks once: shape, dtype, the largest entry, means and deviations."""
+        rows, peak, dtype = 0, 0.0, np.dtype(np.float32)
+        first: Any = None
+        for given in self._start():
+            block = _checked(given, rows)
+            if first is None:
+                first = block[:0]
+                self._means, self._deviations = np.zeros((2, block.shape[1]))
+            _check_alike(block, first, rows)
+            dtype = np.result_type(dtype, block.dtype)
+            entries = block.data if _is_sparse(block) else block
+            peak = max(peak, float(abs(entries).max(initial=0.0)))
+            self._add_moments(block, rows)
+            rows += block.shape[0]
+        if first is None:
+            raise ArgumentError("blocks must be at least one block; got none.")
+        super().__init__((rows, first.shape[1]), dtype, peak)
+        self.is_sparse = _is_sparse(first)
+
+    def _add_moments(self, block: Any, rows: int) -> None:
+        """Join the means, and the norms of the columns about them, with those of the rows before.
+
+        Nothing cancels (Chan, Golub & LeVeque 1983).
+        """
+        count = block.shape[0]
+        means, deviations = _moments(block)
+        shift, total = means - self._means, max(1, rows + count)
+        between = shift * (rows * count / total) ** 0.5
+        self._deviations = np.hypot(np.hypot(self._deviations, deviations), between)
+        self._means = self._means + shift * (count / total)
+
+    def column_means(self) -> Float64Array:
+        """Return the mean of each column."""
+        return self._means
+
+    def column_squares(self, row: Float64Array) -> Float64Array:
+        """Return the sum of squares of each column of A - 1 row', without a pass."""
+        squares: Float64Array = self._deviations**2 + self.shape[0] * (self._means - row) ** 2
+        return squares
+
+    def distance_to_row(self, row: FloatArray) -> float:
+        """Return ||A - 1 row'||_F, without a pass."""
+        return float(np.sqrt(self.column_squares(row.astype(np.float64)).sum()))
+
+    def centred(self, row: FloatArray) -> Self:
+        """Return the matrix A - 1 row': exact on dense blocks, as a correction on sparse ones."""
+        result = copy.copy(self)
+        result._row = row if self._row is None else self._row + row
+        result._means = self._means - row
+        return result
+
+    def scaled(self, factor: float | Float64Array) -> Self:
+        """Return the matrix with its entries, or each column, multiplied by a factor."""
+        factors = np.broadcast_to(np.asarray(factor, np.float64), self.shape[1:])
+        result = copy.copy(self)
+        result._factors = factors if self._factors is None else self._factors * factors
+        result._row = None if self._row is None else self._row * factors
+        result._means, result._deviations = self._means * factors, self._deviations * abs(factors)
+        return result
+
+    def gram_product(self, X: FloatArray) -> FloatArray:
+        """Return A' (A X), in one pass."""
+        self.passes += 1
+        result = np.zeros((self.shape[1], X.shape[1]), self.dtype)
+        for _, block in self._blocks():
+            result += self._of_columns(block, self._of_rows(block, X))
+        return result
+
+    def triangle(self) -> FloatArray:
+        """Return the triangle R of A = Q R, shape (min(n, m), m), in one pass: R'R = A'A."""
+        self.passes += 1
+        R = np.zeros((0, self.shape[1]), self.dtype)
+        for block in self.dense_blocks(0):
+            R = linalg.qr(np.vstack([R, block]), mode="r", check_finite=False)[0][: self.shape[1]]
+        return R
+
+    def dense_blocks(self, axis: int) -> Iterator[FloatArray]:
+        """Yield the rows as dense blocks (axis 0), and count one pass."""
+        if axis:
+            yield self.toarray()
+            return
+        self.passes += 1
+        for _, block in self._blocks():
+            dense = block.toarray() if self.is_sparse else block
+            yield dense - self._offset if self.is_sparse and self._row is not None else dense
+
+    def _matmat(self, X: FloatArray) -> FloatArray:
+        product = np.empty((self.shape[0], X.shape[1]), self.dtype)
+        for part, block in self._blocks():
+            product[part] = self._of_rows(block, X)
+        return product
+
+    def _rmatmat(self, Y: FloatArray) -> FloatArray:
+        product = np.zeros((self.shape[1], Y.shape[1]), self.dtype)
+        for part, block in self._blocks():
+            product += self._of_columns(block, Y[part])
+        return product
+
+    def _toarray(self) -> FloatArray:
+        self.passes -= 1  # that of dense_blocks is the one that toarray has counted
+        return np.vstack(list(self.dense_blocks(0)))
+
+    def _of_rows(self, block: Any, X: FloatArray) -> FloatArray:
+        product: FloatArray = block @ X
+        if self.is_sparse and self._row is not None:
+            product = product - self._offset @ X
+        return product
+
+    def _of_columns(self, block: Any, Y: FloatArray) -> FloatArray:
+        product: FloatArray = block.T @ Y
+        if self.is_sparse and self._row is not None:
+            product = product - np.outer(self._offset, Y.sum(axis=0))
+        return product
+
+    @property
+    def _offset(self) -> FloatArray:
+        return (
+            np.zeros(self.shape[1], self.dtype)
+            if self._row is None
+            else self._row.astype(self.dtype)
+        )
+
+    def _blocks(self) -> Iterator[tuple[slice, Any]]:
+        """Yield each block, scaled and (if dense) centred, with its rows."""
+        start = 0
+        for given in _ahead(self._start()):
+            block = self._prepared(given)
+            end = start + block.shape[0]
+            yield slice(start, end), block
+            start = end
+        if start != self.shape[0]:
+            raise ArgumentError(
+                "blocks must be the same each time; "
+                f"got {self.shape[0]} rows at first, now {start}."
+            )
+
+    def _prepared(self, given: Any) -> Any:
+        if not self.is_sparse:
+            block = np.asarray(given).astype(self.dtype, copy=False)
+            if self._factors is not None:
+                block = block * self._factors.astype(self.dtype)
+            return (
+                block if self._row is None else (block - self._row).astype(self.dtype, copy=False)
+            )
+        csr = sparse.csr_array(given).astype(self.dtype, copy=False)
+        if self._factors is None:
+            return csr
+        data = csr.data * self._factors.astype(self.dtype)[csr.indices]
+        return sparse.csr_array((data, csr.indices, csr.indptr), shape=csr.shape)
+
+
+def by_blocks(matrix: Any) -> Any:
+    """Return a large numpy.memmap as RowBlocks, and anything else as it is."""
+    is_large = isinstance(matrix, np.memmap) and matrix.ndim == 2 and matrix.nbytes > _IN_MEMORY
+    return RowBlocks.from_array(matrix) if is_large else matrix
+
+
+def _ahead(blocks: Iterator[Any]) -> Iterator[Any]:
+    """Read the next block in a thread while one is worked on."""
+    with ThreadPoolExecutor(1) as reader:
+        coming = reader.submit(next, blocks, None)
+        while (block := coming.result()) is not None:
+            coming = reader.submit(next, blocks, None)
+            yield block
+
+
+def _checked(given: Any, row: int) -> Any:
+    """Return a block as float32 or float64, dense or CSR, if all its entries are finite."""
+    block: Any = sparse.csr_array(given) if _is_sparse(given) else np.asarray(given)
+    if block.ndim != 2:
+        raise ArgumentError(f"blocks must be two-dimensional; got shape {block.shape}.")
+    if block.dtype.kind not in "fiub":
+        raise ArgumentTypeError(f"blocks must hold real numbers; got dtype {block.dtype}.")
+    single = block.dtype.kind == "f" and block.dtype.itemsize <= 4
+    block = block.astype(np.float32 if single else np.float64, copy=False)
+    if _is_sparse(block) and not block.has_canonical_format:
+        block = block.copy()
+        block.sum_duplicates()
+    if not np.isfinite(block.sum()):
+        rows, columns, values = sparse.find(block) if _is_sparse(block) else _positions(block)
+        bad = np.flatnonzero(~np.isfinite(values))
+        if bad.size:
+            name = "NaN" if np.isnan(values[bad[0]]) else "infinity"
+            place = f"row {row + int(rows[bad[0]])}, column {int(columns[bad[0]])}"
+            raise ArgumentError(f"blocks must be finite; got {name} at {place}.")
+    return block
+
+
+def _is_sparse(block: Any) -> bool:
+    return bool(sparse.issparse(block))
+
+
+def _check_alike(block: Any, first: Any, row: int) -> None:
+    if block.shape[1] != first.shape[1]:
+        raise ArgumentError(
+            f"blocks must have the same number of columns; got {first.shape[1]} in the first, and "
+            f"{block.shape[1]} in the one that begins at row {row}."
+        )
+    if _is_sparse(block) != _is_sparse(first):
+        raise ArgumentTypeError("blocks must be all dense or all sparse; got both.")
+
+
+def _positions(block: FloatArray) -> tuple[Any, Any, FloatArray]:
+    rows, columns = np.nonzero(~np.isfinite(block))
+    return rows, columns, block[rows, columns]
+
+
+def _moments(block: Any) -> tuple[Float64Array, Float64Array]:
+    """Return the mean of each column, and the norm of the column less its mean."""
+    n, width = block.shape
+    if not _is_sparse(block):
+        means = block.mean(axis=0, dtype=np.float64) if n else np.zeros(width)
+        difference = block - means
+        scale = np.abs(difference).max(initial=0.0) or 1.0
+        difference /= scale
+        return means, scale * np.sqrt(np.einsum("ij,ij->j", difference, difference))
+    columns, data = block.indices, block.data.astype(np.float64)
+    means = np.bincount(columns, weights=data, minlength=width) / max(1, n)
+    scale = np.abs(data).max(initial=0.0) or 1.0
+    squares = ((data - means[columns]) / scale) ** 2
+    zeros = n - np.bincount(columns, minlength=width)
+    about = np.bincount(columns, weights=squares, minlength=width) + zeros * (means / scale) ** 2
+    return means, scale * np.sqrt(about)
+
+
+def _pieces(array: Any) -> Iterator[Any]:
+    return (array[start : start + (1 << 22)] for start in range(0, len(array), 1 << 22))
