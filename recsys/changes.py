@@ -191,11 +191,12 @@ def change_of(
 
 def _beginning(old: Ratings, new: Ratings | None, window: str | float) -> int:
     """Return the time from which on ratings count."""
+    length = int(duration(window, "window"))
     if old.seconds is None or (new is not None and new.seconds is None):
         which = "the model's" if old.seconds is None else "the new"
         raise DataError(f"A window needs timestamps, and {which} ratings have none.")
     last = max(int(each.seconds.max()) for each in (old, new) if each and each.n_ratings)
-    return last - int(duration(window, "window"))
+    return last - length
 
 
 def _rated(ratings: Ratings) -> Ratings | None:

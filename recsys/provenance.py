@@ -18,7 +18,14 @@ if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
     from recsys.schema import Manifest
 
-__all__ = ["REMEMBERED", "Provenance", "fingerprint", "period_of", "remembered"]
+__all__ = [
+    "REMEMBERED",
+    "Provenance",
+    "fingerprint",
+    "period_of",
+    "remembered",
+    "without_weights",
+]
 
 REMEMBERED = (
     *("user", "item", "rating", "timestamp", "event"),
@@ -105,6 +112,20 @@ def remembered(options: Mapping[str, Any], ratings: Ratings) -> dict[str, Any]:
     if "event_weights" in kept:
         kept["event_weights"] = {k: float(v) for k, v in kept["event_weights"].items()}
     return kept
+
+
+def without_weights(reading: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a reading that say what an interaction is, not how much it counts.
+
+    Test ratings are read so. Tables are left out too, since the model has its own.
+
+    Examples
+    --------
+    >>> without_weights({"user": "who", "half_life": "30d"})
+    {'user': 'who'}
+    """
+    left_out = ("half_life", "item_table", "user_table", "window", _WEIGHTED_AT)
+    return {name: value for name, value in reading.items() if name not in left_out}
 
 
 def period_of(ratings: Ratings) -> tuple[str, str] | None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import numpy as np
 
 from recsys.changes import Change, change_of, check_scale
+from recsys.data.csr import Values
 from recsys.data.ids import IdsLike
 from recsys.data.ratings import Ratings
 from recsys.drift import popularity_stability, rating_stability
@@ -181,11 +182,17 @@ def folded(model: Model, change: Change) -> Model:
             features = replace(features, matrix=features.matrix[rows])
         known = (features,) if model.uses_features else ()
         if side == "user":
-            part = cast(Any, grown).with_users(Histories.of(ratings).take(rows), *known)
+            part = cast(Any, grown).with_users(_histories(ratings, rows), *known)
         else:
             part = cast(Any, grown).with_items(_raters(ratings, rows), *known)
         _put(grown, part, f"n_{side}s", rows)
     return grown
+
+
+def _histories(ratings: Ratings, users: Indices) -> Histories:
+    """Return the ratings of some users, without a copy of all others."""
+    some = Histories(ratings.indptr, ratings.indices, cast(Any, ratings.data)).take(users)
+    return some._replace(values=Values(some.values, ratings.levels).at())
 
 
 def _raters(ratings: Ratings, items: Indices) -> Histories:

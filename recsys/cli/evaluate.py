@@ -18,13 +18,14 @@ from recsys.cli.group import State
 from recsys.cli.output import Output, atomic_file, check_file
 from recsys.cli.progress import Activity, note
 from recsys.cli.split import SplitOptions, load_splits, split_options
-from recsys.messages import counted
+from recsys.messages import counted, redacted
 
 if TYPE_CHECKING:
     import polars as pl
 
     from recsys.evaluation import Evaluation, Split
     from recsys.evaluation.gate import Gate
+    from recsys.evaluation.monitor import Monitoring
     from recsys.models.base import Model, Step
     from recsys.recommender import Recommender
 
@@ -142,7 +143,7 @@ def _run(request: _Request, *, at_least: int = 1) -> tuple[dict[str, Any], Evalu
         Output(Path(request.per_user)).write(_without_empty(only(found, request.n).per_user))
         note(f"the values of each user are in {request.per_user}")
     if request.report is not None:
-        _write_report(found, models, request.report)
+        write_report(found, models, request.report)
     return models, only(found, request.n)
 
 
@@ -225,6 +226,7 @@ def _saved(request: _Request, at_least: int) -> tuple[dict[str, Any], dict[str, 
     from recsys.cli.inputs import load_model, load_ratings, note_weights, parameters_for
     from recsys.evaluation import shared_test
     from recsys.models.registry import make_model
+    from recsys.provenance import without_weights
 
     places, fitting = [*dict.fromkeys(request.ratings)], request.fitting
     if request.test is None:
@@ -240,7 +242,7 @@ def _saved(request: _Request, at_least: int) -> tuple[dict[str, Any], dict[str, 
     loaded = [load_model(place) for place in places]
     first = loaded[0]
     reader = replace(request.reader, implicit=first.ratings.implicit)
-    test = load_ratings(request.test, reader)
+    test = load_ratings(request.test, reader, without_weights(first.provenance.reading))
     saved = dict(zip(_labels(places, loaded, request.model), loaded, strict=True))
     shared = shared_test({label: each.ratings for label, each in saved.items()}, test)
     for count, reason in (
@@ -256,6 +258,17 @@ def _saved(request: _Request, at_least: int) -> tuple[dict[str, Any], dict[str, 
     fresh = {name: make_model(name, **parameters[name]) for name in names}
     note_weights(fresh.values(), own.train)
     return saved | fresh, splits | dict.fromkeys(fresh, own)
+
+
+def _record(request: _Request, found: Evaluation) -> None:
+    """Keep the metrics of saved models with them, if they are of all items."""
+    from recsys.versions import record
+
+    if request.candidates is not None:
+        return
+    for place, label in zip(dict.fromkeys(request.ratings), found.table["model"], strict=False):
+        if record(place, found, label, redacted(str(request.test))):
+            note(f"the metrics are kept in {Path(place) / 'metrics.json'}")
 
 
 def _labels(
@@ -335,7 +348,9 @@ def _without_empty(frame: pl.DataFrame) -> pl.DataFrame:
     return frame[[column.name for column in frame if column.null_count() < len(column)]]
 
 
-def _write_report(found: Evaluation, models: dict[str, Model], path: str) -> None:
+def write_report(
+    found: Evaluation, models: dict[str, Model], path: str, monitoring: Monitoring | None = None
+) -> None:
     """Write the HTML report, with the command line and the versions of everything used."""
     import platform
 
@@ -347,6 +362,7 @@ def _write_report(found: Evaluation, models: dict[str, Model], path: str) -> Non
     page = html_report(
         found,
         parameters={label: model.get_params() for label, model in models.items()},
+        monitoring=monitoring,
         command=shlex.join(["recsys", *click.get_current_context().ensure_object(State).words]),
         versions={
             "recsys": __version__,
@@ -528,6 +544,8 @@ def evaluate(request: _Request, output: Output, engine: cli.EngineOptions) -> No
     models, found = _run(request)
     document = _document("evaluate", models, found)
     output.write_document(document, _without_empty(found.table), *_tables(found))
+    if _are_models(request):
+        _record(request, found)
     _check_gates(request, found)
 
 

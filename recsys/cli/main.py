@@ -29,6 +29,12 @@ VERBS = {
     "update": Verb(
         "recsys.cli.update:update", "Add new ratings to a model, or remove old ones or users."
     ),
+    "monitor": Verb(
+        "recsys.cli.monitor:monitor", "Compare new ratings with those of a saved model."
+    ),
+    "versions": Verb(
+        "recsys.cli.versions:versions", "List saved models, and choose the one that is served."
+    ),
     "split": Verb("recsys.cli.split:split", "Split ratings into training and test files."),
     "evaluate": Verb("recsys.cli.evaluate:evaluate", "Evaluate models on held-out ratings."),
     "compare": Verb(

@@ -14,6 +14,7 @@ from recsys.evaluation.metrics import (
     reciprocal_rank,
     rmse,
 )
+from recsys.evaluation.monitor import Monitoring, monitor
 from recsys.evaluation.report import html_report
 from recsys.evaluation.results import Evaluation, Settings, SplitInfo
 from recsys.evaluation.split_files import SharedTest, read_split, shared_test, split_from_pair
@@ -36,6 +37,7 @@ __all__ = [
     "METRICS",
     "Evaluation",
     "Metric",
+    "Monitoring",
     "Settings",
     "SharedTest",
     "Split",
@@ -54,6 +56,7 @@ __all__ = [
     "k_fold",
     "leave_last_split",
     "mae",
+    "monitor",
     "ndcg",
     "per_user_split",
     "precision",

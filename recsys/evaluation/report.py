@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -22,6 +22,9 @@ from recsys.evaluation.results import (
     significantly_worse,
 )
 from recsys.messages import missing_extra
+
+if TYPE_CHECKING:
+    from recsys.evaluation.monitor import Monitoring
 
 __all__ = ["html_report"]
 
@@ -40,11 +43,12 @@ def html_report(
     parameters: Mapping[str, Mapping[str, Any]] | None = None,
     command: str | None = None,
     versions: Mapping[str, str] | None = None,
+    monitoring: Monitoring | None = None,
 ) -> str:
     """Return an evaluation as an HTML page that needs no network; labels are escaped.
 
     The page shows the `parameters` of each model, by label, the `command` that repeats the
-    evaluation, and the `versions` of programs and libraries.
+    evaluation, and the `versions` of programs and libraries; and what `monitor` has found.
 
     Raises
     ------
@@ -95,9 +99,24 @@ def html_report(
         compared=set(found.comparisons["metric"]),
         named=lambda metric: named(metric, found),
         command=command,
+        monitoring=None if monitoring is None else monitoring.table.to_dicts(),
+        shares=_shares(monitoring),
         versions=versions or {},
         parameters=parameters or {},
     )
+
+
+def _shares(monitoring: Monitoring | None) -> dict[str, Curves]:
+    """Return the shares of the groups of each drift, by the number of the group."""
+    drift = {} if monitoring is None else monitoring.drift
+    return {
+        name: {
+            "before": [(float(x), float(y)) for x, y in enumerate(each.before, start=1)],
+            "now": [(float(x), float(y)) for x, y in enumerate(each.now, start=1)],
+        }
+        for name, each in drift.items()
+        if len(each.groups) > 1
+    }
 
 
 def _curves(found: Evaluation) -> dict[str, Any]:

@@ -1,7 +1,11 @@
 """Temporary files and directories next to their place."""
 
+import threading
+import time
+
 import pytest
 
+from recsys import atomic
 from recsys.atomic import put_in_place, unfinished_directory, unfinished_file
 
 
@@ -36,3 +40,58 @@ def test_a_directory_takes_the_place_of_another(tmp_path):
             put_in_place(new, target)
         assert names(target / "sub") == [text]
     assert names(tmp_path) == ["m"]
+
+
+def test_on_windows_a_file_next_to_the_directory_is_locked(tmp_path, monkeypatch):
+    """The calls of Windows, made by what POSIX has for a byte of a file."""
+    held, said = [], []
+
+    class Windows:
+        LK_NBLCK, LK_UNLCK = 2, 0
+
+        @staticmethod
+        def locking(descriptor, mode, n_bytes):
+            assert n_bytes == 1
+            if mode == Windows.LK_UNLCK:
+                held.clear()
+            elif held:
+                raise PermissionError("Permission denied")
+            else:
+                held.append(descriptor)
+
+    monkeypatch.setattr(atomic, "fcntl", None)
+    monkeypatch.setattr(atomic, "msvcrt", Windows)
+    target = tmp_path / "model"
+    target.mkdir()
+    order = []
+
+    def update(name):
+        with atomic.exclusive(target, lambda: said.append(name)):
+            order.append(f"{name} begins")
+            time.sleep(0.3)
+            order.append(f"{name} ends")
+
+    threads = [threading.Thread(target=update, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.05)
+    for thread in threads:
+        thread.join()
+    assert order == ["a begins", "a ends", "b begins", "b ends"]
+    assert said == ["b"]
+    assert [each.name for each in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_link_moves_from_one_name_to_another(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        atomic.move_link(tmp_path / "latest", name)
+        assert (tmp_path / "latest").resolve().name == name
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["latest", "one", "two"]
+
+
+@pytest.mark.parametrize("text", ["../one", "", "nowhere", "one/../one", "\0"])
+def test_a_file_with_another_text_is_not_a_link(tmp_path, text):
+    (tmp_path / "one").mkdir()
+    (tmp_path / "file").write_text(text)
+    assert atomic.resolved(tmp_path / "file") == tmp_path / "file"
