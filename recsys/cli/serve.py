@@ -14,7 +14,7 @@ from recsys.cli.progress import note
 from recsys.messages import missing_extra
 from recsys.serve.server import listening
 from recsys.serve.server import serve as run
-from recsys.serve.settings import Limits, Settings
+from recsys.serve.settings import LENGTH, Limits, Settings
 
 _EVENTS = ".events.jsonl"
 MANIFEST = "model.json"  # as in `recsys.schema`, which needs NumPy
@@ -26,7 +26,14 @@ _LIMITS = cli.bundle(
         body=max_body, items=max_items, batch=max_batch, seconds=timeout
     ),
     cli.option("--max-body", metavar="BYTES", default=2**20, help="Size of a request.", **_AMOUNT),
-    cli.option("--max-items", metavar="N", default=1000, help="Length of a list.", **_AMOUNT),
+    cli.option(
+        "--max-items",
+        metavar="N",
+        default=1000,
+        type=click.IntRange(min=LENGTH),
+        section="Limits",
+        help="Length of a list.",
+    ),
     cli.option("--max-batch", metavar="N", default=1000, help="Users, pairs, events.", **_AMOUNT),
     cli.option(
         "--timeout",

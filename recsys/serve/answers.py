@@ -304,6 +304,13 @@ class Answers:
         found["features"] = _features(ratings.item_table, self._item_rows, place)
         return found | {"model": self.name}
 
+    def users(self, n: int) -> Json:
+        """Return the n users with most ratings, and the number of all."""
+        counts = np.diff(self.ratings.indptr)
+        order = np.argsort(-counts, kind="stable")[:n]
+        ids = self.ratings.users.take(order).to_list()
+        return {"users": ids, "total": len(counts), "model": self.name}
+
     def user(self, user: Id, n: int) -> Json:
         """Return what is known of a user, and the n ratings that are highest.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, PlainTextResponse
+from fastapi.responses import FileResponse, HTMLResponse, PlainTextResponse
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.staticfiles import StaticFiles
@@ -20,6 +20,7 @@ from recsys import __version__
 from recsys.errors import RecsysError
 from recsys.serve.gate import Gate
 from recsys.serve.problems import MEDIA_TYPE, ProblemError, problem_of
+from recsys.serve.reference import reference_page
 from recsys.serve.routes import Answer, health, metrics, routes
 from recsys.serve.service import Service
 from recsys.serve.settings import Settings
@@ -61,14 +62,14 @@ def create_app(model: str | Settings, **settings: Any) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        service.start()
+        await service.start()
         yield
         await service.stop()
 
     app = FastAPI(
         title="recsys",
         version=__version__,
-        description="Recommendations from a saved model; see the problems below for what can fail.",
+        description="Recommendations from a saved model.",
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
@@ -82,6 +83,7 @@ def create_app(model: str | Settings, **settings: Any) -> FastAPI:
     app.add_api_route("/metrics", metrics, response_class=PlainTextResponse, tags=["health"])
     app.mount("/page", StaticFiles(directory=PAGE, check_dir=False), name="page")
     app.add_api_route("/", _index, include_in_schema=False)
+    app.add_api_route("/docs", _docs, include_in_schema=False, response_class=HTMLResponse)
     for kind in (RecsysError, LowRankError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, _problem)
     return app
@@ -89,6 +91,10 @@ def create_app(model: str | Settings, **settings: Any) -> FastAPI:
 
 async def _index() -> FileResponse:
     return FileResponse(PAGE / "index.html")
+
+
+async def _docs(request: Request) -> HTMLResponse:
+    return HTMLResponse(reference_page(request.app.openapi()))
 
 
 async def _problem(request: Request, error: Exception) -> Answer:

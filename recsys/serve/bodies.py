@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
 
+from recsys.serve.settings import LENGTH
+
 __all__ = [
     "AxisBody",
     "EventBody",
@@ -162,6 +164,14 @@ class RatedItem(NamedItem):
     value: Finite
 
 
+class UsersBody(_Body):
+    """Users with most ratings, and the number of all."""
+
+    users: list[IdBody]
+    total: Count
+    model: str
+
+
 class UserBody(_Body):
     """What is known of a user; the history has the highest ratings first."""
 
@@ -264,7 +274,7 @@ class RecommendRequest(_Body):
     history: list[RatingBody] | None = None
     features: dict[str, Any] | None = Field(None, description="Features of the new user.")
     user: IdBody | None = Field(None, description="Name of the new user, for A/B tests and logs.")
-    n: int = Field(10, ge=1)
+    n: int = Field(LENGTH, ge=1)
     where: str | None = Field(None, max_length=1000, examples=["year >= 1990"])
     exclude: list[IdBody] = []
     explain: bool = False

@@ -28,6 +28,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self.limits = limits
         self._head = 0  # bytes of the head that is arriving
+        self._chunk = 0  # bytes that arrived last, unless a head has ended among them
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -43,6 +44,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Take bytes; too many before the end of a head are a 431."""
         self._head += len(data)
+        self._chunk = len(data)
         super().data_received(data)
         if self._deadline is not None and self._head > self.limits.head:
             self._refuse(431, b"too-large", b"Head too large", b"The head is too long.")
@@ -55,6 +57,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Let the application have the request."""
         self._cancel()
+        self._chunk = 0
         super().on_headers_complete()
 
     def send_400_response(self, msg: str) -> None:
@@ -63,7 +66,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _expect(self) -> None:
         self._cancel()
-        self._head = 0
+        self._head = self._chunk
         self._deadline = self.loop.call_later(self.limits.seconds, self._too_slow)
 
     def _cancel(self) -> None:

@@ -15,6 +15,7 @@ from recsys.serve.answers import Answers, Id, Json, ListOptions
 from recsys.serve.counters import MEDIA_TYPE as MEDIA_TYPE_OF_METRICS
 from recsys.serve.problems import KINDS, MEDIA_TYPE, ProblemError
 from recsys.serve.service import Service, Variant
+from recsys.serve.settings import LENGTH
 
 __all__ = ["health", "metrics", "routes"]
 
@@ -88,7 +89,7 @@ async def ready(service: Served) -> Answer:
 async def recommend(
     service: Served,
     user: PathId,
-    n: N = 10,
+    n: N = LENGTH,
     where: Where = None,
     exclude: Excluded = [],  # noqa: B006  (FastAPI copies it)
     explain: bool = False,
@@ -154,7 +155,9 @@ async def recommend_to(
     responses=_problems("unknown-id"),
     tags=["items"],
 )
-async def similar(service: Served, item: PathId, n: N = 10, variant: OfVariant = None) -> Answer:
+async def similar(
+    service: Served, item: PathId, n: N = LENGTH, variant: OfVariant = None
+) -> Answer:
     """List the items most similar to one."""
     return Answer(await service.run(service.answers(variant).similar, item, service.check_n(n)))
 
@@ -166,7 +169,7 @@ async def similar(service: Served, item: PathId, n: N = 10, variant: OfVariant =
     tags=["recommendations"],
 )
 async def explain(
-    service: Served, user: PathId, item: PathId, n: N = 10, variant: OfVariant = None
+    service: Served, user: PathId, item: PathId, n: N = LENGTH, variant: OfVariant = None
 ) -> Answer:
     """Explain a score by the ratings and features that it is a sum of."""
     answers = service.answers(variant, user)
@@ -191,7 +194,7 @@ async def predict(
 
 @routes.get("/items", response_model=bodies.ItemsBody, tags=["items"])
 async def items(
-    service: Served, q: Annotated[str, Query(max_length=200)] = "", n: N = 10
+    service: Served, q: Annotated[str, Query(max_length=200)] = "", n: N = LENGTH
 ) -> Answer:
     """Search items by title, or by id; without a text, list the ones with most ratings."""
     return Answer(await service.run(service.answers().items, q, service.check_n(n)))
@@ -206,6 +209,12 @@ async def items(
 async def item(service: Served, item: PathId) -> Answer:
     """Tell what is known of an item."""
     return Answer(await service.run(service.answers().item, item))
+
+
+@routes.get("/users", response_model=bodies.UsersBody, tags=["users"])
+async def users(service: Served, n: N = LENGTH) -> Answer:
+    """List the users with most ratings."""
+    return Answer(await service.run(service.answers().users, service.check_n(n)))
 
 
 @routes.get(
@@ -257,7 +266,7 @@ async def model(service: Served, variant: OfVariant = None) -> Answer:
     tags=["search"],
 )
 async def search(
-    service: Served, q: Annotated[str, Query(max_length=2000, min_length=1)], n: N = 10
+    service: Served, q: Annotated[str, Query(max_length=2000, min_length=1)], n: N = LENGTH
 ) -> Answer:
     """Find documents by meaning, in the index that is served."""
     return Answer(await service.run(service.search().search, q, service.check_n(n)))

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
@@ -106,7 +107,8 @@ class _Workers:
     """Processes that serve, and are replaced when they end."""
 
     def __init__(self, settings: Settings, listener: socket.socket, number: int) -> None:
-        self._arguments = settings, listener
+        # A worker takes connections once it has loaded: another one may be ready already.
+        self._arguments = replace(settings, load_first=True), listener
         self._number = number
         self._stopping = False
         method = "spawn" if sys.platform == "win32" else "forkserver"
@@ -123,9 +125,7 @@ class _Workers:
         while not self._stopping:
             wait([each.sentinel for each in self._workers], timeout=_BREATH)
             self._replace_the_dead()
-        for each in self._workers:
-            with suppress(ProcessLookupError):
-                each.terminate()
+        self._terminate()  # also one that was just being started
         deadline = time.monotonic() + _DRAIN
         for each in self._workers:
             each.join(max(0.0, deadline - time.monotonic()))
@@ -134,9 +134,7 @@ class _Workers:
                 each.join()
 
     def _started(self) -> BaseProcess:
-        process: BaseProcess = self._context.Process(
-            target=_work, args=self._arguments, name="recsys-worker"
-        )
+        process: BaseProcess = self._context.Process(target=_work, args=self._arguments)
         process.start()
         return process
 
@@ -150,3 +148,9 @@ class _Workers:
 
     def _stop(self, _number: int, _frame: FrameType | None) -> None:
         self._stopping = True
+        self._terminate()
+
+    def _terminate(self) -> None:
+        for each in self._workers:
+            with suppress(ProcessLookupError):
+                each.terminate()

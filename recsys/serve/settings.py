@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 
 from recsys.errors import DataError
 
-__all__ = ["SHARED", "Limits", "Settings"]
+__all__ = ["LENGTH", "SHARED", "Limits", "Settings"]
+
+LENGTH = 10
+"""Items of a list, unless a request says how many."""
 
 SHARED = "PROMETHEUS_MULTIPROC_DIR"
 """Environment variable with the directory in which the counters of workers add up."""
@@ -44,6 +47,8 @@ class Limits:
         for name in self.__slots__:
             if (value := getattr(self, name)) <= 0:
                 raise DataError(f"The limit {name} must be above 0; got {value}.")
+        if self.items < LENGTH:
+            raise DataError(f"The limit items must be at least {LENGTH}; got {self.items}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,8 @@ class Settings:
     limits : Limits
     check_seconds : float
         Time between two looks for a replaced model.
+    load_first : bool
+        Load before the start is complete, so that no request finds the service not ready.
 
     Raises
     ------
@@ -85,6 +92,7 @@ class Settings:
     cors: tuple[str, ...] = ()
     limits: Limits = field(default_factory=Limits)
     check_seconds: float = 1.0
+    load_first: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:

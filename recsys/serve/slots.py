@@ -16,7 +16,6 @@ from recsys import schema
 from recsys.errors import ModelFileError, RecsysError
 from recsys.recommender import Recommender
 from recsys.serve.answers import Answers, Json
-from recsys.storage import load_index
 
 if TYPE_CHECKING:
     from recsys.lsi import LSI
@@ -104,8 +103,8 @@ def load_answers(path: Path) -> Answers:
     ------
     ModelFileError
     """
-    manifest, mark = _manifest(path)
     recommender = Recommender.load(path, verify=True)
+    manifest, mark = _manifest(path)
     answers = Answers(recommender, f"{recommender.model.name}@{mark}", manifest)
     answers.best(np.arange(min(1, recommender.ratings.n_users)), 1)  # computes what is cached
     return answers
@@ -118,11 +117,11 @@ def load_search(path: Path) -> IndexAnswers:
     ------
     ModelFileError
     """
-    manifest, mark = _manifest(path)
-    load_index(path, verify=True)
     from recsys.lsi import LSI  # it needs scikit-learn, which models do without
 
-    return IndexAnswers(LSI.load(path), f"lsi@{mark}", manifest)
+    lsi = LSI.load(path, verify=True)
+    manifest, mark = _manifest(path)
+    return IndexAnswers(lsi, f"lsi@{mark}", manifest)
 
 
 def _manifest(path: Path) -> tuple[Json, str]:

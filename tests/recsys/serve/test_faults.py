@@ -1,0 +1,243 @@
+"""Faults: replaced, damaged and deleted models, killed workers, slow and oversized requests."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.client import HTTPException
+from pathlib import Path
+
+import pytest
+from serving import Application, Command
+
+from recsys.serve import create_app
+from recsys.serve.slots import Slot, load_answers
+
+
+def replace(model: Path, by: Path) -> None:
+    """Replace a model as `save` does: by two renames."""
+    new, old = model.with_name(".new"), model.with_name(".old")
+    shutil.copytree(by, new)
+    model.rename(old)
+    new.rename(model)
+    shutil.rmtree(old)
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@contextmanager
+def load(service: Command, target: str = "/v1/recommend/{}?n=3") -> Iterator[Counter[object]]:
+    """Ask all the time; the statuses and the names of models, or the errors, of the answers."""
+    count: Counter[object] = Counter()
+    over = threading.Event()
+
+    def ask(first: int) -> None:
+        connection, user = service.connection(), first
+        while not over.is_set():
+            user = 100 + (user + 1) % 60
+            try:
+                connection.request("GET", target.format(user))
+                reply = connection.getresponse()
+                body = reply.read()
+                count[reply.status, body[body.find(b'"model":"') + 9 :].split(b"@")[0]] += 1
+            except (OSError, HTTPException) as error:  # of a worker that was killed
+                count[type(error).__name__] += 1
+                connection.close()
+        connection.close()
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(3)]
+    for each in threads:
+        each.start()
+    try:
+        yield count
+    finally:
+        over.set()
+        for each in threads:
+            each.join()
+
+
+@pytest.fixture
+def model(saved: dict[str, Path], tmp_path: Path) -> Path:
+    shutil.copytree(saved["als"], tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_models_are_replaced_damaged_and_deleted_under_load(saved, model):
+    with Command(model) as service:
+        with load(service) as count:
+            eventually(lambda: count[200, b"als"] > 20)
+            replace(model, saved["ials"])
+            eventually(lambda: count[200, b"ials"] > 20)
+            damaged = model.with_name("damaged")
+            shutil.copytree(saved["als"], damaged)
+            array = damaged / "arrays" / "item_factors.npy"
+            array.write_bytes(array.read_bytes()[:-4] + b"oops")
+            replace(model, damaged)
+            eventually(lambda: bool(service.get("/health/ready").json["refused"]))
+            ready = service.get("/health/ready")
+            assert ready.status == 200
+            assert "arrays/item_factors.npy" in ready.json["refused"]["model_a"]
+            seen = count[200, b"als"]
+            shutil.rmtree(model)
+            eventually(
+                lambda: "no saved model" in service.get("/health/ready").json["refused"]["model_a"]
+            )
+            answered = count[200, b"ials"]
+            eventually(lambda: count[200, b"ials"] > answered + 20)
+            assert count[200, b"als"] == seen
+            shutil.copytree(saved["als"], model.with_name("again"))
+            model.with_name("again").rename(model)
+            eventually(lambda: count[200, b"als"] > seen + 20)
+        assert set(count) == {(200, b"als"), (200, b"ials")}
+        assert (
+            'recsys_reload_failures_total{slot="model_a"} 2.0'
+            in service.get("/metrics").body.decode()
+        )
+        code, said = service.stop()
+    assert code == 0
+    assert "the contents of arrays/item_factors.npy have changed" in said
+
+
+def test_a_moved_link_is_followed(saved, tmp_path):
+    link = tmp_path / "latest"
+    link.symlink_to(saved["als"])
+    slot = Slot(str(link), load_answers)
+    assert slot.check()
+    assert not slot.check()
+    first = slot.current
+    (tmp_path / "next").symlink_to(saved["ials"])
+    (tmp_path / "next").rename(link)
+    assert slot.check()
+    assert slot.current is not first
+    assert slot.current.recommender.model.name == "ials"
+    assert first.recommend([105], _options())  # requests in flight finish on the old one
+
+
+def _options():
+    from recsys.serve.answers import ListOptions
+
+    return ListOptions(n=3)
+
+
+def test_before_the_first_model_there_are_no_answers(saved, tmp_path):
+    path = tmp_path / "model"
+    with Application(create_app(str(path), check_seconds=0.01)) as service:
+        service.sleep(0.2)
+        assert service.get("/health/live").status == 200
+        ready = service.get("/health/ready")
+        assert (ready.status, ready.json["status"]) == (503, "loading")
+        reply = service.get("/v1/recommend/105")
+        assert (reply.status, reply.json["type"]) == (503, "/docs#not-ready")
+        shutil.copytree(saved["als"], tmp_path / "new")
+        (tmp_path / "new").rename(path)
+        assert service.ready().get("/v1/recommend/105").status == 200
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such signals")
+def test_a_killed_worker_is_replaced_and_the_others_go_on(model):
+    with Command(model, "--workers", "2") as service:
+        eventually(lambda: len(service.workers()) == 2)
+        before = service.workers()
+        with load(service) as count:
+            eventually(lambda: count[200, b"als"] > 50)
+            os.kill(before[0], signal.SIGKILL)
+            eventually(lambda: len(set(service.workers()) - set(before)) == 1)
+            answered = count[200, b"als"]
+            eventually(lambda: count[200, b"als"] > answered + 50)
+        failed = sum(n for kind, n in count.items() if kind != (200, b"als"))
+        assert failed <= 3  # those that the worker was answering
+        assert before[1] in service.workers()
+        page = service.get("/metrics").body.decode()
+        name = 'recsys_request_seconds_count{route="/v1/recommend/{user}",status="200"} '
+        counted = float(page[page.index(name) + len(name) :].split()[0])
+        assert counted >= count[200, b"als"]  # of all workers, also of the one that has ended
+        code, said = service.stop()
+    assert code == 0
+    assert "ended with code -9" in said
+
+
+def raw(service: Command, *parts: bytes) -> bytes:
+    """Send bytes as they are; what is answered until the connection is closed."""
+    with socket.create_connection(("127.0.0.1", service.port), timeout=10) as connection:
+        for part in parts:
+            try:
+                connection.sendall(part)
+            except OSError:
+                break
+        found = b""
+        try:
+            while more := connection.recv(65536):
+                found += more
+        except ConnectionResetError:
+            pass
+        return found
+
+
+@pytest.fixture(scope="module")
+def bounded(saved: dict[str, Path]) -> Iterator[Command]:
+    with Command(saved["als"], "--timeout", "1", "--max-body", "1000") as service:
+        yield service
+
+
+def test_slow_and_oversized_requests_are_cut_off(bounded):
+    head = b"POST /v1/recommend HTTP/1.1\r\nhost: a\r\n"
+    assert raw(bounded, b"GET /v1/rec").startswith(b"HTTP/1.1 408 ")
+    assert raw(bounded).startswith(b"HTTP/1.1 408 ")
+    slow = raw(bounded, head + b"content-length: 100\r\n\r\n{")
+    assert slow.startswith(b"HTTP/1.1 408 ")
+    assert b"did not arrive within 1 seconds" in slow
+    assert raw(bounded, head + b"content-length: 1001\r\n\r\n").startswith(b"HTTP/1.1 413 ")
+    chunk = b"400\r\n" + b" " * 1024 + b"\r\n"
+    chunked = raw(bounded, head + b"transfer-encoding: chunked\r\n\r\n", *[chunk] * 5)
+    assert chunked.startswith(b"HTTP/1.1 413 ")
+    assert raw(bounded, head + b"x: %s\r\n" % (b"y" * 50_000)).startswith(b"HTTP/1.1 431 ")
+    assert raw(bounded, b"\x16\x03\x01 nonsense\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+    assert bounded.get("/v1/recommend/105").status == 200
+
+
+def test_requests_in_flight_are_answered_before_the_end(bounded):
+    connection = bounded.connection()
+    connection.putrequest("POST", "/v1/recommend")
+    connection.putheader("content-type", "application/json")
+    connection.putheader("content-length", "22")
+    connection.endheaders(b'{"users": [10')
+    time.sleep(0.2)
+    bounded.process.send_signal(signal.SIGTERM)
+    time.sleep(0.2)
+    with pytest.raises(OSError):
+        bounded.get("/health/live")
+    connection.send(b'5],"n":2}')
+    reply = connection.getresponse()
+    assert reply.status == 200
+    assert b'"user":105' in reply.read()
+    connection.close()
+    assert bounded.stop()[0] == 0
+
+
+def test_a_port_in_use_is_one_sentence(model, capfd):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        from click.testing import CliRunner
+
+        from recsys.cli.main import cli
+
+        result = CliRunner().invoke(cli, ["serve", str(model), "--port", str(port)])
+    assert result.exit_code == 1
+    assert (
+        f"The service cannot listen on 127.0.0.1, port {port}: address already in use."
+        in result.output
+    )

@@ -1,0 +1,314 @@
+"""Routes of the service: the answers of the library, and problems with its sentences."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from serving import Application
+
+from recsys import Ratings, Recommender
+from recsys.serve import create_app
+from recsys.serve.bodies import ProblemBody
+from recsys.serve.service import variant_of
+from recsys.serve.settings import Limits
+
+KNOWN = 105
+
+
+@pytest.fixture(scope="module")
+def service(saved: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    log = tmp_path_factory.mktemp("log") / "requests.jsonl"
+    app = create_app(str(saved["als"]), index=str(saved["index"]), log=str(log))
+    with Application(app) as found:
+        yield found.ready()
+
+
+@pytest.fixture(scope="module")
+def recommender(saved: dict[str, Path]) -> Recommender:
+    return Recommender.load(saved["als"])
+
+
+def problem(reply: Any, status: int, kind: str) -> str:
+    """Return the detail of a problem document, which must be complete."""
+    assert (reply.status, reply.headers["content-type"]) == (status, "application/problem+json")
+    found = ProblemBody.model_validate_json(reply.body)
+    assert (found.type, found.status) == (f"/docs#{kind}", status)
+    return found.detail
+
+
+def test_lists_are_those_of_the_library(service, recommender):
+    expected = recommender.recommend(KNOWN, n=5)
+    for target in (f"/v1/recommend/{KNOWN}?n=5", f"/v1/recommend/{KNOWN}?n=5&where=year>0"):
+        answer = service.get(target).json
+        assert [row["item"] for row in answer["items"]] == expected["item"].to_list()
+        assert [row["title"] for row in answer["items"]] == expected["title"].to_list()
+        assert [row["new"] for row in answer["items"]] == expected["new"].to_list()
+        scores = [row["score"] for row in answer["items"]]
+        np.testing.assert_allclose(scores, expected["score"], rtol=1e-6)
+        assert (answer["user"], answer["policy"]) == (KNOWN, "personal")
+
+
+def test_requests_that_arrive_together_are_answered_as_alone(service):
+    targets = [f"/v1/recommend/{user}?n={n}" for n in (3, 7) for user in range(100, 160)]
+    together = service.together(*targets)
+    assert [each.body for each in together] == [service.get(target).body for target in targets]
+
+
+def test_options_limit_a_list(service, recommender):
+    answer = service.get("/v1/recommend/105?where=genre='Horror'&exclude=2,3&exclude=5&n=40").json
+    found = {row["item"] for row in answer["items"]}
+    seen = set(recommender.ratings.to_frame().filter(pl.col("user") == KNOWN)["item"])
+    assert found
+    assert not found & ({2, 3, 5} | seen)
+    assert all(item % 3 == 0 for item in found)
+    everything = service.get("/v1/recommend/105?n=1000&include_seen=true").json["items"]
+    assert len(everything) == 41
+
+
+def test_reasons_are_the_largest_terms_of_the_score(service, recommender):
+    answer = service.get(f"/v1/recommend/{KNOWN}?n=2&explain=true").json
+    for row in answer["items"]:
+        explained = recommender.explain(KNOWN, row["item"], n=3)
+        expected = explained.filter(pl.col("part").is_in(["item", "feature"]))["contribution"]
+        assert [each["contribution"] for each in row["because"]] == pytest.approx(
+            expected.to_list()
+        )
+    full = service.get(f"/v1/explain/{KNOWN}/{answer['items'][0]['item']}?n=4").json
+    total = full["base"] + sum(each["contribution"] for each in full["because"]) + full["others"]
+    assert total == pytest.approx(full["score"], rel=1e-5)
+
+
+def test_unknown_users_are_a_problem_or_get_popular_items(service, recommender):
+    detail = problem(service.get("/v1/recommend/7?n=3"), 404, "unknown-id")
+    assert detail == "Unknown user 7; the nearest ids are 100, 101, 102."
+    answer = service.get("/v1/recommend/7?n=3&unknown=popular").json
+    expected = recommender.recommend([7], n=3, cold_start="popular")
+    assert [row["item"] for row in answer["items"]] == expected["item"].to_list()
+    assert answer["policy"] == "popular"
+
+
+def test_several_users_keep_their_order(service):
+    body = {"users": [120, 7, "105"], "n": 2, "unknown": "popular"}
+    results = service.post("/v1/recommend", body).json["results"]
+    assert [each["user"] for each in results] == [120, 7, 105]
+    assert [each["policy"] for each in results] == ["personal", "popular", "personal"]
+    assert results[2]["items"] == service.get("/v1/recommend/105?n=2").json["items"]
+
+
+def test_a_stranger_is_described_by_a_history(service, recommender):
+    body = {"history": [{"item": 3, "value": 5}, {"item": 9}], "n": 4, "user": "visitor-1"}
+    answer = service.post("/v1/recommend", body).json
+    expected = recommender.recommend(history={3: 5, 9: 5}, n=4)  # without a value it is the best
+    assert [row["item"] for row in answer["items"]] == expected["item"].to_list()
+    assert (answer["user"], answer["policy"]) == ("visitor-1", "history")
+
+
+@pytest.mark.parametrize(
+    ("body", "detail"),
+    [
+        ({}, "The body has either users, or a history or features of a new user."),
+        ({"users": [105], "history": []}, "The body has either users, or a history"),
+        ({"users": []}, "A request has 1 to 1,000 users; got 0."),
+        ({"history": [{"item": 3}], "n": 1001}, "n must be between 1 and 1,000; got 1001."),
+        ({"users": [105], "where": "price < 3"}, "where: 'price < 3' cannot be used"),
+        ({"users": [True]}, "users.0"),
+        ({"users": [105], "surprise": 1}, "surprise: Extra inputs are not permitted."),
+        ({"features": {"age": 3}}, "The als model was fitted without features of users"),
+        (b"{", "JSON"),
+    ],
+)
+def test_bodies_that_cannot_be_used(service, body, detail):
+    assert detail in problem(service.post("/v1/recommend", body), 400, "invalid-request")
+
+
+def test_similar_items(service, recommender):
+    answer = service.get("/v1/similar/4?n=3").json
+    expected = recommender.similar_items(4, n=3)
+    assert [row["item"] for row in answer["items"]] == expected["similar"].to_list()
+    assert (answer["item"], answer["title"]) == (4, "The Film 4")
+
+
+def test_predictions(service, recommender):
+    body = {"pairs": [{"user": 105, "item": 4}, {"user": 110, "item": 41}]}
+    answer = service.post("/v1/predict", body).json["predictions"]
+    expected = recommender.predict([(105, 4), (110, 41)])["prediction"].to_list()
+    assert [each["prediction"] for each in answer] == pytest.approx(expected, rel=1e-6)
+    detail = problem(
+        service.post("/v1/predict", body | {"confidence": 0.9}), 400, "invalid-request"
+    )
+    assert "cannot give intervals" in detail
+
+
+def test_items_are_found_by_title_and_id(service, recommender):
+    found = service.get("/v1/items?q=film 1&n=100").json
+    assert found["total"] == 11
+    assert {row["item"] for row in found["items"]} == {1, *range(10, 20)}
+    assert service.get("/v1/items?q=A New").json["items"][0]["item"] == 41
+    assert service.get("/v1/items?q=17").json["items"][0]["item"] == 17
+    most = service.get("/v1/items?n=1").json["items"][0]
+    counts = recommender.ratings.to_frame()["item"].value_counts()
+    assert most["count"] == counts["count"].max()
+
+
+def test_what_is_known_of_items_and_users(service, recommender):
+    item = service.get("/v1/items/4").json
+    frame = recommender.ratings.to_frame()
+    rated = frame.filter(pl.col("item") == 4)["rating"]
+    assert (item["count"], item["mean"]) == (len(rated), pytest.approx(rated.mean(), rel=1e-6))
+    assert item["features"] == {"title": "The Film 4", "genre": "Drama", "year": 1983}
+    new = service.get("/v1/items/41").json
+    assert (new["count"], new["mean"]) == (0, None)
+    user = service.get("/v1/users/105").json
+    own = frame.filter(pl.col("user") == KNOWN)
+    assert {row["item"]: row["value"] for row in user["history"]} == dict(
+        own.select("item", "rating").iter_rows()
+    )
+    assert len(service.get("/v1/users?n=5").json["users"]) == 5
+
+
+def test_the_model_says_what_it_can(service, recommender):
+    model = service.get("/v1/model").json
+    expected = {"similar", "explain", "history", "map", "spectrum", "search"}
+    assert set(model["abilities"]) == expected
+    assert model["fingerprint"].startswith("sha256:")
+    assert model["model"] == service.get("/v1/recommend/105").json["model"]
+    assert model["parameters"]["factors"] == 4
+    assert service.get("/v1/spectrum").json["rank"] == 4
+    assert len(service.get("/v1/map?n=12").json["items"]) == 12
+
+
+def test_an_index_is_searched(service):
+    found = service.get("/v1/search?q=nurses and a doctor xyz&n=2").json
+    assert {row["document"] for row in found["documents"]} == {0, 1}
+    assert "xyz" in found["notes"][0]
+    assert "No word" in problem(service.get("/v1/search?q=xyz"), 400, "invalid-request")
+
+
+def test_an_index_alone_has_no_recommendations(saved):
+    with Application(create_app(str(saved["index"]))) as service:
+        service.ready()
+        assert service.get("/v1/search?q=doctor").status == 200
+        problem(service.get("/v1/recommend/105"), 404, "not-available")
+        problem(service.get("/v1/model"), 404, "not-available")
+
+
+def test_ids_in_paths_may_have_any_character(tmp_path):
+    names = ["a/b", "50%", "ä?&", "a b", "..", "x#y"]
+    pairs = [(user, item) for user in names for item in names if user != item]
+    frame = pl.DataFrame(pairs, schema=["user", "item"], orient="row")
+    Recommender("popular").fit(Ratings.from_frame(frame)).save(tmp_path / "model")
+    from urllib.parse import quote
+
+    with Application(create_app(str(tmp_path / "model"))) as service:
+        service.ready()
+        for name in names:
+            escaped = quote(name, safe="")
+            assert service.get(f"/v1/recommend/{escaped}?n=1").json["user"] == name
+            assert service.get(f"/v1/items/{escaped}").json["item"] == name
+            answer = service.get(f"/v1/explain/{escaped}/{quote(names[0], safe='')}").json
+            assert (answer["user"], answer["item"]) == (name, "a/b")
+
+
+def test_paths_and_methods_that_do_not_exist(service):
+    problem(service.get("/v1/nothing"), 404, "not-found")
+    problem(service.call("DELETE", "/v1/model"), 405, "wrong-method")
+
+
+def test_the_page_and_the_documentation_are_in_the_package(service):
+    for target, kind in (
+        ("/", "text/html"),
+        ("/docs", "text/html"),
+        ("/page/style.css", "text/css"),
+    ):
+        reply = service.get(target)
+        assert reply.status == 200
+        assert reply.headers["content-type"].startswith(kind)
+        assert b"https://" not in reply.body.replace(b"https://www.w3.org", b"")
+
+
+def test_metrics_count_requests_by_route_and_status(service):
+    service.get("/v1/recommend/105")
+    service.get("/v1/recommend/8")
+    page = service.get("/metrics").body.decode()
+    assert 'recsys_request_seconds_count{route="/v1/recommend/{user}",status="200"}' in page
+    assert 'recsys_request_seconds_count{route="/v1/recommend/{user}",status="404"}' in page
+    assert 'recsys_model_age_seconds{slot="model_a"}' in page
+    lost = next(line for line in page.splitlines() if line.startswith("recsys_unknown_users_total"))
+    assert float(lost.split()[1]) >= 1
+
+
+def test_an_api_key_guards_answers_and_not_health(saved):
+    with Application(create_app(str(saved["als"]), api_key="s3cret")) as service:
+        service.ready()
+        for headers in ({}, {"authorization": "Bearer nope"}, {"x-api-key": "s3cre"}):
+            reply = service.get("/v1/recommend/105", headers)
+            problem(reply, 401, "unauthorized")
+            assert reply.headers["www-authenticate"] == "Bearer"
+        problem(service.get("/metrics"), 401, "unauthorized")
+        for headers in ({"authorization": "Bearer s3cret"}, {"x-api-key": "s3cret"}):
+            assert service.get("/v1/recommend/105", headers).status == 200
+        assert service.get("/").status == 200
+
+
+def test_other_sites_may_ask_only_if_named(saved):
+    origin = {"origin": "https://shop.example"}
+    with Application(create_app(str(saved["als"]))) as closed:
+        assert "access-control-allow-origin" not in closed.get("/health/live", origin).headers
+    with Application(create_app(str(saved["als"]), cors=("https://shop.example",))) as service:
+        found = service.ready().get("/v1/recommend/105", origin)
+        assert found.headers["access-control-allow-origin"] == "https://shop.example"
+
+
+def test_limits(saved):
+    limits = Limits(body=200, items=20, batch=3)
+    with Application(create_app(str(saved["als"]), limits=limits)) as service:
+        service.ready()
+        long = {"users": [105], "where": "year > 0" + " " * 200}
+        problem(service.post("/v1/recommend", long), 413, "too-large")
+        problem(service.get("/v1/recommend/105?n=21"), 400, "invalid-request")
+        detail = problem(service.post("/v1/recommend", {"users": [1] * 4}), 400, "invalid-request")
+        assert detail == "A request has 1 to 3 users; got 4."
+
+
+def test_an_answer_that_takes_too_long_is_given_up(saved, monkeypatch):
+    import time
+
+    from recsys.serve.answers import Answers
+
+    monkeypatch.setattr(Answers, "similar", lambda *_: time.sleep(0.5))
+    limits = Limits(seconds=0.05, waiting=2)
+    with Application(create_app(str(saved["als"]), limits=limits)) as service:
+        service.ready()
+        replies = service.together(*["/v1/similar/1"] * 4)
+        kinds = sorted(each.json["type"] for each in replies)
+        assert kinds == ["/docs#busy"] * 2 + ["/docs#timeout"] * 2
+
+
+def test_variants_are_shared_out_by_a_hash_of_the_user(saved, tmp_path):
+    log = tmp_path / "requests.jsonl"
+    settings: dict[str, Any] = {"model_b": str(saved["ials"]), "share": 0.3, "log": str(log)}
+    with Application(create_app(str(saved["als"]), **settings)) as service:
+        service.ready()
+        answers = [service.get(f"/v1/recommend/{user}?n=2").json for user in range(100, 160)]
+        for answer in answers:
+            assert answer["variant"] == variant_of(answer["user"], 0.3)
+            assert answer["model"].startswith({"a": "als@", "b": "ials@"}[answer["variant"]])
+        assert 5 < sum(each["variant"] == "b" for each in answers) < 35
+        forced = service.get("/v1/recommend/100?variant=b&n=2").json
+        assert forced["variant"] == "b"
+        many = service.post("/v1/recommend", {"users": [*range(100, 160)], "n": 2}).json["results"]
+        assert many == answers
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert len(lines) == 121
+    assert {"time", "user", "variant", "model", "items", "policy"} <= lines[0].keys()
+
+
+def test_a_variant_needs_a_second_model(service):
+    detail = problem(service.get("/v1/recommend/105?variant=b"), 400, "invalid-request")
+    assert detail == "The service has one model, and no variant b."
