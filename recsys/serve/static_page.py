@@ -101,6 +101,7 @@ def static_page(
         "card": {
             "name": recommender.model.name,
             "names": names,
+            "rates": {variant: each.model.predicts_ratings for variant, each in models.items()},
             "parameters": recommender.model.get_params(),
             "training": recommender.training,
             "title": title,

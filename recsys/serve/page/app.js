@@ -94,7 +94,7 @@ const app = {
     this.popular = popular.items;
     this.users = users.users;
     $("user-ids").replaceChildren(...this.users.map((user) => h("option", { value: user })));
-    $("another-user").hidden = !this.users.length;
+    $("whose").hidden = !this.users.length; // of a page without users
     recommendView.start();
     await mapView.start();
     this.changed();

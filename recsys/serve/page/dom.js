@@ -39,6 +39,11 @@ function digits(value) {
   return value.toPrecision(2);
 }
 
+// The decimals that tell numbers apart which are up to `top`.
+const decimals = (top) => Math.min(Math.max(1 - Math.floor(Math.log10(top)), 0), 12);
+
+const percent = (share) => `${share < 0 ? "−" : ""}${Math.round(100 * Math.abs(share))}%`;
+
 const signed = (value) => (value < 0 ? "−" : "+") + digits(Math.abs(value));
 
 // A number of the width of a bar, as an attribute that style sheets understand without inline style.

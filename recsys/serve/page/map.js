@@ -18,7 +18,8 @@ const mapView = {
       this.items = found.items;
       this.describe(found);
     } catch (error) {
-      $("map-note").textContent = error.message;
+      if (app.variants.length > 1) $("map-title").textContent = `Map of the items by ${app.names[0]}`;
+    $("map-note").textContent = error.message;
       $("map").classList.add("without");
       $("places").replaceChildren(h("li", { class: "muted" }, "Nothing to show."));
       return;

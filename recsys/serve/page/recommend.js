@@ -249,7 +249,7 @@ const recommendView = {
       const rows = answer.items.map((item) => this.row(item, { old, top, shared: both.has(item.item), variant: app.variants[at] }));
       return h("div", { class: "list" }, heading, rows.length ? h("ol", { class: "ranked" }, ...rows) : h("p", { class: "muted" }, "Every item is in the history already."));
     });
-    const note = answers.length > 1 ? `${common.length} of ${this.n} in both lists.` : app.implicit ? "" : "The number is the rating that the model expects.";
+    const note = answers.length > 1 ? `${common.length} of ${this.n} in both lists.` : this.rates("a") ? "The number is the rating that the model expects." : "";
     const head = h("div", { class: "titled" }, h("h2", {}, "Recommendations"), h("label", { class: "count" }, "Show ",
       h("select", { id: "how-many", "aria-label": "Number of recommendations", onchange: (event) => { this.n = Number(event.target.value); this.refresh(); } },
         ...[5, 10, 20, 50].map((n) => h("option", { value: n, selected: n === this.n }, n)))));
@@ -268,14 +268,15 @@ const recommendView = {
     const buttons = app.can("history") && h("div", { class: "actions" },
       h("button", { class: "icon like", "aria-label": `Like ${title}`, title: "Like", onclick: () => app.like(item) }, icon("heart")),
       app.implicit ? null : h("button", { class: "icon", "aria-label": `Not for me: ${title}`, title: "Not for me", onclick: () => app.like(item, app.card.training.rating_min) }, icon("down")));
-    const score = h("span", { class: app.implicit ? "score" : "score plain" }, spoken("score "), digits(item.score));
+    const rates = this.rates(variant), shown = rates ? digits(item.score) : item.score.toFixed(decimals(top));
+    const score = h("span", { class: rates ? "score plain" : "score" }, spoken("score "), shown);
     setLength(score, item.score / top);
     return h("li", { "data-key": `${variant}-${item.item}` },
       h("span", { class: "rank" }, String(item.rank)),
       h("div", { class: "what" },
         h("div", { class: "line" }, h("button", { class: "title", onclick: () => itemPanel.open(item.item) }, title),
-          moved, shared ? h("span", { class: "shared", title: "in both lists" }, spoken("in both lists")) : null),
-        this.reasons(item.because ?? [])),
+          moved, item.new ? h("span", { class: "moved" }, "no ratings yet") : null, shared ? h("span", { class: "shared", title: "in both lists" }, spoken("in both lists")) : null),
+        this.reasons(item.because ?? [], rates || item.score <= 0 ? null : item.score)),
       score, buttons || "");
   },
 
@@ -290,11 +291,14 @@ const recommendView = {
     return h("span", { class: `moved ${up ? "up" : "fell"}` }, h("span", { "aria-hidden": "true" }, `${up ? "↑" : "↓"}${by}`), spoken(`${up ? "up" : "down"} ${by}`));
   },
 
-  reasons(because) {
+  // Whether the scores of a model are ratings, whose shares are in the same unit.
+  rates(variant) { return !app.implicit && app.card.rates[variant]; },
+
+  reasons(because, total) {
     if (!because.length) return null;
     const parts = because.map((reason) => {
       const name = reason.feature ?? titleOf(reason);
-      return h("li", { class: reason.contribution < 0 ? "against" : "" }, name, " ", h("span", { class: "amount" }, signed(reason.contribution)));
+      return h("li", { class: reason.contribution < 0 ? "against" : "" }, name, " ", h("span", { class: "amount" }, total ? percent(reason.contribution / total) : signed(reason.contribution)));
     });
     return h("ul", { class: "reasons", "aria-label": "Because of" }, ...parts);
   },

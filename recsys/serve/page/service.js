@@ -16,10 +16,11 @@ class Service {
       try {
         const found = await this.get("v1/model");
         const variants = Object.keys(found.variants ?? {});
-        if (variants.length < 2) return { ...found, names: { a: found.name } };
+        if (variants.length < 2) return { ...found, names: { a: found.name }, rates: { a: found.rates } };
         const cards = await Promise.all(variants.map((variant) => this.get("v1/model", { variant })));
         const names = Object.fromEntries(variants.map((variant, at) => [variant, cards[at].name]));
-        return { ...cards[0], names, abilities: cards[0].abilities.concat(found.abilities) };
+        const rates = Object.fromEntries(variants.map((variant, at) => [variant, cards[at].rates]));
+        return { ...cards[0], names, rates, abilities: cards[0].abilities.concat(found.abilities) };
       } catch (error) {
         if (error.status === 404) return { name: "documents", names: {}, training: null, abilities: ["search"] };
         if (error.status === 401) sessionStorage.setItem(KEY, await askForKey(error.message));
