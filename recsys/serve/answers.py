@@ -349,6 +349,7 @@ class Answers:
         for name in ("parameters", "training"):
             about.pop(name, None)
         known |= {"model": self.name, "name": model.name, "abilities": self._abilities()}
+        known["rates"] = model.predicts_ratings and not self.ratings.implicit
         return known | {"more": about}
 
     def _abilities(self) -> list[str]:

@@ -225,6 +225,7 @@ class ModelBody(_Body):
     fingerprint: str | None = Field(description="SHA-256 of the ratings.")
     package_version: str
     abilities: list[str] = Field(description="Paths that the model has answers for.")
+    rates: bool = Field(description="Whether scores are ratings.")
     variants: dict[str, str] = Field({}, description="Models of an A/B test.")
     more: dict[str, Any] = Field({}, description="Further entries of model.json.")
 
