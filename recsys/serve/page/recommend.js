@@ -249,12 +249,14 @@ const recommendView = {
       const rows = answer.items.map((item) => this.row(item, { old, top, shared: both.has(item.item), variant: app.variants[at] }));
       return h("div", { class: "list" }, heading, rows.length ? h("ol", { class: "ranked" }, ...rows) : h("p", { class: "muted" }, "Every item is in the history already."));
     });
-    const note = answers.length > 1 ? `${common.length} of ${this.n} in both lists.` : this.rates("a") ? "The number is the rating that the model expects." : "";
+    const shares = "Numbers are scores, and percentages their shares.";
+    const alone = this.rates("a") ? "The number is the rating that the model expects." : shares;
+    const note = answers.length > 1 ? [h("span", { class: "shared" }), ` ${common.length} of ${this.n} in both lists.`] : alone;
     const head = h("div", { class: "titled" }, h("h2", {}, "Recommendations"), h("label", { class: "count" }, "Show ",
       h("select", { id: "how-many", "aria-label": "Number of recommendations", onchange: (event) => { this.n = Number(event.target.value); this.refresh(); } },
         ...[5, 10, 20, 50].map((n) => h("option", { value: n, selected: n === this.n }, n)))));
     const focus = document.activeElement?.id === "how-many";
-    sliding(results, () => results.replaceChildren(head, note && h("p", { class: "muted note" }, note), h("div", { class: `lists of-${answers.length}` }, ...lists)));
+    sliding(results, () => results.replaceChildren(head, h("p", { class: "muted note" }, note), h("div", { class: `lists of-${answers.length}` }, ...lists)));
     if (focus) $("how-many").focus();
     this.lists = answers.map((answer) => answer.items);
     app.recommended = new Map(answers[0].items.map((item) => [item.item, item.rank]));
@@ -295,8 +297,9 @@ const recommendView = {
   rates(variant) { return !app.implicit && app.card.rates[variant]; },
 
   reasons(because, total) {
-    if (!because.length) return null;
-    const parts = because.map((reason) => {
+    const told = because.filter((reason) => !total || Math.abs(reason.contribution / total) >= 0.005);
+    if (!told.length) return null;
+    const parts = told.map((reason) => {
       const name = reason.feature ?? titleOf(reason);
       return h("li", { class: reason.contribution < 0 ? "against" : "" }, name, " ", h("span", { class: "amount" }, total ? percent(reason.contribution / total) : signed(reason.contribution)));
     });

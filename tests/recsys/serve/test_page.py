@@ -344,8 +344,8 @@ def test_two_models_stand_side_by_side(visit, static, fitted, films):
     assert first.all_inner_texts() == mine
     assert second.all_inner_texts() == theirs
     common = len({*mine} & {*theirs})
-    assert page.locator("#results .note").inner_text() == f"{common} of 10 in both lists."
-    assert page.locator(".shared").count() == 2 * common
+    assert page.locator("#results .note").inner_text().strip() == f"{common} of 10 in both lists."
+    assert page.locator("li .shared").count() == 2 * common
 
 
 def test_markup_in_titles_is_text(visit, static, fitted):
