@@ -7,6 +7,7 @@ that of a loose tolerance does.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,8 +45,9 @@ def leading_directions(
 ) -> Directions:
     """Find the largest k singular values of A, and their right vectors, in the range of (A'A)^q W.
 
-    W is random, of k + `extra` columns, and q is `steps`; each step is orthonormalised through its
-    Gram matrix. All k are returned: those beyond the rank are zeros.
+    W is random, uniform around 0, of k + `extra` columns, and q is `steps`. The steps are taken on
+    the shorter side of A, and orthonormalised through their Gram matrices. All k are returned:
+    those beyond the rank are zeros.
 
     References
     ----------
@@ -57,35 +59,84 @@ def leading_directions(
     if (size := A.bound()) == 0:
         return Directions(vectors, values)
     A = A.scaled(1 / size)  # so that the fourth powers do not overflow
-    rng = np.random.default_rng(random_state)
-    Q: Floats = rng.standard_normal((n_columns, min(k + extra, n, n_columns)), dtype)
-    for _ in range(steps):
-        Q = _orthonormal(kernels.csr_rmatmat(A, kernels.csr_matmat(A, Q), n_columns))
-    image = kernels.csr_matmat(A, Q)
-    squares, turn = np.linalg.eigh(_gram(image))
-    best = slice(None, -k - 1, -1)
-    found = kernels.multiply(Q, turn[:, best])
+    width = min(k + extra, n, n_columns)
+    # Each product overwrites the one before it on its side: new memory would cost as much time.
+    rows, columns = np.empty((n, width), dtype), np.empty((n_columns, width), dtype)
+    np.random.default_rng(random_state).random(dtype=dtype, out=columns)
+    columns -= dtype.type(0.5)
+
+    def of_rows(X: Floats) -> Floats:
+        return kernels.csr_matmat(A, X, out=_first(rows, X.shape[1]))
+
+    def of_columns(X: Floats) -> Floats:
+        return kernels.csr_rmatmat(A, X, n_columns, out=_first(columns, X.shape[1]))
+
+    Q = columns
+    if n <= n_columns:
+        Q = of_rows(Q)
+        for step in range(1, steps):
+            Q = of_rows(of_columns(Q if step == 1 else _orthonormal(Q)))
+        Q = of_columns(Q)
+    else:
+        for step in range(steps):
+            Q = of_columns(of_rows(Q if step == 0 else _orthonormal(Q)))
+    squares, turn, Q = _ritz(Q, of_rows)
+    found = kernels.multiply(Q, turn[:, :k])
     vectors[:, : found.shape[1]] = found
-    values[: found.shape[1]] = np.sqrt(np.maximum(squares[best], 0)) * size
+    values[: found.shape[1]] = np.sqrt(squares[:k]) * size
     return Directions(vectors, values)
+
+
+def _first(buffer: Floats, width: int) -> Floats:
+    """Return the start of an array as one of so many columns."""
+    return buffer.reshape(-1)[: len(buffer) * width].reshape(len(buffer), width)
+
+
+def _ritz(
+    Q: Floats, times: Callable[[Floats], Floats]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], Floats]:
+    """Return the squared singular values of a matrix in the range of Q, T, and Q.
+
+    The right vectors are the columns of Q T; Q is another basis where it was nearly dependent.
+    """
+    inverse = _inverse_factor(_gram(Q), Q.dtype)
+    if inverse is None:
+        Q = _orthonormal(Q)
+        inverse = np.eye(Q.shape[1])
+    squares, turn = np.linalg.eigh(inverse @ _gram(times(Q)) @ inverse.T)
+    kept = np.flatnonzero(squares > np.finfo(Q.dtype).eps * squares[-1])[::-1]
+    return squares[kept], inverse.T @ turn[:, kept], Q
 
 
 def _orthonormal(Q: Floats) -> Floats:
     """Return an orthonormal basis of the range of Q, without directions that are rounding."""
-    gram, rounding = _gram(Q), np.finfo(Q.dtype).eps
+    gram = _gram(Q)
+    inverse = _inverse_factor(gram, Q.dtype)
+    if inverse is not None:  # a triangle, so that half of the product is zero
+        result = np.empty_like(Q)
+        for b in _blocks(len(gram)):
+            result[:, b] = kernels.multiply(Q[:, : b.stop], inverse.T[: b.stop, b])
+        return result
+    rounding = np.finfo(Q.dtype).eps
+    squares, turn = np.linalg.eigh(gram)
+    Q = kernels.multiply(Q, turn / np.sqrt(np.maximum(squares, rounding * squares[-1])))
+    squares, turn = np.linalg.eigh(_gram(Q))  # in which small directions have grown, and noise less
+    kept = squares > len(gram) * rounding * squares[-1]
+    return _orthonormal(kernels.multiply(Q, turn[:, kept] / np.sqrt(squares[kept])))
+
+
+def _inverse_factor(
+    gram: NDArray[np.float64], dtype: np.dtype[Any]
+) -> NDArray[np.float64] | None:
+    """Return the inverse of the Cholesky factor of a Gram matrix; None where it is rounding."""
     try:
         lower = np.linalg.cholesky(gram)
     except np.linalg.LinAlgError:
-        lower = np.zeros_like(gram)
-    if (np.diagonal(lower) ** 2 > len(gram) * rounding * np.diagonal(gram)).all():
-        turn = np.linalg.inv(lower).T  # an upper triangle, so that half of the product is zero
-        result = np.empty_like(Q)
-        for b in _blocks(len(gram)):
-            result[:, b] = kernels.multiply(Q[:, : b.stop], turn[: b.stop, b])
-        return result
-    squares, turn = np.linalg.eigh(gram)
-    kept = squares > rounding * squares[-1]
-    return kernels.multiply(Q, turn[:, kept] / np.sqrt(squares[kept]))
+        return None
+    rounding = len(gram) * np.finfo(dtype).eps
+    if (np.diagonal(lower) ** 2 <= rounding * np.diagonal(gram)).any():
+        return None
+    return np.linalg.inv(lower)
 
 
 def _gram(Q: Floats) -> NDArray[np.float64]:

@@ -440,18 +440,22 @@ def pair_dots(
     return dots
 
 
-def csr_matmat(A: Coded, X: Floats, *, threads: int | None = None) -> Floats:
-    """Return A @ X for a sparse A of shape (n, m) and a dense block X of shape (m, width)."""
+def csr_matmat(
+    A: Coded, X: Floats, *, out: Floats | None = None, threads: int | None = None
+) -> Floats:
+    """Return A @ X for a sparse A of shape (n, m) and a dense block X; `out` is C-ordered."""
     X = np.ascontiguousarray(X, A.dtype if isinstance(A, CodedMatrix) else A[2].dtype)
-    Y = np.empty((len(A[0]) - 1, X.shape[1]), dtype=X.dtype)
+    Y = np.empty((len(A[0]) - 1, X.shape[1]), dtype=X.dtype) if out is None else out
     backends.active.csr_matmat(*_parts(A), X, Y, resolve_threads(threads))
     return Y
 
 
-def csr_rmatmat(A: Coded, X: Floats, n_cols: int, *, threads: int | None = None) -> Floats:
+def csr_rmatmat(
+    A: Coded, X: Floats, n_cols: int, *, out: Floats | None = None, threads: int | None = None
+) -> Floats:
     """Return A.T @ X for a sparse A with sorted rows, of shape (n, n_cols), and a dense block X."""
     X = np.ascontiguousarray(X, A.dtype if isinstance(A, CodedMatrix) else A[2].dtype)
-    Y = np.empty((n_cols, X.shape[1]), dtype=X.dtype)
+    Y = np.empty((n_cols, X.shape[1]), dtype=X.dtype) if out is None else out
     backends.active.csr_rmatmat(*_parts(A), X, Y, resolve_threads(threads))
     return Y
 

@@ -1,0 +1,82 @@
+"""The leading singular directions of a sparse matrix, from a few steps of subspace iteration."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lowrank import kernels
+from lowrank.subspace import leading_directions
+
+
+def sparse(n: int, m: int, *, rank: int | None = None, density: float = 0.2) -> sp.csr_array:
+    """Return a random sparse matrix; of low rank, its rows are multiples of a few."""
+    generator = np.random.default_rng(n * m)
+    A = sp.random_array((rank or n, m), density=density, rng=generator, format="csr")
+    if rank is not None:
+        places = np.arange(n), np.arange(n) % rank
+        A = sp.csr_array((1 + generator.random(n), places), shape=(n, rank)) @ A
+    A.sort_indices()
+    return A
+
+
+def directions(A: sp.csr_array, k: int, **options: int) -> tuple[np.ndarray, np.ndarray]:
+    return leading_directions(kernels.csr_arrays(A), A.shape[1], k, **options)
+
+
+@pytest.mark.parametrize("shape", [(60, 200), (200, 60), (100, 100)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_many_steps_find_the_singular_values_and_right_vectors(shape, dtype):
+    A = sparse(*shape).astype(dtype)
+    vectors, values = directions(A, 5, steps=60, extra=20)
+    _, s, Vt = np.linalg.svd(A.toarray())
+    tolerance = 1e-4 if dtype == np.float32 else 1e-9
+    np.testing.assert_allclose(values, s[:5], rtol=tolerance)
+    np.testing.assert_allclose(np.abs(np.sum(vectors.T * Vt[:5], axis=1)), 1, rtol=tolerance)
+    assert vectors.dtype == values.dtype == dtype
+
+
+@given(st.integers(1, 30), st.integers(1, 30), st.integers(1, 8), st.integers(1, 4))
+def test_vectors_are_orthonormal_and_values_fall_and_are_never_too_large(n, m, k, steps):
+    A = sparse(n, m, density=0.5)
+    vectors, values = directions(A, k, steps=steps)
+    found = values > 0
+    gram = vectors[:, found].T @ vectors[:, found]
+    np.testing.assert_allclose(gram, np.eye(found.sum()), atol=1e-6)
+    assert not vectors[:, ~found].any()
+    s = np.linalg.svd(A.toarray(), compute_uv=False)
+    exact = np.pad(s, (0, k))[:k]
+    assert (np.diff(values) <= 0).all()
+    assert (values <= exact * (1 + 1e-9) + 1e-9).all()
+
+
+@pytest.mark.parametrize("shape", [(40, 90), (90, 40)])
+def test_directions_beyond_the_rank_are_zeros(shape):
+    A = sparse(*shape, rank=4)
+    vectors, values = directions(A, 9)
+    s = np.linalg.svd(A.toarray(), compute_uv=False)
+    np.testing.assert_allclose(values[:4], s[:4], rtol=1e-6)
+    assert not values[4:].any() and not vectors[:, 4:].any()
+
+
+def test_a_steep_spectrum_keeps_its_small_directions():
+    A = sparse(80, 120)
+    A.data *= np.repeat(10.0 ** -np.linspace(0, 3, 80), np.diff(A.indptr))
+    _, values = directions(A.astype(np.float32), 40, extra=20)
+    exact = np.linalg.svd(A.toarray(), compute_uv=False)[:40]
+    assert (values > 0.5 * exact).all()
+
+
+def test_a_matrix_of_zeros_has_no_directions():
+    vectors, values = directions(sp.csr_array((5, 7), dtype=np.float32), 3)
+    assert vectors.shape == (7, 3) and not vectors.any() and not values.any()
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not():
+    A = sparse(50, 70)
+    first, again, other = (directions(A, 6, random_state=seed)[0] for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
