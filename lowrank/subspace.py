@@ -125,9 +125,7 @@ def _orthonormal(Q: Floats) -> Floats:
     return _orthonormal(kernels.multiply(Q, turn[:, kept] / np.sqrt(squares[kept])))
 
 
-def _inverse_factor(
-    gram: NDArray[np.float64], dtype: np.dtype[Any]
-) -> NDArray[np.float64] | None:
+def _inverse_factor(gram: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[np.float64] | None:
     """Return the inverse of the Cholesky factor of a Gram matrix; None where it is rounding."""
     try:
         lower = np.linalg.cholesky(gram)
