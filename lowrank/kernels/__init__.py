@@ -42,8 +42,11 @@ __all__ = [
     "backend",
     "coefficients",
     "csr_arrays",
+    "csr_entries",
     "csr_matmat",
     "csr_rmatmat",
+    "drift_evidence",
+    "drift_smooth",
     "implicit_half_sweep",
     "multiply",
     "one_blas_thread",
@@ -217,6 +220,7 @@ def posterior_half_sweep(
     noise_variance: float = 1.0,
     covariance: Floats | None = None,
     draws: Floats | None = None,
+    invert: bool = True,
     threads: int | None = None,
 ) -> RowPosteriors:
     r"""Solve the Gaussian posterior of every row of a sparse matrix against fixed columns.
@@ -247,6 +251,8 @@ def posterior_half_sweep(
     covariance : ndarray of shape (n_rows, (k + 1)(k + 2) / 2), optional
         In: C_u as an upper triangle by rows. Out: ``noise_variance * inv(A)``, packed the same way.
         Without it C is zero and no inverse is computed.
+    invert : bool
+        If false, no inverse is computed either, and `covariance` stays as it is.
     draws : ndarray of shape (n_rows, k + 1), optional
         Standard normal numbers times the noise's standard deviation: with the Cholesky factor
         A = R'R, R^-1 times them is added to w, which makes it a draw from the posterior.
@@ -266,8 +272,67 @@ def posterior_half_sweep(
         vectors,
         *result,
         resolve_threads(threads),
+        invert,
     )
     return result
+
+
+def drift_smooth(
+    indptr: Int64s,
+    gaps: Floats,
+    data: Floats,
+    *,
+    noise: float,
+    variance: float,
+    scale: float,
+    threads: int | None = None,
+) -> tuple[Floats, Floats, float]:
+    r"""Smooth one Ornstein-Uhlenbeck process for each row, observed with noise in order of time.
+
+    Processes are independent, of mean zero, and at a distance t in time have the covariance
+    :math:`v e^{-t / \ell}`.
+
+    Parameters
+    ----------
+    indptr : int64 ndarray of shape (n_rows + 1,)
+        The observations of row r are at positions indptr[r]:indptr[r + 1].
+    gaps, data : ndarrays of shape (nnz,), float32 or float64
+        Time since the row's observation before, and what was observed.
+    noise, variance, scale : float
+        Variance of an observation around the process, v and the positive l.
+
+    Returns
+    -------
+    means, variances : ndarrays of shape (nnz,)
+        Of the process at each observation, given all observations of the row.
+    evidence : float
+        Logarithm of the density of the data, without the constant
+        :math:`-\tfrac12 \log 2 \pi \text{noise}` for each observation.
+    """
+    means, variances = np.empty_like(data), np.empty_like(data)
+    evidence = np.empty(len(indptr) - 1)
+    numbers = float(noise), float(variance), float(scale)
+    out = means, variances, evidence
+    backends.active.drift_smooth(indptr, gaps, data, *numbers, *out, resolve_threads(threads))
+    return means, variances, math.fsum(evidence)
+
+
+def drift_evidence(
+    indptr: Int64s,
+    gaps: Floats,
+    data: Floats,
+    *,
+    noise: float,
+    variance: float,
+    scale: float,
+    threads: int | None = None,
+) -> float:
+    """Return the evidence of `drift_smooth` alone, which takes half of the time."""
+    none, evidence = data[:0].copy(), np.empty(len(indptr) - 1)
+    numbers = float(noise), float(variance), float(scale)
+    out = none, none.copy(), evidence
+    backends.active.drift_smooth(indptr, gaps, data, *numbers, *out, resolve_threads(threads))
+    return math.fsum(evidence)
 
 
 def top_k(
@@ -458,6 +523,18 @@ def csr_rmatmat(
     Y = np.empty((n_cols, X.shape[1]), dtype=X.dtype) if out is None else out
     backends.active.csr_rmatmat(*_parts(A), X, Y, resolve_threads(threads))
     return Y
+
+
+def csr_entries(A: Csr, left: Floats, right: Floats, *, threads: int | None = None) -> Floats:
+    """Return ``w . z + b + c`` for each stored entry of A, whose own values are of no account.
+
+    The vectors (w, b) of the row and (z, c) of the column of an entry have a bias last; `left` has
+    the shape (n_rows, k + 1), `right` (n_cols, k + 1). The result has the shape (nnz,).
+    """
+    out = np.empty_like(A[2])
+    pair = np.ascontiguousarray(left, out.dtype), np.ascontiguousarray(right, out.dtype)
+    backends.active.csr_entries(*A, *pair, out, resolve_threads(threads))
+    return out
 
 
 def coefficients(V: Floats, W: Floats, *, threads: int | None = None) -> Floats:

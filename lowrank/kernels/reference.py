@@ -87,6 +87,7 @@ def posterior_half_sweep(
     objective: NDArray[np.float64],
     log_det: NDArray[np.float64],
     threads: int,
+    invert: bool,
 ) -> None:
     """Solve one Gaussian posterior per row."""
     d = vectors.shape[1]
@@ -112,8 +113,50 @@ def posterior_half_sweep(
         log_det[row] = np.linalg.slogdet(system)[1]
         if draws.size:
             vectors[row] += np.linalg.solve(np.linalg.cholesky(system).T, draws[row])
-        if covariance.size:
+        if covariance.size and invert:
             covariance[row] = noise_variance * inverse[triangle]
+
+
+def drift_smooth(
+    indptr: Ints,
+    gaps: Floats,
+    data: Floats,
+    noise: float,
+    variance: float,
+    scale: float,
+    means: Floats,
+    variances: Floats,
+    evidence: NDArray[np.float64],
+    threads: int,
+) -> None:
+    """Condition one Gaussian vector per row on its noisy observations."""
+    for row in range(len(evidence)):
+        own = slice(indptr[row], indptr[row + 1])
+        at = np.append(0, np.cumsum(gaps[own][1:], dtype=float))[: own.stop - own.start]
+        covariance = variance * np.exp(-np.abs(at[:, None] - at) / scale)
+        total = covariance / noise + np.eye(len(at))
+        solved = np.linalg.solve(total, data[own] / noise)
+        evidence[row] = -0.5 * (data[own] @ solved + np.linalg.slogdet(total)[1])
+        if means.size:
+            means[own] = covariance @ solved
+            inverse = np.linalg.solve(total, covariance) / noise
+            variances[own] = np.diag(covariance) - np.einsum("ij,ji->i", covariance, inverse)
+
+
+def csr_entries(
+    indptr: Ints,
+    indices: Ints,
+    data: Floats,
+    left: Floats,
+    right: Floats,
+    out: Floats,
+    threads: int,
+) -> None:
+    """Write the products of vectors at the stored entries into `out`."""
+    for row in range(len(left)):
+        stored = slice(indptr[row], indptr[row + 1])
+        z = right[indices[stored]]
+        out[stored] = z[:, :-1] @ left[row, :-1] + left[row, -1] + z[:, -1]
 
 
 def csr_matmat(

@@ -148,7 +148,8 @@ struct RetrievalKernels {
 //   A = sum_i z_i z_i' + C_mm + weight_u prior,   r = sum_i z_i (x_ui - shift - c_i) - C_mc + prior_right_u
 //
 // where C is what `covariance` holds for the row: the sum of the covariances of its columns' vectors
-// (m_i, c_i), as an upper triangle by rows. It is replaced by noise_variance A^-1, packed the same way.
+// (m_i, c_i), as an upper triangle by rows. With `invert` it is replaced by noise_variance A^-1, packed the
+// same way.
 template <class T>
 struct PosteriorProblem {
     Csr<T> ratings;
@@ -164,6 +165,22 @@ struct PosteriorProblem {
     double shift;
     double noise_variance;
     std::int64_t k;
+    bool invert;
+};
+
+// Ornstein-Uhlenbeck processes of mean zero, one for each row, and noisy observations of them in order of time.
+// At a distance t in time the correlation of a process is exp(-t / scale).
+template <class T>
+struct DriftProblem {
+    const std::int64_t* indptr;
+    const T* gaps;  // time since the observation before; of no account for the first of a row
+    const T* data;
+    double noise;     // variance of an observation around the process
+    double variance;  // of the process
+    double scale;
+    T* means;          // out, of the process at each observation given all of the row; or null
+    T* variances;      // out, likewise
+    double* evidence;  // n_rows, out: log p(data) + sum (log noise + log 2 pi) / 2
 };
 
 template <class T>
@@ -174,6 +191,11 @@ struct Kernels {
     void (*implicit_rows)(const ImplicitProblem<T>&, std::int64_t begin, std::int64_t end, void* workspace);
     std::size_t (*posterior_workspace)(std::int64_t k);
     void (*posterior_rows)(const PosteriorProblem<T>&, std::int64_t begin, std::int64_t end, void* workspace);
+    void (*drift_rows)(const DriftProblem<T>&, std::int64_t begin, std::int64_t end);
+    // out_p = sum_j<k w_uj z_ij + w_uk + z_ik for the entries p = (u, i) of the rows begin:end of A, whose data
+    // are not looked at, and vectors w and z of k factors and a bias.
+    void (*entry_rows)(const Csr<T>&, const T* left, const T* right, std::int64_t k, T* out, std::int64_t begin,
+                       std::int64_t end);
     // Y[begin:end] = A[begin:end] X, with X of shape n_cols x width.
     void (*matmat_rows)(const Csr<T>&, const T* X, std::int64_t width, T* Y, std::int64_t begin, std::int64_t end);
     // Y[begin:end] = (A' X)[begin:end], with X of shape n_rows x width: the columns begin:end of A.

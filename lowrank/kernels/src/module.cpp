@@ -151,7 +151,7 @@ template <class T>
 void posterior_half_sweep(In1<std::int64_t> indptr, In1<std::int32_t> indices, Values<T> data, In2<T> other,
                           double shift, In2<T> prior, In1<T> weight, In2<T> prior_right, double noise_variance,
                           In2<T> draws, Out2<T> covariance, Out2<T> vectors, Out1<double> objective,
-                          Out1<double> log_det, int threads) {
+                          Out1<double> log_det, int threads, bool invert) {
     const std::size_t n_rows = vectors.shape(0), d = vectors.shape(1), cells = d * (d + 1) / 2;
     require(d >= 1 && other.shape(1) == d, "vectors and other must have the same number of columns");
     require(prior.shape(0) == d && prior.shape(1) == d, "prior must be square, of the length of a vector");
@@ -167,11 +167,40 @@ void posterior_half_sweep(In1<std::int64_t> indptr, In1<std::int32_t> indices, V
         other.data(), prior.data(), weight.data(), prior_right.data(),
         with_covariance ? covariance.data() : nullptr, with_draws ? draws.data() : nullptr,
         vectors.data(), objective.data(), log_det.data(), shift, noise_variance,
-        static_cast<std::int64_t>(d) - 1};
+        static_cast<std::int64_t>(d) - 1, invert};
     const nb::gil_scoped_release release;
     const Kernels<T>& kernel = kernels<T>();
     on_rows(indptr.data(), problem.ratings.n_rows, active->batch_rows, threads, kernel.posterior_workspace(problem.k),
             [&](auto begin, auto end, void* memory) { kernel.posterior_rows(problem, begin, end, memory); });
+}
+
+template <class T>
+void drift_smooth(In1<std::int64_t> indptr, In1<T> gaps, In1<T> data, double noise, double variance, double scale,
+                  Out1<T> means, Out1<T> variances, Out1<double> evidence, int threads) {
+    const std::int64_t n_rows = static_cast<std::int64_t>(evidence.size());
+    const std::size_t n = data.size(), kept = means.size();
+    require(indptr.size() == evidence.size() + 1 && indptr.data()[n_rows] == static_cast<std::int64_t>(n),
+            "indptr must have one entry more than rows, and end with the number of observations");
+    require(gaps.size() == n && (kept == 0 || kept == n) && variances.size() == kept,
+            "gaps, means and variances must have one entry per observation");
+    const DriftProblem<T> problem{indptr.data(), gaps.data(), data.data(), noise, variance, scale,
+                                  kept ? means.data() : nullptr, kept ? variances.data() : nullptr, evidence.data()};
+    const nb::gil_scoped_release release;
+    on_rows(problem.indptr, n_rows, 1, threads, 0,
+            [&](auto begin, auto end, void*) { kernels<T>().drift_rows(problem, begin, end); });
+}
+
+template <class T>
+void csr_entries(In1<std::int64_t> indptr, In1<std::int32_t> indices, In1<T> out_of, In2<T> left, In2<T> right,
+                 Out1<T> out, int threads) {
+    const Csr<T> A = csr<T>(indptr, indices, out_of, left.shape(0), right.shape(0));
+    require(left.shape(1) == right.shape(1) && left.shape(1) > 0, "left and right must have the same number of columns");
+    require(out.size() == indices.size(), "out must have one number per entry");
+    const std::int64_t k = static_cast<std::int64_t>(left.shape(1)) - 1;
+    const nb::gil_scoped_release release;
+    on_rows(A.indptr, A.n_rows, 1, threads, 0, [&](auto begin, auto end, void*) {
+        kernels<T>().entry_rows(A, left.data(), right.data(), k, out.data(), begin, end);
+    });
 }
 
 template <class T>
@@ -487,9 +516,12 @@ void sort_rows(In1<std::int64_t> indptr, Out1<std::int32_t> indices, const std::
 }
 
 // noconvert: a silent copy of an output would lose the result, of an input the time.
-template <class Function, class... Names>
-void add(nb::module_& m, const char* name, Function* function, Names... arguments) {
-    m.def(name, function, nb::arg(arguments).noconvert()...);
+auto argument(const char* name) { return nb::arg(name).noconvert(); }
+nb::arg_v argument(const nb::arg_v& with_default) { return with_default; }
+
+template <class Function, class... Arguments>
+void add(nb::module_& m, const char* name, Function* function, Arguments... arguments) {
+    m.def(name, function, argument(arguments)...);
 }
 
 template <class T>
@@ -499,7 +531,11 @@ void add_kernels(nb::module_& m) {
     add(m, "implicit_half_sweep", &implicit_half_sweep<T>, "indptr", "indices", "data", "other", "gram", "penalty",
         "factors", "objective", "threads");
     add(m, "posterior_half_sweep", &posterior_half_sweep<T>, "indptr", "indices", "data", "other", "shift", "prior",
-        "weight", "prior_right", "noise_variance", "draws", "covariance", "vectors", "objective", "log_det", "threads");
+        "weight", "prior_right", "noise_variance", "draws", "covariance", "vectors", "objective", "log_det", "threads",
+        nb::arg("invert") = true);
+    add(m, "drift_smooth", &drift_smooth<T>, "indptr", "gaps", "data", "noise", "variance", "scale", "means",
+        "variances", "evidence", "threads");
+    add(m, "csr_entries", &csr_entries<T>, "indptr", "indices", "data", "left", "right", "out", "threads");
     add(m, "csr_matmat", &csr_matmat<T>, "indptr", "indices", "data", "X", "Y", "threads");
     add(m, "csr_rmatmat", &csr_rmatmat<T>, "indptr", "indices", "data", "X", "Y", "threads");
     add(m, "coefficients", &coefficients<T>, "V", "W", "P", "threads");

@@ -139,7 +139,7 @@ inline void solve_posteriors(const PosteriorProblem<T>& problem, const Posterior
         problem.objective[first + l] = squares[l] - gain[l];
         problem.log_det[first + l] = log_det[l];
     }
-    if (!problem.covariance) return;
+    if (!problem.covariance || !problem.invert) return;
     invert_factor(s, work.line);
     square_inverse(s);
     store_covariances(problem, work, first, count);

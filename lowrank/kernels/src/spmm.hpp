@@ -1,4 +1,5 @@
-// Sparse times dense block, Y = A X and Y = A' X, for a CSR matrix A and row-major X and Y.
+// Sparse times dense block, Y = A X and Y = A' X, for a CSR matrix A and row-major X and Y; and entries of a
+// product of two blocks where A has some.
 //
 // The block's columns are taken in chunks of a few vectors, which stay in registers while a row
 // of A is read; a width that is not a multiple of the vector length ends with shorter vectors.
@@ -84,6 +85,29 @@ void rmatmat_cols(const Csr<T>& A, const T* X, std::int64_t width, T* Y, std::in
     for_each_chunk<T>(width, [&]<int N, int Cols>(std::int64_t j) {
         rmatmat_chunk<T, N, Cols>(A, X + j, width, Y + j, begin, end);
     });
+}
+
+template <class T>
+void entry_rows(const Csr<T>& A, const T* left, const T* right, std::int64_t k, T* out, std::int64_t begin,
+                std::int64_t end) {
+    constexpr int W = lanes<T>;
+    const std::int64_t last = A.indptr[end];
+    for (std::int64_t row = begin; row < end; ++row) {
+        const T* w = left + row * (k + 1);
+        for (std::int64_t p = A.indptr[row]; p < A.indptr[row + 1]; ++p) {
+            if (p + spmm_prefetch_distance < last)
+                for (std::int64_t j = 0; j <= k; j += 64 / sizeof(T))
+                    __builtin_prefetch(right + A.indices[p + spmm_prefetch_distance] * (k + 1) + j);
+            const T* z = right + A.indices[p] * (k + 1);
+            Vec<T, W> products{};
+            std::int64_t j = 0;
+            for (; j + W <= k; j += W) products += load<T, W>(w + j) * load<T, W>(z + j);
+            T sum = w[k] + z[k];
+            for (; j < k; ++j) sum += w[j] * z[j];
+            for (int l = 0; l < W; ++l) sum += products[l];
+            out[p] = sum;
+        }
+    }
 }
 
 }  // namespace lowrank::LOWRANK_ISA

@@ -4,6 +4,7 @@
 
 #include "als.hpp"
 #include "basis.hpp"
+#include "drift.hpp"
 #include "implicit.hpp"
 #include "posterior.hpp"
 #include "spmm.hpp"
@@ -15,7 +16,7 @@ namespace lowrank::LOWRANK_ISA {
 template <class T>
 constexpr Kernels<T> kernels() {
     return {als_workspace<T>,  als_rows<T>,    implicit_rows<T>, posterior_workspace<T>,
-            posterior_rows<T>, matmat_rows<T>, rmatmat_cols<T>,  coefficient_rows<T>,
+            posterior_rows<T>, drift_rows<T>,  entry_rows<T>,    matmat_rows<T>, rmatmat_cols<T>, coefficient_rows<T>,
             product_rows<false, T>, product_rows<true, T>};
 }
 
