@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from lowrank import kernels
 from lowrank.completion.als import biased_start, check_problem
 from lowrank.completion.links import Posterior, RowPrior, Side, Sweep, unpack
+from lowrank.completion.ordinal import OrdinalScale
+from lowrank.completion.targets import Observed, Targets
 from lowrank.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ Floats = NDArray[np.floating[Any]]
 _SHRINK_TO = 0.05  # prior variance of factors and biases, for entries of variance 1
 _START_WIDTH = 2.0  # variances of the first prior, in units of those that later ones shrink to
 _START_NOISE = 0.75  # share of the entries' variance
+_QUICK_STEPS = 2  # of the means, between sweeps that update covariances as well
 
 
 def shrinkage_target(d: int, variance: float) -> NDArray[np.float64]:
@@ -75,9 +78,12 @@ class VariationalSweep(Sweep):
         The lower bound on the log evidence that no sweep lowers, up to a constant.
     rmse : float
         Root mean squared error over the known entries, expected under the posterior.
+    observed : Observed
+        The drifts and the ordinal scale, if any.
     """
 
     free_energy: float
+    observed: Observed
 
 
 def variational_sweeps(
@@ -89,6 +95,9 @@ def variational_sweeps(
     column_features: GroupedFeatures | None = None,
     count_power: float = 0.0,
     temperature: float = 1.0,
+    times: NDArray[np.int64] | None = None,
+    ordinal: bool = False,
+    start: VariationalSweep | None = None,
     random_state: int | None = 0,
     threads: int | None = None,
 ) -> Iterator[VariationalSweep]:
@@ -101,7 +110,8 @@ def variational_sweeps(
     .. math:: F = \frac1T E[\log p(x \mid a, b, m, c)] - \text{KL} + \log p(B, \Lambda, \sigma^2)
 
     never falls. A temperature T above 1 counts each entry as 1/T of one, which keeps the
-    posterior from becoming too sure of a model that is not true.
+    posterior from becoming too sure of a model that is not true. Between two sweeps a few steps
+    move means and priors alone: covariances cost most, and settle first.
 
     The prior of B is Gaussian with precision `link_penalty` times the prior precision of the
     rows, and its posterior has that column covariance too. So have those of the coefficients C of
@@ -121,58 +131,104 @@ def variational_sweeps(
         Exponent of a row's number of entries in its prior precision; 0 is the usual model.
     temperature : float
         At least 1.
+    times : int64 ndarray of shape (nnz,), optional
+        Of the entries, in seconds. With them, biases of rows and columns drift.
+    ordinal : bool
+        Take the entries as levels of latent numbers, which are modelled in their place.
+    start : VariationalSweep, optional
+        Where to begin: the end of a fit to the same entries, with the same links and times.
 
     Raises
     ------
     ArgumentError
-        If `k` is below 1, `temperature` below 1, `link_penalty` negative, or `X` has no entries.
+        If `k` is below 1, `temperature` below 1, `link_penalty` negative, `times` of another shape,
+        or `X` has no entries.
 
     References
     ----------
     Lim and Teh (2007), "Variational Bayesian approach to movie rating prediction", section 3.
     Gruenwald and van Ommen (2017), "Inconsistency of Bayesian
-    inference for misspecified linear models, and a proposal for repairing it", section 4.
+    inference for misspecified linear models, and a proposal for repairing it", section 4. Albert
+    and Chib (1993), "Bayesian analysis of binary and polychotomous response data", section 4.
     """
     check_problem(X, k)
     if not 0 <= link_penalty < math.inf:
         raise ArgumentError(f"link_penalty must be 0 or positive; got {link_penalty}.")
     if not 1 <= temperature < math.inf:
         raise ArgumentError(f"temperature must be at least 1; got {temperature}.")
-    variance = float(X.data.var(dtype=np.float64)) or 1.0
+    if times is not None and times.shape != X.data.shape:
+        raise ArgumentError(f"times must have shape {X.data.shape}; got {times.shape}.")
+    features = row_features, column_features
     with kernels.at_most(threads):
-        start = biased_start(X, k, random_state=random_state)
-        target = shrinkage_target(d := k + 1, variance)
-        precision = np.diag(1 / (_START_WIDTH * target)).astype(X.dtype)
-        none = np.zeros((0, d), X.dtype)
-        prior = RowPrior(np.zeros(d, X.dtype), precision, none, count_power)
-        features = row_features, column_features
-        rows, columns = VariationalSide.pair(X, prior, prior, link_penalty, *features)
-    for side in (rows, columns):  # wide priors and covariances of zero
-        side.target = target * side.typical
-        side.prior = replace(side.prior, precision=precision / X.dtype.type(side.typical))
-        cells = np.zeros((len(side.weight), d * (d + 1) // 2), X.dtype)
-        side.vectors = replace(side.vectors, covariance=cells)
-    columns.vectors.mean[:] = np.column_stack([start.column_factors, start.column_bias])
-    noise, n_entries, mean = _START_NOISE * variance, X.nnz, start.mean
+        if start is None:
+            mean, *sides = _fresh_sides(X, k, link_penalty, *features, count_power, random_state)
+        else:
+            mean, priors = start.mean, (start.row_prior, start.column_prior)
+            sides = list(VariationalSide.pair(X, *priors, link_penalty, *features))
+            for side, vectors in zip(sides, (start.rows, start.columns), strict=True):
+                side.vectors = vectors
+        rows, columns = sides
+        variance = float(X.data.var(dtype=np.float64)) or 1.0
+        scale = OrdinalScale.of(X.data) if ordinal else None
+        noise, known = _START_NOISE * variance, None
+        for side in sides:
+            side.target = shrinkage_target(k + 1, variance) * side.typical
+        if start is not None:
+            noise, known = start.noise_variance, start.observed
+            scale = known.scale if ordinal and known.scale is not None else scale
+        targets = Targets.of(
+            X, times, scale, noise=noise, temperature=temperature, drifts=known and known.drifts
+        )
+        targets.give(rows, columns)
+    quick = 0 if start is None else _QUICK_STEPS
     while True:
         with kernels.at_most(threads):
-            rows.fit_vectors(columns, mean, temperature * noise)
+            for _ in range(quick):
+                for side, other in ((rows, columns), (columns, rows)):
+                    side.fit_means(other, mean, temperature * targets.noise)
+                    side.fit_prior()
+                targets.update(rows, columns, mean)
+            rows.fit_vectors(columns, mean, temperature * targets.noise)
             rows.fit_prior()
-            squares = columns.fit_vectors(rows, mean, temperature * noise)
+            squares = columns.fit_vectors(rows, mean, temperature * targets.noise)
             columns.fit_prior()
-        # One entry's worth of prior, so that constant entries leave a positive variance.
-        total, count = squares / temperature + variance, n_entries / temperature + 1
-        noise = total / count
+            targets.update(rows, columns, mean, squares)
+        quick = _QUICK_STEPS
         yield VariationalSweep(
             mean,
             rows.vectors,
             columns.vectors,
             rows.prior,
             columns.prior,
-            noise_variance=noise,
-            free_energy=rows.free_energy() + columns.free_energy() - 0.5 * count * math.log(noise),
-            rmse=math.sqrt(max(squares, 0.0) / n_entries),
+            noise_variance=targets.noise,
+            free_energy=rows.free_energy() + columns.free_energy() + targets.free_energy,
+            rmse=targets.rmse,
+            observed=targets.observed(),
         )
+
+
+def _fresh_sides(
+    X: csr_array,
+    k: int,
+    link_penalty: float,
+    row_features: GroupedFeatures | None,
+    column_features: GroupedFeatures | None,
+    count_power: float,
+    random_state: int | None,
+) -> tuple[float, VariationalSide, VariationalSide]:
+    """Return the mean and sides with wide priors and covariances of zero; columns by an SVD."""
+    variance = float(X.data.var(dtype=np.float64)) or 1.0
+    start, d = biased_start(X, k, random_state=random_state), k + 1
+    precision = np.diag(1 / (_START_WIDTH * shrinkage_target(d, variance))).astype(X.dtype)
+    prior = RowPrior(np.zeros(d, X.dtype), precision, np.zeros((0, d), X.dtype), count_power)
+    features = row_features, column_features
+    rows, columns = VariationalSide.pair(X, prior, prior, link_penalty, *features)
+    for side in (rows, columns):
+        side.prior = replace(side.prior, precision=precision / X.dtype.type(side.typical))
+        cells = np.zeros((len(side.weight), d * (d + 1) // 2), X.dtype)
+        side.vectors = replace(side.vectors, covariance=cells)
+    columns.vectors.mean[:] = np.column_stack([start.column_factors, start.column_bias])
+    return start.mean, rows, columns
 
 
 @dataclass(eq=False)
@@ -193,6 +249,10 @@ class VariationalSide(Side):
         from_prior += float(np.sum(precision * self.summed_covariance()))
         objective = float(result.objective[self.seen].sum())
         return objective + noise * (d * n_seen - from_prior)
+
+    def fit_means(self, other: Side, mean: float, noise: float) -> None:
+        """Update the means of the posterior, with its covariances as they are."""
+        self.solve(other, mean, noise, only_means=True)
 
     def fit_prior(self) -> None:
         """Maximise the free energy over this side's prior: in turn B, C, mean and precision."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,12 +21,13 @@ from lowrank import kernels
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = ["FeatureDesign", "FeatureRidge", "GroupedFeatures", "Link", "ridge_fit"]
+__all__ = ["FeatureDesign", "FeatureRidge", "GroupedFeatures", "Link", "RidgeFit", "ridge_fit"]
 
 Floats = NDArray[np.floating[Any]]
 
 _EXACT = 1024  # features up to which their Gram matrix is factored
 _STEPS = 6  # conjugate gradient steps per sweep beyond: they start from the sweep before
+_MOST_TURN = 10.0  # weight of the step before; of residuals of rounding it could be anything
 _FIRST_PENALTY = 10.0  # of each group, in units of the typical weight: a tenth is explained
 _DRAWS = 32  # of the coefficients around their mean, which measure how well they are known
 _TRACE_DRAWS = 8  # that learning takes where there are many features
@@ -183,6 +184,13 @@ class FeatureDesign:
         return full
 
 
+class RidgeFit(NamedTuple):
+    """The coefficients of a ridge regression, and the design times them."""
+
+    coefficients: Floats
+    predictions: Floats
+
+
 def ridge_fit(
     design: Link | FeatureDesign,
     target: Floats,
@@ -191,16 +199,19 @@ def ridge_fit(
     weight: Floats,
     start: Floats,
     steps: int,
-) -> Floats:
+    predictions: Floats | None = None,
+    squares: Floats | None = None,
+) -> RidgeFit:
     r"""Improve B towards the minimum of a weighted ridge regression on a design.
 
     Conjugate gradients on :math:`(S' W S + \rho I) B = S' W T`, all columns of B at once, with
     the diagonal as preconditioner. Every step lowers
-    :math:`\sum_u w_u |t_u - B's_u|^2 + \rho |B|^2`, however few there are.
+    :math:`\sum_u w_u |t_u - B's_u|^2 + \rho |B|^2`, however few there are, and takes one product
+    with S and one with its transpose.
 
     The targets T have shape (n_rows, width), the weights w (n_rows,), B and its start
     (n_cols, width); the ridge rho is positive, one number or one for each column, shape
-    (n_cols, 1).
+    (n_cols, 1). The `predictions` of the start and the design's `squares` save time if known.
 
     References
     ----------
@@ -215,21 +226,21 @@ def ridge_fit(
     def ratio(a: NDArray[np.float64], b: NDArray[np.float64]) -> Floats:
         return np.divide(a, b, out=np.zeros_like(a), where=b > 0).astype(start.dtype)
 
-    w, rho = weight[:, None], np.asarray(ridge, start.dtype)
-    diagonal = design.squares(weight) + rho
-    B = start
-    residual = design.backward(w * (target - design.forward(B))) - rho * B
-    direction = scaled = residual / diagonal
-    size = dots(residual, scaled)
+    w, rho, B = weight[:, None], np.asarray(ridge, start.dtype), start
+    diagonal = (design.squares(weight) if squares is None else squares) + rho
+    found = design.forward(B) if predictions is None else predictions
+    direction, size = np.zeros_like(B), np.zeros(B.shape[1])
     for _ in range(steps):
-        image = design.backward(w * design.forward(direction)) + rho * direction
-        step = ratio(size, dots(direction, image))
-        B = B + step * direction
-        residual = residual - step * image
+        residual = design.backward(w * (target - found)) - rho * B
         scaled = residual / diagonal
         before, size = size, dots(residual, scaled)
-        direction = scaled + ratio(size, before) * direction
-    return B
+        direction = scaled + np.minimum(ratio(size, before), _MOST_TURN) * direction
+        image = design.forward(direction)
+        curvature = dots(image, w * image) + dots(direction, rho * direction)
+        step = ratio(dots(residual, direction), curvature)
+        B = B + step * direction
+        found = found + step * image
+    return RidgeFit(B, found)
 
 
 @dataclass(eq=False)
@@ -287,7 +298,7 @@ class FeatureRidge:
         """Return the coefficients of targets, beginning at `start` where they are iterated."""
         if self.gram is None:
             fixed: dict[str, Any] = {"weight": self.weight, "ridge": self.ridge}
-            return ridge_fit(self.design, target, start=start, steps=_STEPS, **fixed)
+            return ridge_fit(self.design, target, start=start, steps=_STEPS, **fixed).coefficients
         from scipy.linalg import cho_solve
 
         right = self.design.backward(self.weight[:, None] * target).astype(np.float64)

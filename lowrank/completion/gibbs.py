@@ -185,13 +185,17 @@ class Chain(Side):
             1, np.sqrt(self.weight), out=np.zeros_like(noise[:, 0]), where=self.seen
         )
         target = self.vectors.mean - self.prior.mean - self.featured + inverse[:, None] * noise
-        link = centre + ridge_fit(
+        shift = self.link.forward(centre)
+        drawn = ridge_fit(
             self.link,
-            target - self.link.forward(centre),
+            target - shift,
             ridge=self.penalty,
             weight=self.weight,
             start=self.prior.link - centre,
             steps=_DRAWN_LINK_STEPS,
+            predictions=self.linked - shift,
+            squares=self.link_squares,
         )
-        self.prior = replace(self.prior, link=link)
-        return self.link.forward(link)
+        self.prior = replace(self.prior, link=centre + drawn.coefficients)
+        self.linked = shift + drawn.predictions
+        return self.linked

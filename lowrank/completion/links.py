@@ -232,17 +232,26 @@ def _half_sweep(
     mean: float,
     noise: float,
     draws: Floats | None = None,
+    sums: Floats | None = None,
+    kept: Floats | None = None,
 ) -> tuple[Posterior, kernels.RowPosteriors]:
-    """Solve all rows, whose pattern `link` carries; with normal `draws`, draw them instead."""
+    """Solve all rows, whose pattern `link` carries; with normal `draws`, draw them instead.
+
+    `sums` are those of the covariances of the columns by row, if known. Covariances that are
+    `kept` are those of the result, which has new means only.
+    """
     weight = prior.weights(np.diff(link.pattern.indptr))
     scaled = (prior.precision.astype(np.float64) * noise).astype(data.dtype)
     prior_right = kernels.multiply(prior_means, scaled)
     prior_right *= weight[:, None]
     found = Posterior.exactly(kernels.aligned_zeros(prior_means.shape, data.dtype))
-    uncertain = columns.covariance.shape[1] > 0
+    uncertain, invert = columns.covariance.shape[1] > 0, kept is None
     if uncertain:
-        summed = kernels.csr_matmat(link.pattern, columns.covariance)
-        found = replace(found, covariance=summed)
+        if sums is None:
+            sums = kernels.csr_matmat(link.pattern, columns.covariance)
+        elif invert:
+            sums = sums.copy()  # what takes their place are the covariances of rows
+        found = replace(found, covariance=sums if kept is None else kept)
     result = kernels.posterior_half_sweep(
         link.pattern._replace(data=data),
         columns.mean,
@@ -252,8 +261,9 @@ def _half_sweep(
         vectors=found.mean,
         shift=mean,
         noise_variance=noise,
-        covariance=found.covariance if uncertain else None,
+        covariance=sums if uncertain else None,
         draws=None if draws is None else draws * draws.dtype.type(math.sqrt(noise)),
+        invert=invert,
     )
     return found, result
 
@@ -283,7 +293,10 @@ class Side:
     weight: Floats  # n_u^g; 0 for rows without entries, which have no say in the prior
     typical: float  # mean weight of the rows with entries, in units of which penalties count
     features: FeatureRidge | None
-    penalty: float = 0.0  # of B, in units of the prior precision; 0 without a link
+    penalty: float  # of B, in units of the prior precision; 0 without a link
+    linked: Floats  # share of links in the prior means, shape (n, d)
+    link_squares: Floats | None  # the diagonal of S' W S
+    covariance_sums: tuple[Floats, Floats] | None = None  # by row, and the covariances they are of
 
     @classmethod
     def pair(
@@ -320,12 +333,29 @@ class Side:
                 prior = replace(prior, features=ridge.coefficients)
                 known = ridge.design.rows
             means = prior.means(link, known)
-            side = cls(entries.data, link, vectors, prior, means, weight, typical, ridge)
-            side.penalty = link_penalty * typical
+            penalty, linked = link_penalty * typical, np.zeros_like(means)
+            side = cls(
+                entries.data,
+                link,
+                vectors,
+                prior,
+                means,
+                weight,
+                typical,
+                ridge,
+                penalty,
+                linked,
+                None,
+            )
             sides.append(side)
         rows, columns = sides
         rows.link = rows.link.with_turned(columns.link)
         columns.link = columns.link.with_turned(rows.link)
+        for side in sides:
+            if side.penalty:
+                side.link_squares = side.link.squares(side.weight)
+                if side.prior.link.any():
+                    side.linked = side.link.forward(side.prior.link)
         return rows, columns
 
     @property
@@ -334,31 +364,49 @@ class Side:
         return self.weight > 0
 
     def solve(
-        self, other: Side, mean: float, noise: float = 1.0, draws: Floats | None = None
+        self,
+        other: Side,
+        mean: float,
+        noise: float = 1.0,
+        draws: Floats | None = None,
+        *,
+        only_means: bool = False,
     ) -> kernels.RowPosteriors:
-        """Set the vectors to their posterior given the other side's, or draw them from it."""
-        self.vectors, result = _half_sweep(
-            self.link, self.data, other.vectors, self.prior, self.prior_means, mean, noise, draws
-        )
+        """Set the vectors to their posterior given the other side's, or draw them from it.
+
+        With `only_means` the covariances stay as they are.
+        """
+        sums, covariances = None, other.vectors.covariance
+        if covariances.shape[1]:
+            if self.covariance_sums is None or self.covariance_sums[1] is not covariances:
+                summed = kernels.csr_matmat(self.link.pattern, covariances)
+                self.covariance_sums = summed, covariances
+            sums = self.covariance_sums[0]
+        kept = self.vectors.covariance if only_means else None
+        given = self.prior, self.prior_means, mean, noise, draws, sums, kept
+        self.vectors, result = _half_sweep(self.link, self.data, other.vectors, *given)
         return result
 
     def fit_maps(self) -> Floats:
         """Improve B, then C; return their share of the prior means, of centred features."""
-        linked = np.zeros_like(self.vectors.mean)
         if self.penalty:
-            link = ridge_fit(
+            found = ridge_fit(
                 self.link,
                 self.vectors.mean - self.prior.mean - self.featured,
                 ridge=self.penalty,
                 weight=self.weight,
                 start=self.prior.link,
                 steps=_LINK_STEPS,
+                predictions=self.linked,
+                squares=self.link_squares,
             )
-            self.prior = replace(self.prior, link=link)
-            linked = self.link.forward(link)
-        if self.features is not None:
-            linked += self.features.fit(self.vectors.mean - linked)
-        return linked
+            self.prior, self.linked = (
+                replace(self.prior, link=found.coefficients),
+                found.predictions,
+            )
+        if self.features is None:
+            return self.linked
+        return self.linked + self.features.fit(self.vectors.mean - self.linked)
 
     @property
     def featured(self) -> Floats:

@@ -1,0 +1,194 @@
+r"""Drifts: what is added to the bias of a row by the time of an entry.
+
+The drift of a row is an Ornstein-Uhlenbeck process, :math:`\operatorname{cov}(x_s, x_t) =
+v e^{-|s - t| / \ell}`: the mood of a user, or the fashion of an item. It is zero on average, and far
+from any entry it is zero again, so that the bias is that of all times. Given what the rest of a
+model leaves of the entries, the posterior is exact by smoothing, linear in the number of entries;
+variance and time scale maximise the evidence.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowrank import kernels
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["MOOD", "TREND", "Drift", "Knots"]
+
+Floats = NDArray[np.floating[Any]]
+Ints = NDArray[np.integer[Any]]
+
+MOOD = 600.0, 86_400.0
+"""Time scales in seconds at which the search for that of users' moods begins."""
+TREND = 3e7, 1e8
+"""And for that of items' fashions."""
+
+_FIRST_VARIANCE = 0.02  # of the drift, in units of that of the entries
+_LEAST_VARIANCE = 1e-5  # likewise; a smaller one counts as none
+_FACTORS = 0.25, 0.5, 1.4, 4.0  # by which variance and scale are changed in search of evidence
+_SPACING = 0.25  # of knots, in units of the time scale
+
+
+class Knots(NamedTuple):
+    """What is known of drifts at some times, between which they are interpolated.
+
+    Attributes
+    ----------
+    indptr : int64 ndarray of shape (n_rows + 1,)
+    times : int64 ndarray of shape (n_knots,)
+        Ascending in each row.
+    means, variances : float32 ndarrays of shape (n_knots,)
+    variance, scale : float
+        Of the process.
+    """
+
+    indptr: NDArray[np.int64]
+    times: NDArray[np.int64]
+    means: NDArray[np.float32]
+    variances: NDArray[np.float32]
+    variance: float
+    scale: float
+
+    def at(
+        self, rows: Ints, times: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return means and variances of the drifts of rows at times, each of shape (n,).
+
+        Between two knots the process is a bridge; of the two as they are known, the correlation
+        counts as one, which is on the safe side.
+        """
+        if not len(self.times):
+            return np.zeros(len(rows), np.float32), np.full(len(rows), self.variance, np.float32)
+        first = self.times.min()
+        span = self.times.max() - first + 1
+        key = np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
+        place = np.searchsorted(
+            key * span + (self.times - first),
+            rows * span + np.clip(times - first, 0, span - 1),
+            side="right",
+        )
+        before, after = np.maximum(place - 1, 0), np.minimum(place, len(self.times) - 1)
+        has_before = (place > self.indptr[rows]) & (place > 0)
+        has_after = place < self.indptr[rows + 1]
+        left = np.exp(-np.abs(times - self.times[before]) / self.scale) * has_before
+        right = np.exp(-np.abs(times - self.times[after]) / self.scale) * has_after
+        both = left * right
+        rest = np.maximum(1 - both**2, 1e-12)
+        a, b = left * (1 - right**2) / rest, right * (1 - left**2) / rest
+        means = a * self.means[before] + b * self.means[after]
+        spread = a * np.sqrt(self.variances[before]) + b * np.sqrt(self.variances[after])
+        bridge = self.variance * (1 - left**2) * (1 - right**2) / rest
+        return means.astype(np.float32), (bridge + spread**2).astype(np.float32)
+
+
+@dataclass(eq=False)
+class Drift:
+    """The drifts of the rows (or the columns) of the entries of a matrix.
+
+    Attributes
+    ----------
+    variance, scale : float
+        Of the processes; a variance of zero is no drift.
+    means : ndarray of shape (nnz,)
+        Posterior means at the entries, in their order.
+    spread : float
+        Sum of the posterior variances at the entries.
+    divergence : float
+        Of the posterior from the prior, in nats.
+    """
+
+    order: NDArray[np.int64]  # of the entries by row and time
+    indptr: NDArray[np.int64]
+    times: NDArray[np.int64]  # in that order, as the following
+    gaps: Floats
+    least: float
+    variance: float
+    scale: float
+    means: Floats
+    spread: float = 0.0
+    divergence: float = 0.0
+    variances: Floats | None = None
+
+    @classmethod
+    def of(
+        cls, rows: Ints, n_rows: int, times: NDArray[np.int64], variance: float, dtype: Any
+    ) -> Self:
+        """Return drifts of zero; `variance` is that of the entries."""
+        order = np.lexsort((times, rows))
+        indptr = np.append(0, np.cumsum(np.bincount(rows, minlength=n_rows)))
+        ordered = times[order]
+        gaps = np.diff(ordered, prepend=ordered[:1]).astype(dtype)
+        numbers = _LEAST_VARIANCE * variance, _FIRST_VARIANCE * variance, 0.0
+        return cls(order, indptr, ordered, gaps, *numbers, np.zeros(len(rows), dtype))
+
+    def learn(self, residual: Floats, noise: float, scales: Sequence[float]) -> None:
+        """Improve variance and scale by evidence; `scales` are tried first of all.
+
+        `residual` is what the rest of the model leaves of the entries, `noise` its variance.
+        """
+        data = np.ascontiguousarray(residual[self.order])
+
+        def evidence(variance: float, scale: float) -> float:
+            given = {"noise": noise, "variance": variance, "scale": scale}
+            return kernels.drift_evidence(self.indptr, self.gaps, data, **given)
+
+        start = (max(self.variance, self.least), self.scale)
+        trials = [start] if self.scale else [(start[0], scale) for scale in scales]
+        best = max((evidence(*each), each) for each in trials)
+        for axis in (0, 1):
+            for factor in _FACTORS:
+                variance, scale = best[1]
+                each = (variance * factor, scale) if axis == 0 else (variance, scale * factor)
+                best = max(best, (evidence(*each), each))
+        height, (self.variance, self.scale) = best
+        if height <= 0 or self.variance < self.least:  # zero is the evidence of no drift at all
+            self.variance = 0.0
+
+    def fit(self, residual: Floats, noise: float) -> None:
+        """Set the posterior given residuals with this noise variance."""
+        if not self.variance:
+            self.means, self.variances = np.zeros_like(self.means), None
+            self.spread = self.divergence = 0.0
+            return
+        data = np.ascontiguousarray(residual[self.order])
+        numbers = {"noise": noise, "variance": self.variance, "scale": self.scale}
+        found, self.variances, evidence = kernels.drift_smooth(
+            self.indptr, self.gaps, data, **numbers
+        )
+        self.means = np.empty_like(found)
+        self.means[self.order] = found
+        self.spread = float(self.variances.sum(dtype=np.float64))
+        off = (data - found).astype(np.float64)
+        self.divergence = -evidence - (float(off @ off) + self.spread) / (2 * noise)
+
+    def knots(self) -> Knots:
+        """Return the drifts as they are kept: one knot for each time, or for close ones together."""
+        kept = np.zeros(0, np.int64)
+        if self.variances is not None:
+            row = np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
+            slot = (self.times - self.times.min()) // max(1, math.floor(_SPACING * self.scale))
+            kept = np.flatnonzero(np.append((np.diff(slot) != 0) | (np.diff(row) != 0), True))
+            counts = np.bincount(row[kept], minlength=len(self.indptr) - 1)
+        else:
+            counts = np.zeros(len(self.indptr) - 1, np.int64)
+        variances = self.gaps[:0] if self.variances is None else self.variances[kept]
+        return Knots(
+            np.append(0, np.cumsum(counts)),
+            self.times[kept],
+            self.means[self.order[kept]].astype(np.float32),
+            variances.astype(np.float32),
+            self.variance,
+            self.scale,
+        )
+
+    def copy(self) -> Self:
+        """Return drifts that further fits leave alone."""
+        return replace(self)

@@ -1,0 +1,204 @@
+r"""Entries that are levels of a scale, such as stars: an ordered probit model of them.
+
+An entry is the level between whose cut points a latent number lies: the score of its row and column
+plus Gaussian noise, so :math:`P(x \le l) = \Phi((c_l - s) / \sigma)`. Two of the cut points stay
+where they are, half way between levels, which puts scores on the scale of the entries; the others
+and the noise are learned.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Latent", "OrdinalScale"]
+
+Floats = NDArray[np.floating[Any]]
+Doubles = NDArray[np.float64]
+
+_BLOCK = 2**17  # entries at a time
+_LEARNED_FROM = 50_000  # entries at most, for cut points and noise
+_STEPS = 4  # of quasi-Newton per call
+_ANCHORS = 0.16, 0.84  # shares of the entries below the fixed cut points, about
+_LEAST = 1e-300  # probability of a level
+
+
+class Latent(NamedTuple):
+    """Expected latent numbers given levels and scores, and the log likelihood of the levels."""
+
+    means: Floats
+    log_likelihood: float
+
+
+@dataclass(frozen=True, eq=False)
+class OrdinalScale:
+    """The levels of a scale and the cut points between them.
+
+    Attributes
+    ----------
+    levels : float64 ndarray of shape (L,)
+        Ascending.
+    cuts : float64 ndarray of shape (L - 1,)
+    anchors : tuple of two int
+        The cut points that are not learned.
+    """
+
+    levels: Doubles
+    cuts: Doubles
+    anchors: tuple[int, int]
+
+    @classmethod
+    def of(cls, values: Floats) -> Self:
+        """Return the scale of all values, with cut points half way between neighbours."""
+        levels, counts = np.unique(values, return_counts=True)
+        levels = levels.astype(np.float64)
+        below = np.cumsum(counts)[:-1] / len(values)
+        low, high = (int(np.argmin(np.abs(below - share))) for share in _ANCHORS)
+        if low == high:
+            low, high = (low, low + 1) if low + 1 < len(below) else (max(low - 1, 0), low)
+        return cls(levels, (levels[1:] + levels[:-1]) / 2, (low, high))
+
+    def codes(self, values: Floats) -> NDArray[np.uint16]:
+        """Return the place of each value among the levels."""
+        return np.searchsorted(self.levels, values).astype(np.uint16)
+
+    def latent(self, codes: NDArray[np.uint16], scores: Floats, noise: float) -> Latent:
+        """Return the means of normal numbers around scores, truncated to the levels' intervals."""
+        means, total, deviation = np.empty_like(scores), 0.0, math.sqrt(noise)
+        for part in _parts(len(scores)):
+            at = scores[part].astype(np.float64)
+            lower, upper, turned = self._interval(codes[part], at, deviation)
+            mass = _mass(lower, upper)
+            shift = turned * (_density(lower) - _density(upper)) / mass
+            means[part] = at + deviation * shift
+            total += float(np.log(mass).sum())
+        return Latent(means, total)
+
+    def drawn(
+        self, codes: NDArray[np.uint16], scores: Floats, noise: float, rng: np.random.Generator
+    ) -> Floats:
+        """Return draws of the truncated normal numbers."""
+        from scipy.special import ndtr, ndtri
+
+        draws, deviation = np.empty_like(scores), math.sqrt(noise)
+        for part in _parts(len(scores)):
+            at = scores[part].astype(np.float64)
+            lower, upper, turned = self._interval(codes[part], at, deviation)
+            low, high = ndtr(lower), ndtr(upper)
+            inside = ndtri(np.maximum(low + rng.random(len(at)) * (high - low), _LEAST))
+            draws[part] = at + deviation * turned * np.clip(inside, lower, upper)
+        return draws
+
+    def expected(self, scores: Floats, variance: Floats | float) -> Floats:
+        """Return the expected entry where the latent number has these means and variances."""
+        from scipy.special import ndtr
+
+        expected, deviation = (
+            np.empty_like(scores),
+            np.sqrt(np.broadcast_to(variance, scores.shape)),
+        )
+        steps = np.diff(self.levels)
+        for part in _parts(len(scores)):
+            total = np.full(scores[part].shape, self.levels[-1])
+            for cut, step in zip(self.cuts, steps, strict=True):
+                total -= step * ndtr((cut - scores[part]) / deviation[part])
+            expected[part] = total
+        return expected
+
+    def probabilities(self, scores: Floats, variance: Floats | float) -> Doubles:
+        """Return the probability of each level, shape (n, L)."""
+        from scipy.special import ndtr
+
+        deviation = np.sqrt(np.broadcast_to(variance, scores.shape)).astype(np.float64)
+        below = ndtr((self.cuts - scores[:, None].astype(np.float64)) / deviation[:, None])
+        ends = np.zeros((len(scores), 1)), np.ones((len(scores), 1))
+        return np.diff(np.hstack([ends[0], below, ends[1]]), axis=1)
+
+    def learned(
+        self, codes: NDArray[np.uint16], scores: Floats, noise: float, spread: float
+    ) -> tuple[Self, float]:
+        """Return a scale and a noise variance under which the levels are more likely.
+
+        `spread` is the mean variance of the scores; of very many entries, some are looked at.
+        """
+        from scipy.optimize import minimize
+
+        if len(self.cuts) < 2:  # nothing is left to learn, the noise included
+            return self, noise
+        if len(codes) > _LEARNED_FROM:
+            chosen = np.random.default_rng(0).choice(len(codes), _LEARNED_FROM, replace=False)
+            codes, scores = codes[chosen], scores[chosen]
+        at = scores.astype(np.float64)
+
+        def loss(parameters: Doubles) -> tuple[float, Doubles]:
+            scale, deviation = self._with(parameters[:-1]), math.exp(parameters[-1])
+            lower, upper, turned = scale._interval(codes, at, deviation)
+            mass = _mass(lower, upper)
+            of_lower, of_upper = _density(lower) / mass, _density(upper) / mass
+            turns, size = turned < 0, len(self.levels)
+            slopes = np.bincount(codes, np.where(turns, of_lower, of_upper), size)[:-1]
+            slopes -= np.bincount(codes, np.where(turns, of_upper, of_lower), size)[1:]
+            finite = [np.where(np.isfinite(z), z, 0) for z in (lower, upper)]
+            by_width = float(np.sum(finite[1] * of_upper - finite[0] * of_lower))
+            value = -float(np.log(mass).mean()) + spread / (2 * deviation**2)
+            free = scale._by_gaps(parameters[:-1], slopes / deviation)
+            return value, np.append(-free / len(at), by_width / len(at) - spread / deviation**2)
+
+        start = np.append(np.log(np.diff(self.cuts)), 0.5 * math.log(noise))
+        found = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": _STEPS})
+        if not (np.isfinite(found.x).all() and found.fun <= loss(start)[0]):
+            return self, noise
+        return self._with(found.x[:-1]), math.exp(2 * found.x[-1])
+
+    def _interval(
+        self, codes: NDArray[np.uint16], scores: Doubles, deviation: float
+    ) -> tuple[Doubles, Doubles, Doubles]:
+        """Return standardised ends of the levels' intervals, with those above zero turned round.
+
+        The third array is -1 for these, and 1 for others: tails below zero have their digits.
+        """
+        ends = np.concatenate([[-np.inf], self.cuts, [np.inf]])
+        lower, upper = (ends[codes] - scores) / deviation, (ends[codes + 1] - scores) / deviation
+        turns = lower > 0
+        return (
+            np.where(turns, -upper, lower),
+            np.where(turns, -lower, upper),
+            np.where(turns, -1.0, 1.0),
+        )
+
+    def _with(self, log_gaps: Doubles) -> Self:
+        """Return the scale whose gaps between cut points have these ratios."""
+        places = np.append(0, np.cumsum(np.exp(log_gaps)))
+        low, high = self.anchors
+        width = (self.cuts[high] - self.cuts[low]) / (places[high] - places[low])
+        return replace(self, cuts=self.cuts[low] + (places - places[low]) * width)
+
+    def _by_gaps(self, log_gaps: Doubles, by_cuts: Doubles) -> Doubles:
+        """Return derivatives by the logarithms of gaps from those by this scale's cut points."""
+        low, high = self.anchors
+        gaps, size = np.diff(self.cuts), len(log_gaps)
+        after = np.arange(size + 1)[:, None] > np.arange(size)
+        moved = (after * 1.0 - after[low]) * gaps  # of cut points, before the width is restored
+        share = (after[high] * 1.0 - after[low]) * gaps / (self.cuts[high] - self.cuts[low])
+        moved -= np.outer(self.cuts - self.cuts[low], share)
+        return by_cuts @ moved
+
+
+def _parts(n: int) -> Iterator[slice]:
+    return (slice(start, start + _BLOCK) for start in range(0, n, _BLOCK))
+
+
+def _density(z: Doubles) -> Doubles:
+    return np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
+
+
+def _mass(lower: Doubles, upper: Doubles) -> Doubles:
+    from scipy.special import ndtr
+
+    mass: Doubles = np.maximum(ndtr(upper) - ndtr(lower), _LEAST)
+    return mass
