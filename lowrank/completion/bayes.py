@@ -38,7 +38,7 @@ Floats = NDArray[np.floating[Any]]
 _SHRINK_TO = 0.05  # prior variance of factors and biases, for entries of variance 1
 _START_WIDTH = 2.0  # variances of the first prior, in units of those that later ones shrink to
 _START_NOISE = 0.75  # share of the entries' variance
-_QUICK_STEPS = 2  # of the means, between sweeps that update covariances as well
+_QUICK_STEPS = 4  # of the means, between sweeps that update covariances as well
 
 
 def shrinkage_target(d: int, variance: float) -> NDArray[np.float64]:
@@ -228,6 +228,7 @@ def _fresh_sides(
         cells = np.zeros((len(side.weight), d * (d + 1) // 2), X.dtype)
         side.vectors = replace(side.vectors, covariance=cells)
     columns.vectors.mean[:] = np.column_stack([start.column_factors, start.column_bias])
+    rows.covariance_sums = np.zeros_like(rows.vectors.covariance), columns.vectors.covariance
     return start.mean, rows, columns
 
 

@@ -1,8 +1,8 @@
 r"""Drifts: what is added to the bias of a row by the time of an entry.
 
 The drift of a row is an Ornstein-Uhlenbeck process, :math:`\operatorname{cov}(x_s, x_t) =
-v e^{-|s - t| / \ell}`: the mood of a user, or the fashion of an item. It is zero on average, and far
-from any entry it is zero again, so that the bias is that of all times. Given what the rest of a
+v e^{-|s - t| / \ell}`: the mood of a user, or the fashion of an item. It is zero on average, and
+far from any entry it is zero again, so that the bias is that of all times. Given what the rest of a
 model leaves of the entries, the posterior is exact by smoothing, linear in the number of entries;
 variance and time scale maximise the evidence.
 """
@@ -170,7 +170,7 @@ class Drift:
         self.divergence = -evidence - (float(off @ off) + self.spread) / (2 * noise)
 
     def knots(self) -> Knots:
-        """Return the drifts as they are kept: one knot for each time, or for close ones together."""
+        """Return the drifts as they are kept: one knot for entries that are close in time."""
         kept = np.zeros(0, np.int64)
         if self.variances is not None:
             row = np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))

@@ -36,7 +36,7 @@ Floats = NDArray[np.floating[Any]]
 
 _LEARNING_SWEEPS = 5  # of least squares, in which the penalties of features are chosen
 _SAMPLED_ROWS = 8192  # whose uncertainty stands for that of all
-_LINK_STEPS = 2  # conjugate gradient steps per sweep: they start from the sweep before
+_LINK_STEPS = 1  # of conjugate gradients per sweep: they start from the sweep before
 
 
 @dataclass(frozen=True, eq=False)

@@ -92,10 +92,10 @@ class Bayes(ContentModel):
         0.3, "Power of the number of ratings in the prior precision.", low=0.0, high=1.0
     )
     iterations: int = parameter(
-        30, "Maximum number of sweeps of variational inference, from which Gibbs sampling starts."
+        20, "Maximum number of sweeps of variational inference, from which Gibbs sampling starts."
     )
     tol: float = parameter(
-        3e-4, "Stop when a sweep raises the free energy by less than this per rating.", minimum=0
+        2e-3, "Stop when a sweep raises the free energy by less than this per rating.", minimum=0
     )
     samples: int = parameter(16, "Number of samples that Gibbs sampling keeps.")
     thinning: int = parameter(4, "Number of Gibbs sweeps per kept sample.")
