@@ -318,18 +318,11 @@ def drift_smooth(
 
 
 def drift_evidence(
-    indptr: Int64s,
-    gaps: Floats,
-    data: Floats,
-    *,
-    noise: float,
-    variance: float,
-    scale: float,
-    threads: int | None = None,
+    indptr: Int64s, gaps: Floats, data: Floats, *, threads: int | None = None, **process: float
 ) -> float:
     """Return the evidence of `drift_smooth` alone, which takes half of the time."""
     none, evidence = data[:0].copy(), np.empty(len(indptr) - 1)
-    numbers = float(noise), float(variance), float(scale)
+    numbers = (float(process[name]) for name in ("noise", "variance", "scale"))
     out = none, none.copy(), evidence
     backends.active.drift_smooth(indptr, gaps, data, *numbers, *out, resolve_threads(threads))
     return math.fsum(evidence)
