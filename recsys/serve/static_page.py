@@ -94,14 +94,14 @@ def static_page(
     items = np.sort(chosen[counts[chosen] > 0])
     rated = np.flatnonzero(np.diff(recommender.ratings.indptr))
     users = rated[: max(n_users, 0)]
-    names = {variant: each.model.name for variant, each in models.items()}
     left_out = known - len(items)
     remark = f"without {counted(left_out, 'item')}" if left_out else None
     data = {
         "card": {
-            "name": recommender.model.name,
-            "names": names,
-            "rates": {variant: each.model.predicts_ratings for variant, each in models.items()},
+            "models": {
+                variant: {"name": each.model.name, "rates": each.model.predicts_ratings}
+                for variant, each in models.items()
+            },
             "parameters": recommender.model.get_params(),
             "training": recommender.training,
             "title": title,

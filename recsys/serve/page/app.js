@@ -82,8 +82,8 @@ const app = {
   async start() {
     this.source = await openSource();
     this.card = this.source.card;
-    this.variants = Object.keys(this.card.names);
-    this.names = Object.values(this.card.names);
+    this.variants = Object.keys(this.card.models);
+    this.names = Object.values(this.card.models).map((model) => model.name);
     if (this.names[0] === this.names[1]) this.names = this.names.map((name, at) => `${name} (${at ? "b" : "a"})`);
     this.describe();
     $("tab-search").hidden = !this.can("search");
@@ -102,7 +102,10 @@ const app = {
     return undefined;
   },
 
-  can(ability) { return this.card.abilities.includes(ability); },
+  can(ability, variant = null) {
+    const { abilities } = variant ? this.card.models[variant] : this.card;
+    return abilities.includes(ability);
+  },
 
   // A service of documents has one view.
   openAlone(name) {

@@ -19,8 +19,11 @@ class Embedded {
     this.places = new Map(data.items.ids.map((id, place) => [String(id), place]));
     this.userPlaces = new Map(data.users.ids.map((id, place) => [String(id), place]));
     this.lower = data.items.ids.map((id, place) => String(data.items.titles?.[place] ?? id).toLowerCase());
-    const { form, ...others } = data.models.a, found = Object.keys(others).filter((name) => others[name]);
-    this.card = { ...data.card, abilities: ["history", "explain", ...found] };
+    for (const [variant, { form, ...others }] of Object.entries(data.models)) {
+      const found = Object.keys(others).filter((name) => others[name]);
+      data.card.models[variant].abilities = ["history", "explain", ...found];
+    }
+    this.card = { ...data.card, ...data.card.models.a };
   }
 
   named(place) {
@@ -90,7 +93,7 @@ class Embedded {
       const because = terms.filter((term) => term.contribution !== 0).slice(0, REASONS);
       return { ...this.named(place), rank: at + 1, score: scores[place], because };
     });
-    return { user: null, items, model: this.card.names[variant ?? "a"], policy: "history" };
+    return { user: null, items, model: this.card.models[variant ?? "a"].name, policy: "history" };
   }
 
   async similar(item, n, variant) {

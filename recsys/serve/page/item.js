@@ -46,8 +46,8 @@ const itemPanel = {
 
   async neighbours(item) {
     const lists = [];
-    if (!app.can("similar")) return lists;
     for (const [at, variant] of app.variants.entries()) {
+      if (!app.can("similar", variant)) continue;
       const named = app.variants.length > 1 ? ` by ${app.names[at]}` : "";
       lists.push(h("h3", { id: `near-${variant}` }, `Similar items${named}`));
       try {

@@ -7,6 +7,7 @@ const recommendView = {
   n: 10,
   asked: 0,
   found: 0,
+  wanted: 0,
   options: [],
   active: -1,
 
@@ -116,6 +117,7 @@ const recommendView = {
   choose() {
     const known = this.whose === "user";
     $("choose-user").hidden = !known;
+    this.wanted++;
     if (!known) return app.setHistory([], null);
     return app.users.length ? this.another() : $("user-id").focus();
   },
@@ -130,8 +132,10 @@ const recommendView = {
 
   async showUser(user) {
     $("user-id").value = user;
+    const turn = ++this.wanted;
     try {
       const known = await app.source.user(user);
+      if (turn !== this.wanted) return;
       showProblem(null);
       const own = known.history.map((each) => ({ ...each, value: each.value ?? 1, own: true }));
       app.setHistory(own, known.user, known.count);
@@ -294,7 +298,7 @@ const recommendView = {
   },
 
   // Whether the scores of a model are ratings, whose shares are in the same unit.
-  rates(variant) { return !app.implicit && app.card.rates[variant]; },
+  rates(variant) { return !app.implicit && app.card.models[variant].rates; },
 
   reasons(because, total) {
     const told = because.filter((reason) => !total || Math.abs(reason.contribution / total) >= 0.005);

@@ -14,15 +14,12 @@ class Service {
   async described() {
     for (;;) {
       try {
-        const found = await this.get("v1/model");
-        const variants = Object.keys(found.variants ?? {});
-        if (variants.length < 2) return { ...found, names: { a: found.name }, rates: { a: found.rates } };
+        const found = await this.get("v1/model"), variants = Object.keys(found.variants ?? {});
+        if (variants.length < 2) return { ...found, models: { a: found } };
         const cards = await Promise.all(variants.map((variant) => this.get("v1/model", { variant })));
-        const names = Object.fromEntries(variants.map((variant, at) => [variant, cards[at].name]));
-        const rates = Object.fromEntries(variants.map((variant, at) => [variant, cards[at].rates]));
-        return { ...cards[0], names, rates, abilities: cards[0].abilities.concat(found.abilities) };
+        return { ...cards[0], models: Object.fromEntries(variants.map((variant, at) => [variant, cards[at]])) };
       } catch (error) {
-        if (error.status === 404) return { name: "documents", names: {}, training: null, abilities: ["search"] };
+        if (error.status === 404) return { name: "documents", models: {}, training: null, abilities: ["search"] };
         if (error.status === 401) sessionStorage.setItem(KEY, await askForKey(error.message));
         else if (error.status === 503) await new Promise((done) => setTimeout(done, 1000));
         else throw error;
@@ -54,7 +51,7 @@ class Service {
     throw problem;
   }
 
-  get explains() { return this.card.abilities.includes("explain"); }
+  explains(variant) { return this.card.models[variant].abilities.includes("explain"); }
 
   async items(q, n) { return this.get("v1/items", { q, n }); }
 
@@ -65,11 +62,11 @@ class Service {
   async user(user) { return this.get(`v1/users/${encodeURIComponent(user)}`, { n: 1000 }); }
 
   async recommendTo(user, n, variant) {
-    return this.get(`v1/recommend/${encodeURIComponent(user)}`, { n, explain: this.explains, variant });
+    return this.get(`v1/recommend/${encodeURIComponent(user)}`, { n, explain: this.explains(variant), variant });
   }
 
   async recommend(history, n, variant) {
-    return this.post("v1/recommend", { history, n, explain: this.explains }, { variant });
+    return this.post("v1/recommend", { history, n, explain: this.explains(variant) }, { variant });
   }
 
   async similar(item, n, variant) {

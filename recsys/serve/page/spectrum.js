@@ -9,7 +9,7 @@ const spectrumView = {
     this.done = true;
     const parts = await Promise.all(app.variants.map(async (variant, at) => {
       try {
-        if (!app.can("spectrum") && app.variants.length === 1) throw new Error("The model has no factors, and so no singular values.");
+        if (!app.can("spectrum", variant)) throw new Error("The model has no factors, and so no singular values.");
         return this.chart(await app.source.spectrum(variant), app.names[at]);
       } catch (error) {
         return h("div", { class: "panel" }, h("h2", {}, `Spectrum of ${app.names[at]}`), h("p", { class: "muted" }, error.message));

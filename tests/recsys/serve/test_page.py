@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import socket
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -421,3 +424,67 @@ def test_everything_can_be_read_at_any_size(size, scheme, visit, static, fitted)
     page.keyboard.press("ArrowLeft")
     outline = "getComputedStyle(document.activeElement).outlineStyle"
     assert page.evaluate(outline) == "solid"
+
+
+@pytest.fixture(scope="module")
+def served(fitted: Recommender, films: Ratings, tmp_path_factory: Any) -> Iterator[str]:
+    """Return the address of a service of two models and an index."""
+    uvicorn = pytest.importorskip("uvicorn")
+    pytest.importorskip("fastapi")
+    from recsys.lsi import LSI
+    from recsys.serve import create_app
+
+    folder = tmp_path_factory.mktemp("served")
+    fitted.save(folder / "a")
+    Recommender("bias").fit(films).save(folder / "b")
+    texts = {
+        f"d{n}": f"{word} of the sea and the {other}"
+        for n, (word, other) in enumerate(
+            [
+                ("ships", "wind"),
+                ("storms", "wind"),
+                ("fish", "deep"),
+                ("sailors", "ships"),
+                ("cats", "dogs"),
+            ]
+        )
+    }
+    LSI(n_components=2).fit(list(texts.values()), ids=list(texts)).save(folder / "index")
+    app = create_app(str(folder / "a"), model_b=str(folder / "b"), index=str(folder / "index"))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.02)
+    yield f"http://127.0.0.1:{port}/"
+    server.should_exit = True
+    thread.join()
+
+
+def test_the_service_shows_the_same_page(visit, served, fitted):
+    page = visit(served)
+    assert page.get_by_role("heading", name="Explore als and bias").is_visible()
+    like(page, "film 3, ")
+    listed(page)
+    first = page.locator(".list").first.locator(".title").all_inner_texts()
+    assert first == fitted.recommend(history={103: 5})["title"].to_list()
+    page.get_by_role("button", name="Clear").click()
+    page.get_by_text("A user of the data").click()
+    page.get_by_label("User", exact=True).fill("7")
+    page.get_by_role("button", name="Show", exact=True).click()
+    page.get_by_role("heading", name="History of user 7").wait_for()
+    listed(page)
+    first = page.locator(".list").first.locator(".title").all_inner_texts()
+    assert first == fitted.recommend(7)["title"].to_list()
+    page.locator(".ranked .title").first.click()
+    page.locator(".near .title").first.wait_for()
+    page.keyboard.press("Escape")
+    page.get_by_role("tab", name="Map").click()
+    assert page.locator("canvas").get_attribute("aria-label") == "Map of 40 items, 40 in sight"
+    page.get_by_role("tab", name="Text search").click()
+    page.get_by_placeholder("A few words").fill("ships in a storm")
+    page.get_by_role("button", name="Search", exact=True).click()
+    assert page.locator("#texts li").count() > 0

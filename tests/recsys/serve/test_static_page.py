@@ -85,7 +85,7 @@ def test_a_second_model_may_have_its_items_in_another_order(als, ratings):
     with pytest.raises(UnknownIdError, match="Unknown item"):
         static_page(als, Recommender("bias").fit(Ratings.from_frame(wider)))
     both = contents(static_page(als, Recommender("popular").fit(ratings)).html)
-    assert both["card"]["names"] == {"a": "als", "b": "popular"}
+    assert [both["card"]["models"][each]["name"] for each in "ab"] == ["als", "popular"]
     assert both["models"]["b"]["similar"] is None
     assert both["models"]["b"]["map"] is None
 
