@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
@@ -15,8 +15,7 @@ from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings, table_of
 from recsys.errors import DataError
 from recsys.models import abilities
-from recsys.models.base import Floats, Histories, Model
-from recsys.models.content import ContentModel
+from recsys.models.base import Floats, Model
 from recsys.predictions import unsupported
 from recsys.topn import Cosine, Scorer
 
@@ -62,7 +61,7 @@ def described_user(values: FeaturesLike, model: Model, ratings: Ratings) -> Feat
         If the model knows no features of users, or not these, or a value is unknown.
     """
     if not model.uses_features:
-        raise unsupported(model, ContentModel, "use features of users")
+        raise unsupported(model, abilities.KnowsFeatures, "use features of users")
     encoder: FeatureEncoder | None = getattr(ratings.user_features, "encoder", None)
     if encoder is None:
         raise DataError(
@@ -106,7 +105,8 @@ def extended(model: Model, ratings: Ratings, table: Features) -> tuple[Model, Ra
     old: Ids = getattr(ratings, f"{side}s")
     features: FeatureBlocks | None = getattr(ratings, f"{side}_features")
     encoder: FeatureEncoder | None = getattr(features, "encoder", None)
-    if features is None or encoder is None or not isinstance(model, ContentModel):
+    able = isinstance(model, abilities.KnowsFeatures) and model.knows(side)
+    if features is None or encoder is None or not able:
         return model, ratings
     from scipy import sparse
 
@@ -119,18 +119,9 @@ def extended(model: Model, ratings: Ratings, table: Features) -> tuple[Model, Ra
     new = Ids(ids.values.filter(pl.Series(old.find(ids.values) < 0)), side)
     order = np.argsort(ids.find(pl.concat([old.values, new.values])))
     blocks = encoder.transform(table, new)
-    none = np.zeros(len(new) + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32)
-    fold = model.with_items if side == "item" else model.with_users
-    arrays, added = model._arrays(), fold(Histories(*none), blocks)._arrays()
-    for field in fields(model):
-        if field.name in arrays and not field.init:
-            for axis, name in enumerate(field.metadata["axes"]):
-                if name in (f"n_{side}s", f"linked_{side}s"):
-                    both = np.concatenate([arrays[field.name], added[field.name]], axis)
-                    arrays[field.name] = both.take(order, axis)
     matrix = sparse.vstack([features.matrix, blocks.matrix], format="csr")[order]
     changed: dict[str, Any] = {f"{side}_features": replace(features, matrix=matrix)}
-    return type(model)._from_arrays(model.get_params(), arrays), replace(wider, **changed)
+    return cast(Any, model).widened(side, order, blocks), replace(wider, **changed)
 
 
 def item_similarity(model: Model, counts: npt.NDArray[np.int64]) -> Scorer:
@@ -164,8 +155,8 @@ def user_similarity(model: Model, counts: npt.NDArray[np.int64]) -> Cosine:
 def _cosine(model: Model, side: str, vectors: Floats, counts: npt.NDArray[np.int64]) -> Cosine:
     """Return cosines, times the share of a vector that ratings and features tell."""
     told: Floats = np.zeros(len(counts), np.float32)
-    if isinstance(model, ContentModel) and model.knows(side):
-        vectors, told = model.centred(side)
+    if isinstance(model, abilities.KnowsFeatures) and model.knows(side):
+        vectors, told = model.comparable(side)
     confidence = (counts + _SUPPORT * told) / (counts + _SUPPORT)
     return Cosine(vectors, confidence=confidence.astype(np.float32))
 

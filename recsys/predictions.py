@@ -28,7 +28,7 @@ from recsys.models.base import (
     check_finite,
 )
 from recsys.models.baselines import Popular
-from recsys.models.content import Known
+from recsys.models.priors import Known
 from recsys.models.registry import MODELS, model_class
 from recsys.storage import Saved
 from recsys.topn import CsrPairs, TopN, check_n

@@ -5,23 +5,44 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import count
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lowrank import kernels
 from lowrank.completion.als import check_problem
+from lowrank.completion.design import FeatureRidge, GroupedFeatures
 from lowrank.errors import ArgumentError
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = ["ImplicitSweep", "implicit_sweeps", "solve_interactions"]
+__all__ = ["FEATURE_PENALTY", "ImplicitSweep", "PriorMean", "implicit_sweeps"]
+__all__ += ["solve_interactions"]
 
 Floats = NDArray[np.floating[Any]]
 
 _START = 0.1  # expected length of a factor to start from
+_LEARNING_SWEEPS = 8  # in which the maps from features follow the factors
+
+FEATURE_PENALTY = 30.0
+"""Ridge penalty of what a feature tells, in rows: so many rows with it are believed half."""
+
+
+class PriorMean(NamedTuple):
+    """Points that the factors of rows are pulled towards: ``mean + features @ coefficients``."""
+
+    mean: Floats
+    coefficients: Floats
+
+    def of(self, features: kernels.CsrArrays | None, n_rows: int) -> Floats:
+        """Return the points of rows, shape (n_rows, k); without features, all the same."""
+        points = np.tile(self.mean, (n_rows, 1))
+        if features is not None:
+            points += kernels.csr_matmat(features, self.coefficients)
+        return points
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,13 +50,16 @@ class ImplicitSweep:
     """The state after one sweep: rows solved, then columns.
 
     The factors have shapes (n, k) and (m, k); their arrays are reused by the next sweep.
-    `half_objective` and `objective` are after the rows and after the columns were solved.
+    `half_objective` and `objective` are after the rows and after the columns were solved. The
+    priors are what features make of the next sweep, None without features.
     """
 
     row_factors: Floats
     column_factors: Floats
     half_objective: float
     objective: float
+    row_prior: PriorMean | None = None
+    column_prior: PriorMean | None = None
 
 
 def implicit_sweeps(
@@ -46,6 +70,8 @@ def implicit_sweeps(
     unobserved_weight: float,
     count_power: float = 1.0,
     start: Floats | None = None,
+    row_features: GroupedFeatures | None = None,
+    column_features: GroupedFeatures | None = None,
     random_state: int | None = 0,
     threads: int | None = None,
 ) -> Iterator[ImplicitSweep]:
@@ -61,6 +87,11 @@ def implicit_sweeps(
     time in proportion to the stored entries, since the second sum needs the other side's Gram
     matrix alone. For a row of total weight :math:`w_u`, :math:`p_u = (w_u + \alpha_0 m)^g`.
 
+    With features f of the rows the penalty is on :math:`a_u - \mu - C'f_u`, likewise for columns.
+    After each of the first 8 sweeps C is the ridge regression of the factors on the features; the
+    objective never rises from then on. All rows count the same there, however many interactions
+    they have. Rows without any are none of the pairs, and their factors zero.
+
     Parameters
     ----------
     W : csr_array of shape (n, m), float32 or float64
@@ -73,6 +104,7 @@ def implicit_sweeps(
         The exponent g: 0 is plain ridge.
     start : ndarray of shape (m, k), optional
         Column factors to begin with, instead of random ones.
+    row_features, column_features : GroupedFeatures, optional
     random_state : int, optional
         Seed of the starting factors.
     threads : int, optional
@@ -104,22 +136,79 @@ def implicit_sweeps(
     elif start.shape != (m, k):
         raise ArgumentError(f"start must have shape {(m, k)}; got {start.shape}.")
     both = kernels.csr_arrays(W), kernels.csr_arrays(W.T.tocsr())
-    row_penalty, column_penalty = (
-        _penalties(side, others, regularization, unobserved_weight, count_power)
-        for side, others in zip(both, (m, n), strict=True)
+    features = row_features, column_features
+    sizes = [_n_known(side, each) for side, each in zip(both, features, strict=True)]
+    rows, columns = (
+        _Side(
+            entries,
+            _penalties(
+                entries,
+                m if at == 0 else n,
+                sizes[1 - at],
+                regularization,
+                unobserved_weight,
+                count_power,
+            ),
+            kernels.aligned_zeros((len(entries.indptr) - 1, k), dtype),
+            None if each is None else _regression(entries, each, k),
+        )
+        for at, (entries, each) in enumerate(zip(both, features, strict=True))
     )
-    rows, columns = kernels.aligned_zeros((n, k), dtype), kernels.aligned_zeros((m, k), dtype)
-    columns[:] = start
+    columns.factors[:] = start
+    if columns.ridge is not None:
+        columns.factors[columns.ridge.weight == 0] = 0
+    for number in count():
+        half = rows.solve(columns.factors, unobserved_weight, threads) + columns.penalties()
+        whole = columns.solve(rows.factors, unobserved_weight, threads) + rows.penalties()
+        if number < _LEARNING_SWEEPS:
+            rows.learn()
+            columns.learn()
+        yield ImplicitSweep(rows.factors, columns.factors, half, whole, rows.prior, columns.prior)
 
-    def solved(side: int, known: Floats, penalty: Floats, factors: Floats) -> float:
-        gram = _gram(known, unobserved_weight, threads)
-        options: dict[str, Any] = {"penalty": penalty, "factors": factors, "threads": threads}
-        return math.fsum(kernels.implicit_half_sweep(both[side], known, gram=gram, **options))
 
-    while True:
-        half = solved(0, columns, row_penalty, rows) + _penalty(columns, column_penalty)
-        whole = solved(1, rows, column_penalty, columns) + _penalty(rows, row_penalty)
-        yield ImplicitSweep(rows, columns, half, whole)
+@dataclass(eq=False)
+class _Side:
+    """The rows, or columns, of a fit, and the points that their factors are pulled towards."""
+
+    entries: kernels.CsrArrays
+    penalty: Floats
+    factors: Floats
+    ridge: FeatureRidge | None
+    prior: PriorMean | None = None
+    points: Floats | None = None
+
+    def solve(self, known: Floats, unobserved_weight: float, threads: int | None) -> float:
+        """Minimise over the factors; return the errors and their own penalties."""
+        options: dict[str, Any] = {"penalty": self.penalty, "factors": self.factors}
+        options |= {"gram": _gram(known, unobserved_weight, threads), "threads": threads}
+        if self.points is None:
+            return math.fsum(kernels.implicit_half_sweep(self.entries, known, **options))
+        right = self.penalty[:, None] * self.points
+        found = kernels.implicit_half_sweep(self.entries, known, right=right, **options)
+        # The kernel leaves out the constant term of the penalty.
+        return math.fsum(found) + _penalty(self.points, self.penalty)
+
+    def learn(self) -> None:
+        """Fit the map from features to the factors, zero for rows without interactions."""
+        if self.ridge is None:
+            return
+        weight = self.ridge.weight
+        shares = self.ridge.fit(self.factors)
+        mean = np.einsum("i,ij->j", weight, self.factors, dtype=np.float64) / weight.sum()
+        self.points = (shares + mean.astype(shares.dtype)) * weight[:, None]
+        C = self.ridge.coefficients
+        self.prior = PriorMean((mean - self.ridge.design.centre @ C).astype(C.dtype), C)
+
+    def penalties(self) -> float:
+        off = self.factors if self.points is None else self.factors - self.points
+        return _penalty(off, self.penalty)
+
+
+def _regression(entries: kernels.CsrArrays, features: GroupedFeatures, k: int) -> FeatureRidge:
+    """Return the ridge regression of factors on features, over the rows with interactions."""
+    ridge = FeatureRidge.of(features, (np.diff(entries.indptr) > 0).astype(entries.data.dtype), k)
+    ridge.penalties = np.full(len(ridge.penalties), FEATURE_PENALTY)
+    return ridge
 
 
 def solve_interactions(
@@ -129,25 +218,38 @@ def solve_interactions(
     regularization: float,
     unobserved_weight: float,
     count_power: float = 1.0,
+    points: Floats | None = None,
+    known: NDArray[np.bool_] | None = None,
     threads: int | None = None,
 ) -> Floats:
     """Solve for rows against fixed columns: a half-sweep of `implicit_sweeps`, or a fold-in.
 
     Factors of shape (m, k) in, of shape (n, k) out: for each row the same bits whichever rows are
-    solved with it, on any number of threads.
+    solved with it, on any number of threads. Rows are pulled towards `points` of shape (n, k), by
+    default zero. Columns that are not `known`, shape (m,), are none of the pairs.
     """
-    m, k = column_factors.shape
-    known = np.ascontiguousarray(column_factors)
-    factors = kernels.aligned_zeros((len(weights.indptr) - 1, k), known.dtype)
+    (m, k), used = column_factors.shape, np.ascontiguousarray(column_factors)
+    others = m
+    if known is not None:
+        used, others = used * known[:, None], int(np.count_nonzero(known))
+    penalty = _penalties(weights, m, others, regularization, unobserved_weight, count_power)
+    factors = kernels.aligned_zeros((len(weights.indptr) - 1, k), used.dtype)
     kernels.implicit_half_sweep(
         weights,
-        known,
-        gram=_gram(known, unobserved_weight, threads),
-        penalty=_penalties(weights, m, regularization, unobserved_weight, count_power),
+        used,
+        gram=_gram(used, unobserved_weight, threads),
+        penalty=penalty,
         factors=factors,
+        right=None if points is None else penalty[:, None] * points,
         threads=threads,
     )
     return factors
+
+
+def _n_known(side: kernels.CsrArrays, features: GroupedFeatures | None) -> int:
+    """Return the number of rows in the pairs: with features, those with interactions."""
+    counts = np.diff(side.indptr)
+    return len(counts) if features is None else int(np.count_nonzero(counts))
 
 
 def _gram(factors: Floats, weight: float, threads: int | None) -> Floats:
@@ -156,10 +258,15 @@ def _gram(factors: Floats, weight: float, threads: int | None) -> Floats:
 
 
 def _penalties(
-    side: kernels.CsrArrays, others: int, regularization: float, unobserved: float, power: float
+    side: kernels.CsrArrays,
+    n_columns: int,
+    others: int,
+    regularization: float,
+    unobserved: float,
+    power: float,
 ) -> Floats:
-    """Return the penalty of each row, by its total weight."""
-    totals = kernels.csr_matmat(side, np.ones((others, 1), side.data.dtype))[:, 0]
+    """Return the penalty of each row, by its total weight; `others` of the columns are known."""
+    totals = kernels.csr_matmat(side, np.ones((n_columns, 1), side.data.dtype))[:, 0]
     penalties: Floats = regularization * (totals + unobserved * others) ** power
     return penalties
 

@@ -160,6 +160,7 @@ def implicit_half_sweep(
     gram: Floats,
     penalty: Floats,
     factors: Floats,
+    right: Floats | None = None,
     threads: int | None = None,
 ) -> NDArray[np.float64]:
     r"""Solve the least squares of every row of a matrix of interactions against fixed factors.
@@ -168,6 +169,7 @@ def implicit_half_sweep(
     minimiser of
 
     .. math:: \sum_i v_{ui} (1 - a_u \cdot m_i)^2 + a_u' G a_u + \lambda_u \|a_u\|^2
+              - 2 r_u \cdot a_u
 
     by a Cholesky factorisation of its normal equations. Each row's minimum is returned in float64,
     shape (n_rows,).
@@ -182,9 +184,12 @@ def implicit_half_sweep(
         The symmetric, positive semidefinite matrix G, and the positive penalties lambda_u.
     factors : ndarray of shape (n_rows, k)
         Output: the factors a_u.
-
+    right : ndarray of shape (n_rows, k), optional
+        The vectors r_u, such as the penalty times a point that factors are pulled towards; zero by
+        default.
     """
     objective = np.empty(len(factors))
+    more = () if right is None else (np.ascontiguousarray(right, other.dtype),)
     backends.active.implicit_half_sweep(
         *_parts(weights),
         other,
@@ -193,6 +198,7 @@ def implicit_half_sweep(
         factors,
         objective,
         resolve_threads(threads),
+        *more,
     )
     return objective
 

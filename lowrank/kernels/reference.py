@@ -59,16 +59,17 @@ def implicit_half_sweep(
     factors: Floats,
     objective: NDArray[np.float64],
     threads: int,
+    right: Floats | None = None,
 ) -> None:
     """Solve one weighted least squares per row, exactly."""
     fixed = np.eye(other.shape[1], dtype=other.dtype)
     for row in range(len(factors)):
         observed = slice(indptr[row], indptr[row + 1])
         design, weights = other[indices[observed]], data[observed]
-        right = design.T @ weights
+        total = design.T @ weights + (0 if right is None else right[row])
         system = (design.T * weights) @ design + gram + penalty[row] * fixed
-        factors[row] = solution = np.linalg.solve(system, right)
-        objective[row] = weights.sum(dtype=np.float64) - solution.astype(np.float64) @ right
+        factors[row] = solution = np.linalg.solve(system, total)
+        objective[row] = weights.sum(dtype=np.float64) - solution.astype(np.float64) @ total
 
 
 def posterior_half_sweep(

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from numpy.typing import ArrayLike
 
-from recsys.models.base import Explanation, Floats, Histories, Model
+from recsys.models.base import Explanation, Floats, Histories, Indices, Model
 
 if TYPE_CHECKING:
+    from lowrank.completion.design import GroupedFeatures
     from recsys.data.ratings import Ratings
     from recsys.topn import Scorer
 
@@ -71,6 +72,23 @@ class HasUncertainty(Protocol):
 
     def predict_std(self, users: ArrayLike, items: ArrayLike) -> Floats:
         """Return the standard deviation of each prediction, shape (n_pairs,)."""
+
+
+@runtime_checkable
+class KnowsFeatures(Protocol):
+    """A model that knows users and items without ratings by their features."""
+
+    def knows(self, side: str) -> bool:
+        """Return whether the model has features of a side, "item" or "user"."""
+
+    def comparable(self, side: str) -> tuple[Floats, Floats]:
+        """Return vectors of a side, and how far features tell each: expected cosines."""
+
+    def widened(self, side: str, order: Indices, features: GroupedFeatures) -> Model:
+        """Return the model with more items, or users, that nobody rated.
+
+        What it knows stays, bit for bit; `order` sorts what it has, and then the new.
+        """
 
 
 def takes_start(model: Model) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -32,8 +32,9 @@ from recsys.models.registry import make_model, model_class
 from recsys.models.validation import HeldOut, best_weights, score_scale
 
 if TYPE_CHECKING:
+    from lowrank.completion.design import GroupedFeatures
     from recsys.data.ratings import Ratings
-    from recsys.models.content import Known
+    from recsys.models.priors import Known
 
 _PAIRS = 2**16  # that are scored at a time, of as many users at most
 
@@ -284,7 +285,7 @@ class Blend(Model):
             history = _stacked(of_users, len(u))
         return FactorForm(vectors, items, offset, bias, None, SparsePart(history, weights, order))
 
-    def with_users(self, histories: Histories, features: Any = None) -> Self:
+    def with_users(self, histories: Histories, features: GroupedFeatures | None = None) -> Self:
         """Return the blend whose users are these; `DataError` if a model cannot fold in users."""
         parts = []
         for each in self._able(abilities.FoldsInUsers, "fold in new users"):
@@ -292,7 +293,7 @@ class Blend(Model):
             parts.append(each.with_users(histories, *known))
         return self.with_parts(parts)
 
-    def with_items(self, histories: Histories, features: Any = None) -> Self:
+    def with_items(self, histories: Histories, features: GroupedFeatures | None = None) -> Self:
         """Return the blend whose items are these; `DataError` if a model cannot fold in items."""
         parts = []
         for each in self._able(abilities.FoldsInItems, "fold in new items"):
@@ -327,6 +328,24 @@ class Blend(Model):
         """Return vectors whose cosine is the weighted mean of the models', by user."""
         able = self._able(abilities.HasUserVectors, "find similar users")
         return self._side_by_side([each.user_vectors() for each in able])
+
+    def knows(self, side: str) -> bool:
+        """Return whether all models have features of a side, "item" or "user"."""
+        return all(
+            isinstance(each, abilities.KnowsFeatures) and each.knows(side) for each in self.parts
+        )
+
+    def comparable(self, side: str) -> tuple[Floats, Floats]:
+        """Return vectors of a side, and how far features tell each: the models' weighted mean."""
+        found = [cast(abilities.KnowsFeatures, each).comparable(side) for each in self.parts]
+        shares = self.shares[self.shares > 0]
+        told = _sum(share * each[1] for share, each in zip(shares, found, strict=True))
+        return self._side_by_side([each[0] for each in found]), told
+
+    def widened(self, side: str, order: Indices, features: GroupedFeatures) -> Self:
+        """Return the blend with more items, or users, without ratings; `order` sorts all."""
+        parts = [cast(abilities.KnowsFeatures, each) for each in self.parts]
+        return self.with_parts([each.widened(side, order, features) for each in parts])
 
     def _side_by_side(self, vectors: Sequence[Floats]) -> Floats:
         parts = []

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,61 +27,26 @@ from lowrank.completion.links import Posterior, RowPrior, Terms, posterior_terms
 from lowrank.kernels import CsrArrays
 from recsys.models.base import (
     Explanation,
-    FactorModel,
     Floats,
-    FoldingModel,
     Histories,
     Indices,
     check_indices,
     fitted,
     model,
 )
+from recsys.models.priors import FeaturedModel, Known, csr_rows, row_of
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
     from recsys.data.ratings import Ratings
 
-__all__ = ["ContentModel", "csr_rows", "row_of"]
-
-
-def csr_rows(features: GroupedFeatures | None) -> CsrArrays | None:
-    """Return features as the kernels take them."""
-    if features is None or not features.matrix.shape[1]:
-        return None
-    return kernels.csr_arrays(features.matrix.astype(np.float32, copy=False))
-
-
-class Known(NamedTuple):
-    """Features and ratings that an explanation may use, next to the history of the user.
-
-    Attributes
-    ----------
-    user : CsrArrays or None
-        The features of the user: a single row.
-    items : CsrArrays or None
-        Those of the items.
-    raters : Histories or None
-        The ratings of the items, by users.
-    """
-
-    user: CsrArrays | None = None
-    items: CsrArrays | None = None
-    raters: Histories | None = None
-
-
-def row_of(rows: CsrArrays, at: int) -> CsrArrays:
-    """Return a row as a matrix of one row."""
-    part = slice(rows.indptr[at], rows.indptr[at + 1])
-    n = part.stop - part.start
-    return CsrArrays(np.array([0, n]), rows.indices[part], rows.data[part])
+__all__ = ["ContentModel"]
 
 
 @model
-class ContentModel(FoldingModel, FactorModel):
+class ContentModel(FeaturedModel):
     """A factor model with features, where ``ratings.item_features`` or ``user_features`` are."""
-
-    uses_features = True
 
     factors: int
 
@@ -160,7 +125,7 @@ class ContentModel(FoldingModel, FactorModel):
         """Return whether the model has features of a side, "item" or "user"."""
         return f"{side}_cold_mean" in vars(self)
 
-    def centred(self, side: str) -> tuple[Floats, Floats]:
+    def comparable(self, side: str) -> tuple[Floats, Floats]:
         """Return the vectors of a side without their mean, and how far features tell them.
 
         Prior means of features move all vectors into one direction, in which they don't differ.
@@ -186,13 +151,9 @@ class ContentModel(FoldingModel, FactorModel):
         A user of the training ratings with the same ratings, and features, gets the very same
         vector. Without ratings, users are what their features say.
         """
-        folded = self._folded(histories, "user", "item", self.n_items, csr_rows(features))
+        folded = super().with_users(histories, features)
         vars(folded)["_source_model"] = vars(self).get("_source_model", self)
         return folded
-
-    def with_items(self, histories: Histories, features: GroupedFeatures | None = None) -> Self:
-        """Return the model whose items are these, with the users as they are."""
-        return self._folded(histories, "item", "user", self.n_users, csr_rows(features))
 
     def contributions(
         self, history: Histories, items: ArrayLike, known: Known | None = None

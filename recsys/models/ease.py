@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from lowrank import kernels
 from recsys.errors import DataError
-from recsys.models.base import Floats, Histories, Indices, OnStep, fitted, model
+from recsys.models.base import (
+    Floats,
+    Histories,
+    Indices,
+    OnStep,
+    check_indices,
+    fitted,
+    model,
+)
 from recsys.models.item_item import ItemItemModel, weighted_matrix
 from recsys.models.parameters import parameter
+from recsys.models.profiles import ProfileModel
 
 if TYPE_CHECKING:
+    from lowrank.completion.design import GroupedFeatures
     from recsys.data.ratings import Ratings
 
 _PENALTY = 30.0
@@ -24,13 +35,17 @@ _STEPS = 2000
 
 
 @model
-class EASE(ItemItemModel):
+class EASE(ProfileModel, ItemItemModel):
     """Score an item by the sum of its weights with the items of the user.
 
     The weights B predict every item from all others by ridge regression,
     ``min ||X - X B||^2 + lambda ||B||^2`` with zeros on the diagonal of B, where x_ui is 1 for an
     interaction and 0 otherwise; a rating stands for its share of the highest one, a count for its
     multiple of the mean. With ``P = (X'X + lambda I)^-1`` the solution is ``B = I - P diag(P)^-1``.
+
+    Features of items are further rows of X, for items with users: each block of them counts as
+    much as one user of every item. The weights of an item without users are those that its features
+    predict, and a user without a history has the scores that theirs do.
 
     Attributes
     ----------
@@ -70,6 +85,7 @@ class EASE(ItemItemModel):
 
     def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
         from scipy.linalg import lapack
+        from scipy.sparse import diags_array
 
         n = ratings.n_items
         needed, memory = 4 * n**2, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -80,7 +96,7 @@ class EASE(ItemItemModel):
                 "implicit-als, which need no such matrix."
             )
         self._take_histories(ratings)
-        counts = np.bincount(ratings.indices).astype(np.float64)
+        counts = np.bincount(ratings.indices, minlength=n).astype(np.float64)
         self.penalty = self.regularization or float(
             _PENALTY * np.cbrt(counts @ counts / counts.sum())
         )
@@ -88,6 +104,11 @@ class EASE(ItemItemModel):
         by_item, P = X.T.tocsr(), np.empty((n, n), np.float32)
         for rows in _row_blocks(n):
             (by_item[rows] @ X).toarray(out=P[rows])  # P = X'X
+        if ratings.item_features is not None:
+            of_known = diags_array((counts > 0).astype(np.float32))
+            features = (of_known @ ratings.item_features.matrix).tocsr()
+            for rows in _row_blocks(n):
+                P[rows] += (features[rows] @ features.T).toarray()
         P[np.diag_indices_from(P)] += np.float32(self.penalty)
         # LAPACK works on columns, so on the transpose, and writes one triangle: the upper one here.
         _, failed = lapack.spotrf(P.T, lower=True, clean=False, overwrite_a=True)
@@ -106,10 +127,49 @@ class EASE(ItemItemModel):
             P[rows] *= scale
         np.fill_diagonal(P, 0)
         self.weights = P  # B = I - P diag(P)^-1
+        self._fit_profiles(ratings)
 
     def item_vectors(self) -> Floats:
         """Return the weights with the items of the fit, shape (n_items, n_items_of_the_fit)."""
         return self.weights if self._source is self else np.ascontiguousarray(self.weights.T)
+
+    def with_users(self, histories: Histories, features: GroupedFeatures | None = None) -> Self:
+        """Return the model whose users are these; `DataError` if it has folded in items.
+
+        Without a history, users are what their features say.
+        """
+        result = super().with_users(histories)
+        result._place_users(histories, features, others=False)
+        return result
+
+    def scores(self, users: ArrayLike) -> Floats:
+        """Scores of all items for each user, shape (n_block, n_items)."""
+        found, u = super().scores(users), check_indices(users, self.n_users, "user")
+        if self._new[1]:
+            from scipy.sparse import csr_array
+
+            positions = kernels.csr_arrays(csr_array(self.user_positions[u]))
+            found += kernels.csr_matmat(positions, np.ascontiguousarray(self.user_columns.T))
+        return found
+
+    def _set_columns(self) -> None:
+        """Set the weights of items without users, and what users without a history get."""
+        if self.knows("item"):
+            new = self.item_positions[:, -1] > 0
+            self.weights[:, new] = self._source.item_profiles @ self.item_positions[new].T
+        if self.knows("user"):
+            self.user_columns = self._scored(self._source.user_histories)
+
+    def _counting(self, histories: Histories) -> Floats:
+        return histories.values / np.float32(self.unit)
+
+    def _filter(self, Z: Floats) -> Floats:
+        found: Floats = self.weights @ Z
+        return found
+
+    def _scored(self, Q: Floats) -> Floats:
+        found: Floats = self.weights.T @ Q
+        return found
 
     def _products(self, histories: Histories) -> Floats:
         return kernels.csr_matmat(histories, self.weights)

@@ -14,11 +14,11 @@ from scipy.sparse import csr_array
 
 from lowrank import kernels
 from lowrank.completion.implicit import implicit_sweeps, solve_interactions
+from lowrank.completion.links import Terms
+from lowrank.kernels import CsrArrays
 from recsys.models.base import (
     Explanation,
-    FactorModel,
     Floats,
-    FoldingModel,
     Histories,
     OnStep,
     Step,
@@ -29,6 +29,7 @@ from recsys.models.base import (
 )
 from recsys.models.item_item import weight_unit, weighted_matrix
 from recsys.models.parameters import parameter, random_state_parameter, threads_parameter
+from recsys.models.priors import Known, PriorModel, csr_rows, row_of
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
@@ -54,7 +55,7 @@ class Penalties(NamedTuple):
 
 
 @model
-class IALS(FoldingModel, FactorModel):
+class IALS(PriorModel):
     """Score an item by ``a_u . m_i``, fitted to 1 at interactions and to 0 everywhere, weakly.
 
     Minimises ``sum w_ui (1 - a_u . m_i)^2`` over the interactions, plus ``unobserved_weight`` times
@@ -64,6 +65,10 @@ class IALS(FoldingModel, FactorModel):
     of the highest one or the count over the mean. Where the two penalties are not given, they are
     those with the best NDCG on a fifth of the interactions, held out for a search with fewer
     factors and, of large data, fewer users.
+
+    With features of items or users the penalty pulls factors towards a linear function of these,
+    the ridge regression of the factors themselves (see `lowrank.completion.implicit`). An item or
+    user without interactions is what its features say, and none of the pairs of the fit.
 
     Attributes
     ----------
@@ -111,7 +116,7 @@ class IALS(FoldingModel, FactorModel):
         ratings: Ratings,
         on_step: OnStep,
         validation: Ratings | None,
-        start: FactorModel | None = None,
+        start: PriorModel | None = None,
     ) -> None:
         self.unit = weight_unit(ratings)
         weights = self._weights(Histories.of(ratings), ratings.n_items)
@@ -123,6 +128,11 @@ class IALS(FoldingModel, FactorModel):
         self.user_bias, self.item_bias = (np.zeros(n, np.float32) for n in ratings.shape)
         options = self._options(penalties) | {"random_state": self.random_state}
         options["start"] = None if start is None else start.item_factors
+        features = {"user": ratings.user_features, "item": ratings.item_features}
+        rows = {side: csr_rows(each) for side, each in features.items()}
+        options["row_features"], options["column_features"] = (
+            None if rows[side] is None else each for side, each in features.items()
+        )
         sweeps, previous = implicit_sweeps(weights, self.factors, **options), math.inf
         for number, sweep in enumerate(islice(sweeps, self.iterations), start=1):
             if not math.isfinite(sweep.objective):
@@ -130,30 +140,89 @@ class IALS(FoldingModel, FactorModel):
             self.user_factors, self.item_factors = sweep.row_factors, sweep.column_factors
             if on_step is not None:
                 on_step(Step(number, self.iterations, sweep.objective))
-            if previous - sweep.objective <= self.tol * sweep.objective:
+            # With features it may rise in the first sweeps.
+            if abs(previous - sweep.objective) <= self.tol * sweep.objective:
                 break
             previous = sweep.objective
+        if sweep.row_prior is not None:
+            self._set_prior("user", sweep.row_prior, rows["user"], sweep.row_factors)
+        if sweep.column_prior is not None:
+            self._set_prior("item", sweep.column_prior, rows["item"], sweep.column_factors)
+            counts, points = (
+                np.bincount(ratings.indices, minlength=ratings.n_items),
+                sweep.column_prior.of(rows["item"], ratings.n_items),
+            )
+            vars(self).update(self._completed("item", self.item_factors, counts, points))
         # The users once more, so that a user folded in later gets the very same vector.
-        vars(self).update(self._solved(Histories.of(ratings), of_users=True))
+        vars(self).update(self._solved(Histories.of(ratings), rows["user"], of_users=True))
 
-    def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
-        """Return the scores of `items`, with a term for each item of the history; the base is 0."""
-        columns = check_indices(items, self.n_items, "item")
-        known = check_indices(history.indices, self.n_items, "item")
-        weights = np.maximum(history.values / np.float32(self.unit), 0).astype(np.float64)
-        Y = self.item_factors.astype(np.float64)
-        total = weights.sum() + self.pair_weight * self.n_items
-        normal = (Y[known].T * weights) @ Y[known] + self.pair_weight * (Y.T @ Y)
-        normal += self.penalty * total**self.count_power * np.eye(Y.shape[1])
-        terms = Y[columns] @ np.linalg.solve(normal, Y[known].T * weights)
-        return Explanation(np.zeros(len(columns), np.float32), terms.astype(np.float32))
+    def contributions(
+        self, history: Histories, items: ArrayLike, known: Known | None = None
+    ) -> Explanation:
+        """Return the scores of `items` as sums: over the history, and over features if `known`.
 
-    def _solved(self, histories: Histories, *, of_users: bool) -> dict[str, Floats]:
-        side, other = ("user", self.item_factors) if of_users else ("item", self.user_factors)
-        entries = kernels.csr_arrays(self._weights(histories, len(other)))
+        What features have in the factors of an item counts for them; the rest is weighed with what
+        the history and the features of the user have in the factors of the user.
+        """
+        wanted, known = check_indices(items, self.n_items, "item"), known or Known()
+        check_indices(history.indices, self.n_items, "item")
+        of_user = self._terms("user", history, known.user)
+        user = of_user.base + of_user.entries.sum(axis=0) + of_user.features.sum(axis=0)
+        rest = self.item_factors[wanted].astype(np.float64)
+        parts: dict[str, Floats] = {}
+        if self.knows("item") and known.items is not None and known.raters is not None:
+            n_features = len(self.item_prior_weights)
+            parts["item_features"] = np.zeros((len(wanted), n_features), np.float32)
+            for at in range(len(wanted)):
+                row, raters = row_of(known.items, at), known.raters.take(np.array([at]))
+                shares = self._terms("item", raters, row).features
+                np.add.at(parts["item_features"][at], row.indices, shares @ user)
+                rest[at] -= shares.sum(axis=0)
+        if self.knows("user") and known.user is not None:
+            n_features = len(self.user_prior_weights)
+            parts["user_features"] = np.zeros((len(wanted), n_features), np.float32)
+            parts["user_features"][:, known.user.indices] = rest @ of_user.features.T
+        base, terms = rest @ of_user.base, rest @ of_user.entries.T
+        return Explanation(base.astype(np.float32), terms.astype(np.float32), **parts)
+
+    def _terms(self, side: str, entries: Histories, features: CsrArrays | None) -> Terms:
+        """Return the factors of a user or item, whose row `entries` has, as a sum."""
+        others = "item" if side == "user" else "user"
+        factors: Floats = getattr(self, f"{others}_factors")
+        k, known = factors.shape[1], self._known(others)
+        mean, stored = np.zeros(k), np.zeros((0, k))
+        if self.knows(side):
+            prior = self._prior_of(side)
+            mean = prior.mean.astype(np.float64)
+            if features is not None:
+                stored = prior.coefficients[features.indices] * features.data[:, None]
+        if not len(entries.indices):
+            return Terms(mean, np.zeros((0, k)), stored)
+        Y = factors[known].astype(np.float64)
+        weights = np.maximum(entries.values / np.float32(self.unit), 0).astype(np.float64)
+        own = factors[entries.indices].astype(np.float64)
+        total = weights.sum() + self.pair_weight * len(Y)
+        penalty = self.penalty * total**self.count_power
+        normal = (own.T * weights) @ own + self.pair_weight * (Y.T @ Y) + penalty * np.eye(k)
+        inverse = np.linalg.inv(normal)
+        right = own * (weights * known[entries.indices])[:, None]
+        return Terms(penalty * mean @ inverse, right @ inverse, penalty * stored @ inverse)
+
+    def _solved(
+        self, histories: Histories, features: CsrArrays | None = None, *, of_users: bool
+    ) -> dict[str, Floats]:
+        side, other = ("user", "item") if of_users else ("item", "user")
+        others: Floats = getattr(self, f"{other}_factors")
+        entries = kernels.csr_arrays(self._weights(histories, len(others)))
         options = self._options(Penalties(self.pair_weight, self.penalty))
-        factors = solve_interactions(entries, other, **options)
-        return {f"{side}_factors": factors, f"{side}_bias": np.zeros(len(factors), np.float32)}
+        if self.knows(other):
+            options["known"] = self._known(other)
+        points = self._prior_of(side).of(features, histories.n_rows) if self.knows(side) else None
+        factors = solve_interactions(entries, others, points=points, **options)
+        arrays = {f"{side}_factors": factors}
+        if points is not None:
+            arrays = self._completed(side, factors, histories.counts, points)
+        return arrays | {f"{side}_bias": np.zeros(len(factors), np.float32)}
 
     def _weights(self, histories: Histories, n_columns: int) -> csr_array[np.float32]:
         """Return the weights of interactions; negative ratings weigh nothing."""

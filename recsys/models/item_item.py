@@ -96,20 +96,23 @@ class ItemItemModel(HistoryModel):
     def with_users(self, histories: Histories) -> Self:
         """Return the model whose users are these; `DataError` if it has folded in items."""
         self._require_items_of_the_fit()
-        return self._with_arrays(
-            history_indptr=histories.indptr,
-            history_items=histories.indices,
-            history_weights=histories.values / np.float32(self.unit),
-        )
+        check_indices(histories.indices, self.n_items, "item")
+        result = copy.copy(self)
+        result.history_indptr, result.history_items = histories.indptr, histories.indices
+        result.history_weights = histories.values / np.float32(self.unit)
+        return result
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
         """Return the scores of `items`, with a term for each item of the history; the base is 0."""
-        self._require_items_of_the_fit()
         columns = check_indices(items, self.n_items, "item")
+        return Explanation(np.zeros(len(columns), np.float32), self._terms(history, columns))
+
+    def _terms(self, history: Histories, items: Indices) -> Floats:
+        """Return what each item of a history adds to scores, shape (n_items, n_history)."""
+        self._require_items_of_the_fit()
         known = check_indices(history.indices, self.n_items, "item")
-        weights = history.values / np.float32(self.unit)
-        terms = self._entries(known, columns) * weights[:, None]
-        return Explanation(np.zeros(len(columns), np.float32), np.ascontiguousarray(terms.T))
+        terms = self._entries(known, items) * (history.values / np.float32(self.unit))[:, None]
+        return np.ascontiguousarray(terms.T)
 
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
         """Scores of pairs, shape (n_pairs,), the same bits as in `scores`: all items are scored."""

@@ -17,7 +17,6 @@ from lowrank.subspace import leading_directions
 from recsys.auto import default_factors
 from recsys.errors import DataError
 from recsys.models.base import (
-    Explanation,
     FactorForm,
     Floats,
     Histories,
@@ -27,10 +26,12 @@ from recsys.models.base import (
     fitted,
     model,
 )
-from recsys.models.item_item import HistoryModel, check_rows
+from recsys.models.item_item import check_rows
 from recsys.models.parameters import parameter, random_state_parameter, threads_parameter
+from recsys.models.profiles import ProfileModel
 
 if TYPE_CHECKING:
+    from lowrank.completion.design import GroupedFeatures
     from recsys.data.ratings import Ratings
 
 _EXTRA = 64  # columns of the random subspace beyond the factors
@@ -42,7 +43,7 @@ _NO_DIRECTION = 1e-4  # of the largest singular value: below it is rounding
 
 
 @model
-class Spectral(HistoryModel):
+class Spectral(ProfileModel):
     r"""Rank items by a filter of the user's history; any rating is an interaction.
 
     With R the matrix of interactions, of ones or of weights, D_u and D_i its row and column sums,
@@ -155,9 +156,13 @@ class Spectral(HistoryModel):
         self.item_factors *= self.item_output[:, None]
         if self.linear:
             self._set_weights(self, self._everyone())
+        self._fit_profiles(ratings)
 
-    def with_users(self, histories: Histories) -> Self:
-        """Return the model whose users are these, after any items folded in."""
+    def with_users(self, histories: Histories, features: GroupedFeatures | None = None) -> Self:
+        """Return the model whose users are these, after any items folded in.
+
+        Without a history, users are what their features say.
+        """
         check_indices(histories.indices, self.n_items, "item")
         result = copy.copy(self)
         source, of_users = vars(result).pop("_source_model", None), vars(result).pop("_users", None)
@@ -165,6 +170,7 @@ class Spectral(HistoryModel):
             vars(result)["item_output"] = self.item_output
             result._set_weights(source, of_users, of_users)
         result._take_histories(histories)
+        result._place_users(histories, features, others=source is not None)
         return result
 
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
@@ -172,7 +178,7 @@ class Spectral(HistoryModel):
         u = check_indices(users, self.n_users, "user")
         i = check_indices(items, self.n_items, "item")
         distinct, rows = np.unique(u, return_inverse=True)
-        found = kernels.pair_dots(self._filtered(distinct), self.item_factors, rows, i)
+        found = kernels.pair_dots(self._vectors_of(distinct), self._columns, rows, i)
         if self.linear:
             history, weights, order = self._sparse_part(distinct)
             place = np.empty(self.n_items, np.int64)
@@ -183,7 +189,7 @@ class Spectral(HistoryModel):
     def scores(self, users: ArrayLike) -> Floats:
         """Scores of all items for each user, shape (n_block, n_items)."""
         u = check_indices(users, self.n_users, "user")
-        found: Floats = self._filtered(u) @ self.item_factors.T
+        found: Floats = self._vectors_of(u) @ self._columns.T
         if self.linear:
             history, weights, order = self._sparse_part(u)
             found[:, order] += kernels.sparse_rows(
@@ -199,10 +205,10 @@ class Spectral(HistoryModel):
         u = check_indices(users, self.n_users, "user")
         lengths = (
             np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
-            for vectors in (self._filtered(u), self.item_factors)
+            for vectors in (self._vectors_of(u), self._columns)
         )
         size: Floats = next(lengths) * next(lengths).max(initial=0)
-        size *= len(self.singular_values) + 4
+        size *= self._columns.shape[1] + 4
         if self.linear:
             history = self._history(u)
             total = np.bincount(history.rows, history.values, minlength=len(u))
@@ -213,16 +219,13 @@ class Spectral(HistoryModel):
         """Return the factors, and the linear filter as the sparse part."""
         u = check_indices(users, self.n_users, "user")
         sparse = self._sparse_part(u) if self.linear else None
-        return FactorForm(self._filtered(u), self.item_factors, sparse=sparse)
+        return FactorForm(self._vectors_of(u), self._columns, sparse=sparse)
 
-    def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
-        """Return the scores of `items`, with a term for each item of the history; the base is 0."""
-        columns = check_indices(items, self.n_items, "item")
+    def _terms(self, history: Histories, items: Indices) -> Floats:
         n = len(history.indices)
         alone = self.with_users(Histories(np.arange(n + 1), history.indices, history.values))
-        each, item = np.tile(np.arange(n), len(columns)), np.repeat(columns, n)
-        terms = alone.predict(each, item).reshape(len(columns), n)
-        return Explanation(np.zeros(len(columns), np.float32), terms)
+        each, item = np.tile(np.arange(n), len(items)), np.repeat(items, n)
+        return alone.predict(each, item).reshape(len(items), n)
 
     def item_vectors(self) -> Floats:
         """Return vectors whose cosine is the similarity of two items, shape (n_items, k)."""
@@ -241,6 +244,11 @@ class Spectral(HistoryModel):
             if (np.sort(result.item_order) != np.arange(n_items)).any():
                 raise DataError("The order of the items must name each item once.")
         return result
+
+    def _renumber(self, arrays: dict[str, NDArray[Any]], side: str, place: Indices) -> None:
+        if self.linear and side == "item":  # factors of zero come last
+            others = np.arange(len(self.item_order), len(place))
+            arrays["item_order"] = place[np.append(self.item_order, others)].astype(np.int32)
 
     def _take_histories(self, histories: Histories) -> None:
         self.history_indptr, self.history_items = histories.indptr, histories.indices
@@ -360,8 +368,8 @@ class Spectral(HistoryModel):
         return Histories(self.history_indptr, self.history_items, ones).take(users)
 
     def _sparse_part(self, users: Indices) -> kernels.SparsePart:
-        weights = CsrArrays(self.weight_indptr, self.weight_places, self.weight_values)
-        return kernels.SparsePart(CsrArrays(*self._history(users)), weights, self.item_order)
+        history = CsrArrays(*self._history(users))
+        return kernels.SparsePart(history, self._weights, self.item_order)
 
     def _vectors(self, histories: Histories) -> Floats:
         """Return users among the singular vectors, shape (n_rows, k)."""
@@ -370,15 +378,48 @@ class Spectral(HistoryModel):
         scaled = histories._replace(values=histories.values * scale[histories.indices])
         return kernels.csr_matmat(scaled, source.item_factors, threads=self.threads)
 
-    def _filtered(self, users: Indices) -> Floats:
-        """Return the vectors of users after low pass and sharpening, shape (n_block, k)."""
+    @property
+    def _response(self) -> Floats:
+        """Low pass and sharpening of each direction, shape (k,)."""
         share = (self.singular_values / self.singular_values[0]) ** 2
-        response = np.median(share) - np.float32(self.sharpening) * share**2
-        if not self.linear:
-            response += share
-        vectors = self._vectors(self._history(users))
-        vectors *= response
-        return vectors
+        response: Floats = np.median(share) - np.float32(self.sharpening) * share**2
+        return response if self.linear else response + share
+
+    def _vectors_of(self, users: Indices) -> Floats:
+        """Return filtered users, with what features add, shape (n_block, n_columns)."""
+        history = self._history(users)
+        vectors = self._vectors(history)
+        vectors *= self._response
+        return self._user_columns(vectors, CsrArrays(*history), users)
+
+    @property
+    def _columns(self) -> Floats:
+        """The vectors of items that `_vectors_of` are multiplied by, shape (n_items, n_columns)."""
+        return self._item_columns(self.item_factors)
+
+    def _counting(self, histories: Histories) -> Floats:
+        return histories.values if self.weighted else np.ones_like(histories.values)
+
+    def _filter(self, Z: Floats) -> Floats:
+        scale = self.item_weight * _inverse(self.item_output)
+        factors = self.item_factors * scale[:, None] * self._response
+        found: Floats = factors @ (self.item_factors.T @ Z)
+        if self.linear:
+            found += kernels.csr_matmat(self._weights, Z[self.item_order])
+        return found
+
+    def _scored(self, Q: Floats) -> Floats:
+        source = self._source
+        scale = source.item_weight * _inverse(source.item_output)
+        vectors = (source.item_factors * scale[:, None] * self._response).T @ Q
+        found: Floats = self.item_factors @ vectors
+        if self.linear:
+            found[self.item_order] += kernels.csr_rmatmat(self._weights, Q, self.n_items)
+        return found
+
+    @property
+    def _weights(self) -> CsrArrays:
+        return CsrArrays(self.weight_indptr, self.weight_places, self.weight_values)
 
 
 def _most_that_fit(lengths: NDArray[np.int64], n_rows: int) -> int:

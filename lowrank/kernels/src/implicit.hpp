@@ -20,6 +20,8 @@ inline void solve_interactions(const ImplicitProblem<T>& problem, const Workspac
         for (std::int64_t j = i; i < problem.k && j < problem.k; ++j)
             row[j] += broadcast<T, lanes<T>>(problem.gram[i * problem.k + j]);
         row[i] += i < problem.k ? penalty : broadcast<T, lanes<T>>(1);  // of padding, only solvable
+        for (int l = 0; problem.right != nullptr && i < problem.k && l < batch.count; ++l)
+            row[systems.size][l] += problem.right[batch.row[l] * problem.k + i];
     }
     factor(systems);
     V gain{};

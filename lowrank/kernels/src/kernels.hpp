@@ -56,13 +56,14 @@ struct AlsProblem {
 
 // One half-sweep of implicit alternating least squares: for each row u with interactions i of weight v_ui
 //
-//   minimise  sum_i v_ui (1 - a_u . m_i)^2 + a_u' gram a_u + penalty_u |a_u|^2
+//   minimise  sum_i v_ui (1 - a_u . m_i)^2 + a_u' gram a_u + penalty_u |a_u|^2 - 2 right_u . a_u
 template <class T>
 struct ImplicitProblem {
     Csr<T> weights;
     const T* other;     // n_cols x k, the fixed factors m_i
     const T* gram;      // k x k, symmetric
     const T* penalty;   // n_rows
+    const T* right;     // n_rows x k, or null for zeros
     T* factors;         // n_rows x k, out
     double* objective;  // n_rows, out: the row's minimum
     std::int64_t k;

@@ -13,7 +13,7 @@ from recsys.data.ratings import Ratings
 from recsys.models.als import ALS
 from recsys.models.base import Histories
 from recsys.models.bayes import Bayes
-from recsys.models.content import Known
+from recsys.models.priors import Known
 
 KINDS = {
     "als": lambda: ALS(factors=4, iterations=8),

@@ -1,0 +1,161 @@
+"""Factor models that know features, and prior means of factors that are linear in them."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowrank import kernels
+from lowrank.completion.implicit import PriorMean
+from lowrank.kernels import CsrArrays
+from recsys.models.base import FactorModel, Floats, FoldingModel, Histories, Indices, fitted, model
+
+if TYPE_CHECKING:
+    from lowrank.completion.design import GroupedFeatures
+
+__all__ = ["FeaturedModel", "Known", "PriorModel", "csr_rows", "row_of"]
+
+
+def csr_rows(features: GroupedFeatures | None) -> CsrArrays | None:
+    """Return features as the kernels take them; None if there are none."""
+    if features is None or not features.matrix.shape[1]:
+        return None
+    return kernels.csr_arrays(features.matrix.astype(np.float32, copy=False))
+
+
+def row_of(rows: CsrArrays, at: int) -> CsrArrays:
+    """Return one row of a matrix."""
+    part = slice(rows.indptr[at], rows.indptr[at + 1])
+    n = part.stop - part.start
+    return CsrArrays(np.array([0, n]), rows.indices[part], rows.data[part])
+
+
+class Known(NamedTuple):
+    """Features and ratings that an explanation may use, next to the history of the user.
+
+    Attributes
+    ----------
+    user : CsrArrays or None
+        The features of the user: a single row.
+    items : CsrArrays or None
+        Those of the items.
+    raters : Histories or None
+        The ratings of the items, by users.
+    """
+
+    user: CsrArrays | None = None
+    items: CsrArrays | None = None
+    raters: Histories | None = None
+
+
+@model
+class FeaturedModel(FoldingModel, FactorModel):
+    """A factor model that folds in users and items with what is known of them."""
+
+    uses_features = True
+
+    def with_users(self, histories: Histories, features: GroupedFeatures | None = None) -> Self:
+        """Return the model whose users are these, with the items as they are.
+
+        A user of the training ratings with the same ratings, and features, gets the very same
+        vector. Without ratings, users are what their features say.
+        """
+        return self._folded(histories, "user", "item", self.n_items, csr_rows(features))
+
+    def with_items(self, histories: Histories, features: GroupedFeatures | None = None) -> Self:
+        """Return the model whose items are these, with the users as they are."""
+        return self._folded(histories, "item", "user", self.n_users, csr_rows(features))
+
+    def widened(self, side: str, order: Indices, features: GroupedFeatures) -> Self:
+        """Return the model with more items, or users, without ratings; `order` sorts all of them.
+
+        What it knows already stays, bit for bit.
+        """
+        n_new = features.matrix.shape[0]
+        none = Histories(np.zeros(n_new + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, "f4"))
+        fold = self.with_items if side == "item" else self.with_users
+        arrays, added = self._arrays(), fold(none, features)._arrays()
+        for field in fields(self):
+            if field.name in arrays and not field.init:
+                for axis, name in enumerate(field.metadata["axes"]):
+                    if name in (f"n_{side}s", f"linked_{side}s"):
+                        both = np.concatenate([arrays[field.name], added[field.name]], axis)
+                        arrays[field.name] = both.take(order, axis)
+        return self._from_arrays(self.get_params(), arrays)
+
+
+@model
+class PriorModel(FeaturedModel):
+    """A model whose factors are pulled towards linear functions of features, where there are any.
+
+    A user, or item, without ratings is that point itself.
+    """
+
+    factors: int
+
+    item_prior_mean: Floats = fitted("k", when="set")
+    item_prior_weights: Floats = fitted("n_item_features", "k", when="set")
+    item_centre: Floats = fitted("k", when="set")
+    item_known: Floats = fitted("n_items", when="set")
+    item_variance: float = fitted(when="set")
+    item_told: Floats = fitted("n_items", when="set")
+
+    user_prior_mean: Floats = fitted("k", when="set")
+    user_prior_weights: Floats = fitted("n_user_features", "k", when="set")
+    user_centre: Floats = fitted("k", when="set")
+    user_known: Floats = fitted("n_users", when="set")
+    user_variance: float = fitted(when="set")
+    user_told: Floats = fitted("n_users", when="set")
+
+    def knows(self, side: str) -> bool:
+        """Return whether the model has features of a side, "item" or "user"."""
+        return f"{side}_prior_mean" in vars(self)
+
+    def comparable(self, side: str) -> tuple[Floats, Floats]:
+        """Return the factors of a side without their mean, and how far features tell them.
+
+        The second array, shape (n,), has the expected cosine of each row with the one that its
+        features predict.
+        """
+        factors: Floats = getattr(self, f"{side}_factors")
+        return factors - getattr(self, f"{side}_centre"), getattr(self, f"{side}_told")
+
+    def _known(self, side: str) -> NDArray[np.bool_]:
+        """Return which rows of a side have been rated, or have rated; all without features."""
+        if not self.knows(side):
+            return np.ones(getattr(self, f"n_{side}s"), np.bool_)
+        known: NDArray[np.bool_] = getattr(self, f"{side}_known") > 0
+        return known
+
+    def _prior_of(self, side: str) -> PriorMean:
+        mean, weights = (getattr(self, f"{side}_prior_{name}") for name in ("mean", "weights"))
+        return PriorMean(mean, weights)
+
+    def _set_prior(
+        self, side: str, prior: PriorMean, features: CsrArrays | None, factors: Floats
+    ) -> None:
+        """Keep what a fit has found for a side; rows with factors of zero have no ratings."""
+        known = factors.any(axis=1)
+        off = factors[known] - prior.of(features, len(factors))[known]
+        square = np.einsum("ij,ij->", off, off, dtype=np.float64)
+        setattr(self, f"{side}_prior_mean", prior.mean)
+        setattr(self, f"{side}_prior_weights", prior.coefficients)
+        setattr(self, f"{side}_centre", factors[known].mean(axis=0, dtype=np.float64).astype("f4"))
+        setattr(self, f"{side}_variance", float(square) / max(1, len(off)))
+
+    def _completed(
+        self, side: str, factors: Floats, counts: NDArray[np.int64], points: Floats
+    ) -> dict[str, Floats]:
+        """Return the arrays of rows, of which those without ratings are the points of the prior."""
+        known = counts > 0
+        off = points - getattr(self, f"{side}_centre")
+        square = np.einsum("ij,ij->i", off, off)
+        told = np.sqrt(square / (square + np.float32(getattr(self, f"{side}_variance") + 1e-12)))
+        return {
+            f"{side}_factors": np.where(known[:, None], factors, points),
+            f"{side}_known": known.astype(np.float32),
+            f"{side}_told": told.astype(np.float32),
+        }

@@ -1,0 +1,291 @@
+r"""History models that know features: of items without users, and of users without a history.
+
+The scores of a history model are linear in the history, ``h S``. The column of S of an item that
+nobody has follows from those of the other items by ridge regression on the main directions of the
+features: with the positions T of items on these (and an intercept), and Z = T (T'T + rho I)^-1 over
+the items of the fit, it is ``S Z t``. So the *profile* of a user, ``h S Z``, times the position t
+of the item is the score. A user without a history is the regression of all histories on the
+features of users, likewise: ``t Z'H S``. What is known by histories stays as it is.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from lowrank import kernels
+from lowrank.completion.cold import main_directions
+from lowrank.completion.implicit import FEATURE_PENALTY
+from lowrank.kernels import CsrArrays
+from recsys.models.base import Explanation, Floats, Histories, Indices, check_indices, fitted, model
+from recsys.models.item_item import HistoryModel
+from recsys.models.priors import Known, csr_rows, row_of
+
+if TYPE_CHECKING:
+    from lowrank.completion.design import GroupedFeatures
+    from recsys.data.ratings import Ratings
+
+__all__ = ["ProfileModel"]
+
+_DIRECTIONS = 128  # of the features
+
+
+class Frame(NamedTuple):
+    """The positions of rows with features: on orthogonal directions, around their mean.
+
+    Attributes
+    ----------
+    centre : float32 ndarray of shape (n_features,)
+    directions : float32 ndarray of shape (n_features, r)
+    """
+
+    centre: Floats
+    directions: Floats
+
+    @classmethod
+    def of(cls, features: GroupedFeatures, counts: NDArray[np.int64]) -> Frame:
+        """Find the directions; frequent rows count more, all others but those of no count too."""
+        weight = np.sqrt(counts)
+        scaled = main_directions(features, weight, np.dtype(np.float32), most=_DIRECTIONS)
+        directions = np.linalg.qr(scaled)[0].astype(np.float32)
+        known = (counts > 0).astype(np.float32)
+        return cls((features.matrix.T @ known / known.sum()).astype(np.float32), directions)
+
+    def positions(self, features: CsrArrays | None, n_rows: int) -> Floats:
+        """Return positions and a one for the intercept, shape (n_rows, r + 1)."""
+        found = np.zeros((n_rows, self.directions.shape[1]), np.float32)
+        if features is not None:
+            found += kernels.csr_matmat(features, self.directions)
+        found -= self.centre @ self.directions
+        return np.column_stack([found, np.ones(n_rows, np.float32)])
+
+    def regression(self, features: CsrArrays | None, known: NDArray[np.bool_]) -> Floats:
+        """Return Z, with rows of zeros for rows that are not known, shape (n_rows, r + 1)."""
+        T = self.positions(features, len(known)) * known[:, None]
+        system = kernels.coefficients(T, T).astype(np.float64)
+        system[np.diag_indices(len(system) - 1)] += FEATURE_PENALTY
+        return np.ascontiguousarray(np.linalg.solve(system, T.T).T, np.float32)
+
+
+@model
+class ProfileModel(HistoryModel):
+    """A history model that knows items without users, and users without a history, by features."""
+
+    uses_features = True
+
+    item_centre: Floats = fitted("n_item_features", when="set")
+    item_directions: Floats = fitted("n_item_features", "n_item_directions", when="set")
+    item_profiles: Floats = fitted("n_items", "item_width", when="set")
+    item_positions: Floats = fitted("n_items", "item_width", when="set")
+    item_vector_map: Floats = fitted("item_width", "d_items", when="set")
+    item_variance: float = fitted(when="set")
+
+    user_centre: Floats = fitted("n_user_features", when="set")
+    user_directions: Floats = fitted("n_user_features", "n_user_directions", when="set")
+    user_histories: Floats = fitted("n_items", "user_width", when="set")
+    user_columns: Floats = fitted("n_items", "user_width", when="set")
+    user_positions: Floats = fitted("n_users", "user_width", when="set")
+    user_vector_map: Floats = fitted("user_width", "d_users", when="set")
+    user_variance: float = fitted(when="set")
+
+    @abstractmethod
+    def _filter(self, Z: Floats) -> Floats:
+        """Return S @ Z: the scores of histories of one item each, combined over items."""
+
+    @abstractmethod
+    def _scored(self, Q: Floats) -> Floats:
+        """Return S' @ Q: the scores of all items for the histories in the columns of Q."""
+
+    @abstractmethod
+    def _counting(self, histories: Histories) -> Floats:
+        """Return the weights of histories that scores are linear in."""
+
+    @abstractmethod
+    def _terms(self, history: Histories, items: Indices) -> Floats:
+        """Return what each item of a history adds to scores, shape (n_items, n_history)."""
+
+    def knows(self, side: str) -> bool:
+        """Return whether the model has features of a side, "item" or "user"."""
+        return f"{side}_centre" in vars(self)
+
+    def _frame(self, side: str) -> Frame:
+        return Frame(getattr(self, f"{side}_centre"), getattr(self, f"{side}_directions"))
+
+    def _fit_profiles(self, ratings: Ratings) -> None:
+        """Learn from the features of `ratings`, after S is there."""
+        everyone = Histories.of(ratings)
+        counts = {
+            "item": np.bincount(ratings.indices, minlength=ratings.n_items),
+            "user": everyone.counts,
+        }
+        features = {"item": ratings.item_features, "user": ratings.user_features}
+        for side, each in features.items():
+            rows = csr_rows(each)
+            if each is None or rows is None:
+                continue
+            frame, known = Frame.of(each, counts[side]), counts[side] > 0
+            setattr(self, f"{side}_centre", frame.centre)
+            setattr(self, f"{side}_directions", frame.directions)
+            Z = frame.regression(rows, known)
+            if side == "item":
+                self.item_profiles = self._filter(Z)
+            else:
+                weighted = CsrArrays(*everyone._replace(values=self._counting(everyone)))
+                self.user_histories = kernels.csr_rmatmat(weighted, Z, self.n_items)
+            positions = frame.positions(rows, len(known))
+            self._map_vectors(side, Z, positions, known)
+            setattr(self, f"{side}_positions", positions * ~known[:, None])
+        self._set_columns()
+
+    def _set_columns(self) -> None:
+        """Set what users without a history are scored by."""
+        vars(self).pop("_extra", None)
+        if self.knows("user"):
+            self.user_columns = self._scored(self._source.user_histories)
+            if self.knows("item"):
+                both = self._source.item_profiles.T @ self._source.user_histories
+                self.user_columns += self.item_positions @ both
+
+    @property
+    def _new(self) -> tuple[bool, bool]:
+        """Whether there are items without users, and users without a history, with features."""
+        return (
+            self.knows("item") and bool(self.item_positions[:, -1].any()),
+            self.knows("user") and bool(self.user_positions[:, -1].any()),
+        )
+
+    def _user_columns(self, own: Floats, history: CsrArrays, users: Indices) -> Floats:
+        """Return `own` vectors of users with their profiles and positions."""
+        items, of_users = self._new
+        parts = [own]
+        if items:
+            parts.append(kernels.csr_matmat(history, self._source.item_profiles))
+        if of_users:
+            parts.append(self.user_positions[users])
+        return np.hstack(parts) if len(parts) > 1 else own
+
+    def _item_columns(self, own: Floats) -> Floats:
+        """Return `own` vectors of items with what profiles and positions are multiplied by."""
+        if "_extra" not in vars(self):
+            arrays = zip(self._new, ("item_positions", "user_columns"), strict=True)
+            parts = [own, *(getattr(self, name) for new, name in arrays if new)]
+            vars(self)["_extra"] = np.hstack(parts) if len(parts) > 1 else own
+        found: Floats = vars(self)["_extra"]
+        return found
+
+    def _map_vectors(
+        self, side: str, Z: Floats, positions: Floats, known: NDArray[np.bool_]
+    ) -> None:
+        """Learn the vectors that features predict, by which items, or users, are compared."""
+        vectors = self._compared(side)
+        if vectors is None:
+            return
+        found = kernels.coefficients(Z, np.ascontiguousarray(vectors))
+        off = (vectors - positions @ found)[known]
+        square = float(np.einsum("ij,ij->", off, off, dtype=np.float64))
+        setattr(self, f"{side}_vector_map", found)
+        setattr(self, f"{side}_variance", square / max(1, len(off)))
+
+    def _compared(self, side: str) -> Floats | None:
+        vectors = getattr(self, f"{side}_vectors", None)
+        return None if vectors is None else vectors()
+
+    def comparable(self, side: str) -> tuple[Floats, Floats]:
+        """Return vectors of a side, and how far features tell those of rows without ratings.
+
+        The second array, shape (n,), has the expected cosine of a vector with the one that its
+        features predict, zero where there are ratings.
+        """
+        vectors = self._compared(side)
+        assert vectors is not None
+        positions: Floats = getattr(self, f"{side}_positions")
+        predicted = positions @ getattr(self, f"{side}_vector_map")
+        square = np.einsum("ij,ij->i", predicted, predicted)
+        told = np.sqrt(square / (square + np.float32(getattr(self, f"{side}_variance") + 1e-12)))
+        return vectors + predicted, told
+
+    def _place_users(
+        self, histories: Histories, features: GroupedFeatures | None, *, others: bool
+    ) -> None:
+        """Set the positions of new users; with `others`, items of the fit no longer count."""
+        vars(self).pop("_extra", None)
+        if others:
+            for name in [name for name in vars(self) if name.startswith(("item_c", "user_c"))]:
+                vars(self).pop(name)
+        if self.knows("user"):
+            positions = self._frame("user").positions(csr_rows(features), histories.n_rows)
+            self.user_positions = positions * (histories.counts == 0)[:, None]
+
+    def with_items(self, histories: Histories, features: GroupedFeatures | None = None) -> Self:
+        """Return the model whose items are these; items folded in before are dropped."""
+        result = super().with_items(histories)
+        if self.knows("item"):
+            positions = self._frame("item").positions(csr_rows(features), histories.n_rows)
+            result.item_positions = positions * (histories.counts == 0)[:, None]
+        result._set_columns()
+        return result
+
+    def widened(self, side: str, order: Indices, features: GroupedFeatures) -> Self:
+        """Return the model with more items, or users, without ratings; `order` sorts all of them.
+
+        What it knows already stays as it is, in the same order.
+        """
+        n_new, arrays = features.matrix.shape[0], self._arrays()
+        for field in fields(self):
+            if field.init or field.name not in arrays:
+                continue
+            for axis, along in enumerate(field.metadata["axes"]):
+                array = arrays[field.name]
+                if along == f"n_{side}s":
+                    width = [(0, n_new if each == axis else 0) for each in range(array.ndim)]
+                    arrays[field.name] = np.pad(array, width).take(order, axis)
+                elif along == f"n_{side}s + 1":
+                    counts = np.pad(np.diff(array), (0, n_new))[order]
+                    arrays[field.name] = np.append(0, np.cumsum(counts))
+        place = np.argsort(order)
+        if side == "item":
+            arrays["history_items"] = place[self.history_items].astype(np.int32)
+        self._renumber(arrays, side, place)
+        result = self._from_arrays(self.get_params(), arrays)
+        positions = self._frame(side).positions(csr_rows(features), n_new)
+        getattr(result, f"{side}_positions")[place[-n_new:]] = positions
+        result._set_columns()
+        return result
+
+    def _renumber(self, arrays: dict[str, NDArray[Any]], side: str, place: Indices) -> None:
+        """Change the numbers of items in arrays of a subclass, to their new places."""
+
+    def contributions(
+        self, history: Histories, items: ArrayLike, known: Known | None = None
+    ) -> Explanation:
+        """Return the scores of `items` as sums: over the history, and over features if `known`.
+
+        The features of an item count where it has no users, those of the user without a history.
+        """
+        columns, known = check_indices(items, self.n_items, "item"), known or Known()
+        base, terms = np.zeros(len(columns), np.float32), self._terms(history, columns)
+        parts: dict[str, Floats] = {}
+        if self.knows("item") and known.items is not None:
+            shape = len(columns), len(self.item_centre)
+            parts["item_features"] = np.zeros(shape, np.float32)
+            profiles = self.item_profiles[history.indices, :-1]
+            profiles *= self._counting(history)[:, None]
+            for at in np.flatnonzero(self.item_positions[columns, -1]):
+                row = row_of(known.items, at)
+                each = self.item_directions[row.indices] * row.data[:, None]
+                parts["item_features"][at, row.indices] = each @ profiles.sum(axis=0)
+                terms[at] -= profiles @ each.sum(axis=0)
+        if self.knows("user") and not len(history.indices):
+            position, W = self._frame("user").positions(known.user, 1), self.user_columns[columns]
+            base += W @ position[0]
+            if known.user is not None:
+                features, values = known.user.indices, known.user.data
+                shares = W[:, :-1] @ (self.user_directions[features] * values[:, None]).T
+                parts["user_features"] = np.zeros((len(columns), len(self.user_centre)), np.float32)
+                parts["user_features"][:, features] = shares
+                base -= shares.sum(axis=1)
+        return Explanation(base, terms, **parts)
