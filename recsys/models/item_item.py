@@ -67,6 +67,10 @@ class HistoryModel(Model):
     def _set_items(self, histories: Histories) -> None:
         """Set the arrays of the scored items to those of new ones, given by their users."""
 
+    @abstractmethod
+    def _terms(self, history: Histories, items: Indices) -> Floats:
+        """Return what each item of a history adds to scores, shape (n_items, n_history)."""
+
     @classmethod
     def _from_arrays(cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
         result = super()._from_arrays(params, arrays)
@@ -108,7 +112,6 @@ class ItemItemModel(HistoryModel):
         return Explanation(np.zeros(len(columns), np.float32), self._terms(history, columns))
 
     def _terms(self, history: Histories, items: Indices) -> Floats:
-        """Return what each item of a history adds to scores, shape (n_items, n_history)."""
         self._require_items_of_the_fit()
         known = check_indices(history.indices, self.n_items, "item")
         terms = self._entries(known, items) * (history.values / np.float32(self.unit))[:, None]

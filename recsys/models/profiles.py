@@ -104,10 +104,6 @@ class ProfileModel(HistoryModel):
     def _counting(self, histories: Histories) -> Floats:
         """Return the weights of histories that scores are linear in."""
 
-    @abstractmethod
-    def _terms(self, history: Histories, items: Indices) -> Floats:
-        """Return what each item of a history adds to scores, shape (n_items, n_history)."""
-
     def knows(self, side: str) -> bool:
         """Return whether the model has features of a side, "item" or "user"."""
         return f"{side}_centre" in vars(self)
@@ -195,7 +191,7 @@ class ProfileModel(HistoryModel):
         return None if vectors is None else vectors()
 
     def comparable(self, side: str) -> tuple[Floats, Floats]:
-        """Return vectors of a side, and how far features tell those of rows without ratings.
+        """Return vectors of a side around their mean, and how far features tell them.
 
         The second array, shape (n,), has the expected cosine of a vector with the one that its
         features predict, zero where there are ratings.
@@ -203,10 +199,11 @@ class ProfileModel(HistoryModel):
         vectors = self._compared(side)
         assert vectors is not None
         positions: Floats = getattr(self, f"{side}_positions")
-        predicted = positions @ getattr(self, f"{side}_vector_map")
+        found: Floats = getattr(self, f"{side}_vector_map")
+        predicted = positions[:, :-1] @ found[:-1]  # the intercept is the mean
         square = np.einsum("ij,ij->i", predicted, predicted)
         told = np.sqrt(square / (square + np.float32(getattr(self, f"{side}_variance") + 1e-12)))
-        return vectors + predicted, told
+        return np.where(positions[:, -1:] > 0, predicted, vectors - found[-1]), told
 
     def _place_users(
         self, histories: Histories, features: GroupedFeatures | None, *, others: bool
