@@ -189,7 +189,7 @@ class IALS(PriorModel):
         """Return the factors of a user or item, whose row `entries` has, as a sum."""
         others = "item" if side == "user" else "user"
         factors: Floats = getattr(self, f"{others}_factors")
-        k, known = factors.shape[1], self._known(others)
+        k, known = factors.shape[1], self.known(others)
         mean, stored = np.zeros(k), np.zeros((0, k))
         if self.knows(side):
             prior = self._prior_of(side)
@@ -216,7 +216,7 @@ class IALS(PriorModel):
         entries = kernels.csr_arrays(self._weights(histories, len(others)))
         options = self._options(Penalties(self.pair_weight, self.penalty))
         if self.knows(other):
-            options["known"] = self._known(other)
+            options["known"] = self.known(other)
         points = self._prior_of(side).of(features, histories.n_rows) if self.knows(side) else None
         factors = solve_interactions(entries, others, points=points, **options)
         arrays = {f"{side}_factors": factors}

@@ -123,7 +123,7 @@ class PriorModel(FeaturedModel):
         factors: Floats = getattr(self, f"{side}_factors")
         return factors - getattr(self, f"{side}_centre"), getattr(self, f"{side}_told")
 
-    def _known(self, side: str) -> NDArray[np.bool_]:
+    def known(self, side: str) -> NDArray[np.bool_]:
         """Return which rows of a side have been rated, or have rated; all without features."""
         if not self.knows(side):
             return np.ones(getattr(self, f"n_{side}s"), np.bool_)

@@ -17,9 +17,10 @@ from recsys.errors import DataError
 from recsys.models.base import Histories, Model
 from recsys.models.baselines import Bias, Popular
 from recsys.models.blend import Blend
-from recsys.models.content import ContentModel, csr_rows, row_of
+from recsys.models.content import ContentModel
 from recsys.models.ials import IALS
 from recsys.models.item_item import HistoryModel, ItemItemModel
+from recsys.models.priors import csr_rows, row_of
 from recsys.models.softimpute import SoftImpute
 
 if TYPE_CHECKING:
@@ -182,13 +183,14 @@ def _of_items(
 
 
 def _interactions(model: IALS, items: Indices) -> Form:
-    Y = model.item_factors.astype(np.float64)
-    return {
+    Y = model.item_factors[model.known("item")].astype(np.float64)
+    prior = {"prior": model.user_prior_mean} if model.knows("user") else {}
+    return prior | {
         "kind": "interactions",
         "vectors": model.item_factors[items],
         "gram": model.pair_weight * (Y.T @ Y),
         "unit": float(model.unit),
-        "others": float(model.pair_weight) * model.n_items,
+        "others": float(model.pair_weight) * len(Y),
         "penalty": float(model.penalty),
         "power": float(model.count_power),
     }
@@ -226,6 +228,8 @@ def _check_sums(model: HistoryModel, ratings: Ratings, items: Indices, form: For
         own = histories.take(np.array([user]))
         kept = place[own.indices] >= 0
         rows, values = place[own.indices[kept]], own.values[kept]
+        if not len(rows):  # what is known of the user may count instead
+            continue
         part = Histories(np.array([0, len(rows)]), own.indices[kept], values)
         scores = model.with_users(part).scores(np.zeros(1, np.int64))[0, items]
         factors = np.ones_like(values) if form["unit"] is None else values / form["unit"]

@@ -137,7 +137,11 @@ const KINDS = {
     const weights = history.values.map((value) => Math.max(value / form.unit, 0));
     const total = weights.reduce((sum, weight) => sum + weight, form.others);
     const system = Float64Array.from(form.gram.data), right = new Float64Array(d);
-    for (let k = 0; k < d; k++) system[k * d + k] += form.penalty * total ** form.power;
+    const penalty = form.penalty * total ** form.power;
+    for (let k = 0; k < d; k++) {
+      system[k * d + k] += penalty;
+      if (form.prior) right[k] += penalty * form.prior.data[k];
+    }
     const terms = history.items.map((item, at) => {
       const known = row(vectors, item, d), term = Float64Array.from(known, (value) => value * weights[at]);
       for (let i = 0; i < d; i++) {
