@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -19,6 +18,7 @@ import polars.selectors as cs
 from recsys.data.columns import Roles, usual_column
 from recsys.database import parse_address
 from recsys.errors import DataError
+from recsys.readers.collections import FORMS, HTML, form_of, page
 from recsys.readers.delimited import (
     Layout,
     records,
@@ -45,12 +45,9 @@ _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _TEXT = ("text", "body", "content", "contents", "abstract", "document", "description", "review")
 _ID = ("id", "_id", "doc_id", "docid", "docno", "document_id", "documentid", "key")
 _TITLE = ("title", "name", "headline", "subject")
-_HTML = "a page of HTML"
-_FOREIGN = {
-    rb"\.i +\d+\s": "a SMART collection (.I, .T, .W)",
-    rb"<doc(>|\s)": "a TREC collection (<DOC>)",
-    rb"<!doctype html|<html": _HTML,
-}
+_MOST_PARTS = 50  # files of a folder that may be a judged collection
+_LEAST_WORDS = 4  # of the mean text of a column that is found by its contents
+_CORPUS = "corpus.jsonl"  # the documents in a folder of BEIR's layout
 
 Rows = Iterator[tuple[int, dict[str, Any]]]
 """Numbers of lines or rows, and their values by column."""
@@ -185,6 +182,11 @@ class Documents:
     def _file(self, data: DataFile, after: int) -> Iterator[tuple[int, Document]]:
         """Yield the documents of a file, with the numbers of their rows or lines."""
         kind = _kind(data)
+        if kind in FORMS or kind == HTML:
+            if any(self._columns):
+                raise DataError(f"{data.name} has no columns: it is of the form {kind}.")
+            yield from self._marked(data, kind)
+            return
         if kind != "lines":
             yield from self._table(data, kind, after)
             return
@@ -195,39 +197,65 @@ class Documents:
             if line.strip():
                 yield number, Document(after + number, line.strip())
 
+    def _marked(self, data: DataFile, form: str) -> Iterator[tuple[int, Document]]:
+        """Yield the documents of a collection, or the one of a page of HTML."""
+        if form == HTML:
+            self.decision = f"{data.name}: a page of HTML, without its tags and scripts"
+            text, title = page("".join(data.lines()))
+            yield 1, Document(data.name, text, title)
+            return
+        noun, read = FORMS[form]
+        self.decision = f"{data.name}: {noun}, ids are its own"
+        for number, label, text, title in read(data.lines(), data.name):
+            yield number, Document(label, text, title)
+
     def _numbered(self, unit: str) -> str:
         return f"ids are {unit} numbers" + (f" + {self._after:,}" if self._after else "")
 
     def _directory(self, folder: Path) -> Iterator[Document]:
         name = f"{folder.resolve().name}/"
+        paths = [
+            path
+            for path in sorted(folder.rglob("*"))
+            if path.is_file()
+            and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+        ]
+        collection = _collection(folder, paths)
+        if collection is not None:
+            with open_data(collection, self._encoding) as data:
+                named = replace(data, name=f"{name}{collection.relative_to(folder).as_posix()}")
+                yield from (document for _, document in self._file(named, self._after))
+            if len(paths) > 1:
+                self.decision += f"; {len(paths) - 1:,} other files of the folder left out"
+            return
         self.decision = f"{name}: a directory of texts, ids are file names"
-        left: dict[str, list[str]] = {"binary file": [], "page of HTML": []}
-        for path in sorted(folder.rglob("*")):
-            relative = path.relative_to(folder)
-            if not path.is_file() or any(part.startswith(".") for part in relative.parts):
-                continue
-            label = relative.as_posix()
+        pages, left = 0, list[str]()
+        for path in paths:
+            label = path.relative_to(folder).as_posix()
             head = _head(path)
             # Files of a directory may differ: one in UTF-16 says so itself.
             encoding = "utf-16" if head.startswith(_UTF16) else self._encoding
             if head.startswith(_ARCHIVE) or parse_address(str(path)) is not None:
-                left["binary file"].append(label)
+                left.append(label)
                 continue
             with open_data(path, encoding) as data:
                 head = _head(data.path)
                 if b"\0" in head or data.is_parquet:
-                    left["binary file"].append(label)
-                elif _foreign(head) == _HTML:
-                    left["page of HTML"].append(label)
-                else:
-                    _check_form(head, f"{name}{label}")
-                    yield Document(label, "".join(replace(data, name=f"{name}{label}").lines()))
-        plurals = ("binary files", "pages of HTML")
-        for (noun, labels), plural in zip(left.items(), plurals, strict=True):
-            if labels:
-                listed = ", ".join(labels[:_NAMED]) + ", ..." * (len(labels) > _NAMED)
-                nouns = noun if len(labels) == 1 else plural
-                self.decision += f"; {len(labels):,} {nouns} left out ({listed})"
+                    left.append(label)
+                    continue
+                text = "".join(replace(data, name=f"{name}{label}").lines())
+                title = None
+                if form_of(head) == HTML:
+                    pages += 1
+                    text, title = page(text)
+                yield Document(label, text, title)
+        if pages:
+            what = "1 page" if pages == 1 else f"{pages:,} pages"
+            self.decision += f"; {what} of HTML without tags and scripts"
+        if left:
+            listed = ", ".join(left[:_NAMED]) + ", ..." * (len(left) > _NAMED)
+            noun = "binary file" if len(left) == 1 else "binary files"
+            self.decision += f"; {len(left):,} {noun} left out ({listed})"
 
     def _table(self, data: DataFile, kind: str, after: int) -> Iterator[tuple[int, Document]]:
         unit = "row" if kind == "parquet" else data.unit
@@ -246,7 +274,10 @@ class Documents:
                 raise DataError(f"{data.name} is empty.")
             layout, names = separator_name(separator), [name.strip() for name in header[0]]
             read = lambda _: _delimited_rows(data, separator, names)  # noqa: E731
-        columns = _chosen(names, self._columns, data.name)
+        wanted = self._columns
+        if wanted.text is None:
+            wanted = wanted._replace(text=_text_column(names, wanted, read))
+        columns = _chosen(names, wanted, data.name)
         if columns.id is None:
             columns = columns._replace(id=_item_column(names, columns, read))
         parts = [layout, f"text = {columns.text}"]
@@ -292,7 +323,7 @@ def batches_of(documents: Iterable[Document]) -> Iterator[DocumentBatch]:
 
 
 def _kind(data: DataFile) -> str:
-    """Tell the kind of a file: "parquet", "jsonl", "lines", or the usual separator of a table."""
+    """Tell the kind of a file: "parquet", "jsonl", "lines", a separator, or a form with marks."""
     if data.is_parquet:
         return "parquet"
     head = _head(data.path)
@@ -300,24 +331,24 @@ def _kind(data: DataFile) -> str:
         is_utf16 = head.startswith(_UTF16)
         what = "in UTF-16; say so with --encoding utf-16" if is_utf16 else "a binary file, not text"
         raise DataError(f"{data.name} is {what}.")
-    _check_form(head, data.name)
+    if (form := form_of(head)) is not None:
+        return form
     if head.lstrip(b"\xef\xbb\xbf \r\n\t").startswith(b'{"'):
         return "jsonl"
     return _SUFFIXES.get(data.suffix, "lines")
 
 
-def _foreign(head: bytes) -> str | None:
-    """Return what a text is that must not be indexed line by line, with its marks."""
-    beginning = head.lstrip(b"\xef\xbb\xbf \r\n\t").lower()
-    kinds = (kind for pattern, kind in _FOREIGN.items() if re.match(pattern, beginning))
-    return next(kinds, None)
+def _collection(folder: Path, paths: Sequence[Path]) -> Path | None:
+    """Return the file of a folder that has the documents of a judged collection, if it is one.
 
-
-def _check_form(head: bytes, name: str) -> None:
-    if (foreign := _foreign(head)) is not None:
-        raise DataError(
-            f"{name} is {foreign}; write its documents as JSON lines with id, title and text."
-        )
+    That is BEIR's corpus.jsonl, or the largest of SMART or TREC form: the others are queries.
+    """
+    if (folder / _CORPUS).is_file():
+        return folder / _CORPUS
+    if len(paths) > _MOST_PARTS:
+        return None
+    marked = [path for path in paths if form_of(_head(path)) in FORMS]
+    return max(marked, key=lambda path: path.stat().st_size, default=None)
 
 
 def _plain(value: Any, place: str, role: str) -> str:
@@ -382,6 +413,22 @@ def _chosen(names: list[str], wanted: _Columns, place: str) -> _Columns:
         if name is not None and names.count(name) > 1:
             raise DataError(f"{place} has {names.count(name)} columns named {name!r}.")
     return chosen
+
+
+def _text_column(
+    names: list[str], columns: _Columns, read: Callable[[_Columns], Rows]
+) -> str | None:
+    """Return the column of texts by its contents, None where a name says it or none stands out."""
+    if len(names) == 1 or any(name.lower() in _TEXT for name in names):
+        return None
+    words = {}
+    for name in names:
+        values = [row.get(name) for _, row in islice(read(_Columns(name)), _SAMPLE)]
+        counts = [len(value.split()) for value in values if isinstance(value, str)]
+        words[name] = sum(counts) / max(1, len(values))
+    first, second, *_ = sorted(names, key=lambda name: -words[name])
+    stands_out = words[first] >= max(_LEAST_WORDS, 2 * words[second])
+    return first if stands_out and first not in (columns.id, columns.title) else None
 
 
 def _item_column(
