@@ -423,7 +423,7 @@ def _document(command: str, models: dict[str, Model], found: Evaluation) -> dict
     }
 
 
-def _tables(found: Evaluation) -> tuple[list[pl.DataFrame], str]:
+def tables(found: Evaluation, noun: str = "users") -> tuple[list[pl.DataFrame], str]:
     """Return tables of a column per model that fit the terminal, with intervals if they do."""
     import polars as pl
 
@@ -443,18 +443,19 @@ def _tables(found: Evaluation) -> tuple[list[pl.DataFrame], str]:
         return text + _MARK * ((label, name) in worse)
 
     def columns(decimals: int) -> dict[str, list[str]]:
-        seconds = ("fit", "recommend")
-        shown = [*(named(name, found) for name in names), *(f"{each}, seconds" for each in seconds)]
+        seconds = [name for name in found.table.columns if name.endswith("_seconds")]
+        times = [f"{name.removesuffix('_seconds')}, seconds" for name in seconds]
+        shown = [*(named(name, found) for name in names), *times]
         return {"metric": shown} | {
             row["model"]: [cell(row["model"], name, decimals) for name in names]
-            + [f"{row[f'{each}_seconds']:.4f}" for each in seconds]
+            + [f"{row[name]:.4f}" for name in seconds]
             for row in found.table.to_dicts()
         }
 
     terminal, confidence = shutil.get_terminal_size((80, 24)).columns, found.settings.confidence
     fitting = (d for d in (4, 3) if found.settings.resamples and _width(columns(d)) <= terminal)
     decimals = next(fitting, 0)
-    legend = f"[{confidence:.0%} interval over users]"
+    legend = f"[{confidence:.0%} interval over {noun}]"
     if not decimals:
         legend = f"(intervals need {_width(columns(3))} columns, or --json)"
     if found.comparisons.height:
@@ -543,7 +544,7 @@ def evaluate(request: _Request, output: Output, engine: cli.EngineOptions) -> No
         return
     models, found = _run(request)
     document = _document("evaluate", models, found)
-    output.write_document(document, _without_empty(found.table), *_tables(found))
+    output.write_document(document, _without_empty(found.table), *tables(found))
     if _are_models(request):
         _record(request, found)
     _check_gates(request, found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -30,6 +31,7 @@ VERBS = {
     "similar": Verb("recsys.cli.lsi:similar", "List the documents nearest to a document."),
     "add": Verb("recsys.cli.lsi:add", "Add documents to an index."),
     "remove": Verb("recsys.cli.lsi:remove", "Remove documents from an index."),
+    "evaluate": Verb("recsys.cli.lsi:evaluate", "Measure an index on judged queries."),
     "scree": Verb("recsys.cli.lsi:scree", "Show the singular values of an index."),
     "info": Verb("recsys.cli.lsi:info", "Show the size and parameters of an index."),
 }
@@ -377,6 +379,97 @@ def remove(index: str, ids: tuple[str, ...], out: str | None, force: bool) -> No
     lsi.save(target, overwrite=force or out is None)
     left = counted(len(lsi.documents_), "document")
     note(f"removed {counted(removed, 'document')}, saved in {target}; {left} left")
+
+
+@cli.command(
+    "evaluate",
+    examples=[
+        "recsys lsi evaluate index --queries cran.qry --judgements cranqrel",
+        "recsys lsi evaluate index --queries queries.jsonl --judgements qrels/test.tsv --json",
+    ],
+)
+@click.argument("index")
+@cli.option("--queries", metavar="FILE", required=True, help="Queries, as for lsi query.")
+@cli.option(
+    "--judgements",
+    metavar="FILE",
+    required=True,
+    help="Lines of query, document and perhaps relevance (TREC, BEIR, SMART).",
+)
+@cli.option(
+    "--method",
+    type=click.Choice(_METHODS),
+    multiple=True,
+    show_default="all",
+    help="Method of search; may be repeated.",
+)
+@cli.option(
+    "--relevant-from",
+    metavar="X",
+    type=float,
+    show_default="any above 0",
+    help="Least relevance of a relevant document.",
+)
+@cli.option("--per-query", metavar="FILE", help="File for the measures of each query: .csv, ...")
+@cli.output_options
+@document_options
+def evaluate(
+    index: str,
+    queries: str,
+    judgements: str,
+    method: tuple[str, ...],
+    relevant_from: float | None,
+    per_query: str | None,
+    output: Output,
+    reading: DocumentOptions,
+) -> None:
+    """Measure how well an index finds the documents that are relevant to queries.
+
+    MAP over the 1,000 best documents, NDCG and precision at 10, recall at 100 and MRR of each
+    method, with 95% intervals over queries and paired tests between methods. JSON has definitions,
+    intervals and tests. The queries are those that have a relevant document.
+    """
+    from recsys.cli.evaluate import tables
+    from recsys.cli.inputs import require_path
+    from recsys.evaluation.results import INTERVALS, TESTS
+    from recsys.lsi.evaluation import evaluate_search
+    from recsys.readers.judgements import read_judgements
+
+    lsi = _load(index)
+    require_path(judgements)
+    documents = reading.open(queries)
+    labels, texts = list[Any](), list[str]()
+    for batch in documents:
+        labels += batch.ids
+        texts += batch.texts
+    note(documents.decision.replace("document", "query"))
+    found = evaluate_search(
+        lsi,
+        labels,
+        texts,
+        read_judgements(judgements, encoding=reading.encoding),
+        methods=[*dict.fromkeys(method)] or _METHODS,
+        relevant_from=relevant_from,
+    )
+    note(found.splits[0].description)
+    if per_query is not None:
+        per_user = found.per_user.rename({"model": "method", "user": "query"})
+        Output(Path(per_query)).write(per_user)
+        note(f"the measures of each query are in {per_query}")
+    document = {
+        "command": "lsi evaluate",
+        "index": index,
+        "counts": {name: found.counts[name] for name in ("queries", "documents", "judgements")},
+        "definitions": {name: metric.definition for name, metric in found.measured.items()},
+        "intervals": INTERVALS.replace("users", "queries"),
+        "tests": TESTS.replace("users", "queries").replace("models", "methods"),
+        "metrics": found.metrics.drop("kind", "n")
+        .rename({"model": "method", "users": "queries"})
+        .to_dicts(),
+        "comparisons": found.comparisons.drop("kind", "n").rename({"model": "method"}).to_dicts(),
+    }
+    frame = found.table.rename({"model": "method"})
+    output.write_document(document, frame, *tables(found, "queries"))
 
 
 @cli.command("info", examples=["recsys lsi info index", "recsys lsi info index --json"])

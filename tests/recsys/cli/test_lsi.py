@@ -220,3 +220,34 @@ def test_one_of_each_is_said_in_the_singular(run):
 def test_half_a_character_in_a_query_is_one_sentence(run, index):
     said = run("lsi", "query", index, "caf\udce9", code=1).stderr
     assert said.startswith("Error: Query 0 (from 0) must be valid Unicode")
+
+
+def test_an_index_is_measured_on_judged_queries(run):
+    Path("docs").write_text("".join(f".I {i}\n.W\n{line}\n" for i, line in enumerate(LINES, 1)))
+    Path("queries").write_text(".I 1\n.W\nnurse\n.I 2\n.W\nBatman\n")
+    Path("qrels").write_text("1 0 1 1\n1 0 3 1\n2 0 4 1\n2 0 9 1\n")
+    run("lsi", "index", "docs", "--out", "index", "-k", 2, "--quiet")
+    how = ("--queries", "queries", "--judgements", "qrels")
+    result = run("lsi", "evaluate", "index", *how, "--json", "--per-query", "each.csv")
+    document = json.loads(result.stdout)
+    assert document["counts"] == {"queries": 2, "documents": 5, "judgements": 4}
+    assert {row["method"] for row in document["metrics"]} == {"hybrid", "lsi", "bm25"}
+    assert "1 relevant documents are not in the index" in result.stderr
+    assert pl.read_csv("each.csv").height == 6
+    table = run("lsi", "evaluate", "index", *how, "--method", "bm25", "--format", "table").stdout
+    assert "recall@100" in table
+    assert "interval over queries" in table
+
+
+def test_parts_of_scores_and_removal(run, index):
+    found = rows(run("lsi", "query", index, "nurse", "--explain", "--json"))
+    assert found[0]["words"] + found[0]["meaning"] == pytest.approx(found[0]["score"], abs=1e-5)
+    assert found[0]["matched"] == "nurse"
+    said = run("lsi", "remove", index, 1, 4).stderr
+    assert said == "removed 2 documents, saved in index; 3 documents left\n"
+    Path("new.csv").write_text("id,text\n2,A doctor drew\n9,A nurse drew\n")
+    assert (
+        "added 2 documents by update (1 replaced)"
+        in run("lsi", "add", index, "new.csv", "--replace").stderr
+    )
+    assert len(rows(run("lsi", "query", index, "doctor", "--json"))) <= 4

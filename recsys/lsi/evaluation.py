@@ -1,0 +1,195 @@
+"""Retrieval quality of an index on judged queries."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from recsys.errors import DataError
+from recsys.evaluation.metrics import METRICS
+from recsys.evaluation.results import Evaluation, Measurement, Settings, SplitInfo, summarize
+from recsys.lsi.search import METHODS
+from recsys.readers.judgements import Judgements, places_of
+
+if TYPE_CHECKING:
+    from recsys.lsi.model import LSI
+
+__all__ = ["evaluate_search"]
+
+_DEPTH = 1000  # documents that are retrieved for each query
+_NS = (10, 100, _DEPTH)
+_SHOWN = ("map@1000", "ndcg@10", "precision@10", "recall@100", "mrr@1000")
+_KINDS = ("map", "ndcg", "precision", "recall", "mrr")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Queries with their relevant documents.
+
+    Attributes
+    ----------
+    labels, texts : list
+        Ids and texts of the queries that have relevant documents.
+    relevant : list of int64 ndarray
+        Places of the relevant documents of each query, -1 for one that the index does not have.
+    decision : str
+        How ids were matched, and what was left out.
+    """
+
+    labels: list[Any]
+    texts: list[str]
+    relevant: list[NDArray[np.int64]]
+    decision: str
+
+    @classmethod
+    def of(
+        cls,
+        lsi: LSI,
+        labels: Sequence[Any],
+        texts: Sequence[str],
+        judgements: Judgements,
+        relevant_from: float | None = None,
+    ) -> Judged:
+        """Match queries, judgements and the documents of an index.
+
+        Raises
+        ------
+        DataError
+            If no query has a relevant document in the index.
+        """
+        rows = judgements.relevant(relevant_from)
+        queries, of_queries = places_of(rows["query"], labels, in_order=True)
+        documents, of_documents = places_of(rows["document"], lsi.documents_.ids.values)
+        if not ((queries >= 0) & (documents >= 0)).any():
+            raise DataError(
+                "No judgement is of a query and a document that are there; the judgements have ids "
+                f"such as {rows['query'][0]!r} and {rows['document'][0]!r}, the queries such as "
+                f"{str(labels[0])!r}, the documents such as {str(lsi.documents_.ids.values[0])!r}."
+                if len(rows)
+                else "No judgement says that a document is relevant."
+            )
+        said = [
+            f"{noun} matched {how}"
+            for noun, how in (("queries", of_queries), ("documents", of_documents))
+            if how
+        ]
+        lost = int((documents < 0).sum())
+        said += [f"{lost:,} relevant documents are not in the index"] * (lost > 0)
+        chosen = np.unique(queries[queries >= 0])
+        said.append(f"{len(chosen):,} of {len(labels):,} queries have relevant documents")
+        return cls(
+            [labels[place] for place in chosen],
+            [texts[place] for place in chosen],
+            [np.unique(documents[queries == place]) for place in chosen],
+            f"{judgements.decision}; {', '.join(said)}",
+        )
+
+
+def evaluate_search(
+    lsi: LSI,
+    labels: Sequence[Any],
+    texts: Sequence[str],
+    judgements: Judgements,
+    *,
+    methods: Sequence[str] = METHODS,
+    relevant_from: float | None = None,
+    resamples: int = 1000,
+    confidence: float = 0.95,
+    random_state: int = 0,
+) -> Evaluation:
+    """Measure how well methods of search find the relevant documents of judged queries.
+
+    The measures, their intervals and the tests between methods are those of recommendations, with
+    queries in place of users: MAP over the 1,000 best documents, NDCG and precision at 10, recall
+    at 100, and MRR. Gains are 0 and 1.
+
+    Parameters
+    ----------
+    lsi : LSI
+    labels, texts : sequences
+        Ids and texts of queries.
+    judgements : Judgements
+        See `recsys.readers.judgements.read_judgements`.
+    methods : sequence of str
+        Of `recsys.lsi.search.METHODS`.
+    relevant_from : float, optional
+        Least relevance of a relevant document; by default any above 0.
+    resamples, confidence, random_state
+        As for `recsys.evaluate`.
+
+    Returns
+    -------
+    Evaluation
+        With methods in place of models.
+
+    Raises
+    ------
+    DataError
+        If no query has a relevant document in the index.
+    """
+    judged = Judged.of(lsi, labels, texts, judgements, relevant_from)
+    n_judged = sum(map(len, judged.relevant))
+    counts = {"queries": len(judged.labels), "judgements": n_judged}
+    counts |= {"documents": len(lsi.documents_), "test_ratings": n_judged}
+    counts |= {"users_evaluated": len(judged.labels)}
+    measured = tuple(METRICS[kind] for kind in _KINDS)
+    settings = Settings(_NS, relevant_from, None, "keep", resamples, confidence, random_state)
+    runs = {method: _measure(lsi, judged, method) for method in methods}
+    found = Evaluation(
+        **summarize(runs, measured, settings),
+        steps=dict.fromkeys(runs, ()),
+        measured={metric.name: metric for metric in measured},
+        settings=settings,
+        splits=(SplitInfo("judgements", {}, judged.decision, counts),),
+        counts=counts,
+        fingerprint="",
+    )
+    return _only_shown(found)
+
+
+def _measure(lsi: LSI, judged: Judged, method: str) -> Measurement:
+    """Search for all queries, and measure each."""
+    start = time.perf_counter()
+    numbers = [*range(len(judged.texts))]
+    found = lsi.query(judged.texts, _DEPTH, method=method, labels=numbers)
+    seconds = time.perf_counter() - start
+    places = lsi.documents_.ids.index(found["document"])
+    lists = np.full((len(numbers), _DEPTH), -1, np.int64)
+    lists[found["query"].to_numpy(), found["rank"].to_numpy() - 1] = places
+    hits = np.array(
+        [
+            np.isin(row, relevant) & (row >= 0)
+            for row, relevant in zip(lists, judged.relevant, strict=True)
+        ]
+    )
+    n_relevant = np.array([len(relevant) for relevant in judged.relevant])
+    columns: dict[str, Any] = {"user": [str(label) for label in judged.labels]}
+    columns |= {"relevant": n_relevant, "ratings": n_relevant}
+    for kind in _KINDS:
+        for n in _NS:
+            given: Mapping[str, Any] = {"hits": hits[:, :n], "n_relevant": n_relevant}
+            metric = METRICS[kind]
+            columns[f"{kind}@{n}"] = metric.function(*(given[name] for name in metric.needs))
+    return Measurement(pl.DataFrame(columns), {}, None, (), 0.0, seconds)
+
+
+def _only_shown(found: Evaluation) -> Evaluation:
+    """Return the evaluation with the usual measures of retrieval."""
+    kept = pl.col("metric").is_in(_SHOWN)
+    others = [f"{kind}@{n}" for kind in _KINDS for n in _NS if f"{kind}@{n}" not in _SHOWN]
+    order = {"model": 0} | {name: i for i, name in enumerate(_SHOWN, 1)}
+    table = found.table.drop(others, "fit_seconds")
+    table = table.select(sorted(table.columns, key=lambda name: order.get(name, 99)))
+    return replace(
+        found,
+        table=table.rename({"recommend_seconds": "search_seconds", "users": "queries"}),
+        metrics=found.metrics.filter(kept),
+        comparisons=found.comparisons.filter(kept),
+        per_user=found.per_user.drop(others, "ratings"),
+    )

@@ -1,0 +1,154 @@
+"""Documents, queries and judgements of test collections, and pages of HTML."""
+
+from __future__ import annotations
+
+import pytest
+
+from recsys.errors import DataError
+from recsys.readers.documents import Documents
+from recsys.readers.judgements import read_judgements
+
+SMART = """.I 1
+.T
+Tea
+in China
+.A
+Wu, L.
+.W
+green leaves
+.X
+1 5 1
+.I 2
+.W
+milk
+"""
+TREC = """<DOC>
+<DOCNO> AP-1 </DOCNO>
+<HEAD>Tea &amp; milk</HEAD>
+<TEXT>
+Green <b>leaves</b>.
+</TEXT>
+</DOC>
+<DOC><DOCNO>AP-2</DOCNO> Bread </DOC>
+"""
+TOPICS = """<top>
+<num> Number: 301
+<title> green tea
+<desc> Description:
+Where does it grow?
+</top>
+<top>
+<num> Number: 302
+<title> milk
+</top>
+"""
+BLOCKS = "1\ngreen tea\nleaves\n   /\n2\nmilk\n   /\n"
+
+
+def read(path):
+    documents = Documents(path)
+    (batch,) = documents
+    return batch.ids, batch.texts, batch.titles, documents.decision
+
+
+def test_smart_records_have_titles_texts_and_authors(tmp_path):
+    path = tmp_path / "col.all"
+    path.write_text(SMART)
+    ids, texts, titles, decision = read(path)
+    assert ids == [1, 2]
+    assert texts == ["green leaves\nWu, L.", "milk"]
+    assert titles == ["Tea in China", None]
+    assert decision == "col.all: SMART collection, ids are its own"
+
+
+def test_trec_documents_and_topics(tmp_path):
+    path = tmp_path / "ap"
+    path.write_text(TREC)
+    ids, texts, titles, _ = read(path)
+    assert (ids, texts) == (["AP-1", "AP-2"], ["Green leaves .", "Bread"])
+    assert titles == ["Tea & milk", None]
+    path.write_text(TOPICS)
+    assert read(path)[:2] == ([301, 302], ["green tea", "milk"])
+
+
+def test_blocks_ended_by_a_slash(tmp_path):
+    path = tmp_path / "doc-text"
+    path.write_text(BLOCKS)
+    assert read(path)[:2] == ([1, 2], ["green tea leaves", "milk"])
+
+
+def test_a_folder_of_a_judged_collection_is_its_documents(tmp_path):
+    (tmp_path / "docs.all").write_text(SMART * 1)
+    (tmp_path / "queries").write_text(".I 1\n.W\ntea\n")
+    (tmp_path / "qrels").write_text("1 0 1 1\n")
+    ids, *_, decision = read(tmp_path)
+    assert ids == [1, 2]
+    assert decision.endswith(
+        "docs.all: SMART collection, ids are its own; 2 other files of the folder left out"
+    )
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "d1", "title": "Tea", "text": "green"}\n')
+    ids, texts, titles, _ = read(tmp_path)
+    assert (ids, texts, titles) == (["d1"], ["green"], ["Tea"])
+
+
+def test_pages_of_html_have_no_tags_and_scripts(tmp_path):
+    page = "<!DOCTYPE html><html><head><title>Hot tea</title><style>p {}</style></head>"
+    (tmp_path / "tea.html").write_text(f"{page}<body><p>Green<br>leaves<script>x('milk')</script>")
+    (tmp_path / "plain.txt").write_text("bread")
+    ids, texts, titles, decision = read(tmp_path)
+    assert (ids, texts, titles) == (
+        ["plain.txt", "tea.html"],
+        ["bread", "Green leaves"],
+        [None, "Hot tea"],
+    )
+    assert decision.endswith("1 page of HTML without tags and scripts")
+    assert read(tmp_path / "tea.html")[1] == ["Green leaves"]
+
+
+def test_the_column_of_texts_is_found_by_its_contents(tmp_path):
+    path = tmp_path / "products.csv"
+    path.write_text(
+        "sku,label,blurb\na1,Kettle,boils water for the tea\nb2,Pan,fries eggs and more\n"
+    )
+    ids, texts, *_, decision = read(path)
+    assert (ids, texts[0]) == (["a1", "b2"], "boils water for the tea")
+    assert "text = blurb, id = sku" in decision
+    path.write_text("sku,label,blurb\na1,Kettle,Water\nb2,Pan,Eggs\n")
+    with pytest.raises(DataError, match="no column that is evidently the text"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "pairs", "form"),
+    [
+        ("1 0 AP-1 1\n1 0 AP-2 0\n", [("1", "AP-1")], "TREC's columns"),
+        ("1 184 2\n1 29 -1\n", [("1", "184")], "queries, documents, relevance"),
+        (
+            "     1     28\t0\t0.000000\n     1     35\t0\t0.000000\n",
+            [("1", "28"), ("1", "35")],
+            "zeros",
+        ),
+        ("1 28\n2 7\n", [("1", "28"), ("2", "7")], "queries and their documents"),
+        ("query-id\tcorpus-id\tscore\nq1\td1\t2\nq1\td2\t0\n", [("q1", "d1")], "header"),
+        ("1\n 5  7\n 9\n/\n2\n 3\n/\n", [("1", "5"), ("1", "7"), ("1", "9"), ("2", "3")], "blocks"),
+    ],
+    ids=["trec", "cranfield", "cisi", "pairs", "beir", "blocks"],
+)
+def test_forms_of_judgements(tmp_path, text, pairs, form):
+    path = tmp_path / "qrels"
+    path.write_text(text)
+    found = read_judgements(path)
+    assert found.relevant().rows() == pairs
+    assert form in found.decision
+
+
+def test_judgements_that_cannot_be_read_are_named(tmp_path):
+    path = tmp_path / "qrels"
+    for text, message in (
+        ("1 2 1\n1 2\n", "qrels, line 2: a judgement has 2 to 4 fields"),
+        ("1 2 x\n", "qrels, line 1: the relevance must be a number; got 'x'"),
+        ("\n", "qrels has no judgements"),
+    ):
+        path.write_text(text)
+        with pytest.raises(DataError, match=message):
+            read_judgements(path)
