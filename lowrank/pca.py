@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 import warnings
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from scipy import linalg
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from lowrank.arguments import as_operator
 from lowrank.errors import ArgumentError
 from lowrank.rank import RULES, choose_rank
 from lowrank.samples import (
@@ -23,7 +26,8 @@ from lowrank.samples import (
     samples_of,
     validated_samples,
 )
-from lowrank.svd import truncated_svd
+from lowrank.solvers.lapack import lapack_svd
+from lowrank.svd import truncated_svd, with_signs
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
 
 _LEAST_ALIGNMENT = 0.9
 _FULL_SPECTRUM = 1000  # smaller side of dense data, up to which all singular values are computed
+_EXTRA_DIRECTIONS = 10  # kept from batch to batch beyond twice as many as there are components
 _FIRST_GUESS = 32  # directions that the search for a fraction of the variance starts with
 
 
@@ -109,7 +114,8 @@ class PCA(
     noise_variance_ : float
         Mean variance of the min(n_samples, n_features) - k discarded directions; 0 within rounding.
     n_components_, n_samples_, n_features_in_ : int
-        Numbers of components, and of samples and features of the training data.
+        Numbers of components, and of samples and features of the training data. With forgetting,
+        ``n_samples_`` is the sum of their weights.
     feature_names_in_ : ndarray of shape (n_features_in_,)
         Names of the features. Defined only if X has string column names.
 
@@ -178,6 +184,51 @@ class PCA(
         """Find the components and return the scores of X, the same as `transform` does."""
         return self._scores(self._fit(X))
 
+    def partial_fit(self, X: MatrixLike, y: object = None, *, forgetting: float = 1.0) -> Self:
+        """Add a batch of samples to those of `fit` or of earlier batches.
+
+        Means and the total variance are those of all samples; the components are nearly theirs:
+        about twice as many directions as `n_components` are kept from batch to batch, and what
+        lies outside of them is forgotten. Sparse batches are centred exactly, in a dense copy.
+
+        Parameters
+        ----------
+        X : array-like or scipy.sparse matrix or array of shape (n_samples, n_features)
+            The batch; at best some times as many samples as `n_components`.
+        y : ignored
+        forgetting : float, default 1.0
+            Weight of a sample of all earlier batches, above 0 and at most 1.
+
+        Raises
+        ------
+        ArgumentTypeError, ArgumentError, ValueError
+            If X is not finite, has no samples or other features than before, or a parameter cannot
+            be followed batch by batch: `standardize`, a fraction or a rule as `n_components`, or a
+            direction that ``center="auto"`` has dropped from sparse data.
+
+        References
+        ----------
+        Ross, Lim, Lin & Yang (2008), "Incremental learning for robust visual tracking", for the
+        mean; Brand (2006), "Fast low-rank modifications of the thin singular value decomposition".
+        """
+        before: Directions | None = getattr(self, "_so_far", None)
+        data = validated_samples(self, X, accept_sparse="csr", reset=before is None)
+        self._check_batches(before, forgetting)
+        samples = samples_of(data, self.center_samples)
+        features = samples.shape[1]
+        if before is None:
+            require_samples(samples.shape[0], self.ddof)
+            none = np.zeros((0, features), samples.dtype)
+            before = Directions(
+                none, none[:, 0], none[:, 0], np.zeros(features), None, 0.0, 0.0, 0.0,
+                np.zeros(features), 0,
+            )  # fmt: skip
+        joined = self._joined(before, samples, forgetting)
+        wanted = features if self.n_components is None else int(self.n_components)
+        self._keep(joined.first(wanted))
+        self._so_far = joined.first(2 * wanted + _EXTRA_DIRECTIONS)
+        return self
+
     def transform(self, X: MatrixLike) -> FloatArray:
         """Return the scores of samples, shape (n_samples, n_components_)."""
         return self._scores(self._prepared(X))
@@ -223,6 +274,7 @@ class PCA(
         else:
             found = self._directions_for_fraction(samples, wanted)
         self._keep(found, scale)
+        self._so_far = found
         if found.alignment is not None and found.alignment < _LEAST_ALIGNMENT:
             warnings.warn(
                 f"mean_alignment_ is {found.alignment:.3f}, below {_LEAST_ALIGNMENT}: the dropped "
@@ -265,7 +317,9 @@ class PCA(
             random_state=self.random_state,
         )
         components, values, alignment = svd.Vt, svd.s, None
-        negligible = negligible_value(svd, row, samples.shape[0])
+        negligible = negligible_value(
+            svd.s, row, samples.shape[0], float(svd.residuals.max(initial=0.0))
+        )
         if centred:
             variances = values**2 / values.dtype.type(divisor)
         else:  # about the mean of the scores
@@ -305,12 +359,7 @@ class PCA(
             carried = np.cumsum(found.variances, dtype=np.float64)
             needed = 1 + int(np.count_nonzero(carried < (fraction - rounding * k) * total))
             if needed <= k or k == largest:
-                return replace(
-                    found,
-                    components=found.components[:needed].copy(),
-                    singular_values=found.singular_values[:needed].copy(),
-                    variances=found.variances[:needed].copy(),
-                )
+                return found.first(needed)
             k = min(2 * k, largest)
 
     def _keep(self, found: Directions, scale: Float64Array | None = None) -> None:
@@ -331,6 +380,49 @@ class PCA(
         left = _rest(total, found.variances)
         self.noise_variance_ = left / discarded if discarded else 0.0
         self.distortion_ = _rest(found.squares, found.singular_values**2)
+
+    def _check_batches(self, before: Directions | None, forgetting: float) -> None:
+        wanted: Any = self.n_components
+        is_integer = isinstance(wanted, numbers.Integral) and not isinstance(wanted, bool)
+        if wanted is not None and not (is_integer and wanted >= 0):
+            raise ArgumentError(
+                f"n_components must be None or an integer in partial_fit; got {wanted!r}."
+            )
+        if self.standardize:
+            raise ArgumentError(
+                "standardize must be False in partial_fit, as deviations change with each batch."
+            )
+        if before is not None and before.alignment is not None:
+            raise ArgumentError(
+                "center must be 'exact' or False in a fit that partial_fit continues; 'auto' has "
+                "dropped a direction of sparse data."
+            )
+        if not 0 < forgetting <= 1:
+            raise ArgumentError(f"forgetting must be above 0 and at most 1; got {forgetting!r}.")
+
+    def _joined(self, before: Directions, samples: Samples, forgetting: float) -> Directions:
+        """Return the directions of earlier samples and of a batch together."""
+        old, new = forgetting * before.n_samples, samples.shape[0]
+        shift = samples.means - before.means
+        means = before.means + shift * (new / (old + new))
+        centred = bool(self.center)
+        between = math.sqrt(old * new / (old + new)) * shift
+        rows = as_operator(samples.matrix).toarray()
+        if centred:
+            rows = np.vstack([rows - samples.means, between]).astype(samples.dtype)
+        values = before.singular_values * math.sqrt(forgetting)
+        stack = np.vstack([values[:, None] * before.components, rows])
+        R = linalg.qr(stack, mode="r", check_finite=False)[0][: len(means)]
+        _, s, components = with_signs(*lapack_svd(R.astype(samples.dtype)))
+        total = forgetting * before.total + float(between @ between)
+        total += float(samples.column_squares(samples.means).sum())
+        squares = total if centred else total + (old + new) * float(means @ means)
+        along = components @ means * (not centred)
+        variances = (s.astype(np.float64) ** 2 - (old + new) * along**2) / (old + new - self.ddof)
+        return Directions(
+            components, s, variances.astype(samples.dtype), means * centred, None,
+            negligible_value(s, means * centred, old + new), squares, total, means, old + new,
+        )  # fmt: skip
 
     def _prepared(self, X: MatrixLike) -> Samples:
         """Check new rows, and prepare them as those of the training data were."""
@@ -365,7 +457,13 @@ class Directions:
     squares: float  # ||Y - 1 row'||_F^2
     total: float  # sum of squares of Y about its means: total variance times the divisor
     means: Float64Array  # of the columns of Y
-    n_samples: int
+    n_samples: float  # the sum of their weights
+
+    def first(self, k: int) -> Directions:
+        """Return the first k directions, with the same totals."""
+        arrays = (self.components, self.singular_values, self.variances)
+        components, values, variances = (array[:k].copy() for array in arrays)
+        return replace(self, components=components, singular_values=values, variances=variances)
 
 
 def _rest(total: float, terms: FloatArray) -> float:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from lowrank.arguments import MatrixLike, RandomStateLike
     from lowrank.operators import Float64Array, FloatArray
-    from lowrank.svd import SVD
 
 FLOAT_DTYPES = [np.float64, np.float32]  # as validate_data takes them: others become float64
 _CHUNK = 1 << 20  # entries that are widened to float64 at a time
@@ -290,17 +289,19 @@ def column_scale(samples: Samples, ddof: int) -> Float64Array:
     return scale.astype(samples.dtype).astype(np.float64)
 
 
-def negligible_value(svd: SVD, means: Float64Array, count: int) -> float:
-    """Return the size below which a singular value of `count` centred samples is no more than 0.
+def negligible_value(
+    s: FloatArray, means: Float64Array, count: float, residual: float = 0.0
+) -> float:
+    """Return the size below which a singular value of `count` centred samples counts as 0.
 
     An exact zero comes out as the rounding errors of the data and of the means subtracted from
     them, or as the largest residual of the decomposition if that is larger.
     """
-    eps = float(np.finfo(svd.s.dtype).eps)
-    largest = float(svd.s.max(initial=0.0))
+    eps = float(np.finfo(s.dtype).eps)
+    largest = float(s.max(initial=0.0))
     subtracted = float(np.linalg.norm(means)) * float(np.sqrt(count))
     rounding = eps * (max(count, len(means)) * largest + 4 * subtracted)
-    return max(rounding, float(svd.residuals.max(initial=0.0)))
+    return max(rounding, residual)
 
 
 def checked_scores(X: ArrayLike, columns: int, expected: str = "n_components_") -> FloatArray:
@@ -356,7 +357,7 @@ class GaussianDensityMixin:
     noise_variance_: float
     scale_: FloatArray | None
     n_components_: int
-    n_samples_: int
+    n_samples_: float
     n_features_in_: int
     random_state: Any
     _location: Float64Array  # mean of the model, in units of scale_

@@ -317,7 +317,9 @@ class _Target:
 
 def _leverage(svd: SVD, *, rows: bool) -> FloatArray:
     vectors = svd.U if rows else svd.Vt.T
-    kept = svd.s > negligible_value(svd, np.zeros(svd.shape[1]), svd.shape[0])
+    kept = svd.s > negligible_value(
+        svd.s, np.zeros(svd.shape[1]), svd.shape[0], svd.residuals.max(initial=0.0)
+    )
     scores: FloatArray = (vectors[:, kept] ** 2).sum(axis=1)
     return scores
 

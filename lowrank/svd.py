@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lowrank.arguments import validated
-from lowrank.errors import LowRankError
+from lowrank.arguments import as_operator, checked_rank, validated
+from lowrank.errors import ArgumentError, LowRankError
 from lowrank.kernels import one_blas_thread
 from lowrank.solvers import COMPILED, HALF_ACCURATE, SOLVERS
+from lowrank.solvers.lapack import lapack_svd
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import ArrayLike
 
-    from lowrank.arguments import OperatorLike, Problem, RandomStateLike
+    from lowrank.arguments import MatrixLike, OperatorLike, Problem, RandomStateLike
     from lowrank.operators import Float64Array, FloatArray, MatrixOperator, Triplets
 
 _PROBES = 8  # the products are fastest with a multiple of 8
@@ -62,7 +63,7 @@ class SVD:
     seconds : float
         Elapsed time.
     method : str
-        The solver: "dense", "gram", "lanczos", "randomized" or "arpack".
+        The solver: "dense", "gram", "lanczos", "randomized" or "arpack"; "update" after `updated`.
     """
 
     U: FloatArray
@@ -131,6 +132,77 @@ class SVD:
         if self.frobenius_norm == 0.0 or self.k == min(self.shape):
             return 1.0
         return min(1.0, (self._kept_norm / self.frobenius_norm) ** 2)
+
+    def updated(self, rows: MatrixLike, *, k: int | None = None, forgetting: float = 1.0) -> SVD:
+        """Return the decomposition of the matrix with further rows below it, without reading it.
+
+        What the first decomposition left out stays left out; apart from that the result is exact,
+        and ``residuals`` and ``spectral_error_bound`` are upper bounds that count it.
+
+        Parameters
+        ----------
+        rows : array-like or scipy.sparse matrix or array of shape (b, m)
+            The new rows, centred as A was. Their values are worked on in the dtype of A.
+        k : int, optional
+            Rank of the result, at most k + b; by default as it was.
+        forgetting : float, default 1.0
+            Factor, above 0, that the rows of A are multiplied by: below 1, old rows count less.
+
+        Returns
+        -------
+        SVD
+            Of ``[forgetting * A; rows]``, with ``method`` "update".
+
+        Raises
+        ------
+        TypeError, ValueError
+            If `rows` is not a real, finite matrix of m columns, or another argument is out of its
+            range.
+
+        References
+        ----------
+        Brand (2006), "Fast low-rank modifications of the thin singular value decomposition".
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> A = np.random.default_rng(0).standard_normal((50, 4))
+        >>> updated = truncated_svd(A[:40], 4).updated(A[40:])
+        >>> bool(np.allclose(updated.s, truncated_svd(A, 4).s)), updated.U.shape
+        (True, (50, 4))
+        """
+        start = time.perf_counter()
+        operator = as_operator(rows)
+        if operator.shape[1] != self.shape[1]:
+            raise ArgumentError(f"rows must have {self.shape[1]} columns; got {operator.shape[1]}.")
+        if not 0 < forgetting < math.inf:
+            raise ArgumentError(f"forgetting must be positive and finite; got {forgetting!r}.")
+        new = operator.toarray().astype(self.s.dtype, copy=False)
+        largest = min(self.k + len(new), self.shape[1])
+        rank = min(self.k, largest) if k is None else checked_rank(k, largest, "k + len(rows), m")
+        old = self.s * self.s.dtype.type(forgetting)
+        G, s, Vt = lapack_svd(np.vstack([old[:, None] * self.Vt, new]))
+        left_out = float(s[rank]) if rank < s.size else 0.0
+        G, s, Vt = with_signs(G[:, :rank], s[:rank], Vt[:rank])
+        inside = np.linalg.norm(Vt @ self.Vt.T, axis=1).clip(max=1.0).astype(np.float64)
+        error = forgetting * self.spectral_error_bound
+        known = forgetting * np.linalg.norm(self.residuals, axis=1)
+        right = known[0] * inside + error * np.sqrt(1 - inside**2)
+        left = known[1] * np.linalg.norm(G[: self.k], axis=0)
+        norm = self.frobenius_norm
+        return SVD(
+            U=np.vstack([self.U @ G[: self.k], G[self.k :]]),
+            s=s,
+            Vt=np.ascontiguousarray(Vt),
+            residuals=np.stack([right, left]),
+            frobenius_norm=None
+            if norm is None
+            else math.hypot(forgetting * norm, float(np.linalg.norm(new.astype(np.float64)))),
+            spectral_error_bound=error + left_out,
+            passes=operator.passes,
+            seconds=time.perf_counter() - start,
+            method="update",
+        )
 
     @property
     def _kept_norm(self) -> float:

@@ -148,7 +148,8 @@ class Whitening(
             svd = truncated_svd(scaled.matrix.centred(row).triangle(), largest, method="dense")
         else:
             svd = truncated_svd(scaled.matrix, largest, method="dense", center=row)
-        negligible = negligible_value(svd, row, data.shape[0])
+        residual = float(svd.residuals.max(initial=0.0))
+        negligible = negligible_value(svd.s, row, data.shape[0], residual)
         k = min(int(k), int(np.count_nonzero(svd.s > negligible)))
         self.components_ = svd.Vt[:k].copy()
         self.explained_variance_ = svd.s[:k] ** 2 / svd.s.dtype.type(data.shape[0] - self.ddof)

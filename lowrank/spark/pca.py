@@ -93,7 +93,7 @@ class PCA(pca.PCA):
                 variances=np.maximum(variances, 0.0).astype(svd.s.dtype),
                 row=row,
                 alignment=None,
-                negligible=negligible_value(svd, row, n),
+                negligible=negligible_value(svd.s, row, n, svd.residuals.max(initial=0.0)),
                 squares=squares,
                 total=max(squares - n * float(np.square(means - row).sum()), 0.0),
                 means=means,

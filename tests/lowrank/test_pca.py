@@ -11,6 +11,7 @@ from scipy import sparse
 from scipy.stats import multivariate_normal
 from sklearn.preprocessing import StandardScaler
 
+from lowrank.errors import ArgumentError
 from lowrank.pca import PCA, MeanAlignmentWarning
 from lowrank.rank import RULES
 
@@ -462,3 +463,109 @@ def test_score_with_both_corrections_is_the_same_on_sparse_data():
     pca = PCA(4, center_samples=True, standardize=True).fit(counts().toarray())
     new = counts(seed=2)
     np.testing.assert_allclose(pca.score_samples(new), pca.score_samples(new.toarray()), rtol=1e-9)
+
+
+def batches_of(X, size=80):
+    return [X[start : start + size] for start in range(0, X.shape[0], size)]
+
+
+def streamed(batches, *args, **settings):
+    pca = PCA(*args, **settings)
+    for batch in batches:
+        pca.partial_fit(batch)
+    return pca
+
+
+def decaying(shape=(500, 30), base=0.7, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal(shape) @ np.diag(base ** np.arange(shape[1])) + 3.0
+
+
+class TestPartialFit:
+    """Batches give what all samples at once give."""
+
+    FITTED = (
+        "components_",
+        "explained_variance_",
+        "explained_variance_ratio_",
+        "singular_values_",
+        "mean_",
+        "noise_variance_",
+        "distortion_",
+    )
+
+    @pytest.mark.parametrize("center", ["auto", "exact", False])
+    @pytest.mark.parametrize("whiten", [False, True])
+    def test_all_components_are_exact(self, center, whiten):
+        X = decaying((300, 12), 0.9)
+        expected = PCA(center=center, whiten=whiten).fit(X)
+        pca = streamed(batches_of(X, 37), center=center, whiten=whiten)
+        for name in self.FITTED:
+            np.testing.assert_allclose(getattr(pca, name), getattr(expected, name), atol=1e-9)
+        np.testing.assert_allclose(pca.transform(X), expected.transform(X), atol=1e-8)
+        np.testing.assert_allclose(pca.score(X), expected.score(X))
+        assert pca.n_samples_ == 300
+
+    def test_few_components_are_at_least_as_good_as_scikit_learn(self):
+        X = decaying((2000, 100), 0.97)
+        expected = PCA(5, random_state=0).fit(X)
+        pca = streamed(batches_of(X, 50), 5)
+        other = sklearn.decomposition.IncrementalPCA(5, batch_size=50).fit(X)
+        angles = [
+            np.linalg.svd(expected.components_ @ found.components_.T)[1].min()
+            for found in (pca, other)
+        ]
+        assert angles[0] > 0.99
+        assert angles[0] >= angles[1]
+        np.testing.assert_allclose(pca.mean_, X.mean(axis=0))
+        total = pca.explained_variance_[0] / pca.explained_variance_ratio_[0]
+        np.testing.assert_allclose(total, X.var(axis=0, ddof=1).sum())
+
+    def test_a_fit_is_continued(self):
+        X = decaying()
+        pca = PCA(random_state=0).fit(X[:300]).partial_fit(X[300:])
+        np.testing.assert_allclose(pca.components_, PCA().fit(X).components_, atol=1e-9)
+        assert streamed(batches_of(X), 3).fit(X[:100]).n_samples_ == 100
+
+    def test_sparse_batches_and_float32(self):
+        X = sparse.random_array((300, 20), density=0.2, rng=0, format="csr")
+        pca = streamed(batches_of(X), center="exact")
+        np.testing.assert_allclose(pca.components_, PCA().fit(X.toarray()).components_, atol=1e-8)
+        single = streamed(batches_of(X.astype(np.float32)))
+        assert single.components_.dtype == np.float32
+        np.testing.assert_allclose(single.explained_variance_, pca.explained_variance_, rtol=1e-4)
+
+    def test_forgetting_follows_what_changes(self):
+        rng = np.random.default_rng(0)
+        early, late = (np.outer(rng.standard_normal(400), axis) for axis in np.eye(2))
+        pca = PCA(1)
+        for batch in batches_of(np.vstack([early, late]), 40):
+            pca.partial_fit(batch, forgetting=0.5)
+        assert abs(pca.components_[0, 1]) > 0.999
+        weights = 0.5 ** np.repeat(np.arange(20)[::-1], 40)
+        np.testing.assert_allclose(pca.n_samples_, weights.sum())
+        expected = np.average(np.vstack([early, late]), axis=0, weights=weights)
+        np.testing.assert_allclose(pca.mean_, expected, atol=1e-12)
+
+    @pytest.mark.parametrize(
+        ("settings", "message"),
+        [
+            ({"n_components": 0.9}, "n_components must be None or an integer"),
+            ({"n_components": "elbow"}, "n_components must be None or an integer"),
+            ({"standardize": True}, "standardize must be False"),
+        ],
+    )
+    def test_what_cannot_be_followed(self, settings, message):
+        with pytest.raises(ArgumentError, match=message):
+            PCA(**settings).partial_fit(decaying())
+
+    def test_wrong_batches(self):
+        X = decaying()
+        pca = PCA(2).partial_fit(X)
+        with pytest.raises(ValueError, match="30 features"):
+            pca.partial_fit(X[:, :5])
+        with pytest.raises(ArgumentError, match="forgetting"):
+            pca.partial_fit(X, forgetting=0)
+        dropped = PCA(2, random_state=0).fit(sparse.csr_array(X))
+        with pytest.raises(ArgumentError, match="dropped a direction"):
+            dropped.partial_fit(X)

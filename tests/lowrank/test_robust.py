@@ -67,7 +67,7 @@ def test_no_other_decomposition_is_below_the_bound(seed, share, rank):
     steps = np.random.default_rng(seed).standard_normal((20, 14, 11))
     for other in (X, 0 * X, low_rank, *(found + 0.1 * step for step in steps)):
         assert objective(other, X - other, result.penalty) >= bound
-    assert 0 <= result.duality_gap < 0.05
+    assert 0 <= result.duality_gap < 0.1
 
 
 def test_the_penalty_decides_what_counts_as_an_error():

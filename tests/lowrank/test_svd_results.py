@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import scipy.linalg
 import scipy.sparse.linalg
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import sparse
 
 import lowrank
@@ -296,3 +298,52 @@ def test_digits_that_the_gram_operator_loses_are_found_all_the_same():
     result = truncated_svd(matrix, 120, tol=1e-13, random_state=0)
     assert result.method == "randomized"
     assert result.residuals.max() <= 1e-13 * result.s[0]
+
+
+class TestUpdated:
+    """Further rows join a decomposition, with bounds on what that costs."""
+
+    @pytest.mark.parametrize(
+        "shapes", [((60, 20), (15, 20)), ((10, 40), (7, 40)), ((5, 8), (30, 8))]
+    )
+    def test_it_is_exact_for_what_the_first_has_kept(self, shapes):
+        rng = np.random.default_rng(0)
+        A, rows = (rng.standard_normal(shape) for shape in shapes)
+        for k in (min(A.shape), 4):
+            svd = truncated_svd(A, k, method="dense")
+            kept = np.vstack([0.5 * (svd.U * svd.s) @ svd.Vt, rows])
+            updated = svd.updated(rows, forgetting=0.5)
+            np.testing.assert_allclose(updated.s, np.linalg.svd(kept)[1][:k])
+            best = truncated_svd(kept, k, method="dense")
+            approximation = (updated.U * updated.s) @ updated.Vt
+            np.testing.assert_allclose(approximation, (best.U * best.s) @ best.Vt, atol=1e-10)
+
+    @given(seed=st.integers(0, 10**6), k=st.integers(1, 6), k_new=st.integers(0, 6))
+    def test_its_certificate_holds(self, seed, k, k_new):
+        rng = np.random.default_rng(seed)
+        A = rng.standard_normal((30, 25)) * 0.7 ** np.arange(25)
+        rows = rng.standard_normal((5, 25))
+        updated = truncated_svd(A, k, random_state=0).updated(rows, k=k_new)
+        whole = np.vstack([A, rows])
+        right = np.linalg.norm(whole @ updated.Vt.T - updated.U * updated.s, axis=0)
+        left = np.linalg.norm(whole.T @ updated.U - updated.Vt.T * updated.s, axis=0)
+        assert (right <= updated.residuals[0] + 1e-9).all()
+        assert (left <= updated.residuals[1] + 1e-9).all()
+        rest = whole - (updated.U * updated.s) @ updated.Vt
+        assert np.linalg.norm(rest, 2) <= updated.spectral_error_bound + 1e-9
+        np.testing.assert_allclose(updated.frobenius_norm, np.linalg.norm(whole))
+
+    def test_sparse_rows_and_dtype(self):
+        A = sparse.random_array((40, 30), density=0.3, rng=0, dtype=np.float32, format="csr")
+        updated = truncated_svd(A[:30], 5, random_state=0).updated(A[30:])
+        assert updated.U.dtype == updated.s.dtype == updated.Vt.dtype == np.float32
+        assert updated.method == "update"
+
+    def test_wrong_arguments(self):
+        svd = truncated_svd(np.eye(6), 2)
+        with pytest.raises(ValueError, match="6 columns; got 5"):
+            svd.updated(np.ones((2, 5)))
+        with pytest.raises(ValueError, match="between 0 and 3"):
+            svd.updated(np.ones((1, 6)), k=4)
+        with pytest.raises(ValueError, match="forgetting"):
+            svd.updated(np.ones((1, 6)), forgetting=0)
