@@ -6,6 +6,7 @@ others of their size than those that they return.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -21,9 +22,10 @@ __all__ = [
     "SparsePart",
     "Stored",
     "csr_arrays",
-    "dense_ranks",
+    "distinct_keys",
     "level_counts",
     "padded",
+    "places_of",
     "row_offsets",
     "scatter",
     "sort_rows",
@@ -193,20 +195,31 @@ class Levels:
         return found
 
 
-def dense_ranks(keys: Int32s, low: int, high: int, threads: int) -> tuple[Int32s, Int32s]:
-    """Return the distinct ones of keys in low:high + 1, and the rank of each key among them.
-
-    It takes five bytes for each number in the range.
-    """
+def distinct_keys(parts: Sequence[Int32s], low: int, high: int, threads: int) -> Int64s:
+    """Return the different ones of keys in low:high + 1, increasing."""
     present = np.zeros(high - low + 1, np.uint8)
-    backends.active.mark(keys, low, present, threads)
+    for keys in parts:
+        backends.active.mark(keys, low, present, threads)
     distinct = np.flatnonzero(present)
     distinct += low
-    table = np.cumsum(present, dtype=np.int32)
-    table -= 1
-    ranks = np.empty(len(keys), np.int32)
-    backends.active.look_up(keys, low, table, ranks, threads)
-    return distinct.astype(np.int32), ranks
+    return distinct
+
+
+def places_of(
+    parts: Sequence[Int32s], distinct: Int64s, places: NDArray[np.integer[Any]], threads: int
+) -> Int32s:
+    """Return for each key its place: that of the same one of the `distinct` keys, which increase.
+
+    It takes four bytes for each number in the range of the keys.
+    """
+    low = int(distinct[0]) if len(distinct) else 0
+    table = np.zeros((int(distinct[-1]) - low if len(distinct) else 0) + 1, np.int32)
+    table[distinct - low] = places
+    found, end = np.empty(sum(map(len, parts)), np.int32), 0
+    for keys in parts:
+        begin, end = end, end + len(keys)
+        backends.active.look_up(keys, low, table, found[begin:end], threads)
+    return found
 
 
 def row_offsets(rows: Int32s, n_rows: int) -> tuple[Int64s, bool]:

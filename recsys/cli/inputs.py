@@ -125,7 +125,7 @@ def load_pairs(path: str, reader: ReaderOptions) -> pl.DataFrame:
     require_path(path)
     request = _request(reader, implicit=True)
     with open_data(path, reader.encoding) as data:
-        columns = read_raw(data, request).columns
+        columns = read_raw(data, request).plain().columns
     return pl.DataFrame([columns[name].alias(name) for name in ("user", "item")])
 
 

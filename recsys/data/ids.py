@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from lowrank.kernels import resolve_threads
+from lowrank.kernels.entries import distinct_keys, places_of
 from recsys.errors import DataError, UnknownIdError
 from recsys.messages import close_matches, shortened
 
@@ -322,7 +324,7 @@ def as_id_series(values: object, kind: str, place: Place = row_place) -> pl.Seri
         raise DataError(f"{place(series.is_null().arg_max() or 0)}: the {kind} id is missing.")
     if dtype in (pl.Int64, pl.String):
         return series
-    if dtype in (pl.Categorical, pl.Enum):
+    if isinstance(dtype, pl.Categorical | pl.Enum):
         return series.cast(pl.String)
     if dtype.is_float() or dtype.is_decimal():
         numbers = series.cast(pl.Float64)
@@ -344,6 +346,13 @@ def as_id_series(values: object, kind: str, place: Place = row_place) -> pl.Seri
 
 def integers_if_canonical(texts: pl.Series) -> pl.Series:
     """Return texts as Int64, unless one is not written as an integer is printed; nulls stay."""
+    if isinstance(texts.dtype, pl.Categorical):
+        known = texts.unique().cast(pl.String)
+        return (
+            texts
+            if integers_if_canonical(known) is known
+            else integers_if_canonical(texts.cast(pl.String))
+        )
     if not texts.str.contains(CANONICAL_INTEGER.pattern).all():
         return texts
     numbers = texts.cast(pl.Int64, strict=False)
@@ -374,14 +383,37 @@ def encode(
     DataError
         If there are more ids than int32 can count.
     """
-    distinct = series.unique()
+    known, parts, low, high = None, [], 0, -1
+    if isinstance(series.dtype, pl.Categorical):
+        known, parts = categories(series)
+        high = len(known) - 1
+    elif series.dtype == pl.Int32:
+        low, high = (cast(int, each) for each in (series.min(), series.max()))
+        if high - low < max(len(series), _CHUNK):  # a table pays
+            parts = [each.to_numpy() for each in series.get_chunks()]
+    threads = resolve_threads(None)
+    keys = distinct_keys(parts, low, high, threads) if parts else None
+    if keys is None:
+        distinct = series.unique().cast(series.dtype if series.dtype == pl.String else pl.Int64)
+    else:
+        distinct = pl.Series(keys) if known is None else known.gather(keys)
     ids = Ids(distinct if idle is None else pl.concat([distinct, idle]), kind)
     if len(ids) > _INT32_LIMIT:
         raise DataError(f"There may be at most {_INT32_LIMIT:,} {kind}s; got {len(ids):,}.")
+    if keys is not None:
+        return ids, places_of(parts, keys, ids.find(distinct), threads)
     codes = np.empty(len(series), dtype=np.int32)
     for start in range(0, len(series), _CHUNK):
         codes[start : start + _CHUNK] = ids.find(series.slice(start, _CHUNK))
     return ids, codes
+
+
+def categories(column: pl.Series) -> tuple[pl.Series, list[npt.NDArray[np.int32]]]:
+    """Return the texts of a column of categories, and the place of each row's among them."""
+    places = [each.to_numpy().view(np.int32) for each in column.to_physical().get_chunks()]
+    n = 1 + max((int(part.max(initial=-1)) for part in places), default=-1)
+    known = pl.Series(column.name, np.arange(n, dtype=np.uint32))
+    return known.cat.to(column.dtype).cast(pl.String), places
 
 
 def _quoted(value: int | str) -> str:

@@ -520,7 +520,11 @@ def build_ratings(
             raise DataError(f"{place(row)}: the {ids.kind} id is missing ({text!r}).")
     values, seconds = None, columns.pop("timestamp", None)
     if (given := columns.pop("rating", None)) is not None:
-        values = Values.of(given.to_numpy())
+        values = (
+            Values.of(given.to_numpy())
+            if rows.levels is None
+            else Values.ordered(given.to_numpy(writable=True), rows.levels)
+        )
     times = None if seconds is None else compact_times(seconds.to_numpy())
     entries = Entries(user_codes, item_codes, values, times)
     del user_codes, item_codes, codes, given, seconds, values, times

@@ -11,6 +11,7 @@ from itertools import accumulate
 from typing import Literal, Self, TypedDict, get_args
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from recsys.data.ids import MISSING_IDS, Place, as_id_series, row_place
@@ -44,6 +45,8 @@ __all__ = [
 EventWeights = Mapping[str, float]
 Policy = Literal["last", "first", "mean", "sum", "error"]
 """Rating that counts of a repeated pair of user and item."""
+
+_MOST_LEVELS = 256  # of codes of one byte
 
 _ANY = "*"  # stands for all kinds of events that are not named
 _MOST_KINDS = 20  # a column with more different values is not of kinds of events
@@ -159,7 +162,9 @@ class BadRows:
 class Rows:
     """Columns user, item, rating, timestamp and event, as far as they are known.
 
-    As read, they have the types of the source; `prepared` ones are ids, Float32 and Int64 seconds.
+    As read, they have the types of the source, or smaller ones of `Batches`: categories for ids,
+    codes of `levels` for ratings, seconds for dates (`in_seconds`). `prepared` ones are ids,
+    Float32 or codes, and seconds.
     `layout` describes format and columns; `place` names the place of a row (counted from 0), such
     as "ratings.csv, line 17"; idle users are there without any item; `bad` counts the rows that
     are left out. With `implicit`, ratings are weights. `remarks` say what was made of the rows.
@@ -172,6 +177,25 @@ class Rows:
     bad: BadRows = field(default_factory=BadRows)
     implicit: bool = False
     remarks: list[str] = field(default_factory=list)
+    levels: npt.NDArray[np.float32] | None = None
+    in_seconds: bool = False
+
+    def decode(self) -> None:
+        """Turn codes of ratings into numbers."""
+        if self.levels is not None:
+            codes = self.columns["rating"].to_numpy()
+            self.columns["rating"] = pl.Series("rating", self.levels[codes])
+            self.levels = None
+
+    def plain(self) -> Self:
+        """Turn ids into Int64 or String, and codes into numbers; return the rows themselves."""
+        self.decode()
+        for role, column in self.columns.items():
+            if isinstance(column.dtype, pl.Categorical):
+                self.columns[role] = column.cast(pl.String)
+            elif isinstance(column.dtype, pl.Int32):
+                self.columns[role] = column.cast(pl.Int64)
+        return self
 
     def keep(self, mask: pl.Series) -> int:
         """Keep the rows of the mask; return how many others there were."""
@@ -200,6 +224,11 @@ def joined(parts: Sequence[tuple[str, Rows]]) -> Rows:
                 f"{has} has a {odd[0]} column and {lacks} has none; read together, all files need "
                 "the same ones."
             )
+    if any(rows.levels is not first.levels for _, rows in parts):
+        _unite_levels([rows for _, rows in parts])
+    for _, rows in parts:  # dates among numbers: as dates again
+        if rows.in_seconds and not all(others.in_seconds for _, others in parts):
+            rows.columns["timestamp"] = pl.from_epoch(rows.columns["timestamp"], "s")
     ends = list(accumulate(len(rows.columns["item"]) for _, rows in parts))
     columns = {
         role: _concatenated([rows.columns.pop(role) for _, rows in parts])
@@ -213,12 +242,30 @@ def joined(parts: Sequence[tuple[str, Rows]]) -> Rows:
         part = bisect_right(ends, row)
         return parts[part][1].place(row - (ends[part - 1] if part else 0))
 
-    return Rows(columns, first.layout, place, _concatenated(idle) if idle else None, bad)
+    found = Rows(columns, first.layout, place, _concatenated(idle) if idle else None, bad)
+    found.levels, found.in_seconds = first.levels, all(rows.in_seconds for _, rows in parts)
+    return found
+
+
+def _unite_levels(parts: list[Rows]) -> None:
+    """Give the codes of ratings of several files the same levels; decode them if that fails."""
+    tables = [rows.levels for rows in parts if rows.levels is not None]
+    levels = np.unique(np.concatenate(tables)) if tables else np.empty(0, np.float32)
+    for rows in parts:
+        if len(tables) < len(parts) or len(levels) > _MOST_LEVELS:
+            rows.decode()
+        elif rows.levels is not None:
+            places = np.searchsorted(levels, rows.levels).astype(np.uint8)
+            codes = places[rows.columns["rating"].to_numpy()]
+            rows.columns["rating"], rows.levels = pl.Series("rating", codes), levels
 
 
 def _concatenated(series: list[pl.Series]) -> pl.Series:
     """Return columns below each other: as numbers if all are, else as texts."""
     types = {each.dtype for each in series}
+    if len(types) > 1 and all(isinstance(each, pl.Categorical) for each in types):
+        shared = pl.Categorical(pl.Categories.random())
+        return pl.concat([each.cast(pl.String).cast(shared) for each in series])
     if len(types) > 1:
         target: type[pl.DataType] = pl.String
         if all(each.is_integer() for each in types):
@@ -244,11 +291,18 @@ def prepared(rows: Rows, rules: RowRules) -> Rows:
     if len(columns["user"]) == 0:
         raise DataError("There are no ratings: the data have no rows.")
     rows.implicit = "rating" not in columns
+    if rows.levels is not None and not np.isfinite(rows.levels).all():
+        rows.decode()
     if rules.bad_rows is not None:
+        rows.decode()
         _leave_out_bad(rows, rules)
     for role in ("user", "item"):
-        columns[role] = as_id_series(columns[role], role, rows.place)
-    if "rating" in columns and (liked := _truths(columns["rating"])) is not None:
+        column = columns[role]
+        if column.null_count() or not isinstance(column.dtype, pl.Int32 | pl.Categorical):
+            columns[role] = as_id_series(column, role, rows.place)
+    if rows.levels is not None:
+        pass  # finite numbers
+    elif "rating" in columns and (liked := _truths(columns["rating"])) is not None:
         if liked.null_count():
             row = liked.is_null().arg_max() or 0
             value = columns["rating"][row]
@@ -260,8 +314,13 @@ def prepared(rows: Rows, rules: RowRules) -> Rows:
         columns["rating"] = rating_values(columns["rating"], rows.place)
     if "timestamp" in columns:
         times = columns.pop("timestamp")
-        is_plain = times.dtype == pl.Int64 and not times.null_count() and rules.time_format is None
-        if not (is_plain and times.is_between(*SECONDS).all()):
+        is_plain = rows.in_seconds or (
+            times.dtype in (pl.Int64, pl.Int32)
+            and rules.time_format is None
+            and times.min() is not None
+            and SECONDS[0] <= times.min() <= times.max() <= SECONDS[1]  # type: ignore[operator]
+        )
+        if times.null_count() or not is_plain:
             times = unix_seconds(times, rows.place, rules.time_format)
         columns["timestamp"] = times
         del times
@@ -282,6 +341,8 @@ def _leave_out_bad(rows: Rows, rules: RowRules) -> None:
     """Leave out rows without user or item, or whose rating or time cannot be read."""
     columns, bad, masks = rows.columns, rows.bad, {}
     for role in ("user", "item"):
+        if isinstance(columns[role].dtype, pl.Categorical):
+            columns[role] = columns[role].cast(pl.String)
         series = columns[role]
         masks[role] = series.is_null()
         if series.dtype == pl.String:
@@ -293,7 +354,9 @@ def _leave_out_bad(rows: Rows, rules: RowRules) -> None:
         known = _readable(columns["rating"]) if liked is None else liked.is_not_null()
         masks["rating"] = ~known
     if "timestamp" in columns:
-        masks["timestamp"] = seconds_or_null(columns["timestamp"], rules.time_format).is_null()
+        times = columns["timestamp"]
+        known = times if rows.in_seconds else seconds_or_null(times, rules.time_format)
+        masks["timestamp"] = known.is_null()
     wrong = pl.DataFrame(masks).select(pl.any_horizontal(pl.all())).to_series()
     found = wrong.arg_true()
     for row in found.head(_SHOWN):
@@ -321,7 +384,7 @@ def _keep_range(rows: Rows, rules: RowRules) -> None:
     """Keep the rows in the range of times."""
     if "timestamp" not in rows.columns:
         raise DataError("since and until need timestamps; name their column with --timestamp-col.")
-    times = rows.columns["timestamp"]
+    times = rows.columns["timestamp"].cast(pl.Int64)
     mask = times >= (times.min() if rules.since is None else rules.since)
     if rules.until is not None:
         mask &= times < rules.until
@@ -374,7 +437,7 @@ def _decay(rows: Rows, half_life: float) -> None:
         )
     if "timestamp" not in rows.columns:
         raise DataError("half_life needs timestamps; name their column with --timestamp-col.")
-    times = rows.columns["timestamp"].to_numpy()
+    times = rows.columns["timestamp"].cast(pl.Int64).to_numpy()
     decay = np.exp2((times - times.max()) / half_life)
     weights = rows.columns.get("rating")
     values = decay if weights is None else decay * weights.to_numpy()

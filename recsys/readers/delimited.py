@@ -5,14 +5,18 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
+from lowrank.kernels import resolve_threads
+from recsys.data.batches import Batches
 from recsys.data.columns import Request, Roles, assign_roles, is_known_name, wide_hint
 from recsys.data.ids import CANONICAL_INTEGER, MISSING_IDS, integers_if_canonical
 from recsys.data.rows import BadRows, Rows, is_truth, rating_problem, rating_values
@@ -53,7 +57,7 @@ _FOREIGN = {
 }
 _INTEGERS = re.compile(r"\s*-?\d+( +-?\d+)*\s*")
 _NUMBER = re.compile(r"[-+]?(\d+[.,]?\d*|\.\d+)([eE][-+]?\d+)?")
-_BLOCK = 1 << 22
+_BLOCK = 1 << 18
 _CHUNK = 1 << 10  # records at once; with more live objects garbage collection doubles the time
 _COMMA_WITH = ";"  # separator with which decimals may have a comma, as spreadsheets write them
 LINE = "line"
@@ -283,15 +287,15 @@ def read_delimited(
                 "header; say by number which columns are which, such as --user-col 1 --item-col 2 "
                 "--rating-col 3."
             )
-    columns = read_columns(data, layout, roles, bad, request.rules.time_format)
+    rows = read_columns(data, layout, roles, bad, request.rules.time_format)
     form = separator_name(layout.separator) + ("" if layout.has_header else ", no header")
-    lines = columns.pop(LINE, None)
+    lines = rows.columns.pop(LINE, None)
 
     def place(row: int) -> str:
         line = next(islice(records(data, layout), row, None))[0] if lines is None else lines[row]
         return f"{data.name}, line {line}"
 
-    return Rows(columns, f"{form}, {description}", place, bad=bad)
+    return replace(rows, layout=f"{form}, {description}", place=place, bad=bad)
 
 
 def read_columns(
@@ -300,38 +304,52 @@ def read_columns(
     roles: Roles,
     bad: BadRows | None = None,
     time_format: str | None = None,
-) -> dict[str, pl.Series]:
-    """Read columns of a delimited file: with polars, and in Python where that is in doubt."""
-    columns = _read_fast(data, layout, roles, time_format)
-    return columns or read_carefully(data, layout, roles, bad)
+) -> Rows:
+    """Read columns of a delimited file: with polars, and in Python where that is in doubt.
+
+    In Python, the rows have a column of their lines.
+    """
+    rows = _read_fast(data, layout, roles, time_format)
+    return rows or Rows(read_carefully(data, layout, roles, bad))
 
 
 def _read_fast(
     data: DataFile, layout: Layout, roles: Roles, time_format: str | None
-) -> dict[str, pl.Series] | None:
+) -> Rows | None:
     """Read with polars; None if it fails, or something is null that should not be."""
     if any('"' in name or "\ufffd" in name for name in layout.names):
         return None  # a stray quote or another encoding: what follows cannot be trusted either
     kinds = {role: _kind(role, place, layout, time_format) for role, place in roles.items()}
     survey = _survey(data, layout)
-    columns = _scan(data, layout, roles, kinds, survey)
-    if columns is None and survey.has_plain_numbers:  # some are none: as texts, which become null
+
+    def read() -> Rows | None:
+        batches = Batches()
+        is_read = _scan(data, layout, roles, kinds, survey, batches.add)
+        return batches.rows() if is_read else None
+
+    rows = read()
+    if rows is None and survey.has_plain_numbers:  # some are none: as texts, which become null
         survey = survey._replace(has_plain_numbers=False)
-        columns = _scan(data, layout, roles, kinds, survey)
-    if columns is None:
+        rows = read()
+    if rows is None:
         return None
+    columns = rows.columns
     strings = [r for r in roles if kinds[r] == "id" and columns[r].null_count()]
     times = columns["timestamp"] if "%" in kinds.get("timestamp", "") else None
-    if times is not None and (times.null_count() or (times.dt.epoch("s") < YEAR_1000).any()):
+    if times is not None and (times.null_count() or (times.cast(pl.Int64) < YEAR_1000).any()):
         kinds["timestamp"] = "text"
     if strings or (times is not None and kinds["timestamp"] == "text"):
         kinds |= dict.fromkeys(strings, "name")
-        columns = _scan(data, layout, roles, kinds, survey)
-    if columns is None or any(columns[role].null_count() for role in roles if role != "event"):
+        rows = read()
+    if rows is None or any(rows.columns[r].null_count() for r in roles if r != "event"):
         return None
-    if kinds.get("rating") == "float" and not columns["rating"].is_finite().all():
-        return None
-    return columns | {role: integers_if_canonical(columns[role]) for role in strings}
+    if kinds.get("rating") == "float":
+        numbers = rows.columns["rating"] if rows.levels is None else pl.Series(rows.levels)
+        if not numbers.is_finite().all():
+            return None
+    for role in strings:
+        rows.columns[role] = integers_if_canonical(rows.columns[role])
+    return rows
 
 
 def read_texts(data: DataFile, layout: Layout) -> pl.DataFrame:
@@ -355,14 +373,14 @@ def read_texts(data: DataFile, layout: Layout) -> pl.DataFrame:
             plain += "_"
         names[plain] = None
     roles = {str(place): place for place in range(len(names))}
-    columns = None
+    found: list[dict[str, pl.Series]] = []
     if not any('"' in name or "\ufffd" in name for name in names):
-        columns = _scan(data, layout, roles, dict.fromkeys(roles, "text"), _survey(data, layout))
-    if columns is not None:
-        return pl.DataFrame(columns).rename(dict(zip(columns, names, strict=True)))
-    schema, found = dict.fromkeys(names, pl.String), records(data, layout)
+        kinds: dict[str, Kind] = dict.fromkeys(roles, "text")
+        if _scan(data, layout, roles, kinds, _survey(data, layout), found.append):
+            return pl.concat(map(pl.DataFrame, found)).rename(dict(zip(roles, names, strict=True)))
+    schema, lines = dict.fromkeys(names, pl.String), records(data, layout)
     frames = [pl.DataFrame(schema=schema)]
-    while block := list(islice(found, _CHUNK)):
+    while block := list(islice(lines, _CHUNK)):
         for line, fields in block:
             if any(map(str.strip, fields[width:])):
                 raise DataError(
@@ -387,25 +405,47 @@ class _Survey(NamedTuple):
 
 
 def _survey(data: DataFile, layout: Layout) -> _Survey:
-    mark, n_lines, n_separators, is_quoted, is_plain = ord(layout.separator[0]), 0, 0, False, True
-    last = b"\n"
+    """Count, in threads; blocks fit in a cache, and begin with the last two bytes before them."""
+    mark, size = ord(layout.separator[0]), data.path.stat().st_size
+    counts: list[tuple[int, int, bool, bool]] = []
+
+    def count(begin: int, end: int) -> None:
+        n_lines, n_separators, is_quoted, is_plain = 0, 0, False, True
+        with data.path.open("rb", buffering=0) as stream:
+            for at in range(begin, end, _BLOCK):
+                stream.seek(max(at - 2, 0))
+                block = stream.read(min(_BLOCK, end - at) + min(at, 2))
+                codes = np.frombuffer(block if at else b"\n" + block, np.uint8)
+                own = codes[2 if at else 1 :]
+                n_lines += int(np.count_nonzero(own == _NEWLINE))
+                n_separators += int(np.count_nonzero(own == mark))
+                is_quoted = is_quoted or b'"' in block
+                is_plain = is_plain and _has_plain_numbers(codes, mark)
+        counts.append((n_lines, n_separators, is_quoted, is_plain))
+
+    shares = resolve_threads(None) if size > 4 * _BLOCK else 1
+    ends = [size * share // shares for share in range(shares + 1)]
+    with ThreadPoolExecutor(shares) as pool:
+        list(pool.map(count, ends, ends[1:]))
+    n_lines, n_separators, quoted, plain = zip(*counts, strict=True)
     with data.path.open("rb") as stream:
-        while block := stream.read(_BLOCK):
-            codes = np.frombuffer(last[-2:] + block, np.uint8)
-            own = codes[len(codes) - len(block) :]
-            n_lines += int(np.count_nonzero(own == _NEWLINE))
-            n_separators += int(np.count_nonzero(own == mark))
-            is_quoted = is_quoted or b'"' in block
-            if is_plain:
-                before, first, second = codes[:-2], codes[1:-1], codes[2:]
-                begins = ((before == mark) | (before == _NEWLINE)) & (first <= _ZERO)
-                is_odd = (first == _ZERO) & (second - _ZERO < 10)  # 07, not 0.7
-                is_odd |= (first == _MINUS) & (second == _ZERO)
-                is_odd |= (first == _PLUS) | (first == _SPACE)
-                is_plain = not (begins & is_odd).any()
-            last = block[-2:]
-    n_lines += last[-1:] != b"\n"
-    return _Survey(n_lines, n_separators, is_quoted, is_plain and not is_quoted)
+        stream.seek(max(size - 1, 0))
+        is_open = stream.read(1) != b"\n"  # the last line has no end
+    return _Survey(
+        sum(n_lines) + is_open, sum(n_separators), any(quoted), all(plain) and not any(quoted)
+    )
+
+
+def _has_plain_numbers(codes: npt.NDArray[np.uint8], mark: int) -> bool:
+    before, first, second = codes[:-2], codes[1:-1], codes[2:]
+    # Few bytes are below a digit, and of these few come first in a field.
+    low = np.flatnonzero(first <= _ZERO)
+    low = low[(before[low] == mark) | (before[low] == _NEWLINE)]
+    begin, after = first[low], second[low]
+    is_odd = (begin == _ZERO) & (after - _ZERO < 10)  # 07, not 0.7
+    is_odd |= (begin == _MINUS) & (after == _ZERO)
+    is_odd |= (begin == _PLUS) | (begin == _SPACE)
+    return not is_odd.any()
 
 
 def _kind(role: str, place: int, layout: Layout, time_format: str | None) -> Kind:
@@ -430,8 +470,9 @@ def _scan(
     roles: Roles,
     kinds: dict[str, Kind],
     survey: _Survey,
-) -> dict[str, pl.Series] | None:
-    """Read the columns as the given kinds, null where a value is of another; None if in doubt.
+    take: Callable[[dict[str, pl.Series]], object],
+) -> bool:
+    """Read the columns as the given kinds, null where a value is of another; False if in doubt.
 
     All columns are read, so that polars notices rows that are too long. The counts of lines and
     separators show the rest: it lets a stray quote swallow line ends, and takes missing fields
@@ -463,26 +504,23 @@ def _scan(
         pl.all_horizontal(column.is_null() for column in every).alias("blank"),
         pl.any_horizontal(pl.lit(False), *between).alias("odd"),
     )
-    batches, n_read = [], 0
+    n_read, n_blank, is_odd = 0, 0, False
     try:
         for batch in plan.collect_batches(engine="streaming"):
-            batches.append(batch)
             n_read += len(batch)
+            n_blank += int(batch["blank"].sum())
+            is_odd |= bool(batch["odd"].any())
+            filled = batch.filter(~batch["blank"]) if n_blank else batch
+            take({role: filled[role] for role in roles})
             if data.on_rows is not None:
                 data.on_rows(n_read, n_rows)
     except pl.exceptions.PolarsError:
-        return None
-    if n_read != n_rows or not n_read:
-        return None
-    frame = pl.concat(batches)
-    if frame["odd"].any():
-        return None
-    filled = n_rows - int(frame["blank"].sum()) + layout.has_header
-    if not survey.is_quoted and survey.n_separators != filled * (len(every) - 1):
-        return None
-    if frame["blank"].any():
-        frame = frame.filter(~frame["blank"])
-    return {role: frame[role] for role in roles} if len(frame) else None
+        return False
+    n_filled = n_rows - n_blank
+    if n_read != n_rows or not n_filled or is_odd:
+        return False
+    n_separators = (n_filled + layout.has_header) * (len(every) - 1)
+    return survey.is_quoted or survey.n_separators == n_separators
 
 
 def _cast(text: pl.Expr, kind: Kind, with_commas: bool) -> pl.Expr:

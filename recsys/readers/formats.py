@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import accumulate, islice
 from typing import Any
 
 import polars as pl
 
+from recsys.data.batches import Batches
 from recsys.data.columns import SAMPLE, Request, Roles, assign_roles
 from recsys.data.ids import MISSING_IDS, integers_if_canonical
 from recsys.data.rows import BadRows, Rows, rating_problem
@@ -76,23 +78,21 @@ def read_parquet(
     with reading_parquet(data.name):
         roles, description = assign_roles(names, request, data.name, required, times)
         chosen = {role: pl.col(names[place]) for role, place in roles.items()}
-        if "rating" in roles and types[names[roles["rating"]]] == pl.Float64:
-            # Half the memory; numbers beyond it become infinite, and have an error of their own.
-            single = pl.col(names[roles["rating"]]).cast(pl.Float32)
-            overflows = scan.select(single.is_infinite().any()).collect(engine="streaming").item()
-            chosen["rating"] = chosen["rating"] if overflows else single
-        read = scan.select(**chosen).collect(engine="streaming")
-    if not len(read):
+        batches = Batches()
+        for frame in scan.select(**chosen).collect_batches(engine="streaming"):
+            batches.add(frame)
+    if not batches.n_rows:
         raise NoRowsError(f"{data.name} has no rows.")
-    columns = {role: read[role] for role in roles}
+    rows = batches.rows()
     if data.columns:  # of a database, where numbers are often kept as texts
-        for role in {"user", "item"}.intersection(columns):
-            if columns[role].dtype == pl.String and not columns[role].null_count():
-                columns[role] = integers_if_canonical(columns[role])
-    return Rows(
-        columns,
-        f"{data.form}, {description}",
-        lambda row: f"{data.name}, row {row + 1}",
+        for role in {"user", "item"}.intersection(rows.columns):
+            column = rows.columns[role]
+            if isinstance(column.dtype, pl.Categorical) and not column.null_count():
+                rows.columns[role] = integers_if_canonical(column)
+    return replace(
+        rows,
+        layout=f"{data.form}, {description}",
+        place=lambda row: f"{data.name}, row {row + 1}",
         bad=BadRows(request.rules.bad_rows),
     )
 
@@ -120,8 +120,8 @@ def read_jsonl(
         names, request, data.name, required, lambda place: [row.get(names[place]) for row in sample]
     )
     bad, lines = BadRows(request.rules.bad_rows), pl.Series(dtype=pl.Int64)
-    columns = _read_fast(data, names, roles, sample)
-    if columns is None:
+    rows = _read_fast(data, names, roles, sample)
+    if rows is None:
         values: dict[str, list[Any]] = {role: [] for role in roles}
         kept: list[int] = []
         for line, fields in json_objects(data, bad):
@@ -135,19 +135,15 @@ def read_jsonl(
                 values[role].append(value)
         if not kept:
             bad.check(0)
-        columns = {role: _series(role, column) for role, column in values.items()}
+        rows = Rows({role: _series(role, column) for role, column in values.items()})
         lines = pl.Series(kept, dtype=pl.Int64)
 
     def place_of(row: int) -> str:
         line = lines[row] if len(lines) else next(islice(json_objects(data), row, None))[0]
         return f"{data.name}, {data.unit} {line}"
 
-    return Rows(
-        columns,
-        f"JSON {'array' if data.unit == 'object' else 'lines'}, {description}",
-        place_of,
-        bad=bad,
-    )
+    form = f"JSON {'array' if data.unit == 'object' else 'lines'}"
+    return replace(rows, layout=f"{form}, {description}", place=place_of, bad=bad)
 
 
 def json_objects(
@@ -197,7 +193,7 @@ def _json_object(line: str, place: str) -> dict[str, Any]:
 
 def _read_fast(
     data: DataFile, names: list[str], roles: Roles, sample: list[dict[str, Any]]
-) -> dict[str, pl.Series] | None:
+) -> Rows | None:
     """Read with polars by the types of the sample; None if it fails or anything is null."""
     if _GLOB.intersection(str(data.path)):
         return None  # scan_ndjson would take the name for a pattern, and cannot be told not to
@@ -215,12 +211,16 @@ def _read_fast(
         else:
             return None
     try:
-        frame = pl.scan_ndjson(data.path, schema=schema).collect(engine="streaming")
+        plan = pl.scan_ndjson(data.path, schema=schema)
+        chosen = {role: pl.col(names[place]) for role, place in roles.items()}
+        batches = Batches()
+        for frame in plan.select(**chosen).collect_batches(engine="streaming"):
+            batches.add(frame)
     except pl.exceptions.PolarsError:
         return None
-    columns = {role: frame[names[place]] for role, place in roles.items()}
-    needed = [column for role, column in columns.items() if role != "event"]
-    return None if any(column.null_count() for column in needed) else columns
+    rows = batches.rows()
+    needed = [column for role, column in rows.columns.items() if role != "event"]
+    return None if any(column.null_count() for column in needed) else rows
 
 
 def _problem(role: str, value: Any) -> str | None:

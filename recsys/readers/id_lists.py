@@ -53,8 +53,10 @@ def read_block(path: str, request: Request) -> pl.DataFrame:
         user = _column_of(names, "user", request.user) or _column_of(names, "user")
         item = _column_of(names, "item", request.item) or _column_of(names, "item")
         if len(names) > 1 and user and item:
-            pairs = read_raw(data, replace(request, user=user, item=item, implicit=True)).columns
-            return pl.DataFrame([pairs[kind].alias(kind) for kind in ("user", "item")])
+            pairs = read_raw(data, replace(request, user=user, item=item, implicit=True))
+            return pl.DataFrame(
+                [pairs.plain().columns[kind].alias(kind) for kind in ("user", "item")]
+            )
         return pl.Series("item", _listed_ids(data, "item")).to_frame()
 
 
@@ -89,7 +91,7 @@ def _ids_of(data: DataFile, kind: str) -> list[Any]:
     if column is None:
         lines = (line.strip() for line in data.lines())
         return [line for line in lines if line]
-    return read_columns(data, layout, {kind: names.index(column)})[kind].to_list()
+    return read_columns(data, layout, {kind: names.index(column)}).columns[kind].to_list()
 
 
 def read_history(path: str, request: Request, items: Ids) -> pl.DataFrame:
@@ -116,9 +118,9 @@ def read_history(path: str, request: Request, items: Ids) -> pl.DataFrame:
         is_word = len(names) == 1 and re.search(r"[\s;|:]", lines[0]) is None
         is_list = not is_table and (is_word or bool((items.find(lines) >= 0).any()))
         if request.user is not None or not (is_list or is_table):
-            raw = read_raw(data, request)
+            raw = read_raw(data, request).plain()
         elif is_table and len(names) > 1:
-            raw = read_raw(data, request, ("item",))
+            raw = read_raw(data, request, ("item",)).plain()
             raw.columns.pop("user", None)
         else:
             return pl.DataFrame({"item": [i for part in files for i in _ids_of(part, "item")]})

@@ -331,7 +331,7 @@ def test_fast_and_careful_reader_agree(table: list[tuple[str, str, str]]) -> Non
         path.write_bytes(written.getvalue())
         with open_data(path) as data:
             layout = detect(data, Request())
-            fast = read_delimited(data, layout, Request()).columns
+            fast = read_delimited(data, layout, Request()).plain().columns
             roles = choose_columns(layout.names, Request(), "")
             careful = read_carefully(data, layout, roles)
     for role in ("user", "item"):
@@ -359,7 +359,7 @@ def test_numbers_beyond_the_sample_are_read_as_carefully(
         layout = detect(data, Request())
         roles = choose_columns(layout.names, Request(), "")
         for read in (
-            lambda: read_delimited(data, layout, Request()).columns,
+            lambda: read_delimited(data, layout, Request()).plain().columns,
             lambda: read_carefully(data, layout, roles),
         ):
             try:
