@@ -487,4 +487,4 @@ def test_the_service_shows_the_same_page(visit, served, fitted):
     page.get_by_role("tab", name="Text search").click()
     page.get_by_placeholder("A few words").fill("ships in a storm")
     page.get_by_role("button", name="Search", exact=True).click()
-    assert page.locator("#texts li").count() > 0
+    page.locator("#texts li").first.wait_for()
