@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from scipy import linalg
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from lowrank.arguments import as_operator
@@ -44,6 +45,20 @@ _FIRST_GUESS = 32  # directions that the search for a fraction of the variance s
 
 class MeanAlignmentWarning(UserWarning):
     """The direction that ``center="auto"`` drops from sparse data is not that of their mean."""
+
+
+def _can_follow_batches(pca: PCA) -> bool:
+    wanted: Any = pca.n_components
+    is_integer = isinstance(wanted, numbers.Integral) and not isinstance(wanted, bool)
+    if wanted is not None and not (is_integer and wanted >= 0):
+        raise AttributeError(
+            f"n_components must be None or an integer for partial_fit; got {wanted!r}."
+        )
+    if pca.standardize:
+        raise AttributeError(
+            "standardize must be False for partial_fit, as deviations change with each batch."
+        )
+    return True
 
 
 @dataclass(eq=False, repr=False)
@@ -184,6 +199,7 @@ class PCA(
         """Find the components and return the scores of X, the same as `transform` does."""
         return self._scores(self._fit(X))
 
+    @available_if(_can_follow_batches)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: MatrixLike, y: object = None, *, forgetting: float = 1.0) -> Self:
         """Add a batch of samples to those of `fit` or of earlier batches.
 
@@ -202,9 +218,11 @@ class PCA(
         Raises
         ------
         ArgumentTypeError, ArgumentError, ValueError
-            If X is not finite, has no samples or other features than before, or a parameter cannot
-            be followed batch by batch: `standardize`, a fraction or a rule as `n_components`, or a
-            direction that ``center="auto"`` has dropped from sparse data.
+            If X is not finite, has no samples or other features than before, `forgetting` is out of
+            its range, or ``center="auto"`` has dropped a direction of sparse data in `fit`.
+        AttributeError
+            If `standardize` is set, as the deviations change with each batch, or `n_components` is
+            a fraction or a rule.
 
         References
         ----------
@@ -382,16 +400,6 @@ class PCA(
         self.distortion_ = _rest(found.squares, found.singular_values**2)
 
     def _check_batches(self, before: Directions | None, forgetting: float) -> None:
-        wanted: Any = self.n_components
-        is_integer = isinstance(wanted, numbers.Integral) and not isinstance(wanted, bool)
-        if wanted is not None and not (is_integer and wanted >= 0):
-            raise ArgumentError(
-                f"n_components must be None or an integer in partial_fit; got {wanted!r}."
-            )
-        if self.standardize:
-            raise ArgumentError(
-                "standardize must be False in partial_fit, as deviations change with each batch."
-            )
         if before is not None and before.alignment is not None:
             raise ArgumentError(
                 "center must be 'exact' or False in a fit that partial_fit continues; 'auto' has "

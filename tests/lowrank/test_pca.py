@@ -548,16 +548,10 @@ class TestPartialFit:
         np.testing.assert_allclose(pca.mean_, expected, atol=1e-12)
 
     @pytest.mark.parametrize(
-        ("settings", "message"),
-        [
-            ({"n_components": 0.9}, "n_components must be None or an integer"),
-            ({"n_components": "elbow"}, "n_components must be None or an integer"),
-            ({"standardize": True}, "standardize must be False"),
-        ],
+        "settings", [{"n_components": 0.9}, {"n_components": "elbow"}, {"standardize": True}]
     )
-    def test_what_cannot_be_followed(self, settings, message):
-        with pytest.raises(ArgumentError, match=message):
-            PCA(**settings).partial_fit(decaying())
+    def test_what_cannot_be_followed(self, settings):
+        assert not hasattr(PCA(**settings), "partial_fit")
 
     def test_wrong_batches(self):
         X = decaying()
