@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,8 +23,10 @@ __all__ = [
     "Database",
     "OnRows",
     "Pick",
+    "TableRows",
     "fetch",
     "open_database",
+    "open_table",
     "parse_address",
     "quoted",
 ]
@@ -295,28 +298,55 @@ def _tidied(reason: str) -> str:
     return redacted(reason.strip().rstrip(".!"))
 
 
-def fetch(
-    address: Address, target: Path, pick: Pick | None = None, on_rows: OnRows | None = None
-) -> tuple[Address, tuple[str, ...]]:
-    """Write the rows of a table or query to a Parquet file, in batches.
+@dataclass(frozen=True, slots=True)
+class TableRows:
+    """The rows of a table or query, in batches, while its database is open.
+
+    Attributes
+    ----------
+    address : Address
+        With the name of the table that is read.
+    names : tuple of str
+        Names of all columns, also of those that are not needed.
+    """
+
+    address: Address
+    names: tuple[str, ...]
+    _database: Database
+    _source: str
+    _columns: tuple[str, ...]
+
+    @contextmanager
+    def batches(self, on_rows: OnRows | None = None) -> Iterator[Iterator[pa.RecordBatch]]:
+        """Run the query; `on_rows` reports the progress."""
+        database, source = self._database, self._source
+        expected = None if on_rows is None else database.estimate(f"SELECT * FROM {source}")
+
+        def counted() -> Iterator[pa.RecordBatch]:
+            n_rows = 0
+            for batch in stream:
+                if batch.num_rows:
+                    n_rows += batch.num_rows
+                    yield batch
+                    if on_rows is not None:
+                        on_rows(n_rows, expected)
+            if not n_rows:
+                raise DataError(f"{self.address} has no rows.")
+
+        with database.stream(f"SELECT {', '.join(self._columns)} FROM {source}") as stream:
+            yield counted()
+
+
+@contextmanager
+def open_table(address: Address, pick: Pick | None = None) -> Iterator[TableRows]:
+    """Open a table, or the result of a query.
 
     Parameters
     ----------
     address : Address
         A database with several tables needs one of them, or a query.
-    target : Path
-        File to write.
     pick : callable, optional
         Chooses the columns that are needed; all, if not given.
-    on_rows : callable, optional
-        Reports the progress.
-
-    Returns
-    -------
-    Address
-        Address with the table that is read.
-    tuple of str
-        Names of all columns, also of those that are not needed.
 
     Raises
     ------
@@ -341,18 +371,34 @@ def fetch(
                     f"{address} has {names.count(name)} columns named {name!r}; name them apart "
                     "with AS."
                 )
-        columns = [
+        columns = (
             _expression(schema.field(place), role, address) for place, role in sorted(roles.items())
-        ]
-        sql = f"SELECT {', '.join(columns)} FROM {source}"
-        expected = None if on_rows is None else database.estimate(f"SELECT * FROM {source}")
-        n_rows = 0
-        for n_rows in _written(database, sql, target):
-            if on_rows is not None:
-                on_rows(n_rows, expected)
-        if not n_rows:
-            raise DataError(f"{address} has no rows.")
-    return address, names
+        )
+        yield TableRows(address, names, database, source, tuple(columns))
+
+
+def fetch(
+    address: Address, target: Path, pick: Pick | None = None, on_rows: OnRows | None = None
+) -> tuple[Address, tuple[str, ...]]:
+    """Write the rows of a table or query to a Parquet file, in batches.
+
+    Returns the address with the table that is read, and the names of all columns.
+
+    Raises
+    ------
+    DataError
+        As `open_table`.
+    """
+    with open_table(address, pick) as table, table.batches(on_rows) as batches:
+        from pyarrow.parquet import ParquetWriter
+
+        first = next(batches)
+        # Neither compressed nor encoded: the file is read once, and at once.
+        plain: dict[str, Any] = {"compression": "none", "use_dictionary": False}
+        with ParquetWriter(target, first.schema, **plain) as writer:
+            for batch in chain((first,), batches):
+                writer.write_batch(batch)
+    return table.address, table.names
 
 
 def _resolved(database: Database) -> tuple[Address, str]:
@@ -409,20 +455,3 @@ def _expression(field: pa.Field, role: str, address: Address) -> str:
         return name
     target = "double precision" if label == "numeric" and not is_id else "text"
     return f"CAST({name} AS {target}) AS {name}"
-
-
-def _written(database: Database, sql: str, target: Path) -> Iterator[int]:
-    """Write the result of a query to a Parquet file, and yield the rows so far."""
-    from pyarrow.parquet import ParquetWriter
-
-    count = 0
-    # Neither compressed nor encoded: the file is read once, and at once.
-    with (
-        database.stream(sql) as batches,
-        ParquetWriter(target, batches.schema, compression="none", use_dictionary=False) as writer,
-    ):
-        for batch in batches:
-            if batch.num_rows:
-                writer.write_batch(batch)
-                count += batch.num_rows
-                yield count

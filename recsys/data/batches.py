@@ -57,8 +57,8 @@ class Batches:
                 column.dtype == pl.Date or isinstance(column.dtype, pl.Datetime)
             ):
                 column, self.in_seconds = column.dt.epoch("s"), True
-            elif role in self._texts and column.dtype == pl.String:
-                column = column.cast(self._texts[role])
+            elif role in self._texts and column.dtype in (pl.String, pl.Categorical, pl.Enum):
+                column = column.cast(pl.String).cast(self._texts[role])
             self._parts.setdefault(role, []).append(_narrow(column))
         self.n_rows += len(column)
 

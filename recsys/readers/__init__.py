@@ -29,6 +29,7 @@ from recsys.readers.formats import (
     read_jsonl,
     read_lightgcn,
     read_parquet,
+    read_table_rows,
     reading_parquet,
 )
 from recsys.readers.sources import (
@@ -148,7 +149,7 @@ def read_ratings(
         return choose_columns(names, request, where)
 
     of_source = {"table": chosen["table"], "query": query, "pick": pick, "on_rows": on_rows}
-    with open_data(source, encoding, **cast(Any, of_source)) as data:
+    with open_data(source, encoding, stream=True, **cast(Any, of_source)) as data:
         ratings = build_ratings(prepared(read_raw(data, request), rules), policy, data.name)
         tables: dict[str, Any] = {}
         remarks: list[str] = []
@@ -231,6 +232,8 @@ def read_raw(data: DataFile, request: Request, required: Sequence[str] = ("user"
         if not parts:
             raise DataError(f"{data.name}: no file has rows.") from empty
         return joined(parts)
+    if data.table is not None:
+        return read_table_rows(data, data.table, request, required)
     dated = _date_of_folder(data.name, request) if "=" in data.name else None
     request = replace(request, timestamp=None) if dated else request
     layout = detect(data, request)

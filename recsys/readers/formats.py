@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import accumulate, islice
-from typing import Any
+from itertools import accumulate, chain, islice
+from typing import Any, cast
 
 import polars as pl
 
@@ -15,6 +15,7 @@ from recsys.data.batches import Batches
 from recsys.data.columns import SAMPLE, Request, Roles, assign_roles
 from recsys.data.ids import MISSING_IDS, integers_if_canonical
 from recsys.data.rows import BadRows, Rows, rating_problem
+from recsys.database import TableRows
 from recsys.errors import DataError
 from recsys.readers.sources import DataFile, NoRowsError
 
@@ -24,6 +25,7 @@ __all__ = [
     "read_jsonl",
     "read_lightgcn",
     "read_parquet",
+    "read_table_rows",
     "reading_parquet",
 ]
 
@@ -54,6 +56,57 @@ def parquet_columns(data: DataFile) -> dict[str, pl.DataType]:
         return dict(pl.scan_parquet(data.path, glob=False).collect_schema())
 
 
+def read_table_rows(
+    data: DataFile, table: TableRows, request: Request, required: Sequence[str] = ("user", "item")
+) -> Rows:
+    """Read an open table of a database.
+
+    Raises
+    ------
+    DataError
+        If columns are missing or ambiguous, or there are no rows.
+    """
+    names = list(table.names)
+    with table.batches(data.on_rows) as found:
+        frames = (cast(pl.DataFrame, pl.from_arrow(batch)) for batch in found)
+        first = next(frames)
+        roles, description = assign_roles(
+            names, request, data.name, required, lambda place: _sample(first[names[place]])
+        )
+        batches = Batches()
+        for frame in chain((first,), frames):
+            batches.add({role: frame[names[place]] for role, place in roles.items()})
+    return _numbered(_with_integers(batches.rows()), data, description, request)
+
+
+def _with_integers(rows: Rows) -> Rows:
+    """Turn ids into integers: databases often keep numbers as texts."""
+    for role in {"user", "item"}.intersection(rows.columns):
+        column = rows.columns[role]
+        if isinstance(column.dtype, pl.Categorical) and not column.null_count():
+            rows.columns[role] = integers_if_canonical(column)
+    return rows
+
+
+def _sample(head: pl.Series) -> list[Any]:
+    """Return the first values of a column, by which its times are judged."""
+    head = head.head(SAMPLE)
+    if head.dtype == pl.Date or isinstance(head.dtype, pl.Datetime):
+        head = head.dt.epoch("s")  # of years, too, that Python does not know
+    is_plain = head.dtype.is_numeric() or head.dtype == pl.String
+    return head.to_list() if is_plain else [str(head.dtype)]
+
+
+def _numbered(rows: Rows, data: DataFile, description: str, request: Request) -> Rows:
+    """Return rows that are named by their numbers."""
+    return replace(
+        rows,
+        layout=f"{data.form}, {description}",
+        place=lambda row: f"{data.name}, row {row + 1}",
+        bad=BadRows(request.rules.bad_rows),
+    )
+
+
 def read_parquet(
     data: DataFile, request: Request, required: Sequence[str] = ("user", "item")
 ) -> Rows:
@@ -64,16 +117,11 @@ def read_parquet(
     DataError
         If the file is damaged or has no rows, or columns are missing or ambiguous.
     """
-    types = parquet_columns(data)
-    names = list(data.columns or types)
+    names = list(data.columns or parquet_columns(data))
     scan = pl.scan_parquet(data.path, glob=False)
 
     def times(place: int) -> list[Any]:
-        head = scan.select(names[place]).head(SAMPLE).collect()[names[place]]
-        if head.dtype == pl.Date or isinstance(head.dtype, pl.Datetime):
-            head = head.dt.epoch("s")  # of years, too, that Python does not know
-        is_plain = head.dtype.is_numeric() or head.dtype == pl.String
-        return head.to_list() if is_plain else [str(head.dtype)]
+        return _sample(scan.select(names[place]).head(SAMPLE).collect()[names[place]])
 
     with reading_parquet(data.name):
         roles, description = assign_roles(names, request, data.name, required, times)
@@ -84,17 +132,7 @@ def read_parquet(
     if not batches.n_rows:
         raise NoRowsError(f"{data.name} has no rows.")
     rows = batches.rows()
-    if data.columns:  # of a database, where numbers are often kept as texts
-        for role in {"user", "item"}.intersection(rows.columns):
-            column = rows.columns[role]
-            if isinstance(column.dtype, pl.Categorical) and not column.null_count():
-                rows.columns[role] = integers_if_canonical(column)
-    return replace(
-        rows,
-        layout=f"{data.form}, {description}",
-        place=lambda row: f"{data.name}, row {row + 1}",
-        bad=BadRows(request.rules.bad_rows),
-    )
+    return _numbered(_with_integers(rows) if data.columns else rows, data, description, request)
 
 
 def read_jsonl(

@@ -13,12 +13,23 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from os import PathLike, fspath
 from pathlib import Path, PurePosixPath
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import polars as pl
 
 from recsys.data.rows import BadRows
-from recsys.database import MAGIC, NAMES, SUFFIXES, Address, OnRows, Pick, fetch, parse_address
+from recsys.database import (
+    MAGIC,
+    NAMES,
+    SUFFIXES,
+    Address,
+    OnRows,
+    Pick,
+    TableRows,
+    fetch,
+    open_table,
+    parse_address,
+)
 from recsys.errors import DataError
 from recsys.messages import redacted, similar_files
 from recsys.readers.copies import (
@@ -123,6 +134,8 @@ class DataFile:
         Files with the rows of one table; empty for a single file.
     on_rows : callable, optional
         Reports the progress of reading.
+    table : TableRows or None
+        An open table of a database: then there is no file.
     """
 
     name: str
@@ -134,6 +147,7 @@ class DataFile:
     unit: str = "line"
     parts: tuple[DataFile, ...] = ()
     on_rows: OnRows | None = None
+    table: TableRows | None = None
 
     @property
     def is_parquet(self) -> bool:
@@ -225,6 +239,7 @@ def open_data(
     query: str | None = None,
     pick: Pick | None = None,
     on_rows: OnRows | None = None,
+    stream: bool = False,
 ) -> Iterator[DataFile]:
     """Open data, wherever they are, as one or several local files.
 
@@ -248,6 +263,8 @@ def open_data(
         Chooses the columns that are read from a database; all, if not given.
     on_rows : callable, optional
         Reports the progress of reading: rows, and those expected (None if unknown).
+    stream : bool
+        Give tables of databases open, not as files.
 
     Raises
     ------
@@ -259,7 +276,7 @@ def open_data(
     if not sources:
         raise DataError("Name a file, a folder or a database to read.")
     with ExitStack() as stack:
-        opener = _Opener(stack, encoding, guess, table, query, pick, on_rows)
+        opener = _Opener(stack, encoding, guess, table, query, pick, on_rows, stream)
         files = [each for given in sources for each in opener.files(fspath(given))]
         if (table or query) and not opener.has_tables:
             option = "--table" if table else "--query"
@@ -288,6 +305,7 @@ class _Opener:
     query: str | None
     pick: Pick | None
     on_rows: OnRows | None
+    stream: bool
     has_tables: bool = False
 
     @cached_property
@@ -379,8 +397,15 @@ class _Opener:
         return [data]
 
     def _fetched(self, address: Address) -> DataFile:
-        """Return the rows of a table as a file."""
+        """Return the rows of a table as a file, or the open table."""
         self.has_tables = True
+        if self.stream:
+            found, form = (
+                self.stack.enter_context(open_table(address, self.pick)),
+                NAMES[address.kind],
+            )
+            about: dict[str, Any] = {"form": form, "columns": found.names, "on_rows": self.on_rows}
+            return DataFile(str(found.address), Path(), table=found, **about)
         target = self.scratch.new()
         address, columns = fetch(address, target, self.pick, self.on_rows)
         return DataFile(str(address), target, form=NAMES[address.kind], columns=columns)
