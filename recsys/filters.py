@@ -22,6 +22,7 @@ __all__ = [
     "BlockLike",
     "blocked_pairs",
     "candidate_mask",
+    "check_modest",
     "items_where",
     "users_where",
     "without_blocked",
@@ -38,6 +39,15 @@ _DENIED = re.compile(
     r"\b(?:select|from|table|values|with|union|lateral|unnest|(?:read|scan)_\w+)\b|--|/\*|[;$`]",
     re.IGNORECASE,
 )
+# Calls that take little memory and time, whatever their arguments: not LPAD, REPLACE or CONCAT.
+# Words of the language that stand before brackets look like calls.
+_MODEST = re.compile(
+    r"abs|array_contains|cast|ceil|coalesce|date|day|ends_with|floor|greatest|if|initcap|least|left"
+    r"|length|lower|ltrim|mod|month|nullif|right|round|rtrim|sign|sqrt|starts_with|strpos|substr"
+    r"|substring|trim|upper|year|and|between|case|else|ilike|in|like|not|or|then|when",
+    re.IGNORECASE,
+)
+_CALL = re.compile(r"([^\W\d]\w*)\s*\(")
 _MOST_WORDS = 400  # the parser of polars recurses without a limit, and would crash the process
 
 
@@ -138,6 +148,24 @@ def items_where(
     array([False,  True])
     """
     return _met(condition, ratings.items, ratings.item_table, "where", new)
+
+
+def check_modest(condition: str) -> None:
+    """Check that a condition of a stranger takes little memory, as one of functions need not.
+
+    Raises
+    ------
+    DataError
+        If it calls a function that may be expensive, or joins texts.
+    """
+    bare = _TEXT.sub(" quoted ", condition)  # also of the name of a function
+    called = [name for name in _CALL.findall(bare) if not _MODEST.fullmatch(name)]
+    if "||" in bare or called:
+        found = called[0] if called else "||"
+        raise DataError(
+            f"where: {found} is not allowed in a condition; functions are those such as LOWER, "
+            "LENGTH, COALESCE and ROUND."
+        )
 
 
 def users_where(condition: str | pl.Expr, ratings: Ratings) -> npt.NDArray[np.bool_]:

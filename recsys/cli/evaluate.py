@@ -556,12 +556,14 @@ def evaluate(request: _Request, output: Output, engine: cli.EngineOptions) -> No
         "recsys compare ratings.csv --model als,popular",
         "recsys compare parts --model als,bayes,bias -n 5,20 --json",
         "recsys compare live candidate --test today.csv --fail-if 'ndcg@10 worse'",
+        "recsys compare --online requests.jsonl clicks.csv",
     ],
     hints=_HINTS,
 )
 @_evaluation_options
+@cli.option("--online", metavar="FILE", help="Log of `recsys serve --log`; RATINGS are clicks.")
 @cli.output_options
-def compare(request: _Request, output: Output) -> None:
+def compare(request: _Request, online: str | None, output: Output) -> None:
     """Test whether models differ on held-out ratings.
 
     Takes what `recsys evaluate` takes, or several saved models and --test, which may have been
@@ -570,7 +572,15 @@ def compare(request: _Request, output: Output) -> None:
     the test can tell. One row per metric and pair of models: the difference (model
     minus other), its 95% interval by the bootstrap over users, the p value of a paired sign-flip
     test over users, and the same adjusted by Holm's method for the number of pairs of models.
+
+    With --online, RATINGS are clicks (user, item, timestamp) on the lists that a service of two
+    models has logged: an A/B test.
     """
+    if online is not None:
+        from recsys.cli.online import compare_online
+
+        compare_online(online, request.ratings, request.reader, output, request.fitting.seed)
+        return
     models, found = _run(request, at_least=2)
     if found.comparisons.is_empty():
         raise click.UsageError("A test needs a metric that two models have, of two users or more.")

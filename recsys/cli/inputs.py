@@ -115,17 +115,22 @@ def load_ratings(
     return ratings
 
 
-def load_pairs(path: str, reader: ReaderOptions) -> pl.DataFrame:
-    """Read the user and item columns of a file, its rows in their order."""
-    import polars as pl
-
+def load_columns(path: str, reader: ReaderOptions) -> dict[str, pl.Series]:
+    """Read the columns user, item and, if there is one, timestamp, as they stand in a file."""
     from recsys.readers import read_raw
     from recsys.readers.sources import open_data
 
     require_path(path)
-    request = _request(reader, implicit=True)
+    request = _request(reader, implicit=True, timestamp=reader.timestamp_col)
     with open_data(path, reader.encoding) as data:
-        columns = read_raw(data, request).plain().columns
+        return read_raw(data, request).plain().columns
+
+
+def load_pairs(path: str, reader: ReaderOptions) -> pl.DataFrame:
+    """Read the user and item columns of a file, its rows in their order."""
+    import polars as pl
+
+    columns = load_columns(path, reader)
     return pl.DataFrame([columns[name].alias(name) for name in ("user", "item")])
 
 

@@ -21,6 +21,7 @@ from recsys.data.features import Features
 from recsys.data.ids import CANONICAL_INTEGER, Ids, as_id_series
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
+from recsys.filters import check_modest
 from recsys.messages import redacted
 from recsys.models import abilities
 from recsys.models.base import FactorModel, Floats, Indices
@@ -80,7 +81,15 @@ class ListOptions:
         return not limited and rest == (None, None, None)
 
     def request(self) -> Request:
-        """Return the options of `Recommender.recommend`."""
+        """Return the options of `Recommender.recommend`.
+
+        Raises
+        ------
+        DataError
+            If a condition would be expensive.
+        """
+        if self.where is not None:
+            check_modest(self.where)
         request: Request = {"where": self.where, "cold_start": self.unknown}
         if self.exclude:
             request["block"] = list(self.exclude)
@@ -407,8 +416,8 @@ class Answers:
                 row["new"] = new
         starts = np.flatnonzero(frame["rank"].to_numpy() == 1)
         labels = map(str, frame["user"].gather(starts))  # an unknown id may be of either type
-        ends = [*starts[1:].tolist(), len(rows)]
-        blocks = dict(zip(labels, zip(starts.tolist(), ends, strict=True), strict=True))
+        ends = np.append(starts, len(rows))[1:]
+        blocks = dict(zip(labels, zip(starts.tolist(), ends.tolist(), strict=True), strict=True))
         answers = []
         for user, row in zip(users, known.tolist(), strict=True):
             label = user if row < 0 else _one(ids, row)

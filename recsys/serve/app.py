@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
 from fastapi.responses import FileResponse, HTMLResponse, PlainTextResponse
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -18,6 +20,7 @@ from starlette.staticfiles import StaticFiles
 from lowrank.errors import LowRankError
 from recsys import __version__
 from recsys.errors import RecsysError
+from recsys.serve.bodies import ProblemBody
 from recsys.serve.gate import Gate
 from recsys.serve.problems import MEDIA_TYPE, ProblemError, problem_of
 from recsys.serve.reference import reference_page
@@ -73,7 +76,9 @@ def create_app(model: str | Settings, **settings: Any) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,
     )
+    app.openapi = partial(_described, app)  # type: ignore[method-assign]
     app.add_middleware(Gate, service=service)
     if chosen.cors:
         app.add_middleware(CORSMiddleware, allow_origins=chosen.cors, allow_headers=_HEADERS)
@@ -87,6 +92,27 @@ def create_app(model: str | Settings, **settings: Any) -> FastAPI:
     for kind in (RecsysError, LowRankError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, _problem)
     return app
+
+
+def _described(app: FastAPI) -> dict[str, Any]:
+    """Return the OpenAPI document, with problems for what is invalid."""
+    if app.openapi_schema is None:
+        document = get_openapi(
+            title=app.title, version=app.version, description=app.description, routes=app.routes
+        )
+        schemas = document["components"]["schemas"]
+        for name in ("HTTPValidationError", "ValidationError"):  # of FastAPI's own answers
+            schemas.pop(name, None)
+        schemas["ProblemBody"] = ProblemBody.model_json_schema()
+        for methods in document["paths"].values():
+            for operation in methods.values():
+                operation["responses"].pop("422", None)
+        if app.state.service.settings.api_key is not None:
+            scheme = {"key": {"type": "http", "scheme": "bearer"}}
+            document["components"]["securitySchemes"] = scheme
+            document["security"] = [{"key": []}]
+        app.openapi_schema = document
+    return app.openapi_schema
 
 
 async def _index() -> FileResponse:

@@ -8,7 +8,7 @@ import pytest
 
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.filters import items_where, users_where
+from recsys.filters import check_modest, items_where, users_where
 from recsys.recommender import Recommender
 
 INFO = pl.DataFrame(
@@ -240,3 +240,22 @@ def test_blocked_pairs_hold_for_factors_and_many_users():
     found = recommender.recommend(n=40, block=blocked).select("user", "item")
     free = recommender.recommend(n=40).select("user", "item")
     assert found.equals(free.join(blocked, on=["user", "item"], how="anti", maintain_order="left"))
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "LPAD(title, 999999999, 'x') = ''",
+        "\"lpad\" (title, 9, 'x') = ''",
+        "title || title = 'x'",
+        "replace(replace(title, 'a', 'bb'), 'b', 'cc') = ''",
+        "SUM(year) OVER (ORDER BY year) > 0",
+    ],
+)
+def test_conditions_of_strangers_call_no_expensive_functions(condition):
+    with pytest.raises(DataError, match="is not allowed in a condition"):
+        check_modest(condition)
+
+
+def test_usual_conditions_of_strangers_are_allowed():
+    check_modest("LOWER(title) LIKE 'the %' AND (year IN (1990, 1991) OR NOT (genre = 'lpad(||)'))")

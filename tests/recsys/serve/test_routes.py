@@ -312,3 +312,12 @@ def test_variants_are_shared_out_by_a_hash_of_the_user(saved, tmp_path):
 def test_a_variant_needs_a_second_model(service):
     detail = problem(service.get("/v1/recommend/105?variant=b"), 400, "invalid-request")
     assert detail == "The service has one model, and no variant b."
+
+
+def test_lists_may_be_empty_and_conditions_may_not_be_expensive(service):
+    assert service.get("/v1/recommend/105?where=year=1").json["items"] == []
+    several = service.post("/v1/recommend", {"users": [105, 106], "where": "year = 1"}).json
+    assert [each["items"] for each in several["results"]] == [[], []]
+    target = "/v1/recommend/105?where=LPAD(title, 999999999, 'x') = ''"
+    detail = problem(service.get(target), 400, "invalid-request")
+    assert detail.startswith("where: LPAD is not allowed in a condition")

@@ -1,0 +1,138 @@
+"""A/B tests: which list a click counts for, and what two groups of users differ in."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+from click.testing import CliRunner
+
+from recsys.cli.main import cli
+from recsys.errors import DataError
+from recsys.evaluation.online import online_test, read_lists
+from recsys.evaluation.statistics import Ratio, shuffled_groups
+
+
+def line(time: str, user, variant: str, *items) -> str:
+    rows = [{"item": item, "rank": rank, "score": 1.0} for rank, item in enumerate(items, 1)]
+    answer = {"time": f"2026-01-01T{time}Z", "variant": variant, "user": user, "items": rows}
+    return json.dumps(answer | {"model": f"{variant}@1", "policy": "personal"}) + "\n"
+
+
+def clicks(*rows) -> dict[str, pl.Series]:
+    names = ("user", "item", "timestamp")
+    columns = zip(*rows, strict=True)
+    return {name: pl.Series(name, values) for name, values in zip(names, columns, strict=False)}
+
+
+@pytest.fixture
+def log(tmp_path):
+    def write(*lines: str):
+        (tmp_path / "log.jsonl").write_text("".join(lines))
+        return read_lists(tmp_path / "log.jsonl")
+
+    return write
+
+
+def test_a_click_counts_once_for_the_last_list_before_it(log):
+    lists = log(
+        line("10:00:00.500", 1, "a", "x", "y"),
+        line("11:00:00.000", 1, "a", "y", "x"),
+        line("12:00:00.000", 1, "a", "x"),
+        line("10:00:00.000", 2, "b", "x"),
+        "                 \n",  # of a user who was forgotten
+    )
+    at = "2026-01-01 {}".format
+    found = online_test(
+        lists,
+        clicks(
+            (1, "x", at("11:30:00")),
+            (1, "x", at("11:40:00")),  # the same list
+            (1, "y", at("09:00:00")),  # before any list
+            (1, "z", at("11:30:00")),  # in no list
+            (3, "x", at("11:30:00")),  # nobody's
+        ),
+    )
+    values = dict(found.metrics.select("metric", "a").iter_rows())
+    assert values["click rate"] == pytest.approx(1 / 3)
+    assert values["clicks per list"] == pytest.approx(1 / 3)
+    assert values["first click"] == pytest.approx(1 / 6)  # at rank 2 of one of three lists
+    assert values["users who click"] == 1
+    assert found.counts["clicks_on_lists"] == 1
+
+
+def test_users_of_both_models_and_strangers_are_left_out(log):
+    lists = log(
+        line("10:00:00", 1, "a", "x"),
+        line("10:00:00", 2, "b", "x"),
+        line("10:00:00", 3, "a", "x"),
+        line("11:00:00", 3, "b", "x"),
+        line("11:00:00", None, "a", "x"),
+    )
+    found = online_test(lists, clicks((1, "x"), (3, "x")))
+    assert found.counts["a"] == {"lists": 1, "users": 1, "models": ["a@1"]}
+    assert (found.counts["users_of_both"], found.counts["lists_of_strangers"]) == (1, 1)
+
+
+def test_a_difference_is_found_and_chance_is_not():
+    rng = np.random.default_rng(5)
+    second = rng.random(3000) < 0.3
+    same = Ratio((rng.random(3000) < 0.1).astype(float), np.ones(3000))
+    better = Ratio((rng.random(3000) < np.where(second, 0.16, 0.1)).astype(float), np.ones(3000))
+    p_same, p_better = shuffled_groups([same, better], second, shuffles=499)
+    assert p_same > 0.05
+    assert p_better < 0.01
+
+
+def test_p_values_of_chance_are_uniform():
+    rng = np.random.default_rng(1)
+    ratios = [
+        Ratio(rng.poisson(rng.gamma(1, 2, 200)).astype(float), 1.0 + rng.poisson(3, 200))
+        for _ in range(300)
+    ]
+    p_values = shuffled_groups(ratios, rng.random(200) < 0.5, shuffles=199)
+    assert 0.02 < (p_values <= 0.05).mean() < 0.09
+    assert 0.4 < p_values.mean() < 0.6
+
+
+def test_the_command_prints_the_test(log, tmp_path):
+    rng = np.random.default_rng(0)
+    lines, rows = [], ["user,item,timestamp"]
+    for user in range(300):
+        variant = "b" if user % 2 else "a"
+        lines.append(line("10:00:00", user, variant, "x", "y"))
+        if rng.random() < (0.5 if user % 2 else 0.2):
+            rows.append(f"{user},y,2026-01-01T10:05:00Z")
+    log(*lines)
+    (tmp_path / "clicks.csv").write_text("\n".join(rows))
+    words = ["compare", "--online", str(tmp_path / "log.jsonl"), str(tmp_path / "clicks.csv")]
+    shown = CliRunner().invoke(cli, [*words, "--format", "table"])
+    assert shown.exit_code == 0
+    assert "a: 150 lists to 150 users, of a@1" in shown.output
+    found = CliRunner().invoke(cli, [*words, "--json", "-q"])
+    document = json.loads(found.output)
+    rate = document["comparisons"][0]
+    assert rate["metric"] == "click rate"
+    assert 0 < rate["low"] < rate["difference"] < rate["high"]
+    assert rate["p_value"] < 0.001
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "has no recommendations"),
+        ("{}\n", "line 1: this is not a line of a log"),
+        (line("10:00:00", 1, "a", "x") + "oops\n", "line 2: this is not a line of a log"),
+        (line("10:00:00", 1, "a", "x").replace("2026-01", "soon"), "is not a time"),
+    ],
+)
+def test_what_is_no_log_is_one_sentence(log, text, message):
+    with pytest.raises(DataError, match=message):
+        log(text)
+
+
+def test_one_model_is_no_test(log):
+    with pytest.raises(DataError, match="no lists of two models"):
+        online_test(log(line("10:00:00", 1, "a", "x")), clicks((1, "x")))
