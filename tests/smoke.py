@@ -1,12 +1,14 @@
 """Install each wheel or sdist in an empty environment and try it: `make smoke`.
 
 Usage: python tests/smoke.py dist/*.whl dist/*.tar.gz
+       python tests/smoke.py --installed        tries what this Python has
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import tomllib
 import venv
@@ -41,18 +43,23 @@ def commands(version: str) -> list[tuple[str, str]]:
     ]
 
 
-def try_out(artifact: Path, version: str, folder: Path) -> None:
-    """Install a file of dist/ in a folder of its own, and run the command and the library."""
+def install(artifact: Path, folder: Path) -> Path:
+    """Install a file of dist/ in a folder of its own; return where its programs are."""
     venv.create(folder / "env", with_pip=True)
     programs = folder / "env" / ("Scripts" if sys.platform == "win32" else "bin")
     run([programs / "python", "-m", "pip", "install", "--quiet", str(artifact)], folder)
+    return programs
+
+
+def try_out(name: str, programs: Path, version: str, folder: Path) -> None:
+    """Run the command and the library in a folder."""
     (folder / "notes.txt").write_text(NOTES, encoding="utf-8")
     for line, expected in commands(version):
         program, *arguments = line.split()
         printed = run([programs / program, *arguments], folder)
         if expected not in printed:
-            sys.exit(f"{artifact.name}: `{line}` does not print {expected!r} but:\n{printed}")
-    print(f"{artifact.name}: {run([programs / 'python', '-I', '-c', LIBRARY], folder).strip()}")
+            sys.exit(f"{name}: `{line}` does not print {expected!r} but:\n{printed}")
+    print(f"{name}: {run([programs / 'python', '-I', '-c', LIBRARY], folder).strip()}")
 
 
 def run(command: list[str | Path], folder: Path) -> str:
@@ -63,13 +70,16 @@ def run(command: list[str | Path], folder: Path) -> str:
 
 
 def main() -> None:
-    artifacts = [Path(name).resolve() for name in sys.argv[1:]]
-    if not artifacts:
+    if not sys.argv[1:]:
         sys.exit(__doc__)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    for artifact in artifacts:
+    for name in sys.argv[1:]:
         with tempfile.TemporaryDirectory() as folder:
-            try_out(artifact, project["version"], Path(folder))
+            if name == "--installed":
+                programs = Path(sysconfig.get_path("scripts"))
+            else:
+                programs = install(Path(name).resolve(), Path(folder))
+            try_out(Path(name).name, programs, project["version"], Path(folder))
 
 
 if __name__ == "__main__":
