@@ -24,7 +24,7 @@ ARG EXTRAS=serve,sql,report
 # Tests of the libraries are a tenth of their size.
 RUN python -m venv /opt/recsys \
     && /opt/recsys/bin/pip install --no-cache-dir ".[${EXTRAS}]" \
-    && /opt/recsys/bin/python -c "from lowrank import kernels; assert kernels.backend().name != 'numpy', 'the kernels are not compiled'" \
+    && /opt/recsys/bin/python -c "from lowrank import kernels; assert kernels.backend().name == 'compiled'" \
     && /opt/recsys/bin/pip uninstall --yes pip \
     && for library in pandas pyarrow scipy sklearn; do \
         find /opt/recsys/lib/python3.*/site-packages/$library -type d -name tests -prune -exec rm -r {} + || exit 1; \

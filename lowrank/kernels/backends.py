@@ -1,8 +1,9 @@
-"""The choice between the compiled kernels and those in NumPy."""
+"""The choice between the compiled kernels and those in NumPy, and the memory of the machine."""
 
 from __future__ import annotations
 
 import os
+import sys
 from importlib import import_module
 from types import ModuleType
 from typing import NamedTuple
@@ -14,7 +15,7 @@ try:
 except ImportError:
     _core = None
 
-__all__ = ["Backend", "active", "backend", "supported", "use"]
+__all__ = ["Backend", "active", "backend", "physical_memory", "supported", "use"]
 
 
 class Backend(NamedTuple):
@@ -57,6 +58,28 @@ def backend() -> Backend:
     """Return which kernels run."""
     is_compiled = _core is not None and active is _core
     return Backend("compiled", active.active()) if is_compiled else Backend("reference", None)
+
+
+def physical_memory() -> int | None:
+    """Return the bytes of memory of this machine, None if they are not known."""
+    if sys.platform == "win32":
+        import ctypes
+
+        class Status(ctypes.Structure):
+            _fields_ = (
+                ("length", ctypes.c_uint32),
+                ("load", ctypes.c_uint32),
+                ("total", ctypes.c_uint64),
+                ("others", ctypes.c_uint64 * 6),
+            )
+
+        status = Status(length=ctypes.sizeof(Status))
+        found = ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status))
+        return int(status.total) if found else None
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return None
 
 
 if choice := os.environ.get("LOWRANK_KERNELS"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -111,11 +110,9 @@ def _of_installation(ctx: click.Context) -> dict[str, dict[str, Any]]:
 
     import recsys
     from lowrank import kernels
+    from lowrank.kernels import backends
 
-    try:
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
-    except (AttributeError, OSError, ValueError):  # not known on this system
-        memory = None
+    memory = backends.physical_memory()
     backend = kernels.backend()
     pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
     blas = dict.fromkeys(f"{pool['internal_api']} {pool['version']}" for pool in pools)
@@ -126,7 +123,7 @@ def _of_installation(ctx: click.Context) -> dict[str, dict[str, Any]]:
             "python": platform.python_version(),
             "platform": platform.platform(),
             "installed in": str(Path(recsys.__file__).parent),
-            "memory, GB": memory,
+            "memory, GB": None if memory is None else memory / 1e9,
         },
         "libraries": library_versions(),
         "extras": library_versions(EXTRAS),

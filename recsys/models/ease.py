@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Self
 
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lowrank import kernels
+from lowrank.kernels import backends
 from recsys.errors import DataError
 from recsys.models.base import (
     Floats,
@@ -88,8 +88,8 @@ class EASE(ProfileModel, ItemItemModel):
         from scipy.sparse import diags_array
 
         n = ratings.n_items
-        needed, memory = 4 * n**2, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        if needed > memory:
+        needed, memory = 4 * n**2, backends.physical_memory()
+        if memory is not None and needed > memory:
             raise DataError(
                 f"The ease model needs {needed / 2**30:.1f} GiB for the matrix of {n:,} x {n:,} "
                 f"items, and this machine has {memory / 2**30:.1f} GiB; use spectral or "

@@ -13,7 +13,6 @@ Indices count 0, 1, ... in the sorted order of the ids.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ import polars as pl
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from lowrank.kernels import backends
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, ModelFileError
@@ -155,8 +155,8 @@ def load_result(path: str | Path) -> tuple[Model, Ratings, dict[str, Any]]:
         users, items, ratings = (int(result.training[n]) for n in ("users", "items", "ratings"))
         bytes_of_row = 4 * (int(result.parameters["factors"]) + 1) + _BYTES_PER_ID
         needed = 2 * ((users + items) * bytes_of_row + _BYTES_PER_RATING * ratings)
-        available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        if needed > _SHARE_OF_MEMORY * available:
+        available = backends.physical_memory()
+        if available is not None and needed > _SHARE_OF_MEMORY * available:
             raise ModelFileError(
                 f"The model {path} needs about {needed / 1e9:.1f} GB of memory here, of "
                 f"{available / 1e9:.1f} GB; use it on the cluster (--engine spark)."

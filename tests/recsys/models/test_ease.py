@@ -161,7 +161,7 @@ def test_the_default_penalty_grows_slowly_with_the_popularity_of_items():
 
 
 def test_a_catalogue_that_does_not_fit_is_rejected_before_anything_is_made(monkeypatch):
-    monkeypatch.setattr(ease.os, "sysconf", lambda name: 2**15)  # pages of 32 KiB: 1 GiB
+    monkeypatch.setattr(ease.backends, "physical_memory", lambda: 2**30)
     ratings = Ratings.from_matrix(np.ones((1, 20_000)), implicit=True)
     message = (
         r"needs 1.5 GiB for the matrix of 20,000 x 20,000 items, and this machine has 1.0 GiB; "
