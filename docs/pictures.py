@@ -1,7 +1,10 @@
-"""Draw the picture of the README: `python docs/pictures.py`."""
+"""Draw the pictures of the README and the pages: `python docs/pictures.py`."""
 
 from __future__ import annotations
 
+import io
+import sys
+import tempfile
 from pathlib import Path
 
 import matplotlib as mpl
@@ -16,6 +19,7 @@ mpl.use("Agg")
 from matplotlib import pyplot as plt
 
 HERE = Path(__file__).resolve().parent
+LIKED = ("Alien", "The Princess Bride", "Casablanca")
 GENRES = ("Horror", "Western", "Musical", "Animation", "Sci-Fi", "Romance", "War", "Crime")
 MARKERS = "osD^vP*X"
 
@@ -49,7 +53,37 @@ def draw(places: np.ndarray, genres: np.ndarray) -> None:
     figure.savefig(HERE / "films.png", dpi=110)
 
 
+def photograph(recommender: Recommender) -> None:
+    """Write explore.png, the page after a few likes, and map.png, its map, in Chromium."""
+    from PIL import Image
+
+    sys.path.append(str(HERE.parent / "tests"))
+    import chromium
+    from recsys.serve.static_page import static_page
+
+    def write(name: str) -> None:
+        picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+        colours = picture.quantize(160, dither=Image.Dither.NONE)
+        colours.save(HERE / name, optimize=True)
+
+    with tempfile.TemporaryDirectory() as folder, chromium.browser() as browser:
+        path = Path(folder) / "page.html"
+        path.write_text(static_page(recommender).html, encoding="utf-8")
+        size = {"width": 1200, "height": 880}
+        page = browser.new_page(viewport=size, device_scale_factor=1.5, reduced_motion="reduce")
+        page.goto(path.as_uri())
+        for title in LIKED:
+            page.get_by_label("Add what you like").fill(title)
+            page.locator("#found [role=option]").get_by_text(title, exact=True).click()
+        page.locator(".ranked").wait_for()
+        page.evaluate("document.activeElement.blur()")
+        write("explore.png")
+        page.get_by_role("tab", name="Map").click()
+        write("map.png")
+
+
 if __name__ == "__main__":
     data = read_ratings(sample_path())
     recommender = Recommender("als").fit(data)
     draw(item_map(recommender.model.item_factors), main_genres(data))
+    photograph(Recommender("bayes").fit(data))

@@ -120,11 +120,13 @@ const mapView = {
       const strong = kind !== "other", title = titleOf(item);
       pen.font = `${strong ? 600 : 400} ${strong ? 12.5 : 11.5}px ${family}`;
       const text = title.length > 28 ? `${title.slice(0, 27)}…` : title, width = pen.measureText(text).width, gap = this.radius(item) + 4;
-      const left = x + gap + width < size.width - 4 ? x + gap : x - gap - width;
-      const box = [left - 3, y - 8, left + width + 3, y + 8];
-      if (left < 2 || taken.some((other) => box[0] < other[2] && box[2] > other[0] && box[1] < other[3] && box[3] > other[1])) continue;
-      const covered = drawn.filter(({ at }) => at[0] > box[0] && at[0] < box[2] && at[1] > box[1] && at[1] < box[3]);
-      if (covered.length > (strong ? 3 : 1)) continue;
+      const isFree = (box) => box[0] >= 0 && box[2] <= size.width
+        && !taken.some((other) => box[0] < other[2] && box[2] > other[0] && box[1] < other[3] && box[3] > other[1])
+        && drawn.filter(({ at }) => at[0] > box[0] && at[0] < box[2] && at[1] > box[1] && at[1] < box[3]).length <= (strong ? 8 : 1);
+      const boxes = [x + gap, x - gap - width].map((at) => [at - 3, y - 8, at + width + 3, y + 8]);
+      const box = boxes.find(isFree);
+      if (!box) continue;
+      const left = box[0] + 3;
       taken.push(box);
       pen.strokeStyle = colour("panel");
       pen.lineWidth = 3;
