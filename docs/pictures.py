@@ -59,6 +59,7 @@ def photograph(recommender: Recommender) -> None:
 
     sys.path.append(str(HERE.parent / "tests"))
     import chromium
+
     from recsys.serve.static_page import static_page
 
     def write(name: str) -> None:
