@@ -74,23 +74,33 @@ class Biases(NamedTuple):
     column_bias: Floats
 
     @classmethod
-    def of(cls, X: Known, wanted: bool, rounds: int = _BIAS_ROUNDS) -> Biases:
-        """Fit a mean and damped biases by alternating exact solutions; zeros if not wanted."""
-        n, m = X.shape
+    def of(
+        cls,
+        X: Known,
+        wanted: bool,
+        rounds: int = _BIAS_ROUNDS,
+        by_column: Stored | None = None,
+    ) -> Biases:
+        """Fit a mean and damped biases by alternating exact solutions; zeros if not wanted.
+
+        `by_column` is the transpose of X, if it is there.
+        """
+        (n, m), dtype = X.shape, X.dtype
         if not wanted:
-            return cls(0.0, np.zeros(n, X.dtype), np.zeros(m, X.dtype))
-        mean, known, deviations = moments(X).mean, _ones_like(X), _shifted(X, moments(X).mean)
-        one_per_row, one_per_column = np.ones((n, 1), X.dtype), np.ones((m, 1), X.dtype)
-        row_sums = kernels.csr_matmat(deviations, one_per_column)
-        column_sums = kernels.csr_rmatmat(deviations, one_per_row, m)
-        row_weight = kernels.csr_matmat(known, one_per_column) + _BIAS_DAMPING
-        column_weight = kernels.csr_rmatmat(known, one_per_row, m) + _BIAS_DAMPING
-        row_bias = np.zeros_like(row_sums)
+            return cls(0.0, np.zeros(n, dtype), np.zeros(m, dtype))
+        by_row, mean = _stored(X), moments(X).mean
+        if by_column is None:
+            by_column = transposed(by_row, m, kernels.resolve_threads(None))
+        sums, weights, known = [], [], []
+        for side, length in ((by_row, m), (by_column, n)):
+            ones = np.ones((length, 1), dtype)
+            sums.append(kernels.csr_matmat(_shifted(side, mean), ones))
+            weights.append((np.diff(side.indptr) + _BIAS_DAMPING).astype(dtype)[:, None])
+            known.append(_ones_like(side))
+        row_bias = np.zeros_like(sums[0])
         for _ in range(rounds):
-            column_bias = column_sums - kernels.csr_rmatmat(known, row_bias, m)
-            column_bias /= column_weight
-            row_bias = row_sums - kernels.csr_matmat(known, column_bias)
-            row_bias /= row_weight
+            column_bias = (sums[1] - kernels.csr_matmat(known[1], row_bias)) / weights[1]
+            row_bias = (sums[0] - kernels.csr_matmat(known[0], column_bias)) / weights[0]
         return cls(mean, row_bias[:, 0], column_bias[:, 0])
 
     def at(self, rows: NDArray[Any], columns: NDArray[Any]) -> Floats:
@@ -236,9 +246,13 @@ def als_sweeps(
     the Netflix prize", section 3.
     """
     check_problem(X, k, regularization=regularization)
+    entries = _stored(X)
+    by_column = transposed(entries, X.shape[1], kernels.resolve_threads(threads))
     if start is None:
         with kernels.at_most(threads):
-            start = biased_start(X, k, biases=biases, random_state=random_state)
+            start = biased_start(
+                X, k, biases=biases, random_state=random_state, by_column=by_column
+            )
     elif start.column_factors.shape != (X.shape[1], k):
         raise ArgumentError(
             f"start must have column factors of shape {(X.shape[1], k)}; "
@@ -246,10 +260,8 @@ def als_sweeps(
         )
     mean, deviation = moments(X)
     scale = (deviation if biases else math.hypot(mean, deviation)) or 1.0
-    entries = X if isinstance(X, CodedMatrix) else kernels.csr_arrays(X)
     rows, columns = (
-        _Side.of(each, k, regularization, scale, count_power)
-        for each in (entries, transposed(entries, X.shape[1], kernels.resolve_threads(threads)))
+        _Side.of(each, k, regularization, scale, count_power) for each in (entries, by_column)
     )
     columns.factors[:], mean = start.column_factors, 0.0
     if biases:
@@ -289,18 +301,23 @@ def moments(X: Known) -> Moments:
     return Moments(mean, math.sqrt(np.mean((X.data - np.float64(mean)) ** 2)))
 
 
-def _ones_like(X: Known) -> Stored:
-    """Return a matrix with a one at each known entry."""
-    if isinstance(X, CodedMatrix):
-        return X._replace(levels=np.ones_like(X.levels))
-    return kernels.csr_arrays(X)._replace(data=np.ones_like(X.data))
+def _stored(X: Known) -> Stored:
+    """Return a matrix as the kernels take it."""
+    return X if isinstance(X, CodedMatrix) else kernels.csr_arrays(X)
 
 
-def _shifted(X: Known, mean: float) -> Stored:
-    """Return the known entries minus a number."""
-    if isinstance(X, CodedMatrix):
-        return X._replace(levels=X.levels - X.dtype.type(mean))
-    return kernels.csr_arrays(X)._replace(data=X.data - X.dtype.type(mean))
+def _ones_like(entries: Stored) -> Stored:
+    """Return a matrix with a one at each entry."""
+    if isinstance(entries, CodedMatrix):
+        return entries._replace(levels=np.ones_like(entries.levels))
+    return entries._replace(data=np.ones_like(entries.data))
+
+
+def _shifted(entries: Stored, mean: float) -> Stored:
+    """Return the entries minus a number."""
+    if isinstance(entries, CodedMatrix):
+        return entries._replace(levels=entries.levels - entries.dtype.type(mean))
+    return entries._replace(data=entries.data - entries.dtype.type(mean))
 
 
 def check_problem(X: Known, k: int, **penalties: float) -> None:
@@ -321,24 +338,33 @@ def check_problem(X: Known, k: int, **penalties: float) -> None:
 
 
 def biased_start(
-    X: Known, k: int, *, biases: bool = True, random_state: int | None = 0
+    X: Known,
+    k: int,
+    *,
+    biases: bool = True,
+    random_state: int | None = 0,
+    by_column: Stored | None = None,
 ) -> BiasedFactors:
     """Return biases, and column factors near ``V sqrt(s)`` of the SVD of their residual R.
 
     Alternating fits begin here, with about half of the sweeps that random factors take. The row
     factors are zero. The SVD is the rough one of `leading_directions`. The parameters are those of
-    `als_sweeps`.
+    `als_sweeps`; `by_column` is the transpose of X, which saves time if it is there.
     """
     (n, m), dtype = X.shape, X.dtype
-    mean, row_bias, column_bias = fitted = Biases.of(X, biases, _START_ROUNDS)
+    mean, row_bias, column_bias = fitted = Biases.of(X, biases, _START_ROUNDS, by_column)
     factors = np.zeros((m, k), dtype)
     start = BiasedFactors(mean, row_bias, column_bias, np.zeros((n, k), dtype), factors)
-    R: Stored
-    if isinstance(X, CodedMatrix):
-        R = X._replace(row_shift=row_bias + dtype.type(mean), column_shift=column_bias)
+    R, turned = _stored(X), None
+    if isinstance(R, CodedMatrix):
+        shifts = row_bias + dtype.type(mean), column_bias
+        R = R._replace(row_shift=shifts[0], column_shift=shifts[1])
+        if isinstance(by_column, CodedMatrix):
+            turned = by_column._replace(row_shift=shifts[1], column_shift=shifts[0])
     else:
         R = kernels.csr_arrays(fitted.subtracted(X))
-    found = leading_directions(R, m, k, steps=_START_STEPS, random_state=random_state)
+    options: dict[str, Any] = {"steps": _START_STEPS, "random_state": random_state}
+    found = leading_directions(R, m, k, transpose=turned, **options)
     np.multiply(found.vectors, np.sqrt(found.values), out=factors)
     return start
 
