@@ -106,9 +106,10 @@ def new_users(
                 "A history is a mapping of items to ratings, or a frame with the columns user, "
                 f"item and rating; got {type(source).__name__}."
             ) from None
-    users, user_codes = encode(as_id_series(column(frame, "user"), "user"), "user")
     if isinstance(source, Mapping):
-        users = Ids([NEW_USER], "user")
+        users, user_codes = Ids([NEW_USER], "user"), np.zeros(len(frame), np.int32)
+    else:
+        users, user_codes = encode(as_id_series(column(frame, "user"), "user"), "user")
     item_codes = known.items.index(column(frame, "item")).astype(np.int32)
     values = _values(frame, known, needs_values)
     shape = len(users), len(known.items)
@@ -141,8 +142,7 @@ def _frame_of(history: Mapping[Any, Any]) -> pl.DataFrame:
         if rating is None:
             problem = rating_problem(value) or f"rating {value!r} is not a number."
             raise DataError(f"Item {item!r}: {problem}")
-    users = pl.Series("user", [NEW_USER] * len(items), dtype=pl.String)
-    return pl.DataFrame([users, items, ratings])
+    return pl.DataFrame([items, ratings])
 
 
 def _values(frame: Any, known: Ratings, needs_values: bool) -> Values | None:

@@ -30,7 +30,7 @@ from recsys.recommender import Recommender
 from recsys.reranking import Request
 from recsys.serve.geometry import item_map, spectrum
 from recsys.serve.problems import ProblemError
-from recsys.topn import CsrPairs, search_order, top_n
+from recsys.topn import Cosine, CsrPairs, search_order, top_n
 
 __all__ = ["Answers", "Id", "Json", "ListOptions", "short"]
 
@@ -75,9 +75,9 @@ class ListOptions:
 
     @property
     def is_plain(self) -> bool:
-        """Return whether a list is the best items that the user has not rated, and no more."""
+        """Return whether a list is the best items that the user has not rated."""
         rest = (self.where, self.at_most, self.per)
-        limited = self.exclude or self.explain or self.include_seen or self.diversity
+        limited = self.exclude or self.include_seen or self.diversity
         return not limited and rest == (None, None, None)
 
     def request(self) -> Request:
@@ -140,24 +140,33 @@ class Answers:
             ids = self.ratings.users
             found = ids.find(users)
             if (found >= 0).all():
-                return self.best(found, options.n)
+                return self.best(found, options.n, explain=options.explain)
             if options.unknown == "error":
                 ids.index(users)  # raises
         return self._listed(self.recommender, users, options, "personal")
 
-    def best(self, users: Indices, n: int) -> list[Json]:
+    def best(self, users: Indices, n: int, *, explain: bool = False) -> list[Json]:
         """Return the n best items of known users, given by index, that they have not rated."""
+        lists = self._lists(self.recommender, users, n, self._seen, explain=explain)
+        ids = self.ratings.users.take(users).to_list()
+        return [self._answer(user, rows, "personal") for user, rows in zip(ids, lists, strict=True)]
+
+    def _lists(
+        self, recommender: Recommender, users: Indices, n: int, seen: CsrPairs, *, explain: bool
+    ) -> list[list[Json]]:
+        """Return the n best items of users of a recommender of the same items, but for `seen`."""
         lists: list[list[Json]] = [[] for _ in users]
-        limits: dict[str, Any] = {"exclude": self._seen, "allowed": self._allowed}
-        for top in top_n(self.recommender.model, users, n, order=self._order, **limits):
+        limits: dict[str, Any] = {"allowed": self._allowed, "order": self._order}
+        for top in top_n(recommender.model, users, n, exclude=seen, **limits):
             rows = self._rows(top.items, top.ranks, top.scores)
             if self._new is not None:
                 for row, new in zip(rows, self._new[top.items].tolist(), strict=True):
                     row["new"] = new
             for at, row in zip(top.rows.tolist(), rows, strict=True):
                 lists[at].append(row)
-        ids = self.ratings.users.take(users).to_list()
-        return [self._answer(user, rows, "personal") for user, rows in zip(ids, lists, strict=True)]
+            for at in np.unique(top.rows) if explain else ():
+                self._explain(recommender, users[at], lists[at], top.items[top.rows == at])
+        return lists
 
     def recommend_new(
         self,
@@ -180,6 +189,11 @@ class Answers:
             rated if rated or features is None else None, user_features=features
         )
         policy = "history" if rated else "features"
+        if options.is_plain:
+            seen = CsrPairs(folded.ratings.indptr, folded.ratings.indices)
+            only = np.zeros(1, np.int64)
+            rows = self._lists(folded, only, options.n, seen, explain=options.explain)[0]
+            return self._answer(user, rows, policy)
         known = folded.ratings.users.values.to_list()
         return self._listed(folded, known, options, policy)[0] | {"user": user}
 
@@ -190,10 +204,11 @@ class Answers:
         ------
         UnknownIdError, DataError
         """
-        frame = self.recommender.similar_items([item], n)
-        places = self.ratings.items.find(frame["similar"])
-        rows = self._rows(places, frame["rank"].to_numpy(), frame["score"].to_numpy())
-        return self._named(self._place(item)) | {"items": rows, "model": self.name}
+        place = self._place(item)
+        scorer, itself = self.recommender._item_similarity, Cosine.exclude_itself
+        top = next(top_n(scorer, np.array([place]), n, exclude=itself))
+        rows = self._rows(top.items, top.ranks, top.scores)
+        return self._named(place) | {"items": rows, "model": self.name}
 
     def explain(self, user: Id, item: Id, n: int) -> Json:
         """Return the score of an item for a user as a sum over ratings and features.
@@ -424,11 +439,17 @@ class Answers:
             start, end = blocks.get(str(label), (0, 0))
             own = rows[start:end]
             if options.explain and row >= 0:
-                reasons = self._reasons(recommender, row, places[start:end], _REASONS)
-                for each, (_, _, because) in zip(own, reasons, strict=True):
-                    each["because"] = because
+                self._explain(recommender, row, own, places[start:end])
             answers.append(self._answer(label, own, policy if row >= 0 else "popular"))
         return answers
+
+    def _explain(
+        self, recommender: Recommender, user: int, rows: list[Json], items: Indices
+    ) -> None:
+        """Add its reasons to each row of a list."""
+        reasons = self._reasons(recommender, user, items, _REASONS)
+        for row, (_, _, because) in zip(rows, reasons, strict=True):
+            row["because"] = because
 
     def _reasons(
         self, recommender: Recommender, user: int, items: Indices, n: int
@@ -487,7 +508,8 @@ class Answers:
         return [None] * len(items) if titles is None else titles.gather(items).to_list()
 
     def _place(self, item: Id) -> int:
-        return int(self.ratings.items.index([item])[0])
+        place = self.ratings.items.place(item)
+        return place if place >= 0 else int(self.ratings.items.index([item])[0])  # raises
 
     @cached_property
     def _has_grades(self) -> bool:
