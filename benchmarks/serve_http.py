@@ -1,0 +1,266 @@
+"""The HTTP service on Gowalla: requests per second and their times, next to a naive application.
+
+Known users, strangers with 10 items and similar items, from 1 to 64 connections of another process,
+with one worker and with two; a nine-line FastAPI application around `Recommender.recommend` in the
+same run; the memory of a second worker; and, with --soak, minutes of load while the model is
+replaced every 10 seconds. The ratings of the model are drawn at random, as Gowalla has none: so
+no vector is short, and the search can leave out no item.
+
+Usage: python benchmarks/serve_http.py [--model als] [--factors 64] [--seconds 3] [--soak MINUTES]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from measuring import datasets, machine, table
+
+from recsys import Recommender, read_ratings
+
+CONNECTIONS = (1, 4, 16, 64)
+NAIVE = """
+from fastapi import FastAPI, HTTPException
+from recsys import Recommender, UnknownIdError
+app, recommender = FastAPI(), Recommender.load({model!r})
+@app.get("/v1/recommend/{{user}}")
+def recommend(user: str, n: int = 10):
+    try:
+        return recommender.recommend(user, n=n).to_dicts()
+    except UnknownIdError as error:
+        raise HTTPException(404, str(error))
+"""
+
+
+@dataclass
+class Load:
+    """What the load generator has seen."""
+
+    seconds: float = 0.0
+    times: list[float] = field(default_factory=list)
+    statuses: Counter[str] = field(default_factory=Counter)
+
+    def row(self) -> list[Any]:
+        """Return requests per second, and percentiles of their times in milliseconds."""
+        cuts = statistics.quantiles(self.times, n=100)
+        return [len(self.times) / self.seconds, *(1000 * cuts[at - 1] for at in (50, 95, 99))]
+
+
+class Connection(asyncio.Protocol):
+    """One keep-alive connection that asks again as soon as it is answered."""
+
+    def __init__(self, requests: Sequence[bytes], until: float, load: Load) -> None:
+        self.requests, self.until, self.load = requests, until, load
+        self.buffer = b""
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+        self.ask()
+
+    def ask(self) -> None:
+        if time.perf_counter() > self.until:
+            self.transport.close()
+            return
+        self.start = time.perf_counter()
+        self.transport.write(random.choice(self.requests))
+
+    def data_received(self, data: bytes) -> None:
+        self.buffer += data
+        head, found, body = self.buffer.partition(b"\r\n\r\n")
+        if not found:
+            return
+        length = re.search(rb"(?i)content-length: (\d+)", head)
+        if length is not None and len(body) < int(length[1]):
+            return
+        self.load.times.append(time.perf_counter() - self.start)
+        self.load.statuses[head[9:12].decode()] += 1
+        self.buffer = b""
+        self.ask()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if time.perf_counter() <= self.until:
+            self.load.statuses["lost"] += 1
+        self.done.set_result(None)
+
+
+async def asked(port: int, requests: Sequence[bytes], connections: int, seconds: float) -> Load:
+    load, loop = Load(), asyncio.get_running_loop()
+    start = time.perf_counter()
+    made = [
+        await loop.create_connection(
+            lambda: Connection(requests, start + seconds, load), "127.0.0.1", port
+        )
+        for _ in range(connections)
+    ]
+    await asyncio.gather(*(each.done for _, each in made))
+    return replace(load, seconds=time.perf_counter() - start)
+
+
+def run_load(port: int, requests: Sequence[bytes], connections: int, seconds: float) -> Load:
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(asked(port, requests, connections, seconds))
+
+
+def get(path: str) -> bytes:
+    return f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode()
+
+
+def post(path: str, body: Any) -> bytes:
+    text = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    return head.encode() + b"content-length: %d\r\n\r\n%s" % (len(text), text)
+
+
+def kinds(users: int, items: int) -> dict[str, list[bytes]]:
+    rng = random.Random(0)
+    strangers = [
+        post("/v1/recommend", {"history": [{"item": rng.randrange(items)} for _ in range(10)]})
+        for _ in range(500)
+    ]
+    return {
+        "known users": [get(f"/v1/recommend/{rng.randrange(users)}") for _ in range(5000)],
+        "strangers": strangers,
+        "similar items": [get(f"/v1/similar/{rng.randrange(items)}") for _ in range(5000)],
+    }
+
+
+def fit(folder: Path, name: str, factors: int) -> Path:
+    ratings = read_ratings(datasets() / "gowalla" / "train.txt")
+    if name == "als":
+        rng = np.random.default_rng(0)
+        stars = rng.integers(1, 6, ratings.n_ratings).astype(np.float32)
+        ratings = replace(ratings, implicit=False, data=stars)
+    Recommender(name, factors=factors, iterations=2).fit(ratings).save(folder / "model")
+    return folder / "model"
+
+
+@contextmanager
+def running(command: Sequence[str], cwd: Path) -> Any:
+    """Start a service; its process and port."""
+    service = subprocess.Popen(command, cwd=cwd, stderr=subprocess.PIPE, text=True)
+    assert service.stderr is not None
+    try:
+        port = next(
+            int(found[1])
+            for line in service.stderr
+            if (found := re.search(r"http://127\.0\.0\.1:(\d+)", line))
+        )
+        while not run_load(port, [get("/v1/recommend/1")], 1, 0.2).statuses["200"]:
+            time.sleep(0.1)
+        yield service, port
+    finally:
+        service.send_signal(signal.SIGTERM)
+        service.communicate(timeout=60)
+
+
+def memory(process: int) -> float:
+    """Return the megabytes of a process and its descendants; shared pages count in parts."""
+    listed = subprocess.run(["ps", "-e", "-o", "pid=,ppid="], capture_output=True, text=True).stdout
+    parents = {int(a): int(b) for a, b in map(str.split, listed.splitlines())}
+    family = {process}
+    while more := {pid for pid, parent in parents.items() if parent in family} - family:
+        family |= more
+    total = 0
+    for pid in family:
+        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        total += next(int(x.split()[1]) for x in rollup.splitlines() if x.startswith("Pss:"))
+    return total / 1000
+
+
+def serve(model: Path, workers: int) -> list[str]:
+    words = [sys.executable, "-m", "recsys", "serve", str(model), "--port", "0"]
+    return [*words, "--workers", str(workers)]
+
+
+def naive(folder: Path, model: Path) -> list[str]:
+    (folder / "naive.py").write_text(NAIVE.format(model=str(model)))
+    words = [sys.executable, "-m", "uvicorn", "naive:app", "--port", "0", "--no-access-log"]
+    return [*words, "--log-level", "info"]
+
+
+def throughput(folder: Path, model: Path, requests: dict[str, list[bytes]], seconds: float) -> None:
+    commands = {"naive": naive(folder, model)}
+    commands |= {f"{n} worker{'s' * (n > 1)}": serve(model, n) for n in (1, 2)}
+    rows, used = [], {}
+    for name, command in commands.items():
+        with running(command, folder) as (service, port):
+            asked_for = {"known users": requests["known users"]} if name == "naive" else requests
+            for kind, wanted in asked_for.items():
+                run_load(port, wanted, 8, 1.0)  # warm
+                for connections in CONNECTIONS:
+                    load = run_load(port, wanted, connections, seconds)
+                    failed = load.statuses.total() - load.statuses["200"]
+                    rows.append([name, kind, str(connections), *load.row(), str(failed)])
+            used[name] = memory(service.pid)
+    head = ["service", "requests", "connections", "requests/s", "p50, ms", "p95, ms", "p99, ms"]
+    print(table([*head, "failed"], rows))
+    print("\nMegabytes (shared pages in parts): ", end="")
+    print(", ".join(f"{name} {megabytes:.0f}" for name, megabytes in used.items()))
+
+
+def soak(folder: Path, model: Path, requests: dict[str, list[bytes]], minutes: float) -> None:
+    """Load for minutes, with a new model every 10 seconds: failures, and memory at every minute."""
+    shutil.copytree(model, folder / "other")
+    manifest = folder / "other" / "model.json"
+    print(f"\nSoak of {minutes:g} minutes, two workers, 16 connections, a new model every 10 s:")
+    with running(serve(model, 2), folder) as (service, port):
+        mixed = [each for kind in requests.values() for each in kind[:500]]
+        statuses: Counter[str] = Counter()
+        for round_ in range(int(minutes * 6)):
+            statuses += run_load(port, mixed, 16, 10.0).statuses
+            new, old = folder / ".new", folder / ".old"
+            shutil.copytree(folder / "other", new)
+            os.utime(new / manifest.name)
+            model.rename(old)
+            new.rename(model)
+            shutil.rmtree(old)
+            if round_ % 6 == 5 or round_ == 0:
+                print(f"  {10 * (round_ + 1)} s: {dict(statuses)}, {memory(service.pid):.0f} MB")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="als", choices=["als", "ials"])
+    parser.add_argument("--factors", type=int, default=64)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--soak", type=float, default=0.0, metavar="MINUTES")
+    parser.add_argument("--saved", type=Path, help="model fitted before, to save the time of a fit")
+    chosen = parser.parse_args()
+    print(machine(), end="\n\n")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if chosen.saved is None:
+            model = fit(folder, chosen.model, chosen.factors)
+        else:
+            model = Path(shutil.copytree(chosen.saved, folder / "model"))
+        ratings = Recommender.load(model).ratings
+        requests = kinds(ratings.n_users, ratings.n_items)
+        if chosen.seconds:
+            throughput(folder, model, requests, chosen.seconds)
+        if chosen.soak:
+            soak(folder, model, requests, chosen.soak)
+
+
+if __name__ == "__main__":
+    main()
