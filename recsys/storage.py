@@ -79,6 +79,11 @@ _INDEX_ARRAYS = {
     "counts_data": ("entries",),
     "counts_indices": ("entries",),
     "counts_indptr": ("documents + 1",),
+    "inverse": ("documents",),
+    "moments": ("k + 1", "k"),
+    "codes": ("coded", "code width"),
+    "code_scale": ("coded",),
+    "code_error": ("one",),
     "postings_indptr": ("terms + 1",),
     "postings_documents": ("postings",),
     "postings_weights": ("postings",),
@@ -248,10 +253,15 @@ def load_index(path: str | Path, *, verify: bool = False) -> SavedIndex:
         sizes = {"terms": len(terms), "documents": len(documents)}
         sizes |= {"k": arrays["singular_values"].size, "entries": arrays["counts_data"].size}
         sizes |= {"documents + 1": len(documents) + 1, "terms + 1": len(terms) + 1}
-        sizes["postings"] = arrays["postings_documents"].size
+        sizes |= {"k + 1": sizes["k"] + 1, "one": 1, "postings": arrays["postings_documents"].size}
+        coded = arrays["codes"].shape
+        sizes |= {"coded": len(documents), "code width": max(coded[-1], sizes["k"])}
+        if coded == (0, 0):  # a small collection
+            sizes |= {"coded": 0, "code width": 0}
         for name, array in arrays.items():
             integer = name.endswith(("_indices", "_indptr", "_documents"))
-            if array.dtype.str not in (("<i4", "<i8") if integer else ("<f4", "<f8")):
+            types = ("<i4", "<i8") if integer else ("<f4", "<f8")
+            if array.dtype.str not in (("|i1",) if name == "codes" else types):
                 raise DamageError(f"{name} has the type {array.dtype.str}")
             expected = tuple(sizes[axis] for axis in _INDEX_ARRAYS[name])
             if array.shape != expected:

@@ -40,6 +40,7 @@ __all__ = [
     "at_most",
     "available_cores",
     "backend",
+    "best_codes",
     "coefficients",
     "csr_arrays",
     "csr_entries",
@@ -54,6 +55,7 @@ __all__ = [
     "posterior_half_sweep",
     "resolve_threads",
     "subtract",
+    "sum_rows",
     "supported",
     "top_k",
     "use",
@@ -502,6 +504,59 @@ def pair_dots(
         _float32(left), _float32(right), *pairs, dots, resolve_threads(threads)
     )
     return dots
+
+
+def sum_rows(
+    matrix: Csr, rows: Int64s, factors: Floats32, n_cols: int, *, out: Floats32 | None = None
+) -> Floats32:
+    """Return the sum of some rows of a float32 CSR matrix, each times its factor, shape (n_cols,).
+
+    Only these rows of the matrix are looked at, however large it is.
+    """
+    total = np.zeros(n_cols, np.float32) if out is None else out
+    backends.active.sum_rows(*matrix, rows, factors, total)
+    return total
+
+
+def best_codes(
+    codes: NDArray[np.int8],
+    scale: Floats32,
+    query: NDArray[np.int16],
+    n: int,
+    *,
+    base: Floats32 | None = None,
+    weight: float = 1.0,
+    threads: int | None = None,
+) -> tuple[Int32s, Floats32]:
+    """Return the n rows with the largest ``weight * base + scale * (codes @ query)``, best first.
+
+    The vectors are stored as integers, a quarter of the memory of float32, whose reading is what a
+    product with one vector costs. Of equal scores the lower row is better.
+
+    Parameters
+    ----------
+    codes : int8 ndarray of shape (n_rows, k), C-ordered
+    scale : float32 ndarray of shape (n_rows,)
+    query : int16 ndarray of shape (k,)
+        Of entries so small that no product exceeds 32 bits: 127 k max |q_j| < 2**31.
+    n : int
+        At most n_rows.
+    base : float32 ndarray of shape (n_rows,), optional
+    weight : float
+    threads : int, optional
+
+    Returns
+    -------
+    rows : int32 ndarray of shape (n,)
+    scores : float32 ndarray of shape (n,)
+    """
+    found, scores = np.empty(n, np.int32), np.empty(n, np.float32)
+    given = np.zeros(0, np.float32) if base is None else base
+    out = np.empty(len(codes), np.float32)
+    backends.active.best_codes(
+        codes, scale, query, given, float(weight), found, scores, out, resolve_threads(threads)
+    )
+    return found, scores
 
 
 def csr_matmat(

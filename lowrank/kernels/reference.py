@@ -330,6 +330,40 @@ def pair_dots(
         np.einsum("ij,ij->i", left[rows[part]], right[others[part]], out=dots[part])
 
 
+def sum_rows(
+    indptr: Ints, indices: Ints, data: Floats, rows: Ints, factors: Floats, out: Floats
+) -> None:
+    """Add rows of a CSR matrix, each times its factor, to `out`."""
+    for row, factor in zip(rows.tolist(), factors, strict=True):
+        own = slice(indptr[row], indptr[row + 1])
+        out[indices[own]] += factor * data[own]
+
+
+def best_codes(
+    codes: Ints,
+    scale: Floats,
+    query: Ints,
+    base: Floats,
+    weight: float,
+    found: Ints,
+    scores: Floats,
+    out: Floats,
+    threads: int,
+) -> None:
+    """Write the best rows of weight base + scale (codes @ query) and their scores."""
+    block = _BLOCK_FLOATS // max(1, codes.shape[1])
+    wide = query.astype(np.float64)
+    for start in range(0, len(codes), block):
+        part = slice(start, start + block)
+        out[part] = scale[part] * (codes[part] @ wide).astype(np.float32)
+    if len(base):
+        out += np.float32(weight) * base
+    best = np.lexsort((np.arange(len(out)), -out))[: len(found)]
+    there = ~np.isnan(out[best])
+    found[:] = np.where(there, best, -1)
+    scores[:] = np.where(there, out[best], -np.inf)
+
+
 def code_levels(values: Floats, codes: Ints, levels: Floats, count: int) -> int:
     """Write the place of each value among the levels, and new levels; return how many, or -1."""
     bits, known = values.view(np.uint32), levels[:count].view(np.uint32)

@@ -9,20 +9,49 @@ import polars as pl
 from numpy.typing import NDArray
 
 from recsys.lsi.queries import ROUNDING, Queries, best_rows
-from recsys.lsi.search import Query, Ranking, Search
+from recsys.lsi.search import Query, Ranking, Search, best_places
+from recsys.topn import Cosine, TopN
 
 if TYPE_CHECKING:
     from recsys.data.ids import Ids
-    from recsys.topn import Cosine
 
 Indices = NDArray[np.int64]
 
+_FEW = 32  # queries, for which a filter is faster than a product of matrices
+_CANDIDATES = 1024  # documents that pass it
+_AT_MOST = 256  # results from them
 
-def by_meaning(scorer: Cosine, n_queries: int, n: int) -> tuple[Indices, Ranking]:
+
+def by_meaning(search: Search, directions: NDArray[np.float32], n: int) -> tuple[Indices, Ranking]:
     """Return the numbers of queries, and the documents with the largest cosines for each."""
-    top = best_rows(scorer, n_queries, n)
+    inverse = np.where(search.inverse > 0, search.inverse, np.float32(np.nan))
+    scorer = Cosine(search.vectors, directions, inverse=inverse)
+    top = _by_codes(search, directions, scorer, n) or best_rows(scorer, len(directions), n)
     nothing = np.zeros(len(top), np.float32)
     return top.rows, Ranking(top.items, top.scores, nothing, top.scores)
+
+
+def _by_codes(
+    search: Search, directions: NDArray[np.float32], scorer: Cosine, n: int
+) -> TopN | None:
+    """Return the same from a large collection for few queries, None where it would be slower."""
+    if search.codes is None or len(directions) > _FEW or n > _AT_MOST:
+        return None
+    found = []
+    for number, direction in enumerate(directions):
+        length = float(np.linalg.norm(direction))
+        if length == 0:
+            continue
+        places, bound = search.codes.best(direction / length, _CANDIDATES, None, 0.0, 1.0)
+        places.sort()
+        scores = scorer.predict(np.full(len(places), number), places)
+        best = best_places(np.nan_to_num(scores, nan=-np.inf), n)
+        if not scores[best[-1]] > bound:  # others might be as good, or there are fewer
+            return None
+        found.append(
+            (np.full(n, number), places[best], np.arange(1, n + 1, dtype=np.int32), scores[best])
+        )
+    return TopN(*(np.concatenate(parts) for parts in zip(*found, strict=True))) if found else None
 
 
 def by_words(
@@ -32,9 +61,9 @@ def by_words(
     find = search.by_words if method == "bm25" else search.by_both
     numbers = [number for number, terms in enumerate(given.terms) if len(terms)]
     found = [find(as_query(given, directions, number), n) for number in numbers]
-    rows = np.repeat(numbers, [len(ranking.documents) for ranking in found])
     if len(found) == 1:
-        return rows, found[0]
+        return np.full(len(found[0].documents), numbers[0]), found[0]
+    rows = np.repeat(numbers, [len(ranking.documents) for ranking in found])
     return rows, Ranking(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
 
 

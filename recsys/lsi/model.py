@@ -214,8 +214,7 @@ class LSI(
         rows = encoder.learn(counts)
         self._encoder = encoder
         self._set_space(decompose(rows, self.n_components, self.random_state))
-        postings = Postings.of(counts) if self._has_counts else None
-        self.documents_ = self._collection(labels, counts, rows, postings)
+        self.documents_ = self._collection(labels, counts, rows)
         dimensions_by = "as given" if self.n_components is not None else _DEFAULT
         if isinstance(self.n_components, str):
             dimensions_by = f"rule: {self.n_components}"
@@ -288,7 +287,7 @@ class LSI(
             raise DataError(f"method must be one of {', '.join(_ADDING)}; got {method!r}.")
         names, counts, n_unknown = self._counts_to_add(documents, ids, titles)
         rows = self._encoder.weigh(counts)
-        more = self._collection(names, counts, rows, None)
+        more = self._collection(names, counts, rows)
         outside = outside_share(rows, more.embedding)
         known, old = self.documents_, np.zeros(0, np.int64)
         if replace:
@@ -391,7 +390,7 @@ class LSI(
         UnknownTermWarning
             If words are not known; they are left out.
         """
-        check_is_fitted(self)
+        self._check_fitted()
         check_n(n)
         method = self._method(method)
         given = self._queries(queries)
@@ -400,19 +399,15 @@ class LSI(
         documents = self.documents_
         if method == "lsi":
             directions = check_directions(given, directions)
-            scorer = Cosine(documents.vectors, directions, inverse=documents.inverse)
-            rows, found = by_meaning(scorer, len(given), n)
+            rows, found = by_meaning(self._search, directions, n)
         else:
             rows, found = by_words(self._search, given, directions, n, method)
-        columns = [
-            documents.ids.values[found.documents].alias("document"),  # quicker than gather
-            pl.Series("rank", ranks(rows)),
-            pl.Series("score", found.scores),
-        ]
+        ids, *shown = documents.shown(found.documents)
+        columns = [ids, pl.Series("rank", ranks(rows)), pl.Series("score", found.scores)]
         if parts:
             columns += [pl.Series("words", found.words), pl.Series("meaning", found.meaning)]
             columns.append(matched(self.terms_, documents.counts, given, rows, found.documents))
-        frame = pl.DataFrame([*columns, *documents.shown(found.documents)])
+        frame = pl.DataFrame([*columns, *shown])
         if given.single:
             return frame
         column = pl.Series("query", given.labels if labels is None else list(labels))
@@ -553,8 +548,9 @@ class LSI(
             "components": self.components_,
             "singular_values": self.singular_values_,
             "term_weights": encoder.weighting.term_weights,
-        } | documents.arrays()
-        terms, table = self.terms_.values, documents.table()
+        }
+        arrays |= documents.arrays() | self._search.arrays()
+        terms, table = self.terms_.values, documents.table
         index = SavedIndex(parameters, self.training_, arrays, terms, table)
         save_index(index, path, overwrite=overwrite)
 
@@ -576,16 +572,16 @@ class LSI(
             encoder = WordEncoder(lsi.weighting, lsi.min_df, lsi.stop_words, lsi.token_pattern)
             encoder.terms = Ids(saved.terms, "term", sort=False)
             encoder.language = Language.of(_known(saved.training["language"]), lsi.stop_words)
-            lsi._encoder = encoder
-            ranks, n_terms = lsi._has_counts, len(encoder.terms)
-            lsi.documents_ = Collection.of(arrays, saved.documents, n_terms, ranks=ranks)
+            lsi.documents_ = Collection.of(arrays, saved.documents, len(encoder.terms))
         except (TypeError, ValueError) as error:
             reason = str(error).rstrip(".")
             raise ModelFileError(f"The saved index {path} is damaged: {reason}.") from None
         encoder.weighting = Weighting(lsi.weighting, arrays["term_weights"], POWER)
+        lsi._encoder = encoder
         lsi._set_space(Space(arrays["components"], arrays["singular_values"]))
         lsi.n_features_in_ = len(encoder.terms)
         lsi.training_ = saved.training
+        lsi._search = Search.from_arrays(arrays, lsi._weight)
         return lsi
 
     @property
@@ -615,11 +611,8 @@ class LSI(
 
         self.__dict__.pop("_search", None)
 
-    def _collection(
-        self, names: Names, counts: Any, rows: Any, postings: Postings | None
-    ) -> Collection:
-        embedding = self._space.project(rows)
-        return Collection(*names, counts=counts, embedding=embedding, postings=postings)
+    def _collection(self, names: Names, counts: Any, rows: Any) -> Collection:
+        return Collection(*names, counts=counts, embedding=self._space.project(rows))
 
     @property
     def _has_counts(self) -> bool:
@@ -628,11 +621,21 @@ class LSI(
 
     @cached_property
     def _search(self) -> Search:
-        documents, facts = self.documents_, self.training_
-        assert documents.postings is not None
-        mean = facts["words"] / max(1, facts["documents"] - facts["empty_documents"])
+        documents = self.documents_
+        counts = documents.counts
+        postings = Postings.of(counts) if self._has_counts else Postings.none(counts.shape)
         inverse = np.nan_to_num(documents.inverse, nan=0.0)
-        return Search(documents.postings, documents.vectors, inverse, words_weight(mean))
+        return Search.of(postings, documents.vectors, inverse, self._weight)
+
+    def _check_fitted(self) -> None:
+        if "components_" not in self.__dict__:  # scikit-learn's check takes as long as a search
+            check_is_fitted(self)
+
+    @property
+    def _weight(self) -> float:
+        """Weight of exact words in a search."""
+        facts = self.training_
+        return words_weight(facts["words"] / max(1, facts["documents"] - facts["empty_documents"]))
 
     def _method(self, given: str | None) -> str:
         """Return the method of a search.
@@ -708,14 +711,9 @@ class LSI(
         documents = self.documents_
         scorer = Cosine(documents.vectors, directions, inverse=documents.inverse)
         top = best_rows(scorer, len(directions), n, exclude)
-        frame = pl.DataFrame(
-            [
-                documents.ids.values[top.items].alias(name),  # quicker than gather
-                pl.Series("rank", top.ranks),
-                pl.Series("score", top.scores),
-                *documents.shown(top.items),
-            ]
-        )
+        ids, *shown = documents.shown(top.items)
+        score = pl.Series("score", top.scores)
+        frame = pl.DataFrame([ids.alias(name), pl.Series("rank", top.ranks), score, *shown])
         return frame, top.rows
 
 

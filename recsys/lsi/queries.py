@@ -87,6 +87,8 @@ def check_words(unknown: Sequence[Sequence[str]], lost: NDArray[np.bool_]) -> No
     UnknownTermWarning
         Once, if queries have unknown words.
     """
+    if not lost.any() and not any(unknown):
+        return
     different = list(dict.fromkeys(word for words in unknown for word in words))
     listed_words = ", ".join(different[:_NAMED])
     if len(different) > _NAMED:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+from lowrank.kernels import best_codes, sum_rows
 
 METHODS = ("hybrid", "lsi", "bm25")
 """Exact words and meaning together, meaning alone, exact words alone."""
@@ -23,6 +26,9 @@ _BEST = 5  # documents whose mean the direction of a query moves to
 _RARELY = 40  # documents of a collection for each of them, at least
 _PULL = 3.0  # weight of their mean; that of the query is 1
 _REORDERED = 4096  # documents that are scored by the moved direction
+_PADDED = 32  # columns of codes are filled up to a multiple of it
+_MOST_CODE, _MOST_QUERY = 127, 2047  # entries of the codes of vectors, and of a query
+_ROUNDING = 1e-5  # of float32 sums
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,16 +80,10 @@ class Postings:
         df = np.diff(self.indptr)
         return np.log1p((self.n_documents - df + 0.5) / (df + 0.5)).astype(np.float32)
 
-    def scores(self, terms: Indices, counts: Floats) -> Doubles:
+    def scores(self, terms: Indices, counts: Floats) -> Floats:
         """Return the BM25 score of each document for the terms of a query."""
-        begin, end = self.indptr[terms].tolist(), self.indptr[terms + 1].tolist()
-        slices = [slice(*pair) for pair in zip(begin, end, strict=True)]
-        if not slices:
-            return np.zeros(self.n_documents)
-        documents = np.concatenate([self.documents[each] for each in slices])
-        weights = np.concatenate([self.weights[each] for each in slices])
-        weights *= np.repeat(self.idf[terms] * counts, self.indptr[terms + 1] - self.indptr[terms])
-        return np.bincount(documents, weights, self.n_documents)
+        matrix = self.indptr, self.documents, self.weights
+        return sum_rows(matrix, terms, self.idf[terms] * counts, self.n_documents)
 
     def of_document(self, document: int, terms: Indices, counts: Floats) -> Doubles:
         """Return what each term of a query adds to the score of a document."""
@@ -129,6 +129,61 @@ class Fusion(NamedTuple):
     query: float
 
 
+class Codes(NamedTuple):
+    """Unit vectors as integers, a quarter of their size: a coarse but safe filter.
+
+    Attributes
+    ----------
+    values : int8 ndarray of shape (n, width)
+        The k columns, and zeros up to a multiple of 32.
+    scale : float32 ndarray of shape (n,)
+        A vector is about ``scale * values``.
+    error : float
+        The largest distance of a vector from that.
+    """
+
+    values: NDArray[np.int8]
+    scale: Floats
+    error: float
+
+    @classmethod
+    def of(cls, vectors: Floats, inverse: Floats) -> Self:
+        """Return the codes of vectors, given 1 / length of each, 0 for those without direction."""
+        n, k = vectors.shape
+        values = np.zeros((n, -(-k // _PADDED) * _PADDED), np.int8)
+        scale, error = np.zeros(n, np.float32), 0.0
+        for start in range(0, n, _REORDERED):
+            part = slice(start, start + _REORDERED)
+            unit = vectors[part] * inverse[part, None]
+            scale[part] = np.abs(unit).max(axis=1, initial=0) / _MOST_CODE
+            step = np.where(scale[part] > 0, scale[part], 1)[:, None]
+            values[part, :k] = np.rint(unit / step)
+            lost = unit - values[part, :k] * scale[part, None]
+            error = max(error, float(np.sqrt(np.square(lost).sum(axis=1)).max(initial=0)))
+        return cls(values, scale, error)
+
+    def best(
+        self, direction: Floats, n: int, base: Floats | None, weight: float, meaning: float
+    ) -> tuple[Indices, float]:
+        """Return the n rows with about the best ``weight * base + meaning * cosine``, and a bound.
+
+        No other row has a score above the bound.
+        """
+        step = float(np.abs(direction).max()) / _MOST_QUERY
+        query = np.zeros(self.values.shape[1], np.int16)
+        query[: len(direction)] = np.rint(direction / step)
+        lost = float(np.linalg.norm(direction - query[: len(direction)] * step))
+        unit = meaning * step
+        rows, scores = best_codes(
+            self.values, self.scale, query, n, base=base, weight=weight / unit
+        )
+        error = (
+            self.error + lost * (1 + self.error) + _ROUNDING * (1 + abs(float(scores[0])) * step)
+        )
+        bound = unit * float(scores[-1]) + meaning * error if n < len(self.scale) else -np.inf
+        return rows.astype(np.int64), bound
+
+
 @dataclass(frozen=True, eq=False)
 class Search:
     r"""Search by exact words and meaning together.
@@ -155,6 +210,11 @@ class Search:
         1 / length of each, 0 for a document without words.
     weight : float
         Weight w of exact words.
+    moments : float64 ndarray of shape (k + 1, k)
+        Mean of the unit vectors, and mean of their outer products: the mean and the square of the
+        cosines of a direction, without a pass over all documents.
+    codes : Codes or None
+        Of large collections, by which most documents are left out.
 
     References
     ----------
@@ -166,23 +226,54 @@ class Search:
     vectors: Floats
     inverse: Floats
     weight: float
+    moments: Doubles
+    codes: Codes | None = None
+
+    @classmethod
+    def of(cls, postings: Postings, vectors: Floats, inverse: Floats, weight: float) -> Self:
+        """Return the search of documents with these coordinates."""
+        n, k = vectors.shape
+        moments = np.zeros((k + 1, k))
+        for start in range(0, n, _REORDERED):
+            part = slice(start, start + _REORDERED)
+            unit = vectors[part] * inverse[part, None]
+            moments[0] += unit.sum(axis=0)
+            moments[1:] += unit.T @ unit
+        codes = Codes.of(vectors, inverse) if n > _REORDERED else None
+        return cls(postings, vectors, inverse, weight, moments / max(1, n), codes)
 
     def __len__(self) -> int:
         return len(self.inverse)
 
     @cached_property
-    def moments(self) -> tuple[Doubles, Doubles]:
-        """Mean of the unit vectors, and mean of their outer products: a cosine's mean and square.
+    def empty(self) -> Indices:
+        """Places of the documents without words."""
+        return np.flatnonzero(self.inverse == 0)
 
-        So no pass over all documents is needed for the standard scores of a query.
-        """
-        k = self.vectors.shape[1]
-        mean, second = np.zeros(k), np.zeros((k, k))
-        for start in range(0, len(self), _REORDERED):
-            block = self.unit(slice(start, start + _REORDERED))
-            mean += block.sum(axis=0)
-            second += block.T @ block
-        return mean / len(self), second / len(self)
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays of a saved index that belong to the search."""
+        codes = self.codes or Codes(np.zeros((0, 0), np.int8), np.zeros(0, np.float32), 0.0)
+        return {
+            "inverse": self.inverse,
+            "moments": self.moments,
+            "codes": codes.values,
+            "code_scale": codes.scale,
+            "code_error": np.array([codes.error]),
+            "postings_indptr": self.postings.indptr,
+            "postings_documents": self.postings.documents,
+            "postings_weights": self.postings.weights,
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], weight: float) -> Self:
+        """Return the search that `arrays` of a saved index describe."""
+        vectors = np.asarray(arrays["embedding"], np.float32)
+        names = ("indptr", "documents", "weights")
+        postings = Postings(*(arrays[f"postings_{name}"] for name in names), len(vectors))
+        codes = None
+        if len(arrays["codes"]):
+            codes = Codes(arrays["codes"], arrays["code_scale"], float(arrays["code_error"][0]))
+        return cls(postings, vectors, arrays["inverse"], weight, arrays["moments"], codes)
 
     def unit(self, documents: Any) -> Floats:
         """Return the unit vectors of documents."""
@@ -197,14 +288,13 @@ class Search:
 
     def spread(self, direction: Floats) -> tuple[float, float]:
         """Return the mean and the deviation of the cosines of all documents."""
-        mean, second = self.moments
-        average = float(mean @ direction)
-        variance = float(direction @ second @ direction) - average**2
+        average = float(self.moments[0] @ direction)
+        variance = float(direction @ self.moments[1:] @ direction) - average**2
         return average, float(np.sqrt(max(variance, 0.0)))
 
     def by_words(self, query: Query, n: int) -> Ranking:
         """Find the n documents with the best BM25 scores; those without any word are not found."""
-        scores = self.postings.scores(query.terms, query.counts).astype(np.float32)
+        scores = self.postings.scores(query.terms, query.counts)
         best = best_places(scores, n)
         best = best[scores[best] > 0]
         return Ranking(best, scores[best], scores[best], np.zeros(len(best), np.float32))
@@ -212,21 +302,23 @@ class Search:
     def by_both(self, query: Query, n: int) -> Ranking:
         """Find the n documents with the best scores of words and meaning."""
         bm25, fusion, candidates = self.fused(query, n)
-        words = fusion.words * bm25[candidates] - fusion.average_words
-        meaning = fusion.meaning * self.cosines(fusion.direction, candidates)
+        words = bm25[candidates] * np.float32(fusion.words)
+        words -= np.float32(fusion.average_words)
+        meaning = self.cosines(fusion.direction, candidates)
+        meaning *= np.float32(fusion.meaning)
         meaning -= np.float32(fusion.average_meaning)
-        scores = (words + meaning).astype(np.float32)
-        scores[self.inverse[candidates] == 0] = -np.inf
+        scores = words + meaning
+        self._leave_out(scores, candidates)
         best = best_places(scores, n)
         best = best[scores[best] > -np.inf]
-        order = np.lexsort((candidates[best], -scores[best]))
-        best = best[order]
-        return Ranking(
-            candidates[best], scores[best], words[best].astype(np.float32), meaning[best]
-        )
+        documents = best if isinstance(candidates, slice) else candidates[best]
+        return Ranking(documents, scores[best], words[best], meaning[best])
 
-    def fused(self, query: Query, n: int) -> tuple[Doubles, Fusion, Indices]:
-        """Return the BM25 scores, how a query is scored, and the documents that may be best."""
+    def fused(self, query: Query, n: int) -> tuple[Floats, Fusion, Any]:
+        """Return the BM25 scores, how a query is scored, and the documents that may be best.
+
+        These are all, as a slice, or as ascending places.
+        """
         bm25 = self.postings.scores(query.terms, query.counts)
         average = float(bm25.sum()) / len(self)
         deviation = float(np.sqrt(max(float(bm25 @ bm25) / len(self) - average**2, 0.0)))
@@ -234,26 +326,44 @@ class Search:
         mean, spread = self.spread(query.direction)
         meaning = (1 - self.weight) / spread if spread > 0 else 0.0
         first = Fusion(words, words * average, meaning, meaning * mean, query.direction, 1.0)
-        n_best = min(_BEST, len(self) // _RARELY)
-        n_candidates = max(n, _REORDERED)
-        everything = len(self) <= n_candidates
-        if not meaning or (everything and not n_best):
-            return bm25, first, np.arange(len(self))
-        scores = self.cosines(query.direction)
-        scores *= np.float32(meaning)
-        scores += (words * bm25).astype(np.float32)
-        scores[self.inverse == 0] = -np.inf
-        if everything:
-            candidates, best = np.arange(len(self)), best_places(scores, n_best)
-        else:
-            candidates = best_places(scores, n_candidates)
-            best = candidates[:n_best]
+        n_best, n_candidates = min(_BEST, len(self) // _RARELY), max(n, _REORDERED)
+        if not meaning or (not n_best and len(self) <= n_candidates):
+            return bm25, first, slice(None)
+        candidates: Any = slice(None)
+        if self.codes is not None and n_candidates < len(self):
+            candidates, bound = self.codes.best(query.direction, n_candidates, bm25, words, meaning)
+            candidates.sort()
+        scores = self._summed(first, bm25, candidates)
+        best = np.argpartition(scores, -n_best)[-n_best:]
+        if isinstance(candidates, slice):
+            return bm25, self._moved(first, query.direction, best), candidates
+        best = candidates[best]
+        if scores.min(initial=np.inf, where=np.isin(candidates, best)) < bound:
+            scores = self._summed(first, bm25, slice(None))  # others might be as good
+            best, candidates = best_places(scores, n_best), best_places(scores, n_candidates)
+            candidates.sort()
         return bm25, self._moved(first, query.direction, best), candidates
+
+    def _summed(self, fusion: Fusion, bm25: Floats, documents: Any) -> Floats:
+        """Return the scores of documents, up to a constant."""
+        scores = self.cosines(fusion.direction, documents)
+        scores *= np.float32(fusion.meaning)
+        scores += bm25[documents] * np.float32(fusion.words)
+        self._leave_out(scores, documents)
+        return scores
+
+    def _leave_out(self, scores: Floats, documents: Any) -> None:
+        """Let documents without words be below all others."""
+        if len(self.empty):
+            is_all = isinstance(documents, slice)
+            scores[self.empty if is_all else self.inverse[documents] == 0] = -np.inf
 
     def _moved(self, fusion: Fusion, direction: Floats, best: Indices) -> Fusion:
         """Return the fusion whose direction has moved to the mean of the best documents."""
-        moved = direction + np.float32(_PULL) * self.unit(best).mean(axis=0)
-        length = float(np.linalg.norm(moved))
+        moved = direction + np.float32(_PULL / len(best)) * (
+            self.inverse[best] @ self.vectors[best]
+        )
+        length = float(np.sqrt(moved @ moved))
         moved /= np.float32(length)
         mean, spread = self.spread(moved)
         if spread == 0:
@@ -272,10 +382,12 @@ def words_weight(mean_length: float) -> float:
 def best_places(scores: Floats, n: int) -> Indices:
     """Return the places of the n largest scores, best first; of equal ones the lower place."""
     if n < len(scores):
-        cut = np.partition(scores, len(scores) - n)[len(scores) - n]
-        above = np.flatnonzero(scores > cut)
-        level = np.flatnonzero(scores == cut)[: n - len(above)]
-        places = np.concatenate([above, level])
+        least = scores[np.argpartition(scores, len(scores) - n)[-n:]].min()
+        places = np.flatnonzero(scores >= least)
+        if len(places) > n:  # of those at the cut, the first
+            at_cut = scores[places] == least
+            at_cut[np.flatnonzero(at_cut)[: n - len(places)]] = False
+            places = places[~at_cut]
     else:
         places = np.arange(len(scores))
-    return places[np.lexsort((places, -scores[places]))]
+    return places[np.argsort(-scores[places], kind="stable")]

@@ -338,3 +338,28 @@ def test_blas_threads_return_when_the_last_of_several_blocks_ends(two_blas_threa
     leave.wait(10)
     second.join()
     assert blas_threads() == before
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 60), st.integers(1, 40))
+def test_sums_of_rows_and_the_best_codes_are_those_of_the_definition(seed, n, k):
+    rng = np.random.default_rng(seed)
+    matrix = sparse.random_array((k, n), density=0.3, rng=rng, dtype=np.float32).tocsr()
+    rows, factors = rng.integers(0, k, 5), rng.random(5, dtype=np.float32)
+    found = kernels.sum_rows(kernels.csr_arrays(matrix), rows, factors, n)
+    np.testing.assert_allclose(found, factors @ matrix[rows].toarray(), rtol=1e-5)
+    codes = rng.integers(-127, 128, (n, k), dtype=np.int8)
+    query = rng.integers(-2047, 2048, k).astype(np.int16)
+    scale, wanted = rng.random(n, dtype=np.float32), int(rng.integers(1, n + 1))
+    places, scores = kernels.best_codes(codes, scale, query, wanted, base=found, weight=2.0)
+    expected = 2 * found.astype(float) + scale * (codes @ query.astype(float))
+    np.testing.assert_allclose(scores, np.sort(expected)[::-1][:wanted], rtol=1e-5, atol=1e-2)
+    np.testing.assert_allclose(scores, expected[places], rtol=1e-5, atol=1e-2)
+    assert len(set(places.tolist())) == wanted
+
+
+def test_rows_and_columns_outside_the_matrix_are_rejected():
+    indptr, data = np.array([0, 1], np.int64), np.ones(1, np.float32)
+    for column, row in ((9, 0), (0, 4)):
+        matrix = indptr, np.array([column], np.int32), data
+        with pytest.raises((ValueError, IndexError)):
+            kernels.sum_rows(matrix, np.array([row]), data, 3)

@@ -128,6 +128,17 @@ struct PairDots {
     float* dots;  // out
 };
 
+// out_i = weight base_i + scale_i (query . codes_i), of vectors stored as integers.
+struct CodeScan {
+    const std::int8_t* codes;    // n x k
+    const float* scale;          // n
+    const std::int16_t* query;   // k
+    const float* base;           // n, or null
+    float weight;
+    float* out;                  // n
+    std::int64_t k;
+};
+
 struct RetrievalKernels {
     std::size_t (*topk_workspace)(const TopKProblem&, std::int64_t block_users);
     void (*topk_users)(const TopKProblem&, std::int64_t begin, std::int64_t end, std::int64_t block_users,
@@ -141,6 +152,7 @@ struct RetrievalKernels {
                         std::int64_t end);
     std::size_t (*gram_workspace)(const GramProblem&);
     void (*gram_rows)(const GramProblem&, std::int64_t begin, std::int64_t end, void* workspace);
+    void (*scan_codes)(const CodeScan&, std::int64_t begin, std::int64_t end);
 };
 
 // One half-sweep of Bayesian matrix factorisation. A vector is k factors followed by a bias. Row u

@@ -10,6 +10,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -518,6 +519,68 @@ void sort_rows(In1<std::int64_t> indptr, Out1<std::int32_t> indices, const std::
     entries::sort_rows(indptr.data(), n_rows, indices.data(), numbers, threads);
 }
 
+// Adds up rows of a CSR matrix, each times its factor, into `out`; only these rows are looked at.
+void sum_rows(In1<std::int64_t> indptr, In1<std::int32_t> indices, In1<float> data, In1<std::int64_t> rows,
+              In1<float> factors, Out1<float> out) {
+    require(rows.size() == factors.size(), "rows and factors must have the same length");
+    require(indices.size() == data.size(), "indices and data must have the same length");
+    const auto n = static_cast<std::uint32_t>(out.size());
+    bool inside = true;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+        const std::size_t row = rows.data()[i];
+        require(row + 1 < indptr.size(), "rows must be those of the matrix");
+        const std::int64_t begin = indptr.data()[row], end = indptr.data()[row + 1];
+        require(0 <= begin && begin <= end && end <= static_cast<std::int64_t>(indices.size()),
+                "indptr must ascend from 0 to the number of stored entries");
+        const float factor = factors.data()[i];
+        for (std::int64_t p = begin; p < end; ++p) {
+            const auto column = static_cast<std::uint32_t>(indices.data()[p]);
+            if (column < n) out.data()[column] += factor * data.data()[p];
+            else inside = false;
+        }
+    }
+    require(inside, "indices must be those of columns");
+}
+
+// The `found.size()` best of out = weight base + scale (query . codes), best first; of equal ones the lower.
+void best_codes(In2<std::int8_t> codes, In1<float> scale, In1<std::int16_t> query, In1<float> base, float weight,
+                Out1<std::int32_t> found, Out1<float> scores, Out1<float> out, int threads) {
+    const std::size_t n = codes.shape(0), most = found.size();
+    require(query.size() == codes.shape(1), "query must have one entry per column of codes");
+    require(scale.size() == n && out.size() == n && (base.size() == n || base.size() == 0),
+            "scale, base and out must have one entry per row of codes");
+    require(scores.size() == most && 0 < most && most <= n, "found and scores must have 1 to n entries");
+    const CodeScan scan{codes.data(), scale.data(), query.data(), base.size() ? base.data() : nullptr, weight,
+                        out.data(), static_cast<std::int64_t>(codes.shape(1))};
+    const nb::gil_scoped_release release;
+    on_ranges(static_cast<std::int64_t>(n), 4096, threads, 0,
+              [&](auto begin, auto end, void*) { active->retrieval.scan_codes(scan, begin, end); });
+    using Entry = std::pair<float, std::int32_t>;
+    const auto better = [](const Entry& a, const Entry& b) {
+        return a.first > b.first || (a.first == b.first && a.second < b.second);
+    };
+    std::vector<Entry> kept;
+    kept.reserve(2 * most);
+    float least = -std::numeric_limits<float>::infinity();
+    for (std::size_t i = 0; i < n; ++i) {
+        const float score = out.data()[i];
+        if (!(score > least) && kept.size() >= most) continue;
+        if (!(score == score)) continue;
+        kept.emplace_back(score, static_cast<std::int32_t>(i));
+        if (kept.size() == 2 * most) {
+            std::nth_element(kept.begin(), kept.begin() + (most - 1), kept.end(), better);
+            kept.resize(most);
+            least = kept[most - 1].first;
+        }
+    }
+    std::sort(kept.begin(), kept.end(), better);
+    for (std::size_t i = 0; i < most; ++i) {
+        const bool there = i < kept.size();
+        found.data()[i] = there ? kept[i].second : -1;
+        scores.data()[i] = there ? kept[i].first : -std::numeric_limits<float>::infinity();
+    }
+}
+
 // noconvert: a silent copy of an output would lose the result, of an input the time.
 auto argument(const char* name) { return nb::arg(name).noconvert(); }
 nb::arg_v argument(const nb::arg_v& with_default) { return with_default; }
@@ -582,5 +645,7 @@ NB_MODULE(_core, m) {
     add_orders<float>(m);
     add_orders<double>(m);
     add(m, "sort_rows", &sort_rows, "indptr", "indices", "columns", "threads");
+    add(m, "sum_rows", &sum_rows, "indptr", "indices", "data", "rows", "factors", "out");
+    add(m, "best_codes", &best_codes, "codes", "scale", "query", "base", "weight", "found", "scores", "out", "threads");
     add(m, "pair_dots", &pair_dots, "left", "right", "rows", "others", "dots", "threads");
 }

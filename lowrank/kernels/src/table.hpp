@@ -7,6 +7,7 @@
 #include "drift.hpp"
 #include "implicit.hpp"
 #include "posterior.hpp"
+#include "scan.hpp"
 #include "spmm.hpp"
 #include "topk.hpp"
 #include "weights.hpp"
@@ -22,7 +23,8 @@ constexpr Kernels<T> kernels() {
 
 constexpr KernelTable table(const char* name) {
     return {name, lanes<float>, kernels<float>(), kernels<double>(),
-            {topk_workspace, topk_users, pair_dots_range, sparse_pairs, sparse_rows, gram_workspace, gram_rows}};
+            {topk_workspace, topk_users, pair_dots_range, sparse_pairs, sparse_rows, gram_workspace, gram_rows,
+             scan_codes}};
 }
 
 }  // namespace lowrank::LOWRANK_ISA
