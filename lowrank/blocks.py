@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import math
+import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +15,7 @@ import numpy as np
 from scipy import linalg, sparse
 
 from lowrank.errors import ArgumentError, ArgumentTypeError
-from lowrank.operators import MatrixOperator
+from lowrank.operators import MatrixOperator, largest_entry
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     Block = ArrayLike | sparray | spmatrix
 
 _BLOCK_BYTES = 1 << 26  # of the blocks that a file is cut into
+_WIDENED = 1 << 17  # entries that are widened to float64 at a time: 1 MB
 _IN_MEMORY = 1 << 30  # bytes of a memory map, up to which it is taken as an array
 
 
@@ -95,7 +98,7 @@ class RowBlocks(MatrixOperator):
         given: Any = array
         step = rows or max(1, _BLOCK_BYTES // max(1, given[:1].nbytes))
         starts = range(0, len(given), step)
-        return cls(lambda: (given[start : start + step] for start in starts))
+        return cls(lambda: (_read(given, start, min(start + step, len(given))) for start in starts))
 
     @classmethod
     def from_csr(cls, folder: str | PathLike[str], n_columns: int | None = None) -> Self:
@@ -141,28 +144,27 @@ class RowBlocks(MatrixOperator):
         rows, peak, dtype = 0, 0.0, np.dtype(np.float32)
         first: Any = None
         for given in self._start():
-            block = _checked(given, rows)
+            block, largest = _checked(given, rows)
             if first is None:
                 first = block[:0]
                 self._means, self._deviations = np.zeros((2, block.shape[1]))
             _check_alike(block, first, rows)
             dtype = np.result_type(dtype, block.dtype)
-            entries = block.data if _is_sparse(block) else block
-            peak = max(peak, float(abs(entries).max(initial=0.0)))
-            self._add_moments(block, rows)
+            peak = max(peak, largest)
+            self._add_moments(block, largest, rows)
             rows += block.shape[0]
         if first is None:
             raise ArgumentError("blocks must be at least one block; got none.")
         super().__init__((rows, first.shape[1]), dtype, peak)
         self.is_sparse = _is_sparse(first)
 
-    def _add_moments(self, block: Any, rows: int) -> None:
+    def _add_moments(self, block: Any, largest: float, rows: int) -> None:
         """Join the means, and the norms of the columns about them, with those of the rows before.
 
         Nothing cancels (Chan, Golub & LeVeque 1983).
         """
         count = block.shape[0]
-        means, deviations = _moments(block)
+        means, deviations = _moments(block, largest)
         shift, total = means - self._means, max(1, rows + count)
         between = shift * (rows * count / total) ** 0.5
         self._deviations = np.hypot(np.hypot(self._deviations, deviations), between)
@@ -294,6 +296,17 @@ def by_blocks(matrix: Any) -> Any:
     return RowBlocks.from_array(matrix) if is_large else matrix
 
 
+def _read(array: Any, start: int, end: int) -> Any:
+    """Return rows of an array; those of a memory map from its file, so that it is not mapped."""
+    mapped = isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap)
+    if not mapped or array.filename is None or not array.flags.c_contiguous:
+        return array[start:end]
+    width = array[:1].nbytes
+    shape = (end - start, *array.shape[1:])
+    offset = array.offset + start * width
+    return np.fromfile(array.filename, array.dtype, math.prod(shape), offset=offset).reshape(shape)
+
+
 def _ahead(blocks: Iterator[Any]) -> Iterator[Any]:
     """Read the next block in a thread while one is worked on."""
     with ThreadPoolExecutor(1) as reader:
@@ -303,8 +316,8 @@ def _ahead(blocks: Iterator[Any]) -> Iterator[Any]:
             yield block
 
 
-def _checked(given: Any, row: int) -> Any:
-    """Return a block as float32 or float64, dense or CSR, if all its entries are finite."""
+def _checked(given: Any, row: int) -> tuple[Any, float]:
+    """Return a block as float32 or float64, dense or CSR, and its largest entry; both finite."""
     block: Any = sparse.csr_array(given) if _is_sparse(given) else np.asarray(given)
     if block.ndim != 2:
         raise ArgumentError(f"blocks must be two-dimensional; got shape {block.shape}.")
@@ -315,14 +328,14 @@ def _checked(given: Any, row: int) -> Any:
     if _is_sparse(block) and not block.has_canonical_format:
         block = block.copy()
         block.sum_duplicates()
-    if not np.isfinite(block.sum()):
+    largest = largest_entry(block.data if _is_sparse(block) else block)
+    if not np.isfinite(largest):
         rows, columns, values = sparse.find(block) if _is_sparse(block) else _positions(block)
-        bad = np.flatnonzero(~np.isfinite(values))
-        if bad.size:
-            name = "NaN" if np.isnan(values[bad[0]]) else "infinity"
-            place = f"row {row + int(rows[bad[0]])}, column {int(columns[bad[0]])}"
-            raise ArgumentError(f"blocks must be finite; got {name} at {place}.")
-    return block
+        bad = int(np.argmax(~np.isfinite(values)))
+        name = "NaN" if np.isnan(values[bad]) else "infinity"
+        place = f"row {row + int(rows[bad])}, column {int(columns[bad])}"
+        raise ArgumentError(f"blocks must be finite; got {name} at {place}.")
+    return block, largest
 
 
 def _is_sparse(block: Any) -> bool:
@@ -344,18 +357,20 @@ def _positions(block: FloatArray) -> tuple[Any, Any, FloatArray]:
     return rows, columns, block[rows, columns]
 
 
-def _moments(block: Any) -> tuple[Float64Array, Float64Array]:
+def _moments(block: Any, largest: float) -> tuple[Float64Array, Float64Array]:
     """Return the mean of each column, and the norm of the column less its mean."""
     n, width = block.shape
     if not _is_sparse(block):
         means = block.mean(axis=0, dtype=np.float64) if n else np.zeros(width)
-        difference = block - means
-        scale = np.abs(difference).max(initial=0.0) or 1.0
-        difference /= scale
-        return means, scale * np.sqrt(np.einsum("ij,ij->j", difference, difference))
+        scale, squares = largest or 1.0, np.zeros(width)
+        step = max(1, _WIDENED // max(1, width))
+        for start in range(0, n, step):
+            difference = (block[start : start + step] - means) / scale
+            squares += np.einsum("ij,ij->j", difference, difference)
+        return means, scale * np.sqrt(squares)
     columns, data = block.indices, block.data.astype(np.float64)
     means = np.bincount(columns, weights=data, minlength=width) / max(1, n)
-    scale = np.abs(data).max(initial=0.0) or 1.0
+    scale = largest or 1.0
     squares = ((data - means[columns]) / scale) ** 2
     zeros = n - np.bincount(columns, minlength=width)
     about = np.bincount(columns, weights=squares, minlength=width) + zeros * (means / scale) ** 2

@@ -142,7 +142,7 @@ class DenseOperator(MatrixOperator):
     stored_dense = True
 
     def __init__(self, array: FloatArray) -> None:
-        super().__init__((array.shape[0], array.shape[1]), array.dtype, _peak(array))
+        super().__init__((array.shape[0], array.shape[1]), array.dtype, largest_entry(array))
         self.array = array
 
     def centred(self, row: FloatArray) -> CentredDenseOperator:
@@ -187,7 +187,7 @@ class SparseOperator(MatrixOperator):
     """
 
     def __init__(self, csr: Any) -> None:
-        super().__init__((csr.shape[0], csr.shape[1]), csr.dtype, _peak(csr.data))
+        super().__init__((csr.shape[0], csr.shape[1]), csr.dtype, largest_entry(csr.data))
         self.csr = csr
 
     def frobenius_norm(self) -> float:
@@ -295,7 +295,7 @@ class ProductOperator(MatrixOperator):
         return np.hstack([self._rmatmat(Y) for Y in _identity_blocks(rows, self.dtype)]).T
 
 
-def _peak(entries: FloatArray) -> float:
+def largest_entry(entries: FloatArray) -> float:
     """Return the largest absolute entry; NaN or infinity show through."""
     if entries.size == 0:
         return 0.0

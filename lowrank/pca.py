@@ -420,8 +420,9 @@ class PCA(
             rows = np.vstack([rows - samples.means, between]).astype(samples.dtype)
         values = before.singular_values * math.sqrt(forgetting)
         stack = np.vstack([values[:, None] * before.components, rows])
-        R = linalg.qr(stack, mode="r", check_finite=False)[0][: len(means)]
-        _, s, components = with_signs(*lapack_svd(R.astype(samples.dtype)))
+        if len(stack) > len(means):  # R of Q R has the same values and right vectors
+            stack = linalg.qr(stack, mode="r", check_finite=False)[0][: len(means)]
+        _, s, components = with_signs(*lapack_svd(stack.astype(samples.dtype, copy=False)))
         total = forgetting * before.total + float(between @ between)
         total += float(samples.column_squares(samples.means).sum())
         squares = total if centred else total + (old + new) * float(means @ means)
