@@ -228,7 +228,7 @@ def explained(
     for side in ("item", "user"):
         of_side = getattr(explanation, f"{side}_features")
         if of_side is not None:
-            names = getattr(ratings, f"{side}_features").names
+            names = getattr(fitted, f"{side}_features").names
             there = np.flatnonzero(of_side[0])
             features += [names[at] if side == "item" else f"user: {names[at]}" for at in there]
             terms.append(of_side[0, there])

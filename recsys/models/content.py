@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -145,16 +145,6 @@ class ContentModel(FeaturedModel):
         told = np.sqrt(square / (square + spread * variance))
         return (vectors - centre).astype(np.float32), told.astype(np.float32)
 
-    def with_users(self, histories: Histories, features: GroupedFeatures | None = None) -> Self:
-        """Return the model whose users are these, with the items as they are.
-
-        A user of the training ratings with the same ratings, and features, gets the very same
-        vector. Without ratings, users are what their features say.
-        """
-        folded = super().with_users(histories, features)
-        vars(folded)["_source_model"] = vars(self).get("_source_model", self)
-        return folded
-
     def contributions(
         self, history: Histories, items: ArrayLike, known: Known | None = None
     ) -> Explanation:
@@ -239,11 +229,10 @@ class ContentModel(FeaturedModel):
                 stored = weights[features.indices] * features.data[:, None]
             return Terms(mean, np.zeros((0, len(mean))), stored)
         of_users = side == "user"
-        source: Self = vars(self).get("_source_model", self)  # has the users who rated an item
         return posterior_terms(
             entries,
-            source._vectors(sample, of_users=not of_users),
-            source._prior(sample, of_users=of_users),
+            self._source._vectors(sample, of_users=not of_users),
+            self._source._prior(sample, of_users=of_users),
             mean=self.global_mean,
             noise=self._noise(sample),
             features=features,

@@ -188,8 +188,8 @@ class IALS(PriorModel):
     def _terms(self, side: str, entries: Histories, features: CsrArrays | None) -> Terms:
         """Return the factors of a user or item, whose row `entries` has, as a sum."""
         others = "item" if side == "user" else "user"
-        factors: Floats = getattr(self, f"{others}_factors")
-        k, known = factors.shape[1], self.known(others)
+        factors: Floats = getattr(self._source, f"{others}_factors")
+        k, known = factors.shape[1], self._source.known(others)
         mean, stored = np.zeros(k), np.zeros((0, k))
         if self.knows(side):
             prior = self._prior_of(side)

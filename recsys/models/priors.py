@@ -63,7 +63,15 @@ class FeaturedModel(FoldingModel, FactorModel):
         A user of the training ratings with the same ratings, and features, gets the very same
         vector. Without ratings, users are what their features say.
         """
-        return self._folded(histories, "user", "item", self.n_items, csr_rows(features))
+        folded = self._folded(histories, "user", "item", self.n_items, csr_rows(features))
+        vars(folded)["_source_model"] = self._source
+        return folded
+
+    @property
+    def _source(self) -> Self:
+        """The model that users were folded into, which has those who rated the items."""
+        source: Self = vars(self).get("_source_model", self)
+        return source
 
     def with_items(self, histories: Histories, features: GroupedFeatures | None = None) -> Self:
         """Return the model whose items are these, with the users as they are."""

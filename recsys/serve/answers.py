@@ -467,7 +467,7 @@ class Answers:
         for side in ("item", "user"):
             of_side = getattr(found, f"{side}_features")
             if of_side is not None:
-                own = getattr(recommender.ratings, f"{side}_features").names
+                own = getattr(self.ratings, f"{side}_features").names
                 described += [
                     {"feature": name if side == "item" else f"user: {name}"} for name in own
                 ]

@@ -3,7 +3,8 @@
 For most models the scores of a user follow from the user's ratings by a little algebra: the
 solution of a ridge regression on the vectors of the rated items, or a sum of item-item weights. A
 closed form has the arrays of that algebra for some of the items. `page/arithmetic.js` computes with
-it what `Recommender.fold_in` computes with the model.
+it what `Recommender.fold_in` computes with the model. `form_scores` is the same arithmetic in
+NumPy, with which each form is checked against its model before anybody relies on it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from lowrank.completion.links import unpack
 from lowrank.kernels import CsrArrays, csr_arrays
 from recsys.errors import DataError
 from recsys.models.base import Histories, Model
@@ -20,22 +22,25 @@ from recsys.models.blend import Blend
 from recsys.models.content import ContentModel
 from recsys.models.ials import IALS
 from recsys.models.item_item import HistoryModel, ItemItemModel
-from recsys.models.priors import csr_rows, row_of
+from recsys.models.priors import row_of
 from recsys.models.softimpute import SoftImpute
 
 if TYPE_CHECKING:
-    from lowrank.completion.links import RowPrior
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
     from recsys.data.ratings import Ratings
     from recsys.models.base import Floats, Indices
 
-__all__ = ["Form", "closed_form", "form_size"]
+__all__ = ["Form", "closed_form", "form_scores", "form_size"]
 
 Form: TypeAlias = dict[str, Any]
 """Numbers, texts and arrays by name, and lists of such forms: JSON, but for the arrays."""
 
 _ABLE = "als, bayes, bias, blend, ease, ials, implicit-knn, popular, softimpute and spectral"
 _BLOCK = 2**24  # scores of single items that are computed at a time
-_TRIALS = 20  # users whose scores must be the sums of those of their items
+_TRIALS = 10  # users whose scores by the form must be those by the model
 _ROUNDING = 1e-3  # of the largest score
 
 
@@ -63,16 +68,22 @@ def closed_form(model: Model, ratings: Ratings, items: Indices, users: Indices) 
     DataError
         If the model has no closed form here.
     """
+    form = _form(model, ratings, items, users)
+    _check(form, model, ratings, items)
+    return form
+
+
+def _form(model: Model, ratings: Ratings, items: Indices, users: Indices) -> Form:
     if isinstance(model, Blend):
         parts = [
-            {"factor": float(factor), **closed_form(part, ratings, items, users)}
+            {"factor": float(factor), **_form(part, ratings, items, users)}
             for factor, part in model._weighted
         ]
         return {"kind": "blend", "parts": parts}
     if isinstance(model, ContentModel):
         return _posterior(model, ratings, items, users)
     if isinstance(model, IALS):
-        return _interactions(model, items)
+        return _interactions(model, ratings, items, users)
     if isinstance(model, SoftImpute):
         return {
             "kind": "residuals",
@@ -85,11 +96,12 @@ def closed_form(model: Model, ratings: Ratings, items: Indices, users: Indices) 
     if isinstance(model, Bias):
         vectors = model.item_bias[items, None]
         damping = np.array([[model.user_damping]], np.float32)
-        return _posterior_form(model.global_mean, 0.0, [_sample(vectors, damping)])
+        sample = {"vectors": vectors, "precision": damping}
+        return {"kind": "posterior", "mean": model.global_mean, "power": 0.0, "samples": [sample]}
     if isinstance(model, Popular):
         return {"kind": "sums", "base": model.item_counts[items]}
     if isinstance(model, HistoryModel):
-        return _sums(model, ratings, items)
+        return _sums(model, items)
     raise DataError(
         f"The {model.name} model has no closed form for new users that a page can compute; {_ABLE} "
         "have one, and `recsys serve` answers for every model."
@@ -123,69 +135,37 @@ def form_size(model: Model, n: int) -> int:
 
 def _posterior(model: ContentModel, ratings: Ratings, items: Indices, users: Indices) -> Form:
     """Return the vectors of items and the prior of users, in each sample of the posterior."""
-    samples = []
-    features, power = csr_rows(ratings.user_features), 0.0
-    raters = Histories(*csr_arrays(ratings.matrix[:, items].T.tocsr()))
+    samples, power = [], 0.0
     for s in range(model._n_samples):
         columns, prior = model._vectors(s, of_users=False), model._prior(s, of_users=True)
         power = prior.count_power
-        sample = _sample(columns.mean[items], prior.precision * model._noise(s))
+        precision = np.asarray(prior.precision * model._noise(s), np.float32)
+        sample: Form = {"vectors": columns.mean[items], "precision": precision}
         if columns.covariance.shape[1]:
             sample["covariance"] = columns.covariance[items]
         if prior.mean.any():
-            sample["mean"] = prior.mean
+            sample["prior"] = prior.mean
         if len(prior.link):
             sample["link"] = prior.link[items]
-        if features is not None and prior.features is not None:
-            sample["users"] = _of_users(ratings, prior, users)
-        if "item_feature_weights" in vars(model):
-            sample["features"] = _of_items(model, s, ratings, items, raters)
+        if prior.features is not None:
+            sample["users"] = _of_users(ratings, users, prior.features)
+        if model.knows("item"):
+            sample["features"] = _of_items(
+                ratings,
+                items,
+                lambda raters, row, s=s: (
+                    model._row_terms(s, CsrArrays(*raters), row, "item").features
+                ),
+            )
         samples.append(sample)
-    form = _posterior_form(model.global_mean, power, samples)
-    if ratings.item_features is not None and "features" in samples[0]:
-        form["features"] = list(ratings.item_features.groups)
-    return form
+    form = {"kind": "posterior", "mean": float(model.global_mean), "power": float(power)}
+    return _named(form | {"samples": samples}, ratings, model.knows("item"))
 
 
-def _posterior_form(mean: float, power: float, samples: list[Form]) -> Form:
-    return {"kind": "posterior", "mean": float(mean), "power": float(power), "samples": samples}
-
-
-def _sample(vectors: Floats, precision: Any) -> Form:
-    """Return item vectors, each with its bias last, and the precision of the prior of a user."""
-    return {"vectors": vectors, "precision": np.asarray(precision, np.float32)}
-
-
-def _of_users(ratings: Ratings, prior: RowPrior, users: Indices) -> Floats:
-    """Return what the features of some users add to the mean of their prior."""
-    assert ratings.user_features is not None
-    assert prior.features is not None
-    rows = ratings.user_features.matrix.tocsr()[users]
-    return np.asarray(rows @ prior.features, np.float32)
-
-
-def _of_items(
-    model: ContentModel, sample: int, ratings: Ratings, items: Indices, raters: Histories
-) -> Floats:
-    """Return what each group of features has in the vectors of items, (n, n_groups, d)."""
-    assert ratings.item_features is not None
-    groups = ratings.item_features.groups
-    group_of = np.empty(ratings.item_features.matrix.shape[1], np.int64)
-    for number, columns in enumerate(groups.values()):
-        group_of[columns] = number
-    rows = csr_arrays(ratings.item_features.matrix[items])
-    found = np.zeros((len(items), len(groups), model.item_prior_mean.shape[-1]), np.float32)
-    for at in range(len(items)):
-        own, known = (row_of(CsrArrays(*each), at) for each in (rows, raters))
-        terms = model._row_terms(sample, known, own, "item").features
-        np.add.at(found[at], group_of[own.indices], terms)
-    return found
-
-
-def _interactions(model: IALS, items: Indices) -> Form:
+def _interactions(model: IALS, ratings: Ratings, items: Indices, users: Indices) -> Form:
+    """Return the vectors of items, and what the other items and the prior are in the equations."""
     Y = model.item_factors[model.known("item")].astype(np.float64)
-    prior = {"prior": model.user_prior_mean} if model.knows("user") else {}
-    return prior | {
+    form: Form = {
         "kind": "interactions",
         "vectors": model.item_factors[items],
         "gram": model.pair_weight * (Y.T @ Y),
@@ -194,13 +174,53 @@ def _interactions(model: IALS, items: Indices) -> Form:
         "penalty": float(model.penalty),
         "power": float(model.count_power),
     }
+    if model.knows("user"):
+        form["prior"] = model.user_prior_mean
+        form["users"] = _of_users(ratings, users, model.user_prior_weights)
+    if model.knows("item"):
+        form["features"] = _of_items(
+            ratings, items, lambda raters, row: model._terms("item", raters, row).features
+        )
+    return _named(form, ratings, model.knows("item"))
 
 
-def _sums(model: HistoryModel, ratings: Ratings, items: Indices) -> Form:
+def _named(form: Form, ratings: Ratings, featured: bool) -> Form:
+    """Return a form with the names of the groups of features of items."""
+    groups = ratings.item_features.groups if featured and ratings.item_features else {}
+    return form | ({"groups": list(groups)} if groups else {})
+
+
+def _of_users(ratings: Ratings, users: Indices, weights: Floats) -> Floats:
+    """Return what the features of some users add to the mean of their prior."""
+    assert ratings.user_features is not None
+    return np.asarray(ratings.user_features.matrix.tocsr()[users] @ weights, np.float32)
+
+
+def _of_items(
+    ratings: Ratings, items: Indices, terms: Callable[[Histories, CsrArrays], NDArray[np.floating]]
+) -> Floats:
+    """Return what each group of features has in the vectors of items, shape (n, n_groups, d)."""
+    assert ratings.item_features is not None
+    groups, matrix = ratings.item_features.groups, ratings.item_features.matrix
+    group_of = np.empty(matrix.shape[1], np.int64)
+    for number, columns in enumerate(groups.values()):
+        group_of[columns] = number
+    rows = csr_arrays(matrix[items])
+    raters = Histories(*csr_arrays(ratings.matrix[:, items].T.tocsr()))
+    found = []
+    for at in range(len(items)):
+        own = row_of(rows, at)
+        each = terms(raters.take(np.array([at])), own)
+        sums = np.zeros((len(groups), each.shape[1]), np.float32)
+        np.add.at(sums, group_of[own.indices], each)
+        found.append(sums)
+    return np.array(found)
+
+
+def _sums(model: Any, items: Indices) -> Form:
     """Return what having each of the items adds to the scores of all of them.
 
-    They are the scores of users with a single item. That sums of them are the scores of others is
-    checked with some of the users.
+    They are the scores of users with a single item.
     """
     unit = float(model.unit) if isinstance(model, ItemItemModel) else 1.0
     counted = isinstance(model, ItemItemModel) or bool(getattr(model, "weighted", False))
@@ -215,27 +235,90 @@ def _sums(model: HistoryModel, ratings: Ratings, items: Indices) -> Form:
         )
         scores = model.with_users(alone).scores(np.arange(len(block)))
         weights[start : start + step] = scores[:, items]
-    form = {"kind": "sums", "weights": weights, "unit": unit if counted else None}
-    _check_sums(model, ratings, items, form)
-    return form
+    return {"kind": "sums", "weights": weights, "unit": unit if counted else None}
 
 
-def _check_sums(model: HistoryModel, ratings: Ratings, items: Indices, form: Form) -> None:
+def form_scores(form: Form, items: Indices, values: Floats, user: int = -1) -> NDArray[np.float64]:
+    """Return the scores of all items of a form for a user, as the page computes them.
+
+    Parameters
+    ----------
+    form : dict
+    items : int64 ndarray of shape (n_history,)
+        Places of the rated items in the form.
+    values : float32 ndarray of shape (n_history,)
+    user : int
+        Place of the user in the form, if the user's own features count.
+    """
+    values = values.astype(np.float64)
+    if form["kind"] == "blend":
+        parts = form["parts"]
+        scores = [part["factor"] * form_scores(part, items, values, user) for part in parts]
+        return np.sum(scores, axis=0)
+    if form["kind"] == "posterior":
+        scores = [_sample_scores(form, each, items, values, user) for each in form["samples"]]
+        return np.mean(scores, axis=0)
+    if form["kind"] == "sums":
+        if "base" in form:
+            return np.asarray(form["base"], np.float64)
+        return (values / (form["unit"] or values)) @ form["weights"][items]
+    vectors = form["vectors"].astype(np.float64)
+    own, d = vectors[items], vectors.shape[1]
+    if form["kind"] == "interactions":
+        weights = np.maximum(values / form["unit"], 0)
+        penalty = form["penalty"] * (weights.sum() + form["others"]) ** form["power"]
+        system = (own.T * weights) @ own + form["gram"] + penalty * np.eye(d)
+        return vectors @ np.linalg.solve(system, weights @ own + penalty * _prior(form, user, d))
+    off = values - form["mean"] - form["bias"][items]
+    bias = off.sum() / (len(off) + form["damping"] or 1)
+    system = own.T @ own + form["penalty"] * np.eye(d)
+    fitted = vectors @ np.linalg.solve(system, own.T @ (off - bias))
+    return form["mean"] + form["bias"] + bias + fitted
+
+
+def _sample_scores(
+    form: Form, sample: Form, items: Indices, values: NDArray[np.float64], user: int
+) -> NDArray[np.float64]:
+    """Return the scores by one sample of a posterior: a ridge regression with a prior."""
+    vectors, n = sample["vectors"].astype(np.float64), len(items)
+    design, d = vectors[items], vectors.shape[1]
+    target = values - form["mean"] - design[:, -1]
+    design[:, -1] = 1
+    pull = max(n, 1) ** form["power"] * sample["precision"].astype(np.float64)
+    system = design.T @ design + pull
+    right = target @ design + pull @ _prior(sample, user, d)
+    if "covariance" in sample:
+        uncertain = unpack(sample["covariance"][items].astype(np.float64), d).sum(axis=0)
+        system[:-1, :-1] += uncertain[:-1, :-1]
+        right[:-1] -= uncertain[:-1, -1]
+    if "link" in sample:
+        right += pull @ sample["link"][items].sum(axis=0, dtype=np.float64) / np.sqrt(max(n, 1))
+    w = np.linalg.solve(system, right)
+    return form["mean"] + vectors[:, -1] + vectors[:, :-1] @ w[:-1] + w[-1]
+
+
+def _prior(form: Form, user: int, d: int) -> NDArray[np.float64]:
+    """Return the mean of the prior of a user."""
+    mean = np.zeros(d) + form.get("prior", 0.0)
+    return mean + form["users"][user] if "users" in form and user >= 0 else mean
+
+
+def _check(form: Form, model: Any, ratings: Ratings, items: Indices) -> None:
+    """Check the scores of some new users, who have rated what users of the fit have."""
     place = np.full(model.n_items, -1)
     place[items] = np.arange(len(items))
     histories = Histories.of(ratings)
     for user in np.unique(np.linspace(0, ratings.n_users - 1, _TRIALS).astype(np.int64)):
         own = histories.take(np.array([user]))
         kept = place[own.indices] >= 0
-        rows, values = place[own.indices[kept]], own.values[kept]
-        if not len(rows):  # what is known of the user may count instead
+        rated, values = own.indices[kept], own.values[kept]
+        if not len(rated):
             continue
-        part = Histories(np.array([0, len(rows)]), own.indices[kept], values)
-        scores = model.with_users(part).scores(np.zeros(1, np.int64))[0, items]
-        factors = np.ones_like(values) if form["unit"] is None else values / form["unit"]
-        found = factors.astype(np.float64) @ form["weights"][rows]
-        if np.abs(found - scores).max(initial=0) > _ROUNDING * np.abs(scores).max(initial=1e-30):
+        new = model.with_users(Histories(np.array([0, len(rated)]), rated, values))
+        expected = new.scores(np.zeros(1, np.int64))[0, items]
+        off = np.abs(form_scores(form, place[rated], values) - expected).max()
+        if not off <= _ROUNDING * np.abs(expected).max(initial=1e-30):
             raise DataError(
-                f"The scores of this {model.name} model are not sums over a user's items, which a "
-                "page could compute; `recsys serve` answers for every model."
+                f"The scores of this {model.name} model are more than the algebra of a page, which "
+                "differs from them; `recsys serve` answers for every model."
             )

@@ -10,12 +10,11 @@ from recsys.errors import DataError
 from recsys.models.abilities import HasItemVectors
 from recsys.models.base import FactorModel
 from recsys.predictions import unsupported
-from recsys.topn import inverse_lengths
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from recsys.models.base import Floats, Indices, Model
+    from recsys.models.base import Indices, Model
     from recsys.recommender import Recommender
 
 __all__ = ["item_map", "most_rated", "spectrum"]
@@ -61,11 +60,13 @@ def item_map(recommender: Recommender, n: int = 500) -> dict[str, Any]:
         raise unsupported(model, HasItemVectors, "place its items on a map")
     chosen, counts = most_rated(recommender, n)
     vectors = model.item_vectors()[chosen].astype(np.float64)
-    placed = np.isfinite(inverse_lengths(vectors))  # a vector of zeros has no direction
-    chosen, vectors = chosen[placed], vectors[placed]
-    points, share = _plane(vectors * inverse_lengths(vectors)[:, None])
+    lengths = np.linalg.norm(vectors, axis=1)
+    placed = lengths > 0  # a vector of zeros has no direction
+    chosen = chosen[placed]
+    points, share = _plane(vectors[placed] / lengths[placed, None])
     ids = recommender.ratings.items.take(chosen).to_list()
-    titles = _titles(recommender, chosen)
+    known = recommender.ratings.titles
+    titles = [None] * len(chosen) if known is None else known.gather(chosen).to_list()
     items = [
         {"item": item, "title": title, "x": float(x), "y": float(y), "count": int(count)}
         for item, title, (x, y), count in zip(ids, titles, points, counts[chosen], strict=True)
@@ -122,22 +123,16 @@ def spectrum(recommender: Recommender) -> dict[str, Any]:
     return {"values": [float(value) for value in kept], "rank": len(kept)}
 
 
-def _singular_values(model: Model) -> Floats | None:
+def _singular_values(model: Model) -> NDArray[np.floating[Any]] | None:
     parts = getattr(model, "parts", None)
     if parts is not None:
         found = (_singular_values(part) for part in parts)
         return next((each for each in found if each is not None), None)
     if isinstance(model, FactorModel):
         # With A = Q R and B = P S, the singular values of A B' are those of the small R S'.
-        triangles = [
-            np.linalg.qr(np.asarray(factors, np.float64), mode="r")
+        R, S = (
+            np.asarray(np.linalg.qr(np.asarray(factors, np.float64), mode="r"))
             for factors in (model.user_vectors(), model.item_vectors())
-        ]
-        values: Floats = np.linalg.svd(triangles[0] @ triangles[1].T, compute_uv=False)
-        return values
+        )
+        return np.linalg.svdvals(R @ S.T)
     return getattr(model, "singular_values", None)
-
-
-def _titles(recommender: Recommender, items: Indices) -> list[str | None]:
-    titles = recommender.ratings.titles
-    return [None] * len(items) if titles is None else titles.gather(items).to_list()

@@ -165,7 +165,9 @@ def test_what_is_missing_for_described_users_is_named(ratings):
         bare.fold_in()
 
 
-def test_a_score_is_explained_alike_for_known_and_new_users(recommender, ratings):
+@pytest.mark.parametrize("name", ["als", "bayes", "ials"])
+def test_a_score_is_explained_alike_for_known_and_new_users(name, ratings):
+    recommender = Recommender(name, factors=4, iterations=8).fit(ratings)
     own = ratings.to_frame().filter(user=3)
     features = dict(ratings.user_table.frame.filter(user=3).select("job", "age").row(0, named=True))
     history = dict(zip(own["item"], own["rating"], strict=True))
@@ -175,6 +177,9 @@ def test_a_score_is_explained_alike_for_known_and_new_users(recommender, ratings
         order = ["part", "item", "feature"]
         first, second = (each.sort(order)["contribution"] for each in (known, folded))
         np.testing.assert_allclose(second, first, atol=1e-4)
+        undescribed = recommender.fold_in(history)
+        total = undescribed.explain("new", item)["contribution"].sum()
+        assert total == pytest.approx(undescribed.recommend(items=[item])["score"][0], abs=1e-4)
 
 
 def test_new_items_have_similar_ones_and_are_found(recommender):

@@ -52,10 +52,7 @@ function posteriorSample(sample, form, history) {
   const count = history.items.length;
   const weight = Math.max(count, 1) ** form.power;
   const precision = Float64Array.from(sample.precision.data, (value) => value * weight);
-  const prior = sample.mean ? Float64Array.from(sample.mean.data) : new Float64Array(d);
-  if (sample.users && history.user >= 0) {
-    row(sample.users.data, history.user, d).forEach((value, k) => { prior[k] += value; });
-  }
+  const prior = priorOf(sample, history, d);
   const system = Float64Array.from(precision);
   const base = product(precision, prior, d), right = Float64Array.from(base), terms = [];
   history.items.forEach((item, at) => {
@@ -81,16 +78,29 @@ function posteriorSample(sample, form, history) {
     scores[item] = form.mean + known[d - 1] + dot(known, user, d - 1) + user[d - 1];
   }
   const reasons = (item) => {
-    const design = Float64Array.from(row(vectors, item, d)), featured = [];
-    (form.features ?? []).forEach((name, at) => {
-      const share = row(sample.features.data, item * form.features.length + at, d);
-      share.forEach((value, k) => { design[k] -= value; });
-      featured.push([name, dot(share, user, d - 1) + share[d - 1]]);
-    });
+    const [design, featured] = withoutFeatures(sample, form.groups, item, d);
+    const groups = featured.map((share, at) => [form.groups[at], dot(share, user, d - 1) + share[d - 1]]);
     design[d - 1] = 1;
-    return featured.concat(shares(terms, solved(system, design, d)));
+    return groups.concat(shares(terms, solved(system, design, d)));
   };
   return { scores, reasons };
+}
+
+// The mean of the prior of a user: that of all, and what the user's own features add.
+function priorOf(form, history, d) {
+  const prior = form.prior ? Float64Array.from(form.prior.data) : new Float64Array(d);
+  if (form.users && history.user >= 0) {
+    row(form.users.data, history.user, d).forEach((value, k) => { prior[k] += value; });
+  }
+  return prior;
+}
+
+// The vector of an item without what its features have in it, and that of each group of them.
+function withoutFeatures(form, groups, item, d) {
+  const vector = Float64Array.from(row(form.vectors.data, item, d));
+  const featured = (groups ?? []).map((_, at) => row(form.features.data, item * groups.length + at, d));
+  featured.forEach((share) => share.forEach((value, k) => { vector[k] -= value; }));
+  return [vector, featured];
 }
 
 // What each entry of the history adds in a direction.
@@ -138,10 +148,10 @@ const KINDS = {
     const total = weights.reduce((sum, weight) => sum + weight, form.others);
     const system = Float64Array.from(form.gram.data), right = new Float64Array(d);
     const penalty = form.penalty * total ** form.power;
-    for (let k = 0; k < d; k++) {
+    priorOf(form, history, d).forEach((value, k) => {
       system[k * d + k] += penalty;
-      if (form.prior) right[k] += penalty * form.prior.data[k];
-    }
+      right[k] += penalty * value;
+    });
     const terms = history.items.map((item, at) => {
       const known = row(vectors, item, d), term = Float64Array.from(known, (value) => value * weights[at]);
       for (let i = 0; i < d; i++) {
@@ -153,7 +163,12 @@ const KINDS = {
     cholesky(system, d);
     const user = solved(system, right, d), scores = new Float64Array(n);
     for (let item = 0; item < n; item++) scores[item] = dot(row(vectors, item, d), user, d);
-    return { scores, reasons: (item) => shares(terms, solved(system, row(vectors, item, d), d)) };
+    const reasons = (item) => {
+      const [rest, featured] = withoutFeatures(form, form.groups, item, d);
+      const groups = featured.map((share, at) => [form.groups[at], dot(share, user, d)]);
+      return groups.concat(shares(terms, solved(system, rest, d)));
+    };
+    return { scores, reasons };
   },
 
   // The user's bias, a damped mean; then a ridge regression of what it leaves.

@@ -38,6 +38,11 @@ def table() -> pl.DataFrame:
     return pl.DataFrame({"item": ids, "title": TITLES, "genre": genres, "year": years})
 
 
+def people() -> pl.DataFrame:
+    users = [*range(1, N_USERS + 1)]
+    return pl.DataFrame({"user": users, "taste": [["odd", "even"][user % 2] for user in users]})
+
+
 def ratings_of(
     *, implicit: bool = False, weighted: bool = False, featured: bool = False
 ) -> Ratings:
@@ -58,6 +63,7 @@ def ratings_of(
         rating="count" if weighted else None,
         implicit=implicit and not weighted,
         item_table=table(),
+        user_table=people(),
         duplicates="sum" if weighted else None,
     )
     if featured:
@@ -140,6 +146,13 @@ MODELS = {
         {"factors": 4, "regularization": 0.1, "unobserved_weight": 0.1},
         {"weighted": True},
     ),
+    "ials with features": (
+        "ials",
+        {"factors": 4, "regularization": 0.1, "unobserved_weight": 0.1},
+        {"implicit": True, "featured": True},
+    ),
+    "ease with features": ("ease", {"regularization": 5.0}, {"implicit": True, "featured": True}),
+    "spectral with features": ("spectral", {"factors": 4}, {"implicit": True, "featured": True}),
     "ease": ("ease", {"regularization": 5.0}, {"implicit": True}),
     "ease of ratings": ("ease", {"regularization": 5.0}, {}),
     "spectral": ("spectral", {"factors": 4}, {"implicit": True}),
