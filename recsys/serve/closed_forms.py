@@ -9,11 +9,13 @@ NumPy, with which each form is checked against its model before anybody relies o
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from lowrank.completion.links import unpack
+from lowrank.completion.links import Terms, unpack
 from lowrank.kernels import CsrArrays, csr_arrays
 from recsys.errors import DataError
 from recsys.models.base import Histories, Model
@@ -28,8 +30,6 @@ from recsys.models.softimpute import SoftImpute
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import NDArray
-
     from recsys.data.ratings import Ratings
     from recsys.models.base import Floats, Indices
 
@@ -37,6 +37,8 @@ __all__ = ["Form", "closed_form", "form_scores", "form_size"]
 
 Form: TypeAlias = dict[str, Any]
 """Numbers, texts and arrays by name, and lists of such forms: JSON, but for the arrays."""
+
+Doubles = NDArray[np.float64]
 
 _ABLE = "als, bayes, bias, blend, ease, ials, implicit-knn, popular, softimpute and spectral"
 _BLOCK = 2**24  # scores of single items that are computed at a time
@@ -136,6 +138,10 @@ def form_size(model: Model, n: int) -> int:
 def _posterior(model: ContentModel, ratings: Ratings, items: Indices, users: Indices) -> Form:
     """Return the vectors of items and the prior of users, in each sample of the posterior."""
     samples, power = [], 0.0
+
+    def terms(sample: int, raters: Histories, features: CsrArrays) -> Terms:
+        return model._row_terms(sample, CsrArrays(*raters), features, "item")
+
     for s in range(model._n_samples):
         columns, prior = model._vectors(s, of_users=False), model._prior(s, of_users=True)
         power = prior.count_power
@@ -150,13 +156,7 @@ def _posterior(model: ContentModel, ratings: Ratings, items: Indices, users: Ind
         if prior.features is not None:
             sample["users"] = _of_users(ratings, users, prior.features)
         if model.knows("item"):
-            sample["features"] = _of_items(
-                ratings,
-                items,
-                lambda raters, row, s=s: (
-                    model._row_terms(s, CsrArrays(*raters), row, "item").features
-                ),
-            )
+            sample["features"] = _of_items(ratings, items, partial(terms, s))
         samples.append(sample)
     form = {"kind": "posterior", "mean": float(model.global_mean), "power": float(power)}
     return _named(form | {"samples": samples}, ratings, model.knows("item"))
@@ -178,9 +178,7 @@ def _interactions(model: IALS, ratings: Ratings, items: Indices, users: Indices)
         form["prior"] = model.user_prior_mean
         form["users"] = _of_users(ratings, users, model.user_prior_weights)
     if model.knows("item"):
-        form["features"] = _of_items(
-            ratings, items, lambda raters, row: model._terms("item", raters, row).features
-        )
+        form["features"] = _of_items(ratings, items, partial(model._terms, "item"))
     return _named(form, ratings, model.knows("item"))
 
 
@@ -197,7 +195,7 @@ def _of_users(ratings: Ratings, users: Indices, weights: Floats) -> Floats:
 
 
 def _of_items(
-    ratings: Ratings, items: Indices, terms: Callable[[Histories, CsrArrays], NDArray[np.floating]]
+    ratings: Ratings, items: Indices, terms: Callable[[Histories, CsrArrays], Terms]
 ) -> Floats:
     """Return what each group of features has in the vectors of items, shape (n, n_groups, d)."""
     assert ratings.item_features is not None
@@ -210,7 +208,7 @@ def _of_items(
     found = []
     for at in range(len(items)):
         own = row_of(rows, at)
-        each = terms(raters.take(np.array([at])), own)
+        each = terms(raters.take(np.array([at])), own).features
         sums = np.zeros((len(groups), each.shape[1]), np.float32)
         np.add.at(sums, group_of[own.indices], each)
         found.append(sums)
@@ -238,7 +236,7 @@ def _sums(model: Any, items: Indices) -> Form:
     return {"kind": "sums", "weights": weights, "unit": unit if counted else None}
 
 
-def form_scores(form: Form, items: Indices, values: Floats, user: int = -1) -> NDArray[np.float64]:
+def form_scores(form: Form, items: Indices, values: Floats, user: int = -1) -> Doubles:
     """Return the scores of all items of a form for a user, as the page computes them.
 
     Parameters
@@ -250,35 +248,27 @@ def form_scores(form: Form, items: Indices, values: Floats, user: int = -1) -> N
     user : int
         Place of the user in the form, if the user's own features count.
     """
-    values = values.astype(np.float64)
+    found: Doubles
     if form["kind"] == "blend":
         parts = form["parts"]
-        scores = [part["factor"] * form_scores(part, items, values, user) for part in parts]
-        return np.sum(scores, axis=0)
-    if form["kind"] == "posterior":
-        scores = [_sample_scores(form, each, items, values, user) for each in form["samples"]]
-        return np.mean(scores, axis=0)
-    if form["kind"] == "sums":
-        if "base" in form:
-            return np.asarray(form["base"], np.float64)
-        return (values / (form["unit"] or values)) @ form["weights"][items]
-    vectors = form["vectors"].astype(np.float64)
-    own, d = vectors[items], vectors.shape[1]
-    if form["kind"] == "interactions":
-        weights = np.maximum(values / form["unit"], 0)
-        penalty = form["penalty"] * (weights.sum() + form["others"]) ** form["power"]
-        system = (own.T * weights) @ own + form["gram"] + penalty * np.eye(d)
-        return vectors @ np.linalg.solve(system, weights @ own + penalty * _prior(form, user, d))
-    off = values - form["mean"] - form["bias"][items]
-    bias = off.sum() / (len(off) + form["damping"] or 1)
-    system = own.T @ own + form["penalty"] * np.eye(d)
-    fitted = vectors @ np.linalg.solve(system, own.T @ (off - bias))
-    return form["mean"] + form["bias"] + bias + fitted
+        found = sum(part["factor"] * form_scores(part, items, values, user) for part in parts)
+    elif form["kind"] == "posterior":
+        samples = form["samples"]
+        scores = [_sample_scores(form, each, items, values, user) for each in samples]
+        found = np.mean(scores, axis=0)
+    elif "base" in form:
+        found = form["base"].astype(np.float64)
+    elif form["kind"] == "sums":
+        weights = np.ones(len(items)) if form["unit"] is None else values / form["unit"]
+        found = weights.astype(np.float64) @ form["weights"][items]
+    elif form["kind"] == "interactions":
+        found = _interaction_scores(form, items, values, user)
+    else:
+        found = _residual_scores(form, items, values)
+    return found
 
 
-def _sample_scores(
-    form: Form, sample: Form, items: Indices, values: NDArray[np.float64], user: int
-) -> NDArray[np.float64]:
+def _sample_scores(form: Form, sample: Form, items: Indices, values: Floats, user: int) -> Doubles:
     """Return the scores by one sample of a posterior: a ridge regression with a prior."""
     vectors, n = sample["vectors"].astype(np.float64), len(items)
     design, d = vectors[items], vectors.shape[1]
@@ -294,12 +284,36 @@ def _sample_scores(
     if "link" in sample:
         right += pull @ sample["link"][items].sum(axis=0, dtype=np.float64) / np.sqrt(max(n, 1))
     w = np.linalg.solve(system, right)
-    return form["mean"] + vectors[:, -1] + vectors[:, :-1] @ w[:-1] + w[-1]
+    found: Doubles = form["mean"] + vectors[:, -1] + vectors[:, :-1] @ w[:-1] + w[-1]
+    return found
 
 
-def _prior(form: Form, user: int, d: int) -> NDArray[np.float64]:
+def _interaction_scores(form: Form, items: Indices, values: Floats, user: int) -> Doubles:
+    """Return the scores by implicit least squares."""
+    vectors = form["vectors"].astype(np.float64)
+    own, d = vectors[items], vectors.shape[1]
+    weights = np.maximum(values.astype(np.float64) / form["unit"], 0)
+    penalty = form["penalty"] * (weights.sum() + form["others"]) ** form["power"]
+    system = (own.T * weights) @ own + form["gram"] + penalty * np.eye(d)
+    right = weights @ own + penalty * _prior(form, user, d)
+    found: Doubles = vectors @ np.linalg.solve(system, right)
+    return found
+
+
+def _residual_scores(form: Form, items: Indices, values: Floats) -> Doubles:
+    """Return the scores by a damped bias and a ridge regression of what it leaves."""
+    vectors = form["vectors"].astype(np.float64)
+    own, off = vectors[items], values - form["mean"] - form["bias"][items].astype(np.float64)
+    bias = off.sum() / (len(off) + form["damping"] or 1)
+    system = own.T @ own + form["penalty"] * np.eye(own.shape[1])
+    w = np.linalg.solve(system, (off - bias) @ own)
+    found: Doubles = form["mean"] + form["bias"] + bias + vectors @ w
+    return found
+
+
+def _prior(form: Form, user: int, d: int) -> Doubles:
     """Return the mean of the prior of a user."""
-    mean = np.zeros(d) + form.get("prior", 0.0)
+    mean: Doubles = np.zeros(d) + form.get("prior", 0.0)
     return mean + form["users"][user] if "users" in form and user >= 0 else mean
 
 
