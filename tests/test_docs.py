@@ -51,6 +51,7 @@ def text_of(page: Path) -> str:
 def without_noise(command: str, text: str) -> str:
     """Drop bars and seconds (` in 0.3 s`), and what `recsys evaluate` says on time and memory."""
     text = re.sub(r"[█-▏]|(?<= in )[\d.]+(?= s\b)", "", text)
+    text = re.sub(r"\b20\d\d-\d\d-\d\d \d\d:\d\d\b(?!:)", "", text)  # when a model was made
     if command.startswith("recsys evaluate"):
         costs = ("fit, ", "recommend, ", "memory, ")
         return "\n".join(line for line in text.splitlines() if not line.startswith(costs))

@@ -201,12 +201,17 @@ def _prepared(
     request: _Request, at_least: int
 ) -> tuple[dict[str, Any], Split | Sequence[Split] | dict[str, Split]]:
     """Return the models to evaluate, by label, and the ratings to evaluate them on."""
-    from recsys.cli.inputs import note_weights, parameters_for
+    from recsys.cli.inputs import note_weights, parameters_for, require_path
     from recsys.evaluation import Split
     from recsys.models.registry import make_model
 
     if _are_models(request):
         return _saved(request, at_least)
+    if request.ratings and request.test and not request.train:
+        for place in request.ratings:
+            require_path(place, "model")
+        hint = "--test FILE needs saved models, or --train FILE"
+        raise click.UsageError(f"{request.ratings[0]} is not a saved model; {hint}.")
     if request.model and len(set(request.model)) < at_least:
         raise click.UsageError("Give at least two models to compare, each with --model.")
     pair, seed = (request.train, request.test), request.fitting.seed

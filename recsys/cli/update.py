@@ -152,7 +152,7 @@ def _forget(
         note(f"removed {counted(n_erased, 'line')} from {log}")
     if not str(updated.training["update"]).startswith("fitted again"):
         note("the items keep what the fit has learned from these users; --refit removes that, too")
-    places = {Path(target).parent, Path(model).resolve().parent}
-    left = sorted({str(p) for place in places for p in models_with(place, changes.forget_user)})
+    places = {place.parent.resolve(): place.parent for place in (Path(model), Path(target))}
+    left = [each for place in places.values() for each in models_with(place, changes.forget_user)]
     if left:
-        note(f"still known by {', '.join(left)}")
+        note(f"still known by {', '.join(map(str, left))}")

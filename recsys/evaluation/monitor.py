@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Monitoring", "monitor"]
 
-_METRICS = ("rmse", "mae", "recall", "ndcg", "coverage")
+_METRICS = {
+    "rmse": "root mean squared error of the predictions",
+    "mae": "mean absolute error of the predictions",
+    "recall": "share of a user's new items that are recommended",
+    "ndcg": "quality of the ranking, 1 at best",
+    "coverage": "share of the known items that are recommended",
+}
 _SCHEMA = {
     "name": pl.String,
     "value": pl.Float64,
@@ -32,7 +38,6 @@ _SCHEMA = {
     "reference": pl.Float64,
     "description": pl.String,
 }
-_DRIFT = f"stability index: {SHIFT:g} is a shift"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +133,7 @@ def monitor(
     }
     found_drift = {name: each for name, each in drift.items() if each is not None}
     for name, each in found_drift.items():
-        rows.append(_row(f"{name}_drift", each.index, each.chance, f"{_DRIFT}; {_verdict(each)}"))
+        rows.append(_row(f"{name}_drift", each.index, each.chance, _verdict(each)))
     if not known.implicit:
         rows.append(_means(known, new, confidence))
     covered = len(
@@ -154,9 +159,8 @@ def monitor(
         random_state=random_state,
     )
     before = {"rmse": recommender.training.get("train_rmse")} | dict(reference or {})
-    for row in found.metrics.filter(pl.col("kind").is_in(_METRICS)).to_dicts():
-        said = found.measured[row["kind"]].definition
-        earlier = before.get(row["metric"])
+    for row in found.metrics.filter(pl.col("kind").is_in(list(_METRICS))).to_dicts():
+        said, earlier = _METRICS[row["kind"]], before.get(row["metric"])
         rows.append(_row(row["metric"], row["value"], earlier, said, row["low"], row["high"]))
     return Monitoring(_table(rows), found_drift, found)
 
@@ -178,11 +182,12 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
 
 
 def _verdict(found: Stability) -> str:
+    bound = f"a shift from {SHIFT:g} on"
     if found.is_shift:
-        return "shifted"
+        return f"shifted: {bound}"
     if found.index <= found.chance:
-        return "not more than by chance"
-    return "a little" if found.index < SHIFT / 2 else "somewhat"
+        return f"not more than by chance: {bound}"
+    return f"{'a little' if found.index < SHIFT / 2 else 'somewhat'}: {bound}"
 
 
 def _unknown(known: Ratings, new: Ratings, confidence: float) -> list[dict[str, Any]]:
