@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -13,7 +14,14 @@ import polars as pl
 from recsys.data.csr import Values, in_common
 from recsys.data.features import Features
 from recsys.data.ids import Ids, IdsLike, as_id_series
-from recsys.data.ratings import Ratings, has_items, has_ratings, restricted, table_of
+from recsys.data.ratings import (
+    Ratings,
+    Source,
+    has_items,
+    has_ratings,
+    restricted,
+    table_of,
+)
 from recsys.data.times import duration
 from recsys.errors import DataError
 from recsys.models.base import Histories, Indices
@@ -28,7 +36,7 @@ _GRADES = 20  # different ratings; of more, the next day may bring a larger one
 _GROWTH = 0.02  # of the ratings of an item, after which its vector is solved again
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Change:
     """Ratings before and after an update, and where they differ.
 
@@ -62,7 +70,7 @@ class Change:
         known = (self.users >= 0).sum(), (self.items >= 0).sum()
         return self.after.n_users - int(known[0]), self.after.n_items - int(known[1])
 
-    @property
+    @cached_property
     def outdated(self) -> Indices:
         """Items to be solved again: new ones, and those with more than a fiftieth of new ratings.
 
@@ -120,8 +128,9 @@ def change_of(
     """Return the ratings after an update.
 
     A new rating of a pair replaces the old one; of interactions with weights, the weights add up.
-    Timestamps are kept if both have them. Of tables, the columns of both are kept, and the new row
-    of a user or item that is in both.
+    One that is there already, with the same value and time, does not count. Timestamps are kept if
+    both have them. Of tables, the columns of both are kept, and the new row of a user or item that
+    is in both.
 
     Parameters
     ----------
@@ -139,6 +148,8 @@ def change_of(
     UnknownIdError
         If a user to be forgotten is unknown.
     """
+    if new is not None and not _adds(old, new):
+        new = _news(old, new)
     kept, removed = old, np.zeros(0, np.int64)
     lost = np.zeros(old.n_users, np.bool_)
     if forget is not None:
@@ -149,7 +160,7 @@ def change_of(
         assert old.seconds is not None
         removed = np.union1d(removed, np.flatnonzero(old.seconds < first))
         if new is not None and new.seconds is not None and (new.seconds < first).any():
-            new = _rated(new.take(new.seconds >= first))
+            new = _rated(new.take(new.seconds >= first), new.source)
     items_lost = np.zeros(old.n_items, np.bool_)
     fewer, of_items = np.zeros(0, np.int64), np.zeros(old.n_items, np.int64)
     if len(removed):
@@ -189,6 +200,30 @@ def change_of(
     )
 
 
+def _adds(old: Ratings, new: Ratings) -> bool:
+    """Return whether the values of repeated pairs are added up."""
+    return old.implicit and (old.weighted or new.weighted)
+
+
+def _news(old: Ratings, new: Ratings) -> Ratings | None:
+    """Return new ratings without those that are there already; None if all are."""
+    users = old.users.find(new.users.values)[new.user_index_of_nonzeros()]
+    items = old.items.find(new.items.values)[new.indices]
+    rows = np.unique(users[users >= 0])
+    known = Histories(old.indptr, old.indices, old.data).take(rows)  # type: ignore[arg-type]
+    if not len(known.indices):
+        return new
+    n_items = np.int64(old.n_items)
+    keys = np.repeat(rows, known.counts) * n_items + known.indices
+    wanted = np.where((users >= 0) & (items >= 0), users * n_items + items, -1)
+    places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    at = np.repeat(old.indptr[rows] - known.indptr[:-1], known.counts) + np.arange(len(keys))
+    same = (keys[places] == wanted) & (old.values_at(at[places]) == new.values)
+    if old.seconds is not None and new.seconds is not None:
+        same &= old.seconds[at[places]] == new.seconds
+    return _rated(new.take(~same), new.source) if same.any() else new
+
+
 def _beginning(old: Ratings, new: Ratings | None, window: str | float) -> int:
     """Return the time from which on ratings count."""
     length = int(duration(window, "window"))
@@ -199,11 +234,12 @@ def _beginning(old: Ratings, new: Ratings | None, window: str | float) -> int:
     return last - length
 
 
-def _rated(ratings: Ratings) -> Ratings | None:
+def _rated(ratings: Ratings, source: Source | None) -> Ratings | None:
     """Return ratings without users and items that have none; None if nothing is left."""
     if not ratings.n_ratings:
         return None
-    return restricted(ratings, has_ratings(ratings), has_items(ratings))
+    rated = restricted(ratings, has_ratings(ratings), has_items(ratings))
+    return replace(rated, source=source)
 
 
 def _forgotten(
@@ -234,7 +270,7 @@ def _forgotten(
         among = new.users.find(ids)
         kept = np.ones(new.n_users, np.bool_)
         kept[among[among >= 0]] = False
-        new = _rated(without(new).take(kept[new.user_index_of_nonzeros()]))
+        new = _rated(without(new).take(kept[new.user_index_of_nonzeros()]), new.source)
     return without(old), new, lost
 
 
@@ -249,7 +285,7 @@ def merge_ratings(old: Ratings, new: Ratings) -> tuple[Ratings, int]:
         If the ids do not fit.
     """
     users, items = _united(old.users, new.users), _united(old.items, new.items)
-    adds = old.implicit and (old.weighted or new.weighted)
+    adds = _adds(old, new)
     own, others = (Values(each.data, each.levels) for each in (old, new))
     own, others = (Values(own.at()), Values(others.at())) if adds else in_common(own, others)
     sources = {"data": (own.data, others.data)}

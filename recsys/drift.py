@@ -117,20 +117,26 @@ def rating_stability(known: Ratings, new: Ratings) -> Stability | None:
     if known.implicit or new.implicit or not new.n_ratings:
         return None
     places = latest(known, new.n_ratings)
-    values = known.values if places is None else known.values_at(places)
-    grades = np.unique(np.concatenate([np.unique(values), np.unique(new.values)]))
+    if places is None:
+        values, before = known.distribution()
+    else:
+        values, before = np.unique(known.values_at(places), return_counts=True)
+    new_values, now = new.distribution()
+    grades = np.union1d(values, new_values)
     if len(grades) > 2 * _GROUPS:
-        edges = np.unique(np.quantile(values, np.linspace(0, 1, _GROUPS + 1)[1:-1]))
+        share = np.cumsum(before) / before.sum()
+        tenths = np.searchsorted(share, np.arange(1, _GROUPS) / _GROUPS)
+        edges = np.unique(values[np.minimum(tenths, len(values) - 1)]).astype(np.float64)
         ends = [f"{edge:.3g}" for edge in edges]
-        names = (f"to {ends[0]}", *(f"to {end}" for end in ends[1:]), f"from {ends[-1]}")
+        names = (*(f"to {end}" for end in ends), f"above {ends[-1]}")
     else:
         edges = (grades[:-1] + grades[1:]) / 2
         names = tuple(f"{grade:g}" for grade in grades)
-    before, now = (
-        np.bincount(np.searchsorted(edges, each), minlength=len(names))
-        for each in (values, new.values)
+    counts = (
+        np.bincount(np.searchsorted(edges, each), weights=n, minlength=len(names))
+        for each, n in ((values, before), (new_values, now))
     )
-    return stability(before, now, names)
+    return stability(*counts, names)
 
 
 def popularity_stability(known: Ratings, new: Ratings) -> Stability | None:

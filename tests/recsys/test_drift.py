@@ -61,6 +61,18 @@ def test_ratings_of_the_same_kind_have_not_shifted_and_others_have():
     assert popularity_stability(known, Ratings.from_frame(turned)).is_shift
 
 
+def test_many_values_are_compared_in_tenths():
+    rng = np.random.default_rng(0)
+    known = frame(3000, 0).with_columns(rating=pl.Series(rng.normal(0, 1, 3000)))
+    same = frame(900, 1).with_columns(rating=pl.Series(rng.normal(0, 1, 900)))
+    known, same = Ratings.from_frame(known), Ratings.from_frame(same)
+    found = rating_stability(known, same)
+    assert len(found.groups) == 10
+    assert found.before == pytest.approx(np.full(10, 0.1), abs=0.01)
+    assert not found.is_shift
+    assert rating_stability(known, same.with_values(same.values + 2)).is_shift
+
+
 def test_what_cannot_be_compared_is_none():
     known = Ratings.from_frame(frame(500, 0))
     other = Ratings.from_frame(frame(50, 1).with_columns(item=pl.col("item") + 1000))

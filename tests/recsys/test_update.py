@@ -117,6 +117,17 @@ def test_who_is_forgotten_must_be_known():
     assert 3 not in after.users.values
 
 
+def test_a_rating_that_is_there_already_changes_nothing():
+    again = OLD.take(np.arange(50))
+    change = change_of(OLD, again)
+    assert (change.n_added, len(change.changed_users), len(change.changed_items)) == (0, 0, 0)
+    later = again.to_frame().with_columns(timestamp=pl.lit(999 * DAY))
+    assert change_of(OLD, Ratings.from_frame(later)).n_added == 50
+    updated = Recommender("bias").fit(OLD).update(again)
+    assert updated.training["update"] == "folded in nothing, without a new fit"
+    assert updated.training["folded"] == 0
+
+
 def test_weights_of_interactions_add_up():
     one = pl.DataFrame({"user": [1, 1, 2], "item": [5, 5, 5], "timestamp": [1, 2, 9]})
     counts = Ratings.from_frame(one, duplicates="sum")
