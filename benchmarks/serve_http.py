@@ -150,7 +150,7 @@ def fit(folder: Path, name: str, factors: int) -> Path:
     if name == "als":
         rng = np.random.default_rng(0)
         stars = rng.integers(1, 6, ratings.n_ratings).astype(np.float32)
-        ratings = replace(ratings, implicit=False, data=stars)
+        ratings = replace(ratings, implicit=False, data=stars, levels=None)
     Recommender(name, factors=factors, iterations=2).fit(ratings).save(folder / "model")
     return folder / "model"
 

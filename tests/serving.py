@@ -166,11 +166,11 @@ class Command:
     def workers(self) -> list[int]:
         """Return the processes that serve, where there are several."""
         listed = subprocess.run(
-            ["ps", "-e", "-o", "pid=,ppid="], capture_output=True, text=True, check=True
+            ["ps", "-e", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True
         ).stdout
-        parents = {int(pid): int(parent) for pid, parent in map(str.split, listed.splitlines())}
-        helpers = [pid for pid, parent in parents.items() if parent == self.process.pid]
-        return [pid for pid, parent in parents.items() if parent in helpers]
+        rows = (line.split(None, 2) for line in listed.splitlines())
+        own = str(self.process.pid)
+        return [int(row[0]) for row in rows if row[1] == own and "tracker" not in row[2]]
 
     def connection(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)

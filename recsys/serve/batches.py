@@ -72,11 +72,11 @@ class Batches:
             _fail(batch, error)
 
     def _timed(self, answers: Answers, n: int, batch: list[Waiting]) -> list[bytes]:
-        start = time.perf_counter()
+        start = time.thread_time()  # not what others take of the processor
         users = np.array([user for user, _ in batch])
         with kernels.at_most(1):  # more threads would take the cores of other workers
             found = [msgspec.json.encode(each) for each in answers.best(users, n)]
-        seconds = time.perf_counter() - start
+        seconds = time.thread_time() - start
         mean = self._seconds.get(answers, seconds)
         self._seconds[answers] = mean + _MEMORY * (seconds - mean)
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import multiprocessing
 import os
@@ -13,8 +14,10 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from types import FrameType
 from typing import Any, cast
 
@@ -75,8 +78,10 @@ def serve(settings: Settings, listener: socket.socket, workers: int = 1) -> None
             _Workers(settings, listener, workers).run()
 
 
-def _work(settings: Settings, listener: socket.socket) -> None:
-    """Serve in this process."""
+def _work(settings: Settings, listener: socket.socket, app: Any = None) -> None:
+    """Serve in this process; `app` is what was made before a fork."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not what a process that forks does
+    gc.enable()
     import uvicorn  # not in the process that starts workers
 
     from recsys.serve.app import create_app
@@ -87,7 +92,7 @@ def _work(settings: Settings, listener: socket.socket) -> None:
     )
     _log.setLevel(logging.INFO)
     config = uvicorn.Config(
-        create_app(settings),
+        app or create_app(settings),
         http=cast(Any, partial(BoundedProtocol, settings.limits)),
         log_config=None,
         access_log=False,
@@ -103,18 +108,43 @@ def _work(settings: Settings, listener: socket.socket) -> None:
     server.run([listener])
 
 
+def _shared_app(settings: Settings) -> Any:
+    """Import what workers will need, and make the application, once.
+
+    Their memory is that of this process until they change it. Polars is imported and not used, as
+    its threads do not survive a fork.
+    """
+    gc.disable()  # it would leave holes, which workers would fill
+    from recsys import schema
+    from recsys.models.registry import MODELS
+
+    names = [*_PRELOADED]
+    for path in filter(None, (settings.model, settings.model_b, settings.index)):
+        with suppress(OSError, schema.DamageError):  # which a worker will say
+            manifest = schema.read_document(Path(path) / schema.MANIFEST)
+            names.append(MODELS.get(manifest.get("model"), "recsys.lsi").partition(":")[0])
+            names += ["recsys.data.encoder"] * bool(manifest.get("features"))
+    for name in names:
+        with suppress(ImportError):
+            import_module(name)
+    app = import_module("recsys.serve.app").create_app(settings)
+    app.openapi()
+    gc.freeze()  # a collection would write to all objects, and so copy their pages
+    return app
+
+
 class _Workers:
     """Processes that serve, and are replaced when they end."""
 
     def __init__(self, settings: Settings, listener: socket.socket, number: int) -> None:
         # A worker takes connections once it has loaded: another one may be ready already.
-        self._arguments = replace(settings, load_first=True), listener
+        self._arguments: tuple[Any, ...] = replace(settings, load_first=True), listener
         self._number = number
         self._stopping = False
-        method = "spawn" if sys.platform == "win32" else "forkserver"
-        self._context: Any = multiprocessing.get_context(method)
-        if method == "forkserver":  # libraries are imported once, and their memory is shared
-            self._context.set_forkserver_preload(_PRELOADED)
+        self._context: Any = multiprocessing.get_context("spawn")
+        if sys.platform == "linux":  # elsewhere libraries do not survive a fork
+            self._arguments = (*self._arguments, _shared_app(self._arguments[0]))
+            self._context = multiprocessing.get_context("fork")
         self._workers: list[BaseProcess] = []
 
     def run(self) -> None:
