@@ -106,7 +106,8 @@ def choose_model(ratings: Ratings) -> Choice:
     data                                         candidates
     ===========================================  ==================================================
     no ratings, or all the same (and more than   implicit feedback: `spectral`, `ials`, and `ease`
-    one)                                         for up to 8,000 items, or a blend of them
+    one)                                         (`sparse-ease` for more than 8,000 items), or a
+                                                 blend of them
     counts or amounts: positive, and few of      the same; the amounts are not used
     them large
     ratings of different values                  `als`, `als` with `linked` for up to 20 million
@@ -153,7 +154,7 @@ def _for_interactions(ratings: Ratings, reason: str) -> Choice:
             "spectral", {"factors": default_factors(*ratings.shape, ratings.n_ratings)}
         )
         return Choice((only,), ratings, reason)
-    names = ["spectral", "ials", *(["ease"] if ratings.n_items <= _FEW_ITEMS else [])]
+    names = ["spectral", "ials", "ease" if ratings.n_items <= _FEW_ITEMS else "sparse-ease"]
     return Choice(tuple(map(Candidate, names)), ratings, reason)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from lowrank import kernels
 from lowrank.kernels import backends
@@ -92,14 +92,12 @@ class EASE(ProfileModel, ItemItemModel):
         if memory is not None and needed > memory:
             raise DataError(
                 f"The ease model needs {needed / 2**30:.1f} GiB for the matrix of {n:,} x {n:,} "
-                f"items, and this machine has {memory / 2**30:.1f} GiB; use spectral or "
-                "implicit-als, which need no such matrix."
+                f"items, and this machine has {memory / 2**30:.1f} GiB; use sparse-ease, "
+                "which needs no such matrix."
             )
         self._take_histories(ratings)
-        counts = np.bincount(ratings.indices, minlength=n).astype(np.float64)
-        self.penalty = self.regularization or float(
-            _PENALTY * np.cbrt(counts @ counts / counts.sum())
-        )
+        counts = np.bincount(ratings.indices, minlength=n)
+        self.penalty = self.regularization or default_penalty(counts)
         X = weighted_matrix(Histories.of(ratings), n, self.unit)
         by_item, P = X.T.tocsr(), np.empty((n, n), np.float32)
         for rows in _row_blocks(n):
@@ -218,6 +216,18 @@ class EASE(ProfileModel, ItemItemModel):
             f"The weights of the folded-in items did not converge in {_STEPS} steps; "
             "try a larger regularization."
         )
+
+
+def default_penalty(counts: NDArray[np.integer[Any]]) -> float:
+    """Return the penalty for items with so many users.
+
+    Examples
+    --------
+    >>> default_penalty(np.array([8, 8, 8]))
+    60.0
+    """
+    found = counts.astype(np.float64)
+    return float(_PENALTY * np.cbrt(found @ found / found.sum()))
 
 
 def _row_blocks(n: int) -> Iterator[slice]:

@@ -30,6 +30,7 @@ MODELS: dict[str, str] = {
     "popular": "recsys.models.baselines:Popular",
     "random": "recsys.models.baselines:Random",
     "softimpute": "recsys.models.softimpute:SoftImpute",
+    "sparse-ease": "recsys.models.sparse_ease:SparseEASE",
     "spectral": "recsys.models.spectral:Spectral",
 }
 

@@ -83,7 +83,7 @@ def test_the_candidates_follow_from_kind_and_size():
     likes = as_implicit(ratings)
     assert names_of(choose_model(likes)) == ["spectral", "ials", "ease"]
     wide = replace(likes, items=Ids(list(range(9000)), "item"))
-    assert names_of(choose_model(wide)) == ["spectral", "ials"]
+    assert names_of(choose_model(wide)) == ["spectral", "ials", "sparse-ease"]
 
 
 def test_given_parameters_narrow_the_choice():

@@ -165,7 +165,7 @@ def test_a_catalogue_that_does_not_fit_is_rejected_before_anything_is_made(monke
     ratings = Ratings.from_matrix(np.ones((1, 20_000)), implicit=True)
     message = (
         r"needs 1.5 GiB for the matrix of 20,000 x 20,000 items, and this machine has 1.0 GiB; "
-        "use spectral or implicit-als"
+        "use sparse-ease, which needs no such matrix"
     )
     with pytest.raises(DataError, match=message):
         EASE().fit(ratings)

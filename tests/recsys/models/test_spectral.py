@@ -101,7 +101,7 @@ def item_rows(R):
 
 @pytest.mark.parametrize("linear", [True, False])
 def test_training_items_folded_in_get_their_own_vectors_and_scores(data, linear, monkeypatch):
-    monkeypatch.setattr("recsys.models.spectral._BLOCK", 60)  # weights, of a row or so
+    monkeypatch.setattr("recsys.models.linear_filter._BLOCK", 60)  # weights, of a row or so
     ratings, R = data
     model = fitted(ratings, linear=linear)
     folded = model.with_items(item_rows(R))
@@ -229,7 +229,7 @@ def test_neighbors_are_the_largest_weights_of_each_item(data, neighbors):
 
 
 def test_as_many_weights_are_kept_as_fit_into_memory(data, monkeypatch):
-    monkeypatch.setattr("recsys.models.spectral._MOST_WEIGHTS", 300)
+    monkeypatch.setattr("recsys.models.linear_filter._MOST_WEIGHTS", 300)
     model = fitted(data[0])
     assert 250 <= len(model.weight_values) <= 300
 

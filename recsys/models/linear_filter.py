@@ -1,0 +1,445 @@
+r"""Linear filters: models whose item-item weights are a sparse matrix and one of low rank.
+
+The scores of a user with history r are ``r D (g N'N + V f V') E``, where N is the matrix of
+interactions with scaled rows and columns, V its leading right singular vectors, and D and E are
+diagonal. The linear part ``g D N'N E`` is kept as rows of weights, of which the largest may be
+enough, and the rest as factors; the compiled search adds them up.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from bisect import bisect_right
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from lowrank import kernels
+from lowrank.kernels import CsrArrays
+from lowrank.subspace import leading_directions
+from recsys.auto import default_factors
+from recsys.errors import DataError
+from recsys.models.base import (
+    FactorForm,
+    Floats,
+    Histories,
+    Indices,
+    OnStep,
+    check_indices,
+    fitted,
+    model,
+)
+from recsys.models.item_item import check_rows
+from recsys.models.profiles import ProfileModel
+
+if TYPE_CHECKING:
+    from lowrank.completion.design import GroupedFeatures
+    from recsys.data.ratings import Ratings
+
+_EXTRA = 64  # columns of the random subspace beyond the factors
+_BLOCK = 2**24  # weights that are computed at a time: 128 MB
+_MOST_WEIGHTS = 2**26  # that are kept: 512 MB
+_SAMPLE = 256  # items, to estimate how many weights there are
+_ROUNDING = 1e-6  # of a weight, so that an item of the fit is folded in as it was
+_NO_DIRECTION = 1e-4  # of the largest singular value: below it is rounding
+
+
+@model
+class LinearFilter(ProfileModel):
+    """A model whose item-item weights are sparse rows and a product of factors.
+
+    A subclass says how rows, columns and directions are scaled.
+
+    Attributes
+    ----------
+    weighted : bool
+        Whether interactions have weights; else they are ones, which are not stored.
+    history_weights : float32 ndarray
+        The weights in the order of `history_items`.
+    item_weight, item_output : float32 ndarrays of shape (n_items,)
+        The diagonals D and E.
+    singular_values : float32 ndarray of shape (k,)
+    item_factors : float32 ndarray of shape (n_items, k)
+        Right singular vectors times `item_output`.
+    item_order : int32 ndarray of shape (n_items,)
+        The items by the lengths of their factors, longest first.
+    weight_indptr, weight_places, weight_values : int64, int32 and float32 ndarrays
+        Rows of the linear filter, one for each item of the histories; places are in `item_order`.
+    """
+
+    weighted: bool = fitted()
+    history_weights: Floats = fitted("n_interactions", when="weighted")
+    item_weight: Floats = fitted("n_items")
+    item_output: Floats = fitted("n_items")
+    singular_values: Floats = fitted("k")
+    item_factors: Floats = fitted("n_items", "k")
+    item_order: NDArray[np.int32] = fitted("n_items", when="linear")
+    weight_indptr: NDArray[np.int64] = fitted("n_items + 1", when="linear")
+    weight_places: NDArray[np.int32] = fitted("n_weights", when="linear")
+    weight_values: Floats = fitted("n_weights", when="linear")
+
+    if TYPE_CHECKING:
+        factors: int | None
+        linear: bool
+        neighbors: int | None
+        random_state: int
+        threads: int | None
+        _is_cut: bool  # whether only the largest weights are kept
+
+    @abstractmethod
+    def _begin(self, ratings: Ratings) -> None:
+        """Set what `_counting` needs, and whether histories are weighted."""
+
+    @abstractmethod
+    def _user_scale(self) -> Floats:
+        """Return the factors of the rows of N, shape (n_users,)."""
+
+    @abstractmethod
+    def _inputs(self, sums: NDArray[Any]) -> Floats:
+        """Return D, which the columns of N are scaled by as well, from their total weights."""
+
+    @abstractmethod
+    def _outputs(self, sums: NDArray[Any], squares: NDArray[Any], vectors: Floats) -> Floats:
+        """Return E, from total weights, sums of squares and vectors of items."""
+
+    @property
+    @abstractmethod
+    def _slope(self) -> float:
+        """The factor g of the linear part."""
+
+    @property
+    @abstractmethod
+    def _response(self) -> Floats:
+        """The factors f of the directions, shape (k,)."""
+
+    @property
+    def n_items(self) -> int:
+        """Number of items."""
+        return len(self.item_weight)
+
+    def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
+        """Compute the singular vectors of the scaled interactions of `ratings`."""
+        self._begin(ratings)
+        self._take_histories(Histories.of(ratings))
+        everyone = self._everyone()
+        sums, squares = _sums(everyone.indices, everyone.values, ratings.n_items)
+        self.item_weight = self._inputs(sums)
+        scaled = np.repeat(self._user_scale(), everyone.counts)
+        scaled *= self.item_weight[everyone.indices]
+        if self.weighted:
+            scaled *= everyone.values
+        k = self.factors or default_factors(*ratings.shape, ratings.n_ratings)
+        with kernels.at_most(self.threads):
+            vectors, self.singular_values = leading_directions(
+                CsrArrays(everyone.indptr, everyone.indices, scaled),
+                ratings.n_items,
+                min(k, *ratings.shape),
+                extra=_EXTRA,
+                random_state=self.random_state,
+            )
+        del scaled
+        self.item_output = self._outputs(sums, squares, vectors)
+        self.item_factors = vectors
+        self.item_factors *= self.item_output[:, None]
+        if self.linear:
+            self._set_weights(self, everyone)
+        self._fit_profiles(ratings)
+
+    def with_users(self, histories: Histories, features: GroupedFeatures | None = None) -> Self:
+        """Return the model whose users are these, after any items folded in.
+
+        Without a history, users are what their features say.
+        """
+        check_indices(histories.indices, self.n_items, "item")
+        result = copy.copy(self)
+        source, of_users = vars(result).pop("_source_model", None), vars(result).pop("_users", None)
+        if source is not None and self.linear:  # weights of the items folded in, for one another
+            vars(result)["item_output"] = self.item_output
+            result._set_weights(source, of_users, of_users)
+        result._take_histories(histories)
+        result._place_users(histories, features, others=source is not None)
+        return result
+
+    def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
+        """Scores of pairs, shape (n_pairs,); the same bits for a pair in any call."""
+        u = check_indices(users, self.n_users, "user")
+        i = check_indices(items, self.n_items, "item")
+        distinct, rows = np.unique(u, return_inverse=True)
+        found = kernels.pair_dots(self._vectors_of(distinct), self._columns, rows, i)
+        if self.linear:
+            history, weights, order = self._sparse_part(distinct)
+            place = np.empty(self.n_items, np.int64)
+            place[order] = np.arange(self.n_items)
+            found += kernels.sparse_pairs(history, weights, rows, place[i], threads=self.threads)
+        return found
+
+    def scores(self, users: ArrayLike) -> Floats:
+        """Scores of all items for each user, shape (n_block, n_items)."""
+        u = check_indices(users, self.n_users, "user")
+        found: Floats = self._vectors_of(u) @ self._columns.T
+        if self.linear:
+            history, weights, order = self._sparse_part(u)
+            found[:, order] += kernels.sparse_rows(
+                history, weights, self.n_items, threads=self.threads
+            )
+        return found
+
+    def _score_error(self, users: ArrayLike) -> Floats:
+        """Bound on ``|scores - predict|``, as in `FactorModel._score_error`, shape (n_block,).
+
+        The linear filter is the same bits in both; where it is added, both round once more.
+        """
+        u = check_indices(users, self.n_users, "user")
+        lengths = (
+            np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
+            for vectors in (self._vectors_of(u), self._columns)
+        )
+        size: Floats = next(lengths) * next(lengths).max(initial=0)
+        size *= self._columns.shape[1] + 4
+        if self.linear:
+            history = self._history(u)
+            total = np.bincount(history.rows, history.values, minlength=len(u))
+            size += total.astype(np.float32) * np.abs(self.weight_values).max(initial=0)
+        return size * np.float32(2 * np.finfo(np.float32).eps)
+
+    def _factor_form(self, users: ArrayLike) -> FactorForm | None:
+        """Return the factors, and the linear filter as the sparse part."""
+        u = check_indices(users, self.n_users, "user")
+        sparse = self._sparse_part(u) if self.linear else None
+        return FactorForm(self._vectors_of(u), self._columns, sparse=sparse)
+
+    def _terms(self, history: Histories, items: Indices) -> Floats:
+        n = len(history.indices)
+        alone = self.with_users(Histories(np.arange(n + 1), history.indices, history.values))
+        each, item = np.tile(np.arange(n), len(items)), np.repeat(items, n)
+        return alone.predict(each, item).reshape(len(items), n)
+
+    def item_vectors(self) -> Floats:
+        """Return vectors whose cosine is the similarity of two items, shape (n_items, k)."""
+        return self.item_factors * (inverse_of(self.item_output)[:, None] * self.singular_values)
+
+    def user_vectors(self) -> Floats:
+        """Return vectors whose cosine is the similarity of two users, shape (n_users, k)."""
+        return self._vectors(self._everyone())
+
+    @classmethod
+    def _from_arrays(cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
+        result = super()._from_arrays(params, arrays)
+        if result.linear:
+            n_items, places = result.n_items, result.weight_places
+            check_rows(result.weight_indptr, places, n_items, "weights", n_items)
+            if (np.sort(result.item_order) != np.arange(n_items)).any():
+                raise DataError("The order of the items must name each item once.")
+        return result
+
+    def _renumber(self, arrays: dict[str, NDArray[Any]], side: str, place: Indices) -> None:
+        if self.linear and side == "item":  # factors of zero come last
+            others = np.arange(len(self.item_order), len(place))
+            arrays["item_order"] = place[np.append(self.item_order, others)].astype(np.int32)
+
+    def _take_histories(self, histories: Histories) -> None:
+        self.history_indptr, self.history_items = histories.indptr, histories.indices
+        if self.weighted:
+            self.history_weights = self._counting(histories)
+
+    def _set_weights(
+        self, source: Self, of_users: Histories, known: Histories | None = None
+    ) -> None:
+        """Set the rows of the linear filter from the items that the users of `source` have.
+
+        `of_users` has the scored items of each user, `known` those of which rows are needed: by
+        default those of the histories.
+        """
+        length = np.einsum("ij,ij->i", self.item_factors, self.item_factors)
+        self.item_order = np.argsort(-length, kind="stable").astype(np.int32)
+        place = np.empty_like(self.item_order)
+        place[self.item_order] = np.arange(self.n_items)
+        before = source if known is None else self
+        of_items = _transposed(known or source._everyone(), before.n_items)
+        scale = before.item_weight**2
+        entries = partial(
+            kernels.gram_rows,
+            CsrArrays(of_users.indptr, place[of_users.indices], of_users.values),
+            weight=source._user_scale() ** 2 * np.float32(source._slope),
+            out=(self.item_weight * self.item_output)[self.item_order],
+            threads=self.threads,
+        )
+        most = min(self.neighbors or self.n_items, self.n_items)
+        if self.neighbors is None:  # from the rows of a sample of the items
+            sample = np.unique(np.linspace(0, before.n_items - 1, _SAMPLE).astype(np.int64))
+            part = CsrArrays(*of_items.take(sample))
+            found = entries(part, slice(0, len(sample)), self.n_items, scale=scale[sample])
+            lengths = np.diff(found.indptr)
+            if lengths.mean() * before.n_items > _MOST_WEIGHTS:
+                most = _most_that_fit(lengths, before.n_items)
+        vars(self)["_is_cut"] = most < self.n_items
+        step = max(1, _BLOCK // most)
+        blocks = [
+            entries(
+                CsrArrays(*of_items),
+                slice(start, min(start + step, before.n_items)),
+                most,
+                scale=scale,
+            )
+            for start in range(0, before.n_items, step)
+        ]
+        counts = np.concatenate([np.diff(block.indptr) for block in blocks])
+        self.weight_indptr = np.append(0, np.cumsum(counts))
+        self.weight_places = np.concatenate([block.indices for block in blocks])
+        self.weight_values = np.concatenate([block.data for block in blocks])
+
+    def _set_items(self, histories: Histories) -> None:
+        """Place new items by their users: a normalised column times U S^-1.
+
+        An item of the fit gets its own vector back, as exactly as the singular vectors were found.
+        """
+        source = self._source
+        vars(self)["_source_model"] = source
+        histories = histories._replace(values=self._counting(histories))
+        user_scale = source._user_scale() / source.singular_values[0]
+        values = user_scale[histories.indices] ** 2 * histories.values
+        sums, squares = _sums(histories.rows, histories.values, histories.n_rows)
+        self.item_weight = self._inputs(sums)
+        users, place = np.unique(histories.indices, return_inverse=True)
+        columns = histories._replace(indices=place.astype(np.int32), values=values)
+        placed = source._vectors(source._everyone().take(users.astype(np.int64)))  # rows of U S
+        self.item_factors = kernels.csr_matmat(columns, placed, threads=self.threads)
+        share = self.singular_values / self.singular_values[0]
+        known = np.divide(1, share**2, out=np.zeros_like(share), where=share > _NO_DIRECTION)
+        self.item_factors *= known * self.item_weight[:, None]
+        self.item_output = self._outputs(sums, squares, self.item_factors)
+        self.item_factors *= self.item_output[:, None]
+        if self.linear:
+            vars(self)["_users"] = _transposed(histories, source.n_users)
+            self._set_weights(source, vars(self)["_users"])
+            self._drop_small(source)
+
+    def _drop_small(self, source: Self) -> None:
+        """Drop weights of new items that the rows of the fit would not have kept."""
+        counts = np.diff(source.weight_indptr)
+        full = counts == counts.max()
+        if counts.max() == source.n_items:
+            return
+        sizes = np.abs(source.weight_values)
+        least = np.zeros(source.n_items, np.float32)
+        least[full] = [
+            sizes[start : start + counts.max()].min() for start in source.weight_indptr[:-1][full]
+        ]
+        rows = np.repeat(np.arange(source.n_items), np.diff(self.weight_indptr))
+        kept = np.abs(self.weight_values) >= least[rows] * np.float32(1 - _ROUNDING)
+        self.weight_indptr = np.append(0, np.cumsum(np.bincount(rows[kept], minlength=len(least))))
+        self.weight_places = self.weight_places[kept]
+        self.weight_values = self.weight_values[kept]
+
+    def _everyone(self) -> Histories:
+        """Return the weights of all interactions, ones if there are none."""
+        if self.weighted:
+            return Histories(self.history_indptr, self.history_items, self.history_weights)
+        ones = np.ones(len(self.history_items), np.float32)
+        return Histories(self.history_indptr, self.history_items, ones)
+
+    def _user_sums(self) -> NDArray[Any]:
+        """Return the number, or the weights, of the interactions of each user."""
+        counts = np.diff(self.history_indptr)
+        if not self.weighted:
+            return counts
+        rows = np.repeat(np.arange(self.n_users), counts)
+        return np.bincount(rows, self.history_weights, minlength=self.n_users)
+
+    def _history(self, users: Indices) -> Histories:
+        """Return the items of some users, with weights."""
+        if self.weighted:
+            return self._everyone().take(users)
+        ones = np.broadcast_to(np.float32(1), self.history_items.shape)  # without making them
+        return Histories(self.history_indptr, self.history_items, ones).take(users)
+
+    def _sparse_part(self, users: Indices) -> kernels.SparsePart:
+        history = CsrArrays(*self._history(users))
+        return kernels.SparsePart(history, self._weights, self.item_order)
+
+    def _vectors(self, histories: Histories) -> Floats:
+        """Return users among the singular vectors, shape (n_rows, k)."""
+        source = self._source
+        scale = source.item_weight * inverse_of(source.item_output)
+        scaled = histories._replace(values=histories.values * scale[histories.indices])
+        return kernels.csr_matmat(scaled, source.item_factors, threads=self.threads)
+
+    def _vectors_of(self, users: Indices) -> Floats:
+        """Return filtered users, with what features add, shape (n_block, n_columns)."""
+        history = self._history(users)
+        vectors = self._vectors(history)
+        vectors *= self._response
+        return self._user_columns(vectors, CsrArrays(*history), users)
+
+    @property
+    def _columns(self) -> Floats:
+        """The vectors of items that `_vectors_of` are multiplied by, shape (n_items, n_columns)."""
+        return self._item_columns(self.item_factors)
+
+    def _filter(self, Z: Floats) -> Floats:
+        scale = self.item_weight * inverse_of(self.item_output)
+        factors = self.item_factors * scale[:, None] * self._response
+        found: Floats = factors @ (self.item_factors.T @ Z)
+        if self.linear:
+            found += kernels.csr_matmat(self._weights, Z[self.item_order])
+        return found
+
+    def _scored(self, Q: Floats) -> Floats:
+        source = self._source
+        scale = source.item_weight * inverse_of(source.item_output)
+        vectors = (source.item_factors * scale[:, None] * self._response).T @ Q
+        found: Floats = self.item_factors @ vectors
+        if self.linear:
+            found[self.item_order] += kernels.csr_rmatmat(self._weights, Q, self.n_items)
+        return found
+
+    @property
+    def _weights(self) -> CsrArrays:
+        return CsrArrays(self.weight_indptr, self.weight_places, self.weight_values)
+
+
+def _most_that_fit(lengths: NDArray[np.int64], n_rows: int) -> int:
+    """Return how many weights may be kept of each row, given the lengths of some rows.
+
+    Examples
+    --------
+    >>> _most_that_fit(np.array([100, 3]), 2), _most_that_fit(np.array([2**26, 3]), 2)
+    (100, 67108861)
+    """
+
+    def kept(most: int) -> int:
+        return int(np.minimum(lengths, most).mean() * n_rows)
+
+    return max(1, bisect_right(range(1, int(lengths.max()) + 1), _MOST_WEIGHTS, key=kept))
+
+
+def inverse_of(output: Floats) -> Floats:
+    """Return 1 / output, zero where that is."""
+    inverse: Floats = np.divide(1, output, out=np.zeros_like(output), where=output > 0)
+    return inverse
+
+
+def power(sums: NDArray[Any], exponent: float) -> Floats:
+    """Return powers of counts or of sums of weights; zero where these are."""
+    powers = np.where(sums > 0, sums, 1).astype(np.float32) ** np.float32(exponent)
+    zeroed: Floats = np.where(sums > 0, powers, np.float32(0))
+    return zeroed
+
+
+def _transposed(rows: Histories, n_columns: int) -> Histories:
+    from scipy.sparse import csr_array
+
+    matrix = csr_array((rows.values, rows.indices, rows.indptr), shape=(rows.n_rows, n_columns))
+    return Histories(*kernels.csr_arrays(matrix.T.tocsr()))
+
+
+def _sums(
+    places: NDArray[np.integer[Any]], values: Floats, n: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the sums of the values at each place, and of their squares."""
+    sums, squares = (np.bincount(places, each, minlength=n) for each in (values, values**2))
+    return sums.astype(np.float64), squares.astype(np.float64)
