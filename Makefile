@@ -6,6 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SHELL := /bin/bash -o pipefail
+# Python keeps the modules that it has compiled, so that the many processes of the tests start sooner.
+export PYTHONDONTWRITEBYTECODE :=
 # The Spark engine (PySpark, 450 MB) is tested where there is a Java to run it.
 TEST_EXTRAS := test$(shell command -v java >/dev/null 2>&1 && echo ,spark)
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(wildcard lowrank/kernels/src/*)

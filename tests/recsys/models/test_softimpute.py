@@ -70,14 +70,12 @@ def test_it_beats_the_biases_on_what_it_has_not_seen(ratings):
     assert error < min(rmse(other, test) for other in far_off)
 
 
-def test_a_regularization_that_is_given_is_taken(ratings):
-    model = SoftImpute(regularization=2.5).fit(ratings)
-    assert (model.penalty, model.regularization) == (2.5, 2.5)
-    chosen = SoftImpute().fit(ratings)
-    assert chosen.regularization is None
-    assert chosen.penalty > 0
-    again = SoftImpute(regularization=chosen.penalty).fit(ratings)
-    np.testing.assert_array_equal(again.user_factors, chosen.user_factors)
+def test_a_regularization_that_is_given_is_taken(ratings, model):
+    assert model.regularization is None
+    assert model.penalty > 0
+    again = SoftImpute(regularization=model.penalty).fit(ratings)
+    assert (again.penalty, again.regularization) == (model.penalty, model.penalty)
+    np.testing.assert_array_equal(again.user_factors, model.user_factors)
 
 
 def test_the_seed_chooses_what_is_held_out(ratings, model):
