@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import time
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 
 from recsys import schema
+from recsys.atomic import resolved
 from recsys.errors import ModelFileError, RecsysError
 from recsys.recommender import Recommender
 from recsys.serve.answers import Answers, Json
@@ -69,7 +69,7 @@ class Slot(Generic[T]):
         """
         while (found := _signature(self.path)) != self._seen:
             try:
-                loaded = self._load(Path(os.path.realpath(self.path)))
+                loaded = self._load(Path(os.path.realpath(resolved(self.path))))
             except (RecsysError, OSError, MemoryError) as error:
                 if found is None and self.current is not None and self.refused is None:
                     time.sleep(0.1)  # between two renames there is nothing for a moment
@@ -88,7 +88,7 @@ class Slot(Generic[T]):
 
 def _signature(path: str) -> Signature | None:
     """Return what changes when a saved directory is replaced, None if there is none."""
-    place = os.path.realpath(path)
+    place = os.path.realpath(resolved(path))
     try:
         found = (Path(place) / schema.MANIFEST).stat()
     except OSError:
@@ -128,7 +128,8 @@ def _manifest(path: Path) -> tuple[Json, str]:
     """Return the contents of model.json, and the beginning of their checksum."""
     file = path / schema.MANIFEST
     try:
-        return schema.read_document(file), hashlib.sha256(file.read_bytes()).hexdigest()[:8]
+        document = schema.read_document(file)
+        return document, str(document.get("checksum", ""))[:8]
     except (OSError, schema.DamageError) as error:
         raise ModelFileError(f"{path} cannot be served: {error}.") from None
 

@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 from recsys import Recommender
+from recsys.serve.slots import Slot, load_answers
 
 SECRET = "margarethe-von-trotta"
 
@@ -186,6 +187,13 @@ def test_where_links_are_not_allowed_the_link_is_a_file(run, models, monkeypatch
     run("versions", "promote", "models/one")
     assert Path("models/latest").read_text() == "one\n"
     assert "bias" in run("info", "models/latest").stdout
+    served = Slot("models/latest", load_answers)
+    assert served.check()
+    assert served.current.name == Recommender.load("models/one").provenance.version
+    run("versions", "promote", "models/old")
+    assert served.check()
+    assert served.current.name == Recommender.load("models/old").provenance.version
+    run("versions", "promote", "models/one")
     assert table(run("versions", "list", models)).filter("latest")["version"].to_list() == ["one"]
     Path("new.csv").write_text("user,item,rating\n77,500,4.5\n")
     run("update", "models/latest", "new.csv", "--force")
