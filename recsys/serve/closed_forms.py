@@ -57,7 +57,7 @@ def closed_form(model: Model, ratings: Ratings, items: Indices, users: Indices) 
     items : int64 ndarray of shape (n,)
         Indices of the items to score.
     users : int64 ndarray of shape (n_users,)
-        Users of the fit whose own features count.
+        Users of the fit whose own features count; -1 for one who is not among them.
 
     Returns
     -------
@@ -191,7 +191,8 @@ def _named(form: Form, ratings: Ratings, featured: bool) -> Form:
 def _of_users(ratings: Ratings, users: Indices, weights: Floats) -> Floats:
     """Return what the features of some users add to the mean of their prior."""
     assert ratings.user_features is not None
-    return np.asarray(ratings.user_features.matrix.tocsr()[users] @ weights, np.float32)
+    found = ratings.user_features.matrix.tocsr()[np.maximum(users, 0)] @ weights
+    return np.where(users[:, None] < 0, 0, found).astype(np.float32)
 
 
 def _of_items(

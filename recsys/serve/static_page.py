@@ -185,7 +185,6 @@ def _model(each: Recommender, first: Recommender, items: Indices, users: Indices
     if each is not first:
         items = each.ratings.items.index(first.ratings.items.take(items))
         users = each.ratings.users.find(first.ratings.users.take(users))
-        users = np.maximum(users, 0)
     found: Form = {
         "form": closed_form(each.model, each.ratings, items, users),
         "similar": None,

@@ -86,6 +86,7 @@ const app = {
     this.names = Object.values(this.card.models).map((model) => model.name);
     if (this.names[0] === this.names[1]) this.names = this.names.map((name, at) => `${name} (${at ? "b" : "a"})`);
     this.describe();
+    $("about").append(this.source.about());
     $("tab-search").hidden = !this.can("search");
     searchView.start();
     this.startTabs();

@@ -26,6 +26,8 @@ class Embedded {
     this.card = { ...data.card, ...data.card.models.a };
   }
 
+  about() { return "Everything is computed in this page, and nothing is sent anywhere."; }
+
   named(place) {
     return { item: this.data.items.ids[place], title: this.data.items.titles?.[place] ?? null };
   }

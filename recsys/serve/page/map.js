@@ -113,6 +113,7 @@ const mapView = {
   // Names where there is room: of what counts first, then of the items with most ratings.
   labels(pen, drawn, size, colour, family) {
     const order = { marked: 0, liked: 1, recommended: 2, other: 3 }, taken = [];
+    const crowd = drawn.length > 500 ? 3 : 1; // points that a name may cover
     const wanted = [...drawn].sort((a, b) => order[a.kind] - order[b.kind] || b.item.count - a.item.count);
     pen.textBaseline = "middle";
     pen.lineJoin = "round";
@@ -122,7 +123,7 @@ const mapView = {
       const text = title.length > 28 ? `${title.slice(0, 27)}…` : title, width = pen.measureText(text).width, gap = this.radius(item) + 4;
       const isFree = (box) => box[0] >= 0 && box[2] <= size.width
         && !taken.some((other) => box[0] < other[2] && box[2] > other[0] && box[1] < other[3] && box[3] > other[1])
-        && drawn.filter(({ at }) => at[0] > box[0] && at[0] < box[2] && at[1] > box[1] && at[1] < box[3]).length <= (strong ? 8 : 1);
+        && drawn.filter(({ at }) => at[0] > box[0] && at[0] < box[2] && at[1] > box[1] && at[1] < box[3]).length <= (strong ? 8 : crowd);
       const boxes = [x + gap, x - gap - width].map((at) => [at - 3, y - 8, at + width + 3, y + 8]);
       const box = boxes.find(isFree);
       if (!box) continue;

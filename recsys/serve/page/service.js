@@ -51,6 +51,8 @@ class Service {
     throw problem;
   }
 
+  about() { return h("a", { href: "docs" }, "The API of this service"); }
+
   explains(variant) { return this.card.models[variant].abilities.includes("explain"); }
 
   async items(q, n) { return this.get("v1/items", { q, n }); }

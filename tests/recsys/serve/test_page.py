@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -439,34 +440,17 @@ def test_everything_can_be_read_at_any_size(size, scheme, visit, static, fitted)
     assert page.evaluate(outline) == "solid"
 
 
-@pytest.fixture(scope="module")
-def served(fitted: Recommender, films: Ratings, tmp_path_factory: Any) -> Iterator[str]:
-    """Return the address of a service of two models and an index."""
+@contextmanager
+def serving(*models: Any, **settings: Any) -> Iterator[str]:
+    """Serve models in this process, and give the address."""
     uvicorn = pytest.importorskip("uvicorn")
     pytest.importorskip("fastapi")
-    from recsys.lsi import LSI
     from recsys.serve import create_app
 
-    folder = tmp_path_factory.mktemp("served")
-    fitted.save(folder / "a")
-    Recommender("bias").fit(films).save(folder / "b")
-    texts = {
-        f"d{n}": f"{word} of the sea and the {other}"
-        for n, (word, other) in enumerate(
-            [
-                ("ships", "wind"),
-                ("storms", "wind"),
-                ("fish", "deep"),
-                ("sailors", "ships"),
-                ("cats", "dogs"),
-            ]
-        )
-    }
-    LSI(n_components=2).fit(list(texts.values()), ids=list(texts)).save(folder / "index")
-    app = create_app(str(folder / "a"), model_b=str(folder / "b"), index=str(folder / "index"))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    app = create_app(*map(str, models), **settings)
     server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
@@ -477,27 +461,87 @@ def served(fitted: Recommender, films: Ratings, tmp_path_factory: Any) -> Iterat
     thread.join()
 
 
-def test_the_service_shows_the_same_page(visit, served, fitted):
-    page = visit(served)
-    assert page.get_by_role("heading", name="Explore als and bias").is_visible()
-    like(page, "film 3, ")
-    listed(page)
-    first = page.locator(".list").first.locator(".title").all_inner_texts()
-    assert first == fitted.recommend(history={103: 5})["title"].to_list()
-    page.get_by_role("button", name="Clear").click()
-    page.get_by_text("A user of the data").click()
-    page.get_by_label("User", exact=True).fill("7")
-    page.get_by_role("button", name="Show", exact=True).click()
-    page.get_by_role("heading", name="History of user 7").wait_for()
-    listed(page)
-    first = page.locator(".list").first.locator(".title").all_inner_texts()
-    assert first == fitted.recommend(7)["title"].to_list()
-    page.locator(".ranked .title").first.click()
-    page.locator(".near .title").first.wait_for()
-    page.keyboard.press("Escape")
-    page.get_by_role("tab", name="Map").click()
-    assert page.locator("canvas").get_attribute("aria-label") == "Map of 40 items, 40 in sight"
-    page.get_by_role("tab", name="Text search").click()
-    page.get_by_placeholder("A few words").fill("ships in a storm")
-    page.get_by_role("button", name="Search", exact=True).click()
-    page.locator("#texts li").first.wait_for()
+def test_the_service_shows_the_same_page(visit, fitted, films, saved, tmp_path):
+    fitted.save(tmp_path / "a")
+    Recommender("bias").fit(films).save(tmp_path / "b")
+    settings = {"model_b": str(tmp_path / "b"), "index": str(saved["index"])}
+    with serving(tmp_path / "a", **settings) as address:
+        page = visit(address)
+        assert page.get_by_role("heading", name="Explore als and bias").is_visible()
+        like(page, "film 3, ")
+        listed(page)
+        first = page.locator(".list").first.locator(".title").all_inner_texts()
+        assert first == fitted.recommend(history={103: 5})["title"].to_list()
+        page.get_by_role("button", name="Clear").click()
+        page.get_by_text("A user of the data").click()
+        page.get_by_label("User", exact=True).fill("7")
+        page.get_by_role("button", name="Show", exact=True).click()
+        page.get_by_role("heading", name="History of user 7").wait_for()
+        listed(page)
+        first = page.locator(".list").first.locator(".title").all_inner_texts()
+        assert first == fitted.recommend(7)["title"].to_list()
+        page.locator(".ranked .title").first.click()
+        page.locator(".near .title").first.wait_for()
+        page.keyboard.press("Escape")
+        page.get_by_role("tab", name="Map").click()
+        assert page.locator("canvas").get_attribute("aria-label") == "Map of 40 items, 40 in sight"
+        page.get_by_role("tab", name="Text search").click()
+        page.get_by_placeholder("A few words").fill("the nurse of a hospital")
+        page.get_by_role("button", name="Search", exact=True).click()
+        page.locator("#texts li").first.wait_for()
+
+
+def test_a_service_with_a_key_of_a_model_that_knows_its_own_users(browser, films, tmp_path):
+    random = Recommender("random").fit(films)
+    random.save(tmp_path / "model")
+    with serving(tmp_path / "model", api_key="open sesame") as address:
+        page = browser.new_page()
+        page.goto(address)
+        for key in ("simsim", "open sesame"):
+            page.get_by_label("API key").fill(key)
+            page.get_by_role("button", name="Open").click()
+        page.get_by_role("heading", name="History of user").wait_for()
+        assert len(listed(page)) == 10
+        assert not page.get_by_label("Add what you like").is_visible()
+        assert not page.get_by_role("button", name="Leave out").count()
+        page.get_by_role("tab", name="Map").click()
+        assert "no vectors of items" in page.locator("#map-note").inner_text()
+        page.close()
+
+
+def test_a_service_of_documents_has_one_view(browser, saved):
+    with serving(saved["index"]) as address:
+        page = browser.new_page()
+        page.goto(address)
+        page.get_by_placeholder("A few words").fill("doctor")
+        page.keyboard.press("Enter")
+        page.locator("#texts li").first.wait_for()
+        assert page.get_by_role("tab").all_inner_texts() == ["Text search"]
+        page.close()
+
+
+def test_the_keyboard_is_enough(visit, static, fitted):
+    page = visit(static(fitted))
+
+    def focused() -> str:
+        named = "(each) => each.getAttribute('aria-label') ?? each.textContent ?? each.id"
+        text: str = page.evaluate(f"({named})(document.activeElement)")
+        return text
+
+    page.keyboard.press("Tab")
+    assert focused() == "Skip to the content"
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.type("film 1")
+    page.locator("#found [role=option]").first.wait_for()
+    page.keyboard.press("ArrowDown")
+    active = page.get_by_label("Add what you like").get_attribute("aria-activedescendant")
+    chosen = page.locator(f"#{active} span").inner_text()
+    page.keyboard.press("Enter")
+    assert page.locator("#history .title").all_inner_texts() == [chosen]
+    for _ in range(4):
+        page.keyboard.press("Tab")
+    assert focused() == f"Remove {chosen}"
+    page.keyboard.press("Enter")
+    assert page.locator("#history li").count() == 0
