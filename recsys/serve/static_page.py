@@ -94,8 +94,7 @@ def static_page(
     items = np.sort(chosen[counts[chosen] > 0])
     rated = np.flatnonzero(np.diff(recommender.ratings.indptr))
     users = rated[: max(n_users, 0)]
-    left_out = known - len(items)
-    remark = f"without {counted(left_out, 'item')}" if left_out else None
+    remark = f"{counted(len(items), 'item')} in this page" if len(items) < known else None
     data = {
         "card": {
             "models": {

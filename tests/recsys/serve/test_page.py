@@ -124,42 +124,19 @@ def static(tmp_path: Path) -> Callable[..., str]:
     return written
 
 
-MODELS = {
-    "als": ("als", {"factors": 4}, {}),
-    "als, linked": ("als", {"factors": 4, "linked": True}, {}),
+IALS = {"factors": 4, "regularization": 0.1, "unobserved_weight": 0.1}
+GIBBS = {"factors": 3, "inference": "gibbs", "samples": 3, "burn_in": 2, "thinning": 1}
+MODELS: dict[str, tuple[str, dict[str, Any], dict[str, bool]]] = {
     "als with features": ("als", {"factors": 4}, {"featured": True}),
-    "bayes": ("bayes", {"factors": 3}, {}),
-    "bayes, gibbs": (
-        "bayes",
-        {"factors": 3, "inference": "gibbs", "samples": 3, "burn_in": 2, "thinning": 1},
-        {},
-    ),
-    "bias": ("bias", {}, {}),
+    "bayes": ("bayes", {"factors": 3, "iterations": 5}, {}),
+    "bayes, gibbs": ("bayes", GIBBS, {}),
     "softimpute": ("softimpute", {"regularization": 3.0}, {}),
     "popular": ("popular", {}, {}),
-    "ials": (
-        "ials",
-        {"factors": 4, "regularization": 0.1, "unobserved_weight": 0.1},
-        {"implicit": True},
-    ),
-    "ials, counts": (
-        "ials",
-        {"factors": 4, "regularization": 0.1, "unobserved_weight": 0.1},
-        {"weighted": True},
-    ),
-    "ials with features": (
-        "ials",
-        {"factors": 4, "regularization": 0.1, "unobserved_weight": 0.1},
-        {"implicit": True, "featured": True},
-    ),
-    "ease with features": ("ease", {"regularization": 5.0}, {"implicit": True, "featured": True}),
-    "spectral with features": ("spectral", {"factors": 4}, {"implicit": True, "featured": True}),
-    "ease": ("ease", {"regularization": 5.0}, {"implicit": True}),
+    "ials with features": ("ials", IALS, {"implicit": True, "featured": True}),
+    "ials, counts": ("ials", IALS, {"weighted": True}),
     "ease of ratings": ("ease", {"regularization": 5.0}, {}),
     "spectral": ("spectral", {"factors": 4}, {"implicit": True}),
-    "spectral, counts": ("spectral", {"factors": 4}, {"weighted": True}),
-    "implicit-knn": ("implicit-knn", {}, {"implicit": True}),
-    "blend": ("blend", {"members": "spectral,ials", "weights": "2,1"}, {"implicit": True}),
+    "blend": ("blend", {"members": "spectral,ease", "weights": "2,1"}, {"implicit": True}),
 }
 
 ANSWERS = """async ([data, histories, users]) => {

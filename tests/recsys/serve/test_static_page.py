@@ -17,6 +17,7 @@ from recsys import Recommender
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, UnknownIdError
 from recsys.serve import static_page as pages
+from recsys.serve.closed_forms import closed_form, form_scores
 from recsys.serve.geometry import item_map, spectrum
 from recsys.serve.static_page import static_page
 
@@ -77,7 +78,7 @@ def test_users_and_items_can_be_left_out(als, ratings):
     assert found["items"]["ids"] == ratings.items.take(best).to_list()
     assert {row["item"] for row in found["models"]["a"]["map"]["items"]} == {*found["items"]["ids"]}
     assert found["card"]["title"] == "Films & more"
-    assert found["card"]["remark"] == "without 7 items"
+    assert found["card"]["remark"] == "5 items in this page"
 
 
 def test_a_second_model_may_have_its_items_in_another_order(als, ratings):
@@ -93,6 +94,31 @@ def test_a_second_model_may_have_its_items_in_another_order(als, ratings):
 def test_a_model_without_a_closed_form_is_an_error_that_names_those_with_one(ratings):
     with pytest.raises(DataError, match=r"The random model has no closed form .* als, bayes, bias"):
         static_page(Recommender("random").fit(ratings))
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("als", {"factors": 3}),
+        ("als", {"factors": 3, "linked": True}),
+        ("bayes", {"factors": 3, "iterations": 4}),
+        ("bias", {}),
+        ("softimpute", {"regularization": 2.0}),
+        ("popular", {}),
+        ("ials", {"factors": 3, "regularization": 0.1, "unobserved_weight": 0.1}),
+        ("ease", {"regularization": 5.0}),
+        ("spectral", {"factors": 3}),
+        ("implicit-knn", {"neighbors": 4}),
+    ],
+)
+def test_the_arithmetic_of_a_page_is_that_of_the_model(name, parameters, ratings):
+    recommender = Recommender(name, **parameters).fit(ratings)
+    everything = np.arange(ratings.n_items)
+    form = closed_form(recommender.model, ratings, everything, np.arange(2))
+    history = {3: 5.0, 7: 1.0, 11: 4.0}
+    new = recommender.fold_in(history)
+    found = form_scores(form, np.array([*history]), np.array([*history.values()], np.float32))
+    np.testing.assert_allclose(found, new.model.scores([0])[0], rtol=2e-4, atol=1e-4)
 
 
 def test_too_many_items_are_an_error_that_says_how_many_fit(monkeypatch):
