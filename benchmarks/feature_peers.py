@@ -1,6 +1,6 @@
 """Predictions from features by the peers, for `features.py`: run by the Python that has them.
 
-Usage: PYTHON feature_peers.py IN.npz OUT.npz
+Usage: PYTHON feature_peers.py IN.npz OUT.npz [NAME ...]
 
 Of cmfrec's CMF, LightFM and myFM those whose library is there are fitted with each of their
 settings to the inner part, the best on the items held out from it is fitted to the training part,
@@ -16,6 +16,7 @@ import warnings
 
 import numpy as np
 from scipy import sparse
+from scipy.stats import rankdata
 
 warnings.filterwarnings("ignore")
 
@@ -200,16 +201,18 @@ class OfMyfm:
 
 
 def quality(peer, data):
-    """Return the error on held-out items: RMSE, or minus AUC of liked ones among those rated."""
+    """Return the error on held-out items: RMSE, or minus the AUC of each user's likes among all."""
     users, items, values = data.parts["validation"]
-    scores = peer.scores(data, data.inner_held)[users, np.searchsorted(data.inner_held, items)]
+    found, places = peer.scores(data, data.inner_held), np.searchsorted(data.inner_held, items)
     if peer.rates:
-        return float(np.sqrt(np.mean((np.clip(scores, 0.5, 5) - values) ** 2)))
-    order = np.argsort(scores)
-    liked = (values >= 4)[order]
-    n = liked.sum()
-    ranks = np.flatnonzero(liked) + 1
-    return -(ranks.sum() - n * (n + 1) / 2) / (n * (len(liked) - n))
+        off = np.clip(found[users, places], 0.5, 5) - values
+        return float(np.sqrt(np.mean(off**2)))
+    liked = np.zeros(found.shape, bool)
+    liked[users[values >= 4], places[values >= 4]] = True
+    rows = np.flatnonzero(liked.any(axis=1))
+    ranks, n = rankdata(found[rows], axis=1), liked[rows].sum(axis=1)
+    above = (ranks * liked[rows]).sum(axis=1) - n * (n + 1) / 2
+    return -float(np.mean(above / (n * (liked.shape[1] - n))))
 
 
 def fitted(kind, data, part, params):
@@ -219,9 +222,11 @@ def fitted(kind, data, part, params):
 
 
 def main() -> None:
-    data, found = Data(sys.argv[1]), {}
+    data, found, wanted = Data(sys.argv[1]), {}, sys.argv[3:]
     titles = []
     for kind in (OfCmfrec, OfContentBased, OfLightfm, OfMyfm):
+        if wanted and kind.title not in wanted:
+            continue
         try:
             best = min(kind.settings, key=lambda p: quality(fitted(kind, data, "inner", p), data))
         except ImportError:

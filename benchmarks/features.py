@@ -270,6 +270,7 @@ def print_scale(n_ratings: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--splits", type=int, default=5)
+    parser.add_argument("--first", type=int, default=0, help="seed of the first split")
     parser.add_argument("--scale", metavar="RATINGS", type=int)
     arguments = parser.parse_args()
     if arguments.scale:
@@ -282,7 +283,7 @@ def main() -> None:
     if not pythons:
         print("No peers: PEERS_PYTHON names no Python that has them.", file=sys.stderr)
     figures: Figures = defaultdict(lambda: defaultdict(list))
-    for seed in range(arguments.splits):
+    for seed in range(arguments.first, arguments.first + arguments.splits):
         cold, warm = held_out_items(ratings, seed), tuple(random_split(ratings, 0.1, seed))
         inner = held_out_items(cold[0], seed)
         measure_ours(cold, warm, blocks, figures)
@@ -290,7 +291,7 @@ def main() -> None:
         for python in pythons:
             measure_peers(python, cold, warm, inner, blocks, figures)
         done = "; ".join(f"{title} {dict(each)}" for title, each in figures.items())
-        print(f"split {seed + 1}: {done}", file=sys.stderr)
+        print(f"split {seed}: {done}", file=sys.stderr)
     print(f"{machine()}\nml-latest-small, {ratings.n_ratings:,} ratings, ", end="")
     print(f"{blocks.matrix.shape[1]} features, {arguments.splits} splits\n")
     columns, intervals = ("warm rmse", "cold rmse", "auc", "ndcg"), ("inside warm", "inside cold")

@@ -99,16 +99,14 @@ def fit_cold_map(
     return ColdMap(mean - centre @ C, covariance.astype(dtype), C, ridge.drawn(), centre)
 
 
-def main_directions(
-    features: GroupedFeatures, counts: NDArray[Any], dtype: Any, *, most: int = N_SLOPES
-) -> Floats:
-    """Return directions of largest variance over entries, shape (n_features, r), r up to `most`.
+def main_directions(features: GroupedFeatures, counts: NDArray[np.int64], dtype: Any) -> Floats:
+    """Return directions of largest variance over entries, shape (n_features, r).
 
     The features of all entries' rows, times the directions, have total variance 1.
     """
     weight = (counts / max(1, counts.sum())).astype(dtype)
     design, rng = FeatureDesign.of(features, weight), np.random.default_rng(0)
-    r = min(most, design.n_features)
+    r = min(N_SLOPES, design.n_features)
     Q = rng.standard_normal((design.n_features, min(r + 8, design.n_features))).astype(dtype)
     for _ in range(_RANGE_STEPS):
         Q = np.linalg.qr(design.backward(weight[:, None] * design.forward(Q)))[0].astype(dtype)

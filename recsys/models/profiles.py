@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lowrank import kernels
-from lowrank.completion.cold import main_directions
 from lowrank.completion.implicit import FEATURE_PENALTY
 from lowrank.kernels import CsrArrays
+from lowrank.subspace import leading_directions
 from recsys.models.base import Explanation, Floats, Histories, Indices, check_indices, fitted, model
 from recsys.models.item_item import HistoryModel
 from recsys.models.priors import Known, csr_rows, row_of
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ProfileModel"]
 
-_DIRECTIONS = 128  # of the features
+_DIRECTIONS = 192  # of the features
+_EXTRA = 32  # columns of the random subspace beyond them
 
 
 class Frame(NamedTuple):
@@ -49,11 +50,12 @@ class Frame(NamedTuple):
     @classmethod
     def of(cls, features: GroupedFeatures, counts: NDArray[np.int64]) -> Frame:
         """Find the directions; frequent rows count more, all others but those of no count too."""
-        weight = np.sqrt(counts)
-        scaled = main_directions(features, weight, np.dtype(np.float32), most=_DIRECTIONS)
-        directions = np.linalg.qr(scaled)[0].astype(np.float32)
-        known = (counts > 0).astype(np.float32)
-        return cls((features.matrix.T @ known / known.sum()).astype(np.float32), directions)
+        known, rows = (counts > 0).astype(np.float32), features.matrix
+        weight = (counts ** np.float32(0.25)).astype(np.float32)  # a row counts by its square root
+        scaled = rows.multiply(weight[:, None]).tocsr().astype(np.float32)
+        k, entries = min(_DIRECTIONS, *rows.shape), kernels.csr_arrays(scaled)
+        directions, _ = leading_directions(entries, rows.shape[1], k, extra=_EXTRA, random_state=0)
+        return cls((rows.T @ known / known.sum()).astype(np.float32), directions)
 
     def positions(self, features: CsrArrays | None, n_rows: int) -> Floats:
         """Return positions and a one for the intercept, shape (n_rows, r + 1)."""
