@@ -133,10 +133,9 @@ class OfLightfm:
 
     title, rates = "LightFM", False
     settings = tuple(
-        {"no_components": k, "loss": loss, "epochs": epochs}
-        for k in (32,)
-        for loss in ("warp", "logistic")
-        for epochs in (5, 10, 30)
+        {"no_components": 32, "loss": loss, "epochs": epochs, "item_alpha": penalty}
+        for loss, epochs in (("warp", 3), ("warp", 10), ("warp", 30), ("logistic", 30))
+        for penalty in (0.0, 1e-5, 1e-4)
     )
 
     def fit(self, data, part, params):

@@ -31,7 +31,7 @@ __all__ = ["ColdMap", "Slopes", "fit_cold_map", "fit_slopes", "main_directions"]
 
 Floats = NDArray[np.floating[Any]]
 
-N_SLOPES = 16  # directions of the features at most
+N_SLOPES = 32  # directions of the features at most
 
 _MAP_STEPS = 8  # of expectation maximisation for the penalties of the map
 _SLOPE_STEPS = 10  # and for the distribution of the slopes
