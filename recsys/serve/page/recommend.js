@@ -291,7 +291,7 @@ const recommendView = {
     if (app.entry(item.item)) return h("span", { class: "moved new" }, "left out");
     if (!old) return null;
     const before = old.get(item.item), now = item.rank;
-    if (before === undefined) return h("span", { class: "moved new" }, "new");
+    if (before === undefined) return h("span", { class: "moved new" }, "just in");
     if (before === now) return null;
     const up = before > now, by = Math.abs(before - now);
     return h("span", { class: `moved ${up ? "up" : "fell"}` }, h("span", { "aria-hidden": "true" }, `${up ? "↑" : "↓"}${by}`), spoken(`${up ? "up" : "down"} ${by}`));
