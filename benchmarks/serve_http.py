@@ -52,7 +52,7 @@ def recommend(user: str, n: int = 10):
 
 @dataclass
 class Load:
-    """What the load generator has seen."""
+    """Times and statuses of the answers to a load."""
 
     seconds: float = 0.0
     times: list[float] = field(default_factory=list)
@@ -102,7 +102,7 @@ class Connection(asyncio.Protocol):
         self.done.set_result(None)
 
 
-async def asked(port: int, requests: Sequence[bytes], connections: int, seconds: float) -> Load:
+async def driven(port: int, requests: Sequence[bytes], connections: int, seconds: float) -> Load:
     load, loop = Load(), asyncio.get_running_loop()
     start = time.perf_counter()
     made = [
@@ -119,7 +119,7 @@ def run_load(port: int, requests: Sequence[bytes], connections: int, seconds: fl
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(asked(port, requests, connections, seconds))
+        return runner.run(driven(port, requests, connections, seconds))
 
 
 def get(path: str) -> bytes:
@@ -205,8 +205,8 @@ def throughput(folder: Path, model: Path, requests: dict[str, list[bytes]], seco
     rows, used = [], {}
     for name, command in commands.items():
         with running(command, folder) as (service, port):
-            asked_for = {"known users": requests["known users"]} if name == "naive" else requests
-            for kind, wanted in asked_for.items():
+            wanted_of = {"known users": requests["known users"]} if name == "naive" else requests
+            for kind, wanted in wanted_of.items():
                 run_load(port, wanted, 8, 1.0)  # warm
                 for connections in CONNECTIONS:
                     load = run_load(port, wanted, connections, seconds)

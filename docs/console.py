@@ -1,20 +1,24 @@
 """Run the console examples of the pages: `python docs/console.py` writes what they print now.
 
 A page shows `$ command` and its output in ```console blocks, and is read from the top: a file that
-`cat` shows is there for the commands that follow. Commands are `recsys`, `cat`, `ls`, `psql` and
-`sh`, and data are shown as on a terminal. On a page with `psql`, a private server has the address
-`postgresql://shop@localhost/shop`. `tests/test_docs.py` compares; `python docs/console.py PAGE`
+`cat` shows is there for the commands that follow. Commands are `recsys`, `cat`, `ls`, `psql`,
+`curl` and `sh`, and data are shown as on a terminal. On a page with `psql`, a private server has
+the address `postgresql://shop@localhost/shop`; `recsys serve MODEL &` runs until the page ends, on
+another port than the page says. `tests/test_docs.py` compares; `python docs/console.py PAGE`
 refreshes one page.
 """
 
 from __future__ import annotations
 
+import http.client
+import json
 import os
 import re
 import shlex
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -25,11 +29,12 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
 import postgres
 
-__all__ = ["Example", "examples", "needs_postgres", "pages", "printed"]
+__all__ = ["Example", "end_services", "examples", "needs_postgres", "pages", "printed"]
 
 ROOT = Path(__file__).resolve().parents[1]
 _BLOCK = re.compile(r"(```console\n)(.*?)(```)", re.DOTALL)
 _EXAMPLE = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
+_IS_JSON = {"content-type": "application/json"}
 _NOT_TABLES = ("--output", "-o", "--json", "--format")
 
 
@@ -72,14 +77,70 @@ def printed(example: Example) -> str:
             [program, *arguments], capture_output=True, text=True, env={**os.environ, "PATH": path}
         )
         return done.stdout + done.stderr
+    if program == "curl":
+        return _answer(arguments)
+    if arguments[-1] == "&":
+        return _start_service(arguments[:-1])
     if program == "ls":
         return "".join(f"{path.name}\n" for path in sorted(Path(arguments[0]).iterdir()))
     if program != "recsys":
-        raise ValueError(f"An example is recsys, cat, ls, psql or sh; got {example.command!r}.")
+        raise ValueError(
+            f"An example is recsys, cat, ls, psql, curl or sh; got {example.command!r}."
+        )
     settings = {"COLUMNS": "100"}
     if not set(_NOT_TABLES).intersection(arguments):
         settings["RECSYS_FORMAT"] = "table"
     return CliRunner().invoke(cli, arguments, env=settings).output
+
+
+_services: dict[str, tuple[subprocess.Popen[str], str]] = {}  # by the port that the page says
+
+
+def _start_service(arguments: list[str]) -> str:
+    """Start `recsys serve` on a free port; what it prints until it is ready."""
+    shown = arguments[arguments.index("--port") + 1] if "--port" in arguments else "8000"
+    words = [sys.executable, "-m", "recsys", *arguments, "--port", "0"]
+    service = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    assert service.stderr is not None
+    said = service.stderr.readline()
+    found = re.search(r"http://127\.0\.0\.1:(\d+)/", said)
+    if found is None:
+        raise ValueError(said + service.stderr.read())
+    _services[shown] = service, found[1]
+    while _fetch(f"localhost:{shown}/health/ready")[0] != 200:
+        time.sleep(0.05)
+    return said.replace(found[1], shown)
+
+
+def _answer(arguments: list[str]) -> str:
+    """Ask a service as `curl [-s] [-d BODY] URL [| jq]` does."""
+    body = arguments[arguments.index("-d") + 1] if "-d" in arguments else None
+    address = next(each for each in arguments if each.startswith("localhost:"))
+    _, text = _fetch(address, body)
+    if "jq" in arguments:
+        return json.dumps(json.loads(text), indent=2, ensure_ascii=False) + "\n"
+    return text if text.endswith("\n") else f"{text}\n"
+
+
+def _fetch(address: str, body: str | None = None) -> tuple[int, str]:
+    port, _, path = address.removeprefix("localhost:").partition("/")
+    connection = http.client.HTTPConnection("127.0.0.1", int(_services[port][1]))
+    try:
+        method, headers = ("GET", {}) if body is None else ("POST", _IS_JSON)
+        content = None if body is None else body.encode()
+        connection.request(method, f"/{path}", content, headers)
+        reply = connection.getresponse()
+        return reply.status, reply.read().decode()
+    finally:
+        connection.close()
+
+
+def end_services() -> None:
+    """End the services that the examples of a page have started."""
+    for service, _ in _services.values():
+        service.terminate()
+        service.communicate()
+    _services.clear()
 
 
 def refresh(page: Path) -> None:
@@ -104,6 +165,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder, ExitStack() as held:
             if needs_postgres(page):
                 os.environ |= held.enter_context(postgres.server()).environment
+            held.callback(end_services)
             os.chdir(folder)
             refresh(page)
             os.chdir(ROOT)

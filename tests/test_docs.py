@@ -51,6 +51,7 @@ def text_of(page: Path) -> str:
 def without_noise(command: str, text: str) -> str:
     """Drop bars and seconds (` in 0.3 s`), and what `recsys evaluate` says on time and memory."""
     text = re.sub(r"[█-▏]|(?<= in )[\d.]+(?= s\b)", "", text)
+    text = re.sub(r"(?<=[a-z]@)[0-9a-f]{8}\b", "", text)  # checksums of models
     text = re.sub(r"\b20\d\d-\d\d-\d\d \d\d:\d\d\b(?!:)", "", text)  # when a model was made
     if command.startswith("recsys evaluate"):
         costs = ("fit, ", "recommend, ", "memory, ")
@@ -71,6 +72,8 @@ def on_a_terminal(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("RECSYS_")]:
         monkeypatch.delenv(name)
+    yield
+    console.end_services()
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ METRICS = {
     "first click": "Mean of 1 / rank of the first click of a list, 0 without one.",
     "users who click": "Users with a click, as a share of all users.",
 }
-"""What is measured: name and definition."""
+"""Names and definitions of what is measured."""
 
 _RESAMPLES = 2000
 
@@ -46,7 +46,7 @@ class _List(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class OnlineTest:
-    """What users did with the lists of two models.
+    """Clicks of users on the lists of two models.
 
     Attributes
     ----------

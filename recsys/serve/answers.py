@@ -46,7 +46,7 @@ _LONGEST_SEARCH = 200  # characters
 
 @dataclass(frozen=True, slots=True)
 class ListOptions:
-    """What a list of recommendations may contain, and how it is ordered; see `recsys.Request`.
+    """Limits and order of a list of recommendations; see `recsys.reranking.Request`.
 
     Attributes
     ----------

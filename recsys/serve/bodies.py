@@ -151,7 +151,7 @@ class ItemsBody(_Body):
 
 
 class ItemBody(CountedItem):
-    """What is known of an item."""
+    """Facts about an item."""
 
     mean: Finite | None = Field(None, description="Mean of the ratings; null without any.")
     features: dict[str, Any] = Field(examples=[{"year": 1922, "genres": ["Horror"]}])
@@ -173,7 +173,7 @@ class UsersBody(_Body):
 
 
 class UserBody(_Body):
-    """What is known of a user; the history has the highest ratings first."""
+    """Facts about a user; the history has the highest ratings first."""
 
     user: IdBody
     count: Count
@@ -214,7 +214,7 @@ class SpectrumBody(_Body):
 
 
 class ModelBody(_Body):
-    """What is known of the model: parameters, data, measured values."""
+    """Facts about the model: parameters, data, measured values."""
 
     model: str
     name: str = Field(examples=["als"])
@@ -326,8 +326,8 @@ class StoredBody(_Body):
 
 
 class ReadyBody(_Body):
-    """Whether requests are answered, and with which models."""
+    """Readiness, with the names of the models."""
 
     status: Literal["ready", "loading"]
     models: dict[str, str | None]
-    refused: dict[str, str] = Field({}, description="Why a newer model was not taken.")
+    rejected: dict[str, str] = Field({}, description="Why a newer model was not taken.")

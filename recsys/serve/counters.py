@@ -45,7 +45,7 @@ class Counters:
         self.events = Counter("events_stored", "Events that are on the disk.", **own)
         self.lost = Counter("log_lines_lost", "Recommendations that could not be logged.", **own)
         self._reloads = Counter("reloads", "Models that were loaded.", ("slot",), **own)
-        self._refused = Counter("reload_failures", "Models that were refused.", ("slot",), **own)
+        self._rejected = Counter("reload_failures", "Models that were rejected.", ("slot",), **own)
         self._age = Gauge(
             "model_age_seconds", "Since the fit.", ("slot",), multiprocess_mode="max", **own
         )
@@ -61,9 +61,9 @@ class Counters:
         """Count a model that was loaded."""
         self._reloads.labels(slot).inc()
 
-    def refused(self, slot: str) -> None:
-        """Count a model that was refused."""
-        self._refused.labels(slot).inc()
+    def rejected(self, slot: str) -> None:
+        """Count a model that was rejected."""
+        self._rejected.labels(slot).inc()
 
     def page(self) -> bytes:
         """Return the page that Prometheus reads."""

@@ -37,7 +37,7 @@ KINDS = {
     "not-stored": Kind(503, "Not stored", "Events cannot be written to the disk."),
     "timeout": Kind(503, "Timeout", "The answer took longer than the service allows."),
 }
-"""What can go wrong, by the end of its `type`."""
+"""Kinds of problems, by the end of the `type`."""
 
 
 class ProblemError(RecsysError):

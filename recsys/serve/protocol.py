@@ -47,7 +47,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._chunk = len(data)
         super().data_received(data)
         if self._deadline is not None and self._head > self.limits.head:
-            self._refuse(431, b"too-large", b"Head too large", b"The head is too long.")
+            self._reject(431, b"too-large", b"Head too large", b"The head is too long.")
 
     def on_message_begin(self) -> None:
         """Begin to wait for the rest of a head."""
@@ -62,7 +62,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is not HTTP."""
-        self._refuse(400, b"invalid-request", b"Invalid request", msg.encode())
+        self._reject(400, b"invalid-request", b"Invalid request", msg.encode())
 
     def _expect(self) -> None:
         self._cancel()
@@ -75,11 +75,11 @@ class BoundedProtocol(HttpToolsProtocol):
             self._deadline = None
 
     def _too_slow(self) -> None:
-        self._refuse(
+        self._reject(
             408, b"slow-request", b"Request timeout", b"The request did not arrive in time."
         )
 
-    def _refuse(self, status: int, kind: bytes, title: bytes, detail: bytes) -> None:
+    def _reject(self, status: int, kind: bytes, title: bytes, detail: bytes) -> None:
         self._cancel()
         if not self.transport.is_closing():
             body = _DOCUMENT % (kind, title, status, detail)

@@ -75,7 +75,7 @@ async def live() -> dict[str, str]:
 
 @health.get("/ready", response_model=bodies.ReadyBody, responses={503: {"model": bodies.ReadyBody}})
 async def ready(service: Served) -> Answer:
-    """Tell whether requests are answered; a model that was refused is named."""
+    """Tell whether requests are answered; a model that was rejected is named."""
     return Answer(service.readiness(), 200 if service.is_ready else 503)
 
 

@@ -105,15 +105,15 @@ class Service:
         """Load what is new."""
         loop = asyncio.get_running_loop()
         for name, slot in self.slots.items():
-            refusals = slot.refusals
+            rejections = slot.rejections
             try:
                 if await loop.run_in_executor(self._loader, slot.check):
                     self.counters.loaded(name)
                     _log.info("%s: serving %s from %s", name, _loaded(slot).name, slot.path)
             except Exception:  # a defect must not end the watch
                 _log.exception("%s: %s cannot be loaded", name, slot.path)
-            if slot.refusals > refusals:
-                self.counters.refused(name)
+            if slot.rejections > rejections:
+                self.counters.rejected(name)
 
     def answers(self, variant: Variant | None = None, user: Id | None = None) -> Answers:
         """Return the answers of a model: of a variant, of a user's variant, or of model a.
@@ -228,7 +228,7 @@ class Service:
         return {
             "status": "ready" if self.is_ready else "loading",
             "models": {k: None if each is None else each.name for k, each in loaded.items()},
-            "refused": {k: slot.refused for k, slot in self.slots.items() if slot.refused},
+            "rejected": {k: slot.rejected for k, slot in self.slots.items() if slot.rejected},
         }
 
 
@@ -252,6 +252,6 @@ def _limited(function: Callable[..., T], args: tuple[Any, ...]) -> T:
 def _loaded(slot: Slot[T]) -> T:
     current = slot.current
     if current is None:
-        reason = slot.refused or f"{Path(slot.path).name} is being loaded."
+        reason = slot.rejected or f"{Path(slot.path).name} is being loaded."
         raise ProblemError("not-ready", reason)
     return current

@@ -17,7 +17,7 @@ SHARED = "PROMETHEUS_MULTIPROC_DIR"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one request may cost.
+    """Limits of the cost of a request.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a service serves, and to whom.
+    """Models of a service, its logs, and who may ask it.
 
     Attributes
     ----------

@@ -32,7 +32,7 @@ class Slot(Generic[T]):
     """The place of a saved model, or index, that may be replaced at any time.
 
     A directory that is renamed into the place, or a link that is moved, is loaded by the next
-    `check`; who holds the old one goes on with it. What cannot be loaded is refused, and the old
+    `check`; who holds the old one goes on with it. What cannot be loaded is rejected, and the old
     one stays.
 
     Parameters
@@ -46,9 +46,9 @@ class Slot(Generic[T]):
     ----------
     current : object or None
         What is served; None before the first success.
-    refused : str or None
+    rejected : str or None
         Why what is at the path now is not served.
-    changes, refusals : int
+    changes, rejections : int
     since : float
         Time of the last change.
     """
@@ -57,8 +57,8 @@ class Slot(Generic[T]):
         self.path = path
         self._load = load
         self.current: T | None = None
-        self.refused: str | None = None
-        self.changes = self.refusals = 0
+        self.rejected: str | None = None
+        self.changes = self.rejections = 0
         self.since = 0.0
         self._seen: Signature | None = None
 
@@ -71,15 +71,15 @@ class Slot(Generic[T]):
             try:
                 loaded = self._load(Path(os.path.realpath(resolved(self.path))))
             except (RecsysError, OSError, MemoryError) as error:
-                if found is None and self.current is not None and self.refused is None:
+                if found is None and self.current is not None and self.rejected is None:
                     time.sleep(0.1)  # between two renames there is nothing for a moment
                 if _signature(self.path) != found:  # replaced meanwhile
                     continue
-                self._seen, self.refused = found, str(error)
-                self.refusals += 1
+                self._seen, self.rejected = found, str(error)
+                self.rejections += 1
                 _log.error("%s", error)
                 return False
-            self._seen, self.current, self.refused = found, loaded, None
+            self._seen, self.current, self.rejected = found, loaded, None
             self.changes += 1
             self.since = time.time()
             return True

@@ -45,7 +45,7 @@ def test_events_are_lines_that_update_reads(saved, tmp_path):
         ({"item": None}, "events.0.item"),
     ],
 )
-def test_events_that_update_could_not_add_are_refused(saved, tmp_path, change, detail):
+def test_events_that_update_could_not_add_are_rejected(saved, tmp_path, change, detail):
     path = tmp_path / "events.jsonl"
     with Application(create_app(str(saved["als"]), events=str(path))) as service:
         reply = service.ready().post("/v1/events", {"events": [EVENT | change]})

@@ -85,14 +85,14 @@ def test_models_are_replaced_damaged_and_deleted_under_load(saved, model):
             array = damaged / "arrays" / "item_factors.npy"
             array.write_bytes(array.read_bytes()[:-4] + b"oops")
             replace(model, damaged)
-            eventually(lambda: bool(service.get("/health/ready").json["refused"]))
+            eventually(lambda: bool(service.get("/health/ready").json["rejected"]))
             ready = service.get("/health/ready")
             assert ready.status == 200
-            assert "arrays/item_factors.npy" in ready.json["refused"]["model_a"]
+            assert "arrays/item_factors.npy" in ready.json["rejected"]["model_a"]
             seen = count[200, b"als"]
             shutil.rmtree(model)
             eventually(
-                lambda: "no saved model" in service.get("/health/ready").json["refused"]["model_a"]
+                lambda: "no saved model" in service.get("/health/ready").json["rejected"]["model_a"]
             )
             answered = count[200, b"ials"]
             eventually(lambda: count[200, b"ials"] > answered + 20)
