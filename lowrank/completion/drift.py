@@ -42,7 +42,8 @@ class Knots(NamedTuple):
 
     Attributes
     ----------
-    indptr : int64 ndarray of shape (n_rows + 1,)
+    starts, counts : int64 ndarrays of shape (n_rows,)
+        The knots of row r are at positions starts[r]:starts[r] + counts[r].
     times : int64 ndarray of shape (n_knots,)
         Ascending in each row.
     means, variances : float32 ndarrays of shape (n_knots,)
@@ -50,7 +51,8 @@ class Knots(NamedTuple):
         Of the process.
     """
 
-    indptr: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    counts: NDArray[np.int64]
     times: NDArray[np.int64]
     means: NDArray[np.float32]
     variances: NDArray[np.float32]
@@ -67,26 +69,32 @@ class Knots(NamedTuple):
         """
         if not len(self.times):
             return np.zeros(len(rows), np.float32), np.full(len(rows), self.variance, np.float32)
-        first = self.times.min()
-        span = self.times.max() - first + 1
-        key = np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
-        place = np.searchsorted(
-            key * span + (self.times - first),
-            rows * span + np.clip(times - first, 0, span - 1),
-            side="right",
+        first, end = self.starts[rows], self.starts[rows] + self.counts[rows]
+        after = self._place(first, end, times)
+        has_before, has_after = after > first, after < end
+        before = np.maximum(after - 1, 0)
+        after = np.minimum(after, len(self.times) - 1)
+        left, right = (
+            np.exp(-np.abs(times - self.times[at]) / self.scale) * there
+            for at, there in ((before, has_before), (after, has_after))
         )
-        before, after = np.maximum(place - 1, 0), np.minimum(place, len(self.times) - 1)
-        has_before = (place > self.indptr[rows]) & (place > 0)
-        has_after = place < self.indptr[rows + 1]
-        left = np.exp(-np.abs(times - self.times[before]) / self.scale) * has_before
-        right = np.exp(-np.abs(times - self.times[after]) / self.scale) * has_after
-        both = left * right
-        rest = np.maximum(1 - both**2, 1e-12)
+        rest = np.maximum(1 - (left * right) ** 2, 1e-12)
         a, b = left * (1 - right**2) / rest, right * (1 - left**2) / rest
         means = a * self.means[before] + b * self.means[after]
         spread = a * np.sqrt(self.variances[before]) + b * np.sqrt(self.variances[after])
         bridge = self.variance * (1 - left**2) * (1 - right**2) / rest
         return means.astype(np.float32), (bridge + spread**2).astype(np.float32)
+
+    def _place(
+        self, low: NDArray[np.int64], high: NDArray[np.int64], times: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return the first position in each low:high whose knot is later than a time, by halving."""
+        for _ in range(int(self.counts.max(initial=0)).bit_length()):
+            middle = np.minimum((low + high) // 2, len(self.times) - 1)
+            later = self.times[middle] > times
+            open_ = low < high
+            low, high = np.where(open_ & ~later, middle + 1, low), np.where(open_ & later, middle, high)
+        return low
 
 
 @dataclass(eq=False)
@@ -181,7 +189,8 @@ class Drift:
             counts = np.zeros(len(self.indptr) - 1, np.int64)
         variances = self.gaps[:0] if self.variances is None else self.variances[kept]
         return Knots(
-            np.append(0, np.cumsum(counts)),
+            np.cumsum(counts) - counts,
+            counts,
             self.times[kept],
             self.means[self.order[kept]].astype(np.float32),
             variances.astype(np.float32),

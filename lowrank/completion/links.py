@@ -126,18 +126,23 @@ def posterior_rows(
     noise: float = 1.0,
     features: kernels.CsrArrays | None = None,
     draw_seed: tuple[int, ...] | None = None,
+    sums: Floats | None = None,
+    only_means: bool = False,
 ) -> Posterior:
     """Return the posterior of rows given their entries and the posterior of the columns.
 
     A row gets the same bits whichever rows are solved with it, on any number of threads. `noise` is
     the noise variance, multiplied by the temperature; 1 for penalised least squares. The `features`
     of the rows are in CSR form; rows without them have features of zero. With a `draw_seed` the
-    result is draws from the posteriors instead of their means.
+    result is draws from the posteriors instead of their means. `sums` are those of the covariances
+    of the columns by row, if known; with `only_means` the result has no covariances.
     """
     link = Link.of(entries, len(columns.mean))
     means = prior.means(link, features)
     draws = None if draw_seed is None else normal_draws(draw_seed, means.shape, means.dtype)
-    return _half_sweep(link, entries.data, columns, prior, means, mean, noise, draws)[0]
+    kept = np.empty((len(means), 0), means.dtype) if only_means else None
+    given = prior, means, mean, noise, draws, sums, kept
+    return _half_sweep(link, entries.data, columns, *given)[0]
 
 
 class Terms(NamedTuple):

@@ -64,8 +64,9 @@ class OrdinalScale:
         return cls(levels, (levels[1:] + levels[:-1]) / 2, (low, high))
 
     def codes(self, values: Floats) -> NDArray[np.uint16]:
-        """Return the place of each value among the levels."""
-        return np.searchsorted(self.levels, values).astype(np.uint16)
+        """Return the place of each value among the levels, of the nearest one."""
+        between = (self.levels[1:] + self.levels[:-1]) / 2
+        return np.searchsorted(between, values, side="right").astype(np.uint16)
 
     def latent(self, codes: NDArray[np.uint16], scores: Floats, noise: float) -> Latent:
         """Return the means of normal numbers around scores, truncated to the levels' intervals."""

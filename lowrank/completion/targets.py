@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from lowrank import kernels
 from lowrank.completion.drift import MOOD, TREND, Drift
+from lowrank.completion.links import Posterior, RowPrior, posterior_rows
 from lowrank.completion.ordinal import OrdinalScale
 
 if TYPE_CHECKING:
@@ -25,11 +26,12 @@ if TYPE_CHECKING:
 
     from lowrank.completion.links import Side
 
-__all__ = ["Observed", "Targets"]
+__all__ = ["Observed", "Settling", "Targets"]
 
 Floats = NDArray[np.floating[Any]]
 
 _SCALES = MOOD, TREND
+_SETTLING_STEPS = 4  # of new rows and what they are fitted to, in turn
 
 
 class Observed(NamedTuple):
@@ -194,6 +196,56 @@ class Targets:
         spread = self.spread + sum(each.spread for each in self.drifts)
         drifts = tuple(each.copy() for each in self.drifts)
         return Observed(self.scale, drifts, spread / len(self.data))
+
+
+class Settling(NamedTuple):
+    """What rows that are folded in are fitted to, as far as it is known.
+
+    Attributes
+    ----------
+    columns, prior, mean, noise : as in `posterior_rows`
+    latent_noise : float
+        Variance of a latent number, without the temperature.
+    scale : OrdinalScale or None
+    drift : Drift or None
+        Of the rows, with variance and scale set.
+    offset : ndarray of shape (nnz,)
+        The drifts of the columns at the entries.
+    """
+
+    columns: Posterior
+    prior: RowPrior
+    mean: float
+    noise: float
+    latent_noise: float
+    scale: OrdinalScale | None
+    drift: Drift | None
+    offset: Floats
+
+    def data(self, entries: kernels.CsrArrays, features: kernels.CsrArrays | None) -> Floats:
+        """Return what stands for the entries of the rows, by steps in turn; drifts are fitted."""
+        values, given = entries.data, {"mean": self.mean, "noise": self.noise, "features": features}
+        if self.scale is None and self.drift is None:
+            return values - self.offset
+        codes = None if self.scale is None else self.scale.codes(values)
+        sums = None
+        if self.columns.covariance.shape[1]:
+            ones = entries._replace(data=np.ones_like(values))
+            sums = kernels.csr_matmat(ones, self.columns.covariance)
+        offset, data = self.offset, values - self.offset
+        for _ in range(_SETTLING_STEPS):
+            known = self.columns, self.prior
+            rows = entries._replace(data=data)
+            found = posterior_rows(rows, *known, sums=sums, only_means=True, **given).mean
+            scores = kernels.csr_entries(entries, found, self.columns.mean)
+            scores += values.dtype.type(self.mean)
+            if self.drift is not None:
+                self.drift.fit(data - scores + self.drift.means, self.noise)
+                offset = self.offset + self.drift.means
+            data = values - offset
+            if self.scale is not None and codes is not None:
+                data = self.scale.latent(codes, scores + offset, self.latent_noise).means - offset
+        return data
 
 
 def _sum_of_squares(values: Floats) -> float:
