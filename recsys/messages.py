@@ -53,6 +53,19 @@ def html_table(caption: str, facts: Mapping[str, object]) -> str:
     return f"<table><caption>{html.escape(caption)}</caption>{rows}</table>"
 
 
+def lasting(seconds: float) -> str:
+    """Return a length of time in words, to about two digits.
+
+    Examples
+    --------
+    >>> lasting(90), lasting(5400), lasting(86400 * 400)
+    ('1.5 minutes', '1.5 hours', '1.1 years')
+    """
+    units = {"years": 365.25 * 86400, "days": 86400, "hours": 3600, "minutes": 60}
+    unit, size = next((each for each in units.items() if seconds >= each[1]), ("seconds", 1))
+    return f"{seconds / size:.2g} {unit}"
+
+
 def shortened(text: str, length: int = 40) -> str:
     """Return a text, cut where it is longer than a message should quote.
 

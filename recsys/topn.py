@@ -320,6 +320,8 @@ def _by_factors(search: _Search, users: Indices, form: FactorForm) -> TopN:
     )
     rows, columns = np.nonzero(np.arange(found.items.shape[1]) < found.counts[:, None])
     items, scores = found.items[rows, columns], found.scores[rows, columns]
+    if form.link is not None:
+        scores = form.link(scores)
     return TopN(rows, items.astype(np.int64), (columns + 1).astype(np.int32), scores)
 
 

@@ -88,12 +88,15 @@ class Knots(NamedTuple):
     def _place(
         self, low: NDArray[np.int64], high: NDArray[np.int64], times: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Return the first position in each low:high whose knot is later than a time, by halving."""
+        """Return the first position in each low:high whose knot is later than a time."""
         for _ in range(int(self.counts.max(initial=0)).bit_length()):
             middle = np.minimum((low + high) // 2, len(self.times) - 1)
             later = self.times[middle] > times
             open_ = low < high
-            low, high = np.where(open_ & ~later, middle + 1, low), np.where(open_ & later, middle, high)
+            low, high = (
+                np.where(open_ & ~later, middle + 1, low),
+                np.where(open_ & later, middle, high),
+            )
         return low
 
 
@@ -157,7 +160,8 @@ class Drift:
                 each = (variance * factor, scale) if axis == 0 else (variance, scale * factor)
                 best = max(best, (evidence(*each), each))
         height, (self.variance, self.scale) = best
-        if height <= 0 or self.variance < self.least:  # zero is the evidence of no drift at all
+        without = -float(np.einsum("i,i->", data, data, dtype=np.float64)) / (2 * noise)
+        if height <= without or self.variance < self.least:
             self.variance = 0.0
 
     def fit(self, residual: Floats, noise: float) -> None:

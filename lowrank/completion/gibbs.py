@@ -19,6 +19,7 @@ from lowrank import kernels
 from lowrank.completion.bayes import shrinkage_target
 from lowrank.completion.design import ridge_fit
 from lowrank.completion.links import Posterior, Side, Sweep, normal_draws, stream
+from lowrank.completion.targets import Targets
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -57,7 +58,8 @@ def gibbs_sweeps(
     start : VariationalSweep
         Where the chain begins; it decides the number of factors and the count power.
     link_penalty, row_features, column_features, temperature
-        As in `variational_sweeps`; `start` must have links if there is a penalty.
+        As in `variational_sweeps`; `start` must have links if there is a penalty. Its drifts and
+        cut points, if any, stay; latent numbers are drawn.
     random_state : int
         Seed of all draws. They come from counter-based streams, one for each sweep and side.
     threads : int, optional
@@ -77,13 +79,25 @@ def gibbs_sweeps(
         side.vectors = Posterior.exactly(vectors.mean)
         side.target = shrinkage_target(vectors.mean.shape[1], variance) * side.typical
         side.seed = (random_state, number)
-    squares = start.rmse**2 * X.nnz
+    known = start.observed
+    targets = Targets.of(
+        X,
+        None,
+        known.scale,
+        noise=start.noise_variance,
+        temperature=temperature,
+        drifts=known.drifts,
+    )
+    targets.give(rows, columns)
+    squares = start.noise_variance * X.nnz
     shape = (X.nnz / temperature + 1) / 2
     for number in count():
         noise = (squares / temperature + variance) / 2
         noise /= stream((random_state, 2, number)).gamma(shape)
         priors = rows.prior, columns.prior
+        targets.noise = noise
         with kernels.at_most(threads):
+            targets.draw(rows, columns, start.mean, stream((random_state, 3, number)))
             rows.draw_vectors(columns, start.mean, temperature * noise, number)
             columns.draw_vectors(rows, start.mean, temperature * noise, number)
             squares = columns.squared_error(rows.vectors.mean, start.mean)
@@ -113,15 +127,9 @@ class Chain(Side):
 
     def squared_error(self, others: Floats, mean: float) -> float:
         """Return the sum of squared errors over the known entries."""
-        rows = np.repeat(np.arange(len(self.weight)), np.diff(self.link.pattern.indptr))
-        total = 0.0
-        for start in range(0, len(rows), 2**18):
-            part = slice(start, start + 2**18)
-            w, z = self.vectors.mean[rows[part]], others[self.link.pattern.indices[part]]
-            predicted = np.einsum("ij,ij->i", w[:, :-1], z[:, :-1]) + w[:, -1] + z[:, -1]
-            error = (self.data[part] - predicted).astype(np.float64) - mean
-            total += float(np.einsum("i,i->", error, error))
-        return total
+        scores = kernels.csr_entries(self.link.pattern, self.vectors.mean, others)
+        error = self.data - scores - self.data.dtype.type(mean)
+        return float(np.einsum("i,i->", error, error, dtype=np.float64))
 
     def draw_prior(self, number: int) -> None:
         """Draw links, then precision and mean given them."""

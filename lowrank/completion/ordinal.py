@@ -120,6 +120,22 @@ class OrdinalScale:
         ends = np.zeros((len(scores), 1)), np.ones((len(scores), 1))
         return np.diff(np.hstack([ends[0], below, ends[1]]), axis=1)
 
+    def quantile(self, scores: Floats, variance: Floats | float, share: float) -> Doubles:
+        """Return the number below which a share of the distribution of each entry is.
+
+        A level counts as the interval of the numbers that are nearest to it, all alike.
+        """
+        below = np.cumsum(self.probabilities(scores, variance), axis=1)
+        below = np.column_stack([np.zeros(len(below)), below])
+        between = (self.levels[1:] + self.levels[:-1]) / 2
+        ends = 2 * self.levels[0] - between[0], 2 * self.levels[-1] - between[-1]
+        edges = np.concatenate([ends[:1], between, ends[1:]])
+        at, rows = np.clip((below < share).sum(axis=1), 1, len(self.levels)), np.arange(len(below))
+        low, high = below[rows, at - 1], below[rows, at]
+        inside = np.divide(share - low, high - low, out=np.ones_like(low), where=high > low)
+        found: Doubles = edges[at - 1] + inside.clip(0, 1) * np.diff(edges)[at - 1]
+        return found
+
     def learned(
         self, codes: NDArray[np.uint16], scores: Floats, noise: float, spread: float
     ) -> tuple[Self, float]:

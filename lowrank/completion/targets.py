@@ -31,7 +31,8 @@ __all__ = ["Observed", "Settling", "Targets"]
 Floats = NDArray[np.floating[Any]]
 
 _SCALES = MOOD, TREND
-_SETTLING_STEPS = 4  # of new rows and what they are fitted to, in turn
+_LATENT_STEPS = 4  # of new rows and their latent numbers, in turn
+_DRIFT_STEPS = 2  # of new rows and their drifts
 
 
 class Observed(NamedTuple):
@@ -100,7 +101,7 @@ class Targets:
         """Return the entries as they are, to begin with."""
         entries, variance = kernels.csr_arrays(X), float(X.data.var(dtype=np.float64)) or 1.0
         turned, made = np.zeros(0, np.int64), [each.copy() for each in drifts or ()]
-        if scale is not None or times is not None:
+        if scale is not None or times is not None or made:
             places = X.astype(np.float64)
             places.data = np.arange(X.nnz, dtype=np.float64)
             turned = places.T.tocsr().data.astype(np.int64)
@@ -168,7 +169,7 @@ class Targets:
     def _fit_drifts(self, scores: Floats, *, learn: bool) -> None:
         noise = self.temperature * self.noise
         left = self.data - scores  # of latent numbers, the drifts not yet added
-        for drift, scales in zip(self.drifts, _SCALES, strict=True):
+        for drift, scales in zip(self.drifts, _SCALES, strict=False):
             residual = left + drift.means
             if learn:
                 drift.learn(residual, noise, scales)
@@ -223,28 +224,38 @@ class Settling(NamedTuple):
     offset: Floats
 
     def data(self, entries: kernels.CsrArrays, features: kernels.CsrArrays | None) -> Floats:
-        """Return what stands for the entries of the rows, by steps in turn; drifts are fitted."""
-        values, given = entries.data, {"mean": self.mean, "noise": self.noise, "features": features}
-        if self.scale is None and self.drift is None:
-            return values - self.offset
-        codes = None if self.scale is None else self.scale.codes(values)
+        """Return what stands for the entries of the rows; drifts of the rows are fitted.
+
+        Vectors are solved for as if their rows did not drift: so they are those of all times, and
+        do not depend on whether times are known.
+        """
+        values, scale = entries.data, self.scale
+        data, codes = values - self.offset, None if scale is None else scale.codes(values)
         sums = None
-        if self.columns.covariance.shape[1]:
+        if self.columns.covariance.shape[1] and (scale or self.drift):
             ones = entries._replace(data=np.ones_like(values))
             sums = kernels.csr_matmat(ones, self.columns.covariance)
-        offset, data = self.offset, values - self.offset
-        for _ in range(_SETTLING_STEPS):
-            known = self.columns, self.prior
-            rows = entries._replace(data=data)
-            found = posterior_rows(rows, *known, sums=sums, only_means=True, **given).mean
-            scores = kernels.csr_entries(entries, found, self.columns.mean)
-            scores += values.dtype.type(self.mean)
-            if self.drift is not None:
-                self.drift.fit(data - scores + self.drift.means, self.noise)
-                offset = self.offset + self.drift.means
-            data = values - offset
-            if self.scale is not None and codes is not None:
-                data = self.scale.latent(codes, scores + offset, self.latent_noise).means - offset
+
+        def scores(wanted: Floats) -> Floats:
+            found = posterior_rows(
+                entries._replace(data=wanted),
+                self.columns,
+                self.prior,
+                mean=self.mean,
+                noise=self.noise,
+                features=features,
+                sums=sums,
+                only_means=True,
+            )
+            each = kernels.csr_entries(entries, found.mean, self.columns.mean)
+            return each + values.dtype.type(self.mean)
+
+        for _ in range(_LATENT_STEPS if scale is not None else 0):
+            at = scores(data) + self.offset
+            data = scale.latent(codes, at, self.latent_noise).means - self.offset
+        if self.drift is not None and self.drift.variance:
+            for _ in range(_DRIFT_STEPS):
+                self.drift.fit(data - scores(data - self.drift.means), self.noise)
         return data
 
 

@@ -36,7 +36,15 @@ from recsys.evaluation.results import (
 )
 from recsys.evaluation.splits import COLD, NOTHING_KNOWN, Split
 from recsys.models.abilities import FoldsInUsers
-from recsys.models.base import FactorForm, Floats, Histories, Indices, Model, Step
+from recsys.models.base import (
+    FactorForm,
+    Floats,
+    Histories,
+    Indices,
+    Model,
+    Step,
+    predicted_ratings,
+)
 from recsys.models.registry import MODELS, model_class
 from recsys.predictions import clip_to_range
 from recsys.provenance import fingerprint
@@ -451,7 +459,7 @@ def _measure(
     overall: dict[str, float] = {}
     if not training["implicit"] and not test.implicit and served.predicts_ratings:
         rows = test.user_index_of_nonzeros()
-        predicted = clip_to_range(served.predict(rows, test.indices), training)
+        predicted = clip_to_range(predicted_ratings(served, test), training)
         errors = np.subtract(predicted, test.values, dtype=np.float64)
         for name, values in zip(columns, (errors**2, np.abs(errors)), strict=True):
             columns[name] = np.bincount(rows, values, minlength=test.n_users)

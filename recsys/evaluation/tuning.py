@@ -22,7 +22,7 @@ from recsys.evaluation.experiment import RankingTask, check_folding, measure_lis
 from recsys.evaluation.metrics import METRICS, mae, rmse
 from recsys.evaluation.splits import RatingsLike, Split, default_split
 from recsys.messages import counted
-from recsys.models.base import Model, Step
+from recsys.models.base import Model, Step, predicted_ratings
 from recsys.models.parameters import Range
 from recsys.models.registry import make_model, model_class, parameters
 from recsys.provenance import fingerprint
@@ -336,7 +336,7 @@ class _Objective:
         served, test = with_history(model, split.history), split.test
         kind, _, n = self.metric.partition("@")
         if self.minimize:
-            predicted = served.predict(test.user_index_of_nonzeros(), test.indices)
+            predicted = predicted_ratings(served, test)
             predicted = np.clip(predicted, *split.train.value_range())
             return (rmse if kind == "rmse" else mae)(predicted, test.values)
         task = RankingTask.of(split, int(n))

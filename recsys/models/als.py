@@ -13,7 +13,7 @@ import numpy as np
 from lowrank.completion import links
 from lowrank.completion.als import BiasedFactors, als_sweeps, solve_rows
 from lowrank.completion.design import Link
-from lowrank.kernels import CodedMatrix, CsrArrays, at_most
+from lowrank.kernels import CsrArrays, at_most
 from lowrank.kernels.entries import Stored
 from recsys.models.base import (
     FactorModel,
@@ -144,7 +144,7 @@ class ALS(ContentModel):
             with at_most(self.threads):
                 self._fit_content(ratings)
         else:
-            entries = matrix or CsrArrays(*Histories.of(ratings))
+            entries = matrix or Histories.of(ratings).csr
             vars(self).update(self._solved_rows(entries, None, of_users=True))
 
     def _take(self, side: str, prior: links.RowPrior) -> None:
@@ -162,7 +162,7 @@ class ALS(ContentModel):
         *,
         of_users: bool,
     ) -> dict[str, Floats]:
-        entries = histories if isinstance(histories, CodedMatrix) else CsrArrays(*histories)
+        entries = histories.csr if isinstance(histories, Histories) else histories
         if isinstance(entries, CsrArrays) and "user_prior_mean" in vars(self):
             with at_most(self.threads):
                 known = self._vectors(0, of_users=not of_users)
@@ -189,7 +189,7 @@ class ALS(ContentModel):
     def _uncertain_vectors(
         self, sample: int, histories: Histories, features: CsrArrays | None, *, of_users: bool
     ) -> links.Posterior:
-        entries, prior = CsrArrays(*histories), self._prior(0, of_users=of_users)
+        entries, prior = histories.csr, self._prior(0, of_users=of_users)
         known = self._vectors(0, of_users=not of_users).mean
         means = prior.means(Link.of(entries, len(known)), features)
         return links.exact_posterior(entries, known, prior, means, self.global_mean)

@@ -22,7 +22,16 @@ import re
 from abc import abstractmethod
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar, dataclass_transform
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    NamedTuple,
+    Self,
+    TypeVar,
+    cast,
+    dataclass_transform,
+)
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -54,16 +63,24 @@ class Histories(NamedTuple):
         Item indices (user indices, in the histories of items), increasing within a row.
     values : float32 ndarray of shape (nnz,)
         Ratings; ones for implicit feedback.
+    times : integer ndarray of shape (nnz,), optional
+        Seconds since 1970-01-01 UTC.
     """
 
     indptr: NDArray[np.int64]
     indices: NDArray[np.int32]
     values: Floats
+    times: NDArray[np.integer[Any]] | None = None
 
     @classmethod
     def of(cls, ratings: Ratings) -> Self:
         """Return the histories of the users of `ratings`, without a copy."""
-        return cls(ratings.indptr, ratings.indices, ratings.values)
+        return cls(ratings.indptr, ratings.indices, ratings.values, ratings.seconds)
+
+    @property
+    def csr(self) -> kernels.CsrArrays:
+        """The arrays as the kernels take them."""
+        return kernels.CsrArrays(self.indptr, self.indices, self.values)
 
     @property
     def n_rows(self) -> int:
@@ -86,7 +103,8 @@ class Histories(NamedTuple):
         counts = self.indptr[rows + 1] - starts
         indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
         at = np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], counts)
-        return Histories(indptr, self.indices[at], self.values[at])
+        times = None if self.times is None else self.times[at]
+        return Histories(indptr, self.indices[at], self.values[at], times)
 
 
 class Explanation(NamedTuple):
@@ -100,12 +118,16 @@ class Explanation(NamedTuple):
         What each rating of the user's history adds.
     item_features, user_features : float32 ndarrays of shape (n_items, n_features), optional
         What each feature of the item, and of the user, adds.
+    scale : float32 ndarray of shape (n_items,), optional
+        What the step from a sum on the latent scale of an ordinal model to the expected rating
+        adds.
     """
 
     base: Floats
     terms: Floats
     item_features: Floats | None = None
     user_features: Floats | None = None
+    scale: Floats | None = None
 
 
 class FactorForm(NamedTuple):
@@ -123,6 +145,8 @@ class FactorForm(NamedTuple):
         Makes the scores ``weight_i clip((offset_u bias_i) (x_u . y_i), -1, 1)``: cosines.
     sparse : SparsePart, optional
         The histories h and the item-item weights S.
+    link : callable, optional
+        An increasing function of such scores, whose values are the scores of the model.
     """
 
     users: Floats
@@ -131,6 +155,7 @@ class FactorForm(NamedTuple):
     bias: Floats | None = None
     weight: Floats | None = None
     sparse: kernels.SparsePart | None = None
+    link: Callable[[Floats], Floats] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,11 +211,19 @@ class ValidationWatch:
         return self._since >= _PATIENCE
 
 
+def predicted_ratings(model: Model, held_out: Ratings) -> Floats:
+    """Return predictions of held-out ratings, at their times where the model uses these."""
+    pairs = held_out.user_index_of_nonzeros(), held_out.indices
+    if model.uses_times and held_out.seconds is not None:
+        return cast(Any, model).predict(*pairs, times=held_out.timestamps)
+    return model.predict(*pairs)
+
+
 def validation_rmse(model: Model, held_out: Ratings | None) -> float | None:
     """Return the RMSE of a model on held-out ratings, None if there are none."""
     if held_out is None:
         return None
-    predicted = model.predict(held_out.user_index_of_nonzeros(), held_out.indices)
+    predicted = predicted_ratings(model, held_out)
     return float(np.sqrt(np.mean((predicted - held_out.values) ** 2, dtype=np.float64)))
 
 
@@ -290,6 +323,10 @@ class Model:
         Whether interactions of implicit feedback count by their weight.
     uses_features : bool
         Whether features of items and users count.
+    uses_times : bool
+        Whether the model, as it is fitted, can predict ratings for a time.
+    remarks : tuple of str
+        What a fit has found out and decided, in a line each.
     """
 
     name: ClassVar[str]
@@ -297,6 +334,8 @@ class Model:
     predicts_ratings: ClassVar[bool] = True
     uses_weights: ClassVar[bool] = True
     uses_features: ClassVar[bool] = False
+    uses_times = False
+    remarks: ClassVar[tuple[str, ...]] = ()
     _needs_values: ClassVar[bool] = False  # whether `fit` rejects implicit feedback
     _scores_between_sweeps: ClassVar[bool] = False  # whether the model can score in ``on_step``
 

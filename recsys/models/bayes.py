@@ -5,16 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import islice
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lowrank.completion.bayes import VariationalSweep, predictive_variance, variational_sweeps
+from lowrank.completion.drift import Drift, Knots
 from lowrank.completion.gibbs import GibbsSweep, gibbs_sweeps
 from lowrank.completion.links import Posterior, RowPrior, normal_draws, posterior_rows
+from lowrank.completion.ordinal import OrdinalScale
+from lowrank.completion.targets import Observed, Settling
 from lowrank.kernels import CsrArrays, at_most
+from recsys.errors import DataError
+from recsys.messages import lasting
 from recsys.models.base import (
+    Explanation,
+    FactorForm,
     Floats,
     Histories,
     OnStep,
@@ -26,8 +34,9 @@ from recsys.models.base import (
     model,
     validation_rmse,
 )
-from recsys.models.content import ContentModel
+from recsys.models.content import ContentModel, Known
 from recsys.models.parameters import parameter, random_state_parameter, threads_parameter
+from recsys.models.validation import HeldOut
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -35,6 +44,8 @@ if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
 
 _PAIRS = 2**13  # pairs whose covariances are unpacked at a time
+_LEVELS = range(3, 21)  # numbers of different ratings that may be an ordinal scale
+_COMPARED = 200_000  # ratings at most, on which the likelihoods are compared
 
 
 @model
@@ -47,6 +58,14 @@ class Bayes(ContentModel):
     With features (`with_features`) it is linear in these, too, with a precision for each group of
     them that is learned; items and users without ratings are predicted from theirs.
 
+    If ratings have times, biases drift: the mood of a user lasts for some minutes or days, the
+    fashion of an item longer, as the ratings tell. Predictions for a time know the drifts at that
+    time; others, and recommendations, have their means over the ratings of the user and the item.
+
+    With the ordinal likelihood, a rating is the level between whose cut points a latent number
+    lies, of which all of the above is the mean. The prediction is the expected rating; scores are
+    explained on the latent scale.
+
     Attributes
     ----------
     user_factors, item_factors : float32 ndarrays of shape (n_users, S k) and (n_items, S k)
@@ -58,7 +77,9 @@ class Bayes(ContentModel):
     user_draws : float32 ndarray of shape (n_users, S (k + 1))
         Under Gibbs sampling, draws of (a_u, b_u), from which standard deviations follow.
     noise_variances : float64 ndarray of shape (S,)
-        Of a rating around its prediction, if all vectors were known.
+        Of a rating, or its latent number, around its prediction, if all vectors were known.
+    levels, cut_points : float64 ndarrays of shape (L,) and (L - 1,)
+        The ordinal scale, if the likelihood is ordinal.
 
     References
     ----------
@@ -66,7 +87,9 @@ class Bayes(ContentModel):
     and Mnih (2008), "Bayesian probabilistic matrix factorization using Markov chain Monte Carlo".
     Koren (2008), "Factorization meets the neighborhood", section 4, for sets of rated items. Simm
     et al. (2017), "Macau: scalable Bayesian factorization with high-dimensional side information
-    using MCMC".
+    using MCMC". Albert and Chib (1993), "Bayesian analysis of binary and polychotomous response
+    data", section 4, for the ordinal likelihood. Koren (2009), "Collaborative filtering with
+    temporal dynamics", for drifts of biases.
     """
 
     name = "bayes"
@@ -100,6 +123,12 @@ class Bayes(ContentModel):
     samples: int = parameter(16, "Number of samples that Gibbs sampling keeps.")
     thinning: int = parameter(4, "Number of Gibbs sweeps per kept sample.")
     burn_in: int = parameter(20, "Number of initial Gibbs sweeps to discard.", minimum=0)
+    likelihood: str = parameter(
+        "auto",
+        "Distribution of a rating: gaussian, ordinal, or what predicts held-out ratings better.",
+        choices=("auto", "gaussian", "ordinal"),
+    )
+    time: bool = parameter(True, "Let the biases of users and items drift, if times are known.")
     random_state: int = random_state_parameter()
     threads: int | None = threads_parameter()
 
@@ -115,6 +144,23 @@ class Bayes(ContentModel):
     item_prior_precision: Floats = fitted("S", "d", "d")
     user_link: Floats = fitted("S", "linked_items", "d", when="linked")
     item_link: Floats = fitted("S", "linked_users", "d", when="linked")
+    levels: NDArray[np.float64] = fitted("n_levels", when="set")
+    cut_points: NDArray[np.float64] = fitted("n_cut_points", when="set")
+    score_variance: float = fitted(when="set")
+    user_drift_starts: NDArray[np.int64] = fitted("n_users", when="set")
+    user_drift_counts: NDArray[np.int64] = fitted("n_users", when="set")
+    user_drift_times: NDArray[np.int64] = fitted("n_user_knots", when="set")
+    user_drift_means: Floats = fitted("n_user_knots", when="set")
+    user_drift_variances: Floats = fitted("n_user_knots", when="set")
+    user_drift_variance: float = fitted(when="set")
+    user_drift_scale: float = fitted(when="set")
+    item_drift_starts: NDArray[np.int64] = fitted("n_items", when="set")
+    item_drift_counts: NDArray[np.int64] = fitted("n_items", when="set")
+    item_drift_times: NDArray[np.int64] = fitted("n_item_knots", when="set")
+    item_drift_means: Floats = fitted("n_item_knots", when="set")
+    item_drift_variances: Floats = fitted("n_item_knots", when="set")
+    item_drift_variance: float = fitted(when="set")
+    item_drift_scale: float = fitted(when="set")
 
     @property
     def _sampled(self) -> bool:
@@ -124,55 +170,235 @@ class Bayes(ContentModel):
     def _keeps_best_sweep(self) -> bool:
         return not self._sampled
 
+    @property
+    def uses_times(self) -> bool:
+        """Whether the fit knew times, so that a prediction may be for one."""
+        return "user_drift_scale" in vars(self)
+
+    @property
+    def is_ordinal(self) -> bool:
+        """Whether the likelihood of the fit is ordinal."""
+        return "cut_points" in vars(self)
+
     def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
         """Minimise minus the free energy, which is the objective in each `Step`."""
-        n_samplings = self.burn_in + self.samples * self.thinning
-        total = self.iterations + (n_samplings if self._sampled else 0)
-        options: dict[str, Any] = {
+        likelihood, remarks = self.likelihood, []
+        levels = len(ratings.distribution()[0])
+        if likelihood == "auto":
+            likelihood = "gaussian"
+            if levels in _LEVELS:
+                likelihood, remark = self._compare(ratings, validation)
+                remarks.append(remark)
+        elif likelihood == "ordinal" and levels < _LEVELS[0]:
+            raise DataError(
+                f"The ordinal likelihood needs at least {_LEVELS[0]} different ratings; "
+                f"there are {levels}."
+            )
+        options = self._options(ratings)
+        best, number = self._variational(ratings, on_step, validation, **options)
+        if likelihood == "ordinal":
+            start = {"start": best, "ordinal": True, "number": number}
+            best, number = self._variational(ratings, on_step, validation, **options | start)
+        self._take([best], best.observed)
+        if self._sampled:
+            self._sample(ratings, best, number, on_step, validation, options)
+        # The users once more, so that a user folded in later gets the very same vector.
+        with at_most(self.threads):
+            self._fit_content(ratings)
+        if self.uses_times:
+            counts = np.bincount(ratings.indices, minlength=ratings.n_items)
+            drift = np.bincount(ratings.indices, best.observed.drifts[1].means, ratings.n_items)
+            self.item_bias = self.item_bias + (drift / np.maximum(counts, 1)).astype(np.float32)
+            remarks.append(self._drift_remark(best.observed, float(ratings.values.var())))
+        vars(self)["remarks"] = tuple(remarks)
+
+    def _options(self, ratings: Ratings) -> dict[str, Any]:
+        """Return the options of a fit, variational or not."""
+        times = ratings.timestamps if self.time else None
+        return {
             "link_penalty": self.link_penalty if self.linked else 0.0,
             "row_features": ratings.user_features,
             "column_features": ratings.item_features,
             "temperature": self.temperature,
+            "times": None if times is None or times.min() == times.max() else times,
             "random_state": self.random_state,
             "threads": self.threads,
         }
 
-        def report(number: int, sweep: VariationalSweep | GibbsSweep) -> float | None:
-            objective = -sweep.free_energy if isinstance(sweep, VariationalSweep) else None
-            reached = validation_rmse(self, validation)
-            if on_step is not None:
-                on_step(Step(number, total, objective, sweep.rmse, reached))
-            return reached
-
-        sweeps = variational_sweeps(
-            ratings.matrix, self.factors, count_power=self.count_power, **options
-        )
-        before, watch = -math.inf, ValidationWatch()
-        for number, sweep in enumerate(islice(sweeps, self.iterations), start=1):
+    def _variational(
+        self,
+        ratings: Ratings,
+        on_step: OnStep,
+        validation: Ratings | None,
+        *,
+        number: int = 0,
+        **options: Any,
+    ) -> tuple[VariationalSweep, int]:
+        """Return the best sweep of a fit, and the number of sweeps until its end."""
+        if options.get("ordinal"):  # latent numbers are uncertain as they are
+            options["temperature"] = (1 + self.temperature) / 2
+        X, k = ratings.matrix, self.factors
+        sweeps = variational_sweeps(X, k, count_power=self.count_power, **options)
+        before, watch, best = -math.inf, ValidationWatch(), None
+        for sweep in islice(sweeps, self.iterations):
+            number += 1
             if not math.isfinite(sweep.free_energy):
                 raise breakdown(self, "temperature", "count_power")
+            reached = None
             if validation is not None or on_step is not None:
-                self._take([sweep])
-            if watch.is_best(report(number, sweep)):
+                self._take([sweep], sweep.observed)
+                reached = validation_rmse(self, validation)
+            if on_step is not None:
+                on_step(Step(number, number, -sweep.free_energy, sweep.rmse, reached))
+            if watch.is_best(reached) or best is None:
                 best = sweep
             if watch.over or sweep.free_energy - before <= self.tol * ratings.n_ratings:
                 break
             before = sweep.free_energy
-        self._take([best])
-        if self._sampled:
-            kept: list[GibbsSweep] = []
-            samplings = gibbs_sweeps(ratings.matrix, best, **options)
-            for drawn, sampling in enumerate(islice(samplings, n_samplings), start=1):
-                if drawn > self.burn_in and (drawn - self.burn_in) % self.thinning == 0:
-                    kept.append(sampling)
-                    self._take(kept)
-                report(number + drawn, sampling)
-        # The users once more, so that a user folded in later gets the very same vector.
-        with at_most(self.threads):
-            self._fit_content(ratings)
+        assert best is not None
+        return best, number
 
-    def predict_std(self, users: ArrayLike, items: ArrayLike) -> Floats:
+    def _sample(
+        self,
+        ratings: Ratings,
+        start: VariationalSweep,
+        number: int,
+        on_step: OnStep,
+        validation: Ratings | None,
+        options: dict[str, Any],
+    ) -> None:
+        """Keep samples of a chain that begins at `start`."""
+        total, kept = self.burn_in + self.samples * self.thinning, list[GibbsSweep]()
+        options = {name: value for name, value in options.items() if name != "times"}
+        if self.is_ordinal:
+            options["temperature"] = (1 + self.temperature) / 2
+        samplings = gibbs_sweeps(ratings.matrix, start, **options)
+        for drawn, sampling in enumerate(islice(samplings, total), start=1):
+            if drawn > self.burn_in and (drawn - self.burn_in) % self.thinning == 0:
+                kept.append(sampling)
+                self._take(kept, start.observed)
+            if on_step is not None:
+                reached = validation_rmse(self, validation)
+                on_step(Step(number + drawn, number + total, None, sampling.rmse, reached))
+
+    def _compare(self, ratings: Ratings, validation: Ratings | None) -> tuple[str, str]:
+        """Return the likelihood whose variational fit predicts held-out ratings better.
+
+        They are `validation`, or a seeded tenth of the ratings, of at most 200,000 in all.
+        """
+        train, test = ratings, validation
+        if validation is None:
+            train, test = HeldOut.of(ratings, self.random_state, most=_COMPARED)
+            if not (train.n_ratings and test.n_ratings):
+                return "gaussian", "likelihood: gaussian, of too few ratings for a comparison"
+        errors = {}
+        trial = type(self)(**self.get_params() | {"inference": "variational"})
+        found: VariationalSweep | None = None
+        for name in ("gaussian", "ordinal"):
+            options = trial._options(train) | {"start": found, "ordinal": name == "ordinal"}
+            found, _ = trial._variational(train, None, test, **options)
+            trial._take([found], found.observed)
+            errors[name] = validation_rmse(trial, test) or 0.0
+        best = min(errors, key=lambda name: errors[name])
+        other = next(name for name in errors if name != best)
+        figures = f"RMSE {errors[best]:.4f} of held-out ratings, {other} {errors[other]:.4f}"
+        return best, f"likelihood: {best} ({figures})"
+
+    @staticmethod
+    def _drift_remark(observed: Observed, variance: float) -> str:
+        """Say how the biases drift."""
+        parts = []
+        for name, drift in zip(("users", "items"), observed.drifts, strict=True):
+            if drift.variance:
+                share = drift.variance / max(variance, 1e-12)
+                parts.append(f"{name} for {lasting(drift.scale)} ({share:.1%} of the variance)")
+        return f"time: biases drift, those of {' and '.join(parts)}" if parts else "time: no drift"
+
+    def predict(
+        self, users: ArrayLike, items: ArrayLike, times: NDArray[np.int64] | None = None
+    ) -> Floats:
+        """Predicted ratings of pairs, shape (n_pairs,); the same bits for a pair in any call.
+
+        Parameters
+        ----------
+        users, items : array_like of int
+        times : int64 ndarray of shape (n_pairs,), optional
+            Of the predicted ratings, in seconds since 1970-01-01 UTC; of no account if the ratings
+            of the fit had none.
+        """
+        return self._expected(self._latent(users, items, times))
+
+    def _latent(
+        self, users: ArrayLike, items: ArrayLike, times: NDArray[np.int64] | None = None
+    ) -> Floats:
+        """Return predictions on the latent scale, which is that of ratings if they are Gaussian."""
+        predicted = super().predict(users, items)
+        if times is None or not self.uses_times:
+            return predicted
+        for side, rows in (("user", users), ("item", items)):
+            at = np.atleast_1d(np.asarray(rows, np.int64))
+            predicted += self._knots(side).at(at, times)[0] - self._mean_drift(side)[at]
+        return predicted
+
+    def _expected(self, latent: Floats) -> Floats:
+        """Return the expected ratings where latent numbers have these means."""
+        if not self.is_ordinal:
+            return latent
+        variance = float(self.noise_variances.mean()) + self.score_variance
+        return self._scale.expected(latent, variance).astype(np.float32, copy=False)
+
+    def scores(self, users: ArrayLike) -> Floats:
+        """Predicted ratings of all items; the last bits depend on the block (`_score_error`)."""
+        return self._expected(super().scores(users))
+
+    def _score_error(self, users: ArrayLike) -> Floats:
+        # The expected rating rises by less than two per unit of the latent scale, as a rule, and
+        # has a rounding error of its own.
+        error = super()._score_error(users)
+        return 4 * error + np.float32(1e-5) if self.is_ordinal else error
+
+    def _factor_form(self, users: ArrayLike) -> FactorForm | None:
+        form = super()._factor_form(users)
+        return form._replace(link=self._expected) if form and self.is_ordinal else form
+
+    @property
+    def _scale(self) -> OrdinalScale:
+        return OrdinalScale(self.levels, self.cut_points, (0, len(self.cut_points) - 1))
+
+    def predict_interval(
+        self,
+        users: ArrayLike,
+        items: ArrayLike,
+        level: float = 0.9,
+        times: NDArray[np.int64] | None = None,
+    ) -> tuple[Floats, Floats]:
+        """Return ends of intervals that hold ratings with a probability, each of shape (n_pairs,).
+
+        A level of an ordinal scale counts as the interval of numbers that are nearest to it, all
+        alike, so that the ends may be between levels.
+        """
+        latent, variance = self._latent(users, items, times), self._variance(users, items, times)
+        shares = (1 - level) / 2, (1 + level) / 2
+        if self.is_ordinal:
+            low, high = (self._scale.quantile(latent, variance, share) for share in shares)
+            return low.astype(np.float32), high.astype(np.float32)
+        half = np.float32(NormalDist().inv_cdf(shares[1])) * np.sqrt(variance)
+        return latent - half, latent + half
+
+    def predict_std(
+        self, users: ArrayLike, items: ArrayLike, times: NDArray[np.int64] | None = None
+    ) -> Floats:
         """Predictive standard deviations, with the noise of a rating, shape (n_pairs,)."""
+        variance = self._variance(users, items, times)
+        if self.is_ordinal:
+            chances = self._scale.probabilities(self._latent(users, items, times), variance)
+            variance = chances @ self.levels**2 - (chances @ self.levels) ** 2
+        return np.sqrt(np.maximum(variance, 0)).astype(np.float32)
+
+    def _variance(
+        self, users: ArrayLike, items: ArrayLike, times: NDArray[np.int64] | None
+    ) -> Floats:
+        """Return the variances of ratings, or of their latent numbers, shape (n_pairs,)."""
         u = check_indices(users, self.n_users, "user")
         i = check_indices(items, self.n_items, "item")
         variance, n = np.empty(len(u), dtype=np.float32), self._n_samples
@@ -196,15 +422,23 @@ class Bayes(ContentModel):
                     Posterior(w, self.user_covariance[rows]),
                     Posterior(z, self.item_covariance[others]),
                 )
-        std: Floats = np.sqrt(variance + np.float32(self.noise_variances.mean()))
-        return std
+        if self.uses_times:
+            for side, rows in (("user", u), ("item", i)):
+                knots = self._knots(side)
+                variance += knots.variance if times is None else knots.at(rows, times)[1]
+        return variance + np.float32(self.noise_variances.mean())
 
     @property
     def _n_samples(self) -> int:
         return len(self.noise_variances)
 
-    def _take(self, states: Sequence[VariationalSweep | GibbsSweep]) -> None:
+    def _take(self, states: Sequence[VariationalSweep | GibbsSweep], seen: Observed) -> None:
         """Set the fitted arrays from one variational sweep or some Gibbs samples."""
+        if seen.scale is not None:
+            self.levels, self.cut_points = seen.scale.levels, seen.scale.cuts
+            self.score_variance = seen.score_variance
+        for side, drift in zip(("user", "item"), seen.drifts, strict=False):
+            vars(self).update(_drift_arrays(side, drift.knots()))
         self.global_mean = states[0].mean
         self.noise_variances = np.array([state.noise_variance for state in states])
         for side, axis in (("user", "row"), ("item", "column")):
@@ -242,10 +476,13 @@ class Bayes(ContentModel):
         """
         drawn = [False, True] if self._sampled and of_users else [self._sampled]
         with at_most(self.threads):
+            settling = self._settling(histories, of_users=of_users)
+            entries = histories.csr
+            entries = entries._replace(data=settling.data(entries, features))
             first, *more = (
                 [
                     posterior_rows(
-                        CsrArrays(*histories),
+                        entries,
                         self._vectors(sample, of_users=not of_users),
                         self._prior(sample, of_users=of_users),
                         mean=self.global_mean,
@@ -260,7 +497,67 @@ class Bayes(ContentModel):
         arrays = self._side(first, of_users)
         if more:
             arrays["user_draws"] = np.hstack([vectors.mean for vectors in more[0]])
+        if settling.drift is not None:
+            side = "user" if of_users else "item"
+            arrays |= _drift_arrays(side, settling.drift.knots())
         return arrays
+
+    def _settling(self, histories: Histories, *, of_users: bool) -> Settling:
+        """Return what the ratings of some users (or items) stand for, as far as it is known."""
+        side, other = ("user", "item") if of_users else ("item", "user")
+        offset, drift = np.zeros_like(histories.values), None
+        if self.uses_times:
+            times, own = histories.times, self._knots(side)
+            if times is None:
+                offset = self._mean_drift(other)[histories.indices]
+                times = np.zeros(len(histories.indices), np.int64)
+            else:
+                times = times.astype(np.int64, copy=False)
+                offset = self._knots(other).at(histories.indices.astype(np.int64), times)[0]
+            drift = Drift.of(histories.rows, histories.n_rows, times, 1.0, np.float32)
+            drift.variance = own.variance if histories.times is not None else 0.0
+            drift.scale = own.scale
+        return Settling(
+            self._vectors(0, of_users=not of_users),
+            self._prior(0, of_users=of_users),
+            self.global_mean,
+            self._noise(0),
+            float(self.noise_variances[0]),
+            self._scale if self.is_ordinal else None,
+            drift,
+            offset,
+        )
+
+    def _settled(self, history: Histories, features: CsrArrays | None) -> CsrArrays:
+        with at_most(self.threads):
+            data = self._settling(history, of_users=True).data(history.csr, features)
+        return history.csr._replace(data=data)
+
+    def contributions(
+        self, history: Histories, items: ArrayLike, known: Known | None = None
+    ) -> Explanation:
+        """Return the scores of `items` as sums, as `ContentModel.contributions`.
+
+        They are on the latent scale of an ordinal likelihood; `scale` is the step to the expected
+        rating. Drifts count for the base.
+        """
+        found = super().contributions(history, items, known)
+        if self.uses_times:
+            wanted = check_indices(items, self.n_items, "item")
+            found = found._replace(base=found.base + self._mean_drift("item")[wanted])
+        if not self.is_ordinal:
+            return found
+        parts = (found.base[:, None], found.terms, found.item_features, found.user_features)
+        total = np.sum([part.sum(axis=1) for part in parts if part is not None], axis=0)
+        return found._replace(scale=self._expected(total) - total)
+
+    def _knots(self, side: str) -> Knots:
+        return Knots(*(getattr(self, f"{side}_drift_{name}") for name in Knots._fields))
+
+    def _mean_drift(self, side: str) -> Floats:
+        """Return the drift that the bias of each user, or item, has for its mean."""
+        biases: Floats = getattr(self, f"{side}_biases")
+        return getattr(self, f"{side}_bias") - biases.mean(axis=1)
 
     def _vectors(self, sample: int, *, of_users: bool) -> Posterior:
         factors = self.user_factors if of_users else self.item_factors
@@ -322,9 +619,14 @@ class Bayes(ContentModel):
         return result
 
     def _noise(self, sample: int) -> float:
-        return self.temperature * float(self.noise_variances[sample])
+        temperature = (1 + self.temperature) / 2 if self.is_ordinal else self.temperature
+        return temperature * float(self.noise_variances[sample])
 
     def _uncertain_vectors(
         self, sample: int, histories: Histories, features: CsrArrays | None, *, of_users: bool
     ) -> Posterior:
         return self._vectors(sample, of_users=of_users)
+
+
+def _drift_arrays(side: str, knots: Knots) -> dict[str, Any]:
+    return {f"{side}_drift_{name}": value for name, value in knots._asdict().items()}

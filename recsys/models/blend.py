@@ -261,7 +261,7 @@ class Blend(Model):
         """Return the models' factors, and sparse parts, side by side; None unless all have them."""
         u = check_indices(users, self.n_users, "user")
         forms = [part._factor_form(u) for part in self.parts]
-        known = [form for form in forms if form is not None and form.weight is None]
+        known = [each for each in forms if each and each.weight is None and each.link is None]
         if len(known) < len(forms):
             return None
         pairs = [*zip((factor for factor, _ in self._weighted), known, strict=True)]

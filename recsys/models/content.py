@@ -164,15 +164,16 @@ class ContentModel(FeaturedModel):
             for side in ("item", "user")
             if f"{side}_feature_weights" in vars(self)
         }
+        entries = self._settled(history, known.user)
         for s in range(n):
-            row = self._row_terms(s, CsrArrays(*history), known.user, "user")
+            row = self._row_terms(s, entries, known.user, "user")
             w = row.base + row.entries.sum(axis=0) + row.features.sum(axis=0)
             columns = self._vectors(s, of_users=False).mean
             for at, item in enumerate(wanted):
                 z = columns[item].astype(np.float64)
                 if known.items is not None and known.raters is not None:
                     features = row_of(known.items, at)
-                    raters = row_of(CsrArrays(*known.raters), at)
+                    raters = row_of(known.raters.csr, at)
                     of_item = self._row_terms(s, raters, features, "item").features
                     share = of_item[:, :-1] @ w[:-1] + of_item[:, -1]
                     np.add.at(found["item"][at], features.indices, share / n)
@@ -214,6 +215,10 @@ class ContentModel(FeaturedModel):
                     np.add.at(found[side][at], row.indices, each)
                 else:
                     base[at] += slopes[:-1] @ own[:-1]
+
+    def _settled(self, history: Histories, features: CsrArrays | None) -> CsrArrays:
+        """Return what the vector of a user is fitted to."""
+        return history.csr
 
     def _row_terms(
         self, sample: int, entries: CsrArrays, features: CsrArrays | None, side: str
@@ -313,7 +318,7 @@ class ContentModel(FeaturedModel):
             if not self.knows(of):
                 continue
             if of != side:
-                entries = self._residuals(of, arrays, CsrArrays(*histories))
+                entries = self._residuals(of, arrays, histories.csr)
                 columns.append(self._slopes(of).of(entries, self._directions(of)))
                 continue
             cold = histories.counts == 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recsys.models.base import Floats, Indices, Model
+from recsys.models.base import Floats, Indices, Model, predicted_ratings
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
@@ -40,13 +40,13 @@ class HeldOut:
     test: Ratings
 
     @classmethod
-    def of(cls, ratings: Ratings, random_state: int) -> HeldOut:
-        """Hold out a seeded tenth."""
+    def of(cls, ratings: Ratings, random_state: int, most: int = _MOST) -> HeldOut:
+        """Hold out a seeded tenth of the ratings of some users, who have at most so many."""
         generator = np.random.default_rng(random_state)
         order = generator.permutation(ratings.n_users)
         total = np.diff(ratings.indptr)[order].cumsum()
         chosen = np.zeros(ratings.n_users, np.bool_)
-        chosen[order[: max(1, np.searchsorted(total, _MOST, "right"))]] = True
+        chosen[order[: max(1, np.searchsorted(total, most, "right"))]] = True
         used = chosen[ratings.user_index_of_nonzeros()]
         held_out = generator.integers(_PARTS, size=ratings.n_ratings) == 0
         return cls(ratings.take(used & ~held_out), ratings.take(used & held_out))
@@ -66,7 +66,7 @@ class HeldOut:
 
     def rmse(self, model: Model) -> float:
         """Return the error of a model's predictions of the held-out ratings."""
-        predicted = model.predict(self.test.user_index_of_nonzeros(), self.test.indices)
+        predicted = predicted_ratings(model, self.test)
         return float(np.sqrt(np.mean((predicted - self.test.values) ** 2, dtype=np.float64)))
 
     def lists(self, models: Sequence[Model]) -> Lists:
