@@ -198,8 +198,8 @@ class Drift:
             self.times[kept],
             self.means[self.order[kept]].astype(np.float32),
             variances.astype(np.float32),
-            self.variance,
-            self.scale,
+            float(self.variance),
+            float(self.scale),
         )
 
     def copy(self) -> Self:

@@ -63,19 +63,30 @@ class Histories(NamedTuple):
         Item indices (user indices, in the histories of items), increasing within a row.
     values : float32 ndarray of shape (nnz,)
         Ratings; ones for implicit feedback.
-    times : integer ndarray of shape (nnz,), optional
-        Seconds since 1970-01-01 UTC.
     """
 
     indptr: NDArray[np.int64]
     indices: NDArray[np.int32]
     values: Floats
-    times: NDArray[np.integer[Any]] | None = None
 
     @classmethod
-    def of(cls, ratings: Ratings) -> Self:
+    def of(cls, ratings: Ratings) -> Histories:
         """Return the histories of the users of `ratings`, without a copy."""
-        return cls(ratings.indptr, ratings.indices, ratings.values, ratings.seconds)
+        found = Histories(ratings.indptr, ratings.indices, ratings.values)
+        return found.at_times(ratings.seconds)
+
+    @property
+    def times(self) -> NDArray[np.integer[Any]] | None:
+        """Seconds since 1970-01-01 UTC of each rating, where they are known."""
+        return None
+
+    def at_times(self, times: NDArray[np.integer[Any]] | None) -> Histories:
+        """Return the same histories with the times of the ratings."""
+        if times is None:
+            return self
+        timed = TimedHistories(self.indptr, self.indices, self.values)
+        timed.moments = times
+        return timed
 
     @property
     def csr(self) -> kernels.CsrArrays:
@@ -103,8 +114,19 @@ class Histories(NamedTuple):
         counts = self.indptr[rows + 1] - starts
         indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
         at = np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], counts)
-        times = None if self.times is None else self.times[at]
-        return Histories(indptr, self.indices[at], self.values[at], times)
+        some = Histories(indptr, self.indices[at], self.values[at])
+        return some if self.times is None else some.at_times(self.times[at])
+
+
+class TimedHistories(Histories):
+    """Histories whose ratings have times; as a tuple, they are the same three arrays."""
+
+    moments: NDArray[np.integer[Any]] | None = None
+
+    @property
+    def times(self) -> NDArray[np.integer[Any]] | None:
+        """Seconds since 1970-01-01 UTC of each rating."""
+        return self.moments
 
 
 class Explanation(NamedTuple):
@@ -118,16 +140,12 @@ class Explanation(NamedTuple):
         What each rating of the user's history adds.
     item_features, user_features : float32 ndarrays of shape (n_items, n_features), optional
         What each feature of the item, and of the user, adds.
-    scale : float32 ndarray of shape (n_items,), optional
-        What the step from a sum on the latent scale of an ordinal model to the expected rating
-        adds.
     """
 
     base: Floats
     terms: Floats
     item_features: Floats | None = None
     user_features: Floats | None = None
-    scale: Floats | None = None
 
 
 class FactorForm(NamedTuple):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
 
 _PAIRS = 2**13  # pairs whose covariances are unpacked at a time
+_DRIFT = [f"{side}_drift_{name}" for side in ("user", "item") for name in Knots._fields]
+_TOGETHER = ("levels", "cut_points", "score_variance"), _DRIFT  # arrays that are there or not
 _LEVELS = range(3, 21)  # numbers of different ratings that may be an ordinal scale
 _COMPARED = 200_000  # ratings at most, on which the likelihoods are compared
 
@@ -169,6 +171,28 @@ class Bayes(ContentModel):
     @property
     def _keeps_best_sweep(self) -> bool:
         return not self._sampled
+
+    @classmethod
+    def _from_arrays(cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
+        for group in _TOGETHER:
+            missing = [name for name in group if name not in arrays]
+            if missing and len(missing) < len(group):
+                raise DataError(
+                    f"The {cls.name} model needs an array {missing[0]!r}, which is missing."
+                )
+        result = super()._from_arrays(params, arrays)
+        if result.is_ordinal and len(result.levels) != len(result.cut_points) + 1:
+            raise DataError("The array 'levels' must have one number more than 'cut_points'.")
+        for side in ("user", "item") if result.uses_times else ():
+            knots = result._knots(side)
+            ends = knots.starts + knots.counts
+            if (
+                (knots.starts < 0).any()
+                or (knots.counts < 0).any()
+                or ends.max() > len(knots.times)
+            ):
+                raise DataError(f"The array '{side}_drift_starts' must hold places of knots.")
+        return result
 
     @property
     def uses_times(self) -> bool:
@@ -337,7 +361,7 @@ class Bayes(ContentModel):
             return predicted
         for side, rows in (("user", users), ("item", items)):
             at = np.atleast_1d(np.asarray(rows, np.int64))
-            predicted += self._knots(side).at(at, times)[0] - self._mean_drift(side)[at]
+            predicted += self._knots(side).at(at, times)[0] - self.mean_drift(side)[at]
         return predicted
 
     def _expected(self, latent: Floats) -> Floats:
@@ -436,7 +460,7 @@ class Bayes(ContentModel):
         """Set the fitted arrays from one variational sweep or some Gibbs samples."""
         if seen.scale is not None:
             self.levels, self.cut_points = seen.scale.levels, seen.scale.cuts
-            self.score_variance = seen.score_variance
+            self.score_variance = float(seen.score_variance)
         for side, drift in zip(("user", "item"), seen.drifts, strict=False):
             vars(self).update(_drift_arrays(side, drift.knots()))
         self.global_mean = states[0].mean
@@ -509,7 +533,7 @@ class Bayes(ContentModel):
         if self.uses_times:
             times, own = histories.times, self._knots(side)
             if times is None:
-                offset = self._mean_drift(other)[histories.indices]
+                offset = self.mean_drift(other)[histories.indices]
                 times = np.zeros(len(histories.indices), np.int64)
             else:
                 times = times.astype(np.int64, copy=False)
@@ -538,23 +562,23 @@ class Bayes(ContentModel):
     ) -> Explanation:
         """Return the scores of `items` as sums, as `ContentModel.contributions`.
 
-        They are on the latent scale of an ordinal likelihood; `scale` is the step to the expected
-        rating. Drifts count for the base.
+        Those of an ordinal likelihood are on its latent scale; the base has the step from their sum
+        to the expected rating. It has the drifts, too.
         """
         found = super().contributions(history, items, known)
         if self.uses_times:
             wanted = check_indices(items, self.n_items, "item")
-            found = found._replace(base=found.base + self._mean_drift("item")[wanted])
+            found = found._replace(base=found.base + self.mean_drift("item")[wanted])
         if not self.is_ordinal:
             return found
         parts = (found.base[:, None], found.terms, found.item_features, found.user_features)
         total = np.sum([part.sum(axis=1) for part in parts if part is not None], axis=0)
-        return found._replace(scale=self._expected(total) - total)
+        return found._replace(base=found.base + self._expected(total) - total)
 
     def _knots(self, side: str) -> Knots:
         return Knots(*(getattr(self, f"{side}_drift_{name}") for name in Knots._fields))
 
-    def _mean_drift(self, side: str) -> Floats:
+    def mean_drift(self, side: str) -> Floats:
         """Return the drift that the bias of each user, or item, has for its mean."""
         biases: Floats = getattr(self, f"{side}_biases")
         return getattr(self, f"{side}_bias") - biases.mean(axis=1)

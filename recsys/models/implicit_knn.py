@@ -126,7 +126,7 @@ class ImplicitKNN(ItemItemModel):
 
     def _sparse_part(self, users: Indices) -> kernels.SparsePart:
         mine = Histories(self.history_indptr, self.history_items, self.history_weights).take(users)
-        return kernels.SparsePart(kernels.CsrArrays(*mine), self._weights())
+        return kernels.SparsePart(mine.csr, self._weights())
 
     def _weights(self) -> kernels.CsrArrays:
         return kernels.CsrArrays(self.neighbor_indptr, self.neighbor_items, self.neighbor_weights)

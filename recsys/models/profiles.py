@@ -132,7 +132,7 @@ class ProfileModel(HistoryModel):
             if side == "item":
                 self.item_profiles = self._filter(Z)
             else:
-                weighted = CsrArrays(*everyone._replace(values=self._counting(everyone)))
+                weighted = everyone._replace(values=self._counting(everyone)).csr
                 self.user_histories = kernels.csr_rmatmat(weighted, Z, self.n_items)
             positions = frame.positions(rows, len(known))
             self._map_vectors(side, Z, positions, known)

@@ -20,6 +20,7 @@ from lowrank.kernels import CsrArrays, csr_arrays
 from recsys.errors import DataError
 from recsys.models.base import Histories, Model
 from recsys.models.baselines import Bias, Popular
+from recsys.models.bayes import Bayes
 from recsys.models.blend import Blend
 from recsys.models.content import ContentModel
 from recsys.models.ials import IALS
@@ -82,7 +83,7 @@ def _form(model: Model, ratings: Ratings, items: Indices, users: Indices) -> For
             for factor, part in model._weighted
         ]
         return {"kind": "blend", "parts": parts}
-    if isinstance(model, ContentModel):
+    if isinstance(model, ContentModel) and not (isinstance(model, Bayes) and model.is_ordinal):
         return _posterior(model, ratings, items, users)
     if isinstance(model, IALS):
         return _interactions(model, ratings, items, users)
@@ -146,7 +147,10 @@ def _posterior(model: ContentModel, ratings: Ratings, items: Indices, users: Ind
         columns, prior = model._vectors(s, of_users=False), model._prior(s, of_users=True)
         power = prior.count_power
         precision = np.asarray(prior.precision * model._noise(s), np.float32)
-        sample: Form = {"vectors": columns.mean[items], "precision": precision}
+        vectors = columns.mean[items]
+        if isinstance(model, Bayes):
+            vectors[:, -1] += model.mean_drift("item")[items]
+        sample: Form = {"vectors": vectors, "precision": precision}
         if columns.covariance.shape[1]:
             sample["covariance"] = columns.covariance[items]
         if prior.mean.any():
