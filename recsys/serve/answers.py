@@ -288,21 +288,27 @@ class Answers:
                 raise DataError(f"Event {number}: {expected}; got {value:g}.")
 
     def items(self, text: str, n: int) -> Json:
-        """Return the items with a title that contains a text, or that have it as id.
+        """Return the items with a title that contains all words of a text, or that have it as id.
 
-        Those whose title begins with it come first, then those with more ratings.
+        Case and accents do not count. Those whose title begins with the text come first, then those
+        with a word that does, and among these the ones with more ratings.
         """
         counts = self._counts
-        wanted = text.strip().lower()[:_LONGEST_SEARCH]
+        wanted = _plain(pl.Series([text.strip()[:_LONGEST_SEARCH]]))[0]
         if not wanted:
             found = np.arange(len(counts))
             rank = np.zeros(len(counts), np.int64)
         else:
-            lower = self._lower
-            starts = lower.str.starts_with(wanted).fill_null(False).to_numpy()
-            words = lower.str.contains(f" {wanted}", literal=True).fill_null(False).to_numpy()
-            within = lower.str.contains(wanted, literal=True).fill_null(False).to_numpy()
-            rank = np.where(starts, 1, np.where(words, 2, 3))
+            titles = self._plain_titles
+            starts, begins, contains, *words = (
+                titles.str.starts_with(wanted).to_numpy(),
+                *(
+                    titles.str.contains(each, literal=True).to_numpy()
+                    for each in (f" {wanted}", wanted, *wanted.split())
+                ),
+            )
+            within = np.logical_and.reduce(words)
+            rank = np.where(starts, 1, np.where(begins, 2, np.where(contains, 3, 4)))
             named = self.ratings.items.find([text.strip()])
             named = named[named >= 0]
             rank[named] = 0
@@ -525,11 +531,11 @@ class Answers:
         return sums / np.maximum(self._counts, 1)
 
     @cached_property
-    def _lower(self) -> pl.Series:
-        """Lower-case titles, or ids where there are none."""
+    def _plain_titles(self) -> pl.Series:
+        """Titles, or ids where there are none, without case and accents."""
         titles = self.recommender._titles
         ids = self.ratings.items.values.cast(pl.String)
-        return (ids if titles is None else titles.fill_null(ids)).str.to_lowercase()
+        return _plain(ids if titles is None else titles.fill_null(ids))
 
     @cached_property
     def _item_rows(self) -> Indices | None:
@@ -560,6 +566,10 @@ def _numbers(values: NDArray[Any]) -> list[float]:
     scale = 10.0 ** np.maximum(_DIGITS - 1 - np.floor(np.log10(size)), 0)
     rounded: list[float] = (np.round(exact * scale) / scale).tolist()
     return rounded
+
+
+def _plain(texts: pl.Series) -> pl.Series:
+    return texts.str.to_lowercase().str.normalize("NFD").str.replace_all(r"\p{M}", "")
 
 
 def _one(ids: Ids, place: int) -> Id:

@@ -18,7 +18,7 @@ class Embedded {
     this.data = data;
     this.places = new Map(data.items.ids.map((id, place) => [String(id), place]));
     this.userPlaces = new Map(data.users.ids.map((id, place) => [String(id), place]));
-    this.lower = data.items.ids.map((id, place) => String(data.items.titles?.[place] ?? id).toLowerCase());
+    this.titles = data.items.ids.map((id, place) => plain(String(data.items.titles?.[place] ?? id)));
     for (const [variant, { form, ...others }] of Object.entries(data.models)) {
       const found = Object.keys(others).filter((name) => others[name]);
       data.card.models[variant].abilities = ["history", "explain", ...found];
@@ -40,14 +40,16 @@ class Embedded {
 
   of(variant) { return this.data.models[variant ?? "a"]; }
 
-  // Items whose title begins with a text, then those with a word that does, then all with it.
+  // Items whose title begins with a text, then those with a word that does, then all that have its
+  // words; case and accents do not count.
   async items(q, n) {
-    const { counts } = this.data.items, wanted = q.trim().toLowerCase(), found = [];
-    this.lower.forEach((title, place) => {
-      if (!wanted || String(this.data.items.ids[place]).toLowerCase() === wanted) found.push([0, place]);
+    const { counts, ids } = this.data.items, wanted = plain(q.trim()), words = wanted.split(/\s+/), found = [];
+    this.titles.forEach((title, place) => {
+      if (!wanted || String(ids[place]) === q.trim()) found.push([0, place]);
       else if (title.startsWith(wanted)) found.push([1, place]);
       else if (title.includes(` ${wanted}`)) found.push([2, place]);
       else if (title.includes(wanted)) found.push([3, place]);
+      else if (words.every((word) => title.includes(word))) found.push([4, place]);
     });
     found.sort((a, b) => a[0] - b[0] || counts.data[b[1]] - counts.data[a[1]] || a[1] - b[1]);
     const items = found.slice(0, n).map(([, place]) => ({ ...this.named(place), count: counts.data[place] }));
@@ -121,6 +123,9 @@ class Embedded {
     return found;
   }
 }
+
+// A text without case and accents.
+const plain = (text) => text.toLowerCase().normalize("NFD").replace(/\p{M}/gu, "");
 
 // A document in which `{"$array": offset, ...}` stands for an array in a buffer.
 function withArrays(node, buffer, start) {

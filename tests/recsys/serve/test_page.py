@@ -18,11 +18,12 @@ import pytest
 
 from recsys import Recommender
 from recsys.data.ratings import Ratings
+from recsys.serve.answers import Answers
 from recsys.serve.static_page import static_page
 
 N_USERS, N_ITEMS = 60, 40
 HOSTILE = '<img src=x onerror="document.title=1"></script><script>document.title=1</script>'
-TITLES = [HOSTILE, *[f"Film {place}, The" for place in range(1, N_ITEMS)]]
+TITLES = [HOSTILE, *[f"Film {place}, The" for place in range(1, N_ITEMS - 1)], "Film Amélie"]
 WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 
 
@@ -211,6 +212,29 @@ def check_list(items: list[dict[str, Any]], expected: pl.DataFrame) -> None:
     np.testing.assert_allclose(scores, [known[each["item"]] for each in items], atol=tolerance)
     np.testing.assert_allclose(scores, expected["score"].to_numpy(), atol=tolerance)
     assert [each["rank"] for each in items] == list(range(1, len(items) + 1))
+
+
+def test_titles_are_found_as_by_the_service(calculator, fitted):
+    texts = [
+        "",
+        "film",
+        "the 3 film",
+        "AMELIE",
+        "amélie",
+        "1",
+        "105",
+        "film 1",
+        "img",
+        "xyz",
+        " 7,",
+    ]
+    script = """(texts) => Promise.all(texts.map((text) => app.source.items(text, 20)))"""
+    answers = Answers(fitted, "als")
+    for text, found in zip(texts, calculator.evaluate(script, texts), strict=True):
+        expected = answers.items(text, 20)
+        assert (found["items"], found["total"]) == (expected["items"], expected["total"])
+    assert answers.items("the 3 film", 20)["total"] == 12
+    assert [each["title"] for each in answers.items("AMELIE", 20)["items"]] == ["Film Amélie"]
 
 
 def like(page: Any, text: str) -> None:

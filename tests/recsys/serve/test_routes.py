@@ -147,8 +147,8 @@ def test_predictions(service, recommender):
 
 def test_items_are_found_by_title_and_id(service, recommender):
     found = service.get("/v1/items?q=film 1&n=100").json
-    assert found["total"] == 11
-    assert {row["item"] for row in found["items"]} == {1, *range(10, 20)}
+    assert found["total"] == 13  # with those that have the words elsewhere
+    assert {row["item"] for row in found["items"][:11]} == {1, *range(10, 20)}
     assert service.get("/v1/items?q=A New").json["items"][0]["item"] == 41
     assert service.get("/v1/items?q=17").json["items"][0]["item"] == 17
     most = service.get("/v1/items?n=1").json["items"][0]
