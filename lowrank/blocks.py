@@ -108,7 +108,7 @@ class RowBlocks(MatrixOperator):
         """
         names = ("indptr", "indices", "data")
         indptr, indices, data = (np.load(Path(folder) / f"{n}.npy", mmap_mode="r") for n in names)
-        width = n_columns or int(max((part.max() for part in _pieces(indices)), default=-1)) + 1
+        width = n_columns or int(indices.max(initial=-1)) + 1
         most = _BLOCK_BYTES // (indices.itemsize + data.itemsize)
 
         def blocks() -> Iterator[Block]:
@@ -148,7 +148,13 @@ class RowBlocks(MatrixOperator):
             if first is None:
                 first = block[:0]
                 self._means, self._deviations = np.zeros((2, block.shape[1]))
-            _check_alike(block, first, rows)
+            if block.shape[1] != first.shape[1]:
+                raise ArgumentError(
+                    f"blocks must have the same number of columns; got {first.shape[1]} in the "
+                    f"first, and {block.shape[1]} in the one that begins at row {rows}."
+                )
+            if _is_sparse(block) != _is_sparse(first):
+                raise ArgumentTypeError("blocks must be all dense or all sparse; got both.")
             dtype = np.result_type(dtype, block.dtype)
             peak = max(peak, largest)
             self._add_moments(block, largest, rows)
@@ -161,13 +167,28 @@ class RowBlocks(MatrixOperator):
     def _add_moments(self, block: Any, largest: float, rows: int) -> None:
         """Join the means, and the norms of the columns about them, with those of the rows before.
 
-        Nothing cancels (Chan, Golub & LeVeque 1983).
+        Nothing cancels (Chan, Golub & LeVeque 1983), or overflows: squares are of entries relative
+        to the largest one.
         """
-        count = block.shape[0]
-        means, deviations = _moments(block, largest)
+        (count, width), scale = block.shape, largest or 1.0
+        squares = np.zeros(width)
+        if _is_sparse(block):
+            columns, data = block.indices, block.data.astype(np.float64)
+            means = np.bincount(columns, weights=data, minlength=width) / max(1, count)
+            differences = ((data - means[columns]) / scale) ** 2
+            zeros = count - np.bincount(columns, minlength=width)
+            squares = np.bincount(columns, weights=differences, minlength=width)
+            squares = squares + zeros * (means / scale) ** 2
+        else:
+            means = block.mean(axis=0, dtype=np.float64) if count else np.zeros(width)
+            step = max(1, _WIDENED // max(1, width))
+            for start in range(0, count, step):
+                difference = (block[start : start + step] - means) / scale
+                squares += np.einsum("ij,ij->j", difference, difference)
         shift, total = means - self._means, max(1, rows + count)
         between = shift * (rows * count / total) ** 0.5
-        self._deviations = np.hypot(np.hypot(self._deviations, deviations), between)
+        within = np.hypot(self._deviations, scale * np.sqrt(squares))
+        self._deviations = np.hypot(within, between)
         self._means = self._means + shift * (count / total)
 
     def column_means(self) -> Float64Array:
@@ -330,52 +351,19 @@ def _checked(given: Any, row: int) -> tuple[Any, float]:
         block.sum_duplicates()
     largest = largest_entry(block.data if _is_sparse(block) else block)
     if not np.isfinite(largest):
-        rows, columns, values = sparse.find(block) if _is_sparse(block) else _positions(block)
-        bad = int(np.argmax(~np.isfinite(values)))
-        name = "NaN" if np.isnan(values[bad]) else "infinity"
-        place = f"row {row + int(rows[bad])}, column {int(columns[bad])}"
-        raise ArgumentError(f"blocks must be finite; got {name} at {place}.")
+        if _is_sparse(block):
+            place = int(np.argmax(~np.isfinite(block.data)))
+            line = int(np.searchsorted(block.indptr, place, side="right")) - 1
+            column, value = int(block.indices[place]), block.data[place]
+        else:
+            line, column = (int(x) for x in np.argwhere(~np.isfinite(block))[0])
+            value = block[line, column]
+        name = "NaN" if np.isnan(value) else "infinity"
+        raise ArgumentError(
+            f"blocks must be finite; got {name} at row {row + line}, column {column}."
+        )
     return block, largest
 
 
 def _is_sparse(block: Any) -> bool:
     return bool(sparse.issparse(block))
-
-
-def _check_alike(block: Any, first: Any, row: int) -> None:
-    if block.shape[1] != first.shape[1]:
-        raise ArgumentError(
-            f"blocks must have the same number of columns; got {first.shape[1]} in the first, and "
-            f"{block.shape[1]} in the one that begins at row {row}."
-        )
-    if _is_sparse(block) != _is_sparse(first):
-        raise ArgumentTypeError("blocks must be all dense or all sparse; got both.")
-
-
-def _positions(block: FloatArray) -> tuple[Any, Any, FloatArray]:
-    rows, columns = np.nonzero(~np.isfinite(block))
-    return rows, columns, block[rows, columns]
-
-
-def _moments(block: Any, largest: float) -> tuple[Float64Array, Float64Array]:
-    """Return the mean of each column, and the norm of the column less its mean."""
-    n, width = block.shape
-    if not _is_sparse(block):
-        means = block.mean(axis=0, dtype=np.float64) if n else np.zeros(width)
-        scale, squares = largest or 1.0, np.zeros(width)
-        step = max(1, _WIDENED // max(1, width))
-        for start in range(0, n, step):
-            difference = (block[start : start + step] - means) / scale
-            squares += np.einsum("ij,ij->j", difference, difference)
-        return means, scale * np.sqrt(squares)
-    columns, data = block.indices, block.data.astype(np.float64)
-    means = np.bincount(columns, weights=data, minlength=width) / max(1, n)
-    scale = largest or 1.0
-    squares = ((data - means[columns]) / scale) ** 2
-    zeros = n - np.bincount(columns, minlength=width)
-    about = np.bincount(columns, weights=squares, minlength=width) + zeros * (means / scale) ** 2
-    return means, scale * np.sqrt(about)
-
-
-def _pieces(array: Any) -> Iterator[Any]:
-    return (array[start : start + (1 << 22)] for start in range(0, len(array), 1 << 22))
