@@ -42,6 +42,7 @@ from recsys.lsi.space import (
     Added,
     Space,
     decompose,
+    energy,
     orthogonality_loss,
     outside_share,
     with_documents,
@@ -218,8 +219,7 @@ class LSI(
         dimensions_by = "as given" if self.n_components is not None else _DEFAULT
         if isinstance(self.n_components, str):
             dimensions_by = f"rule: {self.n_components}"
-        energy = float(np.sum(rows.data.astype(np.float64) ** 2))
-        kept = float(np.sum(self.singular_values_.astype(np.float64) ** 2))
+        kept = energy(self.singular_values_)
         self.training_ = {
             "documents": rows.shape[0],
             "empty_documents": _n_empty(counts),
@@ -228,7 +228,7 @@ class LSI(
             "language": encoder.language.name,
             "dimensions": self.n_components_,
             "dimensions_by": dimensions_by,
-            "share_kept": min(1.0, kept / energy),
+            "share_kept": min(1.0, kept / energy(rows.data)),
             "added": 0,
             "removed": 0,
             "orthogonality_loss": 0.0,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowrank import choose_rank, truncated_svd
-from lowrank.kernels import one_blas_thread
+from lowrank.kernels import csr_arrays, csr_matmat, csr_rmatmat, one_blas_thread
 from lowrank.rank import RULES
 from recsys.errors import DataError
 
@@ -23,6 +24,12 @@ Float64s = NDArray[np.float64]
 DEFAULT_RANK = 75
 _SHARE = 3  # documents (or terms) for each dimension, at least, by default
 _NOTHING = 1e-10  # of the largest square: rounding errors of a zero direction are below it
+_LARGE = 200_000  # documents from which on the number of passes is bounded
+_SAMPLE = 50_000  # of them
+_SAMPLE_ROUNDS, _ROUNDS = 6, 2  # of subspace iteration on the sample, and on all
+_SPARE = 16  # directions more than k
+_ROWS = 65_536  # of a block
+_ROUNDING = 1e-6  # of the largest square: in float32, a direction below it is noise
 _BLOCK = 512  # rows that are added at a time: bounds the size of the small matrix
 
 
@@ -49,8 +56,10 @@ class Space:
         used = np.unique(rows.indices)
         if 4 * len(used) < rows.shape[1]:  # a query: the directions of its few terms are enough
             rows, components = rows[:, used], components[:, used]
-        projected = rows @ np.ascontiguousarray(components.T)
-        return np.ascontiguousarray(projected, dtype=components.dtype)
+        turned = np.ascontiguousarray(components.T)
+        if rows.dtype == turned.dtype and rows.nnz > _ROWS:  # on all cores
+            return np.asarray(csr_matmat(csr_arrays(rows), turned))
+        return np.ascontiguousarray(rows @ turned, dtype=components.dtype)
 
 
 @dataclass(frozen=True)
@@ -118,6 +127,8 @@ def decompose(
             f"n_components must be an integer from 1 to {largest} (documents or terms, whichever "
             f"are fewer), None, or one of {', '.join(RULES)}; got {n_components!r}."
         )
+    if weighted.shape[0] > _LARGE and weighted.dtype == np.float32:
+        return _bounded(weighted, k, random_state)
     svd = truncated_svd(weighted, k, random_state=random_state)
     rounding = svd.s[0] * max(weighted.shape) * np.finfo(svd.s.dtype).eps if k else 0
     kept = int(np.sum(svd.s > rounding))
@@ -126,18 +137,75 @@ def decompose(
     return Space(svd.Vt[:kept], svd.s[:kept])
 
 
+def _bounded(weighted: Any, k: int, random_state: RandomStateLike) -> Space:
+    """Return about the space of a large matrix in five passes.
+
+    Subspace iteration on a sample of the rows shows where to begin; two rounds of it on all rows,
+    and the best directions within the result, are as good for search as a converged decomposition.
+    A'A V is a sum over blocks of rows, so nothing of the size of the documents times k is held.
+
+    References
+    ----------
+    Halko, Martinsson & Tropp (2011), "Finding structure with randomness", section 4.5.
+    """
+    rng = np.random.default_rng(random_state if isinstance(random_state, int) else 0)
+    n, n_terms = weighted.shape
+    V = rng.standard_normal((n_terms, min(k + _SPARE, n_terms)), np.float32)
+    sample = weighted[np.sort(rng.choice(n, min(n, _SAMPLE), replace=False))]
+    for rows, rounds in ((sample, _SAMPLE_ROUNDS), (weighted, _ROUNDS)):
+        for _ in range(rounds):
+            V = sum(csr_rmatmat(block, Y, n_terms) for block, Y in _products(rows, _orthonormal(V)))
+    V = _orthonormal(V)
+    squares, turn = np.linalg.eigh(sum(_gram(Y) for _, Y in _products(weighted, V)))
+    order = np.argsort(-squares, kind="stable")[:k]
+    order = order[squares[order] > squares.max() * _NOTHING]
+    components = (V @ turn[:, order].astype(np.float32)).T
+    components *= _signs(components)[:, None]
+    s = np.sqrt(squares[order]).astype(np.float32)
+    return Space(np.ascontiguousarray(components), s)
+
+
+def _products(rows: Any, V: NDArray[Any]) -> Iterator[tuple[Any, NDArray[Any]]]:
+    """Yield blocks of rows as the kernels take them, and their products with V."""
+    for start in range(0, rows.shape[0], _ROWS):
+        block = csr_arrays(rows[start : start + _ROWS])
+        yield block, csr_matmat(block, V)
+
+
+def _orthonormal(V: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return orthonormal columns with the same span, by Cholesky QR, twice."""
+    for _ in range(2):
+        V = V / np.linalg.norm(V, axis=0)
+        squares, turn = np.linalg.eigh(_gram(V))
+        kept = squares > squares.max() * _ROUNDING
+        V = V @ (turn[:, kept] / np.sqrt(squares[kept])).astype(np.float32)
+    return np.ascontiguousarray(V)
+
+
+def _signs(rows: NDArray[Any]) -> NDArray[Any]:
+    """Return the sign of the largest entry of each row."""
+    return np.asarray(np.sign(rows[np.arange(len(rows)), np.abs(rows).argmax(axis=1)]))
+
+
 def orthogonality_loss(embedding: NDArray[Any], singular_values: NDArray[Any]) -> float:
     """Return ||V'V - I||_2 of V = embedding / singular_values."""
     scaled = _gram(embedding) / np.outer(singular_values, singular_values).astype(np.float64)
     return float(np.abs(np.linalg.eigvalsh(scaled - np.eye(len(scaled)))).max())
 
 
+def energy(values: NDArray[Any]) -> float:
+    """Return the sum of squares, in float64 but without a copy of that size."""
+    flat = values.reshape(-1)
+    parts = (flat[start : start + 2**20] for start in range(0, len(flat), 2**20))
+    return float(sum(np.square(part, dtype=np.float64).sum() for part in parts))
+
+
 def outside_share(rows: Any, coordinates: NDArray[Any]) -> float:
     """Return the share of the squared entries of rows that their coordinates do not carry."""
-    total = float(np.sum(rows.data.astype(np.float64) ** 2))
+    total = energy(rows.data)
     if total == 0:
         return 0.0
-    kept = float(np.sum(coordinates.astype(np.float64) ** 2))
+    kept = energy(coordinates)
     return min(1.0, max(0.0, 1 - kept / total))
 
 
@@ -205,7 +273,7 @@ def _rayleigh_ritz(components: Float64s, documents: Any, dtype: Any) -> tuple[Sp
     order = np.argsort(-eigenvalues, kind="stable")
     order = order[eigenvalues[order] > eigenvalues.max() * _NOTHING]
     turned = turn[:, order].T @ components
-    signs = np.sign(turned[np.arange(len(turned)), np.abs(turned).argmax(axis=1)])
+    signs = _signs(turned)
     space = Space(
         (turned * signs[:, None]).astype(dtype), np.sqrt(eigenvalues[order]).astype(dtype)
     )
@@ -213,6 +281,8 @@ def _rayleigh_ritz(components: Float64s, documents: Any, dtype: Any) -> tuple[Sp
 
 
 def _gram(embedding: NDArray[Any]) -> Float64s:
-    vectors = embedding.astype(np.float64)
-    gram: Float64s = vectors.T @ vectors
+    gram = np.zeros((embedding.shape[1],) * 2)
+    for start in range(0, len(embedding), _ROWS):
+        vectors = embedding[start : start + _ROWS].astype(np.float64)
+        gram += vectors.T @ vectors
     return gram

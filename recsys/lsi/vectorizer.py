@@ -184,39 +184,39 @@ class WordEncoder:
             If there are no words, or none in `min_df` documents.
         """
         codes: dict[str, int] = {}
-        indices, data = [np.zeros(0, np.int32)], [np.zeros(0, np.float32)]
-        lengths = [np.zeros(1, np.int64)]
-        n_texts = 0
+        blocks, n_texts = [], 0
         for batch in texts:
             checked = [checked_text(text, n_texts + i) for i, text in enumerate(batch)]
-            frame = self._counted(checked, codes)
-            data.append(frame["count"].to_numpy().astype(np.float32))
-            indices.append(frame["code"].to_numpy().astype(np.int32))
-            lengths.append(np.bincount(frame["row"].to_numpy(), minlength=len(checked)))
+            blocks.append(self._counted(checked, codes))
             n_texts += len(checked)
-        parts = [np.concatenate(each) for each in (data, indices, lengths)]
-        found = sparse.csr_array((*parts[:2], np.cumsum(parts[2])), shape=(n_texts, len(codes)))
         if not codes:
             raise DataError(_no_terms(n_texts, 0, 1))
+        data, indices, lengths = (np.concatenate(each) for each in zip(*blocks, strict=True))
+        del blocks
+        ends = np.append(0, np.cumsum(lengths))
+        found = sparse.csr_array((data, indices, ends), shape=(n_texts, len(codes)))
         words = [*codes]
         totals = np.bincount(found.indices, found.data, minlength=len(words))
         if self._wanted == "auto":
             self._decide(dict(zip(words, totals.tolist(), strict=True)))
         return self._merged(found, words, totals)
 
-    def _counted(self, texts: list[str], codes: dict[str, int]) -> pl.DataFrame:
-        """Return how often each text has each word: row, code, count, by row."""
+    def _counted(self, texts: list[str], codes: dict[str, int]) -> tuple[NDArray[Any], ...]:
+        """Return how often each text has each word: counts, codes of words, numbers of words."""
         if self._tokenize.is_default:
-            words = word_frame(pl.Series(texts, dtype=pl.String))
+            frame = word_frame(pl.Series(texts, dtype=pl.String))
         else:
             found = [self._tokenize(text) for text in texts]
-            words = pl.DataFrame({"row": np.arange(len(texts)), "word": found}).explode("word")
-            words = words.cast({"word": pl.String}).drop_nulls()
-        frame = words.group_by("row", "word").len("count").sort("row", "word")
-        new = frame["word"].unique(maintain_order=True)
-        places = [codes.setdefault(word, len(codes)) for word in new]
-        numbers = pl.DataFrame([new, pl.Series("code", places, dtype=pl.Int64)])
-        return frame.join(numbers, on="word", how="left", maintain_order="left")
+            frame = pl.DataFrame({"row": np.arange(len(texts)), "word": found}).explode("word")
+            frame = frame.cast({"word": pl.String}).drop_nulls()
+        words = frame["word"].unique()
+        places = [codes.setdefault(word, len(codes)) for word in words.to_list()]
+        local = frame["word"].cast(pl.Enum(words)).to_physical().to_numpy()
+        ones = np.ones(len(local), np.float32)
+        shape = (len(texts), max(1, len(words)))
+        counts = sparse.coo_array((ones, (frame["row"].to_numpy(), local)), shape=shape).tocsr()
+        numbers = np.array(places, np.int32)[counts.indices] if len(words) else counts.indices
+        return counts.data, numbers, np.diff(counts.indptr)
 
     def _decide(self, counts: dict[str, float]) -> None:
         self.language = Language.of(detect(counts), self._stop_words)
@@ -323,12 +323,12 @@ class WordEncoder:
 
 def _with_columns(counts: Any, target: NDArray[np.int64], n: int) -> Any:
     """Return counts whose column j is the sum of those with target j; -1 leaves a column out."""
-    columns = target[counts.indices]
+    columns = target.astype(np.int32)[counts.indices]
     kept = columns >= 0
     ends = np.append(0, np.cumsum(kept))[counts.indptr]
-    merged = sparse.csr_array(
-        (counts.data[kept], columns[kept].astype(np.int32), ends), shape=(counts.shape[0], n)
-    )
+    data = counts.data if kept.all() else counts.data[kept]
+    columns = columns if kept.all() else columns[kept]
+    merged = sparse.csr_array((data, columns, ends), shape=(counts.shape[0], n))
     merged.sum_duplicates()
     return merged
 

@@ -70,14 +70,15 @@ class Weighting:
         ones), with 1/2 long documents keep some of their weight in a decomposition. Those of
         "count" are not scaled.
         """
-        weighted = counts.copy()
-        weights = self.term_weights[weighted.indices]
-        weighted.data = (_LOCAL[self.name](counts.data) * weights).astype(counts.dtype)
+        weights = self.term_weights.astype(counts.dtype)[counts.indices]
+        weights *= _LOCAL[self.name](counts.data).astype(counts.dtype, copy=False)
+        parts = (weights, counts.indices, counts.indptr)
+        weighted = sparse.csr_array(parts, shape=counts.shape, copy=False)
         if self.name != "count":
             norms = row_norms(weighted)
             inverse = np.zeros_like(norms)
             np.power(norms, -self.power, out=inverse, where=norms > 0)
-            weighted.data *= np.repeat(inverse, np.diff(weighted.indptr)).astype(counts.dtype)
+            weights *= np.repeat(inverse.astype(counts.dtype), np.diff(weighted.indptr))
         return weighted
 
     def of_query(self, terms: NDArray[np.int64], counts: Floats) -> Floats:
@@ -87,7 +88,12 @@ class Weighting:
 
 def row_norms(csr: Any) -> Float64s:
     """Return the length of each row of a CSR matrix."""
-    return np.asarray(sparse.linalg.norm(csr.astype(np.float64), axis=1), np.float64)
+    norms = np.zeros(csr.shape[0])
+    filled = np.diff(csr.indptr) > 0
+    if filled.any():
+        squares = np.square(csr.data, dtype=np.float64)
+        norms[filled] = np.sqrt(np.add.reduceat(squares, csr.indptr[:-1][filled]))
+    return norms
 
 
 def canonical_csr(matrix: Any) -> Any:
