@@ -553,8 +553,9 @@ def best_codes(
     found, scores = np.empty(n, np.int32), np.empty(n, np.float32)
     given = np.zeros(0, np.float32) if base is None else base
     out = np.empty(len(codes), np.float32)
+    factor = float(np.float32(weight))  # the core takes no number that it would have to round
     backends.active.best_codes(
-        codes, scale, query, given, float(weight), found, scores, out, resolve_threads(threads)
+        codes, scale, query, given, factor, found, scores, out, resolve_threads(threads)
     )
     return found, scores
 

@@ -353,8 +353,8 @@ def test_sums_of_rows_and_the_best_codes_are_those_of_the_definition(name, seed,
     codes = rng.integers(-127, 128, (n, k), dtype=np.int8)
     query = rng.integers(-2047, 2048, k).astype(np.int16)
     scale, wanted = rng.random(n, dtype=np.float32), int(rng.integers(1, n + 1))
-    places, scores = kernels.best_codes(codes, scale, query, wanted, base=found, weight=2.0)
-    expected = 2 * found.astype(float) + scale * (codes @ query.astype(float))
+    places, scores = kernels.best_codes(codes, scale, query, wanted, base=found, weight=2.1)
+    expected = 2.1 * found.astype(float) + scale * (codes @ query.astype(float))
     np.testing.assert_allclose(scores, np.sort(expected)[::-1][:wanted], rtol=1e-5, atol=1e-2)
     np.testing.assert_allclose(scores, expected[places], rtol=1e-5, atol=1e-2)
     assert len(set(places.tolist())) == wanted

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,8 +12,10 @@ from scipy import sparse
 
 from recsys.errors import DataError
 from recsys.lsi import LSI, DocumentBatch
+from recsys.lsi.answers import as_query
 from recsys.lsi.language import Language, detect, stop_words_of
-from recsys.lsi.search import Postings, best_places, words_weight
+from recsys.lsi.search import Codes, Postings, best_places, words_weight
+from recsys.lsi.space import _bounded, decompose
 
 ENGLISH = "The nurse was in the hospital and she called the doctors who were treating the patient. "
 
@@ -156,3 +160,61 @@ def test_bm25_after_changes_is_that_of_a_new_index(everyday):
 def test_the_best_places_are_those_of_a_stable_sort(values, n):
     scores = np.array(values, np.float32)
     assert best_places(scores, n).tolist() == np.argsort(-scores, kind="stable")[:n].tolist()
+
+
+@pytest.fixture(scope="module")
+def large():
+    """More documents than are reordered, so that codes leave most of them out."""
+    rng = np.random.default_rng(0)
+    words = np.array([f"word{i}" for i in range(400)])
+    topics = rng.integers(0, 400, (40, 12))
+    drawn = topics[rng.integers(0, 40, 6000)[:, None], rng.integers(0, 12, (6000, 8))]
+    noise = rng.integers(0, 400, (6000, 8))
+    drawn = np.where(rng.random((6000, 8)) < 0.3, noise, drawn)
+    return LSI(20).fit([" ".join(row) for row in words[drawn]])
+
+
+def test_a_filter_by_codes_loses_nothing(large):
+    search = large._search
+    assert search.codes is not None
+    whole = dataclasses.replace(search, codes=None)
+    for query in ("word1 word2", "word7", "word10 word20 word30 word40"):
+        found = large.query(query, n=20)
+        asked = large._queries(query)
+        ranking = whole.by_both(as_query(asked, asked.directions(large.components_), 0), 20)
+        assert found["document"].to_list() == ranking.documents.tolist()
+        np.testing.assert_allclose(found["score"], ranking.scores, rtol=1e-4)
+
+
+def test_meaning_alone_finds_the_same_with_and_without_codes(large):
+    found = large.query("word1 word2 word3", n=20, method="lsi")
+    queries = ["word1 word2 word3"] * 40  # so many are a product of matrices
+    many = large.query(queries, n=20, method="lsi", labels=range(40)).filter(query=0)
+    assert found["document"].to_list() == many["document"].to_list()
+
+
+def test_codes_are_as_close_as_they_say():
+    rng = np.random.default_rng(1)
+    vectors = rng.standard_normal((500, 37)).astype(np.float32)
+    vectors[3] = 0
+    inverse = np.append(1 / np.linalg.norm(vectors[:3], axis=1), 0).astype(np.float32)
+    inverse = np.append(inverse, 1 / np.linalg.norm(vectors[4:], axis=1)).astype(np.float32)
+    codes = Codes.of(vectors, inverse)
+    unit = vectors * inverse[:, None]
+    lost = np.linalg.norm(unit - codes.values[:, :37] * codes.scale[:, None], axis=1)
+    assert lost.max() <= codes.error * 1.0001
+    assert codes.error < 0.03
+    direction = unit[7]
+    rows, bound = codes.best(direction, 50, None, 0.0, 1.0)
+    others = np.delete(unit @ direction, rows)
+    assert others.max() <= bound
+
+
+def test_a_bounded_decomposition_is_close_to_a_converged_one(everyday):
+    rows = LSI(5).fit(everyday * 40).document_weights()
+    noisy = rows.copy()
+    noisy.data = noisy.data * np.random.default_rng(0).uniform(0.5, 1.5, noisy.nnz).astype("f4")
+    bounded, converged = _bounded(noisy, 5, 0), decompose(noisy, 5, 0)
+    np.testing.assert_allclose(bounded.singular_values, converged.singular_values, rtol=1e-3)
+    cosines = np.linalg.norm(bounded.components @ converged.components.T, axis=1)
+    assert cosines.min() > 0.99
