@@ -79,7 +79,7 @@ def explained_by_both(
     The contributions add up to the score. Two rows are no words: `FEEDBACK` and `AVERAGE`.
     """
     shares, through = parts
-    _, fusion, _ = search.fused(query, 1)
+    _, fusion = search.fused(query)
     own = search.unit(np.array([document]))[0].astype(np.float64)
     cosine = float(own @ fusion.direction)
     words = fusion.words * search.postings.of_document(document, query.terms, query.counts)

@@ -25,7 +25,8 @@ _FEW_WORDS = 25  # words of a document at which meaning has half of that
 _BEST = 5  # documents whose mean the direction of a query moves to
 _RARELY = 40  # documents of a collection for each of them, at least
 _PULL = 3.0  # weight of their mean; that of the query is 1
-_REORDERED = 4096  # documents that are scored by the moved direction
+_SMALL = 4096  # documents that are all scored
+_CANDIDATES = 1024  # documents of a larger collection that are scored first
 _PADDED = 32  # columns of codes are filled up to a multiple of it
 _MOST_CODE, _MOST_QUERY = 127, 2047  # entries of the codes of vectors, and of a query
 _ROUNDING = 1e-5  # of float32 sums
@@ -152,8 +153,8 @@ class Codes(NamedTuple):
         n, k = vectors.shape
         values = np.zeros((n, -(-k // _PADDED) * _PADDED), np.int8)
         scale, error = np.zeros(n, np.float32), 0.0
-        for start in range(0, n, _REORDERED):
-            part = slice(start, start + _REORDERED)
+        for start in range(0, n, _SMALL):
+            part = slice(start, start + _SMALL)
             unit = vectors[part] * inverse[part, None]
             scale[part] = np.abs(unit).max(axis=1, initial=0) / _MOST_CODE
             step = np.where(scale[part] > 0, scale[part], 1)[:, None]
@@ -234,12 +235,12 @@ class Search:
         """Return the search of documents with these coordinates."""
         n, k = vectors.shape
         moments = np.zeros((k + 1, k))
-        for start in range(0, n, _REORDERED):
-            part = slice(start, start + _REORDERED)
+        for start in range(0, n, _SMALL):
+            part = slice(start, start + _SMALL)
             unit = vectors[part] * inverse[part, None]
             moments[0] += unit.sum(axis=0)
             moments[1:] += unit.T @ unit
-        codes = Codes.of(vectors, inverse) if n > _REORDERED else None
+        codes = Codes.of(vectors, inverse) if n > _SMALL else None
         return cls(postings, vectors, inverse, weight, moments / max(1, n), codes)
 
     def __len__(self) -> int:
@@ -301,56 +302,56 @@ class Search:
 
     def by_both(self, query: Query, n: int) -> Ranking:
         """Find the n documents with the best scores of words and meaning."""
-        bm25, fusion, candidates = self.fused(query, n)
-        words = bm25[candidates] * np.float32(fusion.words)
-        words -= np.float32(fusion.average_words)
-        meaning = self.cosines(fusion.direction, candidates)
-        meaning *= np.float32(fusion.meaning)
-        meaning -= np.float32(fusion.average_meaning)
-        scores = words + meaning
-        self._leave_out(scores, candidates)
-        best = best_places(scores, n)
-        best = best[scores[best] > -np.inf]
-        documents = best if isinstance(candidates, slice) else candidates[best]
-        return Ranking(documents, scores[best], words[best], meaning[best])
+        bm25, fusion = self.fused(query)
+        return self._best(fusion, bm25, n)
 
-    def fused(self, query: Query, n: int) -> tuple[Floats, Fusion, Any]:
-        """Return the BM25 scores, how a query is scored, and the documents that may be best.
-
-        These are all, as a slice, or as ascending places.
-        """
+    def fused(self, query: Query) -> tuple[Floats, Fusion]:
+        """Return the BM25 scores of all documents, and how a query is scored."""
         bm25 = self.postings.scores(query.terms, query.counts)
         average = float(bm25.sum()) / len(self)
         deviation = float(np.sqrt(max(float(bm25 @ bm25) / len(self) - average**2, 0.0)))
         words = self.weight / deviation if deviation > 0 else 0.0
         mean, spread = self.spread(query.direction)
         meaning = (1 - self.weight) / spread if spread > 0 else 0.0
-        first = Fusion(words, words * average, meaning, meaning * mean, query.direction, 1.0)
-        n_best, n_candidates = min(_BEST, len(self) // _RARELY), max(n, _REORDERED)
-        if not meaning or (not n_best and len(self) <= n_candidates):
-            return bm25, first, slice(None)
-        candidates: Any = slice(None)
-        if self.codes is not None and n_candidates < len(self):
-            candidates, bound = self.codes.best(query.direction, n_candidates, bm25, words, meaning)
-            candidates.sort()
-        scores = self._summed(first, bm25, candidates)
-        best = np.argpartition(scores, -n_best)[-n_best:]
-        if isinstance(candidates, slice):
-            return bm25, self._moved(first, query.direction, best), candidates
-        best = candidates[best]
-        if scores.min(initial=np.inf, where=np.isin(candidates, best)) < bound:
-            scores = self._summed(first, bm25, slice(None))  # others might be as good
-            best, candidates = best_places(scores, n_best), best_places(scores, n_candidates)
-            candidates.sort()
-        return bm25, self._moved(first, query.direction, best), candidates
+        fusion = Fusion(words, words * average, meaning, meaning * mean, query.direction, 1.0)
+        n_best = min(_BEST, len(self) // _RARELY)
+        if not meaning or not n_best:
+            return bm25, fusion
+        return bm25, self._moved(fusion, self._best(fusion, bm25, n_best).documents)
 
-    def _summed(self, fusion: Fusion, bm25: Floats, documents: Any) -> Floats:
-        """Return the scores of documents, up to a constant."""
-        scores = self.cosines(fusion.direction, documents)
-        scores *= np.float32(fusion.meaning)
-        scores += bm25[documents] * np.float32(fusion.words)
+    def _best(self, fusion: Fusion, bm25: Floats, n: int) -> Ranking:
+        """Find the n best documents of all; most are left out by what they can reach at most."""
+        if self.codes is None or n > len(self) // 4:
+            return self._ranked(fusion, bm25, slice(None), n)
+        nothing = np.zeros((len(self), 0), np.int8), self.inverse, np.zeros(0, np.int16)
+        n_first = min(max(_CANDIDATES, 4 * n), len(self))
+        rows, scores = best_codes(*nothing, n_first, base=bm25)
+        found = self._ranked(fusion, bm25, np.sort(rows), n)
+        # No cosine is above 1, so others have no more than this.
+        reach = fusion.words * float(scores[-1]) + fusion.meaning
+        average = fusion.average_words + fusion.average_meaning
+        if len(found.scores) == n and found.scores[-1] > reach - average + _ROUNDING:
+            return found
+        n_more = min(max(4 * _CANDIDATES, 2 * n), len(self))
+        rows, reach = self.codes.best(fusion.direction, n_more, bm25, fusion.words, fusion.meaning)
+        found = self._ranked(fusion, bm25, np.sort(rows), n)
+        if len(found.scores) == n and found.scores[-1] > reach - average + _ROUNDING:
+            return found
+        return self._ranked(fusion, bm25, slice(None), n)
+
+    def _ranked(self, fusion: Fusion, bm25: Floats, documents: Any, n: int) -> Ranking:
+        """Return the n best of some documents, ascending places or a slice of all."""
+        words = bm25[documents] * np.float32(fusion.words)
+        words -= np.float32(fusion.average_words)
+        meaning = self.cosines(fusion.direction, documents)
+        meaning *= np.float32(fusion.meaning)
+        meaning -= np.float32(fusion.average_meaning)
+        scores = words + meaning
         self._leave_out(scores, documents)
-        return scores
+        best = best_places(scores, n)
+        best = best[scores[best] > -np.inf]
+        places = best if isinstance(documents, slice) else documents[best].astype(np.int64)
+        return Ranking(places, scores[best], words[best], meaning[best])
 
     def _leave_out(self, scores: Floats, documents: Any) -> None:
         """Let documents without words be below all others."""
@@ -358,9 +359,9 @@ class Search:
             is_all = isinstance(documents, slice)
             scores[self.empty if is_all else self.inverse[documents] == 0] = -np.inf
 
-    def _moved(self, fusion: Fusion, direction: Floats, best: Indices) -> Fusion:
+    def _moved(self, fusion: Fusion, best: Indices) -> Fusion:
         """Return the fusion whose direction has moved to the mean of the best documents."""
-        moved = direction + np.float32(_PULL / len(best)) * (
+        moved = fusion.direction + np.float32(_PULL / len(best)) * (
             self.inverse[best] @ self.vectors[best]
         )
         length = float(np.sqrt(moved @ moved))
