@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -161,42 +161,51 @@ def change_of(
         removed = np.union1d(removed, np.flatnonzero(old.seconds < first))
         if new is not None and new.seconds is not None and (new.seconds < first).any():
             new = _rated(new.take(new.seconds >= first), new.source)
-    items_lost = np.zeros(old.n_items, np.bool_)
-    fewer, of_items = np.zeros(0, np.int64), np.zeros(old.n_items, np.int64)
+    after, n_replaced = _thinned(kept, removed, lost), 0
+    if new is not None:
+        after, n_replaced = merge_ratings(after, new)
+    return _compared(old, after, new, removed, n_replaced)
+
+
+def _thinned(ratings: Ratings, removed: Indices, lost: npt.NDArray[np.bool_]) -> Ratings:
+    """Return ratings without some, and without the users who are lost or have none left.
+
+    Who has none left stays if there are features. Items go as users do.
+    """
+    items_lost = np.zeros(ratings.n_items, np.bool_)
     if len(removed):
-        mask = np.ones(old.n_ratings, np.bool_)
+        mask = np.ones(ratings.n_ratings, np.bool_)
         mask[removed] = False
-        kept = kept.take(mask)
-        fewer = np.flatnonzero(np.diff(old.indptr) != np.diff(kept.indptr))
-        of_items = np.bincount(old.indices[removed], minlength=old.n_items)
-        if old.user_features is None:
-            lost |= has_ratings(old) & ~has_ratings(kept)
-        if old.item_features is None:
-            items_lost = has_items(old) & ~has_items(kept)
-    kept = restricted(kept, ~lost, ~items_lost)
-    after, n_replaced = merge_ratings(kept, new) if new is not None else (kept, 0)
+        fewer = ratings.take(mask)
+        if ratings.user_features is None:
+            lost = lost | (has_ratings(ratings) & ~has_ratings(fewer))
+        if ratings.item_features is None:
+            items_lost = has_items(ratings) & ~has_items(fewer)
+        ratings = fewer
+    return restricted(ratings, ~lost, ~items_lost)
+
+
+def _compared(
+    old: Ratings, after: Ratings, new: Ratings | None, removed: Indices, n_replaced: int
+) -> Change:
+    """Return the change to ratings without those at some places, and with new ones."""
     users, items = after.users.find(old.users.values), after.items.find(old.items.values)
-    n_after = after.shape
-    touches = np.zeros(n_after[1], np.int64)
+    touches = np.zeros(after.n_items, np.int64)
+    of_items = np.bincount(old.indices[removed], minlength=old.n_items)
     touches[items[items >= 0]] = of_items[items >= 0]
-    changed = [users[fewer], np.setdiff1d(np.arange(n_after[0]), users)]
+    fewer = np.unique(np.searchsorted(old.indptr, removed, side="right") - 1)
+    changed = [users[fewer], np.setdiff1d(np.arange(after.n_users), users)]
     if new is not None:
         changed.append(after.users.find(new.users.values)[has_ratings(new)])
         counts = np.bincount(new.indices, minlength=new.n_items)
         touches[after.items.find(new.items.values)] += counts
     everyone = np.unique(np.concatenate(changed))
-    touched = np.union1d(np.flatnonzero(touches), np.setdiff1d(np.arange(n_after[1]), items))
+    fresh = np.setdiff1d(np.arange(after.n_items), items)
+    touched = np.union1d(np.flatnonzero(touches), fresh)
+    n_added = 0 if new is None else new.n_ratings
     return Change(
-        old,
-        after,
-        users,
-        items,
-        everyone[everyone >= 0],
-        touched,
-        touches[touched],
-        0 if new is None else new.n_ratings,
-        n_replaced,
-        len(removed),
+        *(old, after, users, items, everyone[everyone >= 0], touched, touches[touched]),
+        *(n_added, n_replaced, len(removed)),
     )
 
 
@@ -230,7 +239,8 @@ def _beginning(old: Ratings, new: Ratings | None, window: str | float) -> int:
     if old.seconds is None or (new is not None and new.seconds is None):
         which = "the model's" if old.seconds is None else "the new"
         raise DataError(f"A window needs timestamps, and {which} ratings have none.")
-    last = max(int(each.seconds.max()) for each in (old, new) if each and each.n_ratings)
+    known = [each.seconds for each in (old, new) if each is not None and each.seconds is not None]
+    last = max(int(each.max()) for each in known if len(each))
     return last - length
 
 
@@ -288,64 +298,77 @@ def merge_ratings(old: Ratings, new: Ratings) -> tuple[Ratings, int]:
     adds = _adds(old, new)
     own, others = (Values(each.data, each.levels) for each in (old, new))
     own, others = (Values(own.at()), Values(others.at())) if adds else in_common(own, others)
-    sources = {"data": (own.data, others.data)}
+    arrays: dict[str, tuple[Any, Any]] = {"data": (own.data, others.data)}
     if old.seconds is not None and new.seconds is not None:
-        sources["seconds"] = old.seconds, new.seconds
-    n_items = np.int64(len(items))
-    row_of, column_of = users.find(old.users.values), items.find(old.items.values)
+        arrays["seconds"] = old.seconds, new.seconds
     counts = np.zeros(len(users), np.int64)
-    counts[row_of] = np.diff(old.indptr)
-    indptr = np.append(0, np.cumsum(counts))
-    indices = old.indices if items is old.items else column_of[old.indices].astype(np.int32)
-    # The rows of the users with new ratings are merged; all others are copied as they are.
-    new_rows = users.find(new.users.values)[new.user_index_of_nonzeros()]
-    keys = new_rows * n_items + items.find(new.items.values)[new.indices]
-    order = np.argsort(keys, kind="stable")
-    keys, changed = keys[order], np.unique(new_rows)
-    rows = Histories(indptr, indices, own.data).take(changed)  # type: ignore[arg-type]
-    old_keys = np.repeat(changed, rows.counts) * n_items + rows.indices
-    places = np.minimum(np.searchsorted(keys, old_keys), len(keys) - 1)
-    repeated = keys[places] == old_keys
-    arrays: dict[str, Any] = {}
-    at = np.repeat(indptr[changed] - rows.indptr[:-1], rows.counts) + np.arange(len(old_keys))
-    for name, (earlier, later) in sources.items():
-        before, now = earlier[at], later[order]
-        if adds and repeated.any():
-            both = np.add if name == "data" else np.maximum
-            now = now.copy()
-            both.at(now, places[repeated], before[repeated])
-        arrays[name] = np.concatenate([before[~repeated], now])
-    keys = np.concatenate([old_keys[~repeated], keys])
-    order = np.argsort(keys, kind="stable")
-    arrays = {name: array[order] for name, array in arrays.items()}
-    arrays["indices"] = (keys[order] % n_items).astype(np.int32)
-    counts[changed] = np.bincount(np.searchsorted(changed, keys // n_items), minlength=len(changed))
-    merged = np.append(0, np.cumsum(counts))
-    olds = {"indices": indices} | {name: earlier for name, (earlier, _) in sources.items()}
-    spliced = {name: _spliced(olds[name], indptr, arrays[name], merged, changed) for name in olds}
-    data = spliced.pop("data")
-    data, levels = Values.of(data) if own.levels is None else Values(data, own.levels)
-    item_table = _both(old.item_table, new.item_table, items)
-    user_table = _both(old.user_table, new.user_table, users)
-    source = new.source
-    if source is not None:
+    counts[users.find(old.users.values)] = np.diff(old.indptr)
+    indices = old.indices
+    if items is not old.items:
+        indices = items.find(old.items.values)[indices].astype(np.int32)
+    rows = users.find(new.users.values)[new.user_index_of_nonzeros()]
+    keys = rows * np.int64(len(items)) + items.find(new.items.values)[new.indices]
+    entries = _Entries(np.append(0, np.cumsum(counts)), indices, arrays, len(items))
+    merged, n_replaced = entries.merged(keys, adds=adds)
+    data = merged.pop("data")
+    values = Values.of(data) if own.levels is None else Values(data, own.levels)
+    tables: dict[str, Any] = {}
+    for side, ids in (("user", users), ("item", items)):
+        known, newer = (getattr(each, f"{side}_table") for each in (old, new))
+        both = table_of(newer if known is None else known.updated(newer), ids)
+        features, before = getattr(old, f"{side}_features"), getattr(old, f"{side}s")
+        tables[f"{side}_features"] = _encoded(features, both, newer, before, ids)
+        tables |= {f"{side}_table": both, f"{side}s": ids}
+    if (source := new.source) is not None:
         source = replace(source, name=f"{source.name} and earlier ratings", options={})
-    whole = replace(
-        old,
-        users=users,
-        items=items,
-        indptr=merged,
-        data=data,
-        levels=levels,
-        **{"seconds": None} | spliced,
-        item_table=item_table,
-        user_table=user_table,
-        n_duplicates=0,
-        source=source,
-        item_features=_encoded(old.item_features, item_table, new.item_table, old.items, items),
-        user_features=_encoded(old.user_features, user_table, new.user_table, old.users, users),
-    )
-    return whole, int(np.count_nonzero(repeated))
+    fields: dict[str, Any] = {"seconds": None} | merged | tables
+    fields |= {"data": values.data, "levels": values.levels, "source": source}
+    return replace(old, **fields, n_duplicates=0), n_replaced
+
+
+class _Entries(NamedTuple):
+    """Old ratings as CSR rows, and arrays of values by name: theirs, and those of new ratings."""
+
+    indptr: npt.NDArray[np.int64]
+    indices: npt.NDArray[np.int32]
+    arrays: dict[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]]
+    n_items: int
+
+    def merged(self, keys: Indices, *, adds: bool) -> tuple[dict[str, Any], int]:
+        """Return the arrays of the rows with new ratings, and how many pairs were there already.
+
+        A key is the row times the number of items, plus the item. The rows of the users with new
+        ratings are merged; all others are copied as they are.
+        """
+        order = np.argsort(keys, kind="stable")
+        keys, changed = keys[order], np.unique(keys // self.n_items)
+        rows = Histories(self.indptr, self.indices, cast(Any, self.indices)).take(changed)
+        old_keys = np.repeat(changed, rows.counts) * self.n_items + rows.indices
+        places = np.minimum(np.searchsorted(keys, old_keys), len(keys) - 1)
+        repeated = keys[places] == old_keys
+        at = np.repeat(self.indptr[changed] - rows.indptr[:-1], rows.counts)
+        at += np.arange(len(old_keys))
+        found: dict[str, Any] = {}
+        for name, (earlier, later) in self.arrays.items():
+            before, now = earlier[at], later[order]
+            if adds and repeated.any():
+                both = np.add if name == "data" else np.maximum
+                now = now.copy()
+                both.at(now, places[repeated], before[repeated])
+            found[name] = np.concatenate([before[~repeated], now])
+        keys = np.concatenate([old_keys[~repeated], keys])
+        order = np.argsort(keys, kind="stable")
+        found = {name: array[order] for name, array in found.items()}
+        found["indices"] = (keys[order] % self.n_items).astype(np.int32)
+        counts, row_of = np.diff(self.indptr), np.searchsorted(changed, keys // self.n_items)
+        counts[changed] = np.bincount(row_of, minlength=len(changed))
+        indptr = np.append(0, np.cumsum(counts))
+        olds = {"indices": self.indices} | {name: old for name, (old, _) in self.arrays.items()}
+        whole: dict[str, Any] = {
+            name: _spliced(old, self.indptr, found[name], indptr, changed)
+            for name, old in olds.items()
+        }
+        return whole | {"indptr": indptr}, int(np.count_nonzero(repeated))
 
 
 def _spliced(
@@ -380,10 +403,6 @@ def _united(known: Ids, others: Ids) -> Ids:
     return Ids(pl.concat([known.values, unknown]), known.kind) if len(unknown) else known
 
 
-def _both(old: Features | None, new: Features | None, ids: Ids) -> Features | None:
-    return table_of(new if old is None else old.updated(new), ids)
-
-
 def _encoded(
     features: GroupedFeatures | None,
     table: Features | None,
@@ -407,4 +426,5 @@ def _encoded(
     stacked = vstack([features.matrix, encoder.transform(table, some).matrix], format="csr")
     rows = places.copy()
     rows[fresh] = len(known) + np.arange(len(some))
-    return replace(cast(Any, features), matrix=stacked[rows])
+    encoded: GroupedFeatures = replace(cast(Any, features), matrix=stacked[rows])
+    return encoded

@@ -93,9 +93,8 @@ def stability(
     # Wilson and Hilferty's approximation of the quantile of chi-squared.
     spread = 2 / (9 * freedom)
     quantile = freedom * (1 - spread + _QUANTILE * spread**0.5) ** 3
-    shares = (each / each.sum() for each in counts)
     names = groups or tuple(map(str, range(1, len(some) + 1)))
-    return Stability(index, quantile * (1 / n + 1 / m), *shares, names)
+    return Stability(index, quantile * (1 / n + 1 / m), counts[0] / n, counts[1] / m, names)
 
 
 def latest(known: Ratings, n_new: int) -> npt.NDArray[np.int64] | None:
@@ -132,11 +131,11 @@ def rating_stability(known: Ratings, new: Ratings) -> Stability | None:
     else:
         edges = (grades[:-1] + grades[1:]) / 2
         names = tuple(f"{grade:g}" for grade in grades)
-    counts = (
+    earlier, later = (
         np.bincount(np.searchsorted(edges, each), weights=n, minlength=len(names))
         for each, n in ((values, before), (new_values, now))
     )
-    return stability(*counts, names)
+    return stability(earlier, later, names)
 
 
 def popularity_stability(known: Ratings, new: Ratings) -> Stability | None:

@@ -168,7 +168,9 @@ def folded(model: Model, change: Change) -> Model:
     if isinstance(model, Blend):
         return model.with_parts([folded(part, change) for part in model.parts])
     if isinstance(model, HistoryModel):
-        return cast(Any, model).with_users(Histories.of(change.after))
+        features = (change.after.user_features,) if model.uses_features else ()
+        whole: Model = cast(Any, model).with_users(Histories.of(change.after), *features)
+        return whole
     assert isinstance(model, FoldingModel)
     grown = _moved(model, change)
     ratings, outdated = change.after, change.outdated
@@ -177,22 +179,18 @@ def folded(model: Model, change: Change) -> Model:
         rows = change.changed_users if side == "user" else outdated
         if not len(rows):
             continue
-        features = getattr(ratings, f"{side}_features")
-        if features is not None:
-            features = replace(features, matrix=features.matrix[rows])
-        known = (features,) if model.uses_features else ()
+        known = getattr(ratings, f"{side}_features")
+        if known is not None:
+            known = replace(known, matrix=known.matrix[rows])
+        features = (known,) if model.uses_features else ()
         if side == "user":
-            part = cast(Any, grown).with_users(_histories(ratings, rows), *known)
+            coded = Histories(ratings.indptr, ratings.indices, cast(Any, ratings.data)).take(rows)
+            own = coded._replace(values=Values(coded.values, ratings.levels).at())
+            part = cast(Any, grown).with_users(own, *features)
         else:
-            part = cast(Any, grown).with_items(_raters(ratings, rows), *known)
+            part = cast(Any, grown).with_items(_raters(ratings, rows), *features)
         _put(grown, part, f"n_{side}s", rows)
     return grown
-
-
-def _histories(ratings: Ratings, users: Indices) -> Histories:
-    """Return the ratings of some users, without a copy of all others."""
-    some = Histories(ratings.indptr, ratings.indices, cast(Any, ratings.data)).take(users)
-    return some._replace(values=Values(some.values, ratings.levels).at())
 
 
 def _raters(ratings: Ratings, items: Indices) -> Histories:
@@ -232,7 +230,7 @@ def _moved(model: Model, change: Change) -> Model:
             wider = list(array.shape)
             wider[axis] = change.after.shape[_AXES[along]]
             target = np.zeros(wider, array.dtype)
-            before = (slice(None),) * axis
+            before: tuple[Any, ...] = (slice(None),) * axis
             there = place >= 0
             target[(*before, place[there])] = array[(*before, there)]
             array, copied = target, True
@@ -255,7 +253,7 @@ def warm_start(model: Model, change: Change) -> dict[str, Any]:
 
 def _refeatured(ratings: Ratings) -> Ratings:
     """Return ratings with the features that the same columns of their tables have now."""
-    found = {}
+    found: dict[str, Any] = {}
     for side in ("user", "item"):
         features, table = getattr(ratings, f"{side}_features"), getattr(ratings, f"{side}_table")
         encoder: FeatureEncoder | None = getattr(features, "encoder", None)

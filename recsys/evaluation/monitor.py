@@ -136,16 +136,10 @@ def monitor(
         rows.append(_row(f"{name}_drift", each.index, each.chance, _verdict(each)))
     if not known.implicit:
         rows.append(_means(known, new, confidence))
-    covered = len(
-        np.intersect1d(
-            *(
-                each.items.take(np.flatnonzero(has_items(each))).cast(pl.String).to_numpy()
-                for each in (known, new)
-            )
-        )
-    )
-    share = covered / max(1, int(has_items(known).sum()))
-    rows.append(_row("catalogue_used", share, None, "share of the known items with new ratings"))
+    rated = new.items.take(np.flatnonzero(has_items(new)))
+    of_known = known.items.find(rated)
+    covered = has_items(known)[of_known[of_known >= 0]].sum() / max(1, has_items(known).sum())
+    rows.append(_row("catalogue_used", covered, None, "share of the known items with new ratings"))
     try:
         splits = shared_test({recommender.model.name: known}, new).splits
     except DataError:  # nothing that can be measured

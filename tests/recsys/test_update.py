@@ -157,6 +157,18 @@ def test_new_and_changed_users_get_the_vectors_of_a_fold_in(name):
     assert after.recommend(777, n=3).height == 3
 
 
+@pytest.mark.parametrize("name", ["als", "bayes"])
+def test_linked_models_are_folded_in(name):
+    before = Recommender(name, linked=True, factors=4).fit(OLD)
+    after = before.update(NEW, refit=False)
+    users = after.ratings.users.find([3, 777])
+    expected = after.model.with_users(Histories.of(after.ratings).take(users))
+    np.testing.assert_allclose(
+        expected.scores([0, 1]), after.model.scores(users), rtol=1e-5, atol=1e-5
+    )
+    assert len(after.model.item_link) or after.model.item_link.ndim == 3
+
+
 def test_a_new_item_is_recommended_to_those_who_like_what_its_raters_like():
     after = Recommender("als", factors=4).fit(OLD).update(NEW)
     alone = Recommender("als", factors=4).fit(OLD)
@@ -184,6 +196,24 @@ def test_blends_are_folded_in_part_by_part():
     after = blend.fit(OLD).update(known)
     assert after.training["update"].startswith("folded in")
     assert after.recommend(777, n=2).height == 2
+
+
+@pytest.mark.parametrize("name", ["ease", "spectral", "ials"])
+def test_features_of_users_stay_in_models_of_interactions(name):
+    ages = pl.DataFrame({"user": range(41), "kind": ["even", "odd"] * 20 + ["even"]})
+    from recsys import with_features
+
+    once = frame().drop("rating")
+    before = Recommender(name, factors=4) if name != "ease" else Recommender(name)
+    before.fit(with_features(Ratings.from_frame(once, user_table=ages)))
+    new = pl.DataFrame({"user": [3], "item": [101], "timestamp": [600 * DAY]})
+    after = before.update(Ratings.from_frame(new), refit=False)
+    others = np.delete(np.arange(40), 3)
+    places = after.ratings.users.find(before.ratings.users.values.to_numpy()[others])
+    kept = before.ratings.items.find(after.ratings.items.values) != before.ratings.items.find([101])
+    np.testing.assert_allclose(
+        after.model.scores(places)[:, kept], before.model.scores(others)[:, kept], rtol=1e-4
+    )
 
 
 def test_features_tell_of_new_items_at_once():
