@@ -214,8 +214,11 @@ class Auto(Model):
         self.findings: list[str] = []
         self._start: Model | None = None
         if self.ratings.n_items > _FEW_ITEMS:  # with those that nobody has
-            fast = tuple(each for each in choice.candidates if each.model != "ease")
-            choice = replace(choice, candidates=fast or choice.candidates)
+            found = tuple(
+                Candidate("sparse-ease", each.params) if each.model == "ease" else each
+                for each in choice.candidates
+            )
+            choice = replace(choice, candidates=found)
         self.candidate = choice.candidates[0]
         if choice.is_open:
             held_out = HeldOut.of(self.ratings, self.random_state)

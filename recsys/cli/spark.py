@@ -41,6 +41,12 @@ def fit_on_spark(
     for name in (name for name in local if getattr(reader, name) not in (None, "error")):
         option = {"event_weights": "--event-weight"}.get(name, f"--{name.replace('_', '-')}")
         raise CommandError(f"{option} does not apply to --engine spark; weigh or filter before.")
+    for name in ("features", "item_table", "user_table"):
+        if getattr(reader, name) is not None:
+            raise CommandError(
+                f"--{name.replace('_', '-')} does not apply to --engine spark: models there know "
+                "ratings alone; fit with features on one machine."
+            )
     from recsys import spark
     from recsys.cli.inputs import parameters_for
 

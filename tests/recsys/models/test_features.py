@@ -21,6 +21,7 @@ MODELS = {
     "spectral": {},
     "spectral, low pass": {"linear": False},
     "ease": {},
+    "sparse-ease": {},
     "blend": {"members": "spectral,ials,ease", "weights": "0.4,0.2,0.4"},
 }
 
