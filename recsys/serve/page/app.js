@@ -123,8 +123,8 @@ const app = {
     }
     const factors = this.names.length === 1 && parameters?.factors ? countText(parameters.factors, "factor") : null;
     const facts = [title ? name : null, factors, countText(training.users, "user"), countText(training.items, "item"), countText(training.ratings, app.implicit ? "interaction" : "rating")];
-    const remark = this.card.remark ? ` · ${this.card.remark}` : "";
-    $("facts").textContent = facts.filter(Boolean).join(" · ") + remark;
+    const shown = [...facts, this.card.remark].filter(Boolean);
+    $("facts").replaceChildren(...shown.flatMap((fact, at) => [at ? " · " : "", h("span", {}, fact)]));
   },
 };
 

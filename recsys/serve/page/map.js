@@ -69,6 +69,7 @@ const mapView = {
   draw() {
     if ($("map").hidden || !this.items.length) return;
     const canvas = $("canvas"), size = this.size(), ratio = devicePixelRatio || 1;
+    canvas.classList.toggle("zoomed", this.zoom > 1);
     canvas.width = Math.round(size.width * ratio);
     canvas.height = Math.round(size.height * ratio);
     const pen = canvas.getContext("2d"), style = getComputedStyle(canvas);
@@ -152,7 +153,7 @@ const mapView = {
     }
     this.clamp();
     this.draw();
-    announce(this.zoom === 1 ? "Whole map" : `Zoom ${digits(this.zoom)}`);
+    if (typeof how === "string") announce(this.zoom === 1 ? "Whole map" : `Zoom ${digits(this.zoom)}`);
   },
 
   clamp() {
@@ -173,7 +174,7 @@ const mapView = {
   },
 
   wheel(event) {
-    if (this.zoom === 1 && event.deltaY > 0) return; // the page scrolls
+    if (this.zoom === 1 && !event.ctrlKey && !event.metaKey) return; // the page scrolls
     event.preventDefault();
     this.zoomBy(Math.exp(-event.deltaY / 400), this.relative(event));
   },
