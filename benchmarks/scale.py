@@ -1,11 +1,13 @@
-"""The main job from 1 to 100 million generated ratings: seconds and peak memory of each stage.
+"""The main job from 1 million generated ratings on: seconds and peak memory of each stage.
 
-Ratings are in Parquet, in MovieLens-25M's shape scaled in both directions. Stages are those of
+Ratings are in Parquet, in MovieLens-25M's shape scaled in both directions, and generated block by
+block. A billion of them take 24 GiB of memory, and 10 GB on disk. Stages are those of
 `recsys fit` and `recsys recommend`: read, fit `als`, save, load, and the top 20 of 10,000 users; or
 another model with its defaults, for interactions alone, and the top 20 of all users. The peak is
 that of the whole process (Linux only).
 
-Usage: python benchmarks/scale.py [--largest N] [--factors K] [--model NAME]
+Usage: python benchmarks/scale.py [--largest N | --ratings N] [--factors K] [--sweeps S]
+           [--model NAME]
 """
 
 from __future__ import annotations
@@ -30,15 +32,18 @@ SWEEPS = 5
 
 
 def generate(n: int, path: str) -> None:
-    import polars as pl
-    from generated import movielens_shaped
+    import pyarrow as pa
+    from generated import movielens_blocks
+    from pyarrow.parquet import ParquetWriter
 
-    A = movielens_shaped(n).tocoo()
-    columns = {"userId": A.coords[0] + 1, "movieId": A.coords[1] + 1, "rating": A.data}
-    pl.DataFrame(columns).write_parquet(path)
+    names = ("userId", pa.int32()), ("movieId", pa.int32()), ("rating", pa.float32())
+    schema = pa.schema(names)
+    with ParquetWriter(path, schema, compression="zstd") as writer:
+        for users, items, stars in movielens_blocks(n):
+            writer.write_table(pa.table([users + 1, items + 1, stars], schema=schema))
 
 
-def measure(name: str, factors: int, path: str) -> None:
+def measure(name: str, factors: int, sweeps: int, path: str) -> None:
     """Run the stages in this process; print seconds and peak bytes of each as JSON."""
     from recsys import Recommender, read_ratings
     from recsys.auto import as_implicit
@@ -54,7 +59,7 @@ def measure(name: str, factors: int, path: str) -> None:
 
     model = str(Path(path).with_name("model"))
     is_als = name == "als"
-    params = {"factors": factors, "iterations": SWEEPS, "tol": 0.0} if is_als else {}
+    params = {"factors": factors, "iterations": sweeps, "tol": 0.0} if is_als else {}
     fitted = Recommender(name, **params)
     ratings = [stage("read", lambda: read_ratings(path))]
     n_users = ratings[0].n_users
@@ -78,6 +83,8 @@ def peak_now() -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--largest", type=int, default=SIZES[-1], metavar="N")
+    parser.add_argument("--ratings", type=float, metavar="N", help="this number alone, as 1e9")
+    parser.add_argument("--sweeps", type=int, default=SWEEPS, metavar="S")
     parser.add_argument("--factors", type=int, default=64, metavar="K")
     parser.add_argument("--model", default="als", metavar="NAME")
     parser.add_argument("--generate", type=int, metavar="N", help=argparse.SUPPRESS)
@@ -87,20 +94,23 @@ def main() -> None:
     if options.generate:
         generate(options.generate, options.path)
     elif options.measure:
-        measure(options.model, options.factors, options.path)
+        measure(options.model, options.factors, options.sweeps, options.path)
     else:
-        compare([n for n in SIZES if n <= options.largest], options.model, options.factors)
+        sizes = [n for n in SIZES if n <= options.largest]
+        sizes = sizes if options.ratings is None else [int(options.ratings)]
+        compare(sizes, options.model, options.factors, options.sweeps)
 
 
-def compare(sizes: list[int], model: str, factors: int) -> None:
-    about = f"{factors} factors, {SWEEPS} sweeps" if model == "als" else "defaults, all users"
+def compare(sizes: list[int], model: str, factors: int, sweeps: int) -> None:
+    about = f"{factors} factors, {sweeps} sweeps" if model == "als" else "defaults, all users"
     print(f"{machine()}\n{model}: {about}\n")
     rows = []
     for n in sizes:
-        with tempfile.TemporaryDirectory() as folder:
+        # Not in memory, where /tmp is.
+        with tempfile.TemporaryDirectory(dir=Path.cwd() if n > SIZES[-1] else None) as folder:
             path = str(Path(folder) / "ratings.parquet")
             run("--generate", str(n), "--path", path)
-            options = "--model", model, "--factors", str(factors)
+            options = "--model", model, "--factors", str(factors), "--sweeps", str(sweeps)
             found = json.loads(run("--measure", "--path", path, *options))
         seconds, peaks = zip(*(found[name] for name in STAGES), strict=True)
         rows.append([n, seconds, max(peaks)])

@@ -34,6 +34,7 @@ REMEMBERED = (
 )
 """Options of `recsys.read_ratings` that a saved model remembers, for its updates."""
 
+_BLOCK = 1 << 22  # ratings at once
 _WEIGHTED_AT = "weighted_at"  # the time, in seconds, at which an interaction weighs its full weight
 
 
@@ -154,14 +155,17 @@ def fingerprint(*parts: Ratings) -> str:
     """Return a SHA-256 over pairs of ids and their values; ids without ratings do not count."""
     digest = hashlib.sha256()
     for part in parts:
-        rated = np.diff(part.indptr) > 0
-        used = np.bincount(part.indices, minlength=part.n_items) > 0
+        rated, used = np.diff(part.indptr) > 0, np.zeros(part.n_items, np.bool_)
+        blocks = [slice(start, start + _BLOCK) for start in range(0, part.n_ratings, _BLOCK)]
+        for block in blocks:
+            used[part.indices[block]] = True
         for ids, mask in ((part.users, rated), (part.items, used)):
             texts = ids.values.filter(mask).cast(pl.String)
             digest.update((texts.str.join("\n").item() or "").encode())
-        indptr, indices = part.indptr[np.append(True, rated)], part.indices
-        if not used.all():
-            indices = (np.cumsum(used) - 1)[indices]
-        for array, dtype in ((indptr, "<i8"), (indices, "<i4"), (part.values, "<f4")):
-            digest.update(np.ascontiguousarray(array, dtype=dtype).data)
+        digest.update(part.indptr[np.append(True, rated)].astype("<i8", copy=False).data)
+        places = (np.cumsum(used) - 1).astype("<i4")
+        for block in blocks:
+            digest.update(places[part.indices[block]].data)
+        for block in blocks:  # numbers, also of codes
+            digest.update(part.values_at(block).astype("<f4", copy=False).data)
     return f"sha256:{digest.hexdigest()}"
