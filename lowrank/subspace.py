@@ -79,12 +79,14 @@ def leading_directions(
     Q = columns
     if n <= n_columns:
         Q = of_rows(Q)
-        for step in range(1, steps):
+        for step in range(1, steps if Q.any() else 1):
             Q = of_rows(of_columns(Q if step == 1 else _orthonormal(Q)))
         Q = of_columns(Q)
     else:
         for step in range(steps):
-            Q = of_columns(of_rows(Q if step == 0 else _orthonormal(Q)))
+            Q = of_columns(of_rows(Q if step == 0 or not Q.any() else _orthonormal(Q)))
+    if not Q.any():  # all entries equal their shifts
+        return Directions(vectors, values)
     squares, turn, Q = _ritz(Q, of_rows)
     found = kernels.multiply(Q, turn[:, :k])
     vectors[:, : found.shape[1]] = found

@@ -6,7 +6,6 @@ others of their size than those that they return.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -25,7 +24,7 @@ __all__ = [
     "distinct_keys",
     "level_counts",
     "padded",
-    "places_of",
+    "replace_keys",
     "row_offsets",
     "scatter",
     "sort_rows",
@@ -195,31 +194,28 @@ class Levels:
         return found
 
 
-def distinct_keys(parts: Sequence[Int32s], low: int, high: int, threads: int) -> Int64s:
+def distinct_keys(keys: Int32s, low: int, high: int, threads: int) -> Int64s:
     """Return the different ones of keys in low:high + 1, increasing."""
     present = np.zeros(high - low + 1, np.uint8)
-    for keys in parts:
-        backends.active.mark(keys, low, present, threads)
+    backends.active.mark(keys, low, present, threads)
     distinct = np.flatnonzero(present)
     distinct += low
     return distinct
 
 
-def places_of(
-    parts: Sequence[Int32s], distinct: Int64s, places: NDArray[np.integer[Any]], threads: int
-) -> Int32s:
-    """Return for each key its place: that of the same one of the `distinct` keys, which increase.
+def replace_keys(
+    keys: Int32s, distinct: Int64s, places: NDArray[np.integer[Any]], threads: int
+) -> None:
+    """Replace each key by its place: that of the same one of the `distinct` keys, which increase.
 
     It takes four bytes for each number in the range of the keys.
     """
-    low = int(distinct[0]) if len(distinct) else 0
-    table = np.zeros((int(distinct[-1]) - low if len(distinct) else 0) + 1, np.int32)
+    if not len(distinct):
+        return
+    low = int(distinct[0])
+    table = np.zeros(int(distinct[-1]) - low + 1, np.int32)
     table[distinct - low] = places
-    found, end = np.empty(sum(map(len, parts)), np.int32), 0
-    for keys in parts:
-        begin, end = end, end + len(keys)
-        backends.active.look_up(keys, low, table, found[begin:end], threads)
-    return found
+    backends.active.look_up(keys, low, table, keys, threads)
 
 
 def row_offsets(rows: Int32s, n_rows: int) -> tuple[Int64s, bool]:

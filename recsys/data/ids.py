@@ -11,7 +11,7 @@ import numpy.typing as npt
 import polars as pl
 
 from lowrank.kernels import resolve_threads
-from lowrank.kernels.entries import distinct_keys, places_of
+from lowrank.kernels.entries import distinct_keys, replace_keys
 from recsys.errors import DataError, UnknownIdError
 from recsys.messages import close_matches, shortened
 
@@ -23,6 +23,7 @@ __all__ = [
     "Place",
     "as_id_series",
     "encode",
+    "encode_array",
     "integers_if_canonical",
     "row_place",
 ]
@@ -383,37 +384,42 @@ def encode(
     DataError
         If there are more ids than int32 can count.
     """
-    known, parts, low, high = None, [], 0, -1
     if isinstance(series.dtype, pl.Categorical):
-        known, parts = categories(series)
-        high = len(known) - 1
-    elif series.dtype == pl.Int32:
-        low, high = (cast(int, each) for each in (series.min(), series.max()))
-        if high - low < max(len(series), _CHUNK):  # a table pays
-            parts = [each.to_numpy() for each in series.get_chunks()]
-    threads = resolve_threads(None)
-    keys = distinct_keys(parts, low, high, threads) if parts else None
-    if keys is None:
-        distinct = series.unique().cast(series.dtype if series.dtype == pl.String else pl.Int64)
-    else:
-        distinct = pl.Series(keys) if known is None else known.gather(keys)
+        return encode_array(series.to_physical().to_numpy(writable=True), kind, series, idle)
+    if isinstance(series.dtype, pl.Int32):
+        return encode_array(series.to_numpy(writable=True), kind, None, idle)
+    distinct = series.unique()
     ids = Ids(distinct if idle is None else pl.concat([distinct, idle]), kind)
     if len(ids) > _INT32_LIMIT:
         raise DataError(f"There may be at most {_INT32_LIMIT:,} {kind}s; got {len(ids):,}.")
-    if keys is not None:
-        return ids, places_of(parts, keys, ids.find(distinct), threads)
     codes = np.empty(len(series), dtype=np.int32)
     for start in range(0, len(series), _CHUNK):
         codes[start : start + _CHUNK] = ids.find(series.slice(start, _CHUNK))
     return ids, codes
 
 
-def categories(column: pl.Series) -> tuple[pl.Series, list[npt.NDArray[np.int32]]]:
-    """Return the texts of a column of categories, and the place of each row's among them."""
-    places = [each.to_numpy().view(np.int32) for each in column.to_physical().get_chunks()]
-    n = 1 + max((int(part.max(initial=-1)) for part in places), default=-1)
-    known = pl.Series(column.name, np.arange(n, dtype=np.uint32))
-    return known.cat.to(column.dtype).cast(pl.String), places
+def encode_array(
+    keys: npt.NDArray[Any],
+    kind: str,
+    texts: pl.Series | None = None,
+    idle: pl.Series | None = None,
+) -> tuple[Ids, npt.NDArray[np.int32]]:
+    """Return ids and indices as `encode` does; the indices take the place of the keys.
+
+    The keys are int32 ids, or uint32 categories of the type of `texts`.
+    """
+    keys = keys.view(np.int32)
+    low, high = (int(keys.min()), int(keys.max())) if len(keys) else (0, 0)
+    if texts is None and high - low >= max(len(keys), _CHUNK):  # a table would be too long
+        return encode(pl.Series(kind, keys.astype(np.int64)), kind, idle)
+    threads = resolve_threads(None)
+    found = distinct_keys(keys, low, high, threads)
+    distinct = pl.Series(kind, found)
+    if texts is not None:
+        distinct = distinct.cast(pl.UInt32).cat.to(texts.dtype).cast(pl.String)
+    ids = Ids(distinct if idle is None else pl.concat([distinct, idle]), kind)
+    replace_keys(keys, found, ids.find(distinct), threads)
+    return ids, keys
 
 
 def _quoted(value: int | str) -> str:

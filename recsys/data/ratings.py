@@ -25,7 +25,7 @@ from recsys.data.frames import (
     matrix_arrays,
     to_polars,
 )
-from recsys.data.ids import Ids, IdsLike, as_id_series, encode
+from recsys.data.ids import Ids, IdsLike, as_id_series, encode, encode_array
 from recsys.data.rows import (
     BadRows,
     Policy,
@@ -509,23 +509,30 @@ def build_ratings(
     DataError
         As `Ratings.from_frame`.
     """
-    columns, place = rows.columns, rows.place
+    columns, arrays, place = rows.columns, rows.arrays, rows.place
     policy = duplicates or ("sum" if rows.implicit and "rating" in columns else "last")
-    users, user_codes = encode(columns.pop("user"), "user", rows.idle_users)
-    items, item_codes = encode(columns.pop("item"), "item", None)
+    if arrays:
+        users, user_codes = encode_array(arrays.pop("user"), "user", rows.texts.get("user"))
+        items, item_codes = encode_array(arrays.pop("item"), "item", rows.texts.get("item"))
+    else:
+        users, user_codes = encode(columns.pop("user"), "user", rows.idle_users)
+        items, item_codes = encode(columns.pop("item"), "item", None)
     for ids, codes in ((users, user_codes), (items, item_codes)):
         if len(missing := ids.missing()):
             row = int(np.isin(codes, missing).argmax())
             text = ids.values[int(codes[row])]
             raise DataError(f"{place(row)}: the {ids.kind} id is missing ({text!r}).")
-    values, seconds = None, columns.pop("timestamp", None)
+    values, times, seconds = None, arrays.pop("timestamp", None), columns.pop("timestamp", None)
+    if "rating" in arrays and rows.levels is not None:
+        values = Values.ordered(arrays.pop("rating"), rows.levels)
     if (given := columns.pop("rating", None)) is not None:
         values = (
             Values.of(given.to_numpy())
             if rows.levels is None
             else Values.ordered(given.to_numpy(writable=True), rows.levels)
         )
-    times = None if seconds is None else compact_times(seconds.to_numpy())
+    if seconds is not None:
+        times = compact_times(seconds.to_numpy())
     entries = Entries(user_codes, item_codes, values, times)
     del user_codes, item_codes, codes, given, seconds, values, times
     csr = to_csr(entries, (len(users), len(items)), policy)

@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Literal, Self, TypedDict, get_args
+from typing import Any, Literal, Self, TypedDict, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -163,8 +163,9 @@ class Rows:
     """Columns user, item, rating, timestamp and event, as far as they are known.
 
     As read, they have the types of the source, or smaller ones of `Batches`: categories for ids,
-    codes of `levels` for ratings, seconds for dates (`in_seconds`). `prepared` ones are ids,
-    Float32 or codes, and seconds.
+    codes of `levels` for ratings, seconds for dates (`in_seconds`). Where nothing is missing, they
+    may be `arrays` instead, of int32, or of uint32 for categories of the type of a series in
+    `texts`. `prepared` ones are ids, Float32 or codes, and seconds.
     `layout` describes format and columns; `place` names the place of a row (counted from 0), such
     as "ratings.csv, line 17"; idle users are there without any item; `bad` counts the rows that
     are left out. With `implicit`, ratings are weights. `remarks` say what was made of the rows.
@@ -179,9 +180,20 @@ class Rows:
     remarks: list[str] = field(default_factory=list)
     levels: npt.NDArray[np.float32] | None = None
     in_seconds: bool = False
+    arrays: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+    texts: dict[str, pl.Series] = field(default_factory=dict)
+
+    def spread(self) -> Self:
+        """Turn arrays into columns; return the rows themselves."""
+        for role in tuple(self.arrays):
+            column = pl.Series(role, self.arrays.pop(role))
+            known = self.texts.get(role)
+            self.columns[role] = column if known is None else column.cat.to(known.dtype)
+        return self
 
     def decode(self) -> None:
         """Turn codes of ratings into numbers."""
+        self.spread()
         if self.levels is not None:
             codes = self.columns["rating"].to_numpy()
             self.columns["rating"] = pl.Series("rating", self.levels[codes])
@@ -217,6 +229,8 @@ def joined(parts: Sequence[tuple[str, Rows]]) -> Rows:
         If not all files have the same roles.
     """
     first_name, first = parts[0]
+    for _, rows in parts:
+        rows.spread()
     for name, rows in parts:
         if odd := sorted(set(rows.columns) ^ set(first.columns)):
             has, lacks = (first_name, name) if odd[0] in first.columns else (name, first_name)
@@ -287,12 +301,15 @@ def prepared(rows: Rows, rules: RowRules) -> Rows:
     DataError
         If a row is bad, too many are, none is left, or a rule does not suit the columns.
     """
-    columns = rows.columns
+    if rows.levels is not None and not np.isfinite(rows.levels).all():
+        rows.decode()
+    if rows.arrays and rules == RowRules() and _has_plain_times(rows):
+        rows.implicit = "rating" not in rows.arrays
+        return rows
+    columns = rows.spread().columns
     if len(columns["user"]) == 0:
         raise DataError("There are no ratings: the data have no rows.")
     rows.implicit = "rating" not in columns
-    if rows.levels is not None and not np.isfinite(rows.levels).all():
-        rows.decode()
     if rules.bad_rows is not None:
         rows.decode()
         _leave_out_bad(rows, rules)
@@ -335,6 +352,14 @@ def prepared(rows: Rows, rules: RowRules) -> Rows:
     if rules.half_life is not None:
         _decay(rows, rules.half_life)
     return rows
+
+
+def _has_plain_times(rows: Rows) -> bool:
+    """Return whether arrays have no times, or seconds."""
+    times = rows.arrays.get("timestamp")
+    if times is None or rows.in_seconds:
+        return True
+    return bool(SECONDS[0] <= times.min() and times.max() <= SECONDS[1])
 
 
 def _leave_out_bad(rows: Rows, rules: RowRules) -> None:

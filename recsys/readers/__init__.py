@@ -244,7 +244,7 @@ def read_raw(data: DataFile, request: Request, required: Sequence[str] = ("user"
     else:
         read = read_parquet if layout.kind == "parquet" else read_jsonl
         rows = read(data, request, required)
-    if dated and "timestamp" not in rows.columns:
+    if dated and "timestamp" not in rows.spread().columns:
         name, seconds = dated
         rows.columns["timestamp"] = seconds.new_from_index(0, len(rows.columns["item"]))
         rows.layout = f"{rows.layout}, timestamp = {name} (folder)"

@@ -5,17 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Literal
 
-import numpy as np
-import numpy.typing as npt
 import polars as pl
 
-from lowrank.kernels import resolve_threads
 from recsys.data.batches import Batches
 from recsys.data.columns import Request, Roles, assign_roles, is_known_name, wide_hint
 from recsys.data.ids import CANONICAL_INTEGER, MISSING_IDS, integers_if_canonical
@@ -23,6 +19,7 @@ from recsys.data.rows import BadRows, Rows, is_truth, rating_problem, rating_val
 from recsys.data.times import YEAR_1000, iso_format
 from recsys.errors import DataError
 from recsys.messages import counted
+from recsys.readers.blocks import COMMA, COMMA_WITH, Kind, parse
 from recsys.readers.sources import DataFile, NoRowsError
 
 __all__ = [
@@ -37,9 +34,6 @@ __all__ = [
     "sniff_separator",
     "split_rows",
 ]
-
-Kind: TypeAlias = 'Literal["id", "name", "integer", "float", "text"] | str'
-"""Kind of a column: a name is an id but not an integer, a format with % is of times."""
 
 _HEAD = 1 << 16  # bytes looked at, and more where they are less than two lines
 _SAMPLE_ROWS = 200
@@ -57,20 +51,11 @@ _FOREIGN = {
 }
 _INTEGERS = re.compile(r"\s*-?\d+( +-?\d+)*\s*")
 _NUMBER = re.compile(r"[-+]?(\d+[.,]?\d*|\.\d+)([eE][-+]?\d+)?")
-_BLOCK = 1 << 18
 _CHUNK = 1 << 10  # records at once; with more live objects garbage collection doubles the time
-_COMMA_WITH = ";"  # separator with which decimals may have a comma, as spreadsheets write them
 LINE = "line"
 """Column of the lines of rows, where they are known."""
-_COMMA = r"^([-+]?\d*),(\d+)$"
 _WIDEST = 10_000  # columns of a table
 _INTEGER = re.compile(r"-?\d{1,18}")
-_NEWLINE, _SPACE, _PLUS, _MINUS, _ZERO = b"\n +-0"
-_NUMBERS: dict[Kind, type[pl.DataType]] = {
-    "id": pl.Int64,
-    "integer": pl.Int64,
-    "float": pl.Float32,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +264,7 @@ def read_delimited(
     bad = BadRows(request.rules.bad_rows)
     if not layout.has_header and "rating" in roles and bad.limit is None:
         first = layout.sample[0][roles["rating"]].strip()
-        pointed = re.sub(_COMMA, r"\1.\2", first) if layout.separator == _COMMA_WITH else first
+        pointed = re.sub(COMMA, r"\1.\2", first) if layout.separator == COMMA_WITH else first
         problem = None if is_truth(first) else rating_problem(pointed)
         if problem is not None and problem.startswith("rating "):
             raise DataError(
@@ -320,35 +305,37 @@ def _read_fast(
     if any('"' in name or "\ufffd" in name for name in layout.names):
         return None  # a stray quote or another encoding: what follows cannot be trusted either
     kinds = {role: _kind(role, place, layout, time_format) for role, place in roles.items()}
-    survey = _survey(data, layout)
 
     def read() -> Rows | None:
         batches = Batches()
-        is_read = _scan(data, layout, roles, kinds, survey, batches.add)
-        return batches.rows() if is_read else None
+        return batches.rows() if parse(data, layout, roles, kinds, batches.add) else None
 
     rows = read()
-    if rows is None and survey.has_plain_numbers:  # some are none: as texts, which become null
-        survey = survey._replace(has_plain_numbers=False)
-        rows = read()
     if rows is None:
         return None
-    columns = rows.columns
-    strings = [r for r in roles if kinds[r] == "id" and columns[r].null_count()]
-    times = columns["timestamp"] if "%" in kinds.get("timestamp", "") else None
-    if times is not None and (times.null_count() or (times.cast(pl.Int64) < YEAR_1000).any()):
-        kinds["timestamp"] = "text"
-    if strings or (times is not None and kinds["timestamp"] == "text"):
-        kinds |= dict.fromkeys(strings, "name")
-        rows = read()
-    if rows is None or any(rows.columns[r].null_count() for r in roles if r != "event"):
+    strings: list[str] = []
+    if not rows.arrays:  # something is missing, or of another type than most of its kind
+        columns = rows.columns
+        strings = [role for role in roles if kinds[role] == "id" and columns[role].null_count()]
+        times = columns["timestamp"] if "%" in kinds.get("timestamp", "") else None
+        is_odd = times is not None and (
+            times.null_count() > 0 or bool((times.cast(pl.Int64) < YEAR_1000).any())
+        )
+        kinds |= {"timestamp": "text"} if is_odd else {}
+        if strings or is_odd:
+            kinds |= dict.fromkeys(strings, "name")
+            rows = read()
+    if rows is None:
+        return None
+    if any(rows.columns[role].null_count() for role in rows.columns if role != "event"):
         return None
     if kinds.get("rating") == "float":
-        numbers = rows.columns["rating"] if rows.levels is None else pl.Series(rows.levels)
-        if not numbers.is_finite().all():
+        floats = rows.columns.get("rating") if rows.levels is None else pl.Series(rows.levels)
+        if floats is not None and not floats.is_finite().all():
             return None
-    for role in strings:
-        rows.columns[role] = integers_if_canonical(rows.columns[role])
+    if strings:
+        for role in strings:
+            rows.columns[role] = integers_if_canonical(rows.spread().columns[role])
     return rows
 
 
@@ -376,7 +363,7 @@ def read_texts(data: DataFile, layout: Layout) -> pl.DataFrame:
     found: list[dict[str, pl.Series]] = []
     if not any('"' in name or "\ufffd" in name for name in names):
         kinds: dict[str, Kind] = dict.fromkeys(roles, "text")
-        if _scan(data, layout, roles, kinds, _survey(data, layout), found.append):
+        if parse(data, layout, roles, kinds, found.append):
             return pl.concat(map(pl.DataFrame, found)).rename(dict(zip(roles, names, strict=True)))
     schema, lines = dict.fromkeys(names, pl.String), records(data, layout)
     frames = [pl.DataFrame(schema=schema)]
@@ -390,62 +377,6 @@ def read_texts(data: DataFile, layout: Layout) -> pl.DataFrame:
         texts = pl.DataFrame(rows, schema, orient="row").with_columns(pl.all().str.strip_chars())
         frames.append(texts)
     return pl.concat(frames).with_columns(pl.when(pl.all().str.len_bytes() > 0).then(pl.all()))
-
-
-class _Survey(NamedTuple):
-    """Counts of the lines and separators of a file, those in quotes too.
-
-    With plain numbers, no field begins as an integer never does that is printed: "07", "-0", "+7".
-    """
-
-    n_lines: int
-    n_separators: int
-    is_quoted: bool
-    has_plain_numbers: bool
-
-
-def _survey(data: DataFile, layout: Layout) -> _Survey:
-    """Count, in threads; blocks fit in a cache, and begin with the last two bytes before them."""
-    mark, size = ord(layout.separator[0]), data.path.stat().st_size
-    counts: list[tuple[int, int, bool, bool]] = []
-
-    def count(begin: int, end: int) -> None:
-        n_lines, n_separators, is_quoted, is_plain = 0, 0, False, True
-        with data.path.open("rb", buffering=0) as stream:
-            for at in range(begin, end, _BLOCK):
-                stream.seek(max(at - 2, 0))
-                block = stream.read(min(_BLOCK, end - at) + min(at, 2))
-                codes = np.frombuffer(block if at else b"\n" + block, np.uint8)
-                own = codes[2 if at else 1 :]
-                n_lines += int(np.count_nonzero(own == _NEWLINE))
-                n_separators += int(np.count_nonzero(own == mark))
-                is_quoted = is_quoted or b'"' in block
-                is_plain = is_plain and _has_plain_numbers(codes, mark)
-        counts.append((n_lines, n_separators, is_quoted, is_plain))
-
-    shares = resolve_threads(None) if size > 4 * _BLOCK else 1
-    ends = [size * share // shares for share in range(shares + 1)]
-    with ThreadPoolExecutor(shares) as pool:
-        list(pool.map(count, ends, ends[1:]))
-    n_lines, n_separators, quoted, plain = zip(*counts, strict=True)
-    with data.path.open("rb") as stream:
-        stream.seek(max(size - 1, 0))
-        is_open = stream.read(1) != b"\n"  # the last line has no end
-    return _Survey(
-        sum(n_lines) + is_open, sum(n_separators), any(quoted), all(plain) and not any(quoted)
-    )
-
-
-def _has_plain_numbers(codes: npt.NDArray[np.uint8], mark: int) -> bool:
-    before, first, second = codes[:-2], codes[1:-1], codes[2:]
-    # Few bytes are below a digit, and of these few come first in a field.
-    low = np.flatnonzero(first <= _ZERO)
-    low = low[(before[low] == mark) | (before[low] == _NEWLINE)]
-    begin, after = first[low], second[low]
-    is_odd = (begin == _ZERO) & (after - _ZERO < 10)  # 07, not 0.7
-    is_odd |= (begin == _MINUS) & (after == _ZERO)
-    is_odd |= (begin == _PLUS) | (begin == _SPACE)
-    return not is_odd.any()
 
 
 def _kind(role: str, place: int, layout: Layout, time_format: str | None) -> Kind:
@@ -462,84 +393,6 @@ def _kind(role: str, place: int, layout: Layout, time_format: str | None) -> Kin
     if role == "event":
         return "text"
     return "id" if all(map(CANONICAL_INTEGER.match, texts)) else "name"
-
-
-def _scan(
-    data: DataFile,
-    layout: Layout,
-    roles: Roles,
-    kinds: dict[str, Kind],
-    survey: _Survey,
-    take: Callable[[dict[str, pl.Series]], object],
-) -> bool:
-    """Read the columns as the given kinds, null where a value is of another; False if in doubt.
-
-    All columns are read, so that polars notices rows that are too long. The counts of lines and
-    separators show the rest: it lets a stray quote swallow line ends, and takes missing fields
-    for null. (So a file with line ends inside quotes is always in doubt.) A separator "::" is read
-    as ":" with an empty column between each two.
-    """
-    n_rows, step = survey.n_lines - layout.skip, len(layout.separator)
-    every = [pl.col(str(column)) for column in range((len(layout.names) - 1) * step + 1)]
-    schema: dict[str, Any] = dict.fromkeys(map(str, range(len(every))), pl.String)
-    with_commas = layout.separator == _COMMA_WITH
-    values = {}
-    for role, place in roles.items():
-        kind, values[role] = kinds[role], every[place * step]
-        if survey.has_plain_numbers and kind in _NUMBERS and not (with_commas and kind == "float"):
-            schema[str(place * step)] = _NUMBERS[kind]
-        else:
-            values[role] = _cast(values[role], kind, with_commas)
-    between = [column.is_not_null() for n, column in enumerate(every) if n % step]
-    plan = pl.scan_csv(
-        data.path,
-        has_header=False,
-        separator=layout.separator[0],
-        quote_char='"' if step == 1 and survey.is_quoted else None,
-        skip_rows=layout.skip,
-        schema=schema,
-        glob=False,
-    ).select(
-        *(value.alias(role) for role, value in values.items()),
-        pl.all_horizontal(column.is_null() for column in every).alias("blank"),
-        pl.any_horizontal(pl.lit(False), *between).alias("odd"),
-    )
-    n_read, n_blank, is_odd = 0, 0, False
-    try:
-        for batch in plan.collect_batches(engine="streaming"):
-            n_read += len(batch)
-            n_blank += int(batch["blank"].sum())
-            is_odd |= bool(batch["odd"].any())
-            filled = batch.filter(~batch["blank"]) if n_blank else batch
-            take({role: filled[role] for role in roles})
-            if data.on_rows is not None:
-                data.on_rows(n_read, n_rows)
-    except pl.exceptions.PolarsError:
-        return False
-    n_filled = n_rows - n_blank
-    if n_read != n_rows or not n_filled or is_odd:
-        return False
-    n_separators = (n_filled + layout.has_header) * (len(every) - 1)
-    return survey.is_quoted or survey.n_separators == n_separators
-
-
-def _cast(text: pl.Expr, kind: Kind, with_commas: bool) -> pl.Expr:
-    stripped = text.str.strip_chars()
-    if kind == "text":
-        return pl.when(stripped.str.len_bytes() > 0).then(stripped)
-    if kind == "name":
-        return pl.when(~stripped.is_in(MISSING_IDS)).then(stripped)
-    if kind == "float":
-        pointed = text.str.replace(_COMMA, "$1.$2") if with_commas else text
-        return pointed.cast(pl.Float32, strict=False)
-    if "%" in kind:
-        return stripped.str.to_datetime(kind, time_unit="us", strict=False)
-    number = text.cast(pl.Int64, strict=False)
-    if kind == "integer":
-        return number
-    # An id is an integer only if it is written as it would be printed: "7", not "007" or "+7".
-    padded = text.str.starts_with("0") & (text.str.len_bytes() > 1)
-    return pl.when(~(padded | text.str.starts_with("+") | text.str.starts_with("-0"))).then(number)
 
 
 def _sampled(layout: Layout, place: int) -> list[str]:
@@ -589,8 +442,8 @@ def read_carefully(
     if not len(whole[LINE]):
         bad.check(0)
     if "rating" in roles and not _has_truths(layout, roles["rating"]):
-        if layout.separator == _COMMA_WITH:
-            whole["rating"] = whole["rating"].str.replace(_COMMA, "$1.$2")
+        if layout.separator == COMMA_WITH:
+            whole["rating"] = whole["rating"].str.replace(COMMA, "$1.$2")
         if bad.limit is None:
             whole["rating"] = rating_values(whole["rating"], place_of)
     return whole

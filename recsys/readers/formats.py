@@ -30,6 +30,8 @@ __all__ = [
 ]
 
 _GLOB = frozenset("*?[")
+_SLICES = 64  # in which a Parquet file is read, of so many rows:
+_SLICE = (500_000, 4_000_000)
 _NO_SEPARATOR = "\x1f"  # polars reads whole lines when its separator does not occur
 _NOUNS = {"user": "user id", "item": "item id", "rating": "rating", "timestamp": "time"}
 
@@ -81,6 +83,9 @@ def read_table_rows(
 
 def _with_integers(rows: Rows) -> Rows:
     """Turn ids into integers: databases often keep numbers as texts."""
+    if rows.arrays and not rows.texts:
+        return rows
+    rows.spread()
     for role in {"user", "item"}.intersection(rows.columns):
         column = rows.columns[role]
         if isinstance(column.dtype, pl.Categorical) and not column.null_count():
@@ -126,11 +131,16 @@ def read_parquet(
     with reading_parquet(data.name):
         roles, description = assign_roles(names, request, data.name, required, times)
         chosen = {role: pl.col(names[place]) for role, place in roles.items()}
-        batches = Batches()
-        for frame in scan.select(**chosen).collect_batches(engine="streaming"):
-            batches.add(frame)
-    if not batches.n_rows:
-        raise NoRowsError(f"{data.name} has no rows.")
+        plan, batches = scan.select(**chosen), Batches()
+        n_rows = int(scan.select(pl.len()).collect().item())
+        if not n_rows:
+            raise NoRowsError(f"{data.name} has no rows.")
+        # In slices: a stream would take many of them into memory ahead of time.
+        size = min(max(n_rows // _SLICES, _SLICE[0]), _SLICE[1])
+        for start in range(0, n_rows, size):
+            batches.add(plan.slice(start, size).collect().to_dict())
+            if data.on_rows is not None:
+                data.on_rows(min(start + size, n_rows), n_rows)
     rows = batches.rows()
     return _numbered(_with_integers(rows) if data.columns else rows, data, description, request)
 
@@ -253,10 +263,10 @@ def _read_fast(
         chosen = {role: pl.col(names[place]) for role, place in roles.items()}
         batches = Batches()
         for frame in plan.select(**chosen).collect_batches(engine="streaming"):
-            batches.add(frame)
+            batches.add(frame.to_dict())
     except pl.exceptions.PolarsError:
         return None
-    rows = batches.rows()
+    rows = batches.rows().spread()
     needed = [column for role, column in rows.columns.items() if role != "event"]
     return None if any(column.null_count() for column in needed) else rows
 

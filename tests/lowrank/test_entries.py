@@ -53,13 +53,13 @@ def test_more_than_256_levels_are_too_many():
 
 @given(st.lists(st.integers(-50, 50), min_size=1, max_size=60), st.integers(1, 3))
 def test_keys_are_told_apart_and_found(keys, threads):
-    parts = [np.int32(keys[:5]), np.int32(keys[5:])]
-    distinct = entries.distinct_keys(parts, min(keys), max(keys), threads)
+    given = np.int32(keys)
+    distinct = entries.distinct_keys(given, min(keys), max(keys), threads)
     expected, inverse = np.unique(keys, return_inverse=True)
     np.testing.assert_array_equal(distinct, expected)
     places = np.arange(len(distinct))[::-1]
-    found = entries.places_of(parts, distinct, places, threads)
-    np.testing.assert_array_equal(found, places[inverse])
+    entries.replace_keys(given, distinct, places, threads)
+    np.testing.assert_array_equal(given, places[inverse])
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
