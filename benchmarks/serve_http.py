@@ -3,8 +3,9 @@
 Known users, strangers with 10 items and similar items, from 1 to 64 connections of another process,
 with one worker and with two; a nine-line FastAPI application around `Recommender.recommend` in the
 same run; the memory of a second worker; and, with --soak, minutes of load while the model is
-replaced every 10 seconds. The ratings of the model are drawn at random, as Gowalla has none: so
-no vector is short, and the search can leave out no item.
+replaced every 10 seconds. Requests per second of processor are what a worker can do on a core of
+its own, whatever else the machine does. The ratings of the model are drawn at random, as Gowalla
+has none: so no vector is short, and the search can leave out no item.
 
 Usage: python benchmarks/serve_http.py [--model als] [--factors 64] [--seconds 3] [--soak MINUTES]
 """
@@ -174,18 +175,32 @@ def running(command: Sequence[str], cwd: Path) -> Any:
         service.communicate(timeout=60)
 
 
-def memory(process: int) -> float:
-    """Return the megabytes of a process and its descendants; shared pages count in parts."""
+def family(process: int) -> set[int]:
+    """Return a process and its descendants."""
     listed = subprocess.run(["ps", "-e", "-o", "pid=,ppid="], capture_output=True, text=True).stdout
     parents = {int(a): int(b) for a, b in map(str.split, listed.splitlines())}
-    family = {process}
-    while more := {pid for pid, parent in parents.items() if parent in family} - family:
-        family |= more
+    found = {process}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found
+
+
+def memory(process: int) -> float:
+    """Return the megabytes of a process and its descendants; shared pages count in parts."""
     total = 0
-    for pid in family:
+    for pid in family(process):
         rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
         total += next(int(x.split()[1]) for x in rollup.splitlines() if x.startswith("Pss:"))
     return total / 1000
+
+
+def processor(process: int) -> float:
+    """Return the seconds of processor that a process and its descendants have used."""
+    ticks = 0
+    for pid in family(process):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def serve(model: Path, workers: int) -> list[str]:
@@ -209,12 +224,14 @@ def throughput(folder: Path, model: Path, requests: dict[str, list[bytes]], seco
             for kind, wanted in wanted_of.items():
                 run_load(port, wanted, 8, 1.0)  # warm
                 for connections in CONNECTIONS:
+                    before = processor(service.pid)
                     load = run_load(port, wanted, connections, seconds)
+                    rate = len(load.times) / (processor(service.pid) - before)
                     failed = load.statuses.total() - load.statuses["200"]
-                    rows.append([name, kind, str(connections), *load.row(), str(failed)])
+                    rows.append([name, kind, str(connections), *load.row(), rate, str(failed)])
             used[name] = memory(service.pid)
     head = ["service", "requests", "connections", "requests/s", "p50, ms", "p95, ms", "p99, ms"]
-    print(table([*head, "failed"], rows))
+    print(table([*head, "per second of processor", "failed"], rows))
     print("\nMegabytes (shared pages in parts): ", end="")
     print(", ".join(f"{name} {megabytes:.0f}" for name, megabytes in used.items()))
 

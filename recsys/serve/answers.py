@@ -6,11 +6,11 @@ items of users whom the model knows, is made without frames: factors, a top-k se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 import polars as pl
@@ -24,20 +24,23 @@ from recsys.errors import DataError
 from recsys.filters import check_modest
 from recsys.messages import redacted
 from recsys.models import abilities
-from recsys.models.base import FactorModel, Floats, Indices
+from recsys.models.base import FactorModel, Floats, Histories, Indices, Model
 from recsys.predictions import unsupported, user_contributions
 from recsys.recommender import Recommender
 from recsys.reranking import Request
 from recsys.serve.geometry import item_map, spectrum
 from recsys.serve.problems import ProblemError
-from recsys.topn import Cosine, CsrPairs, search_order, top_n
+from recsys.topn import Cosine, CsrPairs, TopN, search_order, top_n
 
-__all__ = ["Answers", "Id", "Json", "ListOptions", "short"]
+__all__ = ["Answers", "History", "Id", "Json", "ListOptions", "short"]
 
 Id: TypeAlias = int | str
 Json: TypeAlias = dict[str, Any]
 """A JSON object: text, Python numbers, lists and objects only."""
+History: TypeAlias = tuple[NDArray[np.int32], Floats]
+"""Indices of items in ascending order, and their ratings."""
 
+_LARGEST = float(np.finfo(np.float32).max)
 _REASONS = 3  # ratings and features that a recommendation names
 _DIGITS = 7  # of a number in single precision
 _DESCRIBED = ("created", "source", "fingerprint", "package_version")
@@ -145,28 +148,79 @@ class Answers:
                 ids.index(users)  # raises
         return self._listed(self.recommender, users, options, "personal")
 
-    def best(self, users: Indices, n: int, *, explain: bool = False) -> list[Json]:
+    def best(self, users: Sequence[int] | Indices, n: int, *, explain: bool = False) -> list[Json]:
         """Return the n best items of known users, given by index, that they have not rated."""
-        lists = self._lists(self.recommender, users, n, self._seen, explain=explain)
-        ids = self.ratings.users.take(users).to_list()
+        places = np.asarray(users, np.int64)
+        shown = self.recommender if explain else None
+        lists = self._lists(self.recommender.model, places, n, self._seen, shown)
+        ids = self.ratings.users.take(places).to_list()
         return [self._answer(user, rows, "personal") for user, rows in zip(ids, lists, strict=True)]
 
+    def history(self, rated: Iterable[tuple[Id, float | None]]) -> History | None:
+        """Return what a stranger has rated as arrays; None where `recommend_new` has to do.
+
+        Of a repeated item the last rating counts, and one that is None is the best one.
+        """
+        if not isinstance(self.recommender.model, abilities.FoldsInUsers):
+            return None
+        places = self.ratings.items.place
+        values = {places(item): self._best if value is None else value for item, value in rated}
+        if not values or -1 in values or max(map(abs, values.values())) > _LARGEST:
+            return None
+        indices = np.array(sorted(values), np.int32)
+        counts = self.ratings.weighted or not self.ratings.implicit
+        return indices, np.array([values[at] if counts else 1.0 for at in indices], np.float32)
+
+    def for_strangers(self, histories: Sequence[History], n: int) -> list[Json]:
+        """Return the n best items of new users, given by `history`."""
+        ends = np.cumsum([0, *(len(indices) for indices, _ in histories)])
+        indices, values = (np.concatenate(each) for each in zip(*histories, strict=True))
+        model = cast(abilities.FoldsInUsers, self.recommender.model)
+        folded = model.with_users(Histories(ends, indices, values))
+        users = np.arange(len(histories))
+        lists = self._lists(folded, users, n, CsrPairs(ends, indices), None)
+        return [self._answer(None, rows, "history") for rows in lists]
+
+    def neighbours(self, items: Sequence[int], n: int) -> list[Json]:
+        """Return the n items most similar to each of some items, given by index.
+
+        Raises
+        ------
+        DataError
+            If the model has no similarities.
+        """
+        places = np.asarray(items, np.int64)
+        lists: list[list[Json]] = [[] for _ in items]
+        scorer, itself = self.recommender._item_similarity, Cosine.exclude_itself
+        for top in top_n(scorer, places, n, exclude=itself):
+            for at, row in zip(top.rows.tolist(), self._rows_of(top), strict=True):
+                lists[at].append(row)
+        named = zip(self._names(places), lists, strict=True)
+        return [name | {"items": rows, "model": self.name} for name, rows in named]
+
     def _lists(
-        self, recommender: Recommender, users: Indices, n: int, seen: CsrPairs, *, explain: bool
+        self, model: Model, users: Indices, n: int, seen: CsrPairs, shown: Recommender | None
     ) -> list[list[Json]]:
-        """Return the n best items of users of a recommender of the same items, but for `seen`."""
+        """Return the n best items, but for `seen`, of users of a model of the same items.
+
+        With their reasons, if `shown` has them.
+        """
         lists: list[list[Json]] = [[] for _ in users]
         limits: dict[str, Any] = {"allowed": self._allowed, "order": self._order}
-        for top in top_n(recommender.model, users, n, exclude=seen, **limits):
-            rows = self._rows(top.items, top.ranks, top.scores)
-            if self._new is not None:
-                for row, new in zip(rows, self._new[top.items].tolist(), strict=True):
-                    row["new"] = new
-            for at, row in zip(top.rows.tolist(), rows, strict=True):
+        for top in top_n(model, users, n, exclude=seen, **limits):
+            for at, row in zip(top.rows.tolist(), self._rows_of(top), strict=True):
                 lists[at].append(row)
-            for at in np.unique(top.rows) if explain else ():
-                self._explain(recommender, users[at], lists[at], top.items[top.rows == at])
+            if shown is not None:
+                for at in np.unique(top.rows):
+                    self._explain(shown, users[at], lists[at], top.items[top.rows == at])
         return lists
+
+    def _rows_of(self, top: TopN) -> list[Json]:
+        rows = self._rows(top.items, top.ranks, top.scores)
+        if self._new is not None:
+            for row, new in zip(rows, self._new[top.items].tolist(), strict=True):
+                row["new"] = new
+        return rows
 
     def recommend_new(
         self,
@@ -183,16 +237,22 @@ class Answers:
         ------
         UnknownIdError, DataError
         """
-        best = self.recommender.training["rating_max"] or 1.0
-        rated = {item: best if value is None else value for item, value in history.items()}
+        if options.is_plain and not options.explain and features is None:
+            given = self.history(history.items())
+            if given is not None:
+                return self.for_strangers([given], options.n)[0] | {"user": user}
+        rated = {item: self._best if value is None else value for item, value in history.items()}
         folded = self.recommender.fold_in(
             rated if rated or features is None else None, user_features=features
         )
         policy = "history" if rated else "features"
         if options.is_plain:
-            seen = CsrPairs(folded.ratings.indptr, folded.ratings.indices)
-            only = np.zeros(1, np.int64)
-            rows = self._lists(folded, only, options.n, seen, explain=options.explain)[0]
+            seen, only = (
+                CsrPairs(folded.ratings.indptr, folded.ratings.indices),
+                np.zeros(1, np.int64),
+            )
+            shown = folded if options.explain else None
+            rows = self._lists(folded.model, only, options.n, seen, shown)[0]
             return self._answer(user, rows, policy)
         known = folded.ratings.users.values.to_list()
         return self._listed(folded, known, options, policy)[0] | {"user": user}
@@ -204,11 +264,7 @@ class Answers:
         ------
         UnknownIdError, DataError
         """
-        place = self._place(item)
-        scorer, itself = self.recommender._item_similarity, Cosine.exclude_itself
-        top = next(top_n(scorer, np.array([place]), n, exclude=itself))
-        rows = self._rows(top.items, top.ranks, top.scores)
-        return self._named(place) | {"items": rows, "model": self.name}
+        return self.neighbours([self._place(item)], n)[0]
 
     def explain(self, user: Id, item: Id, n: int) -> Json:
         """Return the score of an item for a user as a sum over ratings and features.
@@ -516,6 +572,11 @@ class Answers:
     def _place(self, item: Id) -> int:
         place = self.ratings.items.place(item)
         return place if place >= 0 else int(self.ratings.items.index([item])[0])  # raises
+
+    @property
+    def _best(self) -> float:
+        """The best rating, which a liked item has."""
+        return self.recommender.training["rating_max"] or 1.0
 
     @cached_property
     def _has_grades(self) -> bool:

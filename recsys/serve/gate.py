@@ -15,14 +15,14 @@ import msgspec
 from recsys.serve.batches import Batches
 from recsys.serve.problems import MEDIA_TYPE, ProblemError, problem_of
 from recsys.serve.service import Service
+from recsys.serve.settings import LENGTH
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 __all__ = ["Gate"]
 
-_RECOMMEND = b"/v1/recommend/"
-_TEMPLATE = "/v1/recommend/{user}"
+_RECOMMEND, _SIMILAR, _STRANGER = b"/v1/recommend/", b"/v1/similar/", b"/v1/recommend"
 _PLAIN = re.compile(rb"(?:n=([1-9][0-9]{0,8}))?")
 _GUARDED = (b"/v1/", b"/metrics")
 _JSON = (b"content-type", b"application/json")
@@ -33,11 +33,26 @@ _MORE = {401: [(b"www-authenticate", b"Bearer")], 408: [_CLOSE], 413: [_CLOSE]}
 _log = logging.getLogger("recsys.serve")
 
 
+class _Rating(msgspec.Struct, forbid_unknown_fields=True):
+    item: int | str
+    value: float | None = None
+
+
+class _History(msgspec.Struct, forbid_unknown_fields=True):
+    """A stranger without a name, and n."""
+
+    history: list[_Rating]
+    n: int = LENGTH
+
+
+_HISTORY = msgspec.json.Decoder(_History)
+
+
 class Gate:
     """ASGI middleware around the application.
 
-    Recommendations to known users without any option but n are answered here: user id, search,
-    JSON, and nothing else. Every other request goes to the routes, with its whole body.
+    Lists for a known user, an item or a history, without any option but n, are made here: ids,
+    search, JSON, and nothing else. Every other request goes to the routes, with its whole body.
 
     Parameters
     ----------
@@ -58,13 +73,16 @@ class Gate:
                 await self.app(scope, receive, send)
             return
         start, path = perf_counter(), scope["raw_path"]
-        is_list = path.startswith(_RECOMMEND) and scope["method"] == "GET"
         status, headers = 200, [_JSON]
+        route, body = "", None
         try:
             self._check_key(scope["headers"], path)
-            body = await self._list(scope, path) if is_list else None
+            if scope["method"] == "GET":
+                route, body = await self._list(path, scope["query_string"])
             if body is None:
-                receive = await self._whole(scope["headers"], receive)
+                receive, content = await self._whole(scope["headers"], receive)
+                if path == _STRANGER and content and not scope["query_string"]:
+                    route, body = "/v1/recommend", await self._of_stranger(content)
         except Exception as error:
             problem = problem_of(error)
             if problem.kind == "internal":
@@ -77,26 +95,51 @@ class Gate:
         headers = [(b"content-length", str(len(body)).encode()), *headers]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
-        self.counters.observe(_TEMPLATE if is_list else "", status, perf_counter() - start)
+        self.counters.observe(route, status, perf_counter() - start)
 
-    async def _list(self, scope: Scope, path: bytes) -> bytes | None:
-        """Return the recommendations to a known user as JSON, None where the routes have to."""
-        plain = _PLAIN.fullmatch(scope["query_string"])
-        if plain is None or not self.service.models:
-            return None
-        user = unquote(path[len(_RECOMMEND) :].decode("latin-1"))
-        variant = self.service.variant(user)
-        answers = self.service.answers(variant)
-        place = answers.ratings.users.place(user)
-        n = int(plain[1] or 10)
-        if place < 0 or n > self.service.limits.items:
-            return None
-        body = await self._batches.best(answers, place, n)
+    async def _list(self, path: bytes, query: bytes) -> tuple[str, bytes | None]:
+        """Return a route and the JSON of its list for an id; None where the routes have to."""
+        plain, service = _PLAIN.fullmatch(query), self.service
+        is_similar = path.startswith(_SIMILAR)
+        if plain is None or not service.models or not (is_similar or path.startswith(_RECOMMEND)):
+            return "", None
+        n = int(plain[1] or LENGTH)
+        text = unquote(path[len(_SIMILAR if is_similar else _RECOMMEND) :].decode("latin-1"))
+        variant = None if is_similar else service.variant(text)
+        answers = service.answers(variant)
+        ratings, name = answers.ratings, answers.name
+        place = (ratings.items if is_similar else ratings.users).place(text)
+        if place < 0 or n > service.limits.items:
+            return "", None
+        if is_similar:
+            found = self._batches.ask(answers.neighbours, f"similar {name}", place, n)
+            return "/v1/similar/{item}", await found
+        body = await self._batches.ask(answers.best, f"best {name}", place, n)
         if variant is not None:
             body = b'{"variant":"%s",%s' % (variant.encode(), body[1:])
-        if self.service.log is not None:
-            self.service.log.add(body)
-        return body
+        if service.log is not None:
+            service.log.add(body)
+        return "/v1/recommend/{user}", body
+
+    async def _of_stranger(self, content: bytes) -> bytes | None:
+        """Return the JSON of the list of a stranger, None where the routes have to."""
+        service = self.service
+        if len(service.models) != 1 or service.log is not None:
+            return None
+        try:
+            given = _HISTORY.decode(content)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        if not 1 <= len(given.history) <= service.limits.batch or not (
+            1 <= given.n <= service.limits.items
+        ):
+            return None
+        answers = service.answers()
+        history = answers.history((each.item, each.value) for each in given.history)
+        if history is None:
+            return None
+        name = f"strangers {answers.name}"
+        return await self._batches.ask(answers.for_strangers, name, history, given.n)
 
     async def _routed(self, scope: Scope, receive: Receive, send: Send, start: float) -> None:
         """Let the routes answer, and count the answer."""
@@ -128,12 +171,14 @@ class Gate:
         way = "send it as the header `Authorization: Bearer KEY`"
         raise ProblemError("unauthorized", f"The service needs an API key; {way}.")
 
-    async def _whole(self, headers: list[tuple[bytes, bytes]], receive: Receive) -> Receive:
-        """Return what gives the whole body at once, read in bounded time and space."""
+    async def _whole(
+        self, headers: list[tuple[bytes, bytes]], receive: Receive
+    ) -> tuple[Receive, bytes]:
+        """Return the whole body, read in bounded time and space, and what gives it at once."""
         lengths = [value for name, value in headers if name == b"content-length"]
         chunked = any(name == b"transfer-encoding" for name, _ in headers)
         if not chunked and not any(value.strip(b"0") for value in lengths):
-            return receive
+            return receive, b""
         most, seconds = self.service.limits.body, self.service.limits.seconds
         if any(not value.isdigit() or int(value) > most for value in lengths):
             raise _too_large(most)
@@ -152,12 +197,13 @@ class Gate:
         except TimeoutError:
             late = f"The body did not arrive within {seconds:g} seconds."
             raise ProblemError("slow-request", late) from None
-        messages: list[Any] = [{"type": "http.request", "body": b"".join(parts)}]
+        body = b"".join(parts)
+        messages: list[Any] = [{"type": "http.request", "body": body}]
 
         async def replay() -> Any:
             return messages.pop() if messages else await receive()
 
-        return replay
+        return replay, body
 
 
 def _too_large(most: int) -> ProblemError:

@@ -122,7 +122,7 @@ def _shared_app(settings: Settings) -> Any:
     for path in filter(None, (settings.model, settings.model_b, settings.index)):
         with suppress(OSError, schema.DamageError):  # which a worker will say
             manifest = schema.read_document(Path(path) / schema.MANIFEST)
-            names.append(MODELS.get(manifest.get("model"), "recsys.lsi").partition(":")[0])
+            names.append(MODELS.get(str(manifest.get("model")), "recsys.lsi").partition(":")[0])
             names += ["recsys.data.encoder"] * bool(manifest.get("features"))
     for name in names:
         with suppress(ImportError):

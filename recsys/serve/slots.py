@@ -9,8 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-import numpy as np
-
 from recsys import schema
 from recsys.atomic import resolved
 from recsys.errors import ModelFileError, RecsysError
@@ -106,7 +104,7 @@ def load_answers(path: Path) -> Answers:
     recommender = Recommender.load(path, verify=True)
     manifest, mark = _manifest(path)
     answers = Answers(recommender, f"{recommender.model.name}@{mark}", manifest)
-    answers.best(np.arange(min(1, recommender.ratings.n_users)), 1)  # computes what is cached
+    answers.best([0][: recommender.ratings.n_users], 1)  # computes what is cached
     return answers
 
 

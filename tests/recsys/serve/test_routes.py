@@ -109,6 +109,25 @@ def test_a_stranger_is_described_by_a_history(service, recommender):
     assert (answer["user"], answer["policy"]) == ("visitor-1", "history")
 
 
+def test_strangers_and_items_that_arrive_together_are_answered_as_alone(service, recommender):
+    items = [f"/v1/similar/{item}?n=4" for item in range(1, 41)]
+    assert [each.body for each in service.together(*items)] == [
+        service.get(target).body for target in items
+    ]
+    for item in (1, 17, 41):
+        expected = recommender.similar_items(item, n=4)["similar"].to_list()
+        assert [
+            row["item"] for row in service.get(f"/v1/similar/{item}?n=4").json["items"]
+        ] == expected
+    for history in ({3: 5.0}, {1: 2.0, 30: 4.5, 8: 1.0}, {41: 3.0}, {5: 3.0, "5": 4.0}):
+        given = [{"item": item, "value": value} for item, value in history.items()]
+        quick = service.post("/v1/recommend", {"history": given, "n": 5}).json
+        slow = service.post("/v1/recommend", {"history": given, "n": 5, "explain": True}).json
+        rows = [{k: v for k, v in row.items() if k != "because"} for row in slow["items"]]
+        assert quick["items"] == rows
+        assert (quick["user"], quick["policy"]) == (None, "history")
+
+
 @pytest.mark.parametrize(
     ("body", "detail"),
     [
@@ -276,16 +295,16 @@ def test_limits(saved):
         assert detail == "A request has 1 to 3 users; got 4."
 
 
-def test_an_answer_that_takes_too_long_is_given_up(saved, monkeypatch):
+def test_an_answer_that_takes_too_long_is_a_problem(saved, monkeypatch):
     import time
 
     from recsys.serve.answers import Answers
 
-    monkeypatch.setattr(Answers, "similar", lambda *_: time.sleep(0.5))
+    monkeypatch.setattr(Answers, "items", lambda *_: time.sleep(0.5))
     limits = Limits(seconds=0.05, waiting=2)
     with Application(create_app(str(saved["als"]), limits=limits)) as service:
         service.ready()
-        replies = service.together(*["/v1/similar/1"] * 4)
+        replies = service.together(*["/v1/items"] * 4)
         kinds = sorted(each.json["type"] for each in replies)
         assert kinds == ["/docs#busy"] * 2 + ["/docs#timeout"] * 2
 
