@@ -11,9 +11,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from lowrank.kernels import csr_arrays
-from recsys.data.frames import FrameLike, as_frame, column, listed
+from recsys.data.frames import FrameLike, as_frame, column, column_names, listed
 from recsys.data.ids import Ids, IdsLike, as_id_series
 from recsys.data.ratings import Ratings
+from recsys.data.times import unix_seconds
 from recsys.errors import DataError, UnknownIdError
 from recsys.models.abilities import Chooses, Explains, HasUncertainty
 from recsys.models.base import (
@@ -92,7 +93,8 @@ def fitted_model(
         ratings, model = model.ratings, model.chosen
     check_finite(model)
     training = training_summary(ratings, seconds, last)
-    return Saved(model, ratings, training | ({"choice": findings} if findings else {}))
+    said = {"choice": findings, "remarks": "; ".join(model.remarks)}
+    return Saved(model, ratings, training | {name: text for name, text in said.items() if text})
 
 
 def training_summary(ratings: Ratings, seconds: float, last: Step | None) -> dict[str, Any]:
@@ -128,7 +130,7 @@ def predicted_pairs(
     ------
     DataError
     """
-    model, ratings = fitted.model, fitted.ratings
+    model, ratings, told = fitted.model, fitted.ratings, {}
     if isinstance(pairs, Sequence):
         if not (pairs and all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs)):
             raise DataError("Pairs must be a frame, or a list of pairs of a user and an item.")
@@ -137,12 +139,14 @@ def predicted_pairs(
     else:
         frame = as_frame(pairs)
         user, item = column(frame, "user"), column(frame, "item")
+        if model.uses_times and "timestamp" in column_names(frame):
+            told["times"] = unix_seconds(column(frame, "timestamp")).to_numpy()
     if cold_start == "error":
         users, items = ratings.users.index(user), ratings.items.index(item)
-        predicted = model.predict(users, items)
+        predicted = model.predict(users, items, **told)
     else:
         users, items = ratings.users.find(user), ratings.items.find(item)
-        predicted = predict_cold(model, popular, users, items)
+        predicted = predict_cold(model, popular, users, items, **told)
     if model.predicts_ratings:
         predicted = clip_to_range(predicted, fitted.training)
     columns = [user.alias("user"), item.alias("item"), pl.Series("prediction", predicted)]
@@ -151,7 +155,8 @@ def predicted_pairs(
             raise unsupported(model, HasUncertainty, "tell how uncertain it is")
         known = (users >= 0) & (items >= 0)
         found = np.full(len(users), np.nan, dtype=np.float32)
-        found[known] = model.predict_std(users[known], items[known])
+        at = {name: times[known] for name, times in told.items()}
+        found[known] = model.predict_std(users[known], items[known], **at)
         columns.append(pl.Series("std", found, nan_to_null=True))
     return pl.DataFrame(columns)
 
@@ -442,7 +447,9 @@ class WithNewUser:
         return self._model._factor_form(users) if (users < self._new).all() else None
 
 
-def predict_cold(model: Model, popular: Popular | None, users: Indices, items: Indices) -> Floats:
+def predict_cold(
+    model: Model, popular: Popular | None, users: Indices, items: Indices, **told: Indices
+) -> Floats:
     """Predict ratings of pairs where -1 stands for an unknown user or item.
 
     Where one is unknown, `popular` predicts the item's damped mean or, for an unknown item, the
@@ -460,7 +467,8 @@ def predict_cold(model: Model, popular: Popular | None, users: Indices, items: I
     else:
         raise DataError(f"The {model.name} model has no biases; use cold_start='popular' instead.")
     known = (users >= 0) & (items >= 0)
-    predicted[known] = model.predict(users[known], items[known])
+    at = {name: times[known] for name, times in told.items()}
+    predicted[known] = model.predict(users[known], items[known], **at)
     return predicted
 
 

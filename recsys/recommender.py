@@ -530,6 +530,8 @@ class Recommender:
         Parameters
         ----------
         pairs, item : frame with the columns user and item, or list of pairs; or two ids
+            For a model that uses times, the frame may have a column timestamp: that of the
+            prediction, which is for the times of the other ratings without one.
         cold_start : {"error", "bias", "popular"}
             For pairs whose user or item is unknown: an error; the global mean plus the bias of the
             side that is known; or the damped mean rating of the item (see `Popular`), and the

@@ -91,4 +91,6 @@ def fit(
     if findings := fitted.training.get("choice"):
         for line in findings.split("; ")[1:]:  # the first has been said
             note(line)
+    for line in fitted.model.remarks:
+        note(line)
     note(f"fitted {fitted.model.name} to {fitted.ratings} in {seconds:.1f} s, saved in {out}")

@@ -127,11 +127,12 @@ def load_columns(path: str, reader: ReaderOptions) -> dict[str, pl.Series]:
 
 
 def load_pairs(path: str, reader: ReaderOptions) -> pl.DataFrame:
-    """Read the user and item columns of a file, its rows in their order."""
+    """Read user, item and, if there is one, timestamp of a file, its rows in their order."""
     import polars as pl
 
     columns = load_columns(path, reader)
-    return pl.DataFrame([columns[name].alias(name) for name in ("user", "item")])
+    names = [name for name in ("user", "item", "timestamp") if name in columns]
+    return pl.DataFrame([columns[name].alias(name) for name in names])
 
 
 def _request(reader: ReaderOptions, **others: Any) -> Request:

@@ -166,6 +166,7 @@ def evaluate(
         splits=tuple(splits),
         counts={key: sum(info.counts[key] for info in splits) for key in splits[0].counts},
         fingerprint=mark,
+        timed=tuple(label for label, mine in runs.items() if mine[0].timed),
     )
 
 
@@ -455,10 +456,10 @@ def _measure(
 
     n_ratings, n_relevant = np.diff(test.indptr), np.diff(task.relevant.indptr)
     columns: dict[str, Any] = dict.fromkeys(ERRORS.values(), np.full(test.n_users, np.nan))
-    residuals, training = None, recommender.training
+    residuals, training, timed = None, recommender.training, False
     overall: dict[str, float] = {}
     if not training["implicit"] and not test.implicit and served.predicts_ratings:
-        rows = test.user_index_of_nonzeros()
+        rows, timed = test.user_index_of_nonzeros(), served.uses_times and test.seconds is not None
         predicted = clip_to_range(predicted_ratings(served, test), training)
         errors = np.subtract(predicted, test.values, dtype=np.float64)
         for name, values in zip(columns, (errors**2, np.abs(errors)), strict=True):
@@ -482,7 +483,7 @@ def _measure(
     numbers = {"relevant": n_relevant[users], "ratings": n_ratings[users]}
     series = {name: pl.Series(each[users], nan_to_null=True) for name, each in columns.items()}
     frame = pl.DataFrame({"user": test.users.take(users), **numbers, **series})
-    return Measurement(frame, overall, residuals, steps, *seconds)
+    return Measurement(frame, overall, residuals, steps, *seconds, timed)
 
 
 def measure_lists(
@@ -561,4 +562,5 @@ def _join(runs: Sequence[Measurement]) -> Measurement:
         first.steps,
         sum(run.fit_seconds for run in runs) / len(runs),
         sum(run.recommend_seconds for run in runs) / len(runs),
+        first.timed,
     )

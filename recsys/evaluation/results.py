@@ -26,6 +26,7 @@ TESTS = (
 )
 ERRORS = {"rmse": "squared_error", "mae": "absolute_error"}
 APART = {"rmse_warm": "warm", "rmse_cold": "cold"}  # in splits that hold out whole items or users
+_IN_TIME = "time", "leave-last", "given"  # splits whose training part may be the earlier one
 _KEY = {"metric": pl.String, "kind": pl.String, "n": pl.Int64}
 _BOUNDS = {"low": pl.Float64, "high": pl.Float64}
 _MEASURED = {"model": pl.String} | _KEY | {"value": pl.Float64} | _BOUNDS | {"users": pl.Int64}
@@ -86,6 +87,7 @@ class Measurement:
     steps: tuple[Step, ...]
     fit_seconds: float
     recommend_seconds: float
+    timed: bool = False  # whether ratings were predicted for the times they were given at
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,9 @@ class Evaluation:
         users_without_test_items (not in ranking metrics); new_users, new_items, new_ratings.
     fingerprint : str
         SHA-256 of the training and test ratings of the first split.
+    timed : tuple of str
+        The models that were told when the test ratings were given, and used it. Where these are
+        not the last ones, they knew later ratings, too.
     """
 
     table: pl.DataFrame
@@ -135,6 +140,7 @@ class Evaluation:
     splits: tuple[SplitInfo, ...]
     counts: dict[str, int]
     fingerprint: str
+    timed: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return (
@@ -148,14 +154,19 @@ class Evaluation:
 
     @property
     def held_out(self) -> str:
-        """The test part in words."""
+        """The test part in words, and which models knew the times of its ratings."""
         first, folds = self.splits[0], len(self.splits)
         if folds == 1:
-            return first.description
-        if first.method == "k-fold":
+            text = first.description
+        elif first.method == "k-fold":
             seed = first.parameters["random_state"]
-            return f"each of {folds} folds of the ratings in turn, at random (seed {seed})"
-        return f"each of {folds} splits in turn, the first one {first.description}"
+            text = f"each of {folds} folds of the ratings in turn, at random (seed {seed})"
+        else:
+            text = f"each of {folds} splits in turn, the first one {first.description}"
+        if not self.timed:
+            return text
+        later = "" if first.method in _IN_TIME else ", and later ratings"
+        return f"{text}; times of test ratings{later} known to {' and '.join(self.timed)}"
 
 
 def value_names(
