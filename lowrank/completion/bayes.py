@@ -142,7 +142,7 @@ def variational_sweeps(
     ------
     ArgumentError
         If `k` is below 1, `temperature` below 1, `link_penalty` negative, `times` of another shape,
-        or `X` has no entries.
+        or `X` has no entries, or for an ordinal likelihood only one value.
 
     References
     ----------

@@ -34,7 +34,7 @@ TREND = 3e7, 1e8
 _FIRST_VARIANCE = 0.02  # of the drift, in units of that of the entries
 _LEAST_VARIANCE = 1e-5  # likewise; a smaller one counts as none
 _FACTORS = 0.25, 0.5, 1.4, 4.0  # by which variance and scale are changed in search of evidence
-_SPACING = 0.25  # of knots, in units of the time scale
+_SPACING = 0.1  # of knots, in units of the time scale
 
 
 class Knots(NamedTuple):
@@ -182,12 +182,16 @@ class Drift:
         self.divergence = -evidence - (float(off @ off) + self.spread) / (2 * noise)
 
     def knots(self) -> Knots:
-        """Return the drifts as they are kept: one knot for entries that are close in time."""
+        """Return the drifts as they are kept: one knot for entries that are close in time.
+
+        The first and the last entry of a row have their own.
+        """
         kept = np.zeros(0, np.int64)
         if self.variances is not None:
             row = np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
             slot = (self.times - self.times.min()) // max(1, math.floor(_SPACING * self.scale))
-            kept = np.flatnonzero(np.append((np.diff(slot) != 0) | (np.diff(row) != 0), True))
+            of_row, of_slot = np.diff(row, prepend=-1, append=-1) != 0, np.diff(slot) != 0
+            kept = np.flatnonzero(of_row[:-1] | of_row[1:] | np.append(of_slot, True))
             counts = np.bincount(row[kept], minlength=len(self.indptr) - 1)
         else:
             counts = np.zeros(len(self.indptr) - 1, np.int64)

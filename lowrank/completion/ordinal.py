@@ -16,6 +16,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from lowrank.errors import ArgumentError
+
 __all__ = ["Latent", "OrdinalScale"]
 
 Floats = NDArray[np.floating[Any]]
@@ -54,8 +56,16 @@ class OrdinalScale:
 
     @classmethod
     def of(cls, values: Floats) -> Self:
-        """Return the scale of all values, with cut points half way between neighbours."""
+        """Return the scale of all values, with cut points half way between neighbours.
+
+        Raises
+        ------
+        ArgumentError
+            If there are not two different values.
+        """
         levels, counts = np.unique(values, return_counts=True)
+        if len(levels) < 2:
+            raise ArgumentError(f"An ordinal scale needs 2 different values; got {len(levels)}.")
         levels = levels.astype(np.float64)
         below = np.cumsum(counts)[:-1] / len(values)
         low, high = (int(np.argmin(np.abs(below - share))) for share in _ANCHORS)
