@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from scipy import sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -20,20 +19,20 @@ from recsys.data.frames import listed
 from recsys.data.ids import Ids
 from recsys.errors import DataError, ModelFileError
 from recsys.lsi.answers import as_query, by_meaning, by_words, matched, ranks
-from recsys.lsi.collection import Collection, NamesCollector, batches_or_none, names_of_matrix
+from recsys.lsi.collection import Collection, NamesCollector, batches_or_none
 from recsys.lsi.explanation import (
     contributions,
     explained_by_both,
     explained_by_meaning,
     explained_by_words,
 )
-from recsys.lsi.language import LANGUAGES, Language, StopWords
+from recsys.lsi.inputs import as_queries, further_counts, learned_counts
+from recsys.lsi.language import StopWords
 from recsys.lsi.queries import (
     Queries,
     best_rows,
     check_directions,
     check_words,
-    has_texts,
     similar_rows,
 )
 from recsys.lsi.search import METHODS, Postings, Search, words_weight
@@ -47,7 +46,7 @@ from recsys.lsi.space import (
     outside_share,
     with_documents,
 )
-from recsys.lsi.vectorizer import POWER, TOKEN_PATTERN, WordEncoder, checked_text, make_encoder
+from recsys.lsi.vectorizer import POWER, TOKEN_PATTERN, WordEncoder, make_encoder
 from recsys.lsi.weighting import Weighting, canonical_csr
 from recsys.storage import SavedIndex, load_index, save_index
 from recsys.topn import Cosine, check_n
@@ -193,33 +192,13 @@ class LSI(
             raise DataError(f"method must be one of {', '.join(METHODS)}; got {self.method!r}.")
         names = ("min_df", "stop_words", "token_pattern", "language")
         encoder = make_encoder(self.weighting, **{name: getattr(self, name) for name in names})
-        batches = batches_or_none(documents, ids, titles)
-        if batches is None:
-            counts = self._matrix(documents, reset=True)
-            labels = names_of_matrix(counts.shape[0], ids, titles, 0)
-            n_terms = counts.shape[1]
-            if vocabulary is not None and len(vocabulary) != n_terms:
-                raise DataError(
-                    f"vocabulary must have one entry for each of {n_terms} terms; got "
-                    f"{len(vocabulary)}."
-                )
-            terms = range(n_terms) if vocabulary is None else vocabulary
-            encoder.terms = Ids(terms, "term", sort=False)
-        elif vocabulary is not None:
-            raise DataError("vocabulary is for matrices; the terms of texts are found in them.")
-        else:
-            collector = NamesCollector()
-            counts = encoder.read(collector.watch(batches))
-            labels = collector.names()
-            self.n_features_in_ = counts.shape[1]
+        matrix = partial(self._matrix, reset=True)
+        labels, counts = learned_counts(encoder, documents, (ids, titles), vocabulary, matrix)
+        self.n_features_in_ = counts.shape[1]
         rows = encoder.learn(counts)
         self._encoder = encoder
         self._set_space(decompose(rows, self.n_components, self.random_state))
         self.documents_ = self._collection(labels, counts, rows)
-        dimensions_by = "as given" if self.n_components is not None else _DEFAULT
-        if isinstance(self.n_components, str):
-            dimensions_by = f"rule: {self.n_components}"
-        kept = energy(self.singular_values_)
         self.training_ = {
             "documents": rows.shape[0],
             "empty_documents": _n_empty(counts),
@@ -227,8 +206,8 @@ class LSI(
             "words": _n_words(counts) if self._has_counts else 0,
             "language": encoder.language.name,
             "dimensions": self.n_components_,
-            "dimensions_by": dimensions_by,
-            "share_kept": min(1.0, kept / energy(rows.data)),
+            "dimensions_by": _reason(self.n_components),
+            "share_kept": min(1.0, energy(self.singular_values_) / energy(rows.data)),
             "added": 0,
             "removed": 0,
             "orthogonality_loss": 0.0,
@@ -285,7 +264,8 @@ class LSI(
         check_is_fitted(self)
         if method not in _ADDING:
             raise DataError(f"method must be one of {', '.join(_ADDING)}; got {method!r}.")
-        names, counts, n_unknown = self._counts_to_add(documents, ids, titles)
+        given = documents, (ids, titles), len(self.documents_)
+        names, counts, n_unknown = further_counts(self._encoder, *given, self._matrix)
         rows = self._encoder.weigh(counts)
         more = self._collection(names, counts, rows)
         outside = outside_share(rows, more.embedding)
@@ -433,10 +413,13 @@ class LSI(
         """
         check_is_fitted(self)
         places = self.documents_.ids.index(listed(documents))
-        vectors = self.documents_.vectors[places]
-        frame, rows = self._best_documents(vectors, n, "similar", exclude=places)
-        labels = self.documents_.ids.values.gather(places[rows]).alias("document")
-        return frame.select(labels, pl.all())
+        collection = self.documents_
+        scorer = Cosine(collection.vectors, collection.vectors[places], inverse=collection.inverse)
+        top = best_rows(scorer, len(places), n, places)
+        ids, *shown = collection.shown(top.items)
+        labels = collection.ids.values.gather(places[top.rows]).alias("document")
+        columns = [ids.alias("similar"), pl.Series("rank", top.ranks)]
+        return pl.DataFrame([labels, *columns, pl.Series("score", top.scores), *shown])
 
     def similar_terms(self, terms: IdsLike | int | str, n: int = 10) -> pl.DataFrame:
         """Find the n terms most similar to each of some terms: cosines of rows of U_k S_k.
@@ -536,23 +519,19 @@ class LSI(
             If `path` exists, or cannot be written, or the weighting is a vectorizer.
         """
         check_is_fitted(self)
-        encoder, documents, parameters = self._encoder, self.documents_, self.get_params(deep=False)
-        if not isinstance(encoder, WordEncoder):
+        parameters = self.get_params(deep=False)
+        if not isinstance(self._encoder, WordEncoder):
             raise ModelFileError(
                 "An index with a vectorizer of its own cannot be saved without pickle; save the "
                 "vectorizer's matrix as you like and index that, or choose a weighting by name."
             )
         if not isinstance(parameters["stop_words"], str | None):
             parameters["stop_words"] = sorted(parameters["stop_words"])
-        arrays = {
-            "components": self.components_,
-            "singular_values": self.singular_values_,
-            "term_weights": encoder.weighting.term_weights,
-        }
-        arrays |= documents.arrays() | self._search.arrays()
-        terms, table = self.terms_.values, documents.table
-        index = SavedIndex(parameters, self.training_, arrays, terms, table)
-        save_index(index, path, overwrite=overwrite)
+        arrays = {"components": self.components_, "singular_values": self.singular_values_}
+        arrays["term_weights"] = self._encoder.weighting.term_weights
+        arrays |= self.documents_.arrays() | self._search.arrays()
+        parts = parameters, self.training_, arrays, self.terms_.values, self.documents_.table
+        save_index(SavedIndex(*parts), path, overwrite=overwrite)
 
     @classmethod
     def load(cls, path: str | Path, *, verify: bool = False) -> LSI:
@@ -569,9 +548,11 @@ class LSI(
         arrays = saved.arrays
         try:
             lsi = cls(**saved.parameters)
-            encoder = WordEncoder(lsi.weighting, lsi.min_df, lsi.stop_words, lsi.token_pattern)
+            encoder = WordEncoder(
+                *(lsi.weighting, lsi.min_df, lsi.stop_words, lsi.token_pattern),
+                saved.training["language"],
+            )
             encoder.terms = Ids(saved.terms, "term", sort=False)
-            encoder.language = Language.of(_known(saved.training["language"]), lsi.stop_words)
             lsi.documents_ = Collection.of(arrays, saved.documents, len(encoder.terms))
         except (TypeError, ValueError) as error:
             reason = str(error).rstrip(".")
@@ -667,54 +648,8 @@ class LSI(
         )
         return canonical_csr(checked)
 
-    def _counts_to_add(
-        self, documents: Any, ids: Sequence[Any] | None, titles: Sequence[str | None] | None
-    ) -> tuple[Names, Any, int]:
-        """Return the names and counts of further documents, and the number of words lost."""
-        first = len(self.documents_)
-        batches = batches_or_none(documents, ids, titles, first)
-        if batches is None:
-            counts = self._matrix(documents)
-            return names_of_matrix(counts.shape[0], ids, titles, first), counts, 0
-        collector = NamesCollector()
-        blocks, n_unknown = [], 0
-        for texts in collector.watch(batches):
-            encoded = self._encoder.encode(texts)
-            blocks.append(encoded.rows if encoded.counts is None else encoded.counts)
-            n_unknown += sum(map(len, encoded.unknown))
-        return collector.names(), sparse.vstack(blocks, format="csr"), n_unknown
-
     def _queries(self, given: Any) -> Queries:
-        """Return queries as terms with counts and weights."""
-        texts = has_texts(given)
-        single = isinstance(given, str) or (np.ndim(given) == 1 and not texts)
-        if texts:
-            queries = [given] if isinstance(given, str) else list(given)
-            for number, text in enumerate(queries):
-                checked_text(text, number, "Query")
-            return self._encoder.queries(queries, single)
-        if np.ndim(given) == 0:
-            raise DataError(
-                "A query must be a text, several texts, or rows of counts; got "
-                f"{type(given).__name__}."
-            )
-        if single and not len(given):
-            raise DataError("There are no queries.")
-        matrix = np.asarray(given)[None, :] if single else given
-        counts = self._matrix(matrix.T if single and self.terms_in_rows else matrix)
-        return self._encoder.queries_of(counts, single)
-
-    def _best_documents(
-        self, directions: Any, n: int, name: str, exclude: NDArray[np.int64] | None = None
-    ) -> tuple[pl.DataFrame, NDArray[np.int64]]:
-        """Return the found documents as a frame, and the query that each row is for."""
-        documents = self.documents_
-        scorer = Cosine(documents.vectors, directions, inverse=documents.inverse)
-        top = best_rows(scorer, len(directions), n, exclude)
-        ids, *shown = documents.shown(top.items)
-        score = pl.Series("score", top.scores)
-        frame = pl.DataFrame([ids.alias(name), pl.Series("rank", top.ranks), score, *shown])
-        return frame, top.rows
+        return as_queries(self._encoder, given, self._matrix, columns=self.terms_in_rows)
 
 
 def _n_empty(counts: Any) -> int:
@@ -725,7 +660,8 @@ def _n_words(counts: Any) -> int:
     return int(counts.data.sum(dtype=np.float64))
 
 
-def _known(language: str | None) -> str | None:
-    if language is not None and language not in LANGUAGES:
-        raise ValueError(f"the language {language!r} is unknown")
-    return language
+def _reason(n_components: int | str | None) -> str:
+    """Return in words why an index has its number of dimensions."""
+    if isinstance(n_components, str):
+        return f"rule: {n_components}"
+    return _DEFAULT if n_components is None else "as given"

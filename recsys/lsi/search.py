@@ -27,6 +27,7 @@ _RARELY = 40  # documents of a collection for each of them, at least
 _PULL = 3.0  # weight of their mean; that of the query is 1
 _SMALL = 4096  # documents that are all scored
 _CANDIDATES = 1024  # documents of a larger collection that are scored first
+_SHARED = 2**25  # bytes from which on several threads read codes
 _PADDED = 32  # columns of codes are filled up to a multiple of it
 _MOST_CODE, _MOST_QUERY = 127, 2047  # entries of the codes of vectors, and of a query
 _ROUNDING = 1e-5  # of float32 sums
@@ -175,9 +176,9 @@ class Codes(NamedTuple):
         query[: len(direction)] = np.rint(direction / step)
         lost = float(np.linalg.norm(direction - query[: len(direction)] * step))
         unit = meaning * step
-        rows, scores = best_codes(
-            self.values, self.scale, query, n, base=base, weight=weight / unit
-        )
+        threads = 1 if self.values.size < _SHARED else None
+        how: dict[str, Any] = {"base": base, "weight": weight / unit, "threads": threads}
+        rows, scores = best_codes(self.values, self.scale, query, n, **how)
         error = (
             self.error + lost * (1 + self.error) + _ROUNDING * (1 + abs(float(scores[0])) * step)
         )
@@ -325,7 +326,7 @@ class Search:
             return self._ranked(fusion, bm25, slice(None), n)
         nothing = np.zeros((len(self), 0), np.int8), self.inverse, np.zeros(0, np.int16)
         n_first = min(max(_CANDIDATES, 4 * n), len(self))
-        rows, scores = best_codes(*nothing, n_first, base=bm25)
+        rows, scores = best_codes(*nothing, n_first, base=bm25, threads=1)
         found = self._ranked(fusion, bm25, np.sort(rows), n)
         # No cosine is above 1, so others have no more than this.
         reach = fusion.words * float(scores[-1]) + fusion.meaning
