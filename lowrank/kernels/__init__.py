@@ -531,7 +531,7 @@ def best_codes(
     """Return the n rows with the largest ``weight * base + scale * (codes @ query)``, best first.
 
     The vectors are stored as integers, a quarter of the memory of float32, whose reading is what a
-    product with one vector costs. Of equal scores the lower row is better.
+    product with one vector costs. Of equal scores the lower row comes first.
 
     Parameters
     ----------
@@ -550,14 +550,19 @@ def best_codes(
     rows : int32 ndarray of shape (n,)
     scores : float32 ndarray of shape (n,)
     """
-    found, scores = np.empty(n, np.int32), np.empty(n, np.float32)
+    found, scores = np.empty(1, np.int32), np.empty(1, np.float32)
     given = np.zeros(0, np.float32) if base is None else base
     out = np.empty(len(codes), np.float32)
     factor = float(np.float32(weight))  # the core takes no number that it would have to round
     backends.active.best_codes(
         codes, scale, query, given, factor, found, scores, out, resolve_threads(threads)
     )
-    return found, scores
+    if n == 1:
+        return found, scores
+    # NumPy's selection is vectorised.
+    best = np.argpartition(out, len(out) - n)[len(out) - n :]
+    best = best[np.lexsort((best, -out[best]))]
+    return best.astype(np.int32), out[best]
 
 
 def csr_matmat(

@@ -324,12 +324,12 @@ class Search:
         """Find the n best documents of all; most are left out by what they can reach at most."""
         if self.codes is None or n > len(self) // 4:
             return self._ranked(fusion, bm25, slice(None), n)
-        nothing = np.zeros((len(self), 0), np.int8), self.inverse, np.zeros(0, np.int16)
         n_first = min(max(_CANDIDATES, 4 * n), len(self))
-        rows, scores = best_codes(*nothing, n_first, base=bm25, threads=1)
+        rows = np.argpartition(bm25, len(self) - n_first)[len(self) - n_first :]
+        most = float(bm25[rows].min())  # of all others
         found = self._ranked(fusion, bm25, np.sort(rows), n)
         # No cosine is above 1, so others have no more than this.
-        reach = fusion.words * float(scores[-1]) + fusion.meaning
+        reach = fusion.words * most + fusion.meaning
         average = fusion.average_words + fusion.average_meaning
         if len(found.scores) == n and found.scores[-1] > reach - average + _ROUNDING:
             return found
