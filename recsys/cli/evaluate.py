@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from recsys.cli import options as cli
-from recsys.cli.errors import CommandError
 from recsys.cli.group import State
-from recsys.cli.output import Output, atomic_file, check_file
+from recsys.cli.output import Output, atomic_file, check_file, parsed_gates, report_verdicts
 from recsys.cli.progress import Activity, note
 from recsys.cli.split import SplitOptions, load_splits, split_options
 from recsys.messages import counted, redacted
@@ -148,21 +147,11 @@ def _run(request: _Request, *, at_least: int = 1) -> tuple[dict[str, Any], Evalu
 
 
 def _gates(request: _Request, *, comparing: bool) -> list[Gate]:
-    """Return the conditions of --fail-if."""
-    from recsys.errors import DataError
-    from recsys.evaluation.gate import Gate
     from recsys.evaluation.metrics import METRICS
     from recsys.evaluation.results import value_names
 
     names = [name for *_, name in value_names(list(METRICS.values()), request.n)]
-    try:
-        gates = [Gate.parse(text, names) for text in request.fail_if]
-    except DataError as error:
-        raise click.UsageError(f"--fail-if: {error}") from None
-    if not comparing and any(gate.sign is None for gate in gates):
-        hint = "`recsys compare BEFORE AFTER --test FILE` tests whether one is worse"
-        raise click.UsageError(f'--fail-if: "worse" needs two models; {hint}.')
-    return gates
+    return parsed_gates(request.fail_if, names, comparing=comparing)
 
 
 def _check_gates(request: _Request, found: Evaluation, *, comparing: bool = False) -> None:
@@ -171,12 +160,7 @@ def _check_gates(request: _Request, found: Evaluation, *, comparing: bool = Fals
     n_saved = len(request.ratings) if _are_models(request) else 0
     judged = labels[1:] if comparing else labels[:n_saved] or labels
     gates = _gates(request, comparing=comparing)
-    verdicts = [verdict for gate in gates for verdict in gate.verdicts(found, judged)]
-    for verdict in verdicts:
-        if not verdict.failed:
-            note(f'not "{verdict.gate}": {verdict.reason}')
-    if failed := [f'"{each.gate}": {each.reason}' for each in verdicts if each.failed]:
-        raise CommandError(f"Failed by {'; by '.join(failed)}.")
+    report_verdicts([verdict for gate in gates for verdict in gate.verdicts(found, judged)])
 
 
 def _are_models(request: _Request) -> bool:

@@ -9,11 +9,10 @@ import click
 
 from recsys.cli import options as cli
 from recsys.cli.errors import CommandError
-from recsys.cli.output import Output, check_file
-from recsys.cli.progress import Activity, note
+from recsys.cli.output import Output, check_file, parsed_gates, report_verdicts
+from recsys.cli.progress import Activity
 
 if TYPE_CHECKING:
-    from recsys.evaluation.gate import Gate
     from recsys.evaluation.monitor import Monitoring
 
 _NAMES = (
@@ -62,13 +61,14 @@ def monitor(
     intervals, next to those of the fit and of the last `recsys evaluate MODEL`. JSON also has the
     shares of the groups. RATINGS are read as those of the model were.
     """
+    from recsys.cli.evaluate import write_report
     from recsys.cli.inputs import load_model, load_ratings
     from recsys.evaluation import monitor
     from recsys.provenance import without_weights
     from recsys.versions import measured
 
     check_file(report, "--report", (".html",))
-    gates = _gates(fail_if, n)
+    gates = parsed_gates(fail_if, [*_NAMES, *(f"{name}@{n}" for name in _OF_LISTS)])
     loaded = load_model(model)
     is_implicit = reader.implicit or loaded.ratings.implicit
     like = without_weights(loaded.provenance.reading)
@@ -78,7 +78,10 @@ def monitor(
     with Activity("Measuring"):
         found = monitor(loaded, new, n, reference=reference, random_state=seed)
     if report is not None:
-        _write_report(found, {loaded.model.name: loaded.model}, report)
+        if found.evaluation is None:
+            raise CommandError("No report: no new rating has a known user and a known item.")
+        models = {loaded.model.name: loaded.model}
+        write_report(found.evaluation, models, report, monitoring=found)
     rows = found.table.to_dicts()
     document: dict[str, Any] = {
         "command": "monitor",
@@ -88,31 +91,7 @@ def monitor(
         "groups": found.groups.to_dicts(),
     }
     output.write_document(document, found.table, _shown(found))
-    _check(gates, found, loaded.model.name)
-
-
-def _gates(conditions: tuple[str, ...], n: int) -> list[Gate]:
-    from recsys.errors import DataError
-    from recsys.evaluation.gate import Gate
-
-    names = [*_NAMES, *(f"{name}@{n}" for name in _OF_LISTS)]
-    try:
-        gates = [Gate.parse(text, names) for text in conditions]
-    except DataError as error:
-        raise click.UsageError(f"--fail-if: {error}") from None
-    if any(gate.sign is None for gate in gates):
-        hint = "`recsys compare BEFORE AFTER --test FILE` tests whether one is worse"
-        raise click.UsageError(f'--fail-if: "worse" needs two models; {hint}.')
-    return gates
-
-
-def _check(gates: list[Gate], found: Monitoring, model: str) -> None:
-    verdicts = [gate.bounded(found.values, model) for gate in gates]
-    for verdict in verdicts:
-        if not verdict.failed:
-            note(f'not "{verdict.gate}": {verdict.reason}')
-    if failed := [f'"{each.gate}": {each.reason}' for each in verdicts if each.failed]:
-        raise CommandError(f"Failed by {'; by '.join(failed)}.")
+    report_verdicts([gate.bounded(found.values, loaded.model.name) for gate in gates])
 
 
 def _shown(found: Monitoring) -> Any:
@@ -137,11 +116,3 @@ def _shown(found: Monitoring) -> Any:
         for row in found.table.to_dicts()
     ]
     return pl.DataFrame(rows)
-
-
-def _write_report(found: Monitoring, models: dict[str, Any], path: str) -> None:
-    from recsys.cli.evaluate import write_report
-
-    if found.evaluation is None:
-        raise CommandError("There is no report: no new rating has a known user and a known item.")
-    write_report(found.evaluation, models, path, monitoring=found)

@@ -1,4 +1,4 @@
-"""Output of the command: tables, CSV, TSV, JSON, Parquet and databases."""
+"""Output of the command: tables, CSV, TSV, JSON, Parquet and databases; verdicts of gates."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from recsys.database import Address
+    from recsys.evaluation.gate import Gate, Verdict
     from recsys.table_writer import IfExists, TableWriter
 
 FORMATS = ("table", "csv", "tsv", "json", "jsonl", "parquet")
@@ -364,3 +365,41 @@ def _text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.4g}"
     return str(value)
+
+
+def parsed_gates(
+    conditions: Sequence[str], names: Sequence[str], *, comparing: bool = False
+) -> list[Gate]:
+    """Return the conditions of --fail-if on values with some names.
+
+    Raises
+    ------
+    UsageError
+        If one cannot be read, or needs a comparison of two models.
+    """
+    from recsys.errors import DataError
+    from recsys.evaluation.gate import Gate
+
+    try:
+        gates = [Gate.parse(text, names) for text in conditions]
+    except DataError as error:
+        raise click.UsageError(f"--fail-if: {error}") from None
+    if not comparing and any(gate.sign is None for gate in gates):
+        hint = "`recsys compare BEFORE AFTER --test FILE` tests whether one is worse"
+        raise click.UsageError(f'--fail-if: "worse" needs two models; {hint}.')
+    return gates
+
+
+def report_verdicts(verdicts: Sequence[Verdict]) -> None:
+    """Report the conditions that are not met.
+
+    Raises
+    ------
+    CommandError
+        If one is met.
+    """
+    for verdict in verdicts:
+        if not verdict.failed:
+            note(f'not "{verdict.gate}": {verdict.reason}')
+    if failed := [f'"{each.gate}": {each.reason}' for each in verdicts if each.failed]:
+        raise CommandError(f"Failed by {'; by '.join(failed)}.")
