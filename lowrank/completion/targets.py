@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
     from lowrank.completion.links import Side
 
-__all__ = ["Observed", "Settling", "Targets"]
+__all__ = ["LATENT_STEPS", "Observed", "Settling", "Targets"]
 
 Floats = NDArray[np.floating[Any]]
 
 _SCALES = MOOD, TREND
-_LATENT_STEPS = 4  # of new rows and their latent numbers, in turn
+LATENT_STEPS = 4  # of new rows and their latent numbers, in turn
 _DRIFT_STEPS = 2  # of new rows and their drifts
 
 
@@ -250,7 +250,7 @@ class Settling(NamedTuple):
             each = kernels.csr_entries(entries, found.mean, self.columns.mean)
             return each + values.dtype.type(self.mean)
 
-        for _ in range(_LATENT_STEPS if scale is not None else 0):
+        for _ in range(LATENT_STEPS if scale is not None else 0):
             at = scores(data) + self.offset
             data = scale.latent(codes, at, self.latent_noise).means - self.offset
         if self.drift is not None and self.drift.variance:

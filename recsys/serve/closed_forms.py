@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowrank.completion.links import Terms, unpack
+from lowrank.completion.ordinal import OrdinalScale
+from lowrank.completion.targets import LATENT_STEPS
 from lowrank.kernels import CsrArrays, csr_arrays
 from recsys.errors import DataError
 from recsys.models.base import Histories, Model
@@ -83,7 +85,7 @@ def _form(model: Model, ratings: Ratings, items: Indices, users: Indices) -> For
             for factor, part in model._weighted
         ]
         return {"kind": "blend", "parts": parts}
-    if isinstance(model, ContentModel) and not (isinstance(model, Bayes) and model.is_ordinal):
+    if isinstance(model, ContentModel):
         return _posterior(model, ratings, items, users)
     if isinstance(model, IALS):
         return _interactions(model, ratings, items, users)
@@ -162,7 +164,16 @@ def _posterior(model: ContentModel, ratings: Ratings, items: Indices, users: Ind
         if model.knows("item"):
             sample["features"] = _of_items(ratings, items, partial(terms, s))
         samples.append(sample)
-    form = {"kind": "posterior", "mean": float(model.global_mean), "power": float(power)}
+    form: Form = {"kind": "posterior", "mean": float(model.global_mean), "power": float(power)}
+    if isinstance(model, Bayes) and model.is_ordinal:
+        noise = float(model.noise_variances[0])
+        form["scale"] = {
+            "levels": model.levels,
+            "cuts": model.cut_points,
+            "noise": noise,
+            "variance": float(model.noise_variances.mean()) + model.score_variance,
+            "steps": LATENT_STEPS,
+        }
     return _named(form | {"samples": samples}, ratings, model.knows("item"))
 
 
@@ -258,9 +269,7 @@ def form_scores(form: Form, items: Indices, values: Floats, user: int = -1) -> D
         parts = form["parts"]
         found = sum(part["factor"] * form_scores(part, items, values, user) for part in parts)
     elif form["kind"] == "posterior":
-        samples = form["samples"]
-        scores = [_sample_scores(form, each, items, values, user) for each in samples]
-        found = np.mean(scores, axis=0)
+        found = _posterior_scores(form, items, values, user)
     elif "base" in form:
         found = form["base"].astype(np.float64)
     elif form["kind"] == "sums":
@@ -273,7 +282,27 @@ def form_scores(form: Form, items: Indices, values: Floats, user: int = -1) -> D
     return found
 
 
-def _sample_scores(form: Form, sample: Form, items: Indices, values: Floats, user: int) -> Doubles:
+def _posterior_scores(form: Form, items: Indices, values: Floats, user: int) -> Doubles:
+    """Return the mean of the scores by all samples.
+
+    Ratings on an ordinal scale stand for latent numbers, and scores for expected ratings.
+    """
+    target: Any = values
+    if "scale" in form:
+        terms = form["scale"]
+        scale = OrdinalScale(terms["levels"], terms["cuts"], (0, len(terms["cuts"]) - 1))
+        codes = scale.codes(values)
+        for _ in range(terms["steps"]):
+            at = _sample_scores(form, form["samples"][0], items, target, user)[items]
+            target = scale.latent(codes, at, terms["noise"]).means
+    scores = [_sample_scores(form, each, items, target, user) for each in form["samples"]]
+    found: Doubles = np.mean(scores, axis=0)
+    if "scale" in form:
+        found = np.asarray(scale.expected(found, terms["variance"]), np.float64)
+    return found
+
+
+def _sample_scores(form: Form, sample: Form, items: Indices, values: Any, user: int) -> Doubles:
     """Return the scores by one sample of a posterior: a ridge regression with a prior."""
     vectors, n = sample["vectors"].astype(np.float64), len(items)
     design, d = vectors[items], vectors.shape[1]

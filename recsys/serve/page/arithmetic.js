@@ -135,10 +135,62 @@ function mixture(parts) {
   return { scores, reasons };
 }
 
+// The probability of a standard normal number below z: by its series near zero, else by a continued
+// fraction.
+function normalBelow(z) {
+  const density = Math.exp(-z * z / 2) / Math.sqrt(2 * Math.PI);
+  if (Math.abs(z) < 4) {
+    let term = z, sum = z;
+    for (let n = 3; Math.abs(term) > 1e-17 * Math.abs(sum); n += 2) sum += (term *= z * z / n);
+    return 0.5 + density * sum;
+  }
+  let fraction = Math.abs(z);
+  for (let n = 60; n > 0; n--) fraction = Math.abs(z) + n / fraction;
+  return z < 0 ? density / fraction : 1 - density / fraction;
+}
+
+// The mean of a normal number around `mean`, truncated to an interval.
+function truncatedMean(mean, deviation, low, high) {
+  let lower = (low - mean) / deviation, upper = (high - mean) / deviation, turned = 1;
+  if (lower > 0) [lower, upper, turned] = [-upper, -lower, -1]; // tails below zero have their digits
+  const density = (z) => Math.exp(-z * z / 2) / Math.sqrt(2 * Math.PI);
+  const mass = Math.max(normalBelow(upper) - normalBelow(lower), 1e-300);
+  return mean + deviation * turned * (density(lower) - density(upper)) / mass;
+}
+
+// The history with the latent numbers that ratings on an ordinal scale stand for.
+function settled(form, history) {
+  if (!form.scale) return history;
+  let { values } = history;
+  const levels = form.scale.levels.data, cuts = form.scale.cuts.data, deviation = Math.sqrt(form.scale.noise);
+  const bounds = history.values.map((value) => {
+    let code = 0;
+    while (code < cuts.length && value >= (levels[code] + levels[code + 1]) / 2) code++;
+    return [code ? cuts[code - 1] : -Infinity, code < cuts.length ? cuts[code] : Infinity];
+  });
+  for (let step = 0; step < form.scale.steps; step++) {
+    const { scores } = posteriorSample(form.samples[0], form, { ...history, values });
+    values = history.items.map((item, at) => truncatedMean(scores[item], deviation, ...bounds[at]));
+  }
+  return { ...history, values };
+}
+
+// The expected level where the latent number has this mean.
+function expectedLevel({ levels, cuts, variance }, mean) {
+  const deviation = Math.sqrt(variance), last = levels.data.length - 1;
+  let expected = levels.data[last];
+  cuts.data.forEach((cut, at) => {
+    expected -= (levels.data[at + 1] - levels.data[at]) * normalBelow((cut - mean) / deviation);
+  });
+  return expected;
+}
+
 const KINDS = {
   posterior(form, history) {
-    const factor = 1 / form.samples.length;
-    return mixture(form.samples.map((sample) => ({ factor, found: posteriorSample(sample, form, history) })));
+    const factor = 1 / form.samples.length, known = settled(form, history);
+    const found = mixture(form.samples.map((sample) => ({ factor, found: posteriorSample(sample, form, known) })));
+    if (form.scale) found.scores.forEach((score, item) => { found.scores[item] = expectedLevel(form.scale, score); });
+    return found;
   },
 
   // Implicit least squares: 1 at the items of the history, weakly 0 everywhere else.

@@ -129,7 +129,8 @@ IALS = {"factors": 4, "regularization": 0.1, "unobserved_weight": 0.1}
 GIBBS = {"factors": 3, "inference": "gibbs", "samples": 3, "burn_in": 2, "thinning": 1}
 MODELS: dict[str, tuple[str, dict[str, Any], dict[str, bool]]] = {
     "als with features": ("als", {"factors": 4}, {"featured": True}),
-    "bayes": ("bayes", {"factors": 3, "iterations": 5}, {}),
+    "bayes": ("bayes", {"factors": 3, "iterations": 5, "likelihood": "gaussian"}, {}),
+    "bayes of stars": ("bayes", {"factors": 3, "iterations": 5, "likelihood": "ordinal"}, {}),
     "bayes, gibbs": ("bayes", GIBBS, {}),
     "softimpute": ("softimpute", {"regularization": 3.0}, {}),
     "popular": ("popular", {}, {}),

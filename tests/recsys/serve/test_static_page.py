@@ -30,6 +30,7 @@ def ratings_of(n_items: int = 12, *, implicit: bool = False) -> Ratings:
     values = 1.0 + (users + items) % 5
     table = pl.DataFrame({"item": range(n_items), "title": [HOSTILE, *map(str, range(1, n_items))]})
     frame = pl.DataFrame({"user": users, "item": items, "rating": values})
+    frame = frame.with_columns(timestamp=1_000_000 * (users * 7 % 11) + 3600 * items)
     return Ratings.from_frame(frame, implicit=implicit, item_table=table)
 
 
@@ -101,7 +102,8 @@ def test_a_model_without_a_closed_form_is_an_error_that_names_those_with_one(rat
     [
         ("als", {"factors": 3}),
         ("als", {"factors": 3, "linked": True}),
-        ("bayes", {"factors": 3, "iterations": 4}),
+        ("bayes", {"factors": 3, "iterations": 4, "likelihood": "gaussian"}),
+        ("bayes", {"factors": 3, "iterations": 4, "likelihood": "ordinal"}),
         ("bias", {}),
         ("softimpute", {"regularization": 2.0}),
         ("popular", {}),
