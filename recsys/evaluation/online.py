@@ -10,7 +10,6 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from recsys.data.times import unix_seconds
 from recsys.errors import DataError
@@ -221,7 +220,10 @@ def _compared(per_user: pl.DataFrame, confidence: float, random_state: int) -> p
         "users who click": Ratio((sums["clicks"] > 0).astype(float), one),
     }
     second = (per_user["variant"] == "b").to_numpy()
-    groups = [[_part(ratio, mask) for ratio in ratios.values()] for mask in (~second, second)]
+    groups = [
+        [Ratio(ratio.above[users], ratio.below[users]) for ratio in ratios.values()]
+        for users in (~second, second)
+    ]
     drawn = [
         bootstrap(group, _RESAMPLES, random_state + number) for number, group in enumerate(groups)
     ]
@@ -238,7 +240,3 @@ def _compared(per_user: pl.DataFrame, confidence: float, random_state: int) -> p
             "p_value": shuffled_groups([*ratios.values()], second, random_state=random_state),
         }
     )
-
-
-def _part(ratio: Ratio, users: NDArray[np.bool_]) -> Ratio:
-    return Ratio(ratio.above[users], ratio.below[users])

@@ -8,17 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from statistics import NormalDist
 from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
-from recsys.changes import has_grades
-from recsys.data.features import Features
-from recsys.data.ids import CANONICAL_INTEGER, Ids, as_id_series
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.filters import check_modest
@@ -28,23 +23,19 @@ from recsys.models.base import FactorModel, Floats, Histories, Indices, Model
 from recsys.predictions import unsupported, user_contributions
 from recsys.recommender import Recommender
 from recsys.reranking import Request
+from recsys.serve.facts import Facts, Id, Json, id_of, numbers, short
 from recsys.serve.geometry import item_map, spectrum
 from recsys.serve.problems import ProblemError
 from recsys.topn import Cosine, CsrPairs, TopN, search_order, top_n
 
-__all__ = ["Answers", "History", "Id", "Json", "ListOptions", "short"]
+__all__ = ["Answers", "History", "ListOptions"]
 
-Id: TypeAlias = int | str
-Json: TypeAlias = dict[str, Any]
-"""A JSON object: text, Python numbers, lists and objects only."""
 History: TypeAlias = tuple[NDArray[np.int32], Floats]
 """Indices of items in ascending order, and their ratings."""
 
 _LARGEST = float(np.finfo(np.float32).max)
 _REASONS = 3  # ratings and features that a recommendation names
-_DIGITS = 7  # of a number in single precision
 _DESCRIBED = ("created", "source", "fingerprint", "package_version")
-_LONGEST_SEARCH = 200  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +108,7 @@ class Answers:
         self.recommender = recommender
         self.name = name
         self.manifest = manifest or {}
+        self.facts = Facts(recommender, name)
         ratings = recommender.ratings
         self._seen = CsrPairs(ratings.indptr, ratings.indices)
         new, featured = recommender._new, recommender.model.uses_features
@@ -195,7 +187,7 @@ class Answers:
         for top in top_n(scorer, places, n, exclude=itself):
             for at, row in zip(top.rows.tolist(), self._rows_of(top), strict=True):
                 lists[at].append(row)
-        named = zip(self._names(places), lists, strict=True)
+        named = zip(self.facts.names(places), lists, strict=True)
         return [name | {"items": rows, "model": self.name} for name, rows in named]
 
     def _lists(
@@ -264,7 +256,7 @@ class Answers:
         ------
         UnknownIdError, DataError
         """
-        return self.neighbours([self._place(item)], n)[0]
+        return self.neighbours([self.facts.place(item)], n)[0]
 
     def explain(self, user: Id, item: Id, n: int) -> Json:
         """Return the score of an item for a user as a sum over ratings and features.
@@ -274,13 +266,13 @@ class Answers:
         UnknownIdError, DataError
         """
         row = int(self.ratings.users.index([user])[0])
-        place = self._place(item)
+        place = self.facts.place(item)
         base, terms, reasons = self._reasons(self.recommender, row, np.array([place]), n)[0]
         shown = sum(reason["contribution"] for reason in reasons)
         total = float(terms.sum(dtype=np.float64))
         return {
-            "user": _one(self.ratings.users, row),
-            **self._named(place),
+            "user": id_of(self.ratings.users, row),
+            **self.facts.named(place),
             "score": short(base + total),
             "base": short(base),
             "because": reasons,
@@ -319,109 +311,6 @@ class Answers:
                     centre = each["prediction"]
                     each |= {"low": short(centre - half * std), "high": short(centre + half * std)}
         return {"predictions": predictions, "model": self.name}
-
-    def check_events(self, events: Sequence[Json]) -> None:
-        """Check that `recsys update` will be able to add events to the model.
-
-        Raises
-        ------
-        DataError
-            If an id cannot be one of the model's, or a rating is missing or outside of the range.
-        """
-        ratings, training = self.ratings, self.recommender.training
-        low, high = training["rating_min"], training["rating_max"]
-        for number, event in enumerate(events, start=1):
-            for ids, id in ((ratings.users, event["user"]), (ratings.items, event["item"])):
-                is_text = as_id_series([id], ids.kind).dtype == pl.String
-                if ids.dtype == pl.Int64 and is_text and not CANONICAL_INTEGER.fullmatch(id):
-                    expected = f"the model has integer {ids.kind} ids"
-                    raise DataError(f"Event {number}: {expected}; {id!r} cannot be among them.")
-            value = event["value"]
-            if not ratings.implicit and value is None:
-                raise DataError(f"Event {number}: the model needs a rating, as the value.")
-            if self._has_grades and not low <= value <= high:
-                expected = f"the value must be between {low:g} and {high:g}"
-                raise DataError(f"Event {number}: {expected}; got {value:g}.")
-
-    def items(self, text: str, n: int) -> Json:
-        """Return the items with a title that contains all words of a text, or that have it as id.
-
-        Case and accents do not count. Those whose title begins with the text come first, then those
-        with a word that does, and among these the ones with more ratings.
-        """
-        counts = self._counts
-        wanted = _plain(pl.Series([text.strip()[:_LONGEST_SEARCH]]))[0]
-        if not wanted:
-            found = np.arange(len(counts))
-            rank = np.zeros(len(counts), np.int64)
-        else:
-            titles = self._plain_titles
-            starts, begins, contains, *words = (
-                titles.str.starts_with(wanted).to_numpy(),
-                *(
-                    titles.str.contains(each, literal=True).to_numpy()
-                    for each in (f" {wanted}", wanted, *wanted.split())
-                ),
-            )
-            within = np.logical_and.reduce(words)
-            rank = np.where(starts, 1, np.where(begins, 2, np.where(contains, 3, 4)))
-            named = self.ratings.items.find([text.strip()])
-            named = named[named >= 0]
-            rank[named] = 0
-            within[named] = True
-            found = np.flatnonzero(within)
-        order = np.lexsort((found, -counts[found], rank[found]))[:n]
-        rows = [self._named(int(place)) | {"count": int(counts[place])} for place in found[order]]
-        return {"items": rows, "total": len(found), "model": self.name}
-
-    def item(self, item: Id) -> Json:
-        """Return what is known of an item.
-
-        Raises
-        ------
-        UnknownIdError
-        """
-        place = self._place(item)
-        ratings = self.ratings
-        found = self._named(place) | {"count": int(self._counts[place])}
-        if not ratings.implicit:
-            sums = self._means
-            found["mean"] = short(sums[place]) if self._counts[place] else None
-        found["features"] = _features(ratings.item_table, self._item_rows, place)
-        return found | {"model": self.name}
-
-    def users(self, n: int) -> Json:
-        """Return the n users with most ratings, and the number of all."""
-        counts = np.diff(self.ratings.indptr)
-        order = np.argsort(-counts, kind="stable")[:n]
-        ids = self.ratings.users.take(order).to_list()
-        return {"users": ids, "total": len(counts), "model": self.name}
-
-    def user(self, user: Id, n: int) -> Json:
-        """Return what is known of a user, and the n ratings that are highest.
-
-        Raises
-        ------
-        UnknownIdError
-        """
-        row = int(self.ratings.users.index([user])[0])
-        ratings = self.ratings
-        own = slice(int(ratings.indptr[row]), int(ratings.indptr[row + 1]))
-        places, values = ratings.indices[own], ratings.values_at(own)
-        order = np.lexsort((places, -values))[:n]
-        history = [
-            named | {"value": value}
-            for named, value in zip(
-                self._names(places[order]), _numbers(values[order]), strict=True
-            )
-        ]
-        return {
-            "user": _one(ratings.users, row),
-            "count": len(places),
-            "history": history,
-            "features": _features(ratings.user_table, self._user_rows, row),
-            "model": self.name,
-        }
 
     def describe(self) -> Json:
         """Return what is known of the model: parameters, data, measured values, abilities."""
@@ -497,7 +386,7 @@ class Answers:
         blocks = dict(zip(labels, zip(starts.tolist(), ends.tolist(), strict=True), strict=True))
         answers = []
         for user, row in zip(users, known.tolist(), strict=True):
-            label = user if row < 0 else _one(ids, row)
+            label = user if row < 0 else id_of(ids, row)
             start, end = blocks.get(str(label), (0, 0))
             own = rows[start:end]
             if options.explain and row >= 0:
@@ -520,8 +409,8 @@ class Answers:
         history, found = user_contributions(
             recommender.model, recommender.ratings, user, items, self.ratings
         )
-        names = self._names(history.indices)
-        values = [None if self.ratings.implicit else v for v in _numbers(history.values)]
+        names = self.facts.names(history.indices)
+        values = [None if self.ratings.implicit else v for v in numbers(history.values)]
         described: list[Json] = [
             named | {"value": value} for named, value in zip(names, values, strict=True)
         ]
@@ -546,105 +435,18 @@ class Answers:
 
     def _rows(self, items: Indices, ranks: NDArray[Any], scores: Floats) -> list[Json]:
         ids = self.ratings.items.take(items).to_list()
-        titles = self._titles_of(items)
+        titles = self.facts.titles(items)
         return [
             {"item": item, "rank": rank, "score": score, "title": title}
             for item, rank, score, title in zip(
-                ids, ranks.tolist(), _numbers(scores), titles, strict=True
+                ids, ranks.tolist(), numbers(scores), titles, strict=True
             )
         ]
 
     def _answer(self, user: Id | None, items: list[Json], policy: str) -> Json:
         return {"user": user, "items": items, "model": self.name, "policy": policy}
 
-    def _names(self, items: NDArray[Any]) -> list[Json]:
-        ids = self.ratings.items.take(items).to_list()
-        titles = self._titles_of(items)
-        return [{"item": id, "title": title} for id, title in zip(ids, titles, strict=True)]
-
-    def _named(self, item: int) -> Json:
-        return self._names(np.array([item]))[0]
-
-    def _titles_of(self, items: NDArray[Any]) -> list[str | None]:
-        titles = self.recommender._titles
-        return [None] * len(items) if titles is None else titles.gather(items).to_list()
-
-    def _place(self, item: Id) -> int:
-        place = self.ratings.items.place(item)
-        return place if place >= 0 else int(self.ratings.items.index([item])[0])  # raises
-
     @property
     def _best(self) -> float:
         """The best rating, which a liked item has."""
         return self.recommender.training["rating_max"] or 1.0
-
-    @cached_property
-    def _has_grades(self) -> bool:
-        return has_grades(self.ratings)
-
-    @cached_property
-    def _counts(self) -> NDArray[np.int64]:
-        return np.bincount(self.ratings.indices, minlength=self.ratings.n_items)
-
-    @cached_property
-    def _means(self) -> NDArray[np.float64]:
-        sums = np.bincount(self.ratings.indices, self.ratings.values, self.ratings.n_items)
-        return sums / np.maximum(self._counts, 1)
-
-    @cached_property
-    def _plain_titles(self) -> pl.Series:
-        """Titles, or ids where there are none, without case and accents."""
-        titles = self.recommender._titles
-        ids = self.ratings.items.values.cast(pl.String)
-        return _plain(ids if titles is None else titles.fill_null(ids))
-
-    @cached_property
-    def _item_rows(self) -> Indices | None:
-        table = self.ratings.item_table
-        return None if table is None else table.rows_of(self.ratings.items)
-
-    @cached_property
-    def _user_rows(self) -> Indices | None:
-        table = self.ratings.user_table
-        return None if table is None else table.rows_of(self.ratings.users)
-
-
-def short(value: float) -> float:
-    """Return a number in single precision with seven significant digits, which JSON shows.
-
-    Examples
-    --------
-    >>> short(np.float32(3.4567)), float(np.float32(3.4567))
-    (3.4567, 3.456700086593628)
-    """
-    return float(f"{value:.{_DIGITS}g}")
-
-
-def _numbers(values: NDArray[Any]) -> list[float]:
-    """Return `short` of each number."""
-    exact = values.astype(np.float64)
-    size = np.maximum(np.abs(exact), 1e-30)
-    scale = 10.0 ** np.maximum(_DIGITS - 1 - np.floor(np.log10(size)), 0)
-    rounded: list[float] = (np.round(exact * scale) / scale).tolist()
-    return rounded
-
-
-def _plain(texts: pl.Series) -> pl.Series:
-    return texts.str.to_lowercase().str.normalize("NFD").str.replace_all(r"\p{M}", "")
-
-
-def _one(ids: Ids, place: int) -> Id:
-    found: Id = ids.values[place]
-    return found
-
-
-def _features(table: Features | None, rows: Indices | None, place: int) -> Json:
-    """Return what a table has about an item or a user, without missing values."""
-    if table is None or rows is None or rows[place] < 0:
-        return {}
-    found = table.frame.row(int(rows[place]), named=True)
-    return {
-        name: value if isinstance(value, int | float | str | list) else str(value)
-        for name, value in found.items()
-        if name in table.kinds and value is not None
-    }

@@ -149,5 +149,7 @@ async def _problem(request: Request, error: Exception) -> Answer:
 def _sentence(error: RequestValidationError) -> str:
     """Return the first thing that is wrong with a request as a sentence."""
     first = error.errors()[0]
+    if "ctx" in first and isinstance(own := first["ctx"].get("error"), ValueError):
+        return f"{own}."
     place = ".".join(str(each) for each in first["loc"][1:]) or str(first["loc"][0])
     return f"{place}: {first['msg']}."

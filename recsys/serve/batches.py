@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from lowrank import kernels
-from recsys.serve.answers import Json
+from recsys.serve.facts import Json
 
 __all__ = ["Batches"]
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_validator
 
 from recsys.serve.settings import LENGTH
 
@@ -284,6 +284,12 @@ class RecommendRequest(_Body):
     diversity: float = Field(0.0, ge=0, le=1)
     at_most: int | None = Field(None, ge=1)
     per: str | None = Field(None, max_length=200)
+
+    @model_validator(mode="after")
+    def _one_of(self) -> Self:
+        if (self.users is None) == (self.history is None and self.features is None):
+            raise ValueError("The body has either users, or a history or features of a new user")
+        return self
 
 
 class PairBody(_Body):

@@ -11,9 +11,10 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import AfterValidator
 
 from recsys.serve import bodies
-from recsys.serve.answers import Answers, Id, Json, ListOptions
+from recsys.serve.answers import Answers, ListOptions
 from recsys.serve.counters import MEDIA_TYPE as MEDIA_TYPE_OF_METRICS
-from recsys.serve.problems import KINDS, MEDIA_TYPE, ProblemError
+from recsys.serve.facts import Id, Json
+from recsys.serve.problems import KINDS, MEDIA_TYPE
 from recsys.serve.service import Service, Variant
 from recsys.serve.settings import LENGTH
 
@@ -128,9 +129,6 @@ async def recommend_to(
         service.check_n(body.n),
         **body.model_dump(exclude={"users", "history", "features", "user", "n"}),
     )
-    if (body.users is None) == (body.history is None and body.features is None):
-        reason = "The body has either users, or a history or features of a new user."
-        raise ProblemError("invalid-request", reason)
     if body.users is not None:
         service.check_batch(len(body.users), "users")
         results: list[Json] = []
@@ -197,7 +195,7 @@ async def items(
     service: Served, q: Annotated[str, Query(max_length=200)] = "", n: N = LENGTH
 ) -> Answer:
     """Search items by title, or by id; without a text, list the ones with most ratings."""
-    return Answer(await service.run(service.answers().items, q, service.check_n(n)))
+    return Answer(await service.run(service.answers().facts.items, q, service.check_n(n)))
 
 
 @routes.get(
@@ -208,13 +206,13 @@ async def items(
 )
 async def item(service: Served, item: PathId) -> Answer:
     """Tell what is known of an item."""
-    return Answer(await service.run(service.answers().item, item))
+    return Answer(await service.run(service.answers().facts.item, item))
 
 
 @routes.get("/users", response_model=bodies.UsersBody, tags=["users"])
 async def users(service: Served, n: N = LENGTH) -> Answer:
     """List the users with most ratings."""
-    return Answer(await service.run(service.answers().users, service.check_n(n)))
+    return Answer(await service.run(service.answers().facts.users, service.check_n(n)))
 
 
 @routes.get(
@@ -225,7 +223,7 @@ async def users(service: Served, n: N = LENGTH) -> Answer:
 )
 async def user(service: Served, user: PathId, n: N = 100) -> Answer:
     """Tell what is known of a user, with the ratings that are highest."""
-    return Answer(await service.run(service.answers().user, user, service.check_n(n)))
+    return Answer(await service.run(service.answers().facts.user, user, service.check_n(n)))
 
 
 @routes.get(
@@ -287,7 +285,7 @@ async def store(service: Served, body: bodies.EventsBody) -> Answer:
         each.model_dump() | {"timestamp": _moment(each.timestamp or now)} for each in body.events
     ]
     if service.models:
-        await service.run(service.answers().check_events, events)
+        await service.run(service.answers().facts.check_events, events)
     await service.store(events)
     return Answer({"stored": len(events)}, 201)
 

@@ -15,8 +15,9 @@ import msgspec
 
 from lowrank import kernels
 from recsys.schema import INDEX_FORMAT
-from recsys.serve.answers import Answers, Id, Json
+from recsys.serve.answers import Answers
 from recsys.serve.counters import Counters
+from recsys.serve.facts import Id, Json
 from recsys.serve.journals import EventLog, RequestLog
 from recsys.serve.problems import ProblemError
 from recsys.serve.settings import Settings

@@ -13,7 +13,8 @@ from recsys import schema
 from recsys.atomic import resolved
 from recsys.errors import ModelFileError, RecsysError
 from recsys.recommender import Recommender
-from recsys.serve.answers import Answers, Json
+from recsys.serve.answers import Answers
+from recsys.serve.facts import Json
 
 if TYPE_CHECKING:
     from recsys.lsi import LSI

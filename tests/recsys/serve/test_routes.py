@@ -298,9 +298,9 @@ def test_limits(saved):
 def test_an_answer_that_takes_too_long_is_a_problem(saved, monkeypatch):
     import time
 
-    from recsys.serve.answers import Answers
+    from recsys.serve.facts import Facts
 
-    monkeypatch.setattr(Answers, "items", lambda *_: time.sleep(0.5))
+    monkeypatch.setattr(Facts, "items", lambda *_: time.sleep(0.5))
     limits = Limits(seconds=0.05, waiting=2)
     with Application(create_app(str(saved["als"]), limits=limits)) as service:
         service.ready()
