@@ -141,8 +141,9 @@ def evaluate_search(
     measured = tuple(METRICS[kind] for kind in _KINDS)
     settings = Settings(_NS, relevant_from, None, "keep", resamples, confidence, random_state)
     runs = {method: _measure(lsi, judged, method) for method in methods}
+    frames: dict[str, Any] = {**summarize(runs, measured, settings)}
     found = Evaluation(
-        **summarize(runs, measured, settings),
+        **frames,
         steps=dict.fromkeys(runs, ()),
         measured={metric.name: metric for metric in measured},
         settings=settings,
@@ -183,9 +184,8 @@ def _only_shown(found: Evaluation) -> Evaluation:
     """Return the evaluation with the usual measures of retrieval."""
     kept = pl.col("metric").is_in(_SHOWN)
     others = [f"{kind}@{n}" for kind in _KINDS for n in _NS if f"{kind}@{n}" not in _SHOWN]
-    order = {"model": 0} | {name: i for i, name in enumerate(_SHOWN, 1)}
-    table = found.table.drop(others, "fit_seconds")
-    table = table.select(sorted(table.columns, key=lambda name: order.get(name, 99)))
+    rest = ("recommend_seconds", "users")
+    table = found.table.select("model", *_SHOWN, *rest)
     return replace(
         found,
         table=table.rename({"recommend_seconds": "search_seconds", "users": "queries"}),

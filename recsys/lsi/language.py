@@ -87,7 +87,8 @@ class Language:
             return str
         import Stemmer
 
-        return Stemmer.Stemmer(self.name).stemWord
+        stem: Callable[[str], str] = Stemmer.Stemmer(self.name).stemWord
+        return stem
 
 
 def check_language(name: Any) -> None:

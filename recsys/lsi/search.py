@@ -270,8 +270,12 @@ class Search:
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], weight: float) -> Self:
         """Return the search that `arrays` of a saved index describe."""
         vectors = np.asarray(arrays["embedding"], np.float32)
-        names = ("indptr", "documents", "weights")
-        postings = Postings(*(arrays[f"postings_{name}"] for name in names), len(vectors))
+        postings = Postings(
+            arrays["postings_indptr"],
+            arrays["postings_documents"],
+            arrays["postings_weights"],
+            len(vectors),
+        )
         codes = None
         if len(arrays["codes"]):
             codes = Codes(arrays["codes"], arrays["code_scale"], float(arrays["code_error"][0]))

@@ -154,7 +154,10 @@ def _bounded(weighted: Any, k: int, random_state: RandomStateLike) -> Space:
     sample = weighted[np.sort(rng.choice(n, min(n, _SAMPLE), replace=False))]
     for rows, rounds in ((sample, _SAMPLE_ROUNDS), (weighted, _ROUNDS)):
         for _ in range(rounds):
-            V = sum(csr_rmatmat(block, Y, n_terms) for block, Y in _products(rows, _orthonormal(V)))
+            turned = _orthonormal(V)
+            V = np.zeros(turned.shape, np.float32)
+            for block, Y in _products(rows, turned):
+                V += csr_rmatmat(block, Y, n_terms)
     V = _orthonormal(V)
     squares, turn = np.linalg.eigh(sum(_gram(Y) for _, Y in _products(weighted, V)))
     order = np.argsort(-squares, kind="stable")[:k]

@@ -221,7 +221,7 @@ class WordEncoder:
     def _decide(self, counts: dict[str, float]) -> None:
         self.language = Language.of(detect(counts), self._stop_words)
 
-    def _merged(self, counts: Any, words: list[str], totals: NDArray[np.floating[Any]]) -> Any:
+    def _merged(self, counts: Any, words: list[str], totals: NDArray[Any]) -> Any:
         """Return counts of terms, which stand for all words with their stem, in `min_df` texts."""
         stems: dict[str, int] = {}
         names: list[str] = []
@@ -258,9 +258,9 @@ class WordEncoder:
         """Return the weighted rows of texts, and the words of each that are not known."""
         data, indices, indptr, unknown = array("f"), array("i"), array("q", [0]), []
         for number, text in enumerate(texts):
-            terms, counts, lost = self.count(checked_text(text, number))
+            terms, numbers, lost = self.count(checked_text(text, number))
             indices.extend(terms)
-            data.extend(counts)
+            data.extend(numbers)
             indptr.append(len(indices))
             unknown.append(lost)
         counts = sparse.csr_array(
@@ -271,7 +271,9 @@ class WordEncoder:
 
     def queries(self, texts: Sequence[str], single: bool) -> Queries:
         """Return texts as queries."""
-        terms, counts, weights, unknown = [], [], [], []
+        terms, unknown = [], []
+        counts: list[NDArray[np.floating[Any]]] = []
+        weights: list[NDArray[np.floating[Any]]] = []
         for text in texts:
             places, numbers, lost = self.count(text)
             terms.append(np.array(places, np.int64))
