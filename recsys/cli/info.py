@@ -66,6 +66,7 @@ def manifest_facts(
             "megabytes": size / 1e6,
             "created": getattr(manifest, "created", None),
             "source": getattr(manifest, "source", None),
+            **_provenance(manifest),
             "written by recsys": manifest.package_version,
         },
         "parameters": manifest.parameters,
@@ -74,6 +75,21 @@ def manifest_facts(
         **_features(manifest),
         "versions": manifest.versions,
     }
+
+
+def _provenance(manifest: Manifest | SparkModel) -> dict[str, Any]:
+    """Return what is known of the data and the parent of a model, by name."""
+    period = getattr(manifest, "period", None)
+    found = {
+        "version": getattr(manifest, "version", None),
+        "period": None if period is None else " to ".join(period),
+        "parent": getattr(manifest, "parent", None),
+        "tag": getattr(manifest, "tag", None),
+        "remembered for updates": ", ".join(
+            f"{name} = {value}" for name, value in getattr(manifest, "reading", {}).items()
+        ),
+    }
+    return {name: value for name, value in found.items() if value}
 
 
 def _tables(manifest: Manifest | SparkModel) -> dict[str, dict[str, Any]]:

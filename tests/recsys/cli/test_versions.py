@@ -99,6 +99,10 @@ def test_an_update_remembers_columns_tables_and_the_window(run, shop):
     assert updated.ratings.n_ratings < 248
     assert updated.provenance.tag == "week"
     Path("later.csv").write_text(new.replace("01-11", "01-21"))
+    said = json.loads(run("info", "m2", "--json").stdout)["model"]
+    assert said["tag"] == "week"
+    assert "user = customer, item = sku" in said["remembered for updates"]
+    assert "window = 7d" in said["remembered for updates"]
     run("update", "m2", "later.csv", "--force")
     assert Recommender.load("m2").ratings.n_ratings == 1
     log = {"user": "user-1", "item": "item-3", "value": 4, "timestamp": "2025-01-11T00:00:00Z"}
@@ -113,6 +117,9 @@ def test_an_update_says_what_it_did_and_why(run, model):
     Path("new.csv").write_text("user,item,rating\n77,500,4.5\n77,101,2\n")
     said = run("update", model, "new.csv", "--out", "m2").stderr
     assert "folded in 1 user (1 new) and 2 items (1 new), without a new fit" in said
+    facts = json.loads(run("info", "m2", "--json").stdout)
+    assert facts["training"]["update"].startswith("folded in 1 user")
+    assert facts["model"]["parent"] == Recommender.load(model).provenance.version
     said = run("update", "m2", "new.csv", "--force", "--refit").stderr
     assert "fitted again: as requested" in said
     said = run("update", model, "--out", "m3", code=2).stderr
