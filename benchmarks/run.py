@@ -44,6 +44,7 @@ FULL = [
     ["spark.py"],
     ["svd.py"],
     ["serve.py"],
+    ["serve_http.py", "--soak", "5"],
     ["metrics.py"],
     ["lsi.py", "50", "100", "200"],
     ["ratings.py"],
@@ -52,9 +53,15 @@ FULL = [
     ["topn.py", "--data", "gowalla", "popular", "spectral", "implicit-als, 64"],
     ["topn.py", "--data", "ml-latest-small"],
 ]
-ON_REAL_DATA = {"svd.py", "serve.py", "metrics.py", "lsi.py", "ratings.py", "topn.py"} | {
-    "features.py"
-}
+ON_REAL_DATA = {
+    "svd.py",
+    "serve.py",
+    "serve_http.py",
+    "metrics.py",
+    "lsi.py",
+    "ratings.py",
+    "topn.py",
+} | {"features.py"}
 MEASURED = (
     "lowrank-recsys", "numpy", "scipy", "scikit-learn", "polars", "implicit", "gensim", "bm25s",
     "pyspark", "scikit-surprise", "lenskit", "ranx", "cmfrec", "lightfm-next", "myfm",

@@ -24,7 +24,7 @@ __all__ = ["Gate"]
 
 _RECOMMEND, _SIMILAR, _STRANGER = b"/v1/recommend/", b"/v1/similar/", b"/v1/recommend"
 _PLAIN = re.compile(rb"(?:n=([1-9][0-9]{0,8}))?")
-_GUARDED = (b"/v1/", b"/metrics")
+_GUARDED = ("/v1/", "/metrics")
 _JSON = (b"content-type", b"application/json")
 _PROBLEM = [(b"content-type", MEDIA_TYPE.encode())]
 _CLOSE = (b"connection", b"close")  # the rest of the body is not read
@@ -76,7 +76,7 @@ class Gate:
         status, headers = 200, [_JSON]
         route, body = "", None
         try:
-            self._check_key(scope["headers"], path)
+            self._check_key(scope["headers"], scope["path"])
             if scope["method"] == "GET":
                 route, body = await self._list(path, scope["query_string"])
             if body is None:
@@ -128,7 +128,7 @@ class Gate:
             return None
         try:
             given = _HISTORY.decode(content)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
         if not 1 <= len(given.history) <= service.limits.batch or not (
             1 <= given.n <= service.limits.items
@@ -159,7 +159,7 @@ class Gate:
             route = getattr(scope.get("route"), "path", "")
             self.counters.observe(route, status, perf_counter() - start)
 
-    def _check_key(self, headers: list[tuple[bytes, bytes]], path: bytes) -> None:
+    def _check_key(self, headers: list[tuple[bytes, bytes]], path: str) -> None:
         if self._key is None or not path.startswith(_GUARDED):
             return
         for name, value in headers:

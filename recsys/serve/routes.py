@@ -14,7 +14,7 @@ from recsys.serve import bodies
 from recsys.serve.answers import Answers, ListOptions
 from recsys.serve.counters import MEDIA_TYPE as MEDIA_TYPE_OF_METRICS
 from recsys.serve.facts import Id, Json
-from recsys.serve.problems import KINDS, MEDIA_TYPE
+from recsys.serve.problems import KINDS, MEDIA_TYPE, ProblemError
 from recsys.serve.service import Service, Variant
 from recsys.serve.settings import LENGTH
 
@@ -130,7 +130,7 @@ async def recommend_to(
         **body.model_dump(exclude={"users", "history", "features", "user", "n"}),
     )
     if body.users is not None:
-        service.check_batch(len(body.users), "users")
+        service.check_batch(len(body.users), "users", body.n)
         results: list[Json] = []
         for users in _by_variant(service, body.users, variant):
             answers = service.answers(variant, users[0])
@@ -298,7 +298,10 @@ async def metrics(service: Served) -> Response:
 def _moment(time: datetime) -> str:
     """Return a time in UTC, which one without a zone is in."""
     aware = time if time.tzinfo else time.replace(tzinfo=UTC)
-    return aware.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    try:
+        return aware.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    except OverflowError:
+        raise ProblemError("invalid-request", f"The time {time} is out of range.") from None
 
 
 def _split(texts: list[str], answers: Answers) -> list[Id]:

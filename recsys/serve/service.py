@@ -29,6 +29,7 @@ __all__ = ["Service", "Variant", "variant_of"]
 T = TypeVar("T")
 Variant: TypeAlias = Literal["a", "b"]
 
+_ROWS = 100_000  # items of all lists of a request: some 20 MB
 _THREADS = 2  # the work is in compiled code, which needs no more than the cores
 _log = logging.getLogger("recsys.serve")
 
@@ -211,8 +212,8 @@ class Service:
             raise ProblemError("invalid-request", f"{expected}; got {n}.")
         return n
 
-    def check_batch(self, size: int, noun: str) -> None:
-        """Check the size of a batch.
+    def check_batch(self, size: int, noun: str, n: int = 1) -> None:
+        """Check the size of a batch, of n items each.
 
         Raises
         ------
@@ -222,6 +223,9 @@ class Service:
         if not 1 <= size <= self.limits.batch:
             expected = f"A request has 1 to {self.limits.batch:,} {noun}"
             raise ProblemError("invalid-request", f"{expected}; got {size:,}.")
+        if size * n > _ROWS:
+            expected = f"A request is for at most {_ROWS:,} items in all"
+            raise ProblemError("invalid-request", f"{expected}; got {size:,} times {n:,}.")
 
     def readiness(self) -> Json:
         """Return whether requests are answered, and why a newer model is not served."""

@@ -273,6 +273,8 @@ def test_an_api_key_guards_answers_and_not_health(saved):
         for headers in ({"authorization": "Bearer s3cret"}, {"x-api-key": "s3cret"}):
             assert service.get("/v1/recommend/105", headers).status == 200
         assert service.get("/").status == 200
+        for escaped in ("/%6detrics", "/%76%31/model", "/v1%2Fmodel"):
+            assert service.get(escaped).status in (401, 404)
 
 
 def test_other_sites_may_ask_only_if_named(saved):
@@ -293,6 +295,21 @@ def test_limits(saved):
         problem(service.get("/v1/recommend/105?n=21"), 400, "invalid-request")
         detail = problem(service.post("/v1/recommend", {"users": [1] * 4}), 400, "invalid-request")
         assert detail == "A request has 1 to 3 users; got 4."
+
+
+def test_a_request_has_a_limit_of_all_its_items(service):
+    detail = problem(
+        service.post("/v1/recommend", {"users": [105] * 200, "n": 1000}), 400, "invalid-request"
+    )
+    assert detail == "A request is for at most 100,000 items in all; got 200 times 1,000."
+
+
+@pytest.mark.parametrize(
+    "text", [b"[" * 100_000, b'{"history":' + b"[" * 100_000, b'{"a":' * 100_000]
+)
+def test_deeply_nested_bodies_are_a_problem(service, text):
+    problem(service.post("/v1/recommend", text), 400, "invalid-request")
+    problem(service.post("/v1/predict", text), 400, "invalid-request")
 
 
 def test_an_answer_that_takes_too_long_is_a_problem(saved, monkeypatch):
