@@ -241,8 +241,8 @@ def measure_peers(python: str, cold: tuple, warm: tuple, inner: tuple, blocks, f
             add(figures[title], own | {"fit": float(found[f"{title}: seconds"])})
 
 
-def print_scale(n_ratings: int) -> None:
-    """Print seconds of fits with features, of which there are few or very many."""
+def print_scale(n_ratings: int, models: list[str]) -> None:
+    """Print processor seconds of fits with features, of which there are few or very many."""
     from generated import movielens_shaped
 
     rng = np.random.default_rng(0)
@@ -256,13 +256,17 @@ def print_scale(n_ratings: int) -> None:
             shape=(n, n_features),
         )
         blocks = Blocks(matrix, (), {"words": slice(0, n_features)})
-        for name in ("als", "bayes"):
-            seconds = []
+        for name in models:
+            seconds, unfitted = [], make_model(name)
+            if "iterations" in unfitted.get_params():
+                unfitted.set_params(iterations=8, tol=0)
+            if name == "ials":  # the search for them is the same with and without
+                unfitted.set_params(regularization=0.01, unobserved_weight=0.01)
             for features in (None, blocks):
                 data = replace(ratings, item_features=features)
-                start = time.perf_counter()
-                make_model(name, iterations=8, tol=0).fit(data)
-                seconds.append(time.perf_counter() - start)
+                start = time.process_time()
+                unfitted.fit(data)
+                seconds.append(time.process_time() - start)
             rows.append([name, n_ratings, n_features, *seconds, seconds[1] / seconds[0]])
     print(table(["model", "ratings", "features", "without s", "with s", "ratio"], rows))
 
@@ -272,9 +276,10 @@ def main() -> None:
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--first", type=int, default=0, help="seed of the first split")
     parser.add_argument("--scale", metavar="RATINGS", type=int)
+    parser.add_argument("--models", default="als,bayes,ials,spectral", help="with --scale")
     arguments = parser.parse_args()
     if arguments.scale:
-        print_scale(arguments.scale)
+        print_scale(arguments.scale, arguments.models.split(","))
         return
     folder = datasets() / "ml-latest-small"
     ratings = read_ratings(folder)

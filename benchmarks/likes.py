@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import os
 import subprocess
+import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -121,7 +122,7 @@ def shown(figures: Figures, title: str, key: str) -> str:
         return ""
     pairs = len(own[key]) > 1 and key in other
     significant = pairs and ttest_rel(own[key], other[key]).pvalue < 0.05
-    return with_interval(own[key]) + "*" * significant
+    return with_interval(own[key]) + "*" * bool(significant)
 
 
 def main() -> None:
@@ -143,6 +144,7 @@ def main() -> None:
         measure_ours(train, test, new, blocks, figures)
         if python := os.environ.get("PEERS_PYTHON"):
             measure_lightfm(python, train, test, new, seed, blocks, figures)
+        print(f"split {seed}: {[(k, dict(each)) for k, each in figures.items()]}", file=sys.stderr)
     print(f"{machine()}\nml-latest-small, {likes.n_ratings:,} likes, {arguments.splits} splits\n")
     rows = [
         [title, *(shown(figures, title, key) for key in COLUMNS), float(np.median(each["fit"]))]
