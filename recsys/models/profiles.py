@@ -150,7 +150,7 @@ class ProfileModel(HistoryModel):
 
     @property
     def _new(self) -> tuple[bool, bool]:
-        """Presence of items without users, and of users without a history, that features tell of."""
+        """Presence of new items, and of users without a history, that features tell of."""
         return (
             self.knows("item") and bool(self.item_positions[:, -1].any()),
             self.knows("user") and bool(self.user_positions[:, -1].any()),
