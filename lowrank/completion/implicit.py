@@ -220,24 +220,30 @@ def solve_interactions(
     count_power: float = 1.0,
     points: Floats | None = None,
     known: NDArray[np.bool_] | None = None,
+    whole: tuple[NDArray[np.float64], int] | None = None,
     threads: int | None = None,
 ) -> Floats:
     """Solve for rows against fixed columns: a half-sweep of `implicit_sweeps`, or a fold-in.
 
     Factors of shape (m, k) in, of shape (n, k) out: for each row the same bits whichever rows are
     solved with it, on any number of threads. Rows are pulled towards `points` of shape (n, k), by
-    default zero. Columns that are not `known`, shape (m,), are none of the pairs.
+    default zero. Columns that are not `known`, shape (m,), are none of the pairs. Where the columns
+    are some of more, `whole` has the Gram matrix of the factors of all, and their number.
     """
     (m, k), used = column_factors.shape, np.ascontiguousarray(column_factors)
     others = m
     if known is not None:
         used, others = used * known[:, None], int(np.count_nonzero(known))
+    if whole is None:
+        gram = _gram(used, unobserved_weight, threads)
+    else:
+        gram, others = used.dtype.type(unobserved_weight) * whole[0].astype(used.dtype), whole[1]
     penalty = _penalties(weights, m, others, regularization, unobserved_weight, count_power)
     factors = kernels.aligned_zeros((len(weights.indptr) - 1, k), used.dtype)
     kernels.implicit_half_sweep(
         weights,
         used,
-        gram=_gram(used, unobserved_weight, threads),
+        gram=gram,
         penalty=penalty,
         factors=factors,
         right=None if points is None else penalty[:, None] * points,

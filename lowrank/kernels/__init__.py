@@ -358,7 +358,8 @@ def top_k(
 
     Exact: of equal scores the lower item is better, and NaN and minus infinity are never found.
     A score has the same bits alone or among millions, and as `pair_dots` and `sparse_pairs` compute
-    it. The scores are not stored; beyond its result, the work takes some 20 MB on each thread.
+    it. The scores are not stored; beyond its result, the work takes a few MB on each thread, and
+    with a sparse part 32 MB more, for its sums of a block of users.
 
     Parameters
     ----------

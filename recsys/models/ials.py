@@ -34,7 +34,7 @@ from recsys.models.priors import Known, PriorModel, csr_rows, row_of
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
 
-_INTERACTIONS = 1_000_000  # in the search for the penalties: larger data lend some of their users
+INTERACTIONS = 1_000_000  # in the search for the penalties: larger data lend some of their users
 _FOLDS = 5  # a fifth is held out; of fewer interactions than the next, each fifth in turn
 _REPEATED = 30_000
 _TOP = 20
@@ -123,7 +123,7 @@ class IALS(PriorModel):
         given = Penalties(self.unobserved_weight or 0.0, self.regularization or 0.0)
         if isinstance(start, IALS) and not all(given):  # an update keeps what was found
             given = Penalties(given[0] or start.pair_weight, given[1] or start.penalty)
-        self.pair_weight, self.penalty = penalties = self._chosen(weights, given)
+        self.pair_weight, self.penalty = penalties = self.chosen_penalties(weights, given)
         self.global_mean = 0.0
         self.user_bias, self.item_bias = (np.zeros(n, np.float32) for n in ratings.shape)
         options = self._options(penalties) | {"random_state": self.random_state}
@@ -235,12 +235,21 @@ class IALS(PriorModel):
         others = {"count_power": self.count_power, "threads": self.threads}
         return penalties._asdict() | others
 
-    def _chosen(self, weights: csr_array[np.float32], given: Penalties) -> Penalties:
-        """Return the penalties; those that are 0 as they rank held-out interactions best."""
+    def chosen_penalties(
+        self,
+        weights: csr_array[np.float32],
+        given: Penalties,
+        n_rows: int | None = None,
+    ) -> Penalties:
+        """Return the penalties; those that are 0 as they rank held-out interactions best.
+
+        The rows of `weights` may be a sample of `n_rows`.
+        """
         if all(given):
             return given
         trial = _Trial.of(weights, self)
-        (n, m), density = weights.shape, weights.nnz / math.prod(weights.shape)
+        n, m = n_rows or weights.shape[0], weights.shape[1]
+        density = weights.nnz / math.prod(weights.shape)
 
         def penalties(place: Place) -> Penalties:
             weight = given.unobserved_weight or _FIRST_WEIGHT * _STEP ** place[0]
@@ -289,7 +298,7 @@ class _Trial:
         """Hold out a fifth of the interactions, of small data several times over."""
         generator = np.random.default_rng(model.random_state)
         order = generator.permutation(weights.shape[0])
-        size = np.searchsorted(np.diff(weights.indptr)[order].cumsum(), _INTERACTIONS, "right")
+        size = np.searchsorted(np.diff(weights.indptr)[order].cumsum(), INTERACTIONS, "right")
         sample = weights[np.sort(order[: max(size, 1)])].tocoo()
         number = generator.integers(_FOLDS, size=sample.nnz)
         count = min(_FOLDS, 1 + _REPEATED // max(sample.nnz, 1))

@@ -1,4 +1,4 @@
-"""Models fitted on a cluster: `als` by our own half-sweeps, implicit ALS by Spark's MLlib.
+"""Models fitted on a cluster: `als` for ratings and `ials` for implicit feedback.
 
 Each half-sweep solves every user (or item) by the kernel of the local engine, so that a fitted user
 has the vector that folding in gives.
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowrank.completion.als import solve_rows
+from lowrank.completion.implicit import solve_interactions
 from lowrank.kernels import CsrArrays
 from lowrank.spark import arrow
 from recsys import __version__
@@ -26,6 +27,7 @@ from recsys.data.columns import Request
 from recsys.errors import DataError
 from recsys.models.als import ALS
 from recsys.models.base import Floats, Step, breakdown
+from recsys.models.ials import IALS, INTERACTIONS, Penalties
 from recsys.schema import MANIFEST
 from recsys.spark.evaluation import rating_errors
 from recsys.spark.files import Place, staged, written
@@ -47,9 +49,6 @@ if TYPE_CHECKING:
 _ITERATIONS = 15  # default of `als` on Spark
 _START_WIDTH = 0.35  # of the random numbers at the start: a standard deviation of 0.1
 _STEPS = 1 << 20  # of these numbers
-_MLLIB_RATINGS_PER_BLOCK = 2_000_000
-_MOST_BLOCKS = 2000
-_CHECKPOINT_EVERY = 5  # sweeps; a lost executor costs at most so many again
 
 SOLVED = "index int, count int, bias float, factors array<float>"
 """Schema of the vectors of users or items."""
@@ -80,8 +79,8 @@ def fit(
     out : str
         Folder for the result, which appears when it is complete. `recsys.Recommender.load` opens it
         on a local disk.
-    model : {"als", "spark-implicit-als"}, optional
-        By default `als` for ratings and `spark-implicit-als` for implicit feedback.
+    model : {"als", "ials"}, optional
+        By default `als` for ratings and `ials` for implicit feedback.
     master, conf, columns
         As for `spark_session`; names of columns that are not the usual ones.
     duplicates : {"last", "first", "mean", "sum", "error"}
@@ -124,10 +123,8 @@ def fit(
         name, settings = _chosen_model(model, parameters, implicit=table.implicit)
         options = {"test_fraction": share, "random_state": settings["random_state"]}
         coded = encode(table.frame, scratch, duplicates=duplicates, **options)
-        if name == "als":
-            found = _fit_als(coded, settings, scratch, broadcast_limit, on_step, begin)
-        else:
-            found = _fit_implicit(coded, settings, scratch, begin)
+        fit_model = _fit_als if name == "als" else _fit_ials
+        found = fit_model(coded, settings, scratch, broadcast_limit, on_step, begin)
         sides, fitted, summary = found
         begin("writing")
         files = _write_tables(folder, coded, sides, settings["factors"])
@@ -158,13 +155,12 @@ def fit(
 def _chosen_model(
     model: str | None, given: Mapping[str, Any], *, implicit: bool
 ) -> tuple[str, dict[str, Any]]:
-    name = model or ("spark-implicit-als" if implicit else "als")
+    name = model or ("ials" if implicit else "als")
     if name not in MODELS:
         raise DataError(f"On Spark the models are {' and '.join(MODELS)}; got {name!r}.")
     if name == "als" and implicit:
         raise DataError(
-            "The als model needs ratings with values, but these have no rating column; "
-            "leave the model out to fit implicit ALS."
+            "The als model needs ratings with values, but these have no rating column; use ials."
         )
     unfitted: Model = resolve_name(MODELS[name])()
     settings = unfitted.set_params(**{"iterations": _ITERATIONS, **given}).get_params()
@@ -182,13 +178,7 @@ def _fit_als(
     begin: Say,
 ) -> Fit:
     """Sweep over users and items from random item vectors; the users are solved last."""
-    from pyspark.sql import functions as sql
-
     mean, rmse, total, k = coded.mean, None, settings["iterations"], settings["factors"]
-
-    def draw(place: Any) -> Any:  # a number that follows from the seed, the item and the place
-        bits = sql.pmod(sql.xxhash64("index", place, sql.lit(settings["random_state"])), _STEPS)
-        return ((bits / _STEPS - 0.5) * _START_WIDTH).cast("float")
 
     def solve(others: DataFrame, name: str, *, of_users: bool) -> DataFrame:
         rows = coded.by_user if of_users else coded.by_item
@@ -199,9 +189,7 @@ def _fit_als(
         solver = row_solver(settings, mean, coded.std)
         return half_sweep(rows, known, solver, coded.blocks, scratch.child(name))
 
-    zero = sql.lit(0.0).cast("float").alias("bias")
-    start = sql.transform(sql.sequence(sql.lit(1), sql.lit(k)), draw).alias("factors")
-    items = coded.by_item.select("index", zero, start)
+    items = _start(coded, settings)
     for sweep in range(1, total + 1):
         begin(f"sweep {sweep} of {total}")
         users = solve(items, f"users-{sweep}", of_users=True)
@@ -216,6 +204,19 @@ def _fit_als(
     low, high = coded.limits
     summary = {"rating_min": low, "rating_max": high, "validation_rmse": rmse}
     return (users, items), {"global_mean": mean, "rating_std": coded.std}, summary
+
+
+def _start(coded: Encoded, settings: dict[str, Any]) -> DataFrame:
+    """Return random vectors of items, which follow from the seed and the item."""
+    from pyspark.sql import functions as sql
+
+    def draw(place: Any) -> Any:
+        bits = sql.pmod(sql.xxhash64("index", place, sql.lit(settings["random_state"])), _STEPS)
+        return ((bits / _STEPS - 0.5) * _START_WIDTH).cast("float")
+
+    places = sql.sequence(sql.lit(1), sql.lit(settings["factors"]))
+    start = sql.transform(places, draw).alias("factors")
+    return coded.by_item.select("index", sql.lit(0.0).cast("float").alias("bias"), start)
 
 
 def _mean_residual(parameters: dict[str, Any], solved: DataFrame, n_ratings: int) -> float:
@@ -304,40 +305,101 @@ def dense_vectors(solved: DataFrame, n: int, k: int) -> Vectors:
     return factors, bias
 
 
-def _fit_implicit(coded: Encoded, settings: dict[str, Any], scratch: Place, begin: Say) -> Fit:
-    """Fit implicit ALS by MLlib, which ends with the users, as `ImplicitALS.with_users` solves."""
-    from pyspark.ml import recommendation
+def _fit_ials(
+    coded: Encoded,
+    settings: dict[str, Any],
+    scratch: Place,
+    broadcast_limit: int,
+    on_step: Callable[[Step], None] | None,
+    begin: Say,
+) -> Fit:
+    """Sweep over users and items as `ials` does; the users are solved last."""
+    unfitted, total, k = IALS(**settings), settings["iterations"], settings["factors"]
+    unit = coded.mean if coded.mean > 0 else 1.0
+    begin("choosing penalties")
+    penalties = _penalties(coded, unfitted, unit)
+    options = {"unit": unit, "count_power": settings["count_power"], **penalties._asdict()}
+
+    def solve(others: DataFrame, name: str, *, of_users: bool) -> DataFrame:
+        rows = coded.by_user if of_users else coded.by_item
+        n_others = coded.n_items if of_users else coded.n_users
+        solver = partial(_solve_interactions, whole=(_gram(others, k), n_others), **options)
+        known: DataFrame | Vectors = others
+        if 4 * n_others * (k + 1) <= broadcast_limit:
+            known = dense_vectors(others, n_others, k)
+        return half_sweep(rows, known, solver, coded.blocks, scratch.child(name))
+
+    items = _start(coded, settings)
+    for sweep in range(1, total + 1):
+        begin(f"sweep {sweep} of {total}")
+        users = solve(items, f"users-{sweep}", of_users=True)
+        items = solve(users, f"items-{sweep}", of_users=False)
+        if on_step is not None:
+            on_step(Step(step=sweep, total=total))
+    users = solve(items, "users", of_users=True)
+    fitted = {
+        "global_mean": 0.0,
+        "unit": unit,
+        "penalty": penalties.regularization,
+        "pair_weight": penalties.unobserved_weight,
+    }
+    return (users, items), fitted, dict.fromkeys(("rating_min", "rating_max", "validation_rmse"))
+
+
+def _penalties(coded: Encoded, unfitted: IALS, unit: float) -> Penalties:
+    """Return the penalties given, or those that suit a sample of the users best."""
     from pyspark.sql import functions as sql
+    from scipy.sparse import csr_array
 
-    # MLlib draws its starting point block by block, so the number of blocks must not depend on the
-    # cluster: the same seed gives the same result everywhere.
-    blocks = max(4, min(_MOST_BLOCKS, -(-coded.n_ratings // _MLLIB_RATINGS_PER_BLOCK)))
-    context = coded.by_user.sparkSession.sparkContext
-    context.setCheckpointDir(scratch.child("checkpoints").uri)
-    columns: Any = {"userCol": "index", "itemCol": "others", "ratingCol": "values"}
-    als = recommendation.ALS(
-        rank=settings["factors"],
-        maxIter=settings["iterations"],
-        regParam=settings["regularization"],
-        alpha=settings["alpha"],
-        seed=settings["random_state"],
-        implicitPrefs=True,
-        checkpointInterval=_CHECKPOINT_EVERY,
-        **columns,
-    ).setNumBlocks(blocks)
-    pairs = coded.by_user.select("index", sql.inline(sql.arrays_zip("others", "values")))
-    begin(f"{settings['iterations']} sweeps")
-    found: Any = als.fit(pairs)
-    bias, count = sql.lit(0.0).cast("float").alias("bias"), sql.size("others").alias("count")
+    given = Penalties(unfitted.unobserved_weight or 0.0, unfitted.regularization or 0.0)
+    if all(given):
+        return given
+    bits = sql.pmod(sql.xxhash64("index", sql.lit(unfitted.random_state)), _STEPS)
+    share = min(1.0, INTERACTIONS / max(1, coded.n_ratings))
+    chosen = coded.by_user.where(bits < sql.lit(int(share * _STEPS))).sort("index")
+    sample = arrow.table_of(chosen.select("others", "values"))
+    if not sample.num_rows:
+        sample = arrow.table_of(coded.by_user.sort("index").limit(1).select("others", "values"))
+    indptr, indices = arrow.lists(sample, "others")
+    values = _weights(arrow.lists(sample, "values")[1], unit)
+    shape = (len(indptr) - 1, coded.n_items)
+    weights = csr_array((values, indices.astype(np.int32), indptr), shape=shape)
+    return unfitted.chosen_penalties(weights, given, coded.n_users)
 
-    def vectors(factors: DataFrame, rows: DataFrame, name: str) -> DataFrame:
-        joined = factors.toDF("index", "factors").join(rows, "index")
-        return written(joined.select("index", count, bias, "factors"), scratch.child(name))
 
-    users = vectors(found.userFactors, coded.by_user, "users")
-    items = vectors(found.itemFactors, coded.by_item, "items")
-    summary = {"rating_min": None, "rating_max": None, "validation_rmse": None}
-    return (users, items), {"global_mean": 0.0}, summary
+def _weights(values: NDArray[Any], unit: float) -> Floats:
+    found: Floats = np.maximum(values.astype(np.float32) / np.float32(unit), 0)
+    return found
+
+
+def _gram(vectors: DataFrame, k: int) -> NDArray[np.float64]:
+    """Return the Gram matrix of the factors of all users or items, the sum over partitions."""
+
+    def partial_gram(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        gram = np.zeros((k, k))
+        for batch in batches:
+            if batch.num_rows:
+                factors = arrow.matrix(batch, "factors").astype(np.float64)
+                gram += factors.T @ factors
+        flat = pa.array([gram.ravel().tolist()], pa.list_(pa.float64()))
+        yield from pa.table({"gram": flat}).to_batches()
+
+    parts = arrow.map_in_arrow(vectors.select("factors"), partial_gram, "gram array<double>")
+    gram = np.zeros(k * k)
+    for row in parts.collect():
+        gram += row.gram
+    return gram.reshape(k, k)
+
+
+def _solve_interactions(
+    rows: CsrArrays, factors: Floats, bias: Floats, *, unit: float, **options: Any
+) -> Vectors:
+    """Solve rows of interactions as `ials` does, on one thread as `row_solver`."""
+    weights = rows._replace(data=_weights(rows.data, unit))
+    solved = solve_interactions(weights, factors, threads=1, **options)
+    return solved, np.zeros(len(solved), np.float32)
 
 
 def _write_tables(

@@ -39,7 +39,7 @@ VERSION = 1
 """Of the format that `fit` writes."""
 MODELS = {
     "als": "recsys.models.als:ALS",
-    "spark-implicit-als": "recsys.spark.implicit_als:ImplicitALS",
+    "ials": "recsys.models.ials:IALS",
 }
 """Models that can be fitted on Spark: for ratings, and for implicit feedback."""
 

@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from lowrank.completion.implicit import implicit_sweeps
 from recsys.data.columns import Request
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, ModelFileError
@@ -106,27 +107,46 @@ def test_the_held_out_ratings_are_not_learnt_and_their_error_is_reported(toy, to
     assert opened.training["validation_rmse"] == pytest.approx(rmse, abs=1e-5)
 
 
-def test_implicit_feedback_is_fitted_as_it_is_folded_in(spark, toy, tmp_path):
+@pytest.mark.parametrize("broadcast_limit", [0, 2**20])
+def test_implicit_feedback_is_fitted_by_ials_as_on_one_machine(
+    spark, toy, tmp_path, broadcast_limit
+):
     from recsys.spark import fit
 
     pairs = spark.createDataFrame(toy.drop("rating").to_dicts(), "user string, item smallint")
-    result = fit(pairs, str(tmp_path / "model"), factors=3, iterations=3)
-    assert (result.model, result.implicit) == ("spark-implicit-als", True)
+    given = {"factors": 3, "iterations": 3, "regularization": 0.01, "unobserved_weight": 0.1}
+    result = fit(pairs, str(tmp_path / "model"), broadcast_limit=broadcast_limit, **given)
+    assert (result.model, result.implicit) == ("ials", True)
     opened = Recommender.load(tmp_path / "model")
-    assert not opened.ratings.values.size - opened.ratings.values.sum()
-    folded = opened.model.with_users(Histories.of(opened.ratings))
-    np.testing.assert_allclose(folded.user_factors, opened.model.user_factors, atol=1e-5)
+    assert (opened.ratings.values == 1).all()
+    model, everyone = opened.model, Histories.of(opened.ratings)
+    folded = model.with_users(everyone)
+    np.testing.assert_allclose(folded.user_factors, model.user_factors, atol=1e-5)
     one = opened.recommend("ü07", n=1)
     parts = opened.explain("ü07", one["item"][0])["contribution"].sum()
     assert parts == pytest.approx(one["score"][0], abs=1e-4)
-    with pytest.raises(DataError, match="is fitted on Spark; use recsys fit --engine spark"):
-        opened.update(Ratings.from_frame(toy.drop("rating")))
+    # One more sweep from these items is a sweep of the local engine.
+    weights = opened.ratings.matrix.astype(np.float32)
+    options = {name: given[name] for name in ("regularization", "unobserved_weight")}
+    first = next(implicit_sweeps(weights, 3, start=model.item_factors.copy(), **options))
+    np.testing.assert_allclose(first.row_factors, model.user_factors, atol=1e-4)
+
+
+def test_penalties_that_are_not_given_are_chosen_as_on_one_machine(spark, toy, tmp_path):
+    from recsys.spark import fit
+
+    pairs = spark.createDataFrame(toy.drop("rating").to_dicts(), "user string, item smallint")
+    result = fit(pairs, str(tmp_path / "model"), factors=3, iterations=1)
+    likes = Recommender.load(tmp_path / "model").ratings
+    local = make_model("ials", factors=3, iterations=1).fit(likes)
+    found = result.fitted["penalty"], result.fitted["pair_weight"]
+    np.testing.assert_allclose(found, (local.penalty, local.pair_weight), rtol=1e-5)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"model": "bayes"}, "On Spark the models are als and spark-implicit-als; got 'bayes'"),
+        ({"model": "bayes"}, "On Spark the models are als and ials; got 'bayes'"),
         ({"factors": 0}, "factors must be at least 1; got 0"),
         ({"linked": True}, "The als model is not linked on Spark"),
         ({"nonsense": 1}, "The als model has no parameter 'nonsense'; it has factors, "),
@@ -158,45 +178,6 @@ def test_all_ratings_held_out(spark, tmp_path):
     one = spark.createDataFrame([(1, 2, 3.0)], "user int, item int, rating double")
     with pytest.raises(DataError, match="No rating is left to fit to: all are held out; lower"):
         fit(one, str(tmp_path / "model"), test_fraction=0.999999)
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"factors": 0}, "factors must be at least 1; got 0"),
-        ({"iterations": -1}, "iterations must be at least 1; got -1"),
-        ({"regularization": 0}, "regularization must be positive; got 0"),
-        ({"alpha": float("inf")}, "alpha must be positive; got inf"),
-    ],
-)
-def test_parameters_of_implicit_als(parameters, message):
-    from recsys.spark.implicit_als import ImplicitALS
-
-    with pytest.raises(DataError, match=message):
-        ImplicitALS(**parameters)
-
-
-def test_items_are_folded_into_implicit_als_as_users_are():
-    from recsys.spark.implicit_als import ImplicitALS
-
-    rng = np.random.default_rng(0)
-    sides = [
-        {"factors": rng.standard_normal((n, 3), np.float32), "bias": np.zeros(n, np.float32)}
-        for n in (8, 5)
-    ]
-    model, turned = (
-        ImplicitALS._from_arrays(
-            {"factors": 3},
-            {"global_mean": np.zeros((), np.float32)}
-            | {f"user_{name}": array for name, array in users.items()}
-            | {f"item_{name}": array for name, array in items.items()},
-        )
-        for users, items in (sides, sides[::-1])
-    )
-    by = Histories(np.array([0, 2, 3]), np.array([0, 7, 5], np.int32), np.ones(3, np.float32))
-    found = model.with_items(by)
-    assert (found.n_users, found.n_items) == (8, 2)
-    np.testing.assert_array_equal(found.item_factors, turned.with_users(by).user_factors)
 
 
 def test_what_is_in_the_way_stays(spark, case, tmp_path):
