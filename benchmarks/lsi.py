@@ -1,7 +1,7 @@
-"""Latent semantic indexing on Cranfield: retrieval quality, index time, updating, query latency.
+"""Text search on Cranfield and CACM: retrieval quality, index time, updating, query latency.
 
-Every document that the judgements list for a query counts as relevant. Documents are title and
-abstract. Peers that are not installed (gensim, bm25s) are left out with a sentence.
+A document that the judgements list for a query with a code above 0 counts as relevant. Documents
+are title and abstract. Peers that are not installed (gensim, bm25s) are left out with a sentence.
 
 Usage: RECSYS_DATASETS=... python benchmarks/lsi.py [--repeats N] [K ...]
 """
@@ -23,9 +23,7 @@ from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 from sklearn.preprocessing import normalize
 
 from lowrank import kernels
-from recsys.data.ids import Ids
 from recsys.lsi import LSI
-from recsys.lsi.collection import Collection
 
 warnings.simplefilter("ignore")
 RECALLS = np.linspace(0, 1, 11)
@@ -47,17 +45,36 @@ def cranfield(folder: Path) -> Collected:
     queries = [fields["W"] for fields in records(folder / "cran.qry")]
     relevant: list[set[int]] = [set() for _ in queries]
     for line in (folder / "cranqrel").read_text().splitlines():
-        query, document = map(int, line.split()[:2])
-        relevant[query - 1].add(document - 1)  # both count from 1, in the order of the files
+        query, document, code = map(int, line.split()[:3])
+        if code > 0:
+            relevant[query - 1].add(document - 1)  # both count from 1, in the order of the files
     return Collected(documents, queries, relevant)
+
+
+def cacm(folder: Path) -> Collected:
+    documents = [
+        "\n".join(fields.get(name, "") for name in ("T", "W", "A", "K"))
+        for fields in records(folder / "cacm.all")
+    ]
+    text = (folder / "topics.cacm.txt").read_text()
+    queries = [each.strip() for each in re.findall(r"</DOCNO>(.*?)</DOC>", text, flags=re.S)]
+    relevant: list[set[int]] = [set() for _ in queries]
+    for line in (folder / "qrels.cacm.txt").read_text().splitlines():
+        query, _, document, _ = line.split()
+        relevant[int(query) - 1].add(int(document.rpartition("-")[2]) - 1)
+    kept = [place for place, wanted in enumerate(relevant) if wanted]
+    return Collected(documents, [queries[q] for q in kept], [relevant[q] for q in kept])
 
 
 def records(path: Path) -> list[dict[str, str]]:
     """Split a file of the SMART form: ``.I`` begins a record, ``.X`` a field of it."""
     found = []
-    for record in re.split(r"^\.I .*\n", path.read_text(), flags=re.M)[1:]:
+    for record in re.split(r"^\.I .*\n", path.read_text(encoding="latin-1"), flags=re.M)[1:]:
         parts = re.split(r"^\.([A-Z])\s*\n", record, flags=re.M)
-        found.append(dict(zip(parts[1::2], parts[2::2], strict=True)))
+        fields: dict[str, str] = {}
+        for name, text in zip(parts[1::2], parts[2::2], strict=True):
+            fields[name] = fields.get(name, "") + text
+        found.append(fields)
     return found
 
 
@@ -80,6 +97,34 @@ def cosines(queries: Any, documents: Any) -> np.ndarray:
 
 def lsi_scores(lsi: LSI, queries: list[str]) -> np.ndarray:
     return cosines(lsi.transform(queries), lsi.document_vectors())
+
+
+def search_scores(lsi: LSI, data: Collected, method: str) -> np.ndarray:
+    """Return scores in the order of the results of a search."""
+    n = len(data.documents)
+    found = lsi.query(data.queries, n, method=method, labels=range(len(data.queries)))
+    scores = np.full((len(data.queries), n), -np.inf)
+    scores[found["query"], found["document"]] = -found["rank"].to_numpy()
+    return scores
+
+
+def stemmed(texts: list[str]) -> list[list[str]]:
+    """Return the words of texts as a user of bm25s would have them, without stop words, stemmed."""
+    import bm25s
+    import Stemmer
+
+    stemmer = Stemmer.Stemmer("english")
+    return bm25s.tokenize(
+        texts, stopwords="en", stemmer=stemmer, return_ids=False, show_progress=False
+    )
+
+
+def stemmed_bm25(data: Collected) -> np.ndarray:
+    import bm25s
+
+    model = bm25s.BM25()
+    model.index(stemmed(data.documents), show_progress=False)
+    return np.array([model.get_scores(words) for words in stemmed(data.queries)])
 
 
 def vector_space(data: Collected, **settings: Any) -> np.ndarray:
@@ -170,6 +215,7 @@ def quality(data: Collected, ranks: list[int]) -> str:
     }
     if has("bm25s"):
         runs["BM25 (bm25s)", ""] = lambda: bm25(data)
+        runs["BM25 (bm25s), stop words and stems", ""] = lambda: stemmed_bm25(data)
     with_gensim = has("gensim")
     base = LSI(ranks[0]).fit(data.documents)
     queries = base._encoder.encode(data.queries).rows
@@ -187,10 +233,13 @@ def quality(data: Collected, ranks: list[int]) -> str:
             )
             runs["gensim TfidfModel + LsiModel", str(k)] = lambda k=k: gensim_pipeline(data, k)
     default = LSI().fit(data.documents)
-    runs["LSI, default", str(default.n_components_)] = lambda: lsi_scores(default, data.queries)
     runs["LSI, log-entropy", str(default.n_components_)] = lambda: lsi_scores(
         LSI(weighting="log-entropy").fit(data.documents), data.queries
     )
+    for method in ("bm25", "lsi", "hybrid"):
+        label = "hybrid, the default" if method == "hybrid" else f"method={method}"
+        k = "" if method == "bm25" else str(default.n_components_)
+        runs[label, k] = lambda method=method: search_scores(default, data, method)
     rows, plain = [], None
     for (name, k), run in runs.items():
         found = measures(run(), data.relevant)
@@ -271,32 +320,34 @@ def updating(data: Collected, k: int, repeats: int) -> str:
     return table(headers, rows)
 
 
-def latency(data: Collected, repeats: int, n: int = 100_000, k: int = 200) -> str:
-    """Time one query on a generated index against the matrix-vector product it needs."""
-    lsi = LSI(k).fit(data.documents)
-    rng = np.random.default_rng(0)
-    vectors = rng.standard_normal((n, k), dtype=np.float32)
-    rows = lsi.document_weights()[:0]
-    rows.resize((n, len(lsi.terms_)))
-    lsi.documents_ = Collection(Ids(range(n), "document", sort=False), None, None, rows, vectors)
-    direction = vectors[0].copy()
-    lsi.query(data.queries[0])
-    runs = {
-        "vectors @ direction": lambda: vectors @ direction,
-        "LSI.query, 10 documents": lambda: lsi.query(data.queries[0]),
+def latency(data: Collected, repeats: int, copies: int) -> str:
+    """Time one query, words included, next to bm25s on the same documents."""
+    texts = [f"{text} copy{i}" for i in range(copies) for text in data.documents]
+    lsi = LSI().fit(texts)
+    runs: dict[str, Callable[[str], object]] = {
+        f"query, {method}": lambda query, method=method: lsi.query(query, method=method)
+        for method in ("hybrid", "bm25", "lsi")
     }
+    if has("bm25s"):
+        import bm25s
+
+        model = bm25s.BM25()
+        model.index(stemmed(texts), show_progress=False)
+        runs["bm25s"] = lambda query: model.retrieve(stemmed([query]), k=10, show_progress=False)
     times: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(repeats):
         for name, run in runs.items():
-            run()
-            for _ in range(20):  # in a row, as a server answers
+            for query in data.queries[:50]:
                 start = time.perf_counter()
-                run()
+                run(query)
                 times[name].append(time.perf_counter() - start)
-    seconds = {name: median(each) for name, each in times.items()}
-    product = seconds["vectors @ direction"]
-    rows_out = [[name, 1000 * time, time / product] for name, time in seconds.items()]
-    return table([f"{n:,} documents, k = {k}", "milliseconds", "times the product"], rows_out)
+    peer = median(times.get("bm25s", times["query, bm25"]))
+    rows = [
+        [name, 1e6 * median(each), 1e6 * min(each), median(each) / peer]
+        for name, each in times.items()
+    ]
+    headers = [f"{len(texts):,} documents", "median, microseconds", "least", "times bm25s"]
+    return table(headers, rows)
 
 
 def main() -> None:
@@ -306,11 +357,13 @@ def main() -> None:
     arguments = parser.parse_args()
     data = cranfield(datasets() / "cranfield")
     print(f"{machine()}; kernels: {kernels.backend()}\n")
-    print(quality(data, arguments.ranks), "\n")
+    print("Cranfield\n", quality(data, arguments.ranks), "\n", sep="\n")
+    print("CACM\n", quality(cacm(datasets() / "cacm"), arguments.ranks), "\n", sep="\n")
     k = 200 if 200 in arguments.ranks else arguments.ranks[-1]
     print(index_times(data, k, arguments.repeats), "\n")
     print(updating(data, k, arguments.repeats), "\n")
-    print(latency(data, arguments.repeats))
+    print(latency(data, arguments.repeats, 1), "\n")
+    print(latency(data, arguments.repeats, 72))
 
 
 if __name__ == "__main__":

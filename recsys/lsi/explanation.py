@@ -76,10 +76,10 @@ def explained_by_both(
 ) -> pl.DataFrame:
     """Return the frame of an explanation by both: term, contribution, words, meaning, through.
 
-    The contributions add up to the score. Two rows are no words: `FEEDBACK` and `AVERAGE`.
+    The contributions add up to the score. Two rows have other names: `FEEDBACK` and `AVERAGE`.
     """
     shares, through = parts
-    _, fusion = search.fused(query)
+    fusion = search.fusion(query)
     own = search.unit(np.array([document]))[0].astype(np.float64)
     cosine = float(own @ fusion.direction)
     words = fusion.words * search.postings.of_document(document, query.terms, query.counts)

@@ -1,4 +1,4 @@
-"""What comes into an index: documents and queries as texts or matrices, as counts of terms."""
+"""Counts of terms from what an index is given: documents and queries, as texts or matrices."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ _RIVAL = 0.65  # of that share that another language may reach
 
 @dataclass(frozen=True)
 class Language:
-    """What is left out of texts, and what counts as the same word.
+    """Stop words of texts, and the stems by which words count as the same.
 
     Attributes
     ----------

@@ -496,15 +496,15 @@ class LSI(
             raise DataError("explain takes one query, as a text or a vector.")
         check_words(given.unknown, np.array([not len(given.terms[0])]))
         place = int(self.documents_.ids.index([document])[0])
-        asked = as_query(given, given.directions(self.components_), 0)
+        wanted = as_query(given, given.directions(self.components_), 0)
         if method == "bm25":
-            return explained_by_words(self.terms_, self._search.postings, asked, place)
+            return explained_by_words(self.terms_, self._search.postings, wanted, place)
         own = self._encoder.weigh(self.documents_.counts[[place]])
         target = self.documents_.embedding[place]
-        shares = contributions(asked.terms, given.weights[0], self.components_, target, own)
+        shares = contributions(wanted.terms, given.weights[0], self.components_, target, own)
         if method == "lsi":
-            return explained_by_meaning(self.terms_, asked.terms, shares)
-        return explained_by_both(self.terms_, self._search, asked, place, shares)
+            return explained_by_meaning(self.terms_, wanted.terms, shares)
+        return explained_by_both(self.terms_, self._search, wanted, place, shares)
 
     # Save and load
 
@@ -597,7 +597,7 @@ class LSI(
 
     @property
     def _has_counts(self) -> bool:
-        """Whether the rows of documents are counts, which BM25 needs."""
+        """True if the rows of documents are counts, which BM25 needs."""
         return isinstance(self._encoder, WordEncoder) and self.weighting != "count"
 
     @cached_property

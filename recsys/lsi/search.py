@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -186,6 +187,14 @@ class Codes(NamedTuple):
         return rows.astype(np.int64), bound
 
 
+class _ByWords(NamedTuple):
+    """BM25 scores of all documents, the best ones, and the most that others have."""
+
+    bm25: Floats
+    best: Indices | None
+    others: float
+
+
 @dataclass(frozen=True, eq=False)
 class Search:
     r"""Search by exact words and meaning together.
@@ -307,40 +316,51 @@ class Search:
 
     def by_both(self, query: Query, n: int) -> Ranking:
         """Find the n documents with the best scores of words and meaning."""
-        bm25, fusion = self.fused(query)
-        return self._best(fusion, bm25, n)
+        scores = self._first(query, n)
+        return self._best(self._fusion(query, scores), scores, n)
 
-    def fused(self, query: Query) -> tuple[Floats, Fusion]:
-        """Return the BM25 scores of all documents, and how a query is scored."""
+    def fusion(self, query: Query) -> Fusion:
+        """Return how the documents of a query are scored."""
+        return self._fusion(query, self._first(query, 1))
+
+    def _first(self, query: Query, n: int) -> _ByWords:
+        """Return the BM25 scores, and in a large collection the documents with the best of them."""
         bm25 = self.postings.scores(query.terms, query.counts)
-        average = float(bm25.sum()) / len(self)
-        deviation = float(np.sqrt(max(float(bm25 @ bm25) / len(self) - average**2, 0.0)))
+        n_best = max(_CANDIDATES, 4 * n)
+        if self.codes is None or n_best > len(self) // 4:
+            return _ByWords(bm25, None, 0.0)
+        rows = np.argpartition(bm25, len(self) - n_best)[len(self) - n_best :]
+        rows.sort()
+        return _ByWords(bm25, rows, float(bm25[rows].min()))
+
+    def _fusion(self, query: Query, scores: _ByWords) -> Fusion:
+        bm25, n = scores.bm25, len(self)
+        average = float(bm25.sum()) / n
+        deviation = math.sqrt(max(float(bm25 @ bm25) / n - average**2, 0.0))
         words = self.weight / deviation if deviation > 0 else 0.0
         mean, spread = self.spread(query.direction)
         meaning = (1 - self.weight) / spread if spread > 0 else 0.0
         fusion = Fusion(words, words * average, meaning, meaning * mean, query.direction, 1.0)
-        n_best = min(_BEST, len(self) // _RARELY)
+        n_best = min(_BEST, n // _RARELY)
         if not meaning or not n_best:
-            return bm25, fusion
-        return bm25, self._moved(fusion, self._best(fusion, bm25, n_best).documents)
+            return fusion
+        return self._moved(fusion, self._best(fusion, scores, n_best).documents)
 
-    def _best(self, fusion: Fusion, bm25: Floats, n: int) -> Ranking:
+    def _best(self, fusion: Fusion, scores: _ByWords, n: int) -> Ranking:
         """Find the n best documents of all; most are left out by what they can reach at most."""
-        if self.codes is None or n > len(self) // 4:
+        bm25, rows = scores.bm25, scores.best
+        if rows is None or self.codes is None:
             return self._ranked(fusion, bm25, slice(None), n)
-        n_first = min(max(_CANDIDATES, 4 * n), len(self))
-        rows = np.argpartition(bm25, len(self) - n_first)[len(self) - n_first :]
-        most = float(bm25[rows].min())  # of all others
-        found = self._ranked(fusion, bm25, np.sort(rows), n)
+        found = self._ranked(fusion, bm25, rows, n)
         # No cosine is above 1, so others have no more than this.
-        reach = fusion.words * most + fusion.meaning
-        average = fusion.average_words + fusion.average_meaning
-        if len(found.scores) == n and found.scores[-1] > reach - average + _ROUNDING:
+        reach = fusion.words * scores.others + fusion.meaning
+        average = fusion.average_words + fusion.average_meaning - _ROUNDING
+        if len(found.scores) == n and found.scores[-1] > reach - average:
             return found
         n_more = min(max(4 * _CANDIDATES, 2 * n), len(self))
         rows, reach = self.codes.best(fusion.direction, n_more, bm25, fusion.words, fusion.meaning)
         found = self._ranked(fusion, bm25, np.sort(rows), n)
-        if len(found.scores) == n and found.scores[-1] > reach - average + _ROUNDING:
+        if len(found.scores) == n and found.scores[-1] > reach - average:
             return found
         return self._ranked(fusion, bm25, slice(None), n)
 

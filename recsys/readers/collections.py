@@ -161,4 +161,4 @@ FORMS: dict[str, tuple[str, Callable[[Iterable[str], str], Iterator[Marked]]]] =
     TREC: ("TREC collection", _trec),
     BLOCKS: ("texts ended by a slash", _blocks),
 }
-"""What each form is in words, and its reader of the lines of a file at a place."""
+"""Name in words of each form, and its reader of the lines of a file at a place."""
