@@ -22,7 +22,7 @@ LIBRARIES = (
     *("numpy", "scipy", "polars", "pandas", "scikit-learn", "implicit"),
     *("optuna", "click", "rich"),
 )
-EXTRAS = ("matplotlib", "jinja2", "pyspark", "pyarrow")
+EXTRAS = ("matplotlib", "jinja2", "fastapi", "uvicorn", "pyspark", "pyarrow")
 """Libraries that are used if they are installed."""
 
 

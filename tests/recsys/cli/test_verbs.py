@@ -484,7 +484,8 @@ def test_scree_plot_without_matplotlib_names_the_extra(run, ratings, monkeypatch
 def test_info_of_the_installation(run):
     facts = json.loads(run("info", "--json").stdout)
     assert set(facts) == {"schema", "recsys", "libraries", "extras", "kernels", "settings"}
-    assert set(facts["extras"]) == {"matplotlib", "jinja2", "pyspark", "pyarrow"}
+    extras = {"matplotlib", "jinja2", "fastapi", "uvicorn", "pyspark", "pyarrow"}
+    assert set(facts["extras"]) == extras
     assert facts["recsys"]["memory, GB"] > 0.1
     assert Path(facts["recsys"]["installed in"]).name == "recsys"
     assert facts["libraries"]["numpy"] == np.__version__
