@@ -11,24 +11,21 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from generated import movielens_shaped
+from generated import movielens_blocks
 from measuring import machine, peak_memory, table
 
 
 def write(ratings: int, folder: Path) -> list[Path]:
     """Write the same ratings as Parquet and as CSV, with times."""
-    A = movielens_shaped(ratings).tocoo()
-    frame = pl.DataFrame(
-        {
-            "userId": A.coords[0] + 1,
-            "movieId": A.coords[1] + 1,
-            "rating": A.data,
-            "timestamp": 1_000_000_000 + np.arange(A.nnz),
-        }
-    )
-    files = [folder / "ratings.parquet", folder / "ratings.csv"]
-    frame.write_parquet(files[0])
-    frame.write_csv(files[1])
+    files, count = [folder / "ratings.parquet", folder / "ratings.csv"], 0
+    with files[1].open("wb") as text:
+        for number, (users, items, stars) in enumerate(movielens_blocks(ratings)):
+            times = 1_000_000_000 + count + np.arange(len(users))
+            columns = {"userId": users + 1, "movieId": items + 1, "rating": stars}
+            block = pl.DataFrame(columns | {"timestamp": times})
+            block.write_csv(text, include_header=number == 0)
+            count += len(block)
+    pl.scan_csv(files[1], schema_overrides={"rating": pl.Float32}).sink_parquet(files[0])
     return files
 
 
@@ -45,9 +42,13 @@ def main() -> None:
             command = ["recsys", "fit", str(file), "--out", model, "--force", *options]
             seconds, peak = peak_memory(command)
             size = file.stat().st_size
-            rows.append([file.suffix, size / 1e6, seconds, peak / 1e9, peak / arguments.ratings])
+            factors = sum(f.stat().st_size for f in Path(model).glob("arrays/*_factors.npy"))
+            each = [peak / arguments.ratings, (peak - factors) / arguments.ratings]
+            rows.append([file.suffix, size / 1e6, seconds, peak / 1e9, *each])
     print(f"{machine()}\n{arguments.ratings:,} ratings, {arguments.factors} factors, 5 sweeps\n")
-    print(table(["file", "MB", "seconds", "peak GB", "peak bytes per rating"], rows))
+    print(
+        table(["file", "MB", "seconds", "peak GB", "peak bytes per rating", "beyond factors"], rows)
+    )
 
 
 if __name__ == "__main__":

@@ -88,6 +88,7 @@ def leading_directions(
     if not Q.any():  # all entries equal their shifts
         return Directions(vectors, values)
     squares, turn, Q = _ritz(Q, of_rows)
+    rows = rows[:0].copy()  # frees the memory of the products
     found = kernels.multiply(Q, turn[:, :k])
     vectors[:, : found.shape[1]] = found
     values[: found.shape[1]] = np.sqrt(squares[:k]) * size
@@ -120,6 +121,8 @@ def _orthonormal(Q: Floats) -> Floats:
     gram = _gram(Q)
     inverse = _inverse_factor(gram, Q.dtype)
     if inverse is not None:  # a triangle, so that half of the product is zero
+        if len(gram) <= _WIDTH:
+            return kernels.multiply(Q, inverse.T)
         result = np.empty_like(Q)
         for b in _blocks(len(gram)):
             result[:, b] = kernels.multiply(Q[:, : b.stop], inverse.T[: b.stop, b])

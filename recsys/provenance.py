@@ -108,8 +108,8 @@ def remembered(options: Mapping[str, Any], ratings: Ratings) -> dict[str, Any]:
         and not (name.endswith("_table") and not isinstance(value, str))
         and not (isinstance(value, str) and redacted(value) != value)
     }
-    if "half_life" in kept and ratings.timestamps is not None:
-        kept[_WEIGHTED_AT] = int(ratings.timestamps.max())
+    if "half_life" in kept and ratings.seconds is not None:
+        kept[_WEIGHTED_AT] = int(ratings.seconds.max())
     if "event_weights" in kept:
         kept["event_weights"] = {k: float(v) for k, v in kept["event_weights"].items()}
     return kept
@@ -140,7 +140,7 @@ def period_of(ratings: Ratings) -> tuple[str, str] | None:
     >>> period_of(Ratings.from_frame(times))
     ('1970-01-01T00:00:00+00:00', '1970-01-02T00:00:00+00:00')
     """
-    times = ratings.timestamps
+    times = ratings.seconds
     if times is None or not len(times):
         return None
     ends = (timedelta(seconds=int(each)) for each in (times.min(), times.max()))

@@ -28,7 +28,9 @@ Known: TypeAlias = "csr_array | CodedMatrix"
 _BIAS_DAMPING = 5.0  # entries: with as many in a row, half of its mean deviation is its bias
 _BIAS_ROUNDS = 20
 _START_ROUNDS = 2  # of alternating bias fits before the first sweep
-_START_STEPS = 3  # of subspace iteration, for the factors to start from: the sweeps do the rest
+# Of subspace iteration, for the factors to start from: about the time of one sweep. More directions
+# are worth as much as another step, and cost less.
+_START_STEPS, _START_EXTRA = 2, 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -363,8 +365,8 @@ def biased_start(
             turned = by_column._replace(row_shift=shifts[1], column_shift=shifts[0])
     else:
         R = kernels.csr_arrays(fitted.subtracted(X))
-    options: dict[str, Any] = {"steps": _START_STEPS, "random_state": random_state}
-    found = leading_directions(R, m, k, transpose=turned, **options)
+    options: dict[str, Any] = {"steps": _START_STEPS, "extra": _START_EXTRA}
+    found = leading_directions(R, m, k, transpose=turned, random_state=random_state, **options)
     np.multiply(found.vectors, np.sqrt(found.values), out=factors)
     return start
 

@@ -137,6 +137,7 @@ class ALS(ContentModel):
             if watch.over or previous - sweep.objective <= self.tol * sweep.objective:
                 break
             previous = sweep.objective
+        sweeps.close()  # and with it the transpose of the ratings
         for name, value in best.items():
             setattr(self, name, value)
         # The users once more, so that a user folded in later gets the very same vector.
