@@ -106,7 +106,7 @@ def parse_address(text: str, table: str | None = None, query: str | None = None)
     Raises
     ------
     DataError
-        If both a table and a query are given, or two tables.
+        If both a table and a query are given, or two tables; or if slashes are missing.
 
     Examples
     --------
@@ -119,6 +119,13 @@ def parse_address(text: str, table: str | None = None, query: str | None = None)
     True
     """
     scheme = re.match(r"(postgres)(?:ql)?://|(sqlite|duckdb):///", text)
+    begun = re.match(r"(postgres(?:ql)?|sqlite|duckdb):/*", text)
+    if begun is not None and scheme is None and not Path(text).exists():
+        rest = redacted(text[begun.end() :])
+        example = "//USER@HOST/DATABASE" if begun[1].startswith("p") else f"///{rest}"
+        raise DataError(
+            f"{begun[0]}{rest} is not the address of a database; write {begun[1]}:{example}."
+        )
     place, named = text[scheme.end() :] if scheme and scheme[2] else text, None
     if (parts := _TABLE.fullmatch(place)) is not None and not Path(place).exists():
         place, named = parts["place"], parts["table"]

@@ -283,7 +283,7 @@ def encoded(series: pl.Series) -> tuple[ColumnType, dict[str, NDArray[Any]]]:
         lists = [each or [] for each in series.to_list()]
         kind, series = "list", pl.Series([text for each in lists for text in each], dtype=pl.String)
         arrays["_ends"] = np.cumsum([len(each) for each in lists], dtype=np.int64)
-    if series.dtype in (pl.String, pl.Categorical, pl.Enum):
+    if isinstance(series.dtype, pl.String | pl.Categorical | pl.Enum):
         kind = "list" if kind == "list" else "text"
         texts = series.cast(pl.String).fill_null("")
         lengths = np.append(0, texts.str.len_bytes().to_numpy())

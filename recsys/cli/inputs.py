@@ -53,6 +53,10 @@ def require_path(path: str, kind: str = "") -> None:
 
     if not kind and is_address(path):
         return  # whoever reads it says what is wrong
+    if not kind:
+        from recsys.database import parse_address
+
+        parse_address(path)  # says where slashes are missing
     if Path(path).is_symlink():
         raise CommandError(f"{path} is a broken symbolic link.")
     place = Path(path).parent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -58,6 +58,8 @@ class Features:
     kinds : mapping of str to {"number", "boolean", "date", "category", "list", "text"}
         Kind of each other column. Numbers are Int64 or floats, dates Date or Datetime (UTC), lists
         are of strings, categories strings or integer codes.
+    left_out : tuple of str
+        Columns of types without a kind, such as "embedding (lists of numbers)".
 
     Examples
     --------
@@ -71,6 +73,7 @@ class Features:
 
     frame: pl.DataFrame
     kinds: Mapping[str, FeatureKind]
+    left_out: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -109,6 +112,7 @@ class Features:
         first = ids.is_first_distinct()
         columns = [ids.filter(first)]
         kinds: dict[str, FeatureKind] = {}
+        left_out: list[str] = []
         title = title_column(frame.columns)
         for series in frame.get_columns():
             if series.name == column:
@@ -120,7 +124,9 @@ class Features:
             if found is not None and found[0].null_count() < len(found[0]):
                 columns.append(found[0])
                 kinds[values.name] = found[1]
-        return cls(pl.DataFrame(columns), kinds)
+            elif found is None and series.dtype != pl.Null:
+                left_out.append(f"{series.name} ({_noun(series.dtype)})")
+        return cls(pl.DataFrame(columns), kinds, tuple(left_out))
 
     @property
     def kind(self) -> str:
@@ -158,7 +164,7 @@ class Features:
             or not (known.cast(given.dtype) == given).fill_null(False).all()
         ):
             return self  # "007" has no integer twin
-        return Features(self.frame.with_columns(known), self.kinds)
+        return replace(self, frame=self.frame.with_columns(known))
 
     def select(self, columns: Sequence[str]) -> Features:
         """Return some of the columns, next to the ids.
@@ -235,12 +241,19 @@ TableLike: TypeAlias = "Features | FrameLike"
 """Tables of items or users that every door takes."""
 
 
+def _noun(dtype: pl.DataType) -> str:
+    """Name a type that columns of tables cannot have."""
+    if isinstance(dtype, pl.List | pl.Array):
+        return "lists of numbers" if dtype.inner.is_numeric() else "nested lists"
+    return {"Struct": "nested", "Binary": "bytes"}.get(str(dtype.base_type()), str(dtype))
+
+
 def _typed(
     values: pl.Series, *, untyped: bool, is_title: bool
 ) -> tuple[pl.Series, FeatureKind] | None:
     """Return a column in the type of its kind, None for a type without a kind."""
     dtype = values.dtype
-    if dtype in (pl.Categorical, pl.Enum):
+    if isinstance(dtype, pl.Categorical | pl.Enum):
         return values.cast(pl.String), "category"
     if dtype == pl.Boolean:
         return values, "boolean"
@@ -259,7 +272,7 @@ def _typed(
         return values.set(~values.is_finite(), None), "number"
     if isinstance(dtype, pl.List | pl.Array):
         inner = dtype.inner
-        if inner in (pl.String, pl.Categorical, pl.Enum, pl.Null) or inner.is_integer():
+        if isinstance(inner, pl.String | pl.Categorical | pl.Enum | pl.Null) or inner.is_integer():
             return values.cast(pl.List(pl.String)), "list"
     return _typed_strings(values, untyped, is_title) if dtype == pl.String else None
 

@@ -393,7 +393,8 @@ def _described(features: Features, ids: Ids, name: str) -> tuple[Features, str]:
     if n_known < len(features):
         remarks.append(f"has {len(features) - n_known:,} without ratings")
     aside = f" ({', '.join(remarks)})" if remarks else ""
-    return features, f"{name}{aside}: {features if features.kinds else 'ids only'}"
+    unused = f"; left out: {', '.join(features.left_out)}" if features.left_out else ""
+    return features, f"{name}{aside}: {features if features.kinds else 'ids only'}{unused}"
 
 
 def _movielens_table(name: str, data: DataFile) -> pl.DataFrame:

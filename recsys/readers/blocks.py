@@ -65,7 +65,7 @@ def parse(
         columns, length = found
         n_bytes += length[0]
         n_rows += length[1]
-        if filled := len(next(iter(columns.values()))):
+        if filled := len(next(iter(columns.values()), ())):
             take(columns)
         n_filled += filled
         if data.on_rows is not None:
@@ -117,6 +117,10 @@ class _Parser:
 
     def parsed(self, block: bytes) -> _Found:
         """Return the columns of a block, and its bytes and rows; None if in doubt."""
+        length = len(block), block.count(b"\n") + (not block.endswith(b"\n"))
+        block = block.lstrip(b"\r\n")  # blank lines, which polars does not count at the beginning
+        if not block:
+            return {}, length
         mark, is_quoted = self.layout.separator[0].encode(), b'"' in block
         n_rows = block.count(b"\n") + (not block.endswith(b"\n"))
         is_plain = not is_quoted and _has_plain_numbers(block, mark[0])
@@ -131,7 +135,7 @@ class _Parser:
         if not is_quoted and block.count(mark) != n_separators:
             return None
         frame = frame.filter(~frame["blank"]) if n_blank else frame
-        return {role: frame[role] for role in self.roles}, (len(block), n_rows)
+        return {role: frame[role] for role in self.roles}, length
 
     def _frame(self, block: bytes, is_quoted: bool, is_plain: bool) -> pl.DataFrame | None:
         """Read all columns, so that polars notices rows that are too long; None if it fails."""

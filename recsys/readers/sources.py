@@ -318,7 +318,8 @@ class _Opener:
         if source == "-":
             return self._opened(self.scratch.copy(sys.stdin.buffer), "standard input", None)
         path = Path(source)
-        if "://" in source or "::" in source or path.suffix.lower() in SUFFIXES:
+        is_odd = ":/" in source or "::" in source
+        if is_odd or path.suffix.lower() in SUFFIXES:
             if (address := parse_address(source, self.table, self.query)) is not None:
                 return [self._fetched(address)]
             if _URL.match(source):

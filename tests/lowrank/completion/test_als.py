@@ -112,7 +112,7 @@ def test_the_start_is_near_the_svd_of_the_residual_of_the_biases(dtype):
     expected = Vt[:3].T * s[:3] @ Vt[:3]
     found = start.column_factors @ start.column_factors.T
     assert found.dtype == dtype
-    assert np.linalg.norm(found - expected) < 0.01 * np.linalg.norm(expected)
+    assert np.linalg.norm(found - expected) < 0.02 * np.linalg.norm(expected)
     np.testing.assert_array_equal(biased_start(X, 3).column_factors, start.column_factors)
     other = biased_start(X, 3, random_state=1).column_factors
     assert not np.array_equal(other, start.column_factors)

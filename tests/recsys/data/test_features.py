@@ -206,3 +206,12 @@ def test_any_texts_have_a_kind_or_are_left_out(texts: list[str | None]) -> None:
         filled = int((series.str.strip_chars() != "").sum())  # "\x1f" is no space in a file
         if kind in ("category", "text"):
             assert sum(value is not None for value in values) == filled
+
+
+def test_columns_without_a_kind_are_left_out_and_said() -> None:
+    table = pl.DataFrame(
+        {"item": [1, 2], "year": [1999, 2004], "vector": [[0.1], [0.2]], "size": [{"x": 1}] * 2}
+    )
+    features = Features.of(table, "item")
+    assert [*features.kinds] == ["year"]
+    assert features.left_out == ("vector (lists of numbers)", "size (nested)")

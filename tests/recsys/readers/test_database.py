@@ -267,3 +267,9 @@ def test_no_password_is_shown(secret: str) -> None:
     assert redacted(text) == "cannot reach postgresql://shop:***@localhost/shop, sorry"
     address = parse_address(f"postgresql://shop:{secret}@localhost/shop", "t")
     assert secret not in str(address) + repr(address)
+
+
+@pytest.mark.parametrize("text", ["postgresql:/recs", "sqlite:orders.db", "duckdb://events.duckdb"])
+def test_an_address_without_all_its_slashes(text: str) -> None:
+    with pytest.raises(DataError, match=r"is not the address of a database; write \w+://"):
+        parse_address(text)
