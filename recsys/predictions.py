@@ -52,12 +52,14 @@ def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
 
 
 def check_validation(validation: object, ratings: Ratings) -> None:
-    """Check that held-out ratings have the users and items of the ratings of a fit.
+    """Check that held-out ratings, if there are any, have the users and items of those of a fit.
 
     Raises
     ------
     DataError
     """
+    if validation is None:
+        return
     if not isinstance(validation, Ratings):
         raise DataError(f"validation must be Ratings; got {type(validation).__name__}.")
     if validation.shape != ratings.shape:

@@ -169,8 +169,7 @@ class Recommender:
             finite.
         """
         data = ratings if isinstance(ratings, Ratings) else as_ratings(ratings)
-        if validation is not None:
-            predictions.check_validation(validation, data)
+        predictions.check_validation(validation, data)
         return self._fit(data, on_step, validation=validation)
 
     def _fit(
@@ -211,8 +210,7 @@ class Recommender:
         """Load a saved model, see `recsys.storage.load_model`."""
         saved = load_model(path, verify=verify)
         recommender = cls(saved.model)
-        recommender._is_named = True
-        recommender.provenance = saved.provenance
+        recommender._is_named, recommender.provenance = True, saved.provenance
         return recommender._restored(saved.ratings, saved.training)
 
     def with_tables(
@@ -303,15 +301,14 @@ class Recommender:
     ) -> Self:
         """Return a recommender with new ratings, and without old ones or some users.
 
-        A new rating of a pair replaces the old one, weights of interactions add up. New and changed
-        users and items are folded in. If the model cannot do that, a fifth of the ratings is newer
-        than the last fit, or their distribution has shifted, everything is fitted again, by some
-        models from the old factors: see ``training["update"]``. A path is read as the old ratings.
+        A new rating of a pair replaces the old one, weights of interactions add up. What has
+        changed is folded in, or all is fitted again, if a fifth of the ratings is newer than the
+        last fit, they have drifted, or the model cannot fold in: see ``training["update"]``.
 
         Parameters
         ----------
         ratings : Ratings, frame or path, optional
-            Explicit or implicit, as the old ones, and in the range of up to 20 different grades.
+            Explicit or implicit as the old ones, and in the range of these if they are grades.
         window : str or float, optional
             Leave out ratings that are older than such as "180d" before the last one.
         forget : id or sequence of ids, optional
@@ -407,8 +404,9 @@ class Recommender:
         cold_start = request.get("cold_start", "error")
         predictions.check_choice("cold_start", cold_start, ("error", "popular"))
         history, features = request.get("history"), request.get("user_features")
-        is_known = history is None and features is None
-        known = self if is_known else self.fold_in(history, user_features=features)
+        known = (
+            self if history is features is None else self.fold_in(history, user_features=features)
+        )
         popular = None if cold_start == "error" or users is None else known._popular
         found = requested(known.model, known.ratings, users, n, request, known._new, popular)
         labels, ids = found.labels.alias("user"), known.ratings.items
@@ -449,8 +447,7 @@ class Recommender:
             raise DataError("Similar items are those of items or of texts; give one of them.")
         if "user" in self._counts_from and self.ratings.n_items == 1:
             raise DataError(
-                "The item that was folded in is alone, with none to be similar to; update(ratings) "
-                "puts old and new items into one model."
+                "The folded-in item is alone, with none to be similar to; update(ratings) adds it."
             )
         ids = self.ratings.items
         if text is None:
@@ -597,8 +594,7 @@ class Recommender:
         """
         if "user" in self._counts_from:
             raise DataError(
-                "Scores of folded-in items cannot be explained: they are sums over a user's "
-                "other items; update(ratings) adds the new ones to the model itself."
+                "Scores of folded-in items cannot be explained; update(ratings) adds the items."
             )
         known = self.ratings, self._counts_from.get("item", self.ratings)
         return predictions.explained(self.model, *known, user, item, n, self._titles)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -13,7 +13,8 @@ import polars as pl
 from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
-from recsys.data.features import FeatureKind
+from recsys.data.features import FeatureKind, Features
+from recsys.data.ids import Ids
 from recsys.errors import ModelFileError
 
 MANIFEST = "model.json"
@@ -383,3 +384,51 @@ def decoded(found: Mapping[str, NDArray[Any]], place: str, entry: ColumnEntry) -
         valid = pl.Series(found[f"{place}_valid"])
         values = pl.select(pl.when(valid).then(values)).to_series()
     return values.alias(entry.name)
+
+
+def saved_ids(found: Mapping[str, NDArray[Any]], manifest: Manifest, kind: str) -> Ids:
+    """Return the saved ids of users or items.
+
+    Raises
+    ------
+    DamageError
+    """
+    table = saved_table(found, manifest, f"{kind}s")
+    if table.columns != [kind] or table[kind].dtype not in (pl.Int64, pl.String):
+        raise DamageError(f"the {kind}s have no column of ids")
+    ids = Ids(table[kind], kind)
+    if not ids.values.equals(table[kind]):
+        raise DamageError(f"the {kind} ids are not in order")
+    return ids
+
+
+def saved_features(
+    found: Mapping[str, NDArray[Any]], manifest: Manifest, kind: str
+) -> Features | None:
+    """Return the saved table of users or items, if there is one.
+
+    Raises
+    ------
+    DamageError
+    """
+    name: Any = f"{kind}_table"
+    if name not in manifest.columns:
+        return None
+    kinds = {each.name: each.kind for each in manifest.columns[name][1:]}
+    frame = saved_table(found, manifest, name)
+    check_features(frame, kind, kinds)
+    return Features(frame, cast("dict[str, FeatureKind]", kinds))
+
+
+def saved_table(found: Mapping[str, NDArray[Any]], manifest: Manifest, name: Any) -> pl.DataFrame:
+    """Return a saved table with the columns that the manifest lists.
+
+    Raises
+    ------
+    DamageError
+    """
+    entries = manifest.columns.get(name, [])
+    columns = [decoded(found, f"{name}/{n}", entry) for n, entry in enumerate(entries)]
+    if len({len(column) for column in columns}) != 1:
+        raise DamageError(f"the columns of {name} are of different lengths, or missing")
+    return pl.DataFrame(columns)

@@ -48,7 +48,7 @@ import recsys
 from lowrank import kernels
 from recsys import schema
 from recsys.atomic import put_in_place, resolved, unfinished_directory
-from recsys.data.features import FeatureKind, Features
+from recsys.data.features import FeatureKind
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, ModelFileError, RecsysError
@@ -197,7 +197,10 @@ def load_model(path: str | Path, *, verify: bool = False) -> Saved:
             raise DamageError(f"rating_min and rating_max in {MANIFEST} must be numbers")
         everything = verify or manifest.size <= _VERIFIED_TOGETHER
         found = _arrays(Path(path), manifest, everything)
-        users, items = _ids(found, manifest, "user"), _ids(found, manifest, "item")
+        users, items = (
+            schema.saved_ids(found, manifest, "user"),
+            schema.saved_ids(found, manifest, "item"),
+        )
         arrays = {
             name.removeprefix("arrays/"): np.require(array, requirements="C")
             for name, array in found.items()
@@ -212,8 +215,8 @@ def load_model(path: str | Path, *, verify: bool = False) -> Saved:
         ratings = Ratings(
             *(users, items, indptr, indices, data, found.get("ratings/seconds")),
             implicit=bool(training["implicit"]),
-            item_table=_features(found, manifest, "item"),
-            user_table=_features(found, manifest, "user"),
+            item_table=schema.saved_features(found, manifest, "item"),
+            user_table=schema.saved_features(found, manifest, "user"),
             item_features=_blocks(found, manifest, items, everything),
             user_features=_blocks(found, manifest, users, everything),
             levels=levels,
@@ -246,7 +249,9 @@ def load_index(path: str | Path, *, verify: bool = False) -> SavedIndex:
     with _reading(path, INDEX):
         everything = verify or manifest.size <= _VERIFIED_TOGETHER
         found = _arrays(Path(path), manifest, everything)
-        terms, documents = (_table(found, manifest, name) for name in ("terms", "documents"))
+        terms, documents = (
+            schema.saved_table(found, manifest, name) for name in ("terms", "documents")
+        )
         arrays = {name: schema.listed(found, f"arrays/{name}") for name in _INDEX_ARRAYS}
         if terms.columns != ["term"] or "document" not in documents.columns:
             raise DamageError(f"{MANIFEST} does not name the columns of terms and documents")
@@ -463,28 +468,6 @@ def _arrays(directory: Path, manifest: Manifest, everything: bool) -> dict[str, 
     return found
 
 
-def _ids(found: Mapping[str, NDArray[Any]], manifest: Manifest, kind: str) -> Ids:
-    """Return the ids of users or items."""
-    table = _table(found, manifest, f"{kind}s")
-    if table.columns != [kind] or table[kind].dtype not in (pl.Int64, pl.String):
-        raise DamageError(f"the {kind}s have no column of ids")
-    ids = Ids(table[kind], kind)
-    if not ids.values.equals(table[kind]):
-        raise DamageError(f"the {kind} ids are not in order")
-    return ids
-
-
-def _features(found: Mapping[str, NDArray[Any]], manifest: Manifest, kind: str) -> Features | None:
-    """Return what is known of users or items, if anything is."""
-    name: Any = f"{kind}_table"
-    if name not in manifest.columns:
-        return None
-    kinds = {each.name: each.kind for each in manifest.columns[name][1:]}
-    frame = _table(found, manifest, name)
-    schema.check_features(frame, kind, kinds)
-    return Features(frame, cast("dict[str, FeatureKind]", kinds))
-
-
 def _blocks(
     found: Mapping[str, NDArray[Any]], manifest: Manifest, ids: Ids, everything: bool
 ) -> GroupedFeatures | None:
@@ -492,7 +475,7 @@ def _blocks(
     side = cast("schema.Side", ids.kind)
     if side not in manifest.features:
         return None
-    levels = _table(found, manifest, f"{side}_levels")
+    levels = schema.saved_table(found, manifest, f"{side}_levels")
     if levels.schema != {"level": pl.String, "weight": pl.Float64} or levels["weight"].has_nulls():
         raise DamageError(f"{side}_levels are not levels and their weights")
     folder = f"{side}_features/"
@@ -515,14 +498,6 @@ def _blocks(
     )
     blocks: GroupedFeatures = resolve_name("recsys.data.encoder:FeatureBlocks")(matrix, encoder)
     return blocks
-
-
-def _table(found: Mapping[str, NDArray[Any]], manifest: Manifest, name: Any) -> pl.DataFrame:
-    entries = manifest.columns.get(name, [])
-    columns = [schema.decoded(found, f"{name}/{n}", entry) for n, entry in enumerate(entries)]
-    if len({len(column) for column in columns}) != 1:
-        raise DamageError(f"the columns of {name} are of different lengths, or missing")
-    return pl.DataFrame(columns)
 
 
 def save_split(
