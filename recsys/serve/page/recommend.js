@@ -198,10 +198,10 @@ const recommendView = {
   showShelf() {
     const rest = app.popular.filter((item) => !app.entry(item.item)).slice(0, SHELF);
     $("popular-shelf").hidden = this.whose === "user" || !rest.length;
-    const hadFocus = $("popular").contains(document.activeElement);
+    const focused = [...$("popular").querySelectorAll("button")].indexOf(document.activeElement);
     $("popular").replaceChildren(...rest.map((item) => h("li", {},
       h("button", { class: "chip", "aria-label": `Like ${titleOf(item)}`, onclick: () => app.like(item) }, icon("heart"), titleOf(item)))));
-    if (hadFocus) $("popular").querySelector("button")?.focus();
+    if (focused >= 0) [...$("popular").querySelectorAll("button")].at(Math.min(focused, rest.length - 1))?.focus();
   },
 
   // Recommendations --------------------------------------------------------------------------
@@ -259,14 +259,23 @@ const recommendView = {
     const head = h("div", { class: "titled" }, h("h2", {}, "Recommendations"), h("label", { class: "count" }, "Show ",
       h("select", { id: "how-many", "aria-label": "Number of recommendations", onchange: (event) => { this.n = Number(event.target.value); this.refresh(); } },
         ...[5, 10, 20, 50].map((n) => h("option", { value: n, selected: n === this.n }, n)))));
-    const focus = document.activeElement?.id === "how-many";
+    const focus = results.contains(document.activeElement) && this.placeOf(document.activeElement);
     sliding(results, () => results.replaceChildren(head, h("p", { class: "muted note" }, note), h("div", { class: `lists of-${answers.length}` }, ...lists)));
-    if (focus) $("how-many").focus();
+    if (focus) results.querySelector(focus)?.focus();
     this.lists = answers.map((answer) => answer.items);
     app.recommended = new Map(answers[0].items.map((item) => [item.item, item.rank]));
     const first = answers[0].items.slice(0, 3).map(titleOf).join(", ");
     announce(first ? `${countText(answers[0].items.length, "recommendation")}; first ${first}` : "No recommendations");
     mapView.draw();
+  },
+
+  // A selector of the button that takes the place of one in the lists, when they are made anew.
+  placeOf(button) {
+    const row = button.closest("li[data-key]"), list = button.closest(".list");
+    if (!row) return "#how-many";
+    const at = (each) => [...each.parentElement.children].indexOf(each) + 1;
+    const which = button.classList.contains("icon") ? `.actions :nth-child(${at(button)})` : ".title";
+    return `.list:nth-child(${at(list)}) li:nth-child(${at(row)}) ${which}`;
   },
 
   row(item, { old, top, shared, variant }) {

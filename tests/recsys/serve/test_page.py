@@ -230,7 +230,7 @@ def test_titles_are_found_as_by_the_service(calculator, fitted):
         " 7,",
     ]
     script = """(texts) => Promise.all(texts.map((text) => app.source.items(text, 20)))"""
-    answers = Answers(fitted, "als")
+    answers = Answers(fitted, "als").facts
     for text, found in zip(texts, calculator.evaluate(script, texts), strict=True):
         expected = answers.items(text, 20)
         assert (found["items"], found["total"]) == (expected["items"], expected["total"])
@@ -545,5 +545,11 @@ def test_the_keyboard_is_enough(visit, static, fitted):
     for _ in range(4):
         page.keyboard.press("Tab")
     assert focused() == f"Remove {chosen}"
+    page.keyboard.press("Tab")  # the popular ones
     page.keyboard.press("Enter")
-    assert page.locator("#history li").count() == 0
+    assert focused().startswith("Like ")
+    page.locator(".ranked > li").nth(1).get_by_role("button", name="Like").focus()
+    page.keyboard.press("Enter")
+    assert page.locator("#history li").count() == 3
+    second = page.locator(".ranked > li").nth(1).locator(".title").inner_text()
+    assert focused() == f"Like {second}"
