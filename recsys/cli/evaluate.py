@@ -69,8 +69,8 @@ _evaluation_options = cli.bundle(
         multiple=True,
         commas=True,
         show_default="als, bias, popular; spectral, popular, random for implicit data",
-        help="Models to evaluate; repeatable.",
-        **cli.MODEL_NAME,
+        help="Models to evaluate, such as als or als:no-features; repeatable.",
+        **cli.COMPARED_NAME,
     ),
     cli.option(
         "-n",
@@ -185,9 +185,8 @@ def _prepared(
     request: _Request, at_least: int
 ) -> tuple[dict[str, Any], Split | Sequence[Split] | dict[str, Split]]:
     """Return the models to evaluate, by label, and the ratings to evaluate them on."""
-    from recsys.cli.inputs import note_weights, parameters_for, require_path
+    from recsys.cli.inputs import note_weights, require_path
     from recsys.evaluation import Split
-    from recsys.models.registry import make_model
 
     if _are_models(request):
         return _saved(request, at_least)
@@ -201,10 +200,25 @@ def _prepared(
     pair, seed = (request.train, request.test), request.fitting.seed
     splits = load_splits(request.ratings, pair, request.splitting, seed, request.reader)
     names, splits = _chosen_models(request.model, splits)
-    parameters = parameters_for(names, request.fitting)
-    models = {name: make_model(name, **parameters[name]) for name in names}
-    note_weights(models.values(), (splits if isinstance(splits, Split) else splits[0]).train)
-    return {**models}, _featured(splits, request.reader, [*models.values()])
+    models = _unfitted(names, request.fitting)
+    bare = [getattr(each, "model", each) for each in models.values()]
+    note_weights(bare, (splits if isinstance(splits, Split) else splits[0]).train)
+    return models, _featured(splits, request.reader, bare)
+
+
+def _unfitted(names: Sequence[str], fitting: cli.FitOptions) -> dict[str, Any]:
+    """Return models by label; "als:no-features" is `als`, to be fitted without features."""
+    from recsys.cli.inputs import parameters_for
+    from recsys.evaluation import WithoutFeatures
+    from recsys.models.registry import make_model
+
+    plain = {label: label.partition(":")[0] for label in names}
+    parameters = parameters_for([*dict.fromkeys(plain.values())], fitting)
+    models = {label: make_model(name, **parameters[name]) for label, name in plain.items()}
+    return {
+        label: each if label in plain.values() else WithoutFeatures(each)
+        for label, each in models.items()
+    }
 
 
 def _saved(request: _Request, at_least: int) -> tuple[dict[str, Any], dict[str, Split]]:
@@ -212,9 +226,8 @@ def _saved(request: _Request, at_least: int) -> tuple[dict[str, Any], dict[str, 
 
     A saved model keeps its fit; models next to it are fitted to the ratings of the first.
     """
-    from recsys.cli.inputs import load_model, load_ratings, note_weights, parameters_for
+    from recsys.cli.inputs import load_model, load_ratings, note_weights
     from recsys.evaluation import shared_test
-    from recsys.models.registry import make_model
     from recsys.provenance import without_weights
 
     places, fitting = [*dict.fromkeys(request.ratings)], request.fitting
@@ -243,9 +256,8 @@ def _saved(request: _Request, at_least: int) -> tuple[dict[str, Any], dict[str, 
     splits = dict(shared.splits)
     own = next(iter(splits.values()))
     names = _chosen_models(request.model, own)[0] if request.model else []
-    parameters = parameters_for(names, fitting)
-    fresh = {name: make_model(name, **parameters[name]) for name in names}
-    note_weights(fresh.values(), own.train)
+    fresh = _unfitted(names, fitting)
+    note_weights([getattr(each, "model", each) for each in fresh.values()], own.train)
     return saved | fresh, splits | dict.fromkeys(fresh, own)
 
 
@@ -543,7 +555,7 @@ def evaluate(request: _Request, output: Output, engine: cli.EngineOptions) -> No
     "compare",
     examples=[
         "recsys compare ratings.csv --model als,popular",
-        "recsys compare parts --model als,bayes,bias -n 5,20 --json",
+        "recsys compare parts --model als,als:no-features -n 5,20 --json",
         "recsys compare live candidate --test today.csv --fail-if 'ndcg@10 worse'",
         "recsys compare --online requests.jsonl clicks.csv",
     ],

@@ -25,7 +25,18 @@ Given = tuple[tuple[str, str, Any], ...]
 
 
 class _ModelType(click.Choice[str]):
-    """Name of a model; an error names the nearest one."""
+    """Name of a model, with a suffix that is allowed; an error names the nearest one."""
+
+    def __init__(self, choices: Sequence[str], suffix: str | None = None) -> None:
+        super().__init__(choices)
+        self._suffix = suffix
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return a name that a model has, with the suffix if it was given."""
+        if self._suffix is None or not str(value).endswith(self._suffix):
+            return super().convert(value, param, ctx)
+        name = str(value).removesuffix(self._suffix)
+        return f"{super().convert(name, param, ctx)}{self._suffix}"
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
         """Return the message for a name that no model has."""
@@ -37,6 +48,10 @@ class _ModelType(click.Choice[str]):
 ratings_argument = click.argument("ratings", nargs=-1, required=True)
 """Decorator that adds one or several sources of ratings as `ratings`."""
 
+COMPARED_NAME: dict[str, Any] = {
+    "metavar": "NAME",
+    "type": _ModelType(["auto", *MODELS], ":no-features"),
+}
 COUNT: dict[str, Any] = {"metavar": "N", "type": click.IntRange(min=1)}
 MODEL_NAME: dict[str, Any] = {"metavar": "NAME", "type": _ModelType(["auto", *MODELS])}
 SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)

@@ -1,6 +1,6 @@
 """Offline evaluation: splits, metrics, and models compared on held-out ratings."""
 
-from recsys.evaluation.experiment import evaluate, sample_candidates
+from recsys.evaluation.experiment import WithoutFeatures, evaluate, sample_candidates
 from recsys.evaluation.metrics import (
     METRICS,
     Metric,
@@ -44,6 +44,7 @@ __all__ = [
     "SplitInfo",
     "Trial",
     "Tuning",
+    "WithoutFeatures",
     "average_precision",
     "evaluate",
     "fingerprint",

@@ -45,14 +45,30 @@ from recsys.models.base import (
     Step,
     predicted_ratings,
 )
-from recsys.models.registry import MODELS, model_class
+from recsys.models.registry import MODELS, make_model, model_class
 from recsys.predictions import clip_to_range
 from recsys.provenance import fingerprint
 from recsys.recommender import Recommender
 from recsys.topn import CsrPairs, Scorer, check_n, top_n
 
 _CSR = ("shape", "indptr", "indices", "values")
-ModelLike = Model | Recommender | str
+NO_FEATURES = ":no-features"
+"""Suffix of the name of a model that is fitted without the features of the ratings."""
+
+
+@dataclass(frozen=True, slots=True)
+class WithoutFeatures:
+    """Model to be fitted without the features of the ratings, next to the same one with them."""
+
+    model: Model
+
+    @property
+    def name(self) -> str:
+        """Name of the model, and what is left out."""
+        return self.model.name + NO_FEATURES
+
+
+ModelLike = Model | Recommender | WithoutFeatures | str
 _BLOCK = 2**20  # recommendations measured together
 _BINS = 40  # of the histogram of residuals
 _SUMS = ["relevant", "ratings", "squared_error", "absolute_error"]
@@ -83,7 +99,8 @@ def evaluate(
     ----------
     models : mapping of label to model, iterable of models, or name
         Names, model objects, which are fitted in place, or a fitted `Recommender`, which is
-        measured as it is: the training part must be its own ratings.
+        measured as it is: the training part must be its own ratings. ``"als:no-features"`` and
+        `WithoutFeatures` are fitted without the features of the training part.
     split : Split, iterable of Split, or mapping of label to Split
         Several are folds: a user's metrics are means over those with test ratings of the user. A
         mapping has the split of each model, all with the same test ratings (see `shared_test`).
@@ -418,6 +435,11 @@ def _fitted(
     model: ModelLike, split: Split, on_step: Callable[[Step], None] | None
 ) -> tuple[Recommender, tuple[Step, ...]]:
     """Return the model fitted to the training part, if it is not fitted, and the iterations."""
+    train = split.train
+    if isinstance(model, str) and model.endswith(NO_FEATURES):
+        model = WithoutFeatures(make_model(model.removesuffix(NO_FEATURES)))
+    if isinstance(model, WithoutFeatures):
+        model, train = model.model, replace(train, item_features=None, user_features=None)
     recommender = model if isinstance(model, Recommender) else Recommender(model)
     check_folding(recommender.model, split)
     steps: list[Step] = []
@@ -428,7 +450,7 @@ def _fitted(
             on_step(step)
 
     if not isinstance(model, Recommender):
-        recommender.fit(split.train, on_step=listen)
+        recommender.fit(train, on_step=listen)
     elif not all(np.array_equal(getattr(model.ratings, a), getattr(split.train, a)) for a in _CSR):
         raise DataError(
             "A fitted recommender is measured with new='drop' on a split whose training part "

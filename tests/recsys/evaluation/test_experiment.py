@@ -1,5 +1,7 @@
 """evaluate: models on the same split, against doing it slowly by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 import pytest
@@ -7,12 +9,15 @@ import scipy.sparse as sp
 
 import recsys.evaluation.experiment
 import recsys.topn
+from recsys.data.encoder import with_features
+from recsys.data.features import Features
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, NotFittedError
 from recsys.evaluation import (
     METRICS,
     Metric,
     Split,
+    WithoutFeatures,
     evaluate,
     held_out_items,
     held_out_users,
@@ -498,3 +503,16 @@ def test_an_evaluation_is_a_table_in_a_notebook(split):
     page = evaluate({"a<b": "popular"}, split, n=2, metrics=["ndcg"], resamples=0)._repr_html_()
     assert "<table" in page
     assert "a<b" not in page
+
+
+def test_a_model_without_features_is_compared_on_the_same_split(split):
+    table = pl.DataFrame({"item": range(25), "kind": ["ab"[i % 2] for i in range(25)]})
+    train = replace(split.train, item_table=Features.of(table, "item"))
+    with_them = replace(split, train=with_features(train))
+    names = ["als", "als:no-features"]
+    found = evaluate(names, with_them).table
+    alone = evaluate({"als": ALS()}, split).table
+    assert found["model"].to_list() == names
+    assert found["rmse"][1] == alone["rmse"][0] != found["rmse"][0]
+    wrapped = evaluate([ALS(), WithoutFeatures(ALS())], with_them).table
+    assert wrapped["rmse"].to_list() == found["rmse"].to_list()
