@@ -33,7 +33,8 @@ TREND = 3e7, 1e8
 
 _FIRST_VARIANCE = 0.02  # of the drift, in units of that of the entries
 _LEAST_VARIANCE = 1e-5  # likewise; a smaller one counts as none
-_FACTORS = 0.25, 0.5, 1.4, 4.0  # by which variance and scale are changed in search of evidence
+_FIRST_FACTORS = 0.25, 0.5, 2.0, 4.0, 8.0  # of variance and scale, in the first search for evidence
+_FACTORS = 0.5, 0.7, 1.4, 2.0  # and in those that follow
 _SPACING = 0.1  # of knots, in units of the time scale
 
 
@@ -141,7 +142,7 @@ class Drift:
         return cls(order, indptr, ordered, gaps, *numbers, np.zeros(len(rows), dtype))
 
     def learn(self, residual: Floats, noise: float, scales: Sequence[float]) -> None:
-        """Improve variance and scale by evidence; `scales` are tried first of all.
+        """Improve variance and scale by evidence; begin with one of `scales`.
 
         `residual` is what the rest of the model leaves of the entries, `noise` its variance.
         """
@@ -151,12 +152,12 @@ class Drift:
             given = {"noise": noise, "variance": variance, "scale": scale}
             return kernels.drift_evidence(self.indptr, self.gaps, data, **given)
 
-        start = (max(self.variance, self.least), self.scale)
-        trials = [start] if self.scale else [(start[0], scale) for scale in scales]
+        start, is_first = max(self.variance, self.least), not self.scale
+        trials = [(start, scale) for scale in (scales if is_first else (self.scale,))]
         best = max((evidence(*each), each) for each in trials)
         for axis in (0, 1):
-            for factor in _FACTORS:
-                variance, scale = best[1]
+            variance, scale = best[1]
+            for factor in _FIRST_FACTORS if is_first else _FACTORS:
                 each = (variance * factor, scale) if axis == 0 else (variance, scale * factor)
                 best = max(best, (evidence(*each), each))
         height, (self.variance, self.scale) = best
@@ -189,7 +190,7 @@ class Drift:
         kept = np.zeros(0, np.int64)
         if self.variances is not None:
             row = np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
-            slot = (self.times - self.times.min()) // max(1, math.floor(_SPACING * self.scale))
+            slot = self.times // max(1, math.floor(_SPACING * self.scale))
             of_row, of_slot = np.diff(row, prepend=-1, append=-1) != 0, np.diff(slot) != 0
             kept = np.flatnonzero(of_row[:-1] | of_row[1:] | np.append(of_slot, True))
             counts = np.bincount(row[kept], minlength=len(self.indptr) - 1)

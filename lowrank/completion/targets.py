@@ -31,6 +31,7 @@ __all__ = ["LATENT_STEPS", "Observed", "Settling", "Targets"]
 Floats = NDArray[np.floating[Any]]
 
 _SCALES = MOOD, TREND
+_FIRST_NOISE = 0.7  # share of what is left of the entries, in the first search
 LATENT_STEPS = 4  # of new rows and their latent numbers, in turn
 _DRIFT_STEPS = 2  # of new rows and their drifts
 
@@ -167,10 +168,14 @@ class Targets:
         self.give(rows, columns)
 
     def _fit_drifts(self, scores: Floats, *, learn: bool) -> None:
-        noise = self.temperature * self.noise
         left = self.data - scores  # of latent numbers, the drifts not yet added
         for drift, scales in zip(self.drifts, _SCALES, strict=False):
             residual = left + drift.means
+            if learn and self.scale is None and not drift.scale:
+                # A noise that still has the drift in it would leave nothing for it to explain.
+                most = _FIRST_NOISE * float(residual.var(dtype=np.float64))
+                self.noise = min(self.noise, most / self.temperature)
+            noise = self.temperature * self.noise
             if learn:
                 drift.learn(residual, noise, scales)
             drift.fit(residual, noise)

@@ -12,14 +12,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lowrank.completion.bayes import VariationalSweep, predictive_variance, variational_sweeps
-from lowrank.completion.drift import Drift, Knots
 from lowrank.completion.gibbs import GibbsSweep, gibbs_sweeps
 from lowrank.completion.links import Posterior, RowPrior, normal_draws, posterior_rows
 from lowrank.completion.ordinal import OrdinalScale
 from lowrank.completion.targets import Observed, Settling
 from lowrank.kernels import CsrArrays, at_most
 from recsys.errors import DataError
-from recsys.messages import lasting
 from recsys.models.base import (
     Explanation,
     FactorForm,
@@ -35,6 +33,14 @@ from recsys.models.base import (
     validation_rmse,
 )
 from recsys.models.content import ContentModel, Known
+from recsys.models.drifts import (
+    NAMES,
+    DriftingModel,
+    drift_arrays,
+    drift_of,
+    mean_drifts,
+    remark,
+)
 from recsys.models.parameters import parameter, random_state_parameter, threads_parameter
 from recsys.models.validation import HeldOut
 
@@ -44,14 +50,13 @@ if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
 
 _PAIRS = 2**13  # pairs whose covariances are unpacked at a time
-_DRIFT = [f"{side}_drift_{name}" for side in ("user", "item") for name in Knots._fields]
-_TOGETHER = ("levels", "cut_points", "score_variance"), _DRIFT  # arrays that are there or not
+_TOGETHER = ("levels", "cut_points", "score_variance"), NAMES  # arrays that are there or not
 _LEVELS = range(3, 21)  # numbers of different ratings that may be an ordinal scale
 _COMPARED = 200_000  # ratings at most, on which the likelihoods are compared
 
 
 @model
-class Bayes(ContentModel):
+class Bayes(DriftingModel, ContentModel):
     """Predict a rating as ``mu + b_u + c_i + a_u . m_i`` with learned priors.
 
     The vectors (a_u, b_u) and (m_i, c_i) have Gaussian posteriors under Gaussian priors with full
@@ -149,20 +154,6 @@ class Bayes(ContentModel):
     levels: NDArray[np.float64] = fitted("n_levels", when="set")
     cut_points: NDArray[np.float64] = fitted("n_cut_points", when="set")
     score_variance: float = fitted(when="set")
-    user_drift_starts: NDArray[np.int64] = fitted("n_users", when="set")
-    user_drift_counts: NDArray[np.int64] = fitted("n_users", when="set")
-    user_drift_times: NDArray[np.int64] = fitted("n_user_knots", when="set")
-    user_drift_means: Floats = fitted("n_user_knots", when="set")
-    user_drift_variances: Floats = fitted("n_user_knots", when="set")
-    user_drift_variance: float = fitted(when="set")
-    user_drift_scale: float = fitted(when="set")
-    item_drift_starts: NDArray[np.int64] = fitted("n_items", when="set")
-    item_drift_counts: NDArray[np.int64] = fitted("n_items", when="set")
-    item_drift_times: NDArray[np.int64] = fitted("n_item_knots", when="set")
-    item_drift_means: Floats = fitted("n_item_knots", when="set")
-    item_drift_variances: Floats = fitted("n_item_knots", when="set")
-    item_drift_variance: float = fitted(when="set")
-    item_drift_scale: float = fitted(when="set")
 
     @property
     def _sampled(self) -> bool:
@@ -176,28 +167,13 @@ class Bayes(ContentModel):
     def _from_arrays(cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
         for group in _TOGETHER:
             missing = [name for name in group if name not in arrays]
-            if missing and len(missing) < len(group):
-                raise DataError(
-                    f"The {cls.name} model needs an array {missing[0]!r}, which is missing."
-                )
+            if 0 < len(missing) < len(group):
+                raise DataError(f"The bayes model needs an array {missing[0]!r}, which is missing.")
         result = super()._from_arrays(params, arrays)
         if result.is_ordinal and len(result.levels) != len(result.cut_points) + 1:
             raise DataError("The array 'levels' must have one number more than 'cut_points'.")
-        for side in ("user", "item") if result.uses_times else ():
-            knots = result._knots(side)
-            ends = knots.starts + knots.counts
-            if (
-                (knots.starts < 0).any()
-                or (knots.counts < 0).any()
-                or ends.max() > len(knots.times)
-            ):
-                raise DataError(f"The array '{side}_drift_starts' must hold places of knots.")
+        result._check_knots()
         return result
-
-    @property
-    def uses_times(self) -> bool:
-        """Whether the fit knew times, so that a prediction may be for one."""
-        return "user_drift_scale" in vars(self)
 
     @property
     def is_ordinal(self) -> bool:
@@ -211,13 +187,10 @@ class Bayes(ContentModel):
         if likelihood == "auto":
             likelihood = "gaussian"
             if levels in _LEVELS:
-                likelihood, remark = self._compare(ratings, validation)
-                remarks.append(remark)
-        elif likelihood == "ordinal" and levels < _LEVELS[0]:
-            raise DataError(
-                f"The ordinal likelihood needs at least {_LEVELS[0]} different ratings; "
-                f"there are {levels}."
-            )
+                likelihood, finding = self._compare(ratings, validation)
+                remarks.append(finding)
+        elif likelihood == "ordinal" and levels < 2:
+            raise DataError("The ordinal likelihood needs different ratings; all are the same.")
         options = self._options(ratings)
         best, number = self._variational(ratings, on_step, validation, **options)
         if likelihood == "ordinal":
@@ -230,10 +203,9 @@ class Bayes(ContentModel):
         with at_most(self.threads):
             self._fit_content(ratings)
         if self.uses_times:
-            counts = np.bincount(ratings.indices, minlength=ratings.n_items)
-            drift = np.bincount(ratings.indices, best.observed.drifts[1].means, ratings.n_items)
-            self.item_bias = self.item_bias + (drift / np.maximum(counts, 1)).astype(np.float32)
-            remarks.append(self._drift_remark(best.observed, float(ratings.values.var())))
+            drifts = best.observed.drifts
+            self.item_bias = self.item_bias + mean_drifts(ratings, drifts[1])
+            remarks.append(remark(drifts, float(ratings.values.var())))
         vars(self)["remarks"] = tuple(remarks)
 
     def _options(self, ratings: Ratings) -> dict[str, Any]:
@@ -328,16 +300,6 @@ class Bayes(ContentModel):
         figures = f"RMSE {errors[best]:.4f} of held-out ratings, {other} {errors[other]:.4f}"
         return best, f"likelihood: {best} ({figures})"
 
-    @staticmethod
-    def _drift_remark(observed: Observed, variance: float) -> str:
-        """Say how the biases drift."""
-        parts = []
-        for name, drift in zip(("users", "items"), observed.drifts, strict=True):
-            if drift.variance:
-                share = drift.variance / max(variance, 1e-12)
-                parts.append(f"{name} for {lasting(drift.scale)} ({share:.1%} of the variance)")
-        return f"time: biases drift, those of {' and '.join(parts)}" if parts else "time: no drift"
-
     def predict(
         self, users: ArrayLike, items: ArrayLike, times: NDArray[np.int64] | None = None
     ) -> Floats:
@@ -346,10 +308,12 @@ class Bayes(ContentModel):
         Parameters
         ----------
         users, items : array_like of int
-        times : int64 ndarray of shape (n_pairs,), optional
-            Of the predicted ratings, in seconds since 1970-01-01 UTC; of no account if the ratings
-            of the fit had none.
+        times : array_like of int, optional
+            Of the predicted ratings, or one for all, in seconds since 1970-01-01 UTC; of no account
+            if the ratings of the fit had none.
         """
+        if times is not None:
+            times = np.broadcast_to(np.asarray(times, np.int64), np.atleast_1d(users).shape)
         return self._expected(self._latent(users, items, times))
 
     def _latent(
@@ -361,7 +325,7 @@ class Bayes(ContentModel):
             return predicted
         for side, rows in (("user", users), ("item", items)):
             at = np.atleast_1d(np.asarray(rows, np.int64))
-            predicted += self._knots(side).at(at, times)[0] - self.mean_drift(side)[at]
+            predicted += self.knots(side).at(at, times)[0] - self.mean_drift(side)[at]
         return predicted
 
     def _expected(self, latent: Floats) -> Floats:
@@ -376,9 +340,7 @@ class Bayes(ContentModel):
         return self._expected(super().scores(users))
 
     def _score_error(self, users: ArrayLike) -> Floats:
-        # The expected rating rises by less than two per unit of the latent scale, as a rule, and
-        # has a rounding error of its own.
-        error = super()._score_error(users)
+        error = super()._score_error(users)  # the expected rating rises by less than 4 per unit
         return 4 * error + np.float32(1e-5) if self.is_ordinal else error
 
     def _factor_form(self, users: ArrayLike) -> FactorForm | None:
@@ -448,7 +410,7 @@ class Bayes(ContentModel):
                 )
         if self.uses_times:
             for side, rows in (("user", u), ("item", i)):
-                knots = self._knots(side)
+                knots = self.knots(side)
                 variance += knots.variance if times is None else knots.at(rows, times)[1]
         return variance + np.float32(self.noise_variances.mean())
 
@@ -462,7 +424,7 @@ class Bayes(ContentModel):
             self.levels, self.cut_points = seen.scale.levels, seen.scale.cuts
             self.score_variance = float(seen.score_variance)
         for side, drift in zip(("user", "item"), seen.drifts, strict=False):
-            vars(self).update(_drift_arrays(side, drift.knots()))
+            vars(self).update(drift_arrays(side, drift.knots()))
         self.global_mean = states[0].mean
         self.noise_variances = np.array([state.noise_variance for state in states])
         for side, axis in (("user", "row"), ("item", "column")):
@@ -501,8 +463,7 @@ class Bayes(ContentModel):
         drawn = [False, True] if self._sampled and of_users else [self._sampled]
         with at_most(self.threads):
             settling = self._settling(histories, of_users=of_users)
-            entries = histories.csr
-            entries = entries._replace(data=settling.data(entries, features))
+            entries = histories.csr._replace(data=settling.data(histories.csr, features))
             first, *more = (
                 [
                     posterior_rows(
@@ -523,7 +484,7 @@ class Bayes(ContentModel):
             arrays["user_draws"] = np.hstack([vectors.mean for vectors in more[0]])
         if settling.drift is not None:
             side = "user" if of_users else "item"
-            arrays |= _drift_arrays(side, settling.drift.knots())
+            arrays |= drift_arrays(side, settling.drift.knots())
         return arrays
 
     def _settling(self, histories: Histories, *, of_users: bool) -> Settling:
@@ -531,16 +492,12 @@ class Bayes(ContentModel):
         side, other = ("user", "item") if of_users else ("item", "user")
         offset, drift = np.zeros_like(histories.values), None
         if self.uses_times:
-            times, own = histories.times, self._knots(side)
-            if times is None:
+            drift, their = drift_of(histories, self.knots(side)), self.knots(other)
+            if histories.times is None:
                 offset = self.mean_drift(other)[histories.indices]
-                times = np.zeros(len(histories.indices), np.int64)
             else:
-                times = times.astype(np.int64, copy=False)
-                offset = self._knots(other).at(histories.indices.astype(np.int64), times)[0]
-            drift = Drift.of(histories.rows, histories.n_rows, times, 1.0, np.float32)
-            drift.variance = own.variance if histories.times is not None else 0.0
-            drift.scale = own.scale
+                times = histories.times.astype(np.int64, copy=False)
+                offset = their.at(histories.indices.astype(np.int64), times)[0]
         return Settling(
             self._vectors(0, of_users=not of_users),
             self._prior(0, of_users=of_users),
@@ -574,14 +531,6 @@ class Bayes(ContentModel):
         parts = (found.base[:, None], found.terms, found.item_features, found.user_features)
         total = np.sum([part.sum(axis=1) for part in parts if part is not None], axis=0)
         return found._replace(base=found.base + self._expected(total) - total)
-
-    def _knots(self, side: str) -> Knots:
-        return Knots(*(getattr(self, f"{side}_drift_{name}") for name in Knots._fields))
-
-    def mean_drift(self, side: str) -> Floats:
-        """Return the drift that the bias of each user, or item, has for its mean."""
-        biases: Floats = getattr(self, f"{side}_biases")
-        return getattr(self, f"{side}_bias") - biases.mean(axis=1)
 
     def _vectors(self, sample: int, *, of_users: bool) -> Posterior:
         factors = self.user_factors if of_users else self.item_factors
@@ -630,16 +579,16 @@ class Bayes(ContentModel):
         result = super()._completed(side, arrays, histories, features)
         if side == "user" and self._sampled and self.knows(side):
             cold, n, d = result["user_spread"] > 0, self._n_samples, self.factors + 1
-            draws = result["user_draws"].reshape(-1, n, d).copy()
-            factors = result["user_factors"][cold, : self._base_width].reshape(-1, n, d - 1)
-            noise = normal_draws((self.random_state, n), (len(factors), n, d), np.float32)
+            means = result["user_factors"][:, : self._base_width].reshape(
+                -1, n, d - 1
+            ) * np.float32(n)
+            means = np.dstack([means, result["user_biases"]])[cold]
+            noise = normal_draws((self.random_state, n), means.shape, np.float32)
+            noise *= np.sqrt(result["user_spread"][cold])[:, None, None]
             roots = np.linalg.cholesky(self.user_cold_covariance)
-            drawn = np.einsum("sij,nsj->nsi", roots, noise)
-            drawn *= np.sqrt(result["user_spread"][cold])[:, None, None]
-            drawn[:, :, :-1] += factors * np.float32(n)
-            drawn[:, :, -1] += result["user_biases"][cold]
-            draws[cold] = drawn
-            result["user_draws"] = draws.reshape(-1, n * d)
+            draws = result["user_draws"].copy()
+            draws[cold] = (means + np.einsum("sij,nsj->nsi", roots, noise)).reshape(-1, n * d)
+            result["user_draws"] = draws
         return result
 
     def _noise(self, sample: int) -> float:
@@ -650,7 +599,3 @@ class Bayes(ContentModel):
         self, sample: int, histories: Histories, features: CsrArrays | None, *, of_users: bool
     ) -> Posterior:
         return self._vectors(sample, of_users=of_users)
-
-
-def _drift_arrays(side: str, knots: Knots) -> dict[str, Any]:
-    return {f"{side}_drift_{name}": value for name, value in knots._asdict().items()}

@@ -1,0 +1,103 @@
+"""Models whose biases drift with time: what is kept of the drifts of users and of items."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowrank.completion.drift import Drift, Knots
+from recsys.errors import DataError
+from recsys.messages import lasting
+from recsys.models.base import BiasedModel, Floats, Histories, fitted, model
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from recsys.data.ratings import Ratings
+
+__all__ = ["NAMES", "DriftingModel", "drift_arrays", "drift_of", "mean_drifts", "remark"]
+
+NAMES = [f"{side}_drift_{name}" for side in ("user", "item") for name in Knots._fields]
+"""The arrays of both sides."""
+
+
+@model
+class DriftingModel(BiasedModel):
+    """A model whose biases drift, if the ratings of the fit had times."""
+
+    user_drift_starts: NDArray[np.int64] = fitted("n_users", when="set")
+    user_drift_counts: NDArray[np.int64] = fitted("n_users", when="set")
+    user_drift_times: NDArray[np.int64] = fitted("n_user_knots", when="set")
+    user_drift_means: Floats = fitted("n_user_knots", when="set")
+    user_drift_variances: Floats = fitted("n_user_knots", when="set")
+    user_drift_variance: float = fitted(when="set")
+    user_drift_scale: float = fitted(when="set")
+    item_drift_starts: NDArray[np.int64] = fitted("n_items", when="set")
+    item_drift_counts: NDArray[np.int64] = fitted("n_items", when="set")
+    item_drift_times: NDArray[np.int64] = fitted("n_item_knots", when="set")
+    item_drift_means: Floats = fitted("n_item_knots", when="set")
+    item_drift_variances: Floats = fitted("n_item_knots", when="set")
+    item_drift_variance: float = fitted(when="set")
+    item_drift_scale: float = fitted(when="set")
+
+    @property
+    def uses_times(self) -> bool:
+        """Whether the fit knew times, so that a prediction may be for one."""
+        return "user_drift_scale" in vars(self)
+
+    def knots(self, side: str) -> Knots:
+        """Return what is known of the drifts of a side, "user" or "item"."""
+        return Knots(*(getattr(self, f"{side}_drift_{name}") for name in Knots._fields))
+
+    def mean_drift(self, side: str) -> Floats:
+        """Return the drift that the bias of each user, or item, has for its mean."""
+        biases: Floats = getattr(self, f"{side}_biases")
+        return getattr(self, f"{side}_bias") - biases.mean(axis=1)
+
+    def _check_knots(self) -> None:
+        """Check that the knots of users and items are among those that there are.
+
+        Raises
+        ------
+        DataError
+        """
+        for side in ("user", "item") if self.uses_times else ():
+            starts, counts, times, *_ = self.knots(side)
+            low, high = np.minimum(starts, counts), starts + counts
+            if low.min(initial=0) < 0 or high.max(initial=0) > len(times):
+                raise DataError(f"The array '{side}_drift_starts' must hold places of knots.")
+
+
+def drift_arrays(side: str, knots: Knots) -> dict[str, Any]:
+    """Return the arrays of a side by name."""
+    return {f"{side}_drift_{name}": value for name, value in knots._asdict().items()}
+
+
+def drift_of(histories: Histories, known: Knots) -> Drift:
+    """Return the drift that is to be fitted to histories, none where they have no times."""
+    times = np.zeros(len(histories.indices), np.int64)
+    if histories.times is not None:
+        times = histories.times.astype(np.int64, copy=False)
+    drift = Drift.of(histories.rows, histories.n_rows, times, 1.0, np.dtype(np.float32))
+    drift.variance = 0.0 if histories.times is None else known.variance
+    drift.scale = known.scale
+    return drift
+
+
+def mean_drifts(ratings: Ratings, drift: Drift) -> Floats:
+    """Return the mean drift of each item over its ratings, shape (n_items,)."""
+    counts = np.bincount(ratings.indices, minlength=ratings.n_items)
+    total = np.bincount(ratings.indices, drift.means, ratings.n_items)
+    return (total / np.maximum(counts, 1)).astype(np.float32)
+
+
+def remark(drifts: Sequence[Drift], variance: float) -> str:
+    """Say how the biases of users and items drift, in ratings of a variance."""
+    parts = []
+    for name, drift in zip(("users", "items"), drifts, strict=True):
+        if drift.variance:
+            share = drift.variance / max(variance, 1e-12)
+            parts.append(f"{name} for {lasting(drift.scale)} ({share:.1%} of the variance)")
+    return f"time: biases drift, those of {' and '.join(parts)}" if parts else "time: no drift"

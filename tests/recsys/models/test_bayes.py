@@ -1,0 +1,230 @@
+"""Bayesian factorization: likelihoods of levels, drifts in time, and what users see of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import polars as pl
+import pytest
+
+from lowrank import kernels
+from recsys import Recommender
+from recsys.data.ratings import Ratings
+from recsys.errors import DataError
+from recsys.evaluation.experiment import evaluate
+from recsys.evaluation.splits import random_split
+from recsys.models.base import Histories, predicted_ratings
+from recsys.models.bayes import Bayes
+from recsys.topn import top_n
+
+CUTS = np.array([1.5, 2.8, 3.2, 3.6])  # far from even
+HOUR = 3600
+FAST = {"factors": 4, "linked": False}
+
+
+@cache
+def stars(n=120, m=60, seed=0, *, moods=False, density=0.35):
+    """Return ratings from 1 to 5 of latent numbers; with moods, those of one hour go together."""
+    rng = np.random.default_rng(seed)
+    latent = 3 + 0.8 * rng.normal(size=(n, 2)) @ rng.normal(size=(2, m)) / 2**0.5
+    latent += 0.4 * rng.normal(size=(n, 1)) + 0.4 * rng.normal(size=m)
+    users, items = np.nonzero(rng.random((n, m)) < density)
+    hours = rng.integers(0, 8, len(users))
+    seconds = hours * 30 * HOUR + rng.integers(0, HOUR // 4, len(users))
+    found = latent[users, items] + 0.5 * rng.normal(size=len(users))
+    if moods:
+        found += 0.8 * rng.normal(size=(n, 8))[users, hours]
+    frame = {"user": users, "item": items, "rating": np.searchsorted(CUTS, found) + 1.0}
+    return Ratings.from_frame(pl.DataFrame(frame | {"timestamp": seconds}))
+
+
+@cache
+def fitted(likelihood="ordinal", *, moods=True, time=True, inference="variational"):
+    ratings = stars(moods=moods)
+    short = {"samples": 3, "burn_in": 2, "thinning": 1}
+    options = FAST | short | {"inference": inference, "time": time, "likelihood": likelihood}
+    return Bayes(**options).fit(ratings), ratings
+
+
+def rmse(model, test):
+    return float(np.sqrt(np.mean((predicted_ratings(model, test) - test.values) ** 2)))
+
+
+def parts(model, ratings, user, item):
+    own = Histories.of(ratings).take(np.array([user]))
+    found = model.contributions(own, [item])
+    return found.base[0] + found.terms[0].sum()
+
+
+def test_uneven_levels_are_found_to_be_ordinal_and_it_is_said():
+    train, test = random_split(stars(n=300), 0.2, random_state=1)
+    model = Bayes(**FAST, time=False).fit(train)
+    assert model.is_ordinal
+    (line,) = model.remarks
+    assert line.startswith("likelihood: ordinal (RMSE 0.")
+    assert ", gaussian 0." in line
+    assert rmse(model, test) < rmse(
+        Bayes(**FAST, time=False, likelihood="gaussian").fit(train), test
+    )
+
+
+def test_many_different_ratings_are_gaussian_without_a_comparison():
+    rng = np.random.default_rng(0)
+    known = stars()
+    model = Bayes(**FAST, time=False).fit(replace(known, data=known.values + 0, levels=None))
+    assert model.is_ordinal or model.remarks
+    noisy = (known.values + rng.normal(size=known.n_ratings) * 0.01).astype(np.float32)
+    model = Bayes(**FAST, time=False).fit(replace(known, data=noisy, levels=None))
+    assert not model.is_ordinal
+    assert model.remarks == ()
+
+
+def test_equal_ratings_cannot_be_ordinal():
+    ratings = Ratings.from_frame(
+        pl.DataFrame({"user": [1, 1, 2], "item": [1, 2, 2], "rating": 4.0})
+    )
+    with pytest.raises(DataError, match="needs different ratings; all are the same"):
+        Bayes(**FAST, likelihood="ordinal").fit(ratings)
+    assert Bayes(**FAST).fit(ratings).predict([0], [0]) == pytest.approx(4, abs=0.1)
+
+
+@pytest.mark.parametrize("inference", ["variational", "gibbs"])
+def test_predictions_are_expected_levels(inference):
+    model, ratings = fitted(inference=inference)
+    users, items = np.arange(60), np.arange(60)
+    predicted = model.predict(users, items)
+    assert ((predicted >= 1) & (predicted <= 5)).all()
+    low, high = model.predict_interval(users, items)
+    assert ((low >= 0.5) & (high <= 5.5) & (low < high)).all()
+    assert (model.predict_std(users, items) > 0).all()
+    test = ratings.take(np.arange(0, ratings.n_ratings, 7))
+    assert rmse(model, test) < 1
+
+
+def test_recommendations_have_the_predicted_ratings_with_and_without_the_compiled_search():
+    model, _ = fitted()
+    before, found = kernels.backend().name, []
+    for name in {"reference", before}:
+        kernels.use("reference" if name == "reference" else kernels.supported()[-1])
+        (top,) = top_n(model, np.arange(20), 5)
+        found.append(top)
+        np.testing.assert_allclose(top.scores, model.predict(top.rows, top.items), rtol=1e-5)
+    kernels.use(kernels.supported()[-1])
+    for top in found:
+        np.testing.assert_array_equal(top.items, found[0].items)
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "ordinal"])
+def test_contributions_add_up_to_the_prediction(likelihood):
+    model, ratings = fitted(likelihood)
+    for user, item in ((3, 5), (40, 17)):
+        assert parts(model, ratings, user, item) == pytest.approx(
+            model.predict([user], [item])[0], abs=1e-4
+        )
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "ordinal"])
+def test_users_of_the_fit_are_folded_in_as_they_are(likelihood):
+    model, ratings = fitted(likelihood)
+    rows = np.array([7, 3])
+    histories = Histories.of(ratings).take(rows)
+    folded = model.with_users(histories)
+    np.testing.assert_array_equal(folded.user_factors, model.user_factors[rows])
+    items, times = np.array([4, 9]), ratings.timestamps[ratings.indptr[rows]]
+    np.testing.assert_allclose(
+        folded.predict([0, 1], items, times), model.predict(rows, items, times), rtol=1e-5
+    )
+    untimed = model.with_users(Histories(*histories))
+    np.testing.assert_allclose(
+        untimed.predict([0, 1], items), model.predict(rows, items), atol=0.05
+    )
+
+
+def test_moods_are_found_and_help_predictions_for_a_time():
+    train, test = random_split(stars(n=300, moods=True), 0.2, random_state=1)
+    errors = {}
+    for time in (True, False):
+        model = Bayes(**FAST, likelihood="gaussian", time=time).fit(train)
+        errors[time] = rmse(model, test)
+        assert model.uses_times is time
+    assert errors[True] < 0.95 * errors[False]
+    model = Bayes(**FAST, likelihood="gaussian").fit(train)
+    assert model.remarks[-1].startswith("time: biases drift, those of users for")
+    plain = model.predict(test.user_index_of_nonzeros(), test.indices)
+    assert np.sqrt(np.mean((plain - test.values) ** 2)) < 1.03 * errors[False]
+
+
+def test_a_mood_passes():
+    model, ratings = fitted("gaussian")
+    user = int(np.argmax(np.abs(model.user_drift_means[model.user_drift_starts])))
+    last = ratings.timestamps.max()
+    near, far, none = (
+        model.predict([user], [0], times=time)[0]
+        for time in (model.user_drift_times[model.user_drift_starts[user]], last + 10**7, None)
+    )
+    assert abs(near - far) > 0.05
+    assert far == pytest.approx(none, abs=0.1)
+    assert model.predict_std([user], [0], times=last + 10**7) > model.predict_std(
+        [user], [0], times=model.user_drift_times[model.user_drift_starts[user]]
+    )
+
+
+def test_times_without_effect_leave_no_drift():
+    model = Bayes(**FAST, likelihood="gaussian").fit(stars())
+    assert model.user_drift_variance < 0.05
+    same = replace(stars(), seconds=np.zeros(stars().n_ratings, np.int32))
+    assert not Bayes(**FAST, likelihood="gaussian").fit(same).uses_times
+
+
+@pytest.mark.parametrize("moods", [True, False])
+@pytest.mark.parametrize("likelihood", ["gaussian", "ordinal"])
+def test_intervals_hold_what_they_say(likelihood, moods):
+    """Nine of ten held-out ratings, whether by the ends or by standard deviations."""
+    train, test = random_split(stars(n=300, moods=moods), 0.2, random_state=2)
+    model = Bayes(**FAST, likelihood=likelihood).fit(train)
+    given = test.user_index_of_nonzeros(), test.indices
+    low, high = model.predict_interval(*given, times=test.timestamps)
+    assert 0.85 < np.mean((low <= test.values) & (test.values <= high)) < 0.985  # few levels
+    off = np.abs(predicted_ratings(model, test) - test.values)
+    assert 0.85 < np.mean(off < 1.645 * model.predict_std(*given, times=test.timestamps)) < 0.96
+
+
+def test_saved_models_predict_for_times(tmp_path):
+    frame = stars(moods=True).to_frame()
+    recommender = Recommender("bayes", **FAST).fit(frame)
+    recommender.save(tmp_path / "model")
+    again = Recommender.load(tmp_path / "model")
+    pairs = frame.head(20).select("user", "item", "timestamp")
+    expected = recommender.predict(pairs, std=True)
+    assert again.predict(pairs, std=True).equals(expected)
+    assert not again.predict(pairs.drop("timestamp"), std=True).equals(expected)
+    assert "likelihood: " in again.training["remarks"]
+    explained = again.explain(frame["user"][0], frame["item"][3])
+    predicted = again.predict(frame["user"][0], frame["item"][3])
+    assert explained["contribution"].sum() == pytest.approx(predicted, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("cut_points", np.zeros(2), "must have one number more"),
+        ("user_drift_starts", None, "must hold places of knots"),
+        ("item_drift_counts", None, "must hold places of knots"),
+    ],
+)
+def test_damaged_arrays_are_rejected(name, value, message):
+    model, _ = fitted()
+    arrays = model._arrays()
+    arrays[name] = arrays[name] + 10**6 if value is None else value
+    with pytest.raises(DataError, match=message):
+        Bayes._from_arrays(model.get_params(), arrays)
+
+
+def test_an_evaluation_says_who_knew_times():
+    split = random_split(stars(moods=True), 0.2, random_state=0)
+    models = {"bayes": Bayes(**FAST), "without": Bayes(**FAST, time=False)}
+    found = evaluate(models, split, metrics=["rmse"], resamples=0)
+    assert found.timed == ("bayes",)
+    assert found.held_out.endswith("; times of test ratings, and later ratings known to bayes")
