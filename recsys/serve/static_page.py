@@ -5,19 +5,20 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
-import json
 import re
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from recsys.errors import DataError
 from recsys.messages import counted
 from recsys.models.abilities import FoldsInUsers
 from recsys.serve.closed_forms import Form, closed_form, form_size
+from recsys.serve.facts import Facts
 from recsys.serve.geometry import item_map, most_rated, spectrum
 from recsys.topn import Cosine, top_n
 
@@ -143,17 +144,8 @@ def _items(recommender: Recommender, items: Indices, counts: NDArray[np.int64]) 
         sums = np.bincount(ratings.indices, ratings.values, ratings.n_items)[items]
         found["means"] = (sums / np.maximum(counts[items], 1)).astype(np.float32)
     if ratings.item_table is not None:
-        table = ratings.item_table
-        rows = table.select(list(table.kinds)).aligned(ratings.items)[items].to_dicts()
-        plain = (int, float, str, list)
-        found["features"] = [
-            {
-                name: value if isinstance(value, plain) else str(value)
-                for name, value in row.items()
-                if name in table.kinds and value is not None
-            }
-            for row in rows
-        ]
+        facts = Facts(recommender, recommender.model.name)
+        found["features"] = [facts.item(item)["features"] for item in found["ids"]]
     return found
 
 
@@ -232,7 +224,7 @@ def _packed(data: Form) -> str:
             return {name: referred(value) for name, value in node.items()}
         return [referred(value) for value in node] if isinstance(node, list) else node
 
-    head = json.dumps(referred(data), ensure_ascii=False, allow_nan=False).encode()
+    head = msgspec.json.encode(referred(data))
     length = len(head).to_bytes(_WIDTH, "little")
     whole = b"".join([length, head, bytes(-len(head) % _WIDTH), *blocks])
     return base64.b64encode(gzip.compress(whole, 6, mtime=0)).decode()

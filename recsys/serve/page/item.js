@@ -25,7 +25,7 @@ const itemPanel = {
     const long = [];
     for (const [name, value] of Object.entries(item.features ?? {})) {
       const text = Array.isArray(value) ? value.join(", ") : String(value);
-      if (name === "title" || text === item.title) continue;
+      if (value === null || name === "title" || text === item.title) continue;
       if (text.length > 60) long.push(h("p", { class: "description" }, text));
       else add(name, text);
     }

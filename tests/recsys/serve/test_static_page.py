@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import json
 import re
+from datetime import date
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from recsys.serve.closed_forms import closed_form, form_scores
 from recsys.serve.geometry import item_map, spectrum
 from recsys.serve.static_page import static_page
 
+DAY = date(2026, 1, 31)
 HOSTILE = '</script><script src="https://example.org/x.js"></script>'
 
 
@@ -28,7 +30,8 @@ def ratings_of(n_items: int = 12, *, implicit: bool = False) -> Ratings:
     rng = np.random.default_rng(0)
     users, items = np.nonzero(rng.random((30, n_items)) < 0.5)
     values = 1.0 + (users + items) % 5
-    table = pl.DataFrame({"item": range(n_items), "title": [HOSTILE, *map(str, range(1, n_items))]})
+    titles = [HOSTILE, *map(str, range(1, n_items))]
+    table = pl.DataFrame({"item": range(n_items), "title": titles, "price": np.nan, "day": DAY})
     frame = pl.DataFrame({"user": users, "item": items, "rating": values})
     frame = frame.with_columns(timestamp=1_000_000 * (users * 7 % 11) + 3600 * items)
     return Ratings.from_frame(frame, implicit=implicit, item_table=table)
@@ -79,6 +82,7 @@ def test_users_and_items_can_be_left_out(als, ratings):
     assert found["items"]["ids"] == ratings.items.take(best).to_list()
     assert {row["item"] for row in found["models"]["a"]["map"]["items"]} == {*found["items"]["ids"]}
     assert found["card"]["title"] == "Films & more"
+    assert found["items"]["features"][0]["day"] == "2026-01-31"
     assert found["card"]["remark"] == "5 items in this page"
 
 
