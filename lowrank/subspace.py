@@ -18,6 +18,7 @@ from lowrank.kernels.entries import Stored
 
 __all__ = ["Directions", "leading_directions"]
 
+_ROWS = 1 << 14  # of a basis that are replaced at once
 _WIDTH = 144  # columns of the blocks of a triangle
 
 Floats = NDArray[np.floating[Any]]
@@ -117,12 +118,18 @@ def _ritz(
 
 
 def _orthonormal(Q: Floats) -> Floats:
-    """Return an orthonormal basis of the range of Q, without directions that are rounding."""
+    """Return an orthonormal basis of the range of Q, without directions that are rounding.
+
+    It takes the place of Q where it can.
+    """
     gram = _gram(Q)
     inverse = _inverse_factor(gram, Q.dtype)
     if inverse is not None:  # a triangle, so that half of the product is zero
         if len(gram) <= _WIDTH:
-            return kernels.multiply(Q, inverse.T)
+            for start in range(0, len(Q), _ROWS):
+                part = slice(start, start + _ROWS)
+                Q[part] = kernels.multiply(Q[part], inverse.T)
+            return Q
         result = np.empty_like(Q)
         for b in _blocks(len(gram)):
             result[:, b] = kernels.multiply(Q[:, : b.stop], inverse.T[: b.stop, b])
