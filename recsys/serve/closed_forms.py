@@ -29,6 +29,7 @@ from recsys.models.ials import IALS
 from recsys.models.item_item import HistoryModel, ItemItemModel
 from recsys.models.priors import row_of
 from recsys.models.softimpute import SoftImpute
+from recsys.models.sparse_ease import SparseEASE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +44,7 @@ Form: TypeAlias = dict[str, Any]
 
 Doubles = NDArray[np.float64]
 
-_ABLE = "als, bayes, bias, blend, ease, ials, implicit-knn, popular, softimpute and spectral"
+_ABLE = "als, bayes, bias, blend, ease, ials, implicit-knn, popular, softimpute, sparse-ease and spectral"
 _BLOCK = 2**24  # scores of single items that are computed at a time
 _TRIALS = 10  # users whose scores by the form must be those by the model
 _ROUNDING = 1e-3  # of the largest score
@@ -236,7 +237,8 @@ def _sums(model: Any, items: Indices) -> Form:
 
     They are the scores of users with a single item.
     """
-    unit = float(model.unit) if isinstance(model, ItemItemModel) else 1.0
+    has_unit = isinstance(model, ItemItemModel | SparseEASE)
+    unit = float(model.unit) if has_unit else 1.0
     counted = isinstance(model, ItemItemModel) or bool(getattr(model, "weighted", False))
     weights = np.empty((len(items), len(items)), np.float32)
     step = max(1, _BLOCK // max(1, model.n_items))

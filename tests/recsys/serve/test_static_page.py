@@ -113,6 +113,7 @@ def test_a_model_without_a_closed_form_is_an_error_that_names_those_with_one(rat
         ("popular", {}),
         ("ials", {"factors": 3, "regularization": 0.1, "unobserved_weight": 0.1}),
         ("ease", {"regularization": 5.0}),
+        ("sparse-ease", {"regularization": 5.0, "factors": 5}),
         ("spectral", {"factors": 3}),
         ("implicit-knn", {"neighbors": 4}),
     ],
