@@ -20,7 +20,6 @@ from recsys.predictions import unsupported
 from recsys.topn import Cosine, Scorer
 
 if TYPE_CHECKING:
-    from recsys.data.blocks import TextBlock
     from recsys.data.encoder import FeatureBlocks, FeatureEncoder
 
 __all__ = [
@@ -38,7 +37,6 @@ FeaturesLike: TypeAlias = "str | Mapping[str, Any]"
 """Features of a user: ``"age=30, job=student"``, or a mapping such as ``{"age": 30}``."""
 
 _SUPPORT = 10  # ratings at which a similarity counts half
-_DIRECTIONS = 100  # of the space of texts
 
 
 def is_new(ratings: Ratings, rated: Ratings) -> npt.NDArray[np.bool_] | None:
@@ -164,7 +162,7 @@ def _cosine(model: Model, side: str, vectors: Floats, counts: npt.NDArray[np.int
 def text_similarity(ratings: Ratings, texts: Sequence[str]) -> Cosine:
     """Return the similarities of items to texts: cosines in the space of the items' own texts.
 
-    The space is that of latent semantic indexing.
+    The space is that of latent semantic indexing; the model keeps it for further texts.
 
     Raises
     ------
@@ -180,38 +178,25 @@ def text_similarity(ratings: Ratings, texts: Sequence[str]) -> Cosine:
     from scipy import sparse
 
     from recsys.lsi.queries import check_words
-    from recsys.lsi.space import decompose, default_rank
 
     features: FeatureBlocks | None = getattr(ratings, "item_features", None)
-    encoder: FeatureEncoder | None = getattr(features, "encoder", None)
-    blocks = [
-        cast("TextBlock", block)
-        for block in (encoder.blocks if encoder else ())
-        if hasattr(block, "terms")
-    ]
-    if features is None or not blocks:
+    spaces = () if features is None else features.texts
+    if not spaces:
         raise DataError(
             "Texts are compared with the texts of items, and the model has none; fit one that uses "
             "features, such as als, to ratings with a table of items that has a column of texts, "
             "such as descriptions."
         )
-    of_items, of_texts, words = [], [], []
-    for block in blocks:
-        rows = features.matrix[:, features.groups[block.column]]
-        encoded = block.encode(texts)
-        components = block.components
-        if components is None:
-            k = default_rank(rows.shape, _DIRECTIONS)
-            components = decompose(rows, k, 0).components
-            rows = sparse.csr_array(rows @ components.T)
-        of_items.append(rows.toarray())
-        of_texts.append(block.scale * (encoded.rows @ components.T))
-        words.append(encoded)
+    words = [space.block.encode(texts) for space in spaces]
+    of_texts = [
+        space.block.scale * (encoded.rows @ space.components.T)
+        for space, encoded in zip(spaces, words, strict=True)
+    ]
     unknown = [
         [word for word in first if all(word in each for each in others)]
         for first, *others in zip(*(each.unknown for each in words), strict=True)
     ]
     rows = sparse.hstack([each.rows for each in words], format="csr")
     check_words(unknown, np.diff(rows.indptr) == 0)
-    vectors, queries = np.hstack(of_items), np.hstack(of_texts)
+    vectors, queries = np.hstack([space.vectors for space in spaces]), np.hstack(of_texts)
     return Cosine(vectors.astype(np.float32), queries.astype(np.float32))

@@ -28,7 +28,9 @@ Floats: TypeAlias = npt.NDArray[np.floating]
 _RARE = 2  # a category that occurs less often is pooled with the others
 _QUANTILES = (0.02, 0.25, 0.5, 0.75, 0.98)  # of the values of a number: its knots
 _MOST_TERMS = 50_000  # words of a text column, the most frequent ones
-_DIRECTIONS = 100  # dimensions of texts as vectors
+DIRECTIONS = 100
+"""Dimensions of texts as vectors, at most."""
+
 _NAMED = 3  # words that name a direction
 _DAY = 86_400_000_000  # microseconds
 _YEAR = 365.2425  # days
@@ -232,7 +234,7 @@ class TextBlock(Block):
         rows = self._encoded(values)
         if not rows.nnz:
             return self
-        k = default_rank(rows.shape, _DIRECTIONS)
+        k = default_rank(rows.shape, DIRECTIONS)
         return replace(self, components=decompose(rows, k, random_state).components)
 
     @property

@@ -14,6 +14,7 @@ import polars as pl
 from scipy import sparse
 
 from recsys.data.blocks import (
+    DIRECTIONS,
     FORMS,
     KINDS,
     OTHER,
@@ -27,6 +28,7 @@ from recsys.data.features import FeatureKind, Features
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
+from recsys.lsi.space import decompose, default_rank
 from recsys.messages import close_matches
 
 if TYPE_CHECKING:
@@ -78,6 +80,30 @@ class FeatureBlocks:
     def groups(self) -> Mapping[str, slice]:
         """Features of each source column; together they are all."""
         return self.encoder.groups
+
+    @cached_property
+    def texts(self) -> tuple[TextSpace, ...]:
+        """The columns of texts in spaces of latent semantic indexing, computed once."""
+        blocks = (block for block in self.encoder.blocks if isinstance(block, TextBlock))
+        return tuple(TextSpace.of(block, self) for block in blocks)
+
+
+class TextSpace(NamedTuple):
+    """A column of texts in its own space: the block, directions of words, rows' coordinates."""
+
+    block: TextBlock
+    components: Floats
+    vectors: Floats
+
+    @classmethod
+    def of(cls, block: TextBlock, features: FeatureBlocks) -> Self:
+        """Return the space of a block, decomposed unless the block is."""
+        rows = features.matrix[:, features.groups[block.column]]
+        components = block.components
+        if components is None:
+            components = decompose(rows, default_rank(rows.shape, DIRECTIONS), 0).components
+            return cls(block, components, np.asarray(rows @ components.T, np.float32))
+        return cls(block, components, rows.toarray())
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,10 +14,11 @@ from recsys.data.ids import Ids
 from recsys.errors import DataError, NotFittedError
 from recsys.lsi.collection import NamesCollector, batches_or_none
 from recsys.lsi.language import Language, StopWords
-from recsys.lsi.queries import similar_rows
+from recsys.lsi.queries import best_rows, similar_rows
 from recsys.lsi.space import decompose
 from recsys.lsi.vectorizer import TOKEN_PATTERN, Tokenizer
 from recsys.messages import counted
+from recsys.topn import Cosine
 
 if TYPE_CHECKING:
     from lowrank.arguments import RandomStateLike
@@ -176,6 +177,47 @@ class Eigenwords:
         """
         terms = self.terms_
         return similar_rows(terms, np.asarray(self.vectors_, np.float32), words, n)
+
+    def analogy(self, first: str, second: str, third: str, n: int = 10) -> pl.DataFrame:
+        """Find the n words that are to `third` as `second` is to `first`.
+
+        Those whose vectors have the largest cosine with second - first + third, all of length 1;
+        the three words themselves are left out.
+
+        Returns
+        -------
+        polars DataFrame
+            Columns word, rank, score.
+
+        Raises
+        ------
+        UnknownIdError
+            If a word is not known.
+        NotFittedError
+            Before `fit`.
+
+        References
+        ----------
+        Levy & Goldberg (2014), "Linguistic regularities in sparse and explicit word
+        representations".
+
+        Examples
+        --------
+        >>> texts = ["a king rules", "a queen rules", "a king is he", "a queen is she",
+        ...          "a man is he", "a woman is she", "a man works", "a woman works"]
+        >>> Eigenwords(5).fit(texts).analogy("man", "king", "woman", n=1)["word"].to_list()
+        ['queen']
+        """
+        places = self.terms_.index([first, second, third])
+        vectors = np.asarray(self.vectors_, np.float32)
+        unit = vectors[places] / np.linalg.norm(vectors[places], axis=1, keepdims=True)
+        target = (unit[1] - unit[0] + unit[2])[None, :]
+        top = best_rows(Cosine(vectors, target), 1, n + len(places))
+        kept = ~np.isin(top.items, places)
+        items, scores = top.items[kept][:n], top.scores[kept][:n]
+        ranks = np.arange(1, len(items) + 1, dtype=np.int32)
+        names = self.terms_.values.gather(items).alias("word")
+        return pl.DataFrame([names, pl.Series("rank", ranks), pl.Series("score", scores)])
 
     def _words(
         self, batches: Iterable[Sequence[str]]

@@ -82,3 +82,15 @@ def test_totals_are_not_added_up_in_single_precision():
     of_words, of_contexts = _totals(counts)
     assert of_words.tolist() == [2**24 + 3]
     assert of_contexts.tolist() == [2**24, 1, 1, 1]
+
+
+def test_an_analogy_leaves_out_its_own_words():
+    texts = ["a king rules", "a queen rules", "a king is he", "a queen is she"]
+    texts += ["a man is he", "a woman is she", "a man works", "a woman works"]
+    words = Eigenwords(5).fit(texts)
+    found = words.analogy("man", "king", "woman", n=3)
+    assert found["word"][0] == "queen"
+    assert not {"man", "king", "woman"} & set(found["word"])
+    assert found["rank"].to_list() == [1, 2, 3]
+    with pytest.raises(UnknownIdError, match="Unknown word 'zebra'"):
+        words.analogy("man", "zebra", "woman")
