@@ -20,7 +20,7 @@ class Service {
         return { ...cards[0], models: Object.fromEntries(variants.map((variant, at) => [variant, cards[at]])) };
       } catch (error) {
         if (error.status === 404) return { name: "documents", models: {}, training: null, abilities: ["search"] };
-        if (error.status === 401) sessionStorage.setItem(KEY, await askForKey(error.message));
+        if (error.status === 401) sessionStorage.setItem(KEY, await askForKey(sessionStorage.getItem(KEY)));
         else if (error.status === 503) await new Promise((done) => setTimeout(done, 1000));
         else throw error;
       }
@@ -89,10 +89,11 @@ function query(parameters) {
 }
 
 // The key, from a field in place of the page.
-function askForKey(message) {
+function askForKey(wrong) {
+  const message = wrong ? "That is not the key of this service; try again." : "This service answers to those who have its key.";
   return new Promise((done) => {
     const field = h("input", { id: "key", type: "password", autocomplete: "current-password", required: true });
-    const form = h("form", { class: "panel key" }, h("h2", {}, "A key is needed"), h("p", { class: "muted" }, message),
+    const form = h("form", { class: "panel key" }, h("h2", {}, "A key is needed"), h("p", { class: "muted", role: "alert" }, message),
       h("div", { class: "inline" }, h("label", { for: "key" }, "API key"), field, h("button", { type: "submit", class: "primary" }, "Open")));
     form.addEventListener("submit", (event) => {
       event.preventDefault();
