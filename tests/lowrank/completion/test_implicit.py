@@ -1,5 +1,6 @@
 """Implicit ALS against its formula, over all pairs."""
 
+from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -9,7 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lowrank import kernels
-from lowrank.completion.implicit import implicit_sweeps, solve_interactions
+from lowrank.completion.implicit import (
+    FEATURE_PENALTY,
+    implicit_sweeps,
+    solve_interactions,
+)
 from lowrank.errors import ArgumentError
 
 
@@ -98,3 +103,63 @@ def test_bad_arguments_are_named(changed, message):
     given = {"W": interactions(), "k": 2, "regularization": 0.1, "unobserved_weight": 0.1} | changed
     with pytest.raises(ArgumentError, match=message):
         next(implicit_sweeps(given.pop("W"), given.pop("k"), **given))
+
+
+@dataclass(frozen=True)
+class Blocks:
+    matrix: sp.csr_array
+
+    @property
+    def groups(self):
+        return {"words": slice(0, self.matrix.shape[1])}
+
+
+def featured_interactions():
+    """Columns of three kinds, which their features tell; the last two have no interactions."""
+    rng = np.random.default_rng(1)
+    kinds = np.arange(24) % 3
+    likes = rng.random((60, 24)) < np.where(np.arange(60)[:, None] % 3 == kinds, 0.5, 0.05)
+    likes[:, -2:] = False
+    return sp.csr_array(likes.astype(float)), Blocks(sp.csr_array(np.eye(3)[kinds]))
+
+
+PENALTIES = {"regularization": 0.3, "unobserved_weight": 0.1}
+
+
+def test_with_features_the_objective_falls_once_the_maps_are_found():
+    W, blocks = featured_interactions()
+    sweeps = implicit_sweeps(W, 4, column_features=blocks, **PENALTIES)
+    values = [v for sweep in islice(sweeps, 20) for v in (sweep.half_objective, sweep.objective)]
+    assert (np.diff(values[18:]) <= 1e-9 * values[-1]).all()
+
+
+def test_columns_are_pulled_to_the_regression_of_all_on_their_features():
+    W, blocks = featured_interactions()
+    sweeps = implicit_sweeps(W, 4, column_features=blocks, **PENALTIES)
+    *_, last = ((sweep.column_factors.copy(), sweep.column_prior) for sweep in islice(sweeps, 8))
+    factors, prior = last
+    F, known = blocks.matrix.toarray(), W.toarray().any(axis=0)
+    assert not factors[~known].any()
+    centred = F[known] - F[known].mean(axis=0)
+    system = centred.T @ centred + FEATURE_PENALTY * np.eye(3)
+    C = np.linalg.solve(system, centred.T @ factors[known])
+    np.testing.assert_allclose(prior.coefficients, C, atol=1e-9)
+    expected = factors[known].mean(axis=0) + (F - F[known].mean(axis=0)) @ C
+    np.testing.assert_allclose(prior.of(kernels.csr_arrays(blocks.matrix), 24), expected, atol=1e-9)
+
+
+def test_folded_rows_leave_unknown_columns_out_and_are_pulled_to_points():
+    W, _ = featured_interactions()
+    rng = np.random.default_rng(2)
+    columns, points = rng.normal(size=(24, 3)), rng.normal(size=(60, 3))
+    known = W.toarray().any(axis=0)
+    found = solve_interactions(
+        kernels.csr_arrays(W), columns, points=points, known=known, **PENALTIES
+    )
+    Y = columns[known]
+    for row in (0, 7):
+        mine = Y[W.toarray()[row, known] > 0]
+        penalty = 0.3 * (len(mine) + 0.1 * len(Y))
+        system = mine.T @ mine + 0.1 * Y.T @ Y + penalty * np.eye(3)
+        right = mine.sum(axis=0) + penalty * points[row]
+        np.testing.assert_allclose(found[row], np.linalg.solve(system, right), atol=1e-9)
