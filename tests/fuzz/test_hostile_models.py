@@ -34,7 +34,17 @@ FRAME = pl.DataFrame(
     }
 )
 TEXTS = ["Salt melts ice.", "Ice floats on water.", "Cats chase mice.", "Mice eat salt.", "Water"]
-MODELS = ("als", "bias", "clusters", "ease", "popular", "random", "softimpute", "spectral")
+MODELS = (
+    "als",
+    "bias",
+    "clusters",
+    "ease",
+    "popular",
+    "random",
+    "softimpute",
+    "sparse-ease",
+    "spectral",
+)
 
 
 @pytest.fixture(scope="module")
