@@ -59,7 +59,7 @@ class Slot(Generic[T]):
         self.rejected: str | None = None
         self.changes = self.rejections = 0
         self.since = 0.0
-        self._seen: Signature | None = None
+        self._seen: Signature | None = ("", 0, 0, 0)  # of nothing: a missing directory is news
 
     def check(self) -> bool:
         """Load what is new at the path, if anything is; return whether `current` has changed.

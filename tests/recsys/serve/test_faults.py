@@ -141,6 +141,7 @@ def test_before_the_first_model_there_are_no_answers(saved, tmp_path):
         assert (ready.status, ready.json["status"]) == (503, "loading")
         reply = service.get("/v1/recommend/105")
         assert (reply.status, reply.json["type"]) == (503, "/docs#not-ready")
+        assert "There is no saved model" in reply.json["detail"]
         shutil.copytree(saved["als"], tmp_path / "new")
         (tmp_path / "new").rename(path)
         assert service.ready().get("/v1/recommend/105").status == 200
