@@ -357,10 +357,11 @@ def biased_start(
     mean, row_bias, column_bias = fitted = Biases.of(X, biases, _START_ROUNDS, by_column)
     factors = np.zeros((m, k), dtype)
     start = BiasedFactors(mean, row_bias, column_bias, np.zeros((n, k), dtype), factors)
-    R, turned = _stored(X), None
-    if isinstance(R, CodedMatrix):
+    R: Stored
+    turned: Stored | None = None
+    if isinstance(X, CodedMatrix):
         shifts = row_bias + dtype.type(mean), column_bias
-        R = R._replace(row_shift=shifts[0], column_shift=shifts[1])
+        R = X._replace(row_shift=shifts[0], column_shift=shifts[1])
         if isinstance(by_column, CodedMatrix):
             turned = by_column._replace(row_shift=shifts[1], column_shift=shifts[0])
     else:

@@ -11,9 +11,11 @@ import numpy.typing as npt
 
 from lowrank.kernels import resolve_threads
 from lowrank.kernels.entries import N_CODES, Levels, row_offsets, scatter, sort_rows
-from recsys.data.rows import Policy
+from recsys.data.ids import Ids, encode, encode_array
+from recsys.data.rows import Policy, Rows
+from recsys.errors import DataError
 
-__all__ = ["CSR", "Entries", "Values", "compact_times", "in_common", "to_csr"]
+__all__ = ["CSR", "Entries", "Values", "compact_times", "encoded", "in_common", "to_csr"]
 
 _CHUNK = 1 << 20  # entries at once: bounds the scratch memory
 _KEY_BITS = 63  # an int64 key must stay non-negative
@@ -102,6 +104,38 @@ class Entries:
     columns: npt.NDArray[np.int32]
     values: Values | None = None
     seconds: Times | None = None
+
+
+def encoded(rows: Rows) -> tuple[Ids, Ids, Entries]:
+    """Return users, items and entries of prepared rows, whose columns are removed.
+
+    Raises
+    ------
+    DataError
+        If an id is a text that stands for a missing one.
+    """
+    columns, arrays, texts = rows.columns, rows.arrays, rows.texts
+    if arrays:
+        users, user_codes = encode_array(arrays.pop("user"), "user", texts.get("user"))
+        items, item_codes = encode_array(arrays.pop("item"), "item", texts.get("item"))
+    else:
+        users, user_codes = encode(columns.pop("user"), "user", rows.idle_users)
+        items, item_codes = encode(columns.pop("item"), "item", None)
+    for ids, codes in ((users, user_codes), (items, item_codes)):
+        if len(missing := ids.missing()):
+            row = int(np.isin(codes, missing).argmax())
+            text = ids.values[int(codes[row])]
+            raise DataError(f"{rows.place(row)}: the {ids.kind} id is missing ({text!r}).")
+    entries = Entries(user_codes, item_codes, seconds=arrays.pop("timestamp", None))
+    if (times := columns.pop("timestamp", None)) is not None:
+        entries.seconds = compact_times(times.to_numpy())
+    if "rating" in arrays and rows.levels is not None:
+        entries.values = Values.ordered(arrays.pop("rating"), rows.levels)
+    elif (given := columns.pop("rating", None)) is not None and rows.levels is not None:
+        entries.values = Values.ordered(given.to_numpy(writable=True), rows.levels)
+    elif given is not None:
+        entries.values = Values.of(given.to_numpy())
+    return users, items, entries
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
@@ -14,7 +13,7 @@ import polars as pl
 
 from lowrank.kernels.entries import CodedMatrix, level_counts, padded
 from recsys.data.columns import FRAME, SAMPLE, Request, assign_roles
-from recsys.data.csr import CSR, Entries, Times, Values, compact_times, to_csr
+from recsys.data.csr import CSR, Entries, Times, Values, encoded, to_csr
 from recsys.data.features import Features, TableLike
 from recsys.data.frames import (
     FrameLike,
@@ -25,13 +24,14 @@ from recsys.data.frames import (
     matrix_arrays,
     to_polars,
 )
-from recsys.data.ids import Ids, IdsLike, as_id_series, encode, encode_array
+from recsys.data.ids import Ids, IdsLike, as_id_series
 from recsys.data.rows import (
     BadRows,
     Policy,
     RowOptions,
     RowRules,
     Rows,
+    Source,
     check_policy,
     prepared,
 )
@@ -57,41 +57,12 @@ __all__ = [
 ]
 
 _polars_process: dict[str, int] = {}  # that of the first recommender
-_KEPT = {"last": "last kept", "first": "first kept", "mean": "averaged", "sum": "summed"}
 _DTYPES = {
     "indptr": (np.int64,),
     "indices": (np.int32,),
     "data": (np.uint8, np.float32),
     "seconds": (np.int32, np.int64),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Origin of ratings that were read from a file; `str()` of it is one sentence.
-
-    `layout` describes format and columns, `rows` which rows count and how much, `tables` the tables
-    of items and users or why one is not used, `duplicates` what became of repeated (user, item)
-    pairs; `skipped` has the first of the bad rows that were left out. `options` are those of the
-    reading that a saved model remembers for its updates.
-
-    Examples
-    --------
-    >>> print(Source("r.csv", "comma-separated, user = user, item = item"))
-    r.csv: comma-separated, user = user, item = item; no duplicates
-    """
-
-    name: str
-    layout: str
-    tables: str = ""
-    duplicates: str = "no duplicates"
-    rows: str = ""
-    skipped: tuple[str, ...] = ()
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        remarks = filter(None, (self.layout, self.rows, self.tables, self.duplicates))
-        return f"{self.name}: {'; '.join(remarks)}"
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -509,32 +480,9 @@ def build_ratings(
     DataError
         As `Ratings.from_frame`.
     """
-    columns, arrays, place = rows.columns, rows.arrays, rows.place
-    policy = duplicates or ("sum" if rows.implicit and "rating" in columns else "last")
-    if arrays:
-        users, user_codes = encode_array(arrays.pop("user"), "user", rows.texts.get("user"))
-        items, item_codes = encode_array(arrays.pop("item"), "item", rows.texts.get("item"))
-    else:
-        users, user_codes = encode(columns.pop("user"), "user", rows.idle_users)
-        items, item_codes = encode(columns.pop("item"), "item", None)
-    for ids, codes in ((users, user_codes), (items, item_codes)):
-        if len(missing := ids.missing()):
-            row = int(np.isin(codes, missing).argmax())
-            text = ids.values[int(codes[row])]
-            raise DataError(f"{place(row)}: the {ids.kind} id is missing ({text!r}).")
-    values, times, seconds = None, arrays.pop("timestamp", None), columns.pop("timestamp", None)
-    if "rating" in arrays and rows.levels is not None:
-        values = Values.ordered(arrays.pop("rating"), rows.levels)
-    if (given := columns.pop("rating", None)) is not None:
-        values = (
-            Values.of(given.to_numpy())
-            if rows.levels is None
-            else Values.ordered(given.to_numpy(writable=True), rows.levels)
-        )
-    if seconds is not None:
-        times = compact_times(seconds.to_numpy())
-    entries = Entries(user_codes, item_codes, values, times)
-    del user_codes, item_codes, codes, given, seconds, values, times
+    place, has_values = rows.place, "rating" in rows.columns
+    policy = duplicates or ("sum" if rows.implicit and has_values else "last")
+    users, items, entries = encoded(rows)
     csr = to_csr(entries, (len(users), len(items)), policy)
     if policy == "error" and csr.repeat is not None:
         first, second, at = csr.repeat
@@ -544,9 +492,7 @@ def build_ratings(
             f"{place(second)}: user {user!r} has rated item {item!r} already "
             f"(first: {place(first)}); choose what counts: last, first, mean or sum."
         )
-    count = csr.n_duplicates
-    repeated = f"{counted(count, 'duplicate')} ({_KEPT[policy]})" if count else "no duplicates"
-    source = Source(name, rows.layout, "", repeated, "; ".join(rows.remarks), tuple(rows.bad.first))
+    source = Source.of(name, rows, csr.n_duplicates, policy)
     return _with_tables(users, items, csr, rows.implicit, source, item_table, user_table)
 
 

@@ -34,6 +34,7 @@ __all__ = [
     "RowOptions",
     "RowRules",
     "Rows",
+    "Source",
     "check_policy",
     "is_truth",
     "joined",
@@ -218,6 +219,44 @@ class Rows:
             self.columns[role] = self.columns[role].gather(kept)
         self.place = lambda row: place(kept[row])
         return len(mask) - len(kept)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Origin of ratings that were read from a file; `str()` of it is one sentence.
+
+    `layout` describes format and columns, `rows` which rows count and how much, `tables` the tables
+    of items and users or why one is not used, `duplicates` what became of repeated (user, item)
+    pairs; `skipped` has the first of the bad rows that were left out. `options` are those of the
+    reading that a saved model remembers for its updates.
+
+    Examples
+    --------
+    >>> print(Source("r.csv", "comma-separated, user = user, item = item"))
+    r.csv: comma-separated, user = user, item = item; no duplicates
+    """
+
+    name: str
+    layout: str
+    tables: str = ""
+    duplicates: str = "no duplicates"
+    rows: str = ""
+    skipped: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        remarks = filter(None, (self.layout, self.rows, self.tables, self.duplicates))
+        return f"{self.name}: {'; '.join(remarks)}"
+
+    @classmethod
+    def of(cls, name: str, rows: Rows, n_duplicates: int, policy: Policy) -> Self:
+        """Describe rows that were read, of which some were repeated pairs."""
+        words = {"last": "last kept", "first": "first kept", "mean": "averaged", "sum": "summed"}
+        repeated = "no duplicates"
+        if n_duplicates:
+            repeated = f"{counted(n_duplicates, 'duplicate')} ({words[policy]})"
+        remarks, skipped = "; ".join(rows.remarks), tuple(rows.bad.first)
+        return cls(name, rows.layout, "", repeated, remarks, skipped)
 
 
 def joined(parts: Sequence[tuple[str, Rows]]) -> Rows:
