@@ -39,7 +39,7 @@ _SPACING = 0.1  # of knots, in units of the time scale
 
 
 class Knots(NamedTuple):
-    """What is known of drifts at some times, between which they are interpolated.
+    """Drifts at some times, between which they are interpolated.
 
     Attributes
     ----------
@@ -108,7 +108,7 @@ class Drift:
     Attributes
     ----------
     variance, scale : float
-        Of the processes; a variance of zero is no drift.
+        Of the processes; nothing drifts with a variance of zero.
     means : ndarray of shape (nnz,)
         Posterior means at the entries, in their order.
     spread : float

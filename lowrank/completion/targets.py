@@ -1,4 +1,4 @@
-r"""What the vectors of a Bayesian fit are fitted to: entries, less drifts, or latent numbers.
+r"""Targets of the vectors of a Bayesian fit: entries, less drifts, or latent numbers.
 
 With times, drifts of rows and columns are part of an entry (`lowrank.completion.drift`). With an
 ordinal scale, the entries are levels of latent numbers (`lowrank.completion.ordinal`), whose
@@ -205,7 +205,7 @@ class Targets:
 
 
 class Settling(NamedTuple):
-    """What rows that are folded in are fitted to, as far as it is known.
+    """Targets of rows that are folded in, as far as they are known.
 
     Attributes
     ----------

@@ -177,7 +177,7 @@ class Bayes(DriftingModel, ContentModel):
 
     @property
     def is_ordinal(self) -> bool:
-        """Whether the likelihood of the fit is ordinal."""
+        """Return whether the likelihood of the fit is ordinal."""
         return "cut_points" in vars(self)
 
     def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
@@ -202,8 +202,7 @@ class Bayes(DriftingModel, ContentModel):
         # The users once more, so that a user folded in later gets the very same vector.
         with at_most(self.threads):
             self._fit_content(ratings)
-        if self.uses_times:
-            drifts = best.observed.drifts
+        if drifts := best.observed.drifts:
             self.item_bias = self.item_bias + mean_drifts(ratings, drifts[1])
             remarks.append(remark(drifts, float(ratings.values.var())))
         vars(self)["remarks"] = tuple(remarks)

@@ -44,8 +44,9 @@ class DriftingModel(BiasedModel):
 
     @property
     def uses_times(self) -> bool:
-        """Whether the fit knew times, so that a prediction may be for one."""
-        return "user_drift_scale" in vars(self)
+        """Return whether biases drift, so that a prediction may be for a time."""
+        known = vars(self)
+        return any(known.get(f"{side}_drift_variance", 0) > 0 for side in ("user", "item"))
 
     def knots(self, side: str) -> Knots:
         """Return what is known of the drifts of a side, "user" or "item"."""

@@ -146,3 +146,39 @@ def test_shapes_are_checked_before_memory_is_touched():
         solve(problem | {"prior": np.eye(4)}, COMPILED[-1])
     with pytest.raises(ValueError, match="draws must have the shape of vectors"):
         solve(problem | {"draws": np.zeros((5, 2))}, COMPILED[-1], draws=True)
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_without_inverses_covariances_stay_and_means_are_the_same(name):
+    problem = make_problem(37, 60, 5, np.float64, seed=2)
+    kernels.use(name)
+    found = []
+    for invert in (True, False):
+        vectors, packed = np.empty_like(problem["prior_right"]), problem["summed"].copy()
+        parts = {key: problem[key] for key in ("prior", "weight", "prior_right")}
+        kernels.posterior_half_sweep(
+            problem["matrix"],
+            problem["other"],
+            **parts,
+            vectors=vectors,
+            covariance=packed,
+            invert=invert,
+        )
+        found.append((vectors, packed))
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    np.testing.assert_array_equal(found[1][1], problem["summed"])
+
+
+@pytest.mark.parametrize("name", ["reference", *COMPILED])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("k", [1, 5, 16, 33])
+def test_entries_of_products_are_those_of_the_dense_product(name, dtype, k):
+    rng = np.random.default_rng(k)
+    A = sp.random_array((40, 30), density=0.2, rng=rng, format="csr", dtype=dtype)
+    left, right = (rng.normal(size=(n, k + 1)).astype(dtype) for n in A.shape)
+    kernels.use(name)
+    found = kernels.csr_entries(kernels.csr_arrays(A), left, right)
+    dense = left[:, :-1] @ right[:, :-1].T + left[:, -1:] + right[:, -1]
+    rows = np.repeat(np.arange(40), np.diff(A.indptr))
+    np.testing.assert_allclose(found, dense[rows, A.indices], atol=1e-4 if dtype == "f4" else 1e-12)
+    assert found.dtype == dtype
