@@ -274,7 +274,7 @@ class ProfileModel(HistoryModel):
             profiles = self.item_profiles[history.indices, :-1]
             profiles *= self._counting(history)[:, None]
             for at in np.flatnonzero(self.item_positions[columns, -1]):
-                row = row_of(known.items, at)
+                row = row_of(known.items, int(at))
                 each = self.item_directions[row.indices] * row.data[:, None]
                 parts["item_features"][at, row.indices] = each @ profiles.sum(axis=0)
                 terms[at] -= profiles @ each.sum(axis=0)
