@@ -196,7 +196,7 @@ class _Pursuit:
 
     @property
     def _rest(self) -> FloatArray:
-        """What the low-rank part leaves of the known entries."""
+        """Remainder of the known entries, less the low-rank part."""
         rest = self._X - self._low_rank
         if self._missing is not None:
             rest[self._missing] = 0.0

@@ -54,7 +54,8 @@ def explore(
     reasons; leave items out of a user's history; look at similar items, at the map of the items and
     at the singular values. The recommendations are those of `recsys recommend --history`, computed
     in the page, for the models als, bayes, bias, blend, ease, ials, implicit-knn, popular,
-    softimpute, sparse-ease and spectral. `recsys serve` shows the same page for every model and any size.
+    softimpute, sparse-ease and spectral. `recsys serve` shows the same page for every model and
+    any size.
 
     The ratings of the first --users are in the page for everyone who has the file; --users 0 leaves
     them out.

@@ -44,7 +44,10 @@ Form: TypeAlias = dict[str, Any]
 
 Doubles = NDArray[np.float64]
 
-_ABLE = "als, bayes, bias, blend, ease, ials, implicit-knn, popular, softimpute, sparse-ease and spectral"
+_ABLE = (
+    "als, bayes, bias, blend, ease, ials, implicit-knn, popular, softimpute, sparse-ease and "
+    "spectral"
+)
 _BLOCK = 2**24  # scores of single items that are computed at a time
 _TRIALS = 10  # users whose scores by the form must be those by the model
 _ROUNDING = 1e-3  # of the largest score
