@@ -180,5 +180,5 @@ def test_entries_of_products_are_those_of_the_dense_product(name, dtype, k):
     found = kernels.csr_entries(kernels.csr_arrays(A), left, right)
     dense = left[:, :-1] @ right[:, :-1].T + left[:, -1:] + right[:, -1]
     rows = np.repeat(np.arange(40), np.diff(A.indptr))
-    np.testing.assert_allclose(found, dense[rows, A.indices], atol=1e-4 if dtype == "f4" else 1e-12)
+    np.testing.assert_allclose(found, dense[rows, A.indices], atol=TOLERANCE[dtype])
     assert found.dtype == dtype
