@@ -273,7 +273,7 @@ def _forgotten(
             return ratings
         frame = ratings.user_table.frame
         is_kept = Ids(ids, "user").find(frame["user"]) < 0
-        rest = Features(frame.filter(is_kept), ratings.user_table.kinds)
+        rest = replace(ratings.user_table, frame=frame.filter(is_kept))
         return replace(ratings, user_table=rest)
 
     if new is not None:
