@@ -369,17 +369,7 @@ def prepared(rows: Rows, rules: RowRules) -> Rows:
     elif "rating" in columns:
         columns["rating"] = rating_values(columns["rating"], rows.place)
     if "timestamp" in columns:
-        times = columns.pop("timestamp")
-        is_plain = rows.in_seconds or (
-            times.dtype in (pl.Int64, pl.Int32)
-            and rules.time_format is None
-            and times.min() is not None
-            and SECONDS[0] <= times.min() <= times.max() <= SECONDS[1]  # type: ignore[operator]
-        )
-        if times.null_count() or not is_plain:
-            times = unix_seconds(times, rows.place, rules.time_format)
-        columns["timestamp"] = times
-        del times
+        columns["timestamp"] = _seconds(rows, columns.pop("timestamp"), rules.time_format)
     if rules.since is not None or rules.until is not None:
         _keep_range(rows, rules)
     if "event" in columns:
@@ -391,6 +381,17 @@ def prepared(rows: Rows, rules: RowRules) -> Rows:
     if rules.half_life is not None:
         _decay(rows, rules.half_life)
     return rows
+
+
+def _seconds(rows: Rows, times: pl.Series, form: str | None) -> pl.Series:
+    """Return times in seconds: as they are, if they are that already."""
+    is_plain = rows.in_seconds
+    if isinstance(times.dtype, pl.Int64 | pl.Int32) and form is None and not is_plain:
+        low, high = times.min(), times.max()
+        is_plain = low is not None and SECONDS[0] <= low <= high <= SECONDS[1]  # type: ignore[operator]
+    if is_plain and not times.null_count():
+        return times
+    return unix_seconds(times, rows.place, form)
 
 
 def _has_plain_times(rows: Rows) -> bool:
