@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowrank import kernels
-from lowrank.kernels.topk import item_order
+from lowrank.kernels.topk import SearchOrder, item_order
 from recsys.errors import DataError
 from recsys.models.base import FactorForm, Floats, Indices
 
@@ -72,7 +72,7 @@ def top_n(
     *,
     exclude: Exclude | None = None,
     allowed: NDArray[np.bool_] | None = None,
-    order: kernels.SearchOrder | None = None,
+    order: SearchOrder | None = None,
 ) -> Iterator[TopN]:
     """Find the n best items of each user.
 
@@ -104,7 +104,7 @@ def top_n(
 
 def search_order(
     scorer: Scorer, n_users: int, allowed: NDArray[np.bool_] | None = None
-) -> kernels.SearchOrder | None:
+) -> SearchOrder | None:
     """Return an order of the items that makes small searches by `top_n` faster, if there is one.
 
     It is made once for many searches, and tried: where all vectors are about as long, it does not
@@ -117,7 +117,7 @@ def search_order(
     typical = float(np.median(np.linalg.norm(form.users, axis=1)))
     order = item_order(form.items, form.bias, allowed=allowed, typical=typical)
 
-    def seconds(tried: kernels.SearchOrder | None) -> float:
+    def seconds(tried: SearchOrder | None) -> float:
         start = time.perf_counter()
         for at in range(0, len(users), _TOGETHER):
             next(top_n(scorer, users[at : at + _TOGETHER], 10, allowed=allowed, order=tried))
@@ -270,7 +270,7 @@ class _Search:
     n: int
     exclude: Exclude | None
     allowed: NDArray[np.bool_] | None
-    order: kernels.SearchOrder | None = None
+    order: SearchOrder | None = None
 
     def block_size(self, width: int, limit: int) -> int:
         """Return the number of users for at most `limit` numbers, `width` of each user."""

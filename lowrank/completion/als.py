@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -198,7 +198,7 @@ def als_sweeps(
     start: BiasedFactors | None = None,
     random_state: int | None = 0,
     threads: int | None = None,
-) -> Iterator[AlsSweep]:
+) -> Generator[AlsSweep]:
     r"""Fit biased factors to the stored entries of a sparse matrix, one sweep at a time.
 
     Minimises over the mean :math:`\mu`, the biases and the factors

@@ -233,7 +233,7 @@ def predicted_ratings(model: Model, held_out: Ratings) -> Floats:
     """Return predictions of held-out ratings, at their times where the model uses these."""
     pairs = held_out.user_index_of_nonzeros(), held_out.indices
     if model.uses_times and held_out.seconds is not None:
-        return cast(Any, model).predict(*pairs, times=held_out.timestamps)
+        return cast(Floats, cast(Any, model).predict(*pairs, times=held_out.timestamps))
     return model.predict(*pairs)
 
 

@@ -91,7 +91,8 @@ def _ids_of(data: DataFile, kind: str) -> list[Any]:
     if column is None:
         lines = (line.strip() for line in data.lines())
         return [line for line in lines if line]
-    return read_columns(data, layout, {kind: names.index(column)}).columns[kind].to_list()
+    rows = read_columns(data, layout, {kind: names.index(column)}).spread()
+    return rows.columns[kind].to_list()
 
 
 def read_history(path: str, request: Request, items: Ids) -> pl.DataFrame:
