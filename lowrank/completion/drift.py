@@ -149,8 +149,8 @@ class Drift:
         data = np.ascontiguousarray(residual[self.order])
 
         def evidence(variance: float, scale: float) -> float:
-            given = {"noise": noise, "variance": variance, "scale": scale}
-            return kernels.drift_evidence(self.indptr, self.gaps, data, **given)
+            arrays = self.indptr, self.gaps, data
+            return kernels.drift_evidence(*arrays, noise=noise, variance=variance, scale=scale)
 
         start, is_first = max(self.variance, self.least), not self.scale
         trials = [(start, scale) for scale in (scales if is_first else (self.scale,))]
@@ -172,9 +172,8 @@ class Drift:
             self.spread = self.divergence = 0.0
             return
         data = np.ascontiguousarray(residual[self.order])
-        numbers = {"noise": noise, "variance": self.variance, "scale": self.scale}
         found, self.variances, evidence = kernels.drift_smooth(
-            self.indptr, self.gaps, data, **numbers
+            self.indptr, self.gaps, data, noise=noise, variance=self.variance, scale=self.scale
         )
         self.means = np.empty_like(found)
         self.means[self.order] = found

@@ -71,7 +71,8 @@ class OrdinalScale:
         low, high = (int(np.argmin(np.abs(below - share))) for share in _ANCHORS)
         if low == high:
             low, high = (low, low + 1) if low + 1 < len(below) else (max(low - 1, 0), low)
-        return cls(levels, (levels[1:] + levels[:-1]) / 2, (low, high))
+        between = ((levels[1:] + levels[:-1]) / 2).astype(np.float64)
+        return cls(levels.astype(np.float64), between, (low, high))
 
     def codes(self, values: Floats) -> NDArray[np.uint16]:
         """Return the place of each value among the levels, of the nearest one."""
@@ -213,7 +214,8 @@ class OrdinalScale:
         moved = (after * 1.0 - after[low]) * gaps  # of cut points, before the width is restored
         share = (after[high] * 1.0 - after[low]) * gaps / (self.cuts[high] - self.cuts[low])
         moved -= np.outer(self.cuts - self.cuts[low], share)
-        return by_cuts @ moved
+        slopes: Doubles = by_cuts @ moved
+        return slopes
 
 
 def _parts(n: int) -> Iterator[slice]:

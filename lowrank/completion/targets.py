@@ -32,6 +32,7 @@ Floats = NDArray[np.floating[Any]]
 
 _SCALES = MOOD, TREND
 _FIRST_NOISE = 0.7  # share of what is left of the entries, in the first search
+_LEAST = 0.01  # and the least, as a share of the variance of the entries
 LATENT_STEPS = 4  # of new rows and their latent numbers, in turn
 _DRIFT_STEPS = 2  # of new rows and their drifts
 
@@ -108,10 +109,8 @@ class Targets:
             turned = places.T.tocsr().data.astype(np.int64)
         if times is not None and not made:
             rows = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
-            made = [
-                Drift.of(each, n, times, variance, X.dtype)
-                for each, n in zip((rows, X.indices), X.shape, strict=True)
-            ]
+            sides = (rows, X.shape[0]), (X.indices, X.shape[1])
+            made = [Drift.of(each, n, times, variance, X.dtype) for each, n in sides]
         codes = None if scale is None else scale.codes(X.data)
         found = cls(entries, X.data, turned, made, scale, noise, temperature, variance, codes)
         if made:
@@ -126,7 +125,9 @@ class Targets:
     @property
     def offset(self) -> Floats:
         """Sum of the drifts at each entry, shape (nnz,)."""
-        return np.sum([each.means for each in self.drifts], axis=0, dtype=self.entries.data.dtype)
+        dtype = self.entries.data.dtype
+        total: Floats = np.sum([each.means for each in self.drifts], axis=0, dtype=dtype)
+        return total
 
     def update(self, rows: Side, columns: Side, mean: float, squares: float | None = None) -> None:
         """Set the targets given the vectors, and with the expected `squares` also what is learned.
@@ -174,7 +175,7 @@ class Targets:
             if learn and self.scale is None and not drift.scale:
                 # A noise that still has the drift in it would leave nothing for it to explain.
                 most = _FIRST_NOISE * float(residual.var(dtype=np.float64))
-                self.noise = min(self.noise, most / self.temperature)
+                self.noise = min(self.noise, max(most / self.temperature, _LEAST * self.variance))
             noise = self.temperature * self.noise
             if learn:
                 drift.learn(residual, noise, scales)
@@ -255,9 +256,10 @@ class Settling(NamedTuple):
             each = kernels.csr_entries(entries, found.mean, self.columns.mean)
             return each + values.dtype.type(self.mean)
 
-        for _ in range(LATENT_STEPS if scale is not None else 0):
-            at = scores(data) + self.offset
-            data = scale.latent(codes, at, self.latent_noise).means - self.offset
+        if scale is not None and codes is not None:
+            for _ in range(LATENT_STEPS):
+                at = scores(data) + self.offset
+                data = scale.latent(codes, at, self.latent_noise).means - self.offset
         if self.drift is not None and self.drift.variance:
             for _ in range(_DRIFT_STEPS):
                 self.drift.fit(data - scores(data - self.drift.means), self.noise)

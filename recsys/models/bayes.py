@@ -32,7 +32,7 @@ from recsys.models.base import (
     model,
     validation_rmse,
 )
-from recsys.models.content import ContentModel, Known
+from recsys.models.content import ContentModel
 from recsys.models.drifts import (
     NAMES,
     DriftingModel,
@@ -42,6 +42,7 @@ from recsys.models.drifts import (
     remark,
 )
 from recsys.models.parameters import parameter, random_state_parameter, threads_parameter
+from recsys.models.priors import Known
 from recsys.models.validation import HeldOut
 
 if TYPE_CHECKING:
@@ -377,7 +378,8 @@ class Bayes(DriftingModel, ContentModel):
         variance = self._variance(users, items, times)
         if self.is_ordinal:
             chances = self._scale.probabilities(self._latent(users, items, times), variance)
-            variance = chances @ self.levels**2 - (chances @ self.levels) ** 2
+            wide = chances @ self.levels**2 - (chances @ self.levels) ** 2
+            variance = wide.astype(np.float32)
         return np.sqrt(np.maximum(variance, 0)).astype(np.float32)
 
     def _variance(

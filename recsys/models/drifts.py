@@ -43,7 +43,7 @@ class DriftingModel(BiasedModel):
     item_drift_scale: float = fitted(when="set")
 
     @property
-    def uses_times(self) -> bool:
+    def uses_times(self) -> bool:  # type: ignore[override]
         """Return whether biases drift, so that a prediction may be for a time."""
         known = vars(self)
         return any(known.get(f"{side}_drift_variance", 0) > 0 for side in ("user", "item"))
@@ -55,7 +55,8 @@ class DriftingModel(BiasedModel):
     def mean_drift(self, side: str) -> Floats:
         """Return the drift that the bias of each user, or item, has for its mean."""
         biases: Floats = getattr(self, f"{side}_biases")
-        return getattr(self, f"{side}_bias") - biases.mean(axis=1)
+        drift: Floats = getattr(self, f"{side}_bias") - biases.mean(axis=1)
+        return drift
 
     def _check_knots(self) -> None:
         """Check that the knots of users and items are among those that there are.
