@@ -156,6 +156,8 @@ def _inability(model: Model, change: Change) -> str | None:
                 return f"{part.name} learns about new items in a fit only"
         elif not isinstance(part, FoldingModel):
             return f"{part.name} does not fold in ratings"
+        elif "user_drift_starts" in vars(part):
+            return f"the biases of {part.name} drift with time, which is learned in a fit only"
     return None
 
 
