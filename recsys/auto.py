@@ -18,7 +18,7 @@ from recsys.models.base import FactorForm, Floats, Histories, Model, OnStep, mod
 from recsys.models.blend import Blend
 from recsys.models.parameters import random_state_parameter, threads_parameter
 from recsys.models.registry import make_model, model_class, parameters
-from recsys.models.validation import TOP, HeldOut, best_weights
+from recsys.models.validation import TOP, HeldOut, best_weights, cross_fitted_ndcg
 
 __all__ = [
     "Auto",
@@ -166,7 +166,8 @@ class Auto(Model):
     the clock, so that the same seed gives the same choice. They are fitted to nine tenths of the
     ratings, of data of more than a million those of some users. Models of ratings are compared by
     the RMSE on the last tenth. Models of interactions are compared by the NDCG@20 of their lists;
-    a blend of them has to be better than the best by 1%. The winner is fitted to everything.
+    a blend of them has to be better than the best by 1%, on users other than those that its weights
+    were chosen on. The winner is fitted to everything.
 
     `recsys.Recommender` takes over the winner: what it saves, explains and updates is that model.
 
@@ -267,7 +268,8 @@ class Auto(Model):
         next_best = max(heights[:best] + heights[best + 1 :])
         verdict = f"{heights[best] / max(next_best, 1e-9) - 1:.1%} better than the next"
         if self._blends and not any(each.params for each in choice.candidates):
-            weights, height = best_weights(lists)
+            weights, _ = best_weights(lists)
+            height = cross_fitted_ndcg(lists)
             parts = [(w, c.model) for w, c in zip(weights, choice.candidates, strict=True) if w > 0]
             blend = " + ".join(f"{weight:g} {name}" for weight, name in parts)
             shown += [f"{blend} {height:.4f}"] * (len(parts) > 1)

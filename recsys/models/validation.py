@@ -14,14 +14,14 @@ from recsys.models.base import Floats, Indices, Model, predicted_ratings
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
 
-__all__ = ["HeldOut", "Lists", "best_weights", "score_scale"]
+__all__ = ["HeldOut", "Lists", "best_weights", "cross_fitted_ndcg", "score_scale"]
 
 TOP = 20
 """Length of the lists whose NDCG counts."""
 
 _MOST = 1_000_000  # ratings in a comparison: larger data lend some of their users
 _PARTS = 10  # one of them is held out: what is left is still much like the whole
-_USERS = 2_000  # to whom items are ranked
+_USERS = 4_000  # to whom items are ranked
 _DEPTH = 100  # the best items of each model that compete for the places of a blend
 _BLOCK = 2**22  # scores of all items at a time: 16 MB
 _SAMPLE = 256  # users whose scores set the scale of a model
@@ -122,6 +122,10 @@ class Lists:
     counts: NDArray[np.int64]
     top: int
 
+    def of_users(self, users: slice) -> Lists:
+        """Return the lists of some of the users."""
+        return Lists(self.scores[:, users], self.relevant[users], self.counts[users], self.top)
+
     def ndcg(self, weights: NDArray[np.floating[Any]]) -> float:
         """Return the mean NDCG of the lists by a weighted sum of the models' scores."""
         with_any = np.flatnonzero(self.counts)
@@ -134,6 +138,15 @@ class Lists:
         discounts = 1 / np.log2(np.arange(2, self.top + 2))
         ideal = discounts.cumsum()[np.minimum(self.counts[with_any], self.top) - 1]
         return float(np.mean(hits @ discounts[: hits.shape[1]] / ideal))
+
+
+def cross_fitted_ndcg(lists: Lists) -> float:
+    """Return the NDCG of blends on users other than those that their weights were chosen on."""
+    halves = [lists.of_users(slice(first, None, 2)) for first in (0, 1)]
+    found = [
+        other.ndcg(best_weights(each)[0]) for each, other in zip(halves, halves[::-1], strict=True)
+    ]
+    return float(np.mean(found))
 
 
 def best_weights(lists: Lists) -> tuple[NDArray[np.float64], float]:
