@@ -1,10 +1,10 @@
 """Top-20 for all users of Gowalla at 128 factors, seen items left out: users per second.
 
-The same factors are given to `recsys.topn.top_n`, to `lowrank.kernels.top_k` without pruning (it
-then computes every score), and to `implicit`, whose `recommend` runs its own threads and asks for
-one BLAS thread. The limit is a bare sgemm of the scores in blocks, with nothing selected. Two
-sets of factors: the truncated SVD of the training matrix, and those of `implicit`'s own ALS.
-GF/s counts the products of all pairs, whether computed or pruned.
+The same factors are given to `recsys.topn.top_n`, to `lowrank.kernels.retrieval.top_k` without
+pruning (it then computes every score), and to `implicit`, whose `recommend` runs its own threads
+and asks for one BLAS thread. The limit is a bare sgemm of the scores in blocks, with nothing
+selected. Two sets of factors: the truncated SVD of the training matrix, and those of `implicit`'s
+own ALS. GF/s counts the products of all pairs, whether computed or pruned.
 
 Then the application: `recsys recommend MODEL --all` to Parquet as a process, and one user at a time
 in a process that has the model loaded.
@@ -29,6 +29,7 @@ from measuring import datasets, interleaved, machine, median, peak_memory, sprea
 from scipy.sparse import csr_matrix
 
 from lowrank import kernels, truncated_svd
+from lowrank.kernels.retrieval import top_k
 from recsys import Recommender
 from recsys.data.ratings import Ratings
 from recsys.models.als import ALS
@@ -104,7 +105,7 @@ def candidates(ratings: Ratings, X: np.ndarray, Y: np.ndarray) -> dict[str, Call
         "top_n": lambda: np.concatenate(
             [top.items for top in top_n(model, users, N, exclude=exclude)]
         ),
-        "kernel, every score": lambda: kernels.top_k(X, Y, N, seen=seen, prune=False),
+        "kernel, every score": lambda: top_k(X, Y, N, seen=seen, prune=False),
         "implicit": implicit,
         "sgemm alone": fastest_sgemm(X, Y),
     }

@@ -2,7 +2,7 @@
 
 The same user gets the same items, order and bits alone or among millions. Ties go to the lower
 item index, at the cut as well. Where scores are products of factors (`Scorer._factor_form`), a
-compiled kernel scores and selects at once and stores no scores; see `lowrank.kernels.top_k`.
+compiled kernel scores and selects at once and stores none; see `lowrank.kernels.retrieval.top_k`.
 
 Otherwise a block of scores is one matrix product, say, whose last bits depend on who else is in
 the block. So the cut is widened by a bound on that rounding (`Scorer._score_error`), and what is
@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowrank import kernels
+from lowrank.kernels.retrieval import top_k
 from lowrank.kernels.topk import SearchOrder, item_order
 from recsys.errors import DataError
 from recsys.models.base import FactorForm, Floats, Indices
@@ -306,7 +307,7 @@ def _by_factors(search: _Search, users: Indices, form: FactorForm) -> TopN:
         order = np.argsort(rows, kind="stable")
         indptr = np.searchsorted(rows[order], np.arange(len(users) + 1))
         seen = kernels.Seen(np.arange(len(users)), indptr, items[order].astype(np.int32))
-    found = kernels.top_k(
+    found = top_k(
         form.users,
         form.items,
         search.n,

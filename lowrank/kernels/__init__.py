@@ -25,7 +25,7 @@ from threadpoolctl import OpenBLASController, threadpool_limits
 from lowrank.kernels import backends, reference
 from lowrank.kernels.backends import Backend, backend, supported, use
 from lowrank.kernels.entries import CodedMatrix, CsrArrays, SparsePart, csr_arrays
-from lowrank.kernels.topk import SearchOrder, Seen, TopK, search_plan
+from lowrank.kernels.topk import Seen, TopK
 
 __all__ = [
     "Backend",
@@ -40,7 +40,6 @@ __all__ = [
     "at_most",
     "available_cores",
     "backend",
-    "best_codes",
     "coefficients",
     "csr_arrays",
     "csr_entries",
@@ -55,9 +54,7 @@ __all__ = [
     "posterior_half_sweep",
     "resolve_threads",
     "subtract",
-    "sum_rows",
     "supported",
-    "top_k",
     "use",
 ]
 
@@ -336,162 +333,6 @@ def drift_evidence(
     return math.fsum(evidence)
 
 
-def top_k(
-    users: Floats32,
-    items: Floats32,
-    n: int,
-    *,
-    offset: Floats32 | None = None,
-    bias: Floats32 | None = None,
-    weight: Floats32 | None = None,
-    seen: Seen | None = None,
-    allowed: NDArray[np.bool_] | None = None,
-    sparse: SparsePart | None = None,
-    prune: bool = True,
-    order: SearchOrder | None = None,
-    threads: int | None = None,
-) -> TopK:
-    r"""Find the n items of largest score for each user.
-
-    The score is ``((offset_u + bias_i) + x_u . y_i) + sum_j h_uj S_ji``, where the last term is the
-    `sparse` part, if any.
-
-    Exact: of equal scores the lower item is better, and NaN and minus infinity are never found.
-    A score has the same bits alone or among millions, and as `pair_dots` and `sparse_pairs` compute
-    it. The scores are not stored; beyond its result, the work takes a few MB on each thread, and
-    with a sparse part 32 MB more, for its sums of a block of users.
-
-    Parameters
-    ----------
-    users, items : float32 ndarrays of shape (n_queries, k) and (n_items, k)
-        The vectors x_u and y_i.
-    n : int
-        The most items for each query, at least 1; the result has no more columns than there are
-        items to choose from.
-    offset, bias : float32 ndarrays of shapes (n_queries,) and (n_items,), optional
-        Zero by default.
-    weight : float32 ndarray of shape (n_items,), optional
-        If given, scores are weighted cosines, ``weight_i clip((offset_u bias_i) (x_u . y_i), -1,
-        1)``, where `offset` and `bias` hold the inverse lengths of the vectors.
-    seen : Seen, optional
-        Items to leave out, query by query.
-    allowed : bool ndarray of shape (n_items,), optional
-        False for items that no query gets.
-    sparse : SparsePart, optional
-        Not together with `weight`.
-    prune : bool
-        Leave out items whose vectors are too short for the n best. Only the time depends on it.
-    order : SearchOrder, optional
-        `topk.item_order` of the same items, bias and allowed, for a small search of factors alone.
-
-    Raises
-    ------
-    ValueError
-        If n is below 1 or shapes disagree.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> x, y = np.eye(2, dtype=np.float32), np.float32([[1, 4], [3, 3], [2, 5]])
-    >>> top_k(x, y, 2).items
-    array([[1, 2],
-           [2, 0]], dtype=int32)
-    """
-    if n < 1:
-        raise ValueError(f"n must be at least 1; got {n}.")
-    x, y = _float32(users), _float32(items)
-    offset = np.zeros(len(x), np.float32) if offset is None else _float32(offset)
-    bias = np.zeros(len(y), np.float32) if bias is None else _float32(bias)
-    weight = None if weight is None else _float32(weight)
-    if allowed is not None and allowed.shape != (len(y),):
-        raise ValueError(f"allowed must have shape ({len(y)},); got {allowed.shape}.")
-    fixed = None if sparse is None else sparse.order
-    if sparse is not None and fixed is None:
-        fixed = np.arange(len(y), dtype=np.int32)
-    order, stops = search_plan(x, y, bias, weight, allowed, fixed, n if prune else len(y), order)
-    if sparse is not None and allowed is not None:  # its places stay as they are
-        bias = np.where(allowed, bias, np.float32(np.nan))
-    n_found = len(order.items) if allowed is None else int(np.count_nonzero(allowed))
-    shape = len(x), min(n, n_found)
-    found = TopK(np.empty(shape, np.int32), np.empty(shape, np.float32), np.zeros(len(x), np.int64))
-    if found.items.size:
-        excluded = seen or (None, None, None)
-        part = (None,) * 6 if sparse is None else (*sparse.history, *sparse.weights)
-        threads = resolve_threads(threads)
-        vectors = x, offset, y, bias, weight
-        backends.active.top_k(*vectors, *order, *stops, *part, *excluded, *found, threads)
-    return found
-
-
-def sparse_pairs(
-    history: Csr, weights: Csr, rows: Int64s, columns: Int64s, *, threads: int | None = None
-) -> Floats32:
-    """Return entries of the product of two sparse float32 matrices, at `rows` and `columns`.
-
-    Rows must be in range, and the indices of `weights` sorted within each row. Each entry is summed
-    in the order of the history's, to the same bits as in `top_k` and `sparse_rows`.
-    """
-    found = np.empty(len(rows), np.float32)
-    pairs = np.ascontiguousarray(rows, np.int64), np.ascontiguousarray(columns, np.int64)
-    backends.active.sparse_pairs(*history, *weights, *pairs, found, resolve_threads(threads))
-    return found
-
-
-def sparse_rows(
-    history: Csr, weights: Csr, n_columns: int, *, threads: int | None = None
-) -> Floats32:
-    """Return the product of two sparse float32 matrices as a dense one."""
-    found = np.empty((len(history[0]) - 1, n_columns), np.float32)
-    backends.active.sparse_rows(*history, *weights, found, resolve_threads(threads))
-    return found
-
-
-def gram_rows(
-    X: Csr,
-    by_column: Csr,
-    rows: slice,
-    most: int,
-    *,
-    weight: Floats32,
-    scale: Floats32,
-    out: Floats32,
-    threads: int | None = None,
-) -> CsrArrays:
-    r"""Return rows of ``diag(scale) C.T diag(weight) X diag(out)``, with their largest entries.
-
-    Parameters
-    ----------
-    X, by_column : CSR arrays of float32
-        Matrices X and C' of shapes (n, m) and (p, n): C is X, as a rule, with columns in an order
-        of its own.
-    rows : slice
-        Of the result, of length r.
-    most : int
-        Entries kept of each row, the largest in size: of equal ones those of lower columns.
-    weight, scale, out : float32 ndarrays of shapes (n,), (p,) and (m,)
-
-    Returns
-    -------
-    CsrArrays
-        Of shape (r, m), with sorted indices.
-    """
-    n, most = rows.stop - rows.start, max(1, min(most, len(out)))
-    columns, values = np.empty((n, most), np.int32), np.empty((n, most), np.float32)
-    counts = np.empty(n, np.int64)
-    scales, threads = (_float32(weight), _float32(scale), _float32(out)), resolve_threads(threads)
-    found = columns, values, counts, threads
-    backends.active.gram_rows(*X, *by_column, *scales, rows.start, *found)
-    kept = (
-        np.concatenate([row[:count] for row, count in zip(each, counts, strict=True)])
-        for each in (columns, values)
-    )
-    return CsrArrays(np.append(0, np.cumsum(counts)), *kept)
-
-
-def _float32(array: Floats32) -> Floats32:
-    return np.ascontiguousarray(array, np.float32)
-
-
 def pair_dots(
     left: Floats32, right: Floats32, rows: Int64s, others: Int64s, *, threads: int | None = None
 ) -> Floats32:
@@ -502,68 +343,13 @@ def pair_dots(
     dots = np.empty(len(rows), dtype=np.float32)
     pairs = np.ascontiguousarray(rows, np.int64), np.ascontiguousarray(others, np.int64)
     backends.active.pair_dots(
-        _float32(left), _float32(right), *pairs, dots, resolve_threads(threads)
+        np.ascontiguousarray(left, np.float32),
+        np.ascontiguousarray(right, np.float32),
+        *pairs,
+        dots,
+        resolve_threads(threads),
     )
     return dots
-
-
-def sum_rows(
-    matrix: Csr, rows: Int64s, factors: Floats32, n_cols: int, *, out: Floats32 | None = None
-) -> Floats32:
-    """Return the sum of some rows of a float32 CSR matrix, each times its factor, shape (n_cols,).
-
-    Only these rows of the matrix are looked at, however large it is.
-    """
-    total = np.zeros(n_cols, np.float32) if out is None else out
-    backends.active.sum_rows(*matrix, rows, factors, total)
-    return total
-
-
-def best_codes(
-    codes: NDArray[np.int8],
-    scale: Floats32,
-    query: NDArray[np.int16],
-    n: int,
-    *,
-    base: Floats32 | None = None,
-    weight: float = 1.0,
-    threads: int | None = None,
-) -> tuple[Int32s, Floats32]:
-    """Return the n rows with the largest ``weight * base + scale * (codes @ query)``, best first.
-
-    The vectors are stored as integers, a quarter of the memory of float32, whose reading is what a
-    product with one vector costs. Of equal scores the lower row comes first.
-
-    Parameters
-    ----------
-    codes : int8 ndarray of shape (n_rows, k), C-ordered
-    scale : float32 ndarray of shape (n_rows,)
-    query : int16 ndarray of shape (k,)
-        Of entries so small that no product exceeds 32 bits: 127 k max |q_j| < 2**31.
-    n : int
-        At most n_rows.
-    base : float32 ndarray of shape (n_rows,), optional
-    weight : float
-    threads : int, optional
-
-    Returns
-    -------
-    rows : int32 ndarray of shape (n,)
-    scores : float32 ndarray of shape (n,)
-    """
-    found, scores = np.empty(1, np.int32), np.empty(1, np.float32)
-    given = np.zeros(0, np.float32) if base is None else base
-    out = np.empty(len(codes), np.float32)
-    factor = float(np.float32(weight))  # the core takes no number that it would have to round
-    backends.active.best_codes(
-        codes, scale, query, given, factor, found, scores, out, resolve_threads(threads)
-    )
-    if n == 1:
-        return found, scores
-    # NumPy's selection is vectorised.
-    best = np.argpartition(out, len(out) - n)[len(out) - n :]
-    best = best[np.lexsort((best, -out[best]))]
-    return best.astype(np.int32), out[best]
 
 
 def csr_matmat(

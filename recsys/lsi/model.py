@@ -28,13 +28,7 @@ from recsys.lsi.explanation import (
 )
 from recsys.lsi.inputs import as_queries, further_counts, learned_counts
 from recsys.lsi.language import StopWords
-from recsys.lsi.queries import (
-    Queries,
-    best_rows,
-    check_directions,
-    check_words,
-    similar_rows,
-)
+from recsys.lsi.queries import Queries, check_directions, check_words
 from recsys.lsi.search import METHODS, Postings, Search, words_weight
 from recsys.lsi.space import (
     DEFAULT_RANK,
@@ -47,9 +41,10 @@ from recsys.lsi.space import (
     with_documents,
 )
 from recsys.lsi.vectorizer import POWER, TOKEN_PATTERN, WordEncoder, make_encoder
+from recsys.lsi.vectors import Vectors
 from recsys.lsi.weighting import Weighting, canonical_csr
 from recsys.storage import SavedIndex, load_index, save_index
-from recsys.topn import Cosine, check_n
+from recsys.topn import check_n
 
 if TYPE_CHECKING:
     from lowrank.arguments import MatrixLike, RandomStateLike
@@ -66,6 +61,7 @@ _DEFAULT = f"default: a third of the documents or terms, at most {DEFAULT_RANK}"
 
 
 class LSI(
+    Vectors,
     ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
     TransformerMixin,  # type: ignore[misc]
     BaseEstimator,  # type: ignore[misc]
@@ -370,7 +366,8 @@ class LSI(
         UnknownTermWarning
             If words are not known; they are left out.
         """
-        self._check_fitted()
+        if "components_" not in self.__dict__:  # scikit-learn's check takes as long as a search
+            check_is_fitted(self)
         check_n(n)
         method = self._method(method)
         given = self._queries(queries)
@@ -392,73 +389,6 @@ class LSI(
             return frame
         column = pl.Series("query", given.labels if labels is None else list(labels))
         return frame.select(column.gather(rows), pl.all())
-
-    def similar_documents(self, documents: IdsLike | int | str, n: int = 10) -> pl.DataFrame:
-        """Find the n documents most similar to each of some documents of the index.
-
-        Parameters
-        ----------
-        documents : id or sequence of ids
-        n : int
-
-        Returns
-        -------
-        polars DataFrame
-            Columns document, similar, rank, score, and title and snippet (of `similar`).
-
-        Raises
-        ------
-        UnknownIdError
-            If a document is not in the index.
-        """
-        check_is_fitted(self)
-        places = self.documents_.ids.index(listed(documents))
-        collection = self.documents_
-        scorer = Cosine(collection.vectors, collection.vectors[places], inverse=collection.inverse)
-        top = best_rows(scorer, len(places), n, places)
-        ids, *shown = collection.shown(top.items)
-        labels = collection.ids.values.gather(places[top.rows]).alias("document")
-        columns = [ids.alias("similar"), pl.Series("rank", top.ranks)]
-        return pl.DataFrame([labels, *columns, pl.Series("score", top.scores), *shown])
-
-    def similar_terms(self, terms: IdsLike | int | str, n: int = 10) -> pl.DataFrame:
-        """Find the n terms most similar to each of some terms: cosines of rows of U_k S_k.
-
-        Parameters
-        ----------
-        terms : term or sequence of terms
-        n : int
-
-        Returns
-        -------
-        polars DataFrame
-            Columns term, similar, rank, score.
-        """
-        check_is_fitted(self)
-        vectors = np.asarray(self.term_vectors(), dtype=np.float32)
-        return similar_rows(self.terms_, vectors, terms, n)
-
-    def document_vectors(self, documents: IdsLike | int | str | None = None) -> Floats:
-        """Return the rows of V_k S_k of some documents (ids), by default of all."""
-        check_is_fitted(self)
-        if documents is None:
-            return self.documents_.embedding
-        return self.documents_.embedding[self.documents_.ids.index(listed(documents))]
-
-    def document_weights(self, documents: IdsLike | int | str | None = None) -> Any:
-        """Return the weighted terms of some documents (ids), by default of all, as a csr_array."""
-        check_is_fitted(self)
-        counts = self.documents_.counts
-        if documents is not None:
-            counts = counts[self.documents_.ids.index(listed(documents))]
-        return self._encoder.weigh(counts)
-
-    def term_vectors(self, terms: IdsLike | int | str | None = None) -> Floats:
-        """Return the rows of U_k S_k of some terms, by default of all."""
-        check_is_fitted(self)
-        chosen = slice(None) if terms is None else self.terms_.index(listed(terms))
-        scaled = self.components_[:, chosen] * self.singular_values_[:, None]
-        return np.ascontiguousarray(scaled.T)
 
     def explain(
         self, query: QueriesLike, document: int | str, *, method: str | None = None
@@ -566,11 +496,6 @@ class LSI(
         return lsi
 
     @property
-    def terms_(self) -> Ids:
-        """The terms, in the order of the columns of ``components_``."""
-        return self._encoder.terms
-
-    @property
     def _space(self) -> Space:
         return Space(self.components_, self.singular_values_)
 
@@ -589,7 +514,6 @@ class LSI(
         self.components_ = space.components
         self.singular_values_ = space.singular_values
         self.n_components_ = len(space.singular_values)
-
         self.__dict__.pop("_search", None)
 
     def _collection(self, names: Names, counts: Any, rows: Any) -> Collection:
@@ -607,10 +531,6 @@ class LSI(
         postings = Postings.of(counts) if self._has_counts else Postings.none(counts.shape)
         inverse = np.nan_to_num(documents.inverse, nan=0.0)
         return Search.of(postings, documents.vectors, inverse, self._weight)
-
-    def _check_fitted(self) -> None:
-        if "components_" not in self.__dict__:  # scikit-learn's check takes as long as a search
-            check_is_fitted(self)
 
     @property
     def _weight(self) -> float:

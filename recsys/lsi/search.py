@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from lowrank.kernels import best_codes, sum_rows
+from lowrank.kernels.retrieval import best_codes, sum_rows
 
 METHODS = ("hybrid", "lsi", "bm25")
 """Exact words and meaning together, meaning alone, exact words alone."""

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from lowrank import kernels
 from lowrank.kernels import CsrArrays, SparsePart
+from lowrank.kernels.retrieval import sparse_pairs, sparse_rows
 from recsys.errors import DataError
 from recsys.models import abilities
 from recsys.models.base import (
@@ -232,7 +233,7 @@ class Blend(Model):
         found += np.asarray(form.offset)[:, None]
         if form.sparse is not None:
             history, weights, order = form.sparse
-            linear = kernels.sparse_rows(history, weights, self.n_items, threads=self.threads)
+            linear = sparse_rows(history, weights, self.n_items, threads=self.threads)
             found[:, slice(None) if order is None else order] += linear
         return found
 
@@ -441,7 +442,7 @@ def _pairs(form: FactorForm, rows: Indices, items: Indices, threads: int | None)
             place = np.empty(len(order), np.int64)
             place[order] = np.arange(len(order))
             places = place[items]
-        found += kernels.sparse_pairs(history, weights, rows, places, threads=threads)
+        found += sparse_pairs(history, weights, rows, places, threads=threads)
     return found
 
 

@@ -16,6 +16,7 @@ from lowrank import kernels
 from lowrank.completion.implicit import implicit_sweeps, solve_interactions
 from lowrank.completion.links import Terms
 from lowrank.kernels import CsrArrays
+from lowrank.kernels.retrieval import top_k
 from recsys.models.base import (
     Explanation,
     Floats,
@@ -330,7 +331,7 @@ def _mean_ndcg(
     users = np.flatnonzero(counts)
     seen = kernels.Seen(users, *kernels.csr_arrays(train)[:2])
     top = max(1, min(_TOP, n_items // 5))  # of a small catalogue, still a choice
-    found = kernels.top_k(user_factors[users], item_factors, top, seen=seen).items
+    found = top_k(user_factors[users], item_factors, top, seen=seen).items
     relevant = held_out.tocoo()
     keys = relevant.coords[0].astype(np.int64) * n_items + relevant.coords[1]
     hits = np.isin(users[:, None] * n_items + found, keys) & (found >= 0)

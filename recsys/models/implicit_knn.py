@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lowrank import kernels
+from lowrank.kernels.retrieval import sparse_pairs, sparse_rows
 from recsys.models.base import (
     FactorForm,
     Floats,
@@ -116,7 +117,7 @@ class ImplicitKNN(ItemItemModel):
         i = check_indices(items, self.n_items, "item")
         distinct, rows = np.unique(u, return_inverse=True)
         part = self._sparse_part(distinct)
-        return kernels.sparse_pairs(part.history, part.weights, rows, i, threads=self.threads)
+        return sparse_pairs(part.history, part.weights, rows, i, threads=self.threads)
 
     def _factor_form(self, users: ArrayLike) -> FactorForm:
         """Return scores without factors: the similarities are the sparse part."""
@@ -164,7 +165,7 @@ class ImplicitKNN(ItemItemModel):
 
     def _products(self, histories: Histories) -> Floats:
         weights = self._weights()
-        return kernels.sparse_rows(histories, weights, self.n_items, threads=self.threads)
+        return sparse_rows(histories, weights, self.n_items, threads=self.threads)
 
     def _entries(self, rows: Indices, columns: Indices) -> Floats:
         return self._similarities()[rows][:, columns].toarray()

@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from lowrank import kernels
 from lowrank.kernels import CsrArrays
+from lowrank.kernels.retrieval import gram_rows, sparse_pairs, sparse_rows
 from lowrank.subspace import leading_directions
 from recsys.auto import default_factors
 from recsys.errors import DataError
@@ -174,7 +175,7 @@ class LinearFilter(ProfileModel):
             history, weights, order = self._sparse_part(distinct)
             place = np.empty(self.n_items, np.int64)
             place[order] = np.arange(self.n_items)
-            found += kernels.sparse_pairs(history, weights, rows, place[i], threads=self.threads)
+            found += sparse_pairs(history, weights, rows, place[i], threads=self.threads)
         return found
 
     def scores(self, users: ArrayLike) -> Floats:
@@ -183,9 +184,7 @@ class LinearFilter(ProfileModel):
         found: Floats = self._vectors_of(u) @ self._columns.T
         if self.linear:
             history, weights, order = self._sparse_part(u)
-            found[:, order] += kernels.sparse_rows(
-                history, weights, self.n_items, threads=self.threads
-            )
+            found[:, order] += sparse_rows(history, weights, self.n_items, threads=self.threads)
         return found
 
     def _score_error(self, users: ArrayLike) -> Floats:
@@ -262,7 +261,7 @@ class LinearFilter(ProfileModel):
         of_items = _transposed(known or source._everyone(), before.n_items)
         scale = before.item_weight**2
         entries = partial(
-            kernels.gram_rows,
+            gram_rows,
             CsrArrays(of_users.indptr, place[of_users.indices], of_users.values),
             weight=source._user_scale() ** 2 * np.float32(source._slope),
             out=(self.item_weight * self.item_output)[self.item_order],

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from lowrank import kernels
+from lowrank.kernels.retrieval import best_codes, sum_rows
 
 COMPILED = kernels.supported()[1:]
 TOLERANCE = {np.float32: 2e-4, np.float64: 1e-11}
@@ -347,13 +348,13 @@ def test_sums_of_rows_and_the_best_codes_are_those_of_the_definition(name, seed,
     rng = np.random.default_rng(seed)
     indptr, indices, data = random_csr(k, n, 0.3, np.float32, rng)
     rows, factors = rng.integers(0, k, 5), rng.random(5, dtype=np.float32)
-    found = kernels.sum_rows((indptr, indices, data), rows, factors, n)
+    found = sum_rows((indptr, indices, data), rows, factors, n)
     dense = sp.csr_array((data, indices, indptr), shape=(k, n)).toarray()
     np.testing.assert_allclose(found, factors @ dense[rows], rtol=1e-4, atol=1e-5)
     codes = rng.integers(-127, 128, (n, k), dtype=np.int8)
     query = rng.integers(-2047, 2048, k).astype(np.int16)
     scale, wanted = rng.random(n, dtype=np.float32), int(rng.integers(1, n + 1))
-    places, scores = kernels.best_codes(codes, scale, query, wanted, base=found, weight=2.1)
+    places, scores = best_codes(codes, scale, query, wanted, base=found, weight=2.1)
     expected = 2.1 * found.astype(float) + scale * (codes @ query.astype(float))
     np.testing.assert_allclose(scores, np.sort(expected)[::-1][:wanted], rtol=1e-5, atol=1e-2)
     np.testing.assert_allclose(scores, expected[places], rtol=1e-5, atol=1e-2)
@@ -365,4 +366,4 @@ def test_rows_and_columns_outside_the_matrix_are_rejected():
     for column, row in ((9, 0), (0, 4)):
         matrix = indptr, np.array([column], np.int32), data
         with pytest.raises((ValueError, IndexError)):
-            kernels.sum_rows(matrix, np.array([row]), data, 3)
+            sum_rows(matrix, np.array([row]), data, 3)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from lowrank import kernels
 from lowrank.kernels import CsrArrays, Seen, SparsePart
 from lowrank.kernels import topk as ordering
+from lowrank.kernels.retrieval import gram_rows, sparse_pairs, sparse_rows, top_k
 from lowrank.kernels.topk import product_stops
 
 COMPILED = kernels.supported()[1:]
@@ -61,7 +62,7 @@ def test_factors_and_sparse_part_add_up(seed, name, shape, n):
     users, items, part, expected = problem(*shape, seed, integer=True)
     allowed = np.random.default_rng(seed).random(len(items)) < 0.7
     kernels.use(name)
-    found = kernels.top_k(users, items, n, sparse=part, allowed=allowed)
+    found = top_k(users, items, n, sparse=part, allowed=allowed)
     scores = expected + users @ items.T
     scores[:, ~allowed] = -np.inf
     best = by_sorting(scores, min(n, allowed.sum()))
@@ -77,13 +78,13 @@ def test_scores_are_those_of_the_pairs_in_every_bit(name, k):
     place = np.argsort(part.order)
     rows, columns = np.divmod(np.arange(37 * 400), 400)
     scores = kernels.pair_dots(users, items, rows, columns)
-    scores += kernels.sparse_pairs(part.history, part.weights, rows, place[columns])
+    scores += sparse_pairs(part.history, part.weights, rows, place[columns])
     scores = scores.reshape(37, 400)
-    together = kernels.sparse_rows(part.history, part.weights, 400)[:, place]
-    alone = kernels.sparse_pairs(part.history, part.weights, rows, place[columns])
+    together = sparse_rows(part.history, part.weights, 400)[:, place]
+    alone = sparse_pairs(part.history, part.weights, rows, place[columns])
     np.testing.assert_array_equal(together, alone.reshape(37, 400))
     for prune in (True, False):
-        found = kernels.top_k(users, items, 9, sparse=part, prune=prune)
+        found = top_k(users, items, 9, sparse=part, prune=prune)
         np.testing.assert_array_equal(found.items, by_sorting(scores, 9))
         np.testing.assert_array_equal(
             found.scores, np.take_along_axis(scores, by_sorting(scores, 9), axis=1)
@@ -96,9 +97,9 @@ def test_same_bits_alone_and_on_any_number_of_threads(name):
     users, items, part, _ = problem(600, 30_000, 130, seed=3)
     seen = Seen(np.arange(600), np.arange(601), np.arange(600, dtype=np.int32))
     kernels.use(name)
-    together = kernels.top_k(users, items, 7, sparse=part, seen=seen, threads=1)
+    together = top_k(users, items, 7, sparse=part, seen=seen, threads=1)
     for threads in (2, 3):
-        found = kernels.top_k(users, items, 7, sparse=part, seen=seen, threads=threads)
+        found = top_k(users, items, 7, sparse=part, seen=seen, threads=threads)
         for one, other in zip(found, together, strict=True):
             np.testing.assert_array_equal(one, other)
     for user in (0, 311, 599):
@@ -109,7 +110,7 @@ def test_same_bits_alone_and_on_any_number_of_threads(name):
             part.history.indices[mine],
             part.history.data[mine],
         )
-        alone = kernels.top_k(
+        alone = top_k(
             users[one],
             items,
             7,
@@ -142,8 +143,8 @@ def test_items_that_reach_the_cut_only_after_the_last_stop_are_found(name):
     items[490:, -1] = 1.5
     kernels.use(name)
     for part in (None, problem(40, 500, 1, seed=1)[2]):
-        found = kernels.top_k(users, items, 12, sparse=part)
-        exact = kernels.top_k(users, items, 12, sparse=part, prune=False)
+        found = top_k(users, items, 12, sparse=part)
+        exact = top_k(users, items, 12, sparse=part, prune=False)
         np.testing.assert_array_equal(found.items, exact.items)
         assert part is not None or set(range(490, 500)) <= set(found.items[0].tolist())
 
@@ -161,7 +162,7 @@ def test_gram_rows_are_the_largest_entries(seed, name, most, share):
     _, columns = sparse_of(C.T)
     weight, scale, out = (rng.integers(1, 4, n).astype(np.float32) for n in (20, 11, 45))
     kernels.use(name)
-    found = kernels.gram_rows(rows, columns, slice(2, 9), most, weight=weight, scale=scale, out=out)
+    found = gram_rows(rows, columns, slice(2, 9), most, weight=weight, scale=scale, out=out)
     whole = (C.T * weight) @ X * scale[:, None] * out
     for row in range(7):
         entries = slice(*found.indptr[row : row + 2])
@@ -184,13 +185,13 @@ def test_indices_are_checked_before_memory_is_touched():
     history, weights = part.history, part.weights
     spoiled = history._replace(indices=history.indices + 30)
     with pytest.raises(ValueError, match="indices must be those of columns"):
-        kernels.top_k(users, items, 2, sparse=part._replace(history=spoiled))
+        top_k(users, items, 2, sparse=part._replace(history=spoiled))
     falling = weights._replace(indptr=np.r_[0, weights.indptr[:0:-1]][: len(weights.indptr)])
     falling.indptr[-1] = weights.indptr[-1]
     with pytest.raises(ValueError, match="indptr must not fall"):
-        kernels.top_k(users, items, 2, sparse=part._replace(weights=falling))
+        top_k(users, items, 2, sparse=part._replace(weights=falling))
     with pytest.raises(ValueError, match="indices must be those of columns"):
-        kernels.sparse_rows(history, weights._replace(indices=weights.indices - 60), 50)
+        sparse_rows(history, weights._replace(indices=weights.indices - 60), 50)
     wild = weights._replace(indices=weights.indices[::-1] * 1000)  # neither sorted nor in range
-    kernels.top_k(users, items, 2, sparse=part._replace(weights=wild))
-    kernels.sparse_pairs(history, wild, np.array([0]), np.array([7]))
+    top_k(users, items, 2, sparse=part._replace(weights=wild))
+    sparse_pairs(history, wild, np.array([0]), np.array([7]))

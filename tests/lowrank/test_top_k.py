@@ -11,6 +11,7 @@ from hypothesis.extra import numpy as hnp
 from lowrank import kernels
 from lowrank.kernels import Seen
 from lowrank.kernels import topk as ordering
+from lowrank.kernels.retrieval import top_k
 from lowrank.kernels.topk import search_order
 
 COMPILED = kernels.supported()[1:]
@@ -87,7 +88,7 @@ def test_exact_scores_with_ties_give_the_reference_result(data, name, prune):
     mask, seen = random_seen(n_users, n_items, 0.2, k)
     allowed = np.random.default_rng(n).random(n_items) < 0.8
     kernels.use(name)
-    found = kernels.top_k(
+    found = top_k(
         users, items, n, offset=offset, bias=bias, seen=seen, allowed=allowed, prune=prune
     )
     scores = (offset[:, None] + bias) + users @ items.T
@@ -108,7 +109,7 @@ def test_awkward_numbers(data, name, prune):
     kernels.use(name)
     with np.errstate(all="ignore"):
         expected = by_sorting(all_scores(users, items, offset, bias), n)
-        found = kernels.top_k(users, items, n, offset=offset, bias=bias, prune=prune)
+        found = top_k(users, items, n, offset=offset, bias=bias, prune=prune)
     assert listed(found) == expected
 
 
@@ -119,7 +120,7 @@ def test_scores_are_those_of_the_pairs_in_every_bit(name, k):
     kernels.use(name)
     expected = by_sorting(all_scores(users, items, offset, bias), 9)
     for prune in (True, False):
-        found = kernels.top_k(users, items, 9, offset=offset, bias=bias, prune=prune)
+        found = top_k(users, items, 9, offset=offset, bias=bias, prune=prune)
         assert listed(found) == expected
 
 
@@ -139,7 +140,7 @@ def test_weights_make_cosines_of_the_products(name, prune):
     rows, others = np.divmod(np.arange(45 * 200), 200)
     dots = kernels.pair_dots(users, items, rows, others).reshape(45, 200)
     expected = by_sorting(np.clip(dots * (offset[:, None] * bias), -1, 1) * weight, 30)
-    found = kernels.top_k(users, items, 30, offset=offset, bias=bias, weight=weight, prune=prune)
+    found = top_k(users, items, 30, offset=offset, bias=bias, weight=weight, prune=prune)
     assert listed(found) == expected
     assert found.counts[7] == 0
 
@@ -161,7 +162,7 @@ def test_instruction_sets_with_fused_multiply_add_give_the_same_bits():
     results = []
     for name in FUSED:
         kernels.use(name)
-        results.append(listed(kernels.top_k(users, items, 20, offset=offset, bias=bias)))
+        results.append(listed(top_k(users, items, 20, offset=offset, bias=bias)))
     assert results[0] == results[1]
 
 
@@ -170,15 +171,13 @@ def test_same_bits_alone_and_on_any_number_of_threads(name):
     users, items, offset, bias = problem(300, 400, 12, seed=3, spread=1)
     _, seen = random_seen(300, 400, 0.05, 1)
     kernels.use(name)
-    together = kernels.top_k(users, items, 15, offset=offset, bias=bias, seen=seen, threads=1)
+    together = top_k(users, items, 15, offset=offset, bias=bias, seen=seen, threads=1)
     for threads in (2, 3, 8):
-        found = kernels.top_k(
-            users, items, 15, offset=offset, bias=bias, seen=seen, threads=threads
-        )
+        found = top_k(users, items, 15, offset=offset, bias=bias, seen=seen, threads=threads)
         assert listed(found) == listed(together)
     for user in (0, 150, 299):
         one = slice(user, user + 1)
-        alone = kernels.top_k(
+        alone = top_k(
             users[one],
             items,
             15,
@@ -205,7 +204,7 @@ def test_minus_zero_ties_with_zero(name):
     items = np.full((3, 1), 1e-30, np.float32)  # products underflow to minus zero
     offset, bias = np.full(2, -0.0, np.float32), np.float32([-0.0, 0.0, -0.0])
     kernels.use(name)
-    found = kernels.top_k(users, items, 3, offset=offset, bias=bias)
+    found = top_k(users, items, 3, offset=offset, bias=bias)
     assert found.items.tolist() == [[0, 1, 2]] * 2
     assert not np.signbit(found.scores).any()
 
@@ -218,7 +217,7 @@ def test_ties_at_the_cut_go_to_the_lower_item_which_may_come_later(name):
     items[:3] = [[1, 0], [1, 0], [1, 5]]
     kernels.use(name)
     for n, expected in [(1, [0]), (2, [0, 1])]:
-        assert kernels.top_k(users, items, n).items.tolist() == [expected] * 3
+        assert top_k(users, items, n).items.tolist() == [expected] * 3
 
 
 @pytest.mark.parametrize("name", kernels.supported())
@@ -229,7 +228,7 @@ def test_short_vectors_that_point_the_right_way_are_found(name, better):
     items = np.tile(np.float32([0.95, 10]), (WHOLE_PANELS + 5, 1))
     items[WHOLE_PANELS:] = better, 0
     kernels.use(name)
-    found = kernels.top_k(users, items, 6)
+    found = top_k(users, items, 6)
     assert found.items.tolist() == [[240, 241, 242, 243, 244, 0]] * 3
 
 
@@ -240,19 +239,19 @@ def test_items_that_just_reach_the_cut_are_not_pruned(name):
     items = np.zeros((n, 2), np.float32)
     items[WHOLE_PANELS:, 1] = 3  # first in the search, and no better than those of length zero
     kernels.use(name)
-    found = kernels.top_k(users, items, 4, bias=np.ones(n, np.float32))
+    found = top_k(users, items, 4, bias=np.ones(n, np.float32))
     assert found.items.tolist() == [[0, 1, 2, 3]] * 3
     weight = np.repeat(np.float32([0.5, 1]), WHOLE_PANELS)
     scales = {"offset": np.ones(3, np.float32), "bias": np.ones(n, np.float32)}
     items[:WHOLE_PANELS], items[WHOLE_PANELS:] = [1, 0], [0.5, 1]
-    found = kernels.top_k(users, items, 4, **scales, weight=weight)
+    found = top_k(users, items, 4, **scales, weight=weight)
     assert found.items.tolist() == [[0, 1, 2, 3]] * 3
 
 
 def test_what_is_left_over_says_so():
     one = np.ones((1, 1), np.float32)
     items = np.float32([[1], [np.nan], [2]])
-    found = kernels.top_k(one, items, 3)
+    found = top_k(one, items, 3)
     assert found.counts.tolist() == [2]
     assert found.items.tolist() == [[2, 0, -1]]
     assert found.scores.tolist() == [[2, 1, -np.inf]]
@@ -261,14 +260,14 @@ def test_what_is_left_over_says_so():
 def test_more_answers_than_are_kept_for_a_block_of_users():
     n = 2**20 + 1
     items = np.arange(n, dtype=np.float32)[:, None]
-    found = kernels.top_k(np.ones((1, 1), np.float32), items, n)
+    found = top_k(np.ones((1, 1), np.float32), items, n)
     assert found.counts.tolist() == [n]
     np.testing.assert_array_equal(found.items[0], np.arange(n)[::-1])
 
 
 def test_no_items_to_choose_from():
     users, items, _, _ = problem(3, 5, 2, seed=1)
-    found = kernels.top_k(users, items, 4, allowed=np.zeros(5, bool))
+    found = top_k(users, items, 4, allowed=np.zeros(5, bool))
     assert found.items.shape == (3, 0)
     assert found.counts.tolist() == [0, 0, 0]
 
@@ -276,13 +275,13 @@ def test_no_items_to_choose_from():
 def test_n_below_one_is_refused():
     users, items, _, _ = problem(3, 5, 2, seed=1)
     with pytest.raises(ValueError, match="n must be at least 1; got 0"):
-        kernels.top_k(users, items, 0)
+        top_k(users, items, 0)
 
 
 def test_a_mask_of_other_items_is_refused():
     users, items, _, _ = problem(3, 5, 2, seed=1)
     with pytest.raises(ValueError, match=r"allowed must have shape \(5,\); got \(4,\)"):
-        kernels.top_k(users, items, 2, allowed=np.ones(4, bool))
+        top_k(users, items, 2, allowed=np.ones(4, bool))
 
 
 @pytest.mark.skipif(not COMPILED, reason="no compiled kernels in this installation")
@@ -291,14 +290,14 @@ def test_shapes_and_indices_are_checked_before_memory_is_touched():
     seen = Seen(np.array([0, 1, 2]), np.array([0, 1, 2, 3]), np.zeros(3, np.int32))
     kernels.use(COMPILED[-1])
     with pytest.raises(ValueError, match="users and items must have the same number of columns"):
-        kernels.top_k(users, items[:, :1], 2)
+        top_k(users, items[:, :1], 2)
     with pytest.raises(ValueError, match="offset and counts must have one entry per user"):
-        kernels.top_k(users, items, 2, offset=offset[:2])
+        top_k(users, items, 2, offset=offset[:2])
     with pytest.raises(ValueError, match="bias and weight must have one entry per item"):
-        kernels.top_k(users, items, 2, bias=bias[:2])
+        top_k(users, items, 2, bias=bias[:2])
     with pytest.raises(ValueError, match="seen_rows must hold indices of rows"):
-        kernels.top_k(users, items, 2, seen=seen._replace(rows=np.array([0, -1, 2])))
+        top_k(users, items, 2, seen=seen._replace(rows=np.array([0, -1, 2])))
     with pytest.raises(ValueError, match="seen_indptr must ascend from 0"):
-        kernels.top_k(users, items, 2, seen=seen._replace(indptr=np.array([0, 1, 2, 4])))
+        top_k(users, items, 2, seen=seen._replace(indptr=np.array([0, 1, 2, 4])))
     with pytest.raises(ValueError, match="rows and others must hold indices"):
         kernels.pair_dots(users, items, np.array([0]), np.array([5]))
