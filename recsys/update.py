@@ -23,6 +23,7 @@ from recsys.messages import counted
 from recsys.models.abilities import takes_start
 from recsys.models.base import FoldingModel, Histories, Indices, Model, Step
 from recsys.models.blend import Blend
+from recsys.models.drifts import NAMES, DriftingModel, drift_arrays
 from recsys.models.item_item import HistoryModel
 
 if TYPE_CHECKING:
@@ -156,8 +157,6 @@ def _inability(model: Model, change: Change) -> str | None:
                 return f"{part.name} learns about new items in a fit only"
         elif not isinstance(part, FoldingModel):
             return f"{part.name} does not fold in ratings"
-        elif "user_drift_starts" in vars(part):
-            return f"the biases of {part.name} drift with time, which is learned in a fit only"
     return None
 
 
@@ -186,9 +185,10 @@ def folded(model: Model, change: Change) -> Model:
             known = replace(known, matrix=known.matrix[rows])
         features = (known,) if model.uses_features else ()
         if side == "user":
-            coded = Histories(ratings.indptr, ratings.indices, cast(Any, ratings.data)).take(rows)
+            every = Histories(ratings.indptr, ratings.indices, cast(Any, ratings.data))
+            coded = every.at_times(ratings.seconds).take(rows)
             own = coded._replace(values=Values(coded.values, ratings.levels).at())
-            part = cast(Any, grown).with_users(own, *features)
+            part = cast(Any, grown).with_users(own.at_times(coded.times), *features)
         else:
             part = cast(Any, grown).with_items(_raters(ratings, rows), *features)
         _put(grown, part, f"n_{side}s", rows)
@@ -205,14 +205,21 @@ def _raters(ratings: Ratings, items: Indices) -> Histories:
     places = places[np.argsort(rows, kind="stable")]
     users = np.searchsorted(ratings.indptr, places, side="right") - 1
     indptr = np.append(0, np.cumsum(np.bincount(rows, minlength=len(items))))
-    return Histories(indptr.astype(np.int64), users.astype(np.int32), ratings.values_at(places))
+    found = Histories(indptr.astype(np.int64), users.astype(np.int32), ratings.values_at(places))
+    return found if ratings.seconds is None else found.at_times(ratings.seconds[places])
 
 
 def _put(model: Model, part: Model, axis: str, rows: Indices) -> None:
     """Set the rows of some users, or items, in the arrays of a model to those of another."""
     axes_of = {field.name: field.metadata["axes"] for field in fields(model) if not field.init}
     target = model._arrays()
+    if isinstance(model, DriftingModel) and model.uses_times:
+        side = axis.removeprefix("n_").removesuffix("s")
+        knots = model.knots(side).replaced(rows, cast(DriftingModel, part).knots(side))
+        vars(model).update(drift_arrays(side, knots))
     for name, array in part._arrays().items():
+        if name in NAMES:
+            continue
         if axis in axes_of[name]:
             along = axes_of[name].index(axis)
             target[name][(slice(None),) * along + (rows,)] = array
@@ -237,6 +244,12 @@ def _moved(model: Model, change: Change) -> Model:
             target[(*before, place[there])] = array[(*before, there)]
             array, copied = target, True
         moved[name] = array if copied or not array.shape else array.copy()
+    if isinstance(model, DriftingModel) and model.uses_times:
+        for side, place, size in zip(("user", "item"), places, change.after.shape, strict=True):
+            rows, there = np.full(size, -1), place >= 0
+            rows[place[there]] = np.flatnonzero(there)
+            knots = drift_arrays(side, model.knots(side).take(rows))
+            moved |= {name: np.asarray(value) for name, value in knots.items()}
     for name, size in zip(("n_users", "n_items"), change.after.shape, strict=True):
         if name in moved:
             moved[name] = np.asarray(size)

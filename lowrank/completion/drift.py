@@ -86,6 +86,24 @@ class Knots(NamedTuple):
         bridge = self.variance * (1 - left**2) * (1 - right**2) / rest
         return means.astype(np.float32), (bridge + spread**2).astype(np.float32)
 
+    def take(self, rows: Ints) -> Self:
+        """Return the drifts of some rows, in the given order; -1 stands for one without knots."""
+        starts, counts = np.append(self.starts, 0)[rows], np.append(self.counts, 0)[rows]
+        first = np.cumsum(counts) - counts
+        at = np.arange(counts.sum()) + np.repeat(starts - first, counts)
+        kept = [self.times[at], self.means[at], self.variances[at]]
+        return type(self)(first, counts, *kept, self.variance, self.scale)
+
+    def replaced(self, rows: Ints, others: Knots) -> Self:
+        """Return the drifts, of which those of some rows are `others`; the process stays."""
+        starts = np.append(self.starts, others.starts + len(self.times))
+        rest = [
+            np.append(mine, theirs) for mine, theirs in zip(self[1:5], others[1:5], strict=True)
+        ]
+        order = np.arange(len(self.starts))
+        order[rows] = len(order) + np.arange(len(rows))
+        return type(self)(starts, *rest, self.variance, self.scale).take(order)
+
     def _place(
         self, low: NDArray[np.int64], high: NDArray[np.int64], times: NDArray[np.int64]
     ) -> NDArray[np.int64]:

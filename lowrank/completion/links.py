@@ -11,7 +11,7 @@ Bayesian fits in `lowrank.completion.bayes` and `lowrank.completion.gibbs`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -460,7 +460,7 @@ def linked_als_sweeps(
     start: BiasedFactors | None = None,
     random_state: int | None = 0,
     threads: int | None = None,
-) -> Iterator[LinkedSweep]:
+) -> Generator[LinkedSweep]:
     r"""Fit biased factors as `als_sweeps` does, pulled towards predicted means instead of zero.
 
     In its objective a penalty :math:`n_u^g |a_u|^2` becomes

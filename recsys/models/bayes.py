@@ -424,8 +424,11 @@ class Bayes(DriftingModel, ContentModel):
         if seen.scale is not None:
             self.levels, self.cut_points = seen.scale.levels, seen.scale.cuts
             self.score_variance = float(seen.score_variance)
-        for side, drift in zip(("user", "item"), seen.drifts, strict=False):
-            vars(self).update(drift_arrays(side, drift.knots()))
+        for name in NAMES:  # of an earlier sweep
+            vars(self).pop(name, None)
+        if any(drift.variance for drift in seen.drifts):
+            for side, drift in zip(("user", "item"), seen.drifts, strict=True):
+                vars(self).update(drift_arrays(side, drift.knots()))
         self.global_mean = states[0].mean
         self.noise_variances = np.array([state.noise_variance for state in states])
         for side, axis in (("user", "row"), ("item", "column")):
@@ -485,7 +488,9 @@ class Bayes(DriftingModel, ContentModel):
             arrays["user_draws"] = np.hstack([vectors.mean for vectors in more[0]])
         if settling.drift is not None:
             side = "user" if of_users else "item"
-            arrays |= drift_arrays(side, settling.drift.knots())
+            known, found = self.knots(side), settling.drift.knots()
+            own = found._replace(variance=known.variance, scale=known.scale)  # if without times
+            arrays |= drift_arrays(side, own)
         return arrays
 
     def _settling(self, histories: Histories, *, of_users: bool) -> Settling:

@@ -45,8 +45,7 @@ class DriftingModel(BiasedModel):
     @property
     def uses_times(self) -> bool:  # type: ignore[override]
         """Return whether biases drift, so that a prediction may be for a time."""
-        known = vars(self)
-        return any(known.get(f"{side}_drift_variance", 0) > 0 for side in ("user", "item"))
+        return NAMES[0] in vars(self)
 
     def knots(self, side: str) -> Knots:
         """Return what is known of the drifts of a side, "user" or "item"."""

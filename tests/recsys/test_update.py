@@ -1,6 +1,5 @@
 """Updates: ratings afterwards, what is folded in, when everything is fitted again."""
 
-from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -142,7 +141,7 @@ def test_weights_of_interactions_add_up():
 
 @pytest.mark.parametrize("name", FOLDING)
 def test_new_and_changed_users_get_the_vectors_of_a_fold_in(name):
-    before = Recommender(name).fit(replace(OLD, seconds=None))  # of bayes, times are for a fit
+    before = Recommender(name).fit(OLD)
     scores = before.model.scores(np.arange(OLD.n_users))
     after = before.update(NEW)
     assert after.training["update"].startswith("folded in 3 users (1 new) and ")
@@ -161,7 +160,7 @@ def test_new_and_changed_users_get_the_vectors_of_a_fold_in(name):
 
 @pytest.mark.parametrize("name", ["als", "bayes"])
 def test_linked_models_are_folded_in(name):
-    before = Recommender(name, linked=True, factors=4).fit(replace(OLD, seconds=None))
+    before = Recommender(name, linked=True, factors=4).fit(OLD)
     after = before.update(NEW, refit=False)
     users = after.ratings.users.find([3, 777])
     expected = after.model.with_users(Histories.of(after.ratings).take(users))

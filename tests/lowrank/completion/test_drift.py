@@ -112,6 +112,28 @@ def test_knots_give_the_posterior_at_any_time(n, spread, seed):
         assert VARIANCE - solved @ across - 1e-4 < variance < VARIANCE + 1e-4
 
 
+def test_knots_of_rows_are_taken_and_replaced():
+    rows, times, values = observations()
+    knots = fitted(rows, times, values).knots()
+    others = fitted(rows, times + 300, -values).knots()
+    at = np.arange(0, 10_000, 500)
+
+    def of(knots, row):
+        return np.array(knots.at(np.full(len(at), row), at))
+
+    taken = knots.take(np.array([3, -1, 0]))
+    assert len(taken.times) == knots.counts[[3, 0]].sum()
+    for place, row in enumerate([3, 5, 0]):  # the last row has no knots
+        np.testing.assert_array_equal(of(taken, place), of(knots, row))
+    new = knots.replaced(np.array([4, 1]), others.take(np.array([2, 0])))
+    expected = [(knots, 0), (others, 0), (knots, 2), (knots, 3), (others, 2), (knots, 5)]
+    for row, (source, place) in enumerate(expected):
+        np.testing.assert_array_equal(of(new, row), of(source, place))
+    assert len(new.times) == new.counts.sum()
+    none = knots.take(np.array([-1, -1]))
+    np.testing.assert_array_equal(of(none, 1), of(knots, 5))
+
+
 def test_close_entries_share_a_knot():
     rows, times = np.zeros(300, np.int64), np.arange(300, dtype=np.int64)
     drift = fitted(rows, times, np.sin(times / 200.0), n_rows=1)

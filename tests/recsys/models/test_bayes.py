@@ -173,7 +173,7 @@ def test_a_mood_passes():
 
 def test_times_without_effect_leave_no_drift():
     model = Bayes(**FAST, likelihood="gaussian").fit(stars())
-    assert model.user_drift_variance < 0.05
+    assert not model.uses_times
     same = replace(stars(), seconds=np.zeros(stars().n_ratings, np.int32))
     assert not Bayes(**FAST, likelihood="gaussian").fit(same).uses_times
 
@@ -204,6 +204,60 @@ def test_saved_models_predict_for_times(tmp_path):
     explained = again.explain(frame["user"][0], frame["item"][3])
     predicted = again.predict(frame["user"][0], frame["item"][3])
     assert explained["contribution"].sum() == pytest.approx(predicted, abs=1e-3)
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "ordinal"])
+@pytest.mark.parametrize("moods", [True, False])
+def test_new_users_and_items_are_folded_in_whether_or_not_biases_drift(likelihood, moods):
+    model, ratings = fitted(likelihood, moods=moods)
+    assert model.uses_times is moods
+    recommender = Recommender(model)
+    recommender._restored(ratings, {})
+    items = ratings.items.values.to_list()
+    assert recommender.recommend(history={items[3]: 5, items[8]: 1}, n=4).height == 4
+    rated = Histories.of(ratings).take(np.arange(3))
+    raters = Histories(*kernels.csr_arrays(ratings.matrix.T.tocsr())).take(np.arange(2))
+    for new in (model.with_users(rated), model.with_users(Histories(*rated))):
+        assert (new.n_users, new.n_items) == (3, model.n_items)
+        assert new.uses_times is moods
+        again = new.with_users(rated).predict([0, 1], [4, 4], 0)
+        np.testing.assert_array_equal(again, model.with_users(rated).predict([0, 1], [4, 4], 0))
+        assert new.predict_std([2], [4]) == pytest.approx(model.predict_std([2], [4]), rel=0.02)
+    new = model.with_items(raters)
+    assert (new.n_users, new.n_items) == (model.n_users, 2)
+    assert new.uses_times is moods
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "ordinal"])
+@pytest.mark.parametrize("moods", [True, False])
+def test_updated_models_predict_for_times(likelihood, moods, tmp_path):
+    """Those who rated anew as if folded in, others as before; the forgotten leave nothing."""
+    whole = stars(moods=moods).to_frame()
+    users = whole["user"].unique(maintain_order=True)
+    late, gone = users[:3], users[5]
+    is_late = pl.col("user").is_in(late.implode())
+    old = Recommender("bayes", **FAST, likelihood=likelihood).fit(whole.filter(~is_late))
+    found = old.update(whole.filter(is_late), forget=[gone], refit=False)
+    found.save(tmp_path / "model")
+    new = Recommender.load(tmp_path / "model")
+    assert new.model.uses_times is old.model.uses_times is moods
+    rows = new.ratings.users.find(late)
+    times = new.ratings.timestamps[new.ratings.indptr[rows]]
+    folded = new.model.with_users(Histories.of(new.ratings).take(rows))
+    items = np.array([4, 9, 2])
+    np.testing.assert_array_equal(
+        new.model.predict(rows, items, times), folded.predict([0, 1, 2], items, times)
+    )
+    stayed = whole.filter(~is_late & (pl.col("user") != gone)).head(40)
+    np.testing.assert_allclose(new.predict(stayed), old.predict(stayed), atol=0.2)
+    if moods:
+        knots, before = new.model.knots("user"), old.model.knots("user")
+        assert len(knots.times) == knots.counts.sum()
+        place, there = new.ratings.users.find(users[9:10]), old.ratings.users.find(users[9:10])
+        at = stayed["timestamp"].to_numpy()[:1].astype(np.int64)
+        assert knots.at(place, at) == before.at(there, at)
+        assert knots.counts[rows].min() > 0
+        assert gone not in new.ratings.users.values.to_list()
 
 
 @pytest.mark.parametrize(
