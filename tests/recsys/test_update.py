@@ -1,6 +1,5 @@
 """Updates: ratings afterwards, what is folded in, when everything is fitted again."""
 
-
 import numpy as np
 import polars as pl
 import pytest
