@@ -167,5 +167,5 @@ def fingerprint(*parts: Ratings) -> str:
         for block in blocks:
             digest.update(places[part.indices[block]].data)
         for block in blocks:  # numbers, also of codes
-            digest.update(part.values_at(block).astype("<f4", copy=False).data)
+            digest.update(np.ascontiguousarray(part.values_at(block), "<f4").data)
     return f"sha256:{digest.hexdigest()}"

@@ -119,7 +119,7 @@ def test_prometheus_reads_what_the_service_counts():
     service = type("Service", (), {"slots": {}})()
     counters = Counters(service)
     counters.loaded("model")
-    counters.refused("model")
+    counters.rejected("model")
     counters.observe("/v1/recommend/{user}", 200, 0.001)
     counters._age.labels("model").set(1)
     page = counters.page().decode()

@@ -44,7 +44,10 @@ VERBS = {
     "models": Verb("recsys.cli.models:models", "List models, or the parameters of a model."),
     "scree": Verb("recsys.cli.scree:scree", "Show the singular values of the ratings."),
     "explore": Verb("recsys.cli.explore:explore", "Write a page to explore a model, as one file."),
-    "lsi": Verb("recsys.cli.lsi:lsi", "Search documents by latent semantic indexing."),
+    "lsi": Verb(
+        "recsys.cli.lsi:lsi",
+        "Search documents by exact words and by meaning (latent semantic indexing).",
+    ),
     "serve": Verb("recsys.cli.serve:serve", "Serve a model over HTTP, with a page to explore it."),
     "data": Verb("recsys.cli.data:data", "Inspect ratings files, and copy sample data."),
     "info": Verb("recsys.cli.info:info", "Show versions and settings, or a saved model."),
