@@ -185,7 +185,7 @@ def _prepared(
     request: _Request, at_least: int
 ) -> tuple[dict[str, Any], Split | Sequence[Split] | dict[str, Split]]:
     """Return the models to evaluate, by label, and the ratings to evaluate them on."""
-    from recsys.cli.inputs import note_weights, require_path
+    from recsys.cli.inputs import featured, note_weights, require_path
     from recsys.evaluation import Split
 
     if _are_models(request):
@@ -203,7 +203,11 @@ def _prepared(
     models = _unfitted(names, request.fitting)
     bare = [getattr(each, "model", each) for each in models.values()]
     note_weights(bare, (splits if isinstance(splits, Split) else splits[0]).train)
-    return models, _featured(splits, request.reader, bare)
+    if isinstance(splits, Split):
+        return models, replace(splits, train=featured(splits.train, request.reader, bare))
+    return models, [
+        replace(each, train=featured(each.train, request.reader, bare)) for each in splits
+    ]
 
 
 def _unfitted(names: Sequence[str], fitting: cli.FitOptions) -> dict[str, Any]:
@@ -261,17 +265,6 @@ def _saved(request: _Request, at_least: int) -> tuple[dict[str, Any], dict[str, 
     return saved | fresh, splits | dict.fromkeys(fresh, own)
 
 
-def _record(request: _Request, found: Evaluation) -> None:
-    """Keep the metrics of saved models with them, if they are of all items."""
-    from recsys.versions import record
-
-    if request.candidates is not None:
-        return
-    for place, label in zip(dict.fromkeys(request.ratings), found.table["model"], strict=False):
-        if record(place, found, label, redacted(str(request.test))):
-            note(f"the metrics are kept in {Path(place) / 'metrics.json'}")
-
-
 def _labels(
     places: Sequence[str], loaded: Sequence[Recommender], names: Sequence[str]
 ) -> list[str]:
@@ -282,18 +275,6 @@ def _labels(
         if len({*labels}) == len(places) and not {*labels, ""} & {*names}:
             return labels
     return [*places]
-
-
-def _featured(
-    splits: Split | Sequence[Split], reader: cli.ReaderOptions, models: Sequence[Model]
-) -> Split | Sequence[Split]:
-    """Return splits whose training ratings have features."""
-    from recsys.cli.inputs import featured
-    from recsys.evaluation import Split
-
-    if isinstance(splits, Split):
-        return replace(splits, train=featured(splits.train, reader, models))
-    return [replace(each, train=featured(each.train, reader, models)) for each in splits]
 
 
 def _chosen_models(
@@ -546,8 +527,13 @@ def evaluate(request: _Request, output: Output, engine: cli.EngineOptions) -> No
     models, found = _run(request)
     document = _document("evaluate", models, found)
     output.write_document(document, _without_empty(found.table), *tables(found))
-    if _are_models(request):
-        _record(request, found)
+    if _are_models(request) and request.candidates is None:
+        from recsys.versions import record
+
+        measured = zip(dict.fromkeys(request.ratings), found.table["model"], strict=False)
+        for place, label in measured:
+            if record(place, found, label, redacted(str(request.test))):
+                note(f"the metrics are kept in {Path(place) / 'metrics.json'}")
     _check_gates(request, found)
 
 

@@ -72,7 +72,10 @@ def manifest_facts(
         "parameters": manifest.parameters,
         "training": manifest.training,
         **_tables(manifest),
-        **_features(manifest),
+        **{
+            f"{side} features": {entry.column: _block(entry) for entry in entries}
+            for side, entries in getattr(manifest, "features", {}).items()
+        },
         "versions": manifest.versions,
     }
 
@@ -99,15 +102,6 @@ def _tables(manifest: Manifest | SparkModel) -> dict[str, dict[str, Any]]:
     return {
         name.replace("_", " "): {entry.name: entry.kind for entry in columns[name][1:]}
         for name in names
-    }
-
-
-def _features(manifest: Manifest | SparkModel) -> dict[str, dict[str, Any]]:
-    """Return the features that a model uses, by their columns."""
-    blocks: dict[Any, list[BlockEntry]] = getattr(manifest, "features", {})
-    return {
-        f"{side} features": {entry.column: _block(entry) for entry in entries}
-        for side, entries in blocks.items()
     }
 
 

@@ -216,7 +216,8 @@ def _merged(
                 arrays[name][members] = arrays[name][order]
         if policy in ("mean", "sum"):
             firsts = np.flatnonzero(is_first)
-            given = Values(arrays["data"], levels).at() if "data" in arrays else _ones(len(columns))
+            ones = np.broadcast_to(np.float32(1), len(columns))  # which take no memory
+            given = Values(arrays["data"], levels).at() if "data" in arrays else ones
             totals = np.add.reduceat(given, firsts, dtype=np.float64)
             totals /= np.diff(firsts, append=len(columns)) if policy == "mean" else 1
         kept = is_first if policy == "first" else is_last
@@ -241,11 +242,6 @@ def compact_times(seconds: npt.NDArray[np.int64]) -> Times:
 
 def _parts(n: int) -> Iterator[slice]:
     return (slice(start, start + _CHUNK) for start in range(0, n, _CHUNK))
-
-
-def _ones(n: int) -> npt.NDArray[np.float32]:
-    """Return ones that take no memory."""
-    return np.broadcast_to(np.float32(1), n)
 
 
 def _kept_in_place(array: npt.NDArray[Any], mask: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:

@@ -158,7 +158,8 @@ def evaluate(
     runs: dict[str, list[Measurement]] = {label: [] for label in labelled}
     splits: list[SplitInfo] = []
     mark = ""
-    for each in [split] if isinstance(split, Split | Mapping) else _listed(split):
+    several = isinstance(split, Iterable) and not isinstance(split, Split | Mapping)
+    for each in split if several else [split]:
         own = each if isinstance(each, Mapping) else dict.fromkeys(labelled, each)
         prepared: dict[int, tuple[RankingTask, SplitInfo]] = {}
         for label, model in labelled.items():
@@ -185,10 +186,6 @@ def evaluate(
         fingerprint=mark,
         timed=tuple(label for label, mine in runs.items() if mine[0].timed),
     )
-
-
-def _listed(split: Any) -> Iterable[Any]:
-    return split if isinstance(split, Iterable) else [split]
 
 
 def _split_of(label: str, splits: Mapping[str, Any]) -> Split:

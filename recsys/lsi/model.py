@@ -195,6 +195,9 @@ class LSI(
         self._encoder = encoder
         self._set_space(decompose(rows, self.n_components, self.random_state))
         self.documents_ = self._collection(labels, counts, rows)
+        by = "as given" if self.n_components is not None else _DEFAULT
+        if isinstance(self.n_components, str):
+            by = f"rule: {self.n_components}"
         self.training_ = {
             "documents": rows.shape[0],
             "empty_documents": _n_empty(counts),
@@ -202,7 +205,7 @@ class LSI(
             "words": _n_words(counts) if self._has_counts else 0,
             "language": encoder.language.name,
             "dimensions": self.n_components_,
-            "dimensions_by": _reason(self.n_components),
+            "dimensions_by": by,
             "share_kept": min(1.0, energy(self.singular_values_) / energy(rows.data)),
             "added": 0,
             "removed": 0,
@@ -578,10 +581,3 @@ def _n_empty(counts: Any) -> int:
 
 def _n_words(counts: Any) -> int:
     return int(counts.data.sum(dtype=np.float64))
-
-
-def _reason(n_components: int | str | None) -> str:
-    """Return in words why an index has its number of dimensions."""
-    if isinstance(n_components, str):
-        return f"rule: {n_components}"
-    return _DEFAULT if n_components is None else "as given"

@@ -372,17 +372,13 @@ class Search:
         meaning *= np.float32(fusion.meaning)
         meaning -= np.float32(fusion.average_meaning)
         scores = words + meaning
-        self._leave_out(scores, documents)
+        if len(self.empty):  # documents without words are below all others
+            without = self.empty if isinstance(documents, slice) else self.inverse[documents] == 0
+            scores[without] = -np.inf
         best = best_places(scores, n)
         best = best[scores[best] > -np.inf]
         places = best if isinstance(documents, slice) else documents[best].astype(np.int64)
         return Ranking(places, scores[best], words[best], meaning[best])
-
-    def _leave_out(self, scores: Floats, documents: Any) -> None:
-        """Let documents without words be below all others."""
-        if len(self.empty):
-            is_all = isinstance(documents, slice)
-            scores[self.empty if is_all else self.inverse[documents] == 0] = -np.inf
 
     def _moved(self, fusion: Fusion, best: Indices) -> Fusion:
         """Return the fusion whose direction has moved to the mean of the best documents."""

@@ -55,7 +55,9 @@ def words_of(text: str) -> list[str]:
     ['\u559d\u8336', 'tea']
     """
     text = normalised(text)
-    if _is_plain(text):
+    letters = frozenset[str]() if text.isascii() else set(text)
+    # Most texts have neither marks nor scripts without spaces.
+    if letters.isdisjoint(_marks()) and not any(map(_UNSPACED_RUN.match, letters)):
         return _PLAIN_WORDS.findall(text)
     words: list[str] = []
     end = 0
@@ -71,14 +73,6 @@ def words_of(text: str) -> list[str]:
 def normalised(text: str) -> str:
     """Return a text in Unicode's composed form (NFKC), in which words are compared."""
     return text if text.isascii() else unicodedata.normalize("NFKC", text)
-
-
-def _is_plain(text: str) -> bool:
-    """Return whether a text has neither marks nor scripts without spaces; most have neither."""
-    if text.isascii():
-        return True
-    letters = set(text)
-    return letters.isdisjoint(_marks()) and not any(map(_UNSPACED_RUN.match, letters))
 
 
 @cache
@@ -198,7 +192,8 @@ class WordEncoder:
         words = [*codes]
         totals = np.bincount(found.indices, found.data, minlength=len(words))
         if self._wanted == "auto":
-            self._decide(dict(zip(words, totals.tolist(), strict=True)))
+            counts = dict(zip(words, totals.tolist(), strict=True))
+            self.language = Language.of(detect(counts), self._stop_words)
         return self._merged(found, words, totals)
 
     def _counted(self, texts: list[str], codes: dict[str, int]) -> tuple[NDArray[Any], ...]:
@@ -217,9 +212,6 @@ class WordEncoder:
         counts = sparse.coo_array((ones, (frame["row"].to_numpy(), local)), shape=shape).tocsr()
         numbers = np.array(places, np.int32)[counts.indices] if len(words) else counts.indices
         return counts.data, numbers, np.diff(counts.indptr)
-
-    def _decide(self, counts: dict[str, float]) -> None:
-        self.language = Language.of(detect(counts), self._stop_words)
 
     def _merged(self, counts: Any, words: list[str], totals: NDArray[Any]) -> Any:
         """Return counts of terms, which stand for all words with their stem, in `min_df` texts."""

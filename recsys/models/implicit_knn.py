@@ -168,13 +168,11 @@ class ImplicitKNN(ItemItemModel):
         return sparse_rows(histories, weights, self.n_items, threads=self.threads)
 
     def _entries(self, rows: Indices, columns: Indices) -> Floats:
-        return self._similarities()[rows][:, columns].toarray()
-
-    def _similarities(self) -> csr_array[np.float32]:
         from scipy.sparse import csr_array
 
         neighbors = (self.neighbor_weights, self.neighbor_items, self.neighbor_indptr)
-        return csr_array(neighbors, shape=(len(self.neighbor_indptr) - 1, self.n_items))
+        similarities = csr_array(neighbors, shape=(len(self.neighbor_indptr) - 1, self.n_items))
+        return similarities[rows][:, columns].toarray()
 
 
 class Neighbors:

@@ -83,13 +83,13 @@ def read_judgements(path: str | PathLike[str], *, encoding: str | None = None) -
             )
     columns = [list(column) for column in zip(*(fields for _, fields in rows), strict=True)]
     query, document, relevance, form = _roles(columns)
-    try:
-        values = [float(each) for each in relevance]
-    except ValueError:
-        place = next(i for i, each in enumerate(relevance) if not _is_number(each))
-        number, wrong = rows[place][0], relevance[place]
-        message = f"{name}, line {number}: the relevance must be a number; got {wrong!r}."
-        raise DataError(message) from None
+    values = []
+    for (number, _), each in zip(rows, relevance, strict=True):
+        try:
+            values.append(float(each))
+        except ValueError:
+            message = f"{name}, line {number}: the relevance must be a number; got {each!r}."
+            raise DataError(message) from None
     return Judgements(_frame(query, document, values), f"{name}: {header or form}")
 
 
@@ -127,14 +127,6 @@ def _frame(query: list[str], document: list[str], relevance: list[float]) -> pl.
         {"query": query, "document": document, "relevance": relevance},
         schema={"query": pl.String, "document": pl.String, "relevance": pl.Float64},
     )
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def places_of(

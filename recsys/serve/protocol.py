@@ -67,17 +67,13 @@ class BoundedProtocol(HttpToolsProtocol):
     def _expect(self) -> None:
         self._cancel()
         self._head = self._chunk
-        self._deadline = self.loop.call_later(self.limits.seconds, self._too_slow)
+        problem = 408, b"slow-request", b"Request timeout", b"The request did not arrive in time."
+        self._deadline = self.loop.call_later(self.limits.seconds, self._reject, *problem)
 
     def _cancel(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-
-    def _too_slow(self) -> None:
-        self._reject(
-            408, b"slow-request", b"Request timeout", b"The request did not arrive in time."
-        )
 
     def _reject(self, status: int, kind: bytes, title: bytes, detail: bytes) -> None:
         self._cancel()

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import AfterValidator
 
 from recsys.serve import bodies
-from recsys.serve.answers import Answers, ListOptions
+from recsys.serve.answers import ListOptions
 from recsys.serve.counters import MEDIA_TYPE as MEDIA_TYPE_OF_METRICS
 from recsys.serve.facts import Id, Json
 from recsys.serve.problems import KINDS, MEDIA_TYPE, ProblemError
@@ -100,10 +100,16 @@ async def recommend(
 ) -> Answer:
     """Recommend items to a user whom the model knows."""
     answers = service.answers(variant, user)
+    known = answers.ratings.items
+    parts = [  # between commas, but an id that has a comma itself stays whole
+        each.strip()
+        for text in exclude
+        for each in ([text] if known.find([text])[0] >= 0 else text.split(","))
+    ]
     options = ListOptions(
         n=service.check_n(n),
         where=where,
-        exclude=_split(exclude, answers),
+        exclude=[each for each in parts if each],
         explain=explain,
         unknown=unknown,
         include_seen=include_seen,
@@ -131,8 +137,11 @@ async def recommend_to(
     )
     if body.users is not None:
         service.check_batch(len(body.users), "users", body.n)
+        groups: dict[Variant | None, list[Id]] = {}
+        for user in dict.fromkeys(body.users):
+            groups.setdefault(variant or service.variant(user), []).append(user)
         results: list[Json] = []
-        for users in _by_variant(service, body.users, variant):
+        for users in groups.values():
             answers = service.answers(variant, users[0])
             results += await service.run(answers.recommend, users, options)
         order = {user: at for at, user in enumerate(map(str, body.users))}
@@ -302,20 +311,3 @@ def _moment(time: datetime) -> str:
         return aware.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     except OverflowError:
         raise ProblemError("invalid-request", f"The time {time} is out of range.") from None
-
-
-def _split(texts: list[str], answers: Answers) -> list[Id]:
-    """Return ids between commas; one that has a comma itself stays whole."""
-    ids = answers.ratings.items
-    parts = [
-        [text] if "," not in text or ids.find([text])[0] >= 0 else text.split(",") for text in texts
-    ]
-    return [each.strip() for part in parts for each in part if each.strip()]
-
-
-def _by_variant(service: Service, users: list[Id], variant: Variant | None) -> list[list[Id]]:
-    """Return users by the model that answers them."""
-    groups: dict[Variant | None, list[Id]] = {}
-    for user in dict.fromkeys(users):
-        groups.setdefault(variant or service.variant(user), []).append(user)
-    return list(groups.values())

@@ -154,7 +154,12 @@ class _Workers:
         self._workers = [self._started() for _ in range(self._number)]
         while not self._stopping:
             wait([each.sentinel for each in self._workers], timeout=_BREATH)
-            self._replace_the_dead()
+            for place, process in enumerate(self._workers):
+                if process.is_alive() or self._stopping:
+                    continue
+                _log.error("worker %s ended with code %s", process.pid, process.exitcode)
+                time.sleep(_BREATH / 5)
+                self._workers[place] = self._started()
         self._terminate()  # also one that was just being started
         deadline = time.monotonic() + _DRAIN
         for each in self._workers:
@@ -167,14 +172,6 @@ class _Workers:
         process: BaseProcess = self._context.Process(target=_work, args=self._arguments)
         process.start()
         return process
-
-    def _replace_the_dead(self) -> None:
-        for place, process in enumerate(self._workers):
-            if process.is_alive() or self._stopping:
-                continue
-            _log.error("worker %s ended with code %s", process.pid, process.exitcode)
-            time.sleep(_BREATH / 5)
-            self._workers[place] = self._started()
 
     def _stop(self, _number: int, _frame: FrameType | None) -> None:
         self._stopping = True
