@@ -48,7 +48,7 @@ VERBS = {
 )
 @cli.common_options
 def lsi() -> None:
-    """Search documents by exact words and by meaning (latent semantic indexing)."""
+    """Search documents by their words and their meaning."""
 
 
 @dataclass(frozen=True)

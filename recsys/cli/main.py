@@ -46,7 +46,7 @@ VERBS = {
     "explore": Verb("recsys.cli.explore:explore", "Write a page to explore a model, as one file."),
     "lsi": Verb(
         "recsys.cli.lsi:lsi",
-        "Search documents by exact words and by meaning (latent semantic indexing).",
+        "Search documents by their words and their meaning.",
     ),
     "serve": Verb("recsys.cli.serve:serve", "Serve a model over HTTP, with a page to explore it."),
     "data": Verb("recsys.cli.data:data", "Inspect ratings files, and copy sample data."),
