@@ -91,18 +91,23 @@ class Knots(NamedTuple):
         starts, counts = np.append(self.starts, 0)[rows], np.append(self.counts, 0)[rows]
         first = np.cumsum(counts) - counts
         at = np.arange(counts.sum()) + np.repeat(starts - first, counts)
-        kept = [self.times[at], self.means[at], self.variances[at]]
-        return type(self)(first, counts, *kept, self.variance, self.scale)
+        times, means, variances = self.times[at], self.means[at], self.variances[at]
+        return self._replace(
+            starts=first, counts=counts, times=times, means=means, variances=variances
+        )
 
     def replaced(self, rows: Ints, others: Knots) -> Self:
         """Return the drifts, of which those of some rows are `others`; the process stays."""
-        starts = np.append(self.starts, others.starts + len(self.times))
-        rest = [
-            np.append(mine, theirs) for mine, theirs in zip(self[1:5], others[1:5], strict=True)
-        ]
+        both = self._replace(
+            starts=np.append(self.starts, others.starts + len(self.times)),
+            counts=np.append(self.counts, others.counts),
+            times=np.append(self.times, others.times),
+            means=np.append(self.means, others.means),
+            variances=np.append(self.variances, others.variances),
+        )
         order = np.arange(len(self.starts))
         order[rows] = len(order) + np.arange(len(rows))
-        return type(self)(starts, *rest, self.variance, self.scale).take(order)
+        return both.take(order)
 
     def _place(
         self, low: NDArray[np.int64], high: NDArray[np.int64], times: NDArray[np.int64]
