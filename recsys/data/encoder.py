@@ -183,7 +183,7 @@ class FeatureEncoder:
                 block = block.as_vectors(values, random_state)
             if block.names and not _is_constant(rows := block.rows(values)):
                 square = float((rows.data.astype(np.float64) ** 2).sum()) / len(values)
-                blocks.append(replace(block, scale=1 / np.sqrt(square)))
+                blocks.append(replace(block, scale=float(1 / np.sqrt(square))))
         return cls(features.kind, tuple(blocks))
 
     def transform(self, features: Features, ids: Ids) -> FeatureBlocks:

@@ -388,7 +388,8 @@ def _seconds(rows: Rows, times: pl.Series, form: str | None) -> pl.Series:
     is_plain = rows.in_seconds
     if isinstance(times.dtype, pl.Int64 | pl.Int32) and form is None and not is_plain:
         low, high = times.min(), times.max()
-        is_plain = low is not None and SECONDS[0] <= low <= high <= SECONDS[1]  # type: ignore[operator]
+        if isinstance(low, int) and isinstance(high, int):
+            is_plain = SECONDS[0] <= low and high <= SECONDS[1]
     if is_plain and not times.null_count():
         return times
     return unix_seconds(times, rows.place, form)
