@@ -273,20 +273,15 @@ def user_contributions(
     own = slice(ratings.indptr[user], ratings.indptr[user + 1])
     rated, values = ratings.indices[own], ratings.values_at(own)
     history = Histories(np.array([0, len(rated)], dtype=np.int64), rated, values)
-    known = _known(ratings, user, items, fitted) if model.uses_features else None
-    return history, model.contributions(history, items, *([known] if known else []))
-
-
-def _known(ratings: Ratings, user: int, items: Indices, fitted: Ratings) -> Known | None:
-    """Return what a model with features may explain a score by; None without features."""
-    if ratings.item_features is None and ratings.user_features is None:
-        return None
-    of_user, of_items = (
-        None if features is None else csr_arrays(features.matrix[at])
-        for features, at in ((ratings.user_features, [user]), (ratings.item_features, items))
-    )
-    raters = Histories(*csr_arrays(fitted.matrix[:, items].T.tocsr()))
-    return Known(of_user, of_items, raters)
+    known: list[Known] = []  # of the features, which few models have an argument for
+    both = (ratings.user_features, [user]), (ratings.item_features, items)
+    if model.uses_features and any(features is not None for features, _ in both):
+        of_user, of_items = (
+            None if features is None else csr_arrays(features.matrix[at]) for features, at in both
+        )
+        raters = Histories(*csr_arrays(fitted.matrix[:, items].T.tocsr()))
+        known.append(Known(of_user, of_items, raters))
+    return history, model.contributions(history, items, *known)
 
 
 def _as_rows(

@@ -166,23 +166,19 @@ class TableWriter(ABC):
             If the table lacks one of the columns, or a column has a type that is not stored.
         """
         if not self._schema:
-            self._begin(frame)
+            self._schema = {series.name: _stored(series, self.address) for series in frame}
+            missing = [name for name in self._schema if name not in self._existing]
+            self._keeps = bool(self._existing) and (
+                self.if_exists == "append" or self._is_built_on or not (missing or self._is_ours())
+            )
+            if self._keeps and missing:
+                raise DataError(
+                    f"{self.address} has the columns {', '.join(self._existing)}, but not "
+                    f"{missing[0]!r}; add it, or write to another table."
+                )
+            self._create()
         self._stage(frame.select(pl.col(name).cast(t) for name, t in self._schema.items()))
         self.rows += len(frame)
-
-    def _begin(self, frame: pl.DataFrame) -> None:
-        """Choose between the existing table and a new one, and create the staging table."""
-        self._schema = {series.name: _stored(series, self.address) for series in frame}
-        missing = [name for name in self._schema if name not in self._existing]
-        self._keeps = bool(self._existing) and (
-            self.if_exists == "append" or self._is_built_on or not (missing or self._is_ours())
-        )
-        if self._keeps and missing:
-            raise DataError(
-                f"{self.address} has the columns {', '.join(self._existing)}, but not "
-                f"{missing[0]!r}; add it, or write to another table."
-            )
-        self._create()
 
     def _is_ours(self) -> bool:
         """Return True if a new table would have the columns and types of the existing one."""

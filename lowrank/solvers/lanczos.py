@@ -176,21 +176,18 @@ class _LanczosSpace:
     def extend(self, steps: int, at_least: int) -> None:
         """Extend the basis by some blocks and to a size, as far as there is room."""
         while not self.is_full and not self.is_complete and (steps > 0 or self._size < at_least):
-            self._extend()
+            old, new = self._size, self._size + self._width
+            product = self._gram_product(self._block)
+            self.steps += 1
+            self._block, inside, self._tail = extend_basis(
+                self._V[:, :new], product, self._scale, self._rng, first=self._coupled
+            )
+            self._scale = max(self._scale, longest(inside, self._tail))
+            self._H[:new, old:new] = inside
+            self._H[old:new, :old] = inside[:old].T
+            self._size, self._width, self._coupled = new, self._block.shape[1], old
+            self._V[:, new : new + self._width] = self._block
             steps -= 1
-
-    def _extend(self) -> None:
-        old, new = self._size, self._size + self._width
-        product = self._gram_product(self._block)
-        self.steps += 1
-        self._block, inside, self._tail = extend_basis(
-            self._V[:, :new], product, self._scale, self._rng, first=self._coupled
-        )
-        self._scale = max(self._scale, longest(inside, self._tail))
-        self._H[:new, old:new] = inside
-        self._H[old:new, :old] = inside[:old].T
-        self._size, self._width, self._coupled = new, self._block.shape[1], old
-        self._V[:, new : new + self._width] = self._block
 
     def rotate(self) -> None:
         """Compute the Ritz values and vectors of the present basis, largest first."""

@@ -152,26 +152,23 @@ class _KrylovSpace:
     def fill(self, k: int, target: float) -> None:
         """Extend until the bases are full, or nothing is left to be found in their direction."""
         while True:
-            self._extend()
+            old, new = self._size, self._size + self._width
+            product = self._A.matmat(self._V[:, old:new])
+            Q, inside, R = extend_basis(self._Q[:, :old], product, self._scale, self._rng)
+            self._scale = max(self._scale, longest(inside, R))
+            self._Q[:, old:new] = Q
+            self._B[:old, old:new] = inside
+            self._B[old:new, old:new] = R
+            self._size = new
+            product = self._A.rmatmat(Q)
+            V, _, self._tail = extend_basis(self._V[:, :new], product, self._scale, self._rng)
+            self._width = V.shape[1]
+            self._V[:, new : new + self._width] = V
+            self.passes += 2
             exhausted = float(np.linalg.norm(self._tail)) <= target * self._scale
             full = self._size + self._width > self._limit
             if self._is_complete or full or (exhausted and self._size >= k):
                 return
-
-    def _extend(self) -> None:
-        old, new = self._size, self._size + self._width
-        product = self._A.matmat(self._V[:, old:new])
-        Q, inside, R = extend_basis(self._Q[:, :old], product, self._scale, self._rng)
-        self._scale = max(self._scale, longest(inside, R))
-        self._Q[:, old:new] = Q
-        self._B[:old, old:new] = inside
-        self._B[old:new, old:new] = R
-        self._size = new
-        product = self._A.rmatmat(Q)
-        V, _, self._tail = extend_basis(self._V[:, :new], product, self._scale, self._rng)
-        self._width = V.shape[1]
-        self._V[:, new : new + self._width] = V
-        self.passes += 2
 
     def ritz(self) -> _Ritz:
         """Return the Rayleigh-Ritz approximations from the present bases."""

@@ -284,21 +284,16 @@ class WordEncoder:
         for word, n in Counter(self._tokenize(text)).items():
             place = known.get(word)
             if place is None:
-                place = self._place(word)
+                stem = self.language.stem(word)
+                place = _STOP if stem is None else self._places.get(stem, _UNKNOWN)
+                if len(known) < _REMEMBERED:
+                    known[word] = place
             if place >= 0:
                 counts[place] = counts.get(place, 0) + n
             elif place == _UNKNOWN:
                 unknown.append(word)
         terms = sorted(counts)
         return terms, [counts[term] for term in terms], unknown
-
-    def _place(self, word: str) -> int:
-        """Return the term of a word, and remember it."""
-        stem = self.language.stem(word)
-        place = _STOP if stem is None else self._places.get(stem, _UNKNOWN)
-        if len(self._known) < _REMEMBERED:
-            self._known[word] = place
-        return place
 
     @cached_property
     def _known(self) -> dict[str, int]:

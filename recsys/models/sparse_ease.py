@@ -100,7 +100,12 @@ class SparseEASE(LinearFilter):
     ) -> None:
         super()._set_weights(source, of_users, known)
         if source is self:
-            kept = self._kept_eigenvalues() if self._is_cut else self._eigenvalues
+            kept = self._eigenvalues
+            if self._is_cut:  # Rayleigh quotients with the part of G that is kept
+                vectors = self.item_factors / self.item_output[:, None]
+                scaled = (vectors / self.item_output[:, None])[self.item_order]
+                image = kernels.csr_matmat(self._weights, scaled, threads=self.threads)
+                kept = np.einsum("ij,ij->j", vectors, image, dtype=np.float64) / self._slope
             self.response = -self._correction(kept).astype(np.float32)
         if source is not self and known is None:
             return
@@ -134,11 +139,3 @@ class SparseEASE(LinearFilter):
         constant, slope = self._line
         found: NDArray[np.float64] = 1 / (self._eigenvalues + self.penalty) - constant
         return found + slope * linear
-
-    def _kept_eigenvalues(self) -> NDArray[np.float64]:
-        """Return the Rayleigh quotients of the directions with the part of G that is kept."""
-        vectors = self.item_factors / self.item_output[:, None]
-        scaled = (vectors / self.item_output[:, None])[self.item_order]
-        image = kernels.csr_matmat(self._weights, scaled, threads=self.threads)
-        found: NDArray[np.float64] = np.einsum("ij,ij->j", vectors, image, dtype=np.float64)
-        return found / self._slope

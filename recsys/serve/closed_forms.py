@@ -10,7 +10,7 @@ NumPy, with which each form is checked against its model before anybody relies o
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,7 +78,24 @@ def closed_form(model: Model, ratings: Ratings, items: Indices, users: Indices) 
         If the model has no closed form here.
     """
     form = _form(model, ratings, items, users)
-    _check(form, model, ratings, items)
+    # Check it on some new users, who have rated what users of the fit have.
+    place = np.full(model.n_items, -1)
+    place[items] = np.arange(len(items))
+    histories = Histories.of(ratings)
+    for user in np.unique(np.linspace(0, ratings.n_users - 1, _TRIALS).astype(np.int64)):
+        own = histories.take(np.array([user]))
+        kept = place[own.indices] >= 0
+        rated, values = own.indices[kept], own.values[kept]
+        if not len(rated):
+            continue
+        new = cast(Any, model).with_users(Histories(np.array([0, len(rated)]), rated, values))
+        expected = new.scores(np.zeros(1, np.int64))[0, items]
+        off = np.abs(form_scores(form, place[rated], values) - expected).max()
+        if not off <= _ROUNDING * np.abs(expected).max(initial=1e-30):
+            raise DataError(
+                f"The scores of this {model.name} model are more than the algebra of a page, which "
+                "differs from them; `recsys serve` answers for every model."
+            )
     return form
 
 
@@ -354,24 +371,3 @@ def _prior(form: Form, user: int, d: int) -> Doubles:
     """Return the mean of the prior of a user."""
     mean: Doubles = np.zeros(d) + form.get("prior", 0.0)
     return mean + form["users"][user] if "users" in form and user >= 0 else mean
-
-
-def _check(form: Form, model: Any, ratings: Ratings, items: Indices) -> None:
-    """Check the scores of some new users, who have rated what users of the fit have."""
-    place = np.full(model.n_items, -1)
-    place[items] = np.arange(len(items))
-    histories = Histories.of(ratings)
-    for user in np.unique(np.linspace(0, ratings.n_users - 1, _TRIALS).astype(np.int64)):
-        own = histories.take(np.array([user]))
-        kept = place[own.indices] >= 0
-        rated, values = own.indices[kept], own.values[kept]
-        if not len(rated):
-            continue
-        new = model.with_users(Histories(np.array([0, len(rated)]), rated, values))
-        expected = new.scores(np.zeros(1, np.int64))[0, items]
-        off = np.abs(form_scores(form, place[rated], values) - expected).max()
-        if not off <= _ROUNDING * np.abs(expected).max(initial=1e-30):
-            raise DataError(
-                f"The scores of this {model.name} model are more than the algebra of a page, which "
-                "differs from them; `recsys serve` answers for every model."
-            )
