@@ -25,6 +25,7 @@ from recsys.models.base import FoldingModel, Histories, Indices, Model, Step
 from recsys.models.blend import Blend
 from recsys.models.drifts import NAMES, DriftingModel, drift_arrays
 from recsys.models.item_item import HistoryModel
+from recsys.predictions import fitted_model
 
 if TYPE_CHECKING:
     from recsys.data.encoder import FeatureEncoder
@@ -83,8 +84,10 @@ def updated(
         if decay:
             reading["weighted_at"] = options["weighted_at"]
         whole = _refeatured(_weighed(change.after, -decay))
-        result = type(recommender)(type(recommender.model)(**recommender.model.get_params()))
-        result._fit(whole, on_step, **warm_start(recommender.model, change))
+        unfitted = type(recommender.model)(**recommender.model.get_params())
+        found = fitted_model(unfitted, whole, on_step, **warm_start(recommender.model, change))
+        result = type(recommender)(found.model)
+        result._restored(found.ratings, found.training)
         finding = f"fitted again: {reason}"
     kept = {name: value for name, value in recommender.training.items() if name == "choice"}
     result.training |= kept | {"update": finding}
