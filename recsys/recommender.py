@@ -170,7 +170,12 @@ class Recommender:
         """
         data = ratings if isinstance(ratings, Ratings) else as_ratings(ratings)
         predictions.check_validation(validation, data)
-        found = predictions.fitted_model(self.model, data, on_step, validation=validation)
+        return self._fit(data, on_step, validation=validation)
+
+    def _fit(
+        self, ratings: Ratings, on_step: Callable[[Step], None] | None, **settings: Any
+    ) -> Self:
+        found = predictions.fitted_model(self.model, ratings, on_step, **settings)
         self.model, self.provenance = found.model, Provenance()
         return self._restored(found.ratings, found.training)
 
