@@ -204,7 +204,8 @@ class Bayes(DriftingModel, ContentModel):
         with at_most(self.threads):
             self._fit_content(ratings)
         if drifts := best.observed.drifts:
-            self.item_bias = self.item_bias + mean_drifts(ratings, drifts[1])
+            drift_means = mean_drifts(ratings.indices, ratings.n_items, drifts[1])
+            self.item_bias = self.item_bias + drift_means
             remarks.append(remark(drifts, float(ratings.values.var())))
         vars(self)["remarks"] = tuple(remarks)
 
@@ -491,6 +492,9 @@ class Bayes(DriftingModel, ContentModel):
             known, found = self.knots(side), settling.drift.knots()
             own = found._replace(variance=known.variance, scale=known.scale)  # if without times
             arrays |= drift_arrays(side, own)
+            # The vectors are those of all times: of their biases, this is the drift's own part.
+            mean = mean_drifts(histories.rows, histories.n_rows, settling.drift)
+            arrays[f"{side}_biases"] = arrays[f"{side}_biases"] - mean[:, None]
         return arrays
 
     def _settling(self, histories: Histories, *, of_users: bool) -> Settling:

@@ -15,7 +15,6 @@ from recsys.models.base import BiasedModel, Floats, Histories, fitted, model
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from recsys.data.ratings import Ratings
 
 __all__ = ["NAMES", "DriftingModel", "drift_arrays", "drift_of", "mean_drifts", "remark"]
 
@@ -87,10 +86,10 @@ def drift_of(histories: Histories, known: Knots) -> Drift:
     return drift
 
 
-def mean_drifts(ratings: Ratings, drift: Drift) -> Floats:
-    """Return the mean drift of each item over its ratings, shape (n_items,)."""
-    counts = np.bincount(ratings.indices, minlength=ratings.n_items)
-    total = np.bincount(ratings.indices, drift.means, ratings.n_items)
+def mean_drifts(rows: NDArray[np.integer[Any]], n_rows: int, drift: Drift) -> Floats:
+    """Return the mean drift of each user, or item, over its ratings, shape (n_rows,)."""
+    counts = np.bincount(rows, minlength=n_rows)
+    total = np.bincount(rows, drift.means, n_rows)
     return (total / np.maximum(counts, 1)).astype(np.float32)
 
 

@@ -171,6 +171,17 @@ def test_a_mood_passes():
     )
 
 
+@pytest.mark.parametrize("likelihood", ["gaussian", "ordinal"])
+def test_biases_have_the_mean_of_the_drift_once(likelihood):
+    """Over the times of a user's ratings, drifts shift predictions by nothing on average."""
+    model, ratings = fitted(likelihood)
+    for some in (model, model.with_users(Histories.of(ratings))):
+        pairs = ratings.user_index_of_nonzeros(), ratings.indices
+        shift = some._latent(*pairs, ratings.timestamps) - some._latent(*pairs)
+        means = np.bincount(pairs[0], shift) / np.diff(ratings.indptr)
+        assert np.abs(means).max() < 0.05 < np.abs(some.mean_drift("user")).max()
+
+
 def test_times_without_effect_leave_no_drift():
     model = Bayes(**FAST, likelihood="gaussian").fit(stars())
     assert not model.uses_times
