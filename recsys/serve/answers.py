@@ -323,16 +323,8 @@ class Answers:
         known |= {"parameters": model.get_params(), "training": self.recommender.training}
         for name in ("parameters", "training"):
             about.pop(name, None)
-        known |= {"model": self.name, "name": model.name, "abilities": self._abilities()}
-        known["rates"] = model.predicts_ratings and not self.ratings.implicit
-        return known | {"more": about}
-
-    def _abilities(self) -> list[str]:
-        """Return what the model has answers to, beyond recommendations to known users."""
-        model = self.recommender.model
-        similar = isinstance(model, abilities.HasItemVectors | abilities.HasItemSimilarity)
-        tests = {
-            "similar": similar,
+        able = {  # beyond recommendations to known users
+            "similar": isinstance(model, abilities.HasItemVectors | abilities.HasItemSimilarity),
             "explain": isinstance(model, abilities.Explains),
             "history": isinstance(model, abilities.FoldsInUsers),
             "features": getattr(self.ratings.user_features, "encoder", None) is not None,
@@ -340,7 +332,10 @@ class Answers:
             "map": isinstance(model, abilities.HasItemVectors),
             "spectrum": isinstance(model, FactorModel) or hasattr(model, "singular_values"),
         }
-        return [name for name, able in tests.items() if able]
+        known |= {"model": self.name, "name": model.name}
+        known["abilities"] = [name for name, is_able in able.items() if is_able]
+        known["rates"] = model.predicts_ratings and not self.ratings.implicit
+        return known | {"more": about}
 
     def map(self, n: int) -> Json:
         """Return places in the plane for the n items with most ratings; see `item_map`.
