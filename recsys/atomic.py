@@ -139,7 +139,7 @@ def move_link(link: Path, name: str) -> None:
     new = _hidden(link)
     try:
         new.symlink_to(name, target_is_directory=True)
-    except (OSError, NotImplementedError):
+    except OSError:
         new.write_text(f"{name}\n", encoding="utf-8")
         flush(new)
     try:

@@ -356,18 +356,16 @@ def prepared(rows: Rows, rules: RowRules) -> Rows:
         column = columns[role]
         if column.null_count() or not isinstance(column.dtype, pl.Int32 | pl.Categorical):
             columns[role] = as_id_series(column, role, rows.place)
-    if rows.levels is not None:
-        pass  # finite numbers
-    elif "rating" in columns and (liked := _truths(columns["rating"])) is not None:
+    given = columns.get("rating") if rows.levels is None else None  # levels are finite numbers
+    if given is not None and (liked := _truths(given)) is not None:
         if liked.null_count():
             row = liked.is_null().arg_max() or 0
-            value = columns["rating"][row]
-            raise DataError(f"{rows.place(row)}: rating {value!r} is neither true nor false.")
+            raise DataError(f"{rows.place(row)}: rating {given[row]!r} is neither true nor false.")
         del columns["rating"]
         rows.implicit = True
         rows.remarks.append(f"{counted(rows.keep(liked), 'row')} left out whose rating is false")
-    elif "rating" in columns:
-        columns["rating"] = rating_values(columns["rating"], rows.place)
+    elif given is not None:
+        columns["rating"] = rating_values(given, rows.place)
     if "timestamp" in columns:
         columns["timestamp"] = _seconds(rows, columns.pop("timestamp"), rules.time_format)
     if rules.since is not None or rules.until is not None:
