@@ -25,12 +25,10 @@ __all__ = [
     "flush",
     "move_link",
     "put_in_place",
-    "resolved",
     "unfinished_directory",
     "unfinished_file",
 ]
 
-_LONGEST_NAME = 255  # bytes
 _PAUSE = 0.1  # seconds
 
 
@@ -134,7 +132,7 @@ def move_link(link: Path, name: str) -> None:
     """Let `link` point to what is called `name` next to it, from one moment to the next.
 
     The link is relative. Where links are not allowed, as for most users of Windows, it is a file of
-    text with the name, which `resolved` follows.
+    text with the name, which `recsys.schema.resolved` follows.
     """
     new = _hidden(link)
     try:
@@ -148,20 +146,6 @@ def move_link(link: Path, name: str) -> None:
         with suppress(FileNotFoundError):
             new.unlink()
     flush(link.parent)
-
-
-def resolved(path: str | Path) -> Path:
-    """Return a path, or the directory that a file of text in its place names (see `move_link`)."""
-    place = Path(path)
-    if place.is_file() and place.stat().st_size <= _LONGEST_NAME:
-        try:
-            name = place.read_text(encoding="utf-8").strip()
-        except UnicodeDecodeError:
-            return place
-        target = place.parent / name
-        if name and Path(name).name == name and target.is_dir():
-            return target
-    return place
 
 
 def flush(path: Path) -> None:

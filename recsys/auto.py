@@ -14,8 +14,9 @@ from recsys.data.ratings import Ratings
 from recsys.errors import NotFittedError
 from recsys.messages import counted
 from recsys.models.abilities import FoldsInUsers, takes_start
-from recsys.models.base import FactorForm, Floats, Histories, Model, OnStep, model
+from recsys.models.base import FactorForm, Floats, Model, OnStep, model
 from recsys.models.blend import Blend
+from recsys.models.histories import Histories
 from recsys.models.parameters import random_state_parameter, threads_parameter
 from recsys.models.registry import make_model, model_class, parameters
 from recsys.models.validation import TOP, HeldOut, best_weights, cross_fitted_ndcg
@@ -235,7 +236,7 @@ class Auto(Model):
         start = self._start if takes_start(fitted) else None
         more = {} if start is None else {"start": start}
         fitted.fit(self.ratings, on_step=on_step, validation=validation, **more)
-        vars(self)["_chosen"] = fitted
+        vars(self)["_winner"] = fitted
 
     def _trials(self, choice: Choice, train: Ratings) -> list[Model]:
         models = []
@@ -293,6 +294,9 @@ class Auto(Model):
             f"chose {verdict}",
         ]
 
+    def _chosen(self, ratings: Ratings) -> tuple[Model, Ratings, str | None]:
+        return self.chosen, self.ratings, "; ".join(self.findings) or None
+
     @property
     def chosen(self) -> Model:
         """The winner, fitted.
@@ -301,10 +305,10 @@ class Auto(Model):
         ------
         NotFittedError
         """
-        if "_chosen" not in vars(self):
+        if "_winner" not in vars(self):
             raise NotFittedError("The auto model is not fitted yet; call fit first.")
-        chosen: Model = vars(self)["_chosen"]
-        return chosen
+        winner: Model = vars(self)["_winner"]
+        return winner
 
     @property
     def n_users(self) -> int:

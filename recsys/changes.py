@@ -24,7 +24,8 @@ from recsys.data.ratings import (
 )
 from recsys.data.times import duration
 from recsys.errors import DataError
-from recsys.models.base import Histories, Indices
+from recsys.models.base import Indices
+from recsys.models.histories import Histories
 
 if TYPE_CHECKING:
     from lowrank.completion.design import GroupedFeatures

@@ -18,7 +18,8 @@ from recsys.data.ratings import Ratings, table_of
 from recsys.data.rows import rating_problem, rating_values
 from recsys.errors import DataError
 from recsys.models.abilities import FoldsInItems, FoldsInUsers
-from recsys.models.base import Histories, Model
+from recsys.models.base import Model
+from recsys.models.histories import Histories
 from recsys.predictions import unsupported
 
 if TYPE_CHECKING:

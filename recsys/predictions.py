@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -16,19 +15,10 @@ from recsys.data.ids import Ids, IdsLike, as_id_series
 from recsys.data.ratings import Ratings
 from recsys.data.times import unix_seconds
 from recsys.errors import DataError, UnknownIdError
-from recsys.models.abilities import Chooses, Explains, HasUncertainty
-from recsys.models.base import (
-    BiasedModel,
-    Explanation,
-    FactorForm,
-    Floats,
-    Histories,
-    Indices,
-    Model,
-    Step,
-    check_finite,
-)
+from recsys.models.abilities import Explains, HasUncertainty
+from recsys.models.base import BiasedModel, FactorForm, Floats, Indices, Model
 from recsys.models.baselines import Popular
+from recsys.models.histories import Explanation, Histories
 from recsys.models.priors import Known
 from recsys.models.registry import MODELS, model_class
 from recsys.storage import Saved
@@ -49,71 +39,6 @@ def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
     """
     if value not in choices:
         raise DataError(f"{name} must be one of {', '.join(choices)}; got {value!r}.")
-
-
-def check_validation(validation: object, ratings: Ratings) -> None:
-    """Check that held-out ratings, if there are any, have the users and items of those of a fit.
-
-    Raises
-    ------
-    DataError
-    """
-    if validation is None:
-        return
-    if not isinstance(validation, Ratings):
-        raise DataError(f"validation must be Ratings; got {type(validation).__name__}.")
-    if validation.shape != ratings.shape:
-        expected = f"have the users and items of the ratings, {ratings.shape}"
-        raise DataError(f"validation must {expected}; got {validation.shape}.")
-
-
-def fitted_model(
-    model: Model, ratings: Ratings, on_step: Callable[[Step], None] | None, **settings: Any
-) -> Saved:
-    """Fit a model; of one that chooses among others, return the choice, with its ratings.
-
-    Raises
-    ------
-    DataError
-        If there are no ratings, or the fit breaks down.
-    """
-    if not ratings.n_ratings:
-        raise DataError("There are no ratings to fit a model to.")
-    last: Step | None = None
-
-    def each(step: Step) -> None:
-        nonlocal last
-        last = step
-        if on_step is not None:
-            on_step(step)
-
-    start = time.perf_counter()
-    model.fit(ratings, on_step=each, **settings)
-    seconds, findings = time.perf_counter() - start, None
-    if isinstance(model, Chooses):
-        findings = "; ".join(model.findings) or None
-        ratings, model = model.ratings, model.chosen
-    check_finite(model)
-    training = training_summary(ratings, seconds, last)
-    said = {"choice": findings, "remarks": "; ".join(model.remarks)}
-    return Saved(model, ratings, training | {name: text for name, text in said.items() if text})
-
-
-def training_summary(ratings: Ratings, seconds: float, last: Step | None) -> dict[str, Any]:
-    """Return the facts of a fit that are saved with a model; predictions need the range."""
-    explicit = not ratings.implicit
-    return {
-        "users": ratings.n_users,
-        "items": ratings.n_items,
-        "ratings": ratings.n_ratings,
-        "implicit": ratings.implicit,
-        "rating_min": ratings.value_range()[0] if explicit else None,
-        "rating_max": ratings.value_range()[1] if explicit else None,
-        "seconds": round(seconds, 3),
-        "sweeps": last.step if last else None,
-        "train_rmse": last.train_rmse if last else None,
-        "validation_rmse": last.validation_rmse if last else None,
-    }
 
 
 def clip_to_range(predicted: Floats, training: Mapping[str, Any]) -> Floats:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -16,7 +16,6 @@ from recsys.messages import redacted
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
-    from recsys.schema import Manifest
 
 __all__ = [
     "REMEMBERED",
@@ -71,13 +70,6 @@ class Provenance:
     parent: str | None = None
     tag: str | None = None
     reading: dict[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, manifest: Manifest) -> Self:
-        """Return what a model.json says."""
-        names = ("version", "created", "source", "period", "fingerprint", "parent", "tag")
-        reading = dict(manifest.reading)
-        return cls(**{name: getattr(manifest, name) for name in names}, reading=reading)
 
     def child(self, reading: Mapping[str, Any]) -> Provenance:
         """Return the provenance of an update of this model, which remembers other options."""

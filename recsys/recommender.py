@@ -30,7 +30,7 @@ from recsys.errors import DataError, NotFittedError
 from recsys.filters import BlockLike
 from recsys.folding import HistoryLike
 from recsys.messages import html_table
-from recsys.models.base import Model, Step
+from recsys.models.base import Model, OnStep, Step, fitted_model
 from recsys.models.baselines import Popular
 from recsys.models.registry import make_model
 from recsys.predictions import PairsLike, ranked
@@ -169,15 +169,17 @@ class Recommender:
             finite.
         """
         data = ratings if isinstance(ratings, Ratings) else as_ratings(ratings)
-        predictions.check_validation(validation, data)
+        if validation is not None and not isinstance(validation, Ratings):
+            raise DataError(f"validation must be Ratings; got {type(validation).__name__}.")
+        if validation is not None and validation.shape != data.shape:
+            expected = f"have the users and items of the ratings, {data.shape}"
+            raise DataError(f"validation must {expected}; got {validation.shape}.")
         return self._fit(data, on_step, validation=validation)
 
-    def _fit(
-        self, ratings: Ratings, on_step: Callable[[Step], None] | None, **settings: Any
-    ) -> Self:
-        found = predictions.fitted_model(self.model, ratings, on_step, **settings)
-        self.model, self.provenance = found.model, Provenance()
-        return self._restored(found.ratings, found.training)
+    def _fit(self, ratings: Ratings, on_step: OnStep, **settings: Any) -> Self:
+        self.model, ratings, training = fitted_model(self.model, ratings, on_step, **settings)
+        self.provenance = Provenance()
+        return self._restored(ratings, training)
 
     def _restored(self, ratings: Ratings, training: dict[str, Any], **counts_from: Ratings) -> Self:
         """Set the fitted state; `counts_from` has the ratings that folded-in ones are added to."""
@@ -554,10 +556,8 @@ class Recommender:
             pair = pl.DataFrame({"user": [pairs], "item": [item]})
             return float(self.predict(pair, cold_start=cold_start)["prediction"][0])
         popular = self._popular if cold_start == "popular" else None
-        fitted = Saved(self.model, self.ratings, self.training)
-        return predictions.predicted_pairs(
-            fitted, cast(PairsLike, pairs), cold_start, popular, std=std
-        )
+        fitted, given = Saved(self.model, self.ratings, self.training), cast(PairsLike, pairs)
+        return predictions.predicted_pairs(fitted, given, cold_start, popular, std=std)
 
     def impute(
         self,

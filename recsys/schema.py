@@ -27,6 +27,7 @@ MEASURED_FORMAT: Literal["recsys-metrics"] = "recsys-metrics"
 SPLIT_MANIFEST = "split.json"
 SPLIT_FORMAT: Literal["recsys-split"] = "recsys-split"
 _LONGEST = 64 * 2**20  # bytes of a document
+_LONGEST_NAME = 255  # bytes
 
 Scalar: TypeAlias = bool | int | float | str | None
 ColumnType: TypeAlias = Literal["number", "text", "list", "date", "datetime"]
@@ -246,6 +247,20 @@ def parse(document: Mapping[str, Any], training: type[Struct]) -> Manifest:
         raise DamageError(f"the checksum of {MANIFEST} is wrong")
     checked(manifest.training, training, f"training in {MANIFEST}")
     return manifest
+
+
+def resolved(path: str | Path) -> Path:
+    """Return a path, or the directory that a text file in its place names (`atomic.move_link`)."""
+    place = Path(path)
+    if place.is_file() and place.stat().st_size <= _LONGEST_NAME:
+        try:
+            name = place.read_text(encoding="utf-8").strip()
+        except UnicodeDecodeError:
+            return place
+        target = place.parent / name
+        if name and Path(name).name == name and target.is_dir():
+            return target
+    return place
 
 
 def checksum(document: Mapping[str, Any]) -> str:

@@ -29,7 +29,7 @@ import platform
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
@@ -47,7 +47,7 @@ from polars.exceptions import PanicException, PolarsError
 import recsys
 from lowrank import kernels
 from recsys import schema
-from recsys.atomic import put_in_place, resolved, unfinished_directory
+from recsys.atomic import put_in_place, unfinished_directory
 from recsys.data.features import FeatureKind
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
@@ -55,7 +55,7 @@ from recsys.errors import DataError, ModelFileError, RecsysError
 from recsys.models.base import Model
 from recsys.models.registry import MODELS
 from recsys.provenance import Provenance, fingerprint, period_of
-from recsys.schema import MANIFEST, DamageError, Manifest
+from recsys.schema import MANIFEST, DamageError, Manifest, resolved
 
 if TYPE_CHECKING:
     from lowrank.completion.design import GroupedFeatures
@@ -225,7 +225,8 @@ def load_model(path: str | Path, *, verify: bool = False) -> Saved:
             raise DamageError(f"ratings/data has codes beyond the {len(levels)} levels")
         if everything and not np.isfinite(data if levels is None else levels).all():
             raise DamageError("ratings has values that are not finite")
-    return Saved(model, ratings, training, Provenance.of(manifest))
+    origin = {each.name: getattr(manifest, each.name) for each in fields(Provenance)}
+    return Saved(model, ratings, training, Provenance(**origin))
 
 
 def save_index(index: SavedIndex, path: str | Path, *, overwrite: bool = False) -> None:

@@ -21,11 +21,11 @@ from recsys.drift import popularity_stability, rating_stability
 from recsys.errors import DataError
 from recsys.messages import counted
 from recsys.models.abilities import takes_start
-from recsys.models.base import FoldingModel, Histories, Indices, Model, Step
+from recsys.models.base import FoldingModel, Indices, Model, Step
 from recsys.models.blend import Blend
 from recsys.models.drifts import NAMES, DriftingModel, drift_arrays
+from recsys.models.histories import Histories
 from recsys.models.item_item import HistoryModel
-from recsys.predictions import fitted_model
 
 if TYPE_CHECKING:
     from recsys.data.encoder import FeatureEncoder
@@ -85,9 +85,8 @@ def updated(
             reading["weighted_at"] = options["weighted_at"]
         whole = _refeatured(_weighed(change.after, -decay))
         unfitted = type(recommender.model)(**recommender.model.get_params())
-        found = fitted_model(unfitted, whole, on_step, **warm_start(recommender.model, change))
-        result = type(recommender)(found.model)
-        result._restored(found.ratings, found.training)
+        start_from = warm_start(recommender.model, change)
+        result = type(recommender)(unfitted)._fit(whole, on_step, **start_from)
         finding = f"fitted again: {reason}"
     kept = {name: value for name, value in recommender.training.items() if name == "choice"}
     result.training |= kept | {"update": finding}

@@ -19,13 +19,13 @@ from typing import Any
 import polars as pl
 
 from recsys import schema
-from recsys.atomic import flush, move_link, resolved, unfinished_file
+from recsys.atomic import flush, move_link, unfinished_file
 from recsys.data.ids import Ids
 from recsys.errors import DataError, ModelFileError, RecsysError
 from recsys.evaluation.results import Evaluation
 from recsys.storage import load_model, read_manifest
 
-__all__ = ["LATEST", "list_versions", "measured", "models_with", "promote", "record", "resolved"]
+__all__ = ["LATEST", "list_versions", "measured", "models_with", "promote", "record"]
 
 LATEST = "latest"
 """Name of the link."""
@@ -105,7 +105,7 @@ def list_versions(directory: str | Path) -> pl.DataFrame:
 def _latest(directory: Path) -> str | None:
     """Return the name of the version that the link points to."""
     link = directory / LATEST
-    place = Path(os.path.realpath(link)) if link.is_symlink() else resolved(link)
+    place = Path(os.path.realpath(link)) if link.is_symlink() else schema.resolved(link)
     return place.name if place != link and place.is_dir() else None
 
 
@@ -146,7 +146,7 @@ def measured(model: str | Path) -> list[schema.Measured]:
     ModelFileError
         If the file of it is damaged.
     """
-    file = resolved(model) / schema.MEASURED
+    file = schema.resolved(model) / schema.MEASURED
     if not file.is_file():
         return []
     try:
@@ -189,7 +189,7 @@ def record(model: str | Path, found: Evaluation, label: str, test: str) -> bool:
         users=found.counts["users_evaluated"],
         metrics={row["metric"]: (row["value"], row["low"], row["high"]) for row in rows},
     )
-    target = Path(os.path.realpath(resolved(model))) / schema.MEASURED
+    target = Path(os.path.realpath(schema.resolved(model))) / schema.MEASURED
     everything = schema.MeasuredFile(measured=[*measured(model), entry][-_KEPT:])
     try:
         with unfinished_file(target) as (new, stream):

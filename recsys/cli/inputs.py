@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from recsys.atomic import resolved
 from recsys.cli.errors import CommandError
 from recsys.cli.options import FitOptions, ReaderOptions
 from recsys.cli.progress import Activity, note
@@ -45,8 +44,11 @@ def require_path(path: str, kind: str = "") -> None:
     CommandError
         If the path does not exist, or is a file where a saved `kind` is expected.
     """
-    if kind and resolved(path).is_file():
-        raise CommandError(f"{path} is a file; a saved {kind} is a directory.")
+    if kind:
+        from recsys.schema import resolved
+
+        if resolved(path).is_file():
+            raise CommandError(f"{path} is a file; a saved {kind} is a directory.")
     if path == "-" or Path(path).exists():
         return
     from recsys.readers.sources import is_address
@@ -68,7 +70,9 @@ def require_path(path: str, kind: str = "") -> None:
 
 def is_model(path: str) -> bool:
     """Return whether there is a saved model at `path`."""
-    return (resolved(path) / "model.json").is_file()
+    from recsys.schema import MANIFEST, resolved
+
+    return (resolved(path) / MANIFEST).is_file()
 
 
 def check_destination(

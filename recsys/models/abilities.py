@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from numpy.typing import ArrayLike
 
-from recsys.models.base import Explanation, Floats, Histories, Indices, Model
+from recsys.models.base import Floats, Indices, Model
+from recsys.models.histories import Explanation, Histories
 
 if TYPE_CHECKING:
     from lowrank.completion.design import GroupedFeatures
-    from recsys.data.ratings import Ratings
     from recsys.topn import Scorer
 
 
@@ -94,23 +94,3 @@ class KnowsFeatures(Protocol):
 def takes_start(model: Model) -> bool:
     """Return whether `model.fit` can begin where another fit ended."""
     return "start" in inspect.signature(model._fit).parameters
-
-
-@runtime_checkable
-class Chooses(Protocol):
-    """A model that compares others, and whose place the best of them takes.
-
-    Attributes
-    ----------
-    ratings : Ratings
-        What the chosen model was fitted to.
-    findings : list of str
-        What was compared, with what results.
-    """
-
-    ratings: Ratings
-    findings: list[str]
-
-    @property
-    def chosen(self) -> Model:
-        """The chosen model, fitted."""

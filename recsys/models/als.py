@@ -18,7 +18,6 @@ from lowrank.kernels.entries import Stored
 from recsys.models.base import (
     FactorModel,
     Floats,
-    Histories,
     OnStep,
     Step,
     ValidationWatch,
@@ -28,6 +27,7 @@ from recsys.models.base import (
     validation_rmse,
 )
 from recsys.models.content import ContentModel
+from recsys.models.histories import Histories
 from recsys.models.parameters import parameter, random_state_parameter, threads_parameter
 
 if TYPE_CHECKING:

@@ -19,25 +19,18 @@ from __future__ import annotations
 import inspect
 import math
 import re
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    ClassVar,
-    NamedTuple,
-    Self,
-    TypeVar,
-    cast,
-    dataclass_transform,
-)
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar, dataclass_transform
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lowrank import kernels
 from recsys.errors import DataError, NotFittedError
+from recsys.models.histories import Histories
 from recsys.models.parameters import Parameter
 
 if TYPE_CHECKING:
@@ -50,102 +43,6 @@ _PATIENCE = 3  # sweeps without a better validation RMSE before the fit stops
 # Types of fitted arrays and kinds of fitted scalars, by their annotations.
 _DTYPES = {"Floats": "float32"} | {f"NDArray[np.{d}]": d for d in ("float64", "int32", "int64")}
 _KINDS = {"bool": "b", "int": "iu", "float": "fiu"}
-
-
-class Histories(NamedTuple):
-    """Ratings of some users (or of some items), as the rows of a CSR matrix.
-
-    Attributes
-    ----------
-    indptr : int64 ndarray of shape (n + 1,)
-        The ratings of row r are at positions indptr[r]:indptr[r + 1].
-    indices : int32 ndarray of shape (nnz,)
-        Item indices (user indices, in the histories of items), increasing within a row.
-    values : float32 ndarray of shape (nnz,)
-        Ratings; ones for implicit feedback.
-    """
-
-    indptr: NDArray[np.int64]
-    indices: NDArray[np.int32]
-    values: Floats
-
-    @classmethod
-    def of(cls, ratings: Ratings) -> Histories:
-        """Return the histories of the users of `ratings`, without a copy."""
-        found = Histories(ratings.indptr, ratings.indices, ratings.values)
-        return found.at_times(ratings.seconds)
-
-    @property
-    def times(self) -> NDArray[np.integer[Any]] | None:
-        """Seconds since 1970-01-01 UTC of each rating, where they are known."""
-        return None
-
-    def at_times(self, times: NDArray[np.integer[Any]] | None) -> Histories:
-        """Return the same histories with the times of the ratings."""
-        if times is None:
-            return self
-        timed = TimedHistories(self.indptr, self.indices, self.values)
-        timed.moments = times
-        return timed
-
-    @property
-    def csr(self) -> kernels.CsrArrays:
-        """The arrays as the kernels take them."""
-        return kernels.CsrArrays(self.indptr, self.indices, self.values)
-
-    @property
-    def n_rows(self) -> int:
-        """Number of users (or items)."""
-        return len(self.indptr) - 1
-
-    @property
-    def counts(self) -> NDArray[np.int64]:
-        """Number of ratings of each row."""
-        return np.diff(self.indptr)
-
-    @property
-    def rows(self) -> Indices:
-        """Row of each rating."""
-        return np.repeat(np.arange(self.n_rows), self.counts)
-
-    def take(self, rows: Indices) -> Histories:
-        """Return some of the rows, in the given order."""
-        starts = self.indptr[rows]
-        counts = self.indptr[rows + 1] - starts
-        indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-        at = np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], counts)
-        some = Histories(indptr, self.indices[at], self.values[at])
-        return some if self.times is None else some.at_times(self.times[at])
-
-
-class TimedHistories(Histories):
-    """Histories whose ratings have times; as a tuple, they are the same three arrays."""
-
-    moments: NDArray[np.integer[Any]] | None = None
-
-    @property
-    def times(self) -> NDArray[np.integer[Any]] | None:
-        """Seconds since 1970-01-01 UTC of each rating."""
-        return self.moments
-
-
-class Explanation(NamedTuple):
-    """Scores of one user as sums: ``base + terms.sum(axis=1)``, to rounding.
-
-    Attributes
-    ----------
-    base : float32 ndarray of shape (n_items,)
-        The score without any history.
-    terms : float32 ndarray of shape (n_items, n_ratings)
-        What each rating of the user's history adds.
-    item_features, user_features : float32 ndarrays of shape (n_items, n_features), optional
-        What each feature of the item, and of the user, adds.
-    """
-
-    base: Floats
-    terms: Floats
-    item_features: Floats | None = None
-    user_features: Floats | None = None
 
 
 class FactorForm(NamedTuple):
@@ -233,7 +130,9 @@ def predicted_ratings(model: Model, held_out: Ratings) -> Floats:
     """Return predictions of held-out ratings, at their times where the model uses these."""
     pairs = held_out.user_index_of_nonzeros(), held_out.indices
     if model.uses_times and held_out.seconds is not None:
-        return cast(Floats, cast(Any, model).predict(*pairs, times=held_out.timestamps))
+        predict: Any = model.predict
+        found: Floats = predict(*pairs, times=held_out.timestamps)
+        return found
     return model.predict(*pairs)
 
 
@@ -253,6 +152,50 @@ def breakdown(model: Model, *names: str) -> DataError:
         f"The fit of {model.name} leaves the range of single precision with {own}; "
         f"choose values nearer to {usual}."
     )
+
+
+class Fit(NamedTuple):
+    """A fitted model, the ratings that it was fitted to, and the summary that is saved with it."""
+
+    model: Model
+    ratings: Ratings
+    training: dict[str, Any]
+
+
+def fitted_model(model: Model, ratings: Ratings, on_step: OnStep, **settings: Any) -> Fit:
+    """Fit a model; of one that chooses among others, return the choice, with its ratings.
+
+    Raises
+    ------
+    DataError
+        If there are no ratings, or the fit breaks down.
+    """
+    if not ratings.n_ratings:
+        raise DataError("There are no ratings to fit a model to.")
+    last: Step | None = None
+
+    def each(step: Step) -> None:
+        nonlocal last
+        last = step
+        if on_step is not None:
+            on_step(step)
+
+    start = time.perf_counter()
+    model.fit(ratings, on_step=each, **settings)
+    seconds = round(time.perf_counter() - start, 3)
+    model, ratings, findings = model._chosen(ratings)
+    check_finite(model)
+    least, most = (None, None) if ratings.implicit else ratings.value_range()
+    training = {
+        **{"users": ratings.n_users, "items": ratings.n_items, "ratings": ratings.n_ratings},
+        **{"implicit": ratings.implicit, "rating_min": least, "rating_max": most},
+        "seconds": seconds,
+        "sweeps": last.step if last else None,
+        "train_rmse": last.train_rmse if last else None,
+        "validation_rmse": last.validation_rmse if last else None,
+    }
+    said = {"choice": findings, "remarks": "; ".join(model.remarks)}
+    return Fit(model, ratings, training | {name: text for name, text in said.items() if text})
 
 
 def check_finite(model: Model) -> None:
@@ -452,6 +395,10 @@ class Model:
 
     def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
         """Set the fitted arrays."""
+
+    def _chosen(self, ratings: Ratings) -> tuple[Model, Ratings, str | None]:
+        """Return the model to keep after a fit, what it was fitted to, and why it was chosen."""
+        return self, ratings, None
 
     @abstractmethod
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:

@@ -10,10 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recsys.models.base import (
-    Explanation,
     Floats,
     FoldingModel,
-    Histories,
     Model,
     OnStep,
     Step,
@@ -22,6 +20,7 @@ from recsys.models.base import (
     model,
     validation_rmse,
 )
+from recsys.models.histories import Explanation, Histories
 from recsys.models.parameters import parameter, random_state_parameter
 
 if TYPE_CHECKING:

@@ -19,10 +19,8 @@ from lowrank.completion.targets import Observed, Settling
 from lowrank.kernels import CsrArrays, at_most
 from recsys.errors import DataError
 from recsys.models.base import (
-    Explanation,
     FactorForm,
     Floats,
-    Histories,
     OnStep,
     Step,
     ValidationWatch,
@@ -41,6 +39,7 @@ from recsys.models.drifts import (
     mean_drifts,
     remark,
 )
+from recsys.models.histories import Explanation, Histories
 from recsys.models.parameters import parameter, random_state_parameter, threads_parameter
 from recsys.models.priors import Known
 from recsys.models.validation import HeldOut

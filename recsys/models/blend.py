@@ -16,10 +16,8 @@ from lowrank.kernels.retrieval import sparse_pairs, sparse_rows
 from recsys.errors import DataError
 from recsys.models import abilities
 from recsys.models.base import (
-    Explanation,
     FactorForm,
     Floats,
-    Histories,
     Indices,
     Model,
     OnStep,
@@ -28,6 +26,7 @@ from recsys.models.base import (
     fitted,
     model,
 )
+from recsys.models.histories import Explanation, Histories
 from recsys.models.parameters import parameter, random_state_parameter, threads_parameter
 from recsys.models.registry import make_model, model_class
 from recsys.models.validation import HeldOut, best_weights, score_scale

@@ -11,11 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 import lowrank
 from lowrank import kernels
 from recsys.models.base import (
-    Explanation,
     FactorModel,
     Floats,
     FoldingModel,
-    Histories,
     Indices,
     OnStep,
     Step,
@@ -24,6 +22,7 @@ from recsys.models.base import (
     validation_rmse,
 )
 from recsys.models.baselines import Bias
+from recsys.models.histories import Explanation, Histories
 from recsys.models.parameters import parameter, random_state_parameter
 
 if TYPE_CHECKING:

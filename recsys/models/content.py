@@ -25,15 +25,8 @@ from lowrank.completion.cold import ColdMap, Slopes, fit_cold_map, fit_slopes, m
 from lowrank.completion.design import GroupedFeatures
 from lowrank.completion.links import Posterior, RowPrior, Terms, posterior_terms
 from lowrank.kernels import CsrArrays
-from recsys.models.base import (
-    Explanation,
-    Floats,
-    Histories,
-    Indices,
-    check_indices,
-    fitted,
-    model,
-)
+from recsys.models.base import Floats, Indices, check_indices, fitted, model
+from recsys.models.histories import Explanation, Histories
 from recsys.models.priors import FeaturedModel, Known, csr_rows, row_of
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from lowrank.completion.drift import Drift, Knots
 from recsys.errors import DataError
 from recsys.messages import lasting
-from recsys.models.base import BiasedModel, Floats, Histories, fitted, model
+from recsys.models.base import BiasedModel, Floats, fitted, model
+from recsys.models.histories import Histories
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

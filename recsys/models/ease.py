@@ -11,15 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from lowrank import kernels
 from lowrank.kernels import backends
 from recsys.errors import DataError
-from recsys.models.base import (
-    Floats,
-    Histories,
-    Indices,
-    OnStep,
-    check_indices,
-    fitted,
-    model,
-)
+from recsys.models.base import Floats, Indices, OnStep, check_indices, fitted, model
+from recsys.models.histories import Histories
 from recsys.models.item_item import ItemItemModel, weighted_matrix
 from recsys.models.parameters import parameter
 from recsys.models.profiles import ProfileModel

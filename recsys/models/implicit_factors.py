@@ -20,17 +20,16 @@ from numpy.typing import ArrayLike
 from lowrank import kernels
 from recsys.errors import DataError
 from recsys.models.base import (
-    Explanation,
     FactorModel,
     Floats,
     FoldingModel,
-    Histories,
     OnStep,
     Step,
     check_indices,
     fitted,
     model,
 )
+from recsys.models.histories import Explanation, Histories
 from recsys.models.item_item import weight_unit, weighted_matrix
 from recsys.models.parameters import parameter, random_state_parameter, threads_parameter
 

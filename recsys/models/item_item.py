@@ -12,16 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from recsys.auto import are_counts
 from recsys.errors import DataError
-from recsys.models.base import (
-    Explanation,
-    Floats,
-    Histories,
-    Indices,
-    Model,
-    check_indices,
-    fitted,
-    model,
-)
+from recsys.models.base import Floats, Indices, Model, check_indices, fitted, model
+from recsys.models.histories import Explanation, Histories
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

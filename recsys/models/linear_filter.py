@@ -24,16 +24,8 @@ from lowrank.kernels.retrieval import gram_rows, sparse_pairs, sparse_rows
 from lowrank.subspace import leading_directions
 from recsys.auto import default_factors
 from recsys.errors import DataError
-from recsys.models.base import (
-    FactorForm,
-    Floats,
-    Histories,
-    Indices,
-    OnStep,
-    check_indices,
-    fitted,
-    model,
-)
+from recsys.models.base import FactorForm, Floats, Indices, OnStep, check_indices, fitted, model
+from recsys.models.histories import Histories
 from recsys.models.item_item import check_rows
 from recsys.models.profiles import ProfileModel
 

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from lowrank import kernels
 from lowrank.completion.implicit import PriorMean
 from lowrank.kernels import CsrArrays
-from recsys.models.base import FactorModel, Floats, FoldingModel, Histories, Indices, fitted, model
+from recsys.models.base import FactorModel, Floats, FoldingModel, Indices, fitted, model
+from recsys.models.histories import Histories
 
 if TYPE_CHECKING:
     from lowrank.completion.design import GroupedFeatures

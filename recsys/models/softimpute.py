@@ -10,11 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from lowrank import kernels
 from recsys.models.base import (
-    Explanation,
     FactorModel,
     Floats,
     FoldingModel,
-    Histories,
     OnStep,
     Step,
     check_indices,
@@ -23,6 +21,7 @@ from recsys.models.base import (
     validation_rmse,
 )
 from recsys.models.baselines import Bias
+from recsys.models.histories import Explanation, Histories
 from recsys.models.parameters import parameter, random_state_parameter, threads_parameter
 
 if TYPE_CHECKING:

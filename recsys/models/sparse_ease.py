@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowrank import kernels
-from recsys.models.base import Floats, Histories, fitted, model
+from recsys.models.base import Floats, fitted, model
 from recsys.models.ease import default_penalty
+from recsys.models.histories import Histories
 from recsys.models.item_item import weight_unit
 from recsys.models.linear_filter import LinearFilter
 from recsys.models.parameters import parameter, random_state_parameter, threads_parameter

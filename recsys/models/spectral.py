@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recsys.models.base import Floats, Histories, model
+from recsys.models.base import Floats, model
+from recsys.models.histories import Histories
 from recsys.models.linear_filter import LinearFilter, power
 from recsys.models.parameters import parameter, random_state_parameter, threads_parameter
 

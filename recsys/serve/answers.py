@@ -19,7 +19,8 @@ from recsys.errors import DataError
 from recsys.filters import check_modest
 from recsys.messages import redacted
 from recsys.models import abilities
-from recsys.models.base import FactorModel, Floats, Histories, Indices, Model
+from recsys.models.base import FactorModel, Floats, Indices, Model
+from recsys.models.histories import Histories
 from recsys.predictions import unsupported, user_contributions
 from recsys.recommender import Recommender
 from recsys.reranking import Request

@@ -20,11 +20,12 @@ from lowrank.completion.ordinal import OrdinalScale
 from lowrank.completion.targets import LATENT_STEPS
 from lowrank.kernels import CsrArrays, csr_arrays
 from recsys.errors import DataError
-from recsys.models.base import Histories, Model
+from recsys.models.base import Model
 from recsys.models.baselines import Bias, Popular
 from recsys.models.bayes import Bayes
 from recsys.models.blend import Blend
 from recsys.models.content import ContentModel
+from recsys.models.histories import Histories
 from recsys.models.ials import IALS
 from recsys.models.item_item import HistoryModel, ItemItemModel
 from recsys.models.priors import row_of

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from recsys import schema
-from recsys.atomic import resolved
 from recsys.errors import ModelFileError, RecsysError
 from recsys.recommender import Recommender
+from recsys.schema import resolved
 from recsys.serve.answers import Answers
 from recsys.serve.facts import Json
 

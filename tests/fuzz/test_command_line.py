@@ -364,7 +364,7 @@ def test_pipes_are_not_waited_for(playground, tmp_path, monkeypatch):
 def test_any_command_line(playground, tmp_path, monkeypatch, budget, fuzz_count):
     place = tmp_path / "cwd"
     # `recsys serve` does not end by itself: it gets as far as its port.
-    monkeypatch.setattr("recsys.cli.serve.run", lambda settings, listener, workers: listener.close())
+    monkeypatch.setattr("recsys.cli.serve.run", lambda _, listener, workers: listener.close())
 
     @budget(60)
     @given(command_lines())

@@ -7,6 +7,7 @@ import pytest
 
 from recsys import atomic
 from recsys.atomic import put_in_place, unfinished_directory, unfinished_file
+from recsys.schema import resolved
 
 
 def names(folder):
@@ -94,4 +95,4 @@ def test_a_link_moves_from_one_name_to_another(tmp_path):
 def test_a_file_with_another_text_is_not_a_link(tmp_path, text):
     (tmp_path / "one").mkdir()
     (tmp_path / "file").write_text(text)
-    assert atomic.resolved(tmp_path / "file") == tmp_path / "file"
+    assert resolved(tmp_path / "file") == tmp_path / "file"

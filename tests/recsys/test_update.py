@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from recsys import Ratings, Recommender, UnknownIdError, read_ratings
 from recsys.changes import change_of
 from recsys.errors import DataError
-from recsys.models.base import Histories
+from recsys.models.histories import Histories
 
 FOLDING = ["als", "bayes", "bias", "ials", "softimpute", "clusters", "implicit-als"]
 DAY = 86400

@@ -17,7 +17,7 @@ from recsys.models.abilities import (
     HasUncertainty,
     HasUserVectors,
 )
-from recsys.models.base import Histories
+from recsys.models.histories import Histories
 from recsys.models.registry import MODELS, make_model, model_class
 from recsys.recommender import Recommender
 

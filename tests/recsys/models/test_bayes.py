@@ -15,8 +15,9 @@ from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.evaluation.experiment import evaluate
 from recsys.evaluation.splits import random_split
-from recsys.models.base import Histories, predicted_ratings
+from recsys.models.base import predicted_ratings
 from recsys.models.bayes import Bayes
+from recsys.models.histories import Histories
 from recsys.topn import top_n
 
 CUTS = np.array([1.5, 2.8, 3.2, 3.6])  # far from even

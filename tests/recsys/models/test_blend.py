@@ -6,7 +6,7 @@ import pytest
 
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.models.base import Histories
+from recsys.models.histories import Histories
 from recsys.models.registry import make_model
 from recsys.models.validation import HeldOut, Lists, best_weights
 from recsys.recommender import Recommender

@@ -11,8 +11,8 @@ import scipy.sparse as sp
 from lowrank import kernels
 from recsys.data.ratings import Ratings
 from recsys.models.als import ALS
-from recsys.models.base import Histories
 from recsys.models.bayes import Bayes
+from recsys.models.histories import Histories
 from recsys.models.priors import Known
 
 KINDS = {

@@ -11,8 +11,8 @@ from recsys.errors import DataError, ModelFileError
 from recsys.evaluation import evaluate
 from recsys.evaluation.splits import random_split
 from recsys.models import ease
-from recsys.models.base import Histories
 from recsys.models.ease import EASE
+from recsys.models.histories import Histories
 from recsys.models.item_item import check_rows, weight_unit
 from recsys.readers import read_ratings, sample_path
 from recsys.recommender import Recommender

@@ -9,7 +9,7 @@ from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.evaluation.splits import random_split
 from recsys.models.als import regularization_path
-from recsys.models.base import Histories
+from recsys.models.histories import Histories
 from recsys.models.registry import make_model
 from recsys.recommender import Recommender
 

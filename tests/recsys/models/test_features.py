@@ -115,7 +115,7 @@ def test_folding_in_a_known_user_changes_nothing(recommender, ratings):
 def test_items_folded_in_with_features_alone_score_as_new_ones(recommender, ratings):
     model, features = recommender.model, ratings.item_features
     none = [np.zeros(NEW + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32)]
-    from recsys.models.base import Histories
+    from recsys.models.histories import Histories
 
     rows = replace(features, matrix=features.matrix[:NEW])
     folded = model.with_items(Histories(*none), rows)

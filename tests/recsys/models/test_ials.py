@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from recsys.data.ratings import Ratings
-from recsys.models.base import Histories
+from recsys.models.histories import Histories
 from recsys.models.ials import IALS
 
 

@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from lowrank import kernels
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.models.base import Histories
+from recsys.models.histories import Histories
 from recsys.models.implicit_factors import library
 from recsys.models.registry import make_model
 from recsys.recommender import Recommender

@@ -12,7 +12,7 @@ from lowrank import soft_impute
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.evaluation.splits import random_split
-from recsys.models.base import Histories
+from recsys.models.histories import Histories
 from recsys.models.registry import make_model
 from recsys.models.softimpute import SoftImpute
 

@@ -11,7 +11,7 @@ from lowrank.completion.implicit import implicit_sweeps
 from recsys.data.columns import Request
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, ModelFileError
-from recsys.models.base import Histories
+from recsys.models.histories import Histories
 from recsys.models.registry import make_model
 from recsys.recommender import Recommender
 

@@ -1,0 +1,114 @@
+"""Histories of users (or items) as rows of a sparse matrix, and scores explained by them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowrank import kernels
+
+if TYPE_CHECKING:
+    from recsys.data.ratings import Ratings
+
+__all__ = ["Explanation", "Histories", "TimedHistories"]
+
+Floats = NDArray[np.float32]
+Indices = NDArray[np.int64]
+
+
+class Histories(NamedTuple):
+    """Ratings of some users (or of some items), as the rows of a CSR matrix.
+
+    Attributes
+    ----------
+    indptr : int64 ndarray of shape (n + 1,)
+        The ratings of row r are at positions indptr[r]:indptr[r + 1].
+    indices : int32 ndarray of shape (nnz,)
+        Item indices (user indices, in the histories of items), increasing within a row.
+    values : float32 ndarray of shape (nnz,)
+        Ratings; ones for implicit feedback.
+    """
+
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.int32]
+    values: Floats
+
+    @classmethod
+    def of(cls, ratings: Ratings) -> Histories:
+        """Return the histories of the users of `ratings`, without a copy."""
+        found = Histories(ratings.indptr, ratings.indices, ratings.values)
+        return found.at_times(ratings.seconds)
+
+    @property
+    def times(self) -> NDArray[np.integer[Any]] | None:
+        """Seconds since 1970-01-01 UTC of each rating, where they are known."""
+        return None
+
+    def at_times(self, times: NDArray[np.integer[Any]] | None) -> Histories:
+        """Return the same histories with the times of the ratings."""
+        if times is None:
+            return self
+        timed = TimedHistories(self.indptr, self.indices, self.values)
+        timed.moments = times
+        return timed
+
+    @property
+    def csr(self) -> kernels.CsrArrays:
+        """The arrays as the kernels take them."""
+        return kernels.CsrArrays(self.indptr, self.indices, self.values)
+
+    @property
+    def n_rows(self) -> int:
+        """Number of users (or items)."""
+        return len(self.indptr) - 1
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """Number of ratings of each row."""
+        return np.diff(self.indptr)
+
+    @property
+    def rows(self) -> Indices:
+        """Row of each rating."""
+        return np.repeat(np.arange(self.n_rows), self.counts)
+
+    def take(self, rows: Indices) -> Histories:
+        """Return some of the rows, in the given order."""
+        starts = self.indptr[rows]
+        counts = self.indptr[rows + 1] - starts
+        indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        at = np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], counts)
+        some = Histories(indptr, self.indices[at], self.values[at])
+        return some if self.times is None else some.at_times(self.times[at])
+
+
+class TimedHistories(Histories):
+    """Histories whose ratings have times; as a tuple, they are the same three arrays."""
+
+    moments: NDArray[np.integer[Any]] | None = None
+
+    @property
+    def times(self) -> NDArray[np.integer[Any]] | None:
+        """Seconds since 1970-01-01 UTC of each rating."""
+        return self.moments
+
+
+class Explanation(NamedTuple):
+    """Scores of one user as sums: ``base + terms.sum(axis=1)``, to rounding.
+
+    Attributes
+    ----------
+    base : float32 ndarray of shape (n_items,)
+        The score without any history.
+    terms : float32 ndarray of shape (n_items, n_ratings)
+        What each rating of the user's history adds.
+    item_features, user_features : float32 ndarrays of shape (n_items, n_features), optional
+        What each feature of the item, and of the user, adds.
+    """
+
+    base: Floats
+    terms: Floats
+    item_features: Floats | None = None
+    user_features: Floats | None = None
