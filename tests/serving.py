@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import os
 import re
 import signal
 import subprocess
@@ -196,6 +197,7 @@ def limited_file_size(most: int) -> Any:
     import resource
 
     def limit() -> None:
+        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # modules would be compiled to half a file
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 

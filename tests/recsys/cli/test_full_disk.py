@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import shutil
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -55,10 +56,12 @@ def places(ratings, model, tmp_path_factory):
 def room_for(n_bytes):
     """Let no file grow beyond `n_bytes`; the system answers as for a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    compiles, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # not to half a file
     resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, before[1]))
     try:
         yield
     finally:
+        sys.dont_write_bytecode = compiles
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
