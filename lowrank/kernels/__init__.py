@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import lru_cache
 from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
-from threadpoolctl import OpenBLASController, threadpool_limits
+from threadpoolctl import OpenBLASController, ThreadpoolController
 
 from lowrank.kernels import backends, reference
 from lowrank.kernels.backends import Backend, backend, supported, use
@@ -438,6 +440,12 @@ def at_most(threads: int | None) -> Iterator[None]:
         _limit.reset(token)
 
 
+@lru_cache(maxsize=1)
+def _controller(n_modules: int) -> ThreadpoolController:
+    """Find the libraries that are loaded, which takes milliseconds, if there are new modules."""
+    return ThreadpoolController()
+
+
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
     """Keep BLAS to one thread inside the block, for work that runs in threads of its own.
@@ -448,7 +456,7 @@ def one_blas_thread() -> Iterator[None]:
     with _lock:
         if _users == 0:
             _release(force=True)
-            _limits = threadpool_limits(limits=1, user_api="blas")
+            _limits = _controller(len(sys.modules)).limit(limits=1, user_api="blas")
         _users += 1
     try:
         yield
