@@ -256,7 +256,10 @@ class FeatureRidge:
     design : FeatureDesign
         Centred by the mean under `weight`.
     weight : ndarray of shape (n_rows,)
-        0 for rows that have no say.
+        0 for rows that have no say. A `charge` w'_u on what features explain is part of it.
+    shrinkage : ndarray of shape (n_rows, 1)
+        Factors of the targets, :math:`w_u / (w_u + w'_u)`: least squares to the shrunk targets are
+        those to the targets, with :math:`\sum_u w'_u |C'f_u|^2` as a further penalty.
     penalties : float64 ndarray of shape (n_groups,)
         The penalties rho.
     coefficients : ndarray of shape (n_features, d)
@@ -268,6 +271,7 @@ class FeatureRidge:
 
     design: FeatureDesign
     weight: Floats
+    shrinkage: Floats
     penalties: NDArray[np.float64]
     coefficients: Floats
     gram: NDArray[np.float64] | None
@@ -276,13 +280,19 @@ class FeatureRidge:
     _factored: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
 
     @classmethod
-    def of(cls, features: GroupedFeatures, weight: Floats, d: int) -> Self:
+    def of(
+        cls, features: GroupedFeatures, weight: Floats, d: int, charge: Floats | None = None
+    ) -> Self:
         """Return a regression with coefficients of zero."""
+        shrinkage = np.ones((len(weight), 1), weight.dtype)
+        if charge is not None:
+            weight, own = weight + charge, weight
+            np.divide(own, weight, out=shrinkage[:, 0], where=own > 0)
         design = FeatureDesign.of(features, weight)
         penalties = np.full(len(design.groups), _FIRST_PENALTY * _typical(weight))
         coefficients = np.zeros((design.n_features, d), weight.dtype)
         gram = design.gram(weight) if design.n_features <= _EXACT else None
-        return cls(design, weight, penalties, coefficients, gram)
+        return cls(design, weight, shrinkage, penalties, coefficients, gram)
 
     @property
     def ridge(self) -> Floats:
@@ -291,7 +301,7 @@ class FeatureRidge:
 
     def fit(self, target: Floats) -> Floats:
         """Fit the coefficients to targets; return what they predict, shape (n_rows, d)."""
-        self.coefficients = self.solve(target, self.coefficients)
+        self.coefficients = self.solve(self.shrinkage * target, self.coefficients)
         return self.design.forward(self.coefficients)
 
     def solve(self, target: Floats, start: Floats) -> Floats:

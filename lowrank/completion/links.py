@@ -493,6 +493,8 @@ def linked_als_sweeps(
     features = row_features, column_features
     with kernels.at_most(threads):
         rows, columns = _LinkedSide.pair(X, prior, prior, link_penalty, *features)
+        rows.charge(columns, row_features)
+        columns.charge(rows, column_features)
     columns.vectors.mean[:] = np.column_stack([first.column_factors, first.column_bias])
     for number in count():
         with kernels.at_most(threads):
@@ -516,6 +518,22 @@ def linked_als_sweeps(
 
 class _LinkedSide(Side):
     """A side of penalised least squares."""
+
+    def charge(self, other: Side, features: GroupedFeatures | None) -> None:
+        """Let features pay for being multiplied with vectors that are not known exactly.
+
+        The error of an entry has the variance :math:`a_u' V_i a_u`, which the penalties of vectors
+        stand for; what is common to many rows would pass them by. A column's variance is taken for
+        that of its prior, so that no row's charge changes.
+        """
+        if self.features is None or features is None:
+            return
+        own, theirs = (float(side.prior.precision[0, 0]) for side in (self, other))
+        variances = np.zeros_like(other.weight)
+        np.divide(1 / theirs, other.weight, out=variances, where=other.seen)
+        charge = kernels.csr_matmat(self.link.pattern, variances[:, None])[:, 0] / own
+        d = len(self.prior.mean)
+        self.features = FeatureRidge.of(features, self.weight, d, charge.astype(self.data.dtype))
 
     def fit_vectors(self, other: Side, mean: float) -> float:
         """Minimise over this side's vectors; return the errors and their own penalties."""
@@ -564,12 +582,16 @@ class _LinkedSide(Side):
         return self.weighted_dots(off, off)
 
     def map_penalties(self) -> float:
-        """Return the penalties of B and C."""
+        """Return the penalties of B and C, with what features are charged."""
         link = self.prior.link
         weighted = kernels.multiply(link, self.prior.precision)
         total = self.penalty * float(np.einsum("ij,ij->", link, weighted, dtype=np.float64))
         if self.features is not None:
             total += float(np.sum(self.features.scatter() * self.prior.precision))
+            told = self.features.design.forward(self.features.coefficients)
+            charge = (1 - self.features.shrinkage) * self.features.weight[:, None]
+            pull = kernels.multiply(told, self.prior.precision)
+            total += float(np.einsum("ij,ij->", charge * told, pull, dtype=np.float64))
         return total
 
     def penalties(self) -> float:
