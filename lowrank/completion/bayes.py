@@ -79,7 +79,7 @@ class VariationalSweep(Sweep):
     rmse : float
         Root mean squared error over the known entries, expected under the posterior.
     observed : Observed
-        The drifts and the ordinal scale, if any.
+        With the ordinal scale, if there is one.
     """
 
     free_energy: float
@@ -95,7 +95,6 @@ def variational_sweeps(
     column_features: GroupedFeatures | None = None,
     count_power: float = 0.0,
     temperature: float = 1.0,
-    times: NDArray[np.int64] | None = None,
     ordinal: bool = False,
     start: VariationalSweep | None = None,
     random_state: int | None = 0,
@@ -131,18 +130,16 @@ def variational_sweeps(
         Exponent of a row's number of entries in its prior precision; 0 is the usual model.
     temperature : float
         At least 1.
-    times : int64 ndarray of shape (nnz,), optional
-        Of the entries, in seconds. With them, biases of rows and columns drift.
     ordinal : bool
         Take the entries as levels of latent numbers, which are modelled in their place.
     start : VariationalSweep, optional
-        Where to begin: the end of a fit to the same entries, with the same links and times.
+        Where to begin: the end of a fit to the same entries, with the same links.
 
     Raises
     ------
     ArgumentError
-        If `k` is below 1, `temperature` below 1, `link_penalty` negative, `times` of another shape,
-        or `X` has no entries, or for an ordinal likelihood only one value.
+        If `k` is below 1, `temperature` below 1, `link_penalty` negative, or
+        `X` has no entries, or for an ordinal likelihood only one value.
 
     References
     ----------
@@ -156,8 +153,6 @@ def variational_sweeps(
         raise ArgumentError(f"link_penalty must be 0 or positive; got {link_penalty}.")
     if not 1 <= temperature < math.inf:
         raise ArgumentError(f"temperature must be at least 1; got {temperature}.")
-    if times is not None and times.shape != X.data.shape:
-        raise ArgumentError(f"times must have shape {X.data.shape}; got {times.shape}.")
     features = row_features, column_features
     with kernels.at_most(threads):
         if start is None:
@@ -170,15 +165,13 @@ def variational_sweeps(
         rows, columns = sides
         variance = float(X.data.var(dtype=np.float64)) or 1.0
         scale = OrdinalScale.of(X.data) if ordinal else None
-        noise, known = _START_NOISE * variance, None
+        noise = _START_NOISE * variance
         for side in sides:
             side.target = shrinkage_target(k + 1, variance) * side.typical
         if start is not None:
-            noise, known = start.noise_variance, start.observed
-            scale = known.scale if ordinal and known.scale is not None else scale
-        targets = Targets.of(
-            X, times, scale, noise=noise, temperature=temperature, drifts=known and known.drifts
-        )
+            noise = start.noise_variance
+            scale = (start.observed.scale or scale) if ordinal else None
+        targets = Targets.of(X, scale, noise=noise, temperature=temperature)
         targets.give(rows, columns)
     quick = 0 if start is None else _QUICK_STEPS
     while True:

@@ -2,15 +2,16 @@ r"""Drifts: what is added to the bias of a row by the time of an entry.
 
 The drift of a row is an Ornstein-Uhlenbeck process, :math:`\operatorname{cov}(x_s, x_t) =
 v e^{-|s - t| / \ell}`: the mood of a user, or the fashion of an item. It is zero on average, and
-far from any entry it is zero again, so that the bias is that of all times. Given what the rest of a
-model leaves of the entries, the posterior is exact by smoothing, linear in the number of entries;
-variance and time scale maximise the evidence.
+far from any entry it is zero again, so that the bias is that of all times. Drifts are fitted to
+what a model without times leaves of the entries, and so leave it as it is. Given that, the
+posterior is exact by smoothing, linear in the number of entries; variance and scale maximise the
+evidence.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
@@ -21,18 +22,17 @@ from lowrank import kernels
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["MOOD", "TREND", "Drift", "Knots"]
+__all__ = ["Drift", "Knots", "fit_drifts"]
 
 Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.integer[Any]]
 
-MOOD = 600.0, 86_400.0
-"""Time scales in seconds at which the search for that of users' moods begins."""
-TREND = 3e7, 1e8
-"""And for that of items' fashions."""
-
-_FIRST_VARIANCE = 0.02  # of the drift, in units of that of the entries
+_MOODS = 60.0, 600.0, 6e3, 6e4, 6e5  # seconds: scales at which the search for that of rows begins
+_FASHIONS = 3e7, 1e8  # and for that of columns
+_FIRST_VARIANCE = 0.02  # of the drift, in units of that of the data
 _LEAST_VARIANCE = 1e-5  # likewise; a smaller one counts as none
+_MOST_VARIANCE = 0.8  # likewise
+_ROUNDS = 2  # of drifts of rows and of columns, each fitted to what the other leaves
 _FIRST_FACTORS = 0.25, 0.5, 2.0, 4.0, 8.0  # of variance and scale, in the first search for evidence
 _FACTORS = 0.5, 0.7, 1.4, 2.0  # and in those that follow
 _SPACING = 0.1  # of knots, in units of the time scale
@@ -48,8 +48,8 @@ class Knots(NamedTuple):
     times : int64 ndarray of shape (n_knots,)
         Ascending in each row.
     means, variances : float32 ndarrays of shape (n_knots,)
-    variance, scale : float
-        Of the process.
+    variance, scale, noise : float
+        Of the process, and of what it is fitted to around it.
     """
 
     starts: NDArray[np.int64]
@@ -59,6 +59,7 @@ class Knots(NamedTuple):
     variances: NDArray[np.float32]
     variance: float
     scale: float
+    noise: float
 
     def at(
         self, rows: Ints, times: NDArray[np.int64]
@@ -130,52 +131,49 @@ class Drift:
 
     Attributes
     ----------
-    variance, scale : float
-        Of the processes; nothing drifts with a variance of zero.
+    variance, scale, noise : float
+        Of the processes, and of the data around them; nothing drifts with a variance of zero.
     means : ndarray of shape (nnz,)
         Posterior means at the entries, in their order.
-    spread : float
-        Sum of the posterior variances at the entries.
-    divergence : float
-        Of the posterior from the prior, in nats.
     """
 
     order: NDArray[np.int64]  # of the entries by row and time
     indptr: NDArray[np.int64]
     times: NDArray[np.int64]  # in that order, as the following
     gaps: Floats
-    least: float
-    variance: float
-    scale: float
     means: Floats
-    spread: float = 0.0
-    divergence: float = 0.0
     variances: Floats | None = None
+    variance: float = 0.0
+    scale: float = 0.0
+    noise: float = 1.0
 
     @classmethod
-    def of(
-        cls, rows: Ints, n_rows: int, times: NDArray[np.int64], variance: float, dtype: Any
-    ) -> Self:
-        """Return drifts of zero; `variance` is that of the entries."""
+    def of(cls, rows: Ints, n_rows: int, times: NDArray[np.integer[Any]], dtype: Any) -> Self:
+        """Return drifts of zero."""
         order = np.lexsort((times, rows))
         indptr = np.append(0, np.cumsum(np.bincount(rows, minlength=n_rows)))
-        ordered = times[order]
+        ordered = times[order].astype(np.int64, copy=False)
         gaps = np.diff(ordered, prepend=ordered[:1]).astype(dtype)
-        numbers = _LEAST_VARIANCE * variance, _FIRST_VARIANCE * variance, 0.0
-        return cls(order, indptr, ordered, gaps, *numbers, np.zeros(len(rows), dtype))
+        return cls(order, indptr, ordered, gaps, np.zeros(len(rows), dtype))
 
-    def learn(self, residual: Floats, noise: float, scales: Sequence[float]) -> None:
-        """Improve variance and scale by evidence; begin with one of `scales`.
+    def learn(self, residual: Floats, scales: Sequence[float]) -> None:
+        """Improve variance, scale and noise by evidence; begin with one of `scales`.
 
-        `residual` is what the rest of the model leaves of the entries, `noise` its variance.
+        Variance and noise add up to the mean square of the residuals. So the question is how alike
+        residuals are that are close in time, whatever their size.
         """
         data = np.ascontiguousarray(residual[self.order])
+        total = float(np.einsum("i,i->", data, data, dtype=np.float64)) / max(1, len(data))
 
         def evidence(variance: float, scale: float) -> float:
-            arrays = self.indptr, self.gaps, data
-            return kernels.drift_evidence(*arrays, noise=noise, variance=variance, scale=scale)
+            process = {"noise": total - variance, "variance": variance, "scale": scale}
+            if not 0 < variance <= _MOST_VARIANCE * total:
+                return -math.inf
+            found = kernels.drift_evidence(self.indptr, self.gaps, data, **process)
+            return found - 0.5 * len(data) * math.log(process["noise"] / total)
 
-        start, is_first = max(self.variance, self.least), not self.scale
+        is_first = not self.variance
+        start = _FIRST_VARIANCE * total if is_first else self.variance
         trials = [(start, scale) for scale in (scales if is_first else (self.scale,))]
         best = max((evidence(*each), each) for each in trials)
         for axis in (0, 1):
@@ -184,25 +182,20 @@ class Drift:
                 each = (variance * factor, scale) if axis == 0 else (variance, scale * factor)
                 best = max(best, (evidence(*each), each))
         height, (self.variance, self.scale) = best
-        without = -float(np.einsum("i,i->", data, data, dtype=np.float64)) / (2 * noise)
-        if height <= without or self.variance < self.least:
+        if height <= -0.5 * len(data) or self.variance < _LEAST_VARIANCE * total:
             self.variance = 0.0
+        self.noise = total - self.variance
 
-    def fit(self, residual: Floats, noise: float) -> None:
-        """Set the posterior given residuals with this noise variance."""
+    def fit(self, residual: Floats) -> None:
+        """Set the posterior given residuals."""
         if not self.variance:
             self.means, self.variances = np.zeros_like(self.means), None
-            self.spread = self.divergence = 0.0
             return
         data = np.ascontiguousarray(residual[self.order])
-        found, self.variances, evidence = kernels.drift_smooth(
-            self.indptr, self.gaps, data, noise=noise, variance=self.variance, scale=self.scale
-        )
+        process = {"noise": self.noise, "variance": self.variance, "scale": self.scale}
+        found, self.variances, _ = kernels.drift_smooth(self.indptr, self.gaps, data, **process)
         self.means = np.empty_like(found)
         self.means[self.order] = found
-        self.spread = float(self.variances.sum(dtype=np.float64))
-        off = (data - found).astype(np.float64)
-        self.divergence = -evidence - (float(off @ off) + self.spread) / (2 * noise)
 
     def knots(self) -> Knots:
         """Return the drifts as they are kept: one knot for entries that are close in time.
@@ -227,8 +220,23 @@ class Drift:
             variances.astype(np.float32),
             float(self.variance),
             float(self.scale),
+            float(self.noise),
         )
 
-    def copy(self) -> Self:
-        """Return drifts that further fits leave alone."""
-        return replace(self)
+
+def fit_drifts(
+    residual: Floats, rows: Ints, columns: Ints, shape: tuple[int, int], times: NDArray[np.int64]
+) -> tuple[Drift, Drift]:
+    """Fit the drifts of rows and of columns to residuals of entries, each of shape (nnz,)."""
+    of_rows = Drift.of(rows, shape[0], times, residual.dtype)
+    of_columns = Drift.of(columns, shape[1], times, residual.dtype)
+    for _ in range(_ROUNDS):
+        for drift, other, scales in (
+            (of_rows, of_columns, _MOODS),
+            (of_columns, of_rows, _FASHIONS),
+        ):
+            left = residual - other.means
+            drift.learn(left, scales)
+            drift.fit(left)
+    of_rows.fit(residual - of_columns.means)
+    return of_rows, of_columns

@@ -58,8 +58,8 @@ def gibbs_sweeps(
     start : VariationalSweep
         Where the chain begins; it decides the number of factors and the count power.
     link_penalty, row_features, column_features, temperature
-        As in `variational_sweeps`; `start` must have links if there is a penalty. Its drifts and
-        cut points, if any, stay; latent numbers are drawn.
+        As in `variational_sweeps`; `start` must have links if there is a penalty. Its cut
+        points, if any, stay; latent numbers are drawn.
     random_state : int
         Seed of all draws. They come from counter-based streams, one for each sweep and side.
     threads : int, optional
@@ -79,15 +79,8 @@ def gibbs_sweeps(
         side.vectors = Posterior.exactly(vectors.mean)
         side.target = shrinkage_target(vectors.mean.shape[1], variance) * side.typical
         side.seed = (random_state, number)
-    known = start.observed
-    targets = Targets.of(
-        X,
-        None,
-        known.scale,
-        noise=start.noise_variance,
-        temperature=temperature,
-        drifts=known.drifts,
-    )
+    numbers = {"noise": start.noise_variance, "temperature": temperature}
+    targets = Targets.of(X, start.observed.scale, **numbers)
     targets.give(rows, columns)
     squares = start.noise_variance * X.nnz
     shape = (X.nnz / temperature + 1) / 2

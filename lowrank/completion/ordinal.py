@@ -147,6 +147,20 @@ class OrdinalScale:
         found: Doubles = edges[at - 1] + inside.clip(0, 1) * np.diff(edges)[at - 1]
         return found
 
+    def outside(self, scores: Floats, variance: float, level: float) -> float:
+        """Return the share of their distributions that intervals leave out to hold `level` of them.
+
+        A level is in the interval between two quantiles if the middle of its probability is, so
+        that intervals hold more or less than what is between the quantiles. The share is right on
+        average over entries with these scores, if these have the right distribution.
+        """
+        chances = self.probabilities(scores, variance)
+        middle = np.cumsum(chances, axis=1) - chances / 2
+        tails = 2 * np.minimum(middle, 1 - middle).ravel()
+        order = np.argsort(tails)
+        mass = np.cumsum(chances.ravel()[order]) / len(scores)
+        return float(tails[order][np.searchsorted(mass[:-1], 1 - level)])
+
     def learned(
         self, codes: NDArray[np.uint16], scores: Floats, noise: float, spread: float
     ) -> tuple[Self, float]:

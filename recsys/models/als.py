@@ -29,6 +29,7 @@ from recsys.models.base import (
 from recsys.models.content import ContentModel
 from recsys.models.histories import Histories
 from recsys.models.parameters import parameter, random_state_parameter, threads_parameter
+from recsys.models.priors import csr_rows
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
@@ -141,12 +142,10 @@ class ALS(ContentModel):
         for name, value in best.items():
             setattr(self, name, value)
         # The users once more, so that a user folded in later gets the very same vector.
-        if any(features):
-            with at_most(self.threads):
-                self._fit_content(ratings)
-        else:
-            entries = matrix or Histories.of(ratings).csr
-            vars(self).update(self._solved_rows(entries, None, of_users=True))
+        entries, rows = matrix or Histories.of(ratings), csr_rows(ratings.user_features)
+        vars(self).update(self._solved_rows(entries, rows, of_users=True))
+        with at_most(self.threads):
+            self._fit_content(ratings)
 
     def _take(self, side: str, prior: links.RowPrior) -> None:
         """Set the arrays of a prior."""

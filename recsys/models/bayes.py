@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from lowrank import kernels
 from lowrank.completion.bayes import VariationalSweep, predictive_variance, variational_sweeps
+from lowrank.completion.drift import fit_drifts
 from lowrank.completion.gibbs import GibbsSweep, gibbs_sweeps
 from lowrank.completion.links import Posterior, RowPrior, normal_draws, posterior_rows
 from lowrank.completion.ordinal import OrdinalScale
-from lowrank.completion.targets import Observed, Settling
+from lowrank.completion.targets import Observed, settled
 from lowrank.kernels import CsrArrays, at_most
 from recsys.errors import DataError
 from recsys.models.base import (
     FactorForm,
     Floats,
+    Indices,
     OnStep,
     Step,
     ValidationWatch,
@@ -31,17 +34,10 @@ from recsys.models.base import (
     validation_rmse,
 )
 from recsys.models.content import ContentModel
-from recsys.models.drifts import (
-    NAMES,
-    DriftingModel,
-    drift_arrays,
-    drift_of,
-    mean_drifts,
-    remark,
-)
+from recsys.models.drifts import NAMES, DriftingModel, drift_arrays, drift_of, remark
 from recsys.models.histories import Explanation, Histories
 from recsys.models.parameters import parameter, random_state_parameter, threads_parameter
-from recsys.models.priors import Known
+from recsys.models.priors import Known, csr_rows
 from recsys.models.validation import HeldOut
 
 if TYPE_CHECKING:
@@ -50,8 +46,16 @@ if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
 
 _PAIRS = 2**13  # pairs whose covariances are unpacked at a time
-_TOGETHER = ("levels", "cut_points", "score_variance"), NAMES  # arrays that are there or not
+# Arrays that are there or not:
+_TOGETHER = ("levels", "cut_points", "score_variance", "score_quantiles"), NAMES
+    ("levels", "cut_points", "score_variance", "score_quantiles"),
+    NAMES,
+)  # arrays that are there or not
 _LEVELS = range(3, 21)  # numbers of different ratings that may be an ordinal scale
+_MOST_DRIFT = 0.8  # share of drifts in the noise
+_CALIBRATED_ON = 20_000  # ratings at most
+_NOISES = 0.3, 2.0  # in units of the posterior's: where the calibrated one is
+_QUANTILES = 201  # of predictions, which stand for those that intervals are for
 _COMPARED = 200_000  # ratings at most, on which the likelihoods are compared
 
 
@@ -67,7 +71,7 @@ class Bayes(DriftingModel, ContentModel):
 
     If ratings have times, biases drift: the mood of a user lasts for some minutes or days, the
     fashion of an item longer, as the ratings tell. Predictions for a time know the drifts at that
-    time; others, and recommendations, have their means over the ratings of the user and the item.
+    time; others, and recommendations, are what they would be if no rating had a time.
 
     With the ordinal likelihood, a rating is the level between whose cut points a latent number
     lies, of which all of the above is the mean. The prediction is the expected rating; scores are
@@ -83,10 +87,16 @@ class Bayes(DriftingModel, ContentModel):
         triangles by rows, p = (k + 1)(k + 2) / 2 numbers each: 2.2 kB with 32 factors.
     user_draws : float32 ndarray of shape (n_users, S (k + 1))
         Under Gibbs sampling, draws of (a_u, b_u), from which standard deviations follow.
+    user_leverage, item_leverage : float32 ndarrays of shape (n_users,) and (n_items,)
+        Shares of ratings in their own predictions.
     noise_variances : float64 ndarray of shape (S,)
         Of a rating, or its latent number, around its prediction, if all vectors were known.
+    predictive_noise : float
+        The same, as ratings tell that a prediction has not seen: posteriors are a little too wide.
     levels, cut_points : float64 ndarrays of shape (L,) and (L - 1,)
         The ordinal scale, if the likelihood is ordinal.
+    score_quantiles : float64 ndarray of shape (n_quantiles,)
+        Of predictions on the latent scale, if the likelihood is ordinal.
 
     References
     ----------
@@ -144,6 +154,8 @@ class Bayes(DriftingModel, ContentModel):
     user_covariance: Floats = fitted("n_users", "p", when="_keeps_best_sweep")
     item_covariance: Floats = fitted("n_items", "p", when="_keeps_best_sweep")
     user_draws: Floats = fitted("n_users", "drawn", when="_sampled")
+    user_leverage: Floats = fitted("n_users")
+    item_leverage: Floats = fitted("n_items")
     noise_variances: NDArray[np.float64] = fitted("S")
     user_prior_mean: Floats = fitted("S", "d")
     item_prior_mean: Floats = fitted("S", "d")
@@ -154,6 +166,8 @@ class Bayes(DriftingModel, ContentModel):
     levels: NDArray[np.float64] = fitted("n_levels", when="set")
     cut_points: NDArray[np.float64] = fitted("n_cut_points", when="set")
     score_variance: float = fitted(when="set")
+    score_quantiles: NDArray[np.float64] = fitted("n_quantiles", when="set")
+    predictive_noise: float = fitted()
 
     @property
     def _sampled(self) -> bool:
@@ -200,23 +214,22 @@ class Bayes(DriftingModel, ContentModel):
         if self._sampled:
             self._sample(ratings, best, number, on_step, validation, options)
         # The users once more, so that a user folded in later gets the very same vector.
+        histories, rows = Histories.of(ratings), csr_rows(ratings.user_features)
         with at_most(self.threads):
+            vars(self).update(self._solved_rows(histories, rows, of_users=True))
+            self._calibrate(histories)
             self._fit_content(ratings)
-        if drifts := best.observed.drifts:
-            drift_means = mean_drifts(ratings.indices, ratings.n_items, drifts[1])
-            self.item_bias = self.item_bias + drift_means
-            remarks.append(remark(drifts, float(ratings.values.var())))
+        if self.time and ratings.timestamps is not None and np.ptp(ratings.timestamps):
+            remarks.append(self._fit_drifts(ratings))
         vars(self)["remarks"] = tuple(remarks)
 
     def _options(self, ratings: Ratings) -> dict[str, Any]:
         """Return the options of a fit, variational or not."""
-        times = ratings.timestamps if self.time else None
         return {
             "link_penalty": self.link_penalty if self.linked else 0.0,
             "row_features": ratings.user_features,
             "column_features": ratings.item_features,
             "temperature": self.temperature,
-            "times": None if times is None or times.min() == times.max() else times,
             "random_state": self.random_state,
             "threads": self.threads,
         }
@@ -265,7 +278,6 @@ class Bayes(DriftingModel, ContentModel):
     ) -> None:
         """Keep samples of a chain that begins at `start`."""
         total, kept = self.burn_in + self.samples * self.thinning, list[GibbsSweep]()
-        options = {name: value for name, value in options.items() if name != "times"}
         if self.is_ordinal:
             options["temperature"] = (1 + self.temperature) / 2
         samplings = gibbs_sweeps(ratings.matrix, start, **options)
@@ -325,7 +337,7 @@ class Bayes(DriftingModel, ContentModel):
             return predicted
         for side, rows in (("user", users), ("item", items)):
             at = np.atleast_1d(np.asarray(rows, np.int64))
-            predicted += self.knots(side).at(at, times)[0] - self.mean_drift(side)[at]
+            predicted += self.knots(side).at(at, times)[0]
         return predicted
 
     def _expected(self, latent: Floats) -> Floats:
@@ -361,11 +373,15 @@ class Bayes(DriftingModel, ContentModel):
         """Return ends of intervals that hold ratings with a probability, each of shape (n_pairs,).
 
         A level of an ordinal scale counts as the interval of numbers that are nearest to it, all
-        alike, so that the ends may be between levels.
+        alike, so that the ends may be between levels. Since a level is inside or not, intervals of
+        few levels have the probability on average, not each.
         """
         latent, variance = self._latent(users, items, times), self._variance(users, items, times)
         shares = (1 - level) / 2, (1 + level) / 2
         if self.is_ordinal:
+            typical = self.predictive_noise + self.score_variance
+            outside = self._scale.outside(self.score_quantiles, typical, level)
+            shares = outside / 2, 1 - outside / 2
             low, high = (self._scale.quantile(latent, variance, share) for share in shares)
             return low.astype(np.float32), high.astype(np.float32)
         half = np.float32(NormalDist().inv_cdf(shares[1])) * np.sqrt(variance)
@@ -388,6 +404,18 @@ class Bayes(DriftingModel, ContentModel):
         """Return the variances of ratings, or of their latent numbers, shape (n_pairs,)."""
         u = check_indices(users, self.n_users, "user")
         i = check_indices(items, self.n_items, "item")
+        noise = self.predictive_noise
+        variance = self._pair_variances(u, i) + np.float32(noise)
+        if self.uses_times and times is not None:  # the noise has the drifts in it
+            known = np.zeros_like(variance)
+            for side, rows in (("user", u), ("item", i)):
+                knots = self.knots(side)
+                known += np.float32(knots.variance) - knots.at(rows, times)[1]
+            variance -= np.minimum(known, np.float32(_MOST_DRIFT * noise))
+        return variance
+
+    def _pair_variances(self, u: Indices, i: Indices) -> Floats:
+        """Return the posterior variances of predictions, shape (n_pairs,)."""
         variance, n = np.empty(len(u), dtype=np.float32), self._n_samples
         for start in range(0, len(u), _PAIRS):
             part = slice(start, start + _PAIRS)
@@ -409,11 +437,7 @@ class Bayes(DriftingModel, ContentModel):
                     Posterior(w, self.user_covariance[rows]),
                     Posterior(z, self.item_covariance[others]),
                 )
-        if self.uses_times:
-            for side, rows in (("user", u), ("item", i)):
-                knots = self.knots(side)
-                variance += knots.variance if times is None else knots.at(rows, times)[1]
-        return variance + np.float32(self.noise_variances.mean())
+        return variance
 
     @property
     def _n_samples(self) -> int:
@@ -424,11 +448,8 @@ class Bayes(DriftingModel, ContentModel):
         if seen.scale is not None:
             self.levels, self.cut_points = seen.scale.levels, seen.scale.cuts
             self.score_variance = float(seen.score_variance)
-        for name in NAMES:  # of an earlier sweep
+        for name in NAMES:  # of an earlier fit
             vars(self).pop(name, None)
-        if any(drift.variance for drift in seen.drifts):
-            for side, drift in zip(("user", "item"), seen.drifts, strict=True):
-                vars(self).update(drift_arrays(side, drift.knots()))
         self.global_mean = states[0].mean
         self.noise_variances = np.array([state.noise_variance for state in states])
         for side, axis in (("user", "row"), ("item", "column")):
@@ -466,8 +487,7 @@ class Bayes(DriftingModel, ContentModel):
         """
         drawn = [False, True] if self._sampled and of_users else [self._sampled]
         with at_most(self.threads):
-            settling = self._settling(histories, of_users=of_users)
-            entries = histories.csr._replace(data=settling.data(histories.csr, features))
+            entries = self._settled(histories, features, of_users=of_users)
             first, *more = (
                 [
                     posterior_rows(
@@ -486,41 +506,120 @@ class Bayes(DriftingModel, ContentModel):
         arrays = self._side(first, of_users)
         if more:
             arrays["user_draws"] = np.hstack([vectors.mean for vectors in more[0]])
-        if settling.drift is not None:
-            side = "user" if of_users else "item"
-            known, found = self.knots(side), settling.drift.knots()
-            own = found._replace(variance=known.variance, scale=known.scale)  # if without times
-            arrays |= drift_arrays(side, own)
-            # The vectors are those of all times: of their biases, this is the drift's own part.
-            mean = mean_drifts(histories.rows, histories.n_rows, settling.drift)
-            arrays[f"{side}_biases"] = arrays[f"{side}_biases"] - mean[:, None]
+        side, other = ("user", "item") if of_users else ("item", "user")
+        if f"{other}_leverage" in vars(self):
+            arrays[f"{side}_leverage"] = self._leverage(side, arrays, histories.counts)
+        if self.uses_times:
+            values, scores = self._unseen(histories, arrays, side)
+            left = values - scores
+            if histories.times is not None:
+                at = histories.indices.astype(np.int64), histories.times.astype(np.int64)
+                left -= self.knots(other).at(*at)[0]
+            arrays |= drift_arrays(side, drift_of(histories, self.knots(side), left))
         return arrays
 
-    def _settling(self, histories: Histories, *, of_users: bool) -> Settling:
-        """Return what the ratings of some users (or items) stand for, as far as it is known."""
-        side, other = ("user", "item") if of_users else ("item", "user")
-        offset, drift = np.zeros_like(histories.values), None
-        if self.uses_times:
-            drift, their = drift_of(histories, self.knots(side)), self.knots(other)
-            if histories.times is None:
-                offset = self.mean_drift(other)[histories.indices]
-            else:
-                times = histories.times.astype(np.int64, copy=False)
-                offset = their.at(histories.indices.astype(np.int64), times)[0]
-        return Settling(
-            self._vectors(0, of_users=not of_users),
-            self._prior(0, of_users=of_users),
-            self.global_mean,
-            self._noise(0),
-            float(self.noise_variances[0]),
-            self._scale if self.is_ordinal else None,
-            drift,
-            offset,
-        )
-
-    def _settled(self, history: Histories, features: CsrArrays | None) -> CsrArrays:
+    def _fit_drifts(self, ratings: Ratings) -> str:
+        """Fit drifts to what predictions leave of the ratings; say what was found."""
+        histories = Histories.of(ratings)
         with at_most(self.threads):
-            data = self._settling(history, of_users=True).data(history.csr, features)
+            values, scores = self._unseen(histories, vars(self), "user")
+            at = histories.rows, ratings.indices, ratings.shape, ratings.timestamps
+            drifts = fit_drifts(values - scores, *at)
+        if any(drift.variance for drift in drifts):
+            for side, drift in zip(("user", "item"), drifts, strict=True):
+                vars(self).update(drift_arrays(side, drift.knots()))
+        return remark(drifts, float(ratings.values.var()))
+
+    def _leverage(
+        self, side: str, arrays: Mapping[str, Floats], counts: NDArray[np.int64]
+    ) -> Floats:
+        """Return the share of ratings of each user (or item) in their own predictions, on average.
+
+        It is the effective number of parameters, d - tr V inv(V_0), per rating (MacKay 1992).
+        """
+        priors = [self._prior(s, of_users=side == "user") for s in range(self._n_samples)]
+        n, d, precision = len(counts), self.factors + 1, [prior.precision for prior in priors]
+        if self._sampled:
+            if side == "user":
+                draws = arrays["user_draws"].reshape(n, -1, d)
+            else:
+                factors = arrays["item_factors"][:, : self._base_width].reshape(n, -1, d - 1)
+                draws = np.dstack([factors, arrays["item_biases"]])
+            off = draws - draws.mean(axis=1, keepdims=True)
+            squares = (np.matmul(off.transpose(1, 0, 2), precision) * off.transpose(1, 0, 2)).sum(2)
+            trace = squares.sum(axis=0) / max(1, len(precision) - 1)
+        else:
+            twice = 2 * precision[0] - np.diag(np.diag(precision[0]))
+            trace = arrays[f"{side}_covariance"] @ twice[np.triu_indices(d)]
+        freedom = np.clip(d - priors[0].weights(counts) * trace, 0, d)
+        leverage: Floats = np.where(counts > 0, freedom / np.maximum(counts, 1), 0)
+        return np.minimum(leverage, 1).astype(np.float32)
+
+    def _unseen(
+        self, histories: Histories, arrays: Mapping[str, Floats], side: str
+    ) -> tuple[Floats, Floats]:
+        """Return ratings, or their latent numbers, and predictions that have not seen them.
+
+        The latter are right to first order in the leverage.
+        """
+        other, k = "item" if side == "user" else "user", self._base_width
+        rows, columns = histories.rows, histories.indices.astype(np.int64)
+        pair = arrays[f"{side}_factors"][:, :k], getattr(self, f"{other}_factors")[:, :k]
+        scores = kernels.pair_dots(*pair, rows, columns) + arrays[f"{side}_bias"][rows]
+        scores += getattr(self, f"{other}_bias")[columns] + np.float32(self.global_mean)
+        values = histories.values
+        if self.is_ordinal:
+            codes, noise = self._scale.codes(values), float(self.noise_variances.mean())
+            values = self._scale.latent(codes, scores, noise).means
+        leverage = arrays[f"{side}_leverage"][rows] + getattr(self, f"{other}_leverage")[columns]
+        return values, scores - leverage * (values - scores)
+
+    def _calibrate(self, histories: Histories) -> None:
+        """Set the noise under which ratings are most likely that predictions have not seen."""
+        found = vars(self)
+        raters = np.bincount(histories.indices, minlength=self.n_items)
+        for side, counts in (("user", histories.counts), ("item", raters)):
+            found[f"{side}_leverage"] = self._leverage(side, found, counts)
+        values, scores = self._unseen(histories, found, "user")
+        at = np.random.default_rng(0).permutation(len(values))[:_CALIBRATED_ON]
+        u, i = histories.rows[at], histories.indices[at].astype(np.int64)
+        spread = self._pair_variances(u, i) * (1 + self.user_leverage[u] + self.item_leverage[i])
+        given = histories.values[at]
+
+        def loss(log_noise: float) -> float:
+            variance = spread + math.exp(log_noise)
+            if self.is_ordinal:
+                chances = self._scale.probabilities(scores[at], variance)
+                each = chances[np.arange(len(at)), self._scale.codes(given)]
+                return -float(np.log(np.maximum(each, 1e-12)).mean())
+            return float((np.log(variance) + (given - scores[at]) ** 2 / variance).mean())
+
+        from scipy.optimize import minimize_scalar
+
+        around = math.log(self.noise_variances.mean()) + np.log(_NOISES)
+        best = minimize_scalar(loss, bounds=tuple(around), method="bounded")
+        self.predictive_noise = math.exp(best.x)
+        if self.is_ordinal:
+            shares = np.linspace(0, 1, _QUANTILES)
+            self.score_quantiles = np.quantile(scores[at].astype(np.float64), shares)
+
+    def _settled(
+        self, history: Histories, features: CsrArrays | None, *, of_users: bool = True
+    ) -> CsrArrays:
+        """Return ratings of some users (or items), or the latent numbers that they stand for."""
+        if not self.is_ordinal:
+            return history.csr
+        with at_most(self.threads):
+            data = settled(
+                history.csr,
+                self._vectors(0, of_users=not of_users),
+                self._prior(0, of_users=of_users),
+                self._scale,
+                mean=self.global_mean,
+                noise=self._noise(0),
+                latent_noise=float(self.noise_variances[0]),
+                features=features,
+            )
         return history.csr._replace(data=data)
 
     def contributions(
@@ -529,12 +628,9 @@ class Bayes(DriftingModel, ContentModel):
         """Return the scores of `items` as sums, as `ContentModel.contributions`.
 
         Those of an ordinal likelihood are on its latent scale; the base has the step from their sum
-        to the expected rating. It has the drifts, too.
+        to the expected rating.
         """
         found = super().contributions(history, items, known)
-        if self.uses_times:
-            wanted = check_indices(items, self.n_items, "item")
-            found = found._replace(base=found.base + self.mean_drift("item")[wanted])
         if not self.is_ordinal:
             return found
         parts = (found.base[:, None], found.terms, found.item_features, found.user_features)
@@ -574,7 +670,7 @@ class Bayes(DriftingModel, ContentModel):
             w = self._vectors(sample, of_users=side == "item").mean.astype(np.float64)
             w[:, -1] = 1
             spread += np.einsum("ni,ij,nj->n", w, covariance, w) / self._n_samples
-        left = getattr(self, f"{side}_slope_noise") - float(self.noise_variances.mean())
+        left = getattr(self, f"{side}_slope_noise") - self.predictive_noise
         share = np.clip(left * counts.sum() / (spread @ counts), 0.1, 1)
         setattr(self, f"{side}_cold_covariance", covariances * np.float32(share))
 

@@ -237,15 +237,14 @@ class ContentModel(FeaturedModel):
         )
 
     def _fit_content(self, ratings: Ratings) -> None:
-        """Set the users given the items; then what rows without ratings would be, and slopes."""
-        histories = {"user": Histories.of(ratings)}
+        """Set what rows without ratings would be, and slopes, if there are features."""
         features = {"user": ratings.user_features, "item": ratings.item_features}
         rows = {side: csr_rows(each) for side, each in features.items()}
-        vars(self).update(self._solved_rows(histories["user"], rows["user"], of_users=True))
         if not any(rows.values()):
             return
         by_item = ratings.matrix.T.tocsr()
-        histories["item"] = Histories(*kernels.csr_arrays(by_item))
+        of_items = Histories(*kernels.csr_arrays(by_item))
+        histories = {"user": Histories.of(ratings), "item": of_items}
         for side, each in features.items():
             if each is not None and rows[side] is not None:
                 self._fit_map(side, histories[side], each)

@@ -16,11 +16,10 @@ from recsys.models.histories import Histories
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-
-__all__ = ["NAMES", "DriftingModel", "drift_arrays", "drift_of", "mean_drifts", "remark"]
+__all__ = ["NAMES", "DriftingModel", "drift_arrays", "drift_of", "remark"]
 
 NAMES = [f"{side}_drift_{name}" for side in ("user", "item") for name in Knots._fields]
-"""The arrays of both sides."""
+"""The knots of both sides."""
 
 
 @model
@@ -34,6 +33,7 @@ class DriftingModel(BiasedModel):
     user_drift_variances: Floats = fitted("n_user_knots", when="set")
     user_drift_variance: float = fitted(when="set")
     user_drift_scale: float = fitted(when="set")
+    user_drift_noise: float = fitted(when="set")
     item_drift_starts: NDArray[np.int64] = fitted("n_items", when="set")
     item_drift_counts: NDArray[np.int64] = fitted("n_items", when="set")
     item_drift_times: NDArray[np.int64] = fitted("n_item_knots", when="set")
@@ -41,6 +41,7 @@ class DriftingModel(BiasedModel):
     item_drift_variances: Floats = fitted("n_item_knots", when="set")
     item_drift_variance: float = fitted(when="set")
     item_drift_scale: float = fitted(when="set")
+    item_drift_noise: float = fitted(when="set")
 
     @property
     def uses_times(self) -> bool:  # type: ignore[override]
@@ -50,12 +51,6 @@ class DriftingModel(BiasedModel):
     def knots(self, side: str) -> Knots:
         """Return what is known of the drifts of a side, "user" or "item"."""
         return Knots(*(getattr(self, f"{side}_drift_{name}") for name in Knots._fields))
-
-    def mean_drift(self, side: str) -> Floats:
-        """Return the drift that the bias of each user, or item, has for its mean."""
-        biases: Floats = getattr(self, f"{side}_biases")
-        drift: Floats = getattr(self, f"{side}_bias") - biases.mean(axis=1)
-        return drift
 
     def _check_knots(self) -> None:
         """Check that the knots of users and items are among those that there are.
@@ -76,22 +71,16 @@ def drift_arrays(side: str, knots: Knots) -> dict[str, Any]:
     return {f"{side}_drift_{name}": value for name, value in knots._asdict().items()}
 
 
-def drift_of(histories: Histories, known: Knots) -> Drift:
-    """Return the drift that is to be fitted to histories, none where they have no times."""
-    times = np.zeros(len(histories.indices), np.int64)
-    if histories.times is not None:
-        times = histories.times.astype(np.int64, copy=False)
-    drift = Drift.of(histories.rows, histories.n_rows, times, 1.0, np.dtype(np.float32))
+def drift_of(histories: Histories, known: Knots, residual: Floats) -> Knots:
+    """Return the drifts of rows that are folded in, none where their ratings have no times."""
+    times = histories.times
+    if times is None:
+        times = np.zeros(len(histories.indices), np.int64)
+    drift = Drift.of(histories.rows, histories.n_rows, times, np.float32)
     drift.variance = 0.0 if histories.times is None else known.variance
-    drift.scale = known.scale
-    return drift
-
-
-def mean_drifts(rows: NDArray[np.integer[Any]], n_rows: int, drift: Drift) -> Floats:
-    """Return the mean drift of each user, or item, over its ratings, shape (n_rows,)."""
-    counts = np.bincount(rows, minlength=n_rows)
-    total = np.bincount(rows, drift.means, n_rows)
-    return (total / np.maximum(counts, 1)).astype(np.float32)
+    drift.scale, drift.noise = known.scale, known.noise
+    drift.fit(residual)
+    return drift.knots()._replace(variance=known.variance)
 
 
 def remark(drifts: Sequence[Drift], variance: float) -> str:

@@ -171,10 +171,7 @@ def _posterior(model: ContentModel, ratings: Ratings, items: Indices, users: Ind
         columns, prior = model._vectors(s, of_users=False), model._prior(s, of_users=True)
         power = prior.count_power
         precision = np.asarray(prior.precision * model._noise(s), np.float32)
-        vectors = columns.mean[items]
-        if isinstance(model, Bayes):
-            vectors[:, -1] += model.mean_drift("item")[items]
-        sample: Form = {"vectors": vectors, "precision": precision}
+        sample: Form = {"vectors": columns.mean[items], "precision": precision}
         if columns.covariance.shape[1]:
             sample["covariance"] = columns.covariance[items]
         if prior.mean.any():
