@@ -32,8 +32,8 @@ _FASHIONS = 3e7, 1e8  # and for that of columns
 _FIRST_VARIANCE = 0.02  # of the drift, in units of that of the data
 _LEAST_VARIANCE = 1e-5  # likewise; a smaller one counts as none
 _MOST_VARIANCE = 0.8  # likewise
-_ROUNDS = 2  # of drifts of rows and of columns, each fitted to what the other leaves
-_FIRST_FACTORS = 0.25, 0.5, 2.0, 4.0, 8.0  # of variance and scale, in the first search for evidence
+_ROUNDS = 3  # of drifts of rows and of columns, each fitted to what the other leaves
+_FIRST_FACTORS = 0.25, 0.5, 2.0, 4.0, 8.0, 16.0  # of variance and scale, in the first search
 _FACTORS = 0.5, 0.7, 1.4, 2.0  # and in those that follow
 _SPACING = 0.1  # of knots, in units of the time scale
 
@@ -182,7 +182,9 @@ class Drift:
                 each = (variance * factor, scale) if axis == 0 else (variance, scale * factor)
                 best = max(best, (evidence(*each), each))
         height, (self.variance, self.scale) = best
-        if height <= -0.5 * len(data) or self.variance < _LEAST_VARIANCE * total:
+        # Variance and scale are two numbers more than there are without a drift (Schwarz 1978).
+        least = -0.5 * len(data) + math.log(max(1, len(data)))
+        if height <= least or self.variance < _LEAST_VARIANCE * total:
             self.variance = 0.0
         self.noise = total - self.variance
 

@@ -48,9 +48,6 @@ if TYPE_CHECKING:
 _PAIRS = 2**13  # pairs whose covariances are unpacked at a time
 # Arrays that are there or not:
 _TOGETHER = ("levels", "cut_points", "score_variance", "score_quantiles"), NAMES
-    ("levels", "cut_points", "score_variance", "score_quantiles"),
-    NAMES,
-)  # arrays that are there or not
 _LEVELS = range(3, 21)  # numbers of different ratings that may be an ordinal scale
 _MOST_DRIFT = 0.8  # share of drifts in the noise
 _CALIBRATED_ON = 20_000  # ratings at most

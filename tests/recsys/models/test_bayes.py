@@ -153,8 +153,16 @@ def test_moods_are_found_and_help_predictions_for_a_time():
     assert errors[True] < 0.95 * errors[False]
     model = Bayes(**FAST, likelihood="gaussian").fit(train)
     assert model.remarks[-1].startswith("time: biases drift, those of users for")
-    plain = model.predict(test.user_index_of_nonzeros(), test.indices)
-    assert np.sqrt(np.mean((plain - test.values) ** 2)) < 1.03 * errors[False]
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "ordinal"])
+def test_predictions_for_no_time_are_those_of_a_model_without_times(likelihood):
+    model, ratings = fitted(likelihood)
+    without, _ = fitted(likelihood, time=False)
+    pairs = ratings.user_index_of_nonzeros(), ratings.indices
+    assert model.uses_times
+    np.testing.assert_array_equal(model.predict(*pairs), without.predict(*pairs))
+    np.testing.assert_array_equal(model.predict_std(*pairs), without.predict_std(*pairs))
 
 
 def test_a_mood_passes():
@@ -166,21 +174,10 @@ def test_a_mood_passes():
         for time in (model.user_drift_times[model.user_drift_starts[user]], last + 10**7, None)
     )
     assert abs(near - far) > 0.05
-    assert far == pytest.approx(none, abs=0.1)
+    assert far == pytest.approx(none, abs=1e-3)
     assert model.predict_std([user], [0], times=last + 10**7) > model.predict_std(
         [user], [0], times=model.user_drift_times[model.user_drift_starts[user]]
     )
-
-
-@pytest.mark.parametrize("likelihood", ["gaussian", "ordinal"])
-def test_biases_have_the_mean_of_the_drift_once(likelihood):
-    """Over the times of a user's ratings, drifts shift predictions by nothing on average."""
-    model, ratings = fitted(likelihood)
-    for some in (model, model.with_users(Histories.of(ratings))):
-        pairs = ratings.user_index_of_nonzeros(), ratings.indices
-        shift = some._latent(*pairs, ratings.timestamps) - some._latent(*pairs)
-        means = np.bincount(pairs[0], shift) / np.diff(ratings.indptr)
-        assert np.abs(means).max() < 0.05 < np.abs(some.mean_drift("user")).max()
 
 
 def test_times_without_effect_leave_no_drift():
@@ -198,7 +195,7 @@ def test_intervals_hold_what_they_say(likelihood, moods):
     model = Bayes(**FAST, likelihood=likelihood).fit(train)
     given = test.user_index_of_nonzeros(), test.indices
     low, high = model.predict_interval(*given, times=test.timestamps)
-    assert 0.85 < np.mean((low <= test.values) & (test.values <= high)) < 0.985  # few levels
+    assert 0.86 < np.mean((low <= test.values) & (test.values <= high)) < 0.94
     off = np.abs(predicted_ratings(model, test) - test.values)
     assert 0.85 < np.mean(off < 1.645 * model.predict_std(*given, times=test.timestamps)) < 0.96
 
