@@ -63,9 +63,7 @@ def predicted(sweep):
     ordinal=st.booleans(),
     seed=st.integers(0, 1000),
 )
-def test_the_free_energy_never_falls(
-    n, m, k, density, penalty, power, temperature, ordinal, seed
-):
+def test_the_free_energy_never_falls(n, m, k, density, penalty, power, temperature, ordinal, seed):
     rng = np.random.default_rng(seed)
     X = sp.random_array((n, m), density=density, rng=rng, format="csr")
     if X.nnz == 0:
