@@ -29,7 +29,7 @@ from recsys.models.base import (
 from recsys.models.histories import Explanation, Histories
 from recsys.models.parameters import parameter, random_state_parameter, threads_parameter
 from recsys.models.registry import make_model, model_class
-from recsys.models.validation import HeldOut, best_weights, score_scale
+from recsys.models.validation import HeldOut, Lists, best_weights, score_scale
 
 if TYPE_CHECKING:
     from lowrank.completion.design import GroupedFeatures
@@ -171,8 +171,8 @@ class Blend(Model):
         if isinstance(start, Blend) and start.members == self.members:  # an update keeps weights
             began = {part.name: part for part in start.parts}
             shares = start.shares.astype(np.float64) if shares is None else shares
-        fits = count(1)
-        n_fits = len(models) * (2 if shares is None else 1)
+        folds = HeldOut.folds(ratings, self.random_state) if shares is None else []
+        fits, n_fits = count(1), len(models) * (1 + len(folds))
 
         def fit(each: Model, data: Ratings) -> None:
             origin = began.get(each.name) if abilities.takes_start(each) else None
@@ -182,13 +182,14 @@ class Blend(Model):
                 on_step(Step(next(fits), n_fits))
 
         if shares is None:
-            held_out = HeldOut.of(ratings, self.random_state)
-            shares = np.full(len(models), 1 / len(models))
-            if held_out.is_usable:
-                for each in models:
+            shares, lists = np.full(len(models), 1 / len(models)), []
+            for held_out in folds:
+                for each in (trials := self._unfitted()):
                     fit(each, held_out.train)
-                shares, _ = best_weights(held_out.lists(models))
-                began, models = {each.name: each for each in models}, self._unfitted()
+                lists.append(held_out.lists(trials))
+                began = {each.name: each for each in trials}
+            if lists:
+                shares, _ = best_weights(Lists.joined(lists))
         parts = [each for each, share in zip(models, shares, strict=True) if share > 0]
         for each in parts:
             fit(each, ratings)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
+from math import comb
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,18 +16,20 @@ from recsys.models.base import Floats, Indices, Model, predicted_ratings
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
 
-__all__ = ["HeldOut", "Lists", "best_weights", "cross_fitted_ndcg", "score_scale"]
+__all__ = ["HeldOut", "Lists", "best_weights", "score_scale"]
 
 TOP = 20
 """Length of the lists whose NDCG counts."""
 
 _MOST = 1_000_000  # ratings in a comparison: larger data lend some of their users
 _PARTS = 10  # one of them is held out: what is left is still much like the whole
+_FEW, _PARTS_OF_FEW, _FOLDS = 100_000, 5, 3  # ratings, of which three fifths are held out in turn
 _USERS = 4_000  # to whom items are ranked
 _DEPTH = 100  # the best items of each model that compete for the places of a blend
 _BLOCK = 2**22  # scores of all items at a time: 16 MB
 _SAMPLE = 256  # users whose scores set the scale of a model
-_STEPS = (0.2, 0.1, 0.05)  # of the weights
+_POINTS = 130  # weightings that are compared
+_BAGS, _LEAST = 200, 0.05  # samples of the users; a mean weight below is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,22 +46,31 @@ class HeldOut:
     @classmethod
     def of(cls, ratings: Ratings, random_state: int, most: int = _MOST) -> HeldOut:
         """Hold out a seeded tenth of the ratings of some users, who have at most so many."""
+        return cls._fold(ratings, random_state, _PARTS, 0, most)
+
+    @classmethod
+    def folds(cls, ratings: Ratings, random_state: int) -> list[HeldOut]:
+        """Hold out a tenth, of few ratings three fifths in turn; none without anything to rank."""
+        few = ratings.n_ratings <= _FEW
+        n_parts, count = (_PARTS_OF_FEW, _FOLDS) if few else (_PARTS, 1)
+        found = [cls._fold(ratings, random_state, n_parts, n, _MOST) for n in range(count)]
+        return [each for each in found if len(each._users)]
+
+    @classmethod
+    def _fold(
+        cls, ratings: Ratings, random_state: int, n_parts: int, part: int, most: int
+    ) -> HeldOut:
         generator = np.random.default_rng(random_state)
         order = generator.permutation(ratings.n_users)
         total = np.diff(ratings.indptr)[order].cumsum()
         chosen = np.zeros(ratings.n_users, np.bool_)
         chosen[order[: max(1, np.searchsorted(total, most, "right"))]] = True
         used = chosen[ratings.user_index_of_nonzeros()]
-        held_out = generator.integers(_PARTS, size=ratings.n_ratings) == 0
+        held_out = generator.integers(n_parts, size=ratings.n_ratings) == part
         return cls(ratings.take(used & ~held_out), ratings.take(used & held_out))
 
     def __iter__(self) -> Any:
         return iter((self.train, self.test))
-
-    @property
-    def is_usable(self) -> bool:
-        """Return whether there is anything to rank."""
-        return bool(len(self._users))
 
     @property
     def _users(self) -> Indices:
@@ -74,7 +87,7 @@ class HeldOut:
         users = self._users
         users = users[:: -(-len(users) // _USERS) or 1]
         scales = [score_scale(each) for each in models]
-        size, n_items = max(1, _BLOCK // self.train.n_items), self.train.n_items
+        size = max(1, _BLOCK // self.train.n_items)
         parts = []
         for start in range(0, len(users), size):
             block = users[start : start + size]
@@ -82,13 +95,7 @@ class HeldOut:
             rows, items = self.train.matrix[block].tocoo().coords
             scores[:, rows, items] = -np.inf
             parts.append(_candidates(scores, self._relevant(block)))
-        width = max((part.relevant.shape[1] for part in parts), default=1)
-        return Lists(
-            np.concatenate([_padded(p.scores, width, _NEVER) for p in parts], axis=1),
-            np.concatenate([_padded(p.relevant, width, False) for p in parts]),
-            np.concatenate([p.counts for p in parts]),
-            min(TOP, max(1, n_items // 5)),
-        )
+        return Lists.joined(parts)
 
     def _relevant(self, users: Indices) -> NDArray[np.bool_]:
         """Return which items are relevant; of ratings with values, those above the mean."""
@@ -122,55 +129,64 @@ class Lists:
     counts: NDArray[np.int64]
     top: int
 
-    def of_users(self, users: slice) -> Lists:
-        """Return the lists of some of the users."""
-        return Lists(self.scores[:, users], self.relevant[users], self.counts[users], self.top)
+    @classmethod
+    def joined(cls, parts: Sequence[Lists]) -> Lists:
+        """Return the lists of several groups of users."""
+        width = max(part.relevant.shape[1] for part in parts)
+        return cls(
+            np.concatenate([_padded(part.scores, width, _NEVER) for part in parts], axis=1),
+            np.concatenate([_padded(part.relevant, width, False) for part in parts]),
+            np.concatenate([part.counts for part in parts]),
+            parts[0].top,
+        )
 
-    def ndcg(self, weights: NDArray[np.floating[Any]]) -> float:
-        """Return the mean NDCG of the lists by a weighted sum of the models' scores."""
+    def ndcg(self, weights: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+        """Return the NDCG of each list with relevant items, by a weighted sum of the scores."""
         with_any = np.flatnonzero(self.counts)
-        if not len(with_any):
-            return 0.0
-        used = np.flatnonzero(weights)
-        total = sum(np.float32(weights[m]) * self.scores[m, with_any] for m in used)
-        best = np.argsort(-np.asarray(total), axis=1, kind="stable")[:, : self.top]
+        total = np.zeros((len(with_any), self.relevant.shape[1]), np.float32)
+        for m in np.flatnonzero(weights):
+            total -= np.float32(weights[m]) * self.scores[m, with_any]
+        top = min(self.top, total.shape[1])
+        best = np.argpartition(total, top - 1, axis=1)[:, :top]
+        order = np.argsort(np.take_along_axis(total, best, axis=1), axis=1, kind="stable")
+        best = np.take_along_axis(best, order, axis=1)
         hits = np.take_along_axis(self.relevant[with_any], best, axis=1)
         discounts = 1 / np.log2(np.arange(2, self.top + 2))
         ideal = discounts.cumsum()[np.minimum(self.counts[with_any], self.top) - 1]
-        return float(np.mean(hits @ discounts[: hits.shape[1]] / ideal))
-
-
-def cross_fitted_ndcg(lists: Lists) -> float:
-    """Return the NDCG of blends on users other than those that their weights were chosen on."""
-    halves = [lists.of_users(slice(first, None, 2)) for first in (0, 1)]
-    found = [
-        other.ndcg(best_weights(each)[0]) for each, other in zip(halves, halves[::-1], strict=True)
-    ]
-    return float(np.mean(found))
+        found: NDArray[np.float64] = hits @ discounts[:top] / ideal
+        return found
 
 
 def best_weights(lists: Lists) -> tuple[NDArray[np.float64], float]:
-    """Return non-negative weights of sum 1 with a high NDCG, and that.
+    """Return non-negative weights of sum 1 with a high NDCG, and that of lists of other users.
 
-    From the best model alone, weight moves from one model to another in ever smaller steps, for as
-    long as that helps.
+    The weights are the mean of those that are best for samples of the users with replacement, which
+    hardly depends on the luck of single users. The NDCG is that of each half of the lists by the
+    weights chosen on the other.
     """
-    n_models = len(lists.scores)
-    single = [lists.ndcg(each) for each in np.eye(n_models)]
-    weights, height = np.eye(n_models)[np.argmax(single)], max(single)
-    for step in _STEPS:
-        while True:
-            moves = []
-            for giver, taker in np.argwhere(~np.eye(n_models, dtype=np.bool_)):
-                moved = weights.copy()
-                moved[[giver, taker]] += -step, step
-                if moved[giver] > -1e-9:
-                    moves.append(moved.clip(0).round(2))
-            found = [lists.ndcg(each) for each in moves]
-            if not moves or max(found) <= height:
-                break
-            weights, height = moves[int(np.argmax(found))], max(found)
-    return weights, height
+    n = len(lists.scores)
+    steps = next(each for each in (20, 10, 5, 4, 3, 2, 1) if comb(n + each - 1, each) <= _POINTS)
+    bars = combinations(range(n + steps - 1), n - 1)  # between the steps of one model and the next
+    counts = [np.diff([-1, *each, n + steps - 1]) - 1 for each in bars]
+    grid = np.array(counts[::-1]) / steps
+    heights = np.stack([lists.ndcg(each) for each in grid])
+    n_lists = heights.shape[1]
+    if not n_lists:
+        return np.full(n, 1 / n), 0.0
+
+    def chosen(places: slice) -> NDArray[np.float64]:
+        some = heights[:, places]
+        size = some.shape[1]
+        draws = np.random.default_rng(0).multinomial(size, np.full(size, 1 / size), _BAGS)
+        weights: NDArray[np.float64] = grid[(some @ draws.T).argmax(axis=0)].mean(axis=0)
+        weights[weights < _LEAST] = 0
+        return weights / weights.sum()
+
+    halves = slice(0, None, 2), slice(n_lists > 1, None, 2)
+    others = [
+        lists.ndcg(chosen(half))[other] for half, other in zip(halves, halves[::-1], strict=True)
+    ]
+    return chosen(slice(None)), float(np.concatenate(others).mean())
 
 
 def score_scale(model: Model) -> float:
@@ -198,7 +214,7 @@ def _candidates(scores: Floats, relevant: NDArray[np.bool_]) -> Lists:
     kept[:, rows, places] = np.maximum(scores[:, rows, items], _NEVER)  # what was seen is there
     hits = np.zeros(kept.shape[1:], np.bool_)
     hits[rows, places] = relevant[rows, items]
-    return Lists(kept, hits, relevant.sum(axis=1), TOP)
+    return Lists(kept, hits, relevant.sum(axis=1), min(TOP, max(1, scores.shape[2] // 5)))
 
 
 def _padded(array: NDArray[Any], width: int, value: Any) -> NDArray[Any]:

@@ -159,7 +159,7 @@ def test_weights_move_to_the_models_that_agree_with_what_is_held_out():
     assert weights.sum() == pytest.approx(1)
     assert (weights[:3] > 0.15).all()
     assert weights[3] <= 0.05
-    assert height > max(lists.ndcg(each) for each in np.eye(4))
+    assert height > max(lists.ndcg(each).mean() for each in np.eye(4))
 
 
 def test_what_is_held_out_is_a_tenth_and_nothing_is_lost():
@@ -168,6 +168,14 @@ def test_what_is_held_out_is_a_tenth_and_nothing_is_lost():
     assert train.n_ratings + test.n_ratings == ratings.n_ratings
     assert 0.07 < test.n_ratings / ratings.n_ratings < 0.13
     assert not (train.matrix * test.matrix).nnz
+
+
+def test_of_few_ratings_three_fifths_are_held_out_in_turn():
+    ratings = interactions(200, 100)
+    folds = [fold.test for fold in HeldOut.folds(ratings, 1)]
+    shares = [test.n_ratings / ratings.n_ratings for test in folds]
+    assert shares == pytest.approx([0.2] * 3, abs=0.04)
+    assert sum(test.matrix for test in folds).max() == 1
 
 
 @pytest.mark.parametrize(
