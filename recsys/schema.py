@@ -31,27 +31,16 @@ _LONGEST_NAME = 255  # bytes
 
 Scalar: TypeAlias = bool | int | float | str | None
 ColumnType: TypeAlias = Literal["number", "text", "list", "date", "datetime"]
-TableName: TypeAlias = Literal[
-    "users",
-    "items",
-    "user_table",
-    "item_table",
-    "user_levels",
-    "item_levels",
-    "terms",
-    "documents",
-]
 Side: TypeAlias = Literal["user", "item"]
 Number: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | float
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
 Positive: TypeAlias = Annotated[float, Meta(gt=0)]
 # Patterns end in \Z: $ would let a line end follow.
-FileName: TypeAlias = Annotated[
-    str,
-    Meta(
-        pattern=r"\A(arrays|ratings|users|items|(item|user)_(table|features|levels)|terms|documents)/[A-Za-z0-9_]{1,100}\.npy\Z"
-    ),
-]
+_TABLES = r"users|items|(item|user)_(table|levels)|terms|documents_[0-9]{1,6}"
+TableName: TypeAlias = Annotated[str, Meta(pattern=rf"\A({_TABLES})\Z")]
+FOLDER = rf"(arrays|part_[0-9]{{1,6}}|ratings|(item|user)_features|{_TABLES})"
+"""Pattern of the directories of a saved model or index."""
+FileName: TypeAlias = Annotated[str, Meta(pattern=rf"\A{FOLDER}/[A-Za-z0-9_]{{1,100}}\.npy\Z")]
 FoldName: TypeAlias = Annotated[str, Meta(pattern=r"\Afold-[0-9]{1,9}\Z")]
 PartName: TypeAlias = Annotated[str, Meta(pattern=r"\A(train|test|history)\.(csv|parquet)\Z")]
 
@@ -124,6 +113,7 @@ class IndexTraining(Struct, frozen=True):
     empty_documents: Count
     added: Count
     removed: Count
+    mean_length: float
     language: str | None
 
 

@@ -6,7 +6,8 @@
         model.json                                    model.json
         arrays/NAME.npy    fitted arrays              arrays/NAME.npy    of the decomposition
         ratings/...        indptr, indices, data      terms/...          terms in index order
-        users/..., items/...  ids                     documents/...      ids, titles, snippets
+        users/..., items/...  ids                     part_0/NAME.npy    documents added together
+                                                      documents_0/...    ids, titles, snippets
         user_table/..., item_table/...  what is known of them, if anything is
         user_features/..., user_levels/... (item_...)  features of it: matrix, levels of its blocks
 
@@ -26,6 +27,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -62,31 +64,14 @@ if TYPE_CHECKING:
     from recsys.evaluation.splits import Split
 
 _ALWAYS_VERIFIED = 2**20  # bytes of one file
-_VERIFIED_TOGETHER = 64 * 2**20  # bytes of all files
+VERIFIED_TOGETHER = 64 * 2**20
+"""Bytes of all files, up to which all checksums are verified."""
 _SIDES: tuple[schema.Side, ...] = ("user", "item")
-_OWN = {MANIFEST, schema.MEASURED, "arrays", "ratings", "users", "items", "terms", "documents"}
-_OWN |= {f"{side}_{part}" for side in _SIDES for part in ("table", "features", "levels")}
+_OWN = re.compile(rf"{re.escape(MANIFEST)}|{re.escape(schema.MEASURED)}|{schema.FOLDER}")
 _OTHER_FORMS = {
     schema.MODEL_FORMAT: "it is a saved model of ratings; see `recsys info`",
     schema.INDEX_FORMAT: "it is an index of texts; see `recsys lsi info` and `recsys lsi query`",
     schema.SPARK_FORMAT: "it was fitted with --engine spark; see `recsys info`",
-}
-_INDEX_ARRAYS = {
-    "components": ("k", "terms"),
-    "singular_values": ("k",),
-    "term_weights": ("terms",),
-    "embedding": ("documents", "k"),
-    "counts_data": ("entries",),
-    "counts_indices": ("entries",),
-    "counts_indptr": ("documents + 1",),
-    "inverse": ("documents",),
-    "moments": ("k + 1", "k"),
-    "codes": ("coded", "code width"),
-    "code_scale": ("coded",),
-    "code_error": ("one",),
-    "postings_indptr": ("terms + 1",),
-    "postings_documents": ("postings",),
-    "postings_weights": ("postings",),
 }
 _ROWS = ("indptr", "indices", "data")
 _CSR = ("indptr", "indices", "data")
@@ -118,14 +103,16 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True)
-class SavedIndex:
-    """A saved index; `documents` has the columns document, and title and snippet where known."""
+class Origin:
+    """What a saved directory holds, so that the next one links to its files where they are alike.
 
-    parameters: dict[str, Any]
-    training: dict[str, Any]
-    arrays: dict[str, NDArray[Any]]
-    terms: pl.Series
-    documents: pl.DataFrame
+    Arrays and tables are recognized by their identity: they are not to be changed in place.
+    """
+
+    directory: Path
+    manifest: Manifest
+    arrays: Mapping[str, NDArray[Any]]
+    tables: Mapping[str, pl.DataFrame]
 
 
 def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> None:
@@ -169,8 +156,8 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
         reading |= ratings.source.options
     about |= {"reading": reading, "period": period_of(ratings)}
     about |= {"parent": saved.provenance.parent, "tag": saved.provenance.tag}
-    with _target(path, MODEL, overwrite) as directory:
-        _write(directory, MODEL, name, arrays, tables, kinds, ratings, **about)
+    with target_directory(path, MODEL, overwrite) as directory:
+        write_directory(directory, MODEL, name, arrays, tables, kinds, ratings, **about)
 
 
 def load_model(path: str | Path, *, verify: bool = False) -> Saved:
@@ -191,12 +178,12 @@ def load_model(path: str | Path, *, verify: bool = False) -> Saved:
             f"The saved model {path} is of the kind {manifest.model!r}, which this version of "
             f"recsys does not know; it knows {', '.join(sorted(MODELS))}."
         )
-    with _reading(path, MODEL):
+    with reading_directory(path, MODEL):
         training = manifest.training
         if not training["implicit"] and None in (training["rating_min"], training["rating_max"]):
             raise DamageError(f"rating_min and rating_max in {MANIFEST} must be numbers")
-        everything = verify or manifest.size <= _VERIFIED_TOGETHER
-        found = _arrays(Path(path), manifest, everything)
+        everything = verify or manifest.size <= VERIFIED_TOGETHER
+        found = mapped_arrays(Path(path), manifest, everything)
         users, items = (
             schema.saved_ids(found, manifest, "user"),
             schema.saved_ids(found, manifest, "item"),
@@ -229,57 +216,6 @@ def load_model(path: str | Path, *, verify: bool = False) -> Saved:
     return Saved(model, ratings, training, Provenance(**origin))
 
 
-def save_index(index: SavedIndex, path: str | Path, *, overwrite: bool = False) -> None:
-    """Write an index to a new directory, complete or not at all; see `save_model`."""
-    arrays = {f"arrays/{name}": array for name, array in index.arrays.items()}
-    tables = {"terms": index.terms.alias("term").to_frame(), "documents": index.documents}
-    about = {"parameters": index.parameters, "training": index.training}
-    with _target(path, INDEX, overwrite) as directory:
-        _write(directory, INDEX, "lsi", arrays, tables, {}, None, source=None, **about)
-
-
-def load_index(path: str | Path, *, verify: bool = False) -> SavedIndex:
-    """Load a saved index; see `load_model`.
-
-    Raises
-    ------
-    ModelFileError
-    """
-    path = resolved(path)
-    manifest = read_manifest(path, INDEX)
-    with _reading(path, INDEX):
-        everything = verify or manifest.size <= _VERIFIED_TOGETHER
-        found = _arrays(Path(path), manifest, everything)
-        terms, documents = (
-            schema.saved_table(found, manifest, name) for name in ("terms", "documents")
-        )
-        arrays = {name: schema.listed(found, f"arrays/{name}") for name in _INDEX_ARRAYS}
-        if terms.columns != ["term"] or "document" not in documents.columns:
-            raise DamageError(f"{MANIFEST} does not name the columns of terms and documents")
-        sizes = {"terms": len(terms), "documents": len(documents)}
-        sizes |= {"k": arrays["singular_values"].size, "entries": arrays["counts_data"].size}
-        sizes |= {"documents + 1": len(documents) + 1, "terms + 1": len(terms) + 1}
-        sizes |= {"k + 1": sizes["k"] + 1, "one": 1, "postings": arrays["postings_documents"].size}
-        coded = arrays["codes"].shape
-        sizes |= {"coded": len(documents), "code width": max(coded[-1], sizes["k"])}
-        if coded == (0, 0):  # a small collection
-            sizes |= {"coded": 0, "code width": 0}
-        for name, array in arrays.items():
-            integer = name.endswith(("_indices", "_indptr", "_documents"))
-            types = ("<i4", "<i8") if integer else ("<f4", "<f8")
-            if array.dtype.str not in (("|i1",) if name == "codes" else types):
-                raise DamageError(f"{name} has the type {array.dtype.str}")
-            expected = tuple(sizes[axis] for axis in _INDEX_ARRAYS[name])
-            if array.shape != expected:
-                raise DamageError(f"{name} must have shape {expected}, not {array.shape}")
-            if everything and not np.isfinite(array).all():
-                raise DamageError(f"{name} has values that are not finite")
-        for name, column, n in (("counts", "indices", terms), ("postings", "documents", documents)):
-            indptr, indices = (arrays[f"{name}_{part}"] for part in ("indptr", column))
-            schema.check_rows(f"{name}_indptr", indptr, indices, len(n))
-    return SavedIndex(manifest.parameters, manifest.training, arrays, terms["term"], documents)
-
-
 def format_of(path: str | Path) -> str | None:
     """Return the format that the model.json in a directory states, None if there is none."""
     try:
@@ -296,7 +232,7 @@ def read_manifest(path: str | Path, form: Form = MODEL) -> Manifest:
     ModelFileError
     """
     directory = resolved(path)
-    with _reading(path, form):
+    with reading_directory(path, form):
         if directory.exists() and not (directory / MANIFEST).is_file():
             reason = f"it has no {MANIFEST}."
             if not directory.is_dir():
@@ -327,8 +263,13 @@ def read_manifest(path: str | Path, form: Form = MODEL) -> Manifest:
 
 
 @contextmanager
-def _target(path: str | Path, form: Form, overwrite: bool) -> Iterator[Path]:
-    """Yield a temporary directory that appears at `path` complete, or not at all."""
+def target_directory(path: str | Path, form: Form, overwrite: bool) -> Iterator[Path]:
+    """Yield a temporary directory that appears at `path` complete, or not at all.
+
+    Raises
+    ------
+    ModelFileError, DataError
+    """
     path = resolved(path)
     target, noun = Path(os.path.realpath(path)), form.noun.rpartition(" ")[2]
     is_ours = target.is_dir() and format_of(target) == form.format
@@ -353,7 +294,9 @@ def _complete(path: str | Path, noun: str, failure: type[RecsysError]) -> Iterat
         raise failure(f"The {noun} cannot be saved in {path}: {reason}.") from error
 
 
-def _obstacle(target: Path, noun: str, is_ours: bool, own: set[str], overwrite: bool) -> str | None:
+def _obstacle(
+    target: Path, noun: str, is_ours: bool, own: re.Pattern[str], overwrite: bool
+) -> str | None:
     """Return why a directory must not be written at `target`, None if it may."""
     if not target.parent.is_dir():
         return f"there is no directory {target.parent}."
@@ -363,7 +306,8 @@ def _obstacle(target: Path, noun: str, is_ours: bool, own: set[str], overwrite: 
         return f"it exists and is not a {noun}, so it is not replaced; choose another path."
     if not overwrite:
         return f"there is a {noun} already; choose another path, or overwrite it (--force)."
-    if foreign := ", ".join(sorted({entry.name for entry in target.iterdir()} - own)[:3]):
+    names = sorted(entry.name for entry in target.iterdir())
+    if foreign := ", ".join([name for name in names if not own.fullmatch(name)][:3]):
         return (
             f"it holds other files next to the {noun} ({foreign}), so it is not replaced; move "
             "them or choose another path."
@@ -371,7 +315,7 @@ def _obstacle(target: Path, noun: str, is_ours: bool, own: set[str], overwrite: 
     return None
 
 
-def _write(
+def write_directory(
     directory: Path,
     form: Form,
     model: str,
@@ -379,23 +323,24 @@ def _write(
     tables: Mapping[str, pl.DataFrame],
     kinds: Mapping[str, Mapping[str, FeatureKind]],
     ratings: Ratings | None,
+    origin: Origin | None = None,
     **fields: Any,
-) -> None:
-    """Write arrays and tables, and model.json last, with the fingerprint of `ratings`."""
-    columns: dict[Any, list[schema.ColumnEntry]] = {}
-    everything = dict(arrays)
-    for table, frame in tables.items():
-        columns[table] = []
-        for number, series in enumerate(frame.get_columns()):
-            kind, parts = schema.encoded(series)
-            entry = schema.ColumnEntry(series.name, kind, kinds.get(table, {}).get(series.name))
-            columns[table].append(entry)
-            everything |= {f"{table}/{number}{suffix}": array for suffix, array in parts.items()}
+) -> Manifest:
+    """Write arrays and tables, and model.json last, with the fingerprint of `ratings`.
+
+    What is the same as in `origin` is linked to.
+    """
+    links = {} if origin is None else _links(arrays, tables, origin)
+    columns, of_tables = _columns(tables, kinds, links, origin)
+    everything = {**arrays, **of_tables}
     for folder in {name.partition("/")[0] for name in everything}:
         (directory / folder).mkdir()
 
     def saved(name: str) -> schema.FileEntry:
         path, array = directory / f"{name}.npy", everything[name]
+        if origin is not None and name in links:
+            os.link(origin.directory / f"{links[name]}.npy", path)
+            return origin.manifest.files[f"{links[name]}.npy"]
         np.save(path, array, allow_pickle=False)
         return schema.FileEntry(_sha256(path), path.stat().st_size, array.dtype.str, array.shape)
 
@@ -420,6 +365,56 @@ def _write(
         **fields,
     )
     (directory / MANIFEST).write_bytes(schema.to_json(manifest))
+    return manifest
+
+
+def _columns(
+    tables: Mapping[str, pl.DataFrame],
+    kinds: Mapping[str, Mapping[str, FeatureKind]],
+    links: Mapping[str, str],
+    origin: Origin | None,
+) -> tuple[dict[str, list[schema.ColumnEntry]], dict[str, Any]]:
+    """Return the columns of tables, and their arrays: None where there are links."""
+    columns: dict[str, list[schema.ColumnEntry]] = {}
+    arrays: dict[str, Any] = {}
+    for table, frame in tables.items():
+        linked = [name for name in links if name.startswith(f"{table}/")]
+        if origin is not None and linked:
+            columns[table] = origin.manifest.columns[links[linked[0]].partition("/")[0]]
+            arrays |= dict.fromkeys(linked)
+            continue
+        columns[table] = []
+        for number, series in enumerate(frame.get_columns()):
+            kind, parts = schema.encoded(series)
+            entry = schema.ColumnEntry(series.name, kind, kinds.get(table, {}).get(series.name))
+            columns[table].append(entry)
+            arrays |= {f"{table}/{number}{suffix}": array for suffix, array in parts.items()}
+    return columns, arrays
+
+
+def _links(
+    arrays: Mapping[str, NDArray[Any]], tables: Mapping[str, pl.DataFrame], origin: Origin
+) -> dict[str, str]:
+    """Return the arrays, and columns of tables, that `origin` has as well, with their names there.
+
+    There are none if something else is in its place by now, or on a disk without links.
+    """
+    by_identity = {id(array): name for name, array in origin.arrays.items()}
+    links = {name: by_identity[id(a)] for name, a in arrays.items() if id(a) in by_identity}
+    for name, frame in tables.items():
+        for theirs in [key for key, each in origin.tables.items() if each is frame]:
+            files = [file for file in origin.manifest.files if file.startswith(f"{theirs}/")]
+            for file in (each.removesuffix(".npy") for each in files):
+                links[f"{name}/{file.partition('/')[2]}"] = file
+    try:
+        document = schema.read_document(origin.directory / MANIFEST)
+        if schema.parse(document, INDEX.training).files != origin.manifest.files:
+            return {}
+        with unfinished_directory(origin.directory) as trial:
+            os.link(origin.directory / MANIFEST, trial / MANIFEST)
+    except (OSError, DamageError):
+        return {}
+    return links
 
 
 def _sha256(path: Path) -> str:
@@ -428,8 +423,13 @@ def _sha256(path: Path) -> str:
 
 
 @contextmanager
-def _reading(path: str | Path, form: Form) -> Iterator[None]:
-    """Turn whatever is wrong with a saved directory into one `ModelFileError`."""
+def reading_directory(path: str | Path, form: Form) -> Iterator[None]:
+    """Turn whatever is wrong with a saved directory into one error.
+
+    Raises
+    ------
+    ModelFileError
+    """
     try:
         yield
     except ModelFileError:
@@ -442,8 +442,13 @@ def _reading(path: str | Path, form: Form) -> Iterator[None]:
         raise ModelFileError(f"The {form.noun} {path} is damaged: {reason}.") from None
 
 
-def _arrays(directory: Path, manifest: Manifest, everything: bool) -> dict[str, NDArray[Any]]:
-    """Map all arrays into memory, by names without suffix; sizes and checksums come first."""
+def mapped_arrays(directory: Path, manifest: Manifest, everything: bool) -> dict[str, NDArray[Any]]:
+    """Map all arrays into memory, by names without suffix; sizes and checksums come first.
+
+    Raises
+    ------
+    DamageError
+    """
     found = {}
     for name, entry in manifest.files.items():
         path = directory / name
@@ -551,7 +556,8 @@ def check_split_target(path: str | Path, *, overwrite: bool) -> None:
     """
     target = Path(os.path.realpath(path))
     manifest = read_split_manifest(target) if target.is_dir() else None
-    own = set() if manifest is None else {schema.SPLIT_MANIFEST, *manifest.files, *manifest.folds}
+    names = [] if manifest is None else [schema.SPLIT_MANIFEST, *manifest.files, *manifest.folds]
+    own = re.compile("|".join(map(re.escape, names)))
     if problem := _obstacle(target, "saved split", manifest is not None, own, overwrite):
         raise DataError(f"The split cannot be saved in {path}: {problem}")
 

@@ -339,29 +339,36 @@ def sum_rows(
         out[indices[own]] += factor * data[own]
 
 
-def best_codes(
+def scan_codes(
     codes: Ints,
     scale: Floats,
+    error: Floats,
     query: Ints,
     base: Floats,
     weight: float,
-    found: Ints,
-    scores: Floats,
+    factor: float,
+    centre: float,
+    slack: float,
     out: Floats,
     threads: int,
 ) -> None:
-    """Write the best rows of weight base + scale (codes @ query) and their scores."""
+    """Write weight base + factor scale (codes @ query - centre) + slack error of 4-bit codes."""
     block = _BLOCK_FLOATS // max(1, codes.shape[1])
-    wide = query.astype(np.float64)
+    low, high = query.astype(np.float64).reshape(2, -1)
     for start in range(0, len(codes), block):
         part = slice(start, start + block)
-        out[part] = scale[part] * (codes[part] @ wide).astype(np.float32)
+        dots = (codes[part] & 15) @ low + (codes[part] >> 4) @ high
+        out[part] = factor * scale[part] * (dots - centre) + slack * error[part]
     if len(base):
         out += np.float32(weight) * base
-    best = np.lexsort((np.arange(len(out)), -out))[: len(found)]
-    there = ~np.isnan(out[best])
-    found[:] = np.where(there, best, -1)
-    scores[:] = np.where(there, out[best], -np.inf)
+
+
+def largest(scores: Floats, found: Ints) -> int:
+    """Write the places of the largest scores, best first; return how many there are."""
+    places = np.flatnonzero(scores > -np.inf)
+    best = places[np.argsort(-scores[places], kind="stable")[: len(found)]]
+    found[: len(best)] = best
+    return len(best)
 
 
 def code_levels(values: Floats, codes: Ints, levels: Floats, count: int) -> int:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from lowrank.kernels import Csr, Floats32, Int32s, Int64s, backends, resolve_threads
+from lowrank.kernels import Csr, Floats32, Int64s, backends, resolve_threads
 from lowrank.kernels.entries import CsrArrays, SparsePart
 from lowrank.kernels.topk import SearchOrder, Seen, TopK, search_plan
 
-__all__ = ["best_codes", "gram_rows", "sparse_pairs", "sparse_rows", "sum_rows", "top_k"]
+__all__ = ["gram_rows", "largest", "scan_codes", "sparse_pairs", "sparse_rows", "sum_rows", "top_k"]
 
 
 def top_k(
@@ -179,51 +179,50 @@ def sum_rows(
     return total
 
 
-def best_codes(
-    codes: NDArray[np.int8],
+def scan_codes(
+    codes: NDArray[np.uint8],
     scale: Floats32,
+    error: Floats32,
     query: NDArray[np.int16],
-    n: int,
+    out: Floats32,
     *,
     base: Floats32 | None = None,
     weight: float = 1.0,
+    factor: float = 1.0,
+    centre: float = 0.0,
+    slack: float = 0.0,
     threads: int | None = None,
-) -> tuple[Int32s, Floats32]:
-    """Return the n rows with the largest ``weight * base + scale * (codes @ query)``, best first.
+) -> None:
+    """Write ``weight base + factor scale (codes . query - centre) + slack error`` to `out`.
 
-    The vectors are stored as integers, a quarter of the memory of float32, whose reading is what a
-    product with one vector costs. Of equal scores the lower row comes first.
+    The codes are vectors of integers from 0 to 15, two in a byte: an eighth of the memory of
+    float32, whose reading is what a product with one vector costs.
 
     Parameters
     ----------
-    codes : int8 ndarray of shape (n_rows, k), C-ordered
-    scale : float32 ndarray of shape (n_rows,)
-    query : int16 ndarray of shape (k,)
-        Of entries so small that no product exceeds 32 bits: 127 k max |q_j| < 2**31.
-    n : int
-        At most n_rows.
-    base : float32 ndarray of shape (n_rows,), optional
-    weight : float
+    codes : uint8 ndarray of shape (n, width), C-ordered
+    scale, error, out : float32 ndarrays of shape (n,)
+    query : int16 ndarray of shape (2 width,)
+        For the lower halves of the bytes, then for the upper ones; so small that no product exceeds
+        32 bits: 30 width max |q_j| < 2**31.
+    base : float32 ndarray of shape (n,), optional
+    weight, factor, centre, slack : float
     threads : int, optional
-
-    Returns
-    -------
-    rows : int32 ndarray of shape (n,)
-    scores : float32 ndarray of shape (n,)
     """
-    found, scores = np.empty(1, np.int32), np.empty(1, np.float32)
     given = np.zeros(0, np.float32) if base is None else base
-    out = np.empty(len(codes), np.float32)
-    factor = float(np.float32(weight))  # the core takes no number that it would have to round
-    backends.active.best_codes(
-        codes, scale, query, given, factor, found, scores, out, resolve_threads(threads)
-    )
-    if n == 1:
-        return found, scores
-    # NumPy's selection is vectorised.
-    best = np.argpartition(out, len(out) - n)[len(out) - n :]
-    best = best[np.lexsort((best, -out[best]))]
-    return best.astype(np.int32), out[best]
+    # The core takes no number that it would have to round.
+    numbers = (float(np.float32(each)) for each in (weight, factor, centre, slack))
+    threads = resolve_threads(threads)
+    backends.active.scan_codes(codes, scale, error, query, given, *numbers, out, threads)
+
+
+def largest(scores: Floats32, n: int) -> Int64s:
+    """Return the places of the n largest of float32 scores, best first; of equal ones the lower.
+
+    NaN and minus infinity are never among them.
+    """
+    found = np.empty(min(n, len(scores)), np.int64)
+    return found[: backends.active.largest(scores, found)]
 
 
 def _float32(array: Floats32) -> Floats32:

@@ -7,23 +7,27 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from numbers import Number
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from scipy import sparse
 
 from recsys.data.frames import is_pandas
 from recsys.data.ids import Ids
 from recsys.errors import DataError
+from recsys.lsi.parts import Part, tables_joined
 from recsys.lsi.vectorizer import checked_text
 from recsys.readers.documents import Document, batches_of
 from recsys.readers.documents import DocumentBatch as DocumentBatch
 from recsys.readers.documents import Documents as Documents
 from recsys.readers.documents import read_documents as read_documents
-from recsys.topn import inverse_lengths
 
+if TYPE_CHECKING:
+    from recsys.data.ids import IdsLike
+
+_LARGER = 2  # times the size of the part behind it, that a part has
+_MOST_REMOVED = 4  # documents of a part for each that is removed
 _SNIPPET = 120  # characters
 _TITLES = 3  # times that the words of a title count in a text
 
@@ -35,113 +39,144 @@ class Names(NamedTuple):
     titles: pl.Series | None = None
     snippets: pl.Series | None = None
 
+    @property
+    def table(self) -> pl.DataFrame:
+        """The columns document, title and snippet, as far as they are known."""
+        shown = [each for each in (self.titles, self.snippets) if each is not None]
+        return pl.DataFrame([self.ids.values.alias("document"), *shown])
+
 
 @dataclass(frozen=True, eq=False)
 class Collection:
-    """Documents of an index.
+    """Documents of an index, in the parts in which they were added.
+
+    A place is a row of the parts, one below another, those of removed documents included.
 
     Attributes
     ----------
-    ids : Ids
-    titles, snippets : Series of String, or None
-    counts : csr_array of shape (n_documents, n_terms)
-        How often they have each term, or whatever the rows of a matrix have.
-    embedding : ndarray of shape (n_documents, k)
-        Their coordinates, V_k S_k.
+    parts : tuple of Part
     """
 
-    ids: Ids
-    titles: pl.Series | None
-    snippets: pl.Series | None
-    counts: Any
-    embedding: NDArray[np.floating[Any]]
+    parts: tuple[Part, ...]
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return sum(len(part) - len(part.removed) for part in self.parts)
 
     @cached_property
+    def whole(self) -> Part:
+        """All documents as one part, without those that are removed."""
+        if len(self.parts) == 1 and not len(self.parts[0].removed):
+            return self.parts[0]
+        return Part.joined(self.parts)
+
+    @cached_property
+    def ids(self) -> Ids:
+        """Their ids."""
+        return Ids(self._kept["document"], "document", sort=False)
+
+    @property
+    def titles(self) -> pl.Series | None:
+        """Their titles, if any is known."""
+        return self._kept["title"] if "title" in self._kept.columns else None
+
+    @property
+    def counts(self) -> Any:
+        """How often they have each term: a csr_array of shape (n_documents, n_terms)."""
+        return self.whole.counts
+
+    @property
+    def embedding(self) -> NDArray[np.floating[Any]]:
+        """Their coordinates, V_k S_k, of shape (n_documents, k)."""
+        return self.whole.embedding
+
+    @property
     def vectors(self) -> NDArray[np.float32]:
         """Coordinates as float32, in which cosines are computed."""
-        return np.asarray(self.embedding, dtype=np.float32)
+        return self.whole.vectors
 
     @cached_property
     def inverse(self) -> NDArray[np.float32]:
         """1 / length of each document's coordinates, NaN for one without words."""
-        return inverse_lengths(self.vectors)
+        return np.where(self.whole.inverse > 0, self.whole.inverse, np.float32(np.nan))
+
+    @cached_property
+    def table(self) -> pl.DataFrame:
+        """Columns document, title and snippet, as far as they are known, of all places."""
+        return tables_joined([part.table for part in self.parts])
+
+    @cached_property
+    def _kept(self) -> pl.DataFrame:
+        return self.table if self._places is None else self.table[self._places]
+
+    @cached_property
+    def _places(self) -> NDArray[np.int64] | None:
+        """Place of each document, None where nothing is removed."""
+        if len(self) == len(self.table):
+            return None
+        kept = [np.delete(np.arange(len(part)), part.removed) for part in self.parts]
+        return np.concatenate([a + b for a, b in zip(self._starts, kept, strict=True)])
+
+    @cached_property
+    def _starts(self) -> NDArray[np.int64]:
+        return np.cumsum([0, *map(len, self.parts[:-1])])
+
+    def places(self, labels: IdsLike) -> NDArray[np.int64]:
+        """Return the places of documents by their ids.
+
+        Raises
+        ------
+        UnknownIdError
+            If one is not there.
+        """
+        return self.places_of(self.ids.index(labels))
+
+    def places_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the places of documents by their numbers among `ids`."""
+        return numbers if self._places is None else self._places[numbers]
 
     def shown(self, places: NDArray[np.int64]) -> list[pl.Series]:
         """Return ids, and titles and snippets as far as they are known, of some documents."""
         index = pl.Series(places.astype(np.uint32))  # the quickest way by far
         return [column[index] for column in self.table.get_columns()]
 
-    def extended(self, more: Collection) -> Collection:
+    def counts_of(self, place: int) -> Any:
+        """Return the row of counts of one document."""
+        owner = int(np.searchsorted(self._starts, place, side="right")) - 1
+        return self.parts[owner].counts[[place - self._starts[owner]]]
+
+    def extended(self, more: Part) -> Collection:
         """Return a collection of these and further documents.
 
-        Raises
-        ------
-        DataError
-            If an id is in both.
+        Parts that are not much larger than the one behind them are joined with it: so there are
+        few, and each document is written again only as often as the collection has doubled.
         """
-        sizes = (len(self), len(more))
-        counts = sparse.vstack([self.counts, more.counts], format="csr")
-        return Collection(
-            ids=self.ids.extended(more.ids.values),
-            titles=_joined("title", self.titles, more.titles, sizes),
-            snippets=_joined("snippet", self.snippets, more.snippets, sizes),
-            counts=counts,
-            embedding=np.vstack([self.embedding, more.embedding]),
-        )
+        parts = [*self.parts, more]
+        while len(parts) > 1 and len(parts[-2]) < _LARGER * len(parts[-1]):
+            parts[-2:] = [Part.joined(parts[-2:])]
+        return Collection(tuple(parts))
 
     def without(self, places: NDArray[np.int64]) -> Collection:
-        """Return a collection without the documents at some places."""
-        kept = np.delete(np.arange(len(self)), places)
-        counts = self.counts[kept]
-        return Collection(
-            ids=Ids(self.ids.values.gather(kept), "document", sort=False),
-            titles=None if self.titles is None else self.titles.gather(kept),
-            snippets=None if self.snippets is None else self.snippets.gather(kept),
-            counts=counts,
-            embedding=self.embedding[kept],
-        )
+        """Return a collection without the documents at some places.
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays of a saved index that belong to the documents."""
-        return {
-            "embedding": self.embedding,
-            "counts_data": self.counts.data,
-            "counts_indices": self.counts.indices,
-            "counts_indptr": self.counts.indptr.astype(np.int64),
-        }
+        They stay in their part until they are a quarter of it.
+        """
+        owned = {id(part): rows for part, rows in self.owned(places)}
+        parts = []
+        for part in self.parts:
+            left = part
+            if (rows := owned.get(id(part))) is not None:
+                left = part.without(rows)
+                if _MOST_REMOVED * len(left.removed) >= len(left):
+                    left = Part.joined([left])
+            parts += [left] if len(left) else []
+        return Collection(tuple(parts))
 
-    @cached_property
-    def table(self) -> pl.DataFrame:
-        """The columns document, title and snippet, as far as they are known."""
-        shown = [each for each in (self.titles, self.snippets) if each is not None]
-        return pl.DataFrame([self.ids.values.alias("document"), *shown])
-
-    @classmethod
-    def of(cls, arrays: Mapping[str, NDArray[Any]], table: pl.DataFrame, n_terms: int) -> Self:
-        """Return the documents that `arrays` and `table` describe."""
-        csr = (arrays["counts_data"], arrays["counts_indices"], arrays["counts_indptr"])
-        return cls(
-            ids=Ids(table["document"], "document", sort=False),
-            titles=table.get_column("title", default=None),
-            snippets=table.get_column("snippet", default=None),
-            counts=sparse.csr_array(csr, shape=(len(table), n_terms)),
-            embedding=arrays["embedding"],
-        )
-
-
-def _joined(
-    name: str, first: pl.Series | None, second: pl.Series | None, sizes: Sequence[int]
-) -> pl.Series | None:
-    if first is None and second is None:
-        return None
-    pieces = [
-        pl.Series(name, [None] * size, dtype=pl.String) if piece is None else piece
-        for piece, size in zip((first, second), sizes, strict=True)
-    ]
-    return pl.concat(pieces)
+    def owned(self, places: NDArray[np.int64]) -> Iterator[tuple[Part, NDArray[np.int64]]]:
+        """Yield the parts that places are in, with their rows there."""
+        for start, part in zip(self._starts.tolist(), self.parts, strict=True):
+            inside = (places >= start) & (places < start + len(part))
+            if inside.any():
+                yield part, places[inside] - start
 
 
 class NamesCollector:

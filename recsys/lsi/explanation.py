@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from recsys.data.ids import Ids
-    from recsys.lsi.search import Postings, Query, Search
+    from recsys.lsi.search import Query, Search
 
 Floats = NDArray[np.floating[Any]]
 Indices = NDArray[np.int64]
@@ -65,9 +65,9 @@ def explained_by_meaning(names: Ids, terms: Indices, parts: tuple[Any, Any]) -> 
     return _sorted(pl.DataFrame(frame))
 
 
-def explained_by_words(names: Ids, postings: Postings, query: Query, document: int) -> pl.DataFrame:
+def explained_by_words(names: Ids, search: Search, query: Query, document: int) -> pl.DataFrame:
     """Return the frame of an explanation by BM25: term, contribution."""
-    shares = postings.of_document(document, query.terms, query.counts)
+    shares = search.word_shares(query, document)
     return _sorted(pl.DataFrame({"term": names.values.gather(query.terms), "contribution": shares}))
 
 
@@ -80,9 +80,9 @@ def explained_by_both(
     """
     shares, through = parts
     fusion = search.fusion(query)
-    own = search.unit(np.array([document]))[0].astype(np.float64)
+    own = search.unit(document).astype(np.float64)
     cosine = float(own @ fusion.direction)
-    words = fusion.words * search.postings.of_document(document, query.terms, query.counts)
+    words = fusion.words * search.word_shares(query, document)
     meaning = fusion.meaning * fusion.query * shares
     rest = fusion.meaning * (cosine - fusion.query * float(own @ query.direction))
     frame = pl.DataFrame(

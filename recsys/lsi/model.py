@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Iterable, Sequence
 from functools import cached_property, partial
@@ -18,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from recsys.data.frames import listed
 from recsys.data.ids import Ids
 from recsys.errors import DataError, ModelFileError
-from recsys.lsi.answers import as_query, by_meaning, by_words, matched, ranks
+from recsys.lsi.answers import answered, as_query, by_meaning, by_words
 from recsys.lsi.collection import Collection, NamesCollector, batches_or_none
 from recsys.lsi.explanation import (
     contributions,
@@ -28,8 +27,10 @@ from recsys.lsi.explanation import (
 )
 from recsys.lsi.inputs import as_queries, further_counts, learned_counts
 from recsys.lsi.language import StopWords
+from recsys.lsi.parts import Part
 from recsys.lsi.queries import Queries, check_directions, check_words
-from recsys.lsi.search import METHODS, Postings, Search, words_weight
+from recsys.lsi.saved_index import SavedIndex, SavedPart, load_index, save_index
+from recsys.lsi.search import METHODS, Search, words_weight
 from recsys.lsi.space import (
     DEFAULT_RANK,
     Added,
@@ -43,13 +44,13 @@ from recsys.lsi.space import (
 from recsys.lsi.vectorizer import POWER, TOKEN_PATTERN, WordEncoder, make_encoder
 from recsys.lsi.vectors import Vectors
 from recsys.lsi.weighting import Weighting, canonical_csr
-from recsys.storage import SavedIndex, load_index, save_index
 from recsys.topn import check_n
 
 if TYPE_CHECKING:
     from lowrank.arguments import MatrixLike, RandomStateLike
     from recsys.data.ids import IdsLike
     from recsys.readers.documents import DocumentBatch
+    from recsys.storage import Origin
 
     DocumentsLike = Iterable[str] | Iterable[DocumentBatch] | MatrixLike
     QueriesLike = str | Sequence[str] | MatrixLike
@@ -115,8 +116,7 @@ class LSI(
 
     References
     ----------
-    Deerwester, Dumais, Furnas, Landauer & Harshman (1990), "Indexing by latent semantic analysis";
-    Berry, Dumais & O'Brien (1995), "Using linear algebra for intelligent information retrieval".
+    Deerwester, Dumais, Furnas, Landauer & Harshman (1990), "Indexing by latent semantic analysis".
 
     Examples
     --------
@@ -151,6 +151,8 @@ class LSI(
         self.random_state = random_state
 
     # Fit and transform
+
+    _origin: Origin | None = None
 
     def fit(
         self,
@@ -191,18 +193,21 @@ class LSI(
         matrix = partial(self._matrix, reset=True)
         labels, counts = learned_counts(encoder, documents, (ids, titles), vocabulary, matrix)
         self.n_features_in_ = counts.shape[1]
+        self.__dict__.pop("_totals", None)
         rows = encoder.learn(counts)
         self._encoder = encoder
         self._set_space(decompose(rows, self.n_components, self.random_state))
-        self.documents_ = self._collection(labels, counts, rows)
+        n_words = _n_words(counts) if self._has_counts else 0
+        self.training_ = {"mean_length": n_words / max(1, rows.shape[0])}
+        self.documents_ = Collection((self._part(labels, counts, rows),))
         by = "as given" if self.n_components is not None else _DEFAULT
         if isinstance(self.n_components, str):
             by = f"rule: {self.n_components}"
-        self.training_ = {
+        self.training_ |= {
             "documents": rows.shape[0],
             "empty_documents": _n_empty(counts),
             "terms": rows.shape[1],
-            "words": _n_words(counts) if self._has_counts else 0,
+            "words": n_words,
             "language": encoder.language.name,
             "dimensions": self.n_components_,
             "dimensions_by": by,
@@ -235,18 +240,20 @@ class LSI(
         *,
         ids: Sequence[Any] | None = None,
         titles: Sequence[str | None] | None = None,
-        method: str = "update",
+        method: str = "fold-in",
         replace: bool = False,
     ) -> Added:
         """Add documents to the index, with its terms and their weights as they are.
 
+        They become a part of their own, so that adding and saving takes time in proportion to them.
+
         Parameters
         ----------
         documents, ids, titles : as for `fit`
-        method : {"update", "fold-in"}
-            "update" updates the singular value decomposition: close to a new one in less time,
-            see `recsys.lsi.space`. "fold-in" only gives the documents coordinates: quicker still,
-            but their part outside the present dimensions is lost.
+        method : {"fold-in", "update"}
+            "fold-in" gives the documents coordinates; their share outside the present dimensions is
+            lost. "update" updates the singular value decomposition, close to a new one, see
+            `recsys.lsi.space`; the coordinates of all documents change.
         replace : bool, default False
             Whether documents of the index that have the same id are removed.
 
@@ -266,21 +273,26 @@ class LSI(
         given = documents, (ids, titles), len(self.documents_)
         names, counts, n_unknown = further_counts(self._encoder, *given, self._matrix)
         rows = self._encoder.weigh(counts)
-        more = self._collection(names, counts, rows)
+        more = self._part(names, counts, rows)
         outside = outside_share(rows, more.embedding)
-        known, old = self.documents_, np.zeros(0, np.int64)
-        if replace:
-            old = known.ids.find(names.ids.values)
-            known = known.without(old[old >= 0])
-        self.documents_ = known.extended(more)
+        old = self.documents_.ids.find(names.ids.values)
+        if not replace and (old >= 0).any():
+            label = names.ids.values[int((old >= 0).argmax())]
+            raise DataError(f"Each document needs an id of its own; {label!r} occurs twice.")
+        old = self.documents_.places_of(old[old >= 0])
+        self._remove(old)
+        self._note_change(more, slice(None), 1)
+        self.documents_ = self.documents_.extended(more)
         if method == "update":
-            everything = self._encoder.weigh(self.documents_.counts)
-            space, embedding = with_documents(self._space, everything, len(more))
+            whole = self.documents_.whole
+            space, embedding = with_documents(
+                self._space, self._encoder.weigh(whole.counts), len(more)
+            )
             self._set_space(space)
-            self.documents_ = dataclasses.replace(self.documents_, embedding=embedding)
-        n_replaced = int(np.sum(old >= 0))
-        loss = self._note_changes(added=len(more), removed=n_replaced)
-        return Added(len(more), method, outside, loss, n_unknown, n_replaced)
+            whole = Part(whole.table, whole.counts, embedding, whole.mean_length)
+            self.documents_, self._totals = Collection((whole,)), whole.totals()
+        loss = self._note_loss()
+        return Added(len(more), method, outside, loss, n_unknown, len(old))
 
     def remove_documents(self, documents: IdsLike | int | str) -> int:
         """Remove documents from the index, whose terms and dimensions stay as they are.
@@ -302,25 +314,32 @@ class LSI(
             If no document would be left.
         """
         check_is_fitted(self)
-        places = np.unique(self.documents_.ids.index(listed(documents)))
+        places = np.unique(self.documents_.places(listed(documents)))
         if len(places) == len(self.documents_):
             raise DataError("An index needs at least one document; no document would be left.")
-        self.documents_ = self.documents_.without(places)
-        self._note_changes(removed=len(places))
+        self._remove(places)
+        self._note_loss()
         return len(places)
 
-    def _note_changes(self, added: int = 0, removed: int = 0) -> float:
-        """Update the summary of the index; return the loss of orthogonality."""
-        loss = orthogonality_loss(self.documents_.embedding, self.singular_values_)
-        counts, before = self.documents_.counts, self.training_
-        self.training_ = before | {
-            "documents": len(self.documents_),
-            "empty_documents": _n_empty(counts),
-            "words": _n_words(counts) if self._has_counts else 0,
-            "added": before["added"] + added,
-            "removed": before["removed"] + removed,
-            "orthogonality_loss": loss,
-        }
+    def _remove(self, places: NDArray[np.int64]) -> None:
+        for part, rows in self.documents_.owned(places):
+            self._note_change(part, rows, -1)
+        self.documents_ = self.documents_.without(places)
+
+    def _note_change(self, part: Part, rows: Any, sign: int) -> None:
+        """Update the summary of the index with rows of a part that come (1) or go (-1)."""
+        counts, facts = part.counts[rows], dict(self.training_)
+        self._totals = self._totals + sign * part.totals(rows)
+        facts["documents"] += sign * counts.shape[0]
+        facts["empty_documents"] += sign * _n_empty(counts)
+        facts["words"] += sign * _n_words(counts) if self._has_counts else 0
+        facts["added" if sign > 0 else "removed"] += counts.shape[0]
+        self.training_ = facts
+
+    def _note_loss(self) -> float:
+        gram = self._totals[1 + self.n_components_ :]
+        loss = orthogonality_loss(gram, self.singular_values_)
+        self.training_ = self.training_ | {"orthogonality_loss": loss}
         self.__dict__.pop("_search", None)
         return loss
 
@@ -379,19 +398,11 @@ class LSI(
         documents = self.documents_
         if method == "lsi":
             directions = check_directions(given, directions)
-            rows, found = by_meaning(self._search, directions, n)
+            rows, found = by_meaning(self._search, documents, directions, n)
         else:
             rows, found = by_words(self._search, given, directions, n, method)
-        ids, *shown = documents.shown(found.documents)
-        columns = [ids, pl.Series("rank", ranks(rows)), pl.Series("score", found.scores)]
-        if parts:
-            columns += [pl.Series("words", found.words), pl.Series("meaning", found.meaning)]
-            columns.append(matched(self.terms_, documents.counts, given, rows, found.documents))
-        frame = pl.DataFrame([*columns, *shown])
-        if given.single:
-            return frame
-        column = pl.Series("query", given.labels if labels is None else list(labels))
-        return frame.select(column.gather(rows), pl.all())
+        kept = labels if labels is not None else given.labels
+        return answered(documents, self.terms_, given, kept, rows, found, parts=parts)
 
     def explain(
         self, query: QueriesLike, document: int | str, *, method: str | None = None
@@ -428,12 +439,12 @@ class LSI(
         if not given.single:
             raise DataError("explain takes one query, as a text or a vector.")
         check_words(given.unknown, np.array([not len(given.terms[0])]))
-        place = int(self.documents_.ids.index([document])[0])
+        place = int(self.documents_.places([document])[0])
         wanted = as_query(given, given.directions(self.components_), 0)
         if method == "bm25":
-            return explained_by_words(self.terms_, self._search.postings, wanted, place)
-        own = self._encoder.weigh(self.documents_.counts[[place]])
-        target = self.documents_.embedding[place]
+            return explained_by_words(self.terms_, self._search, wanted, place)
+        own = self._encoder.weigh(self.documents_.counts_of(place))
+        target = self._search.unit(place)
         shares = contributions(wanted.terms, given.weights[0], self.components_, target, own)
         if method == "lsi":
             return explained_by_meaning(self.terms_, wanted.terms, shares)
@@ -443,6 +454,9 @@ class LSI(
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Save the index as a directory of JSON and ``.npy`` files, without pickle.
+
+        Arrays that it has been loaded from, or saved in before, are not written again: they become
+        further links to the same files.
 
         With `overwrite` it replaces a saved index at `path`, but nothing else.
 
@@ -460,11 +474,13 @@ class LSI(
             )
         if not isinstance(parameters["stop_words"], str | None):
             parameters["stop_words"] = sorted(parameters["stop_words"])
-        arrays = {"components": self.components_, "singular_values": self.singular_values_}
+        arrays: dict[str, NDArray[Any]] = {"components": self.components_}
+        arrays |= {"singular_values": self.singular_values_, "totals": self._totals}
+        arrays |= {"removed": self._search.removed}
         arrays["term_weights"] = self._encoder.weighting.term_weights
-        arrays |= self.documents_.arrays() | self._search.arrays()
-        parts = parameters, self.training_, arrays, self.terms_.values, self.documents_.table
-        save_index(SavedIndex(*parts), path, overwrite=overwrite)
+        parts = [SavedPart(part.arrays, part.table) for part in self.documents_.parts]
+        saved = SavedIndex(parameters, self.training_, arrays, self.terms_.values, parts)
+        self._origin = save_index(saved, path, overwrite=overwrite, origin=self._origin)
 
     @classmethod
     def load(cls, path: str | Path, *, verify: bool = False) -> LSI:
@@ -477,7 +493,7 @@ class LSI(
         ModelFileError
             If there is no saved index at `path`, or it is damaged or too new.
         """
-        saved = load_index(path, verify=verify)
+        saved, origin = load_index(path, verify=verify)
         arrays = saved.arrays
         try:
             lsi = cls(**saved.parameters)
@@ -486,7 +502,10 @@ class LSI(
                 saved.training["language"],
             )
             encoder.terms = Ids(saved.terms, "term", sort=False)
-            lsi.documents_ = Collection.of(arrays, saved.documents, len(encoder.terms))
+            has_counts = lsi.weighting != "count"
+            mean = saved.training["mean_length"] if has_counts else None
+            parts = [Part.of(*part, len(saved.terms), mean) for part in saved.parts]
+            lsi.documents_ = Collection(tuple(parts)).without(arrays["removed"])
         except (TypeError, ValueError) as error:
             reason = str(error).rstrip(".")
             raise ModelFileError(f"The saved index {path} is damaged: {reason}.") from None
@@ -495,7 +514,7 @@ class LSI(
         lsi._set_space(Space(arrays["components"], arrays["singular_values"]))
         lsi.n_features_in_ = len(encoder.terms)
         lsi.training_ = saved.training
-        lsi._search = Search.from_arrays(arrays, lsi._weight)
+        lsi._totals, lsi._origin = arrays["totals"], origin
         return lsi
 
     @property
@@ -519,8 +538,9 @@ class LSI(
         self.n_components_ = len(space.singular_values)
         self.__dict__.pop("_search", None)
 
-    def _collection(self, names: Names, counts: Any, rows: Any) -> Collection:
-        return Collection(*names, counts=counts, embedding=self._space.project(rows))
+    def _part(self, names: Names, counts: Any, rows: Any) -> Part:
+        mean = self.training_["mean_length"] if self._has_counts else None
+        return Part(names.table, counts, self._space.project(rows), mean)
 
     @property
     def _has_counts(self) -> bool:
@@ -529,11 +549,13 @@ class LSI(
 
     @cached_property
     def _search(self) -> Search:
-        documents = self.documents_
-        counts = documents.counts
-        postings = Postings.of(counts) if self._has_counts else Postings.none(counts.shape)
-        inverse = np.nan_to_num(documents.inverse, nan=0.0)
-        return Search.of(postings, documents.vectors, inverse, self._weight)
+        return Search(self.documents_.parts, self._weight, self._totals)
+
+    @cached_property
+    def _totals(self) -> NDArray[np.float64]:
+        """Sums of `Part.totals` over all documents."""
+        parts = [part.totals() for part in self.documents_.parts]
+        return np.asarray(np.sum(parts, axis=0))
 
     @property
     def _weight(self) -> float:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lowrank.kernels.retrieval import best_codes, sum_rows
+from lowrank.kernels.retrieval import largest
+from recsys.lsi.parts import Part
 
 METHODS = ("hybrid", "lsi", "bm25")
 """Exact words and meaning together, meaning alone, exact words alone."""
@@ -20,84 +21,13 @@ Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
-_K1, _B = 1.2, 0.75  # saturation of counts, and influence of a document's length, in BM25
 _MOST_MEANING = 0.7  # weight of meaning in long documents
 _FEW_WORDS = 25  # words of a document at which meaning has half of that
 _BEST = 5  # documents whose mean the direction of a query moves to
 _RARELY = 40  # documents of a collection for each of them, at least
 _PULL = 3.0  # weight of their mean; that of the query is 1
-_SMALL = 4096  # documents that are all scored
-_CANDIDATES = 1024  # documents of a larger collection that are scored first
-_SHARED = 2**25  # bytes from which on several threads read codes
-_PADDED = 32  # columns of codes are filled up to a multiple of it
-_MOST_CODE, _MOST_QUERY = 127, 2047  # entries of the codes of vectors, and of a query
+_CANDIDATES = 200  # documents with the best words, or bounds, whose scores are computed first
 _ROUNDING = 1e-5  # of float32 sums
-
-
-@dataclass(frozen=True, eq=False)
-class Postings:
-    """For each term the documents that have it, with its BM25 weight in them but for the idf.
-
-    A count c in a document of length l weighs ``(k1 + 1) c / (c + k1 (1 - b + b l / mean l))`` with
-    k1 = 1.2 and b = 0.75, and a term in df of n documents ``ln(1 + (n - df + .5) / (df + .5))``.
-
-    Attributes
-    ----------
-    indptr : int64 ndarray of shape (n_terms + 1,)
-    documents : int32 ndarray of shape (n_entries,)
-    weights : float32 ndarray of shape (n_entries,)
-    n_documents : int
-
-    References
-    ----------
-    Robertson & Zaragoza (2009), "The probabilistic relevance framework: BM25 and beyond".
-    """
-
-    indptr: Indices
-    documents: NDArray[np.int32]
-    weights: Floats
-    n_documents: int
-
-    @classmethod
-    def of(cls, counts: Any) -> Self:
-        """Return the postings of counts, a csr_array of shape (n_documents, n_terms)."""
-        n = counts.shape[0]
-        lengths = np.add.reduceat(np.append(counts.data, 0), counts.indptr[:-1])
-        lengths = np.where(np.diff(counts.indptr) > 0, lengths, 0).astype(np.float64)
-        saturation = _K1 * (1 - _B + _B * lengths / max(lengths.mean(), 1e-9))
-        by_term = counts.astype(np.float32, copy=False).tocsc()
-        documents = by_term.indices.astype(np.int32, copy=False)
-        c = by_term.data
-        weights = (_K1 + 1) * c / (c + saturation.astype(np.float32)[documents])
-        return cls(by_term.indptr.astype(np.int64), documents, weights.astype(np.float32), n)
-
-    @classmethod
-    def none(cls, shape: tuple[int, int]) -> Self:
-        """Return the postings of terms that no document has."""
-        empty = np.zeros(0, np.int32), np.zeros(0, np.float32)
-        return cls(np.zeros(shape[1] + 1, np.int64), *empty, shape[0])
-
-    @cached_property
-    def idf(self) -> Floats:
-        """Weight of each term."""
-        df = np.diff(self.indptr)
-        return np.log1p((self.n_documents - df + 0.5) / (df + 0.5)).astype(np.float32)
-
-    def scores(self, terms: Indices, counts: Floats) -> Floats:
-        """Return the BM25 score of each document for the terms of a query."""
-        matrix = self.indptr, self.documents, self.weights
-        return sum_rows(matrix, terms, self.idf[terms] * counts, self.n_documents)
-
-    def of_document(self, document: int, terms: Indices, counts: Floats) -> Doubles:
-        """Return what each term of a query adds to the score of a document."""
-        found = np.zeros(len(terms))
-        for number, term in enumerate(terms.tolist()):
-            own = self.documents[self.indptr[term] : self.indptr[term + 1]]
-            at = int(np.searchsorted(own, document))
-            if at < len(own) and own[at] == document:
-                weight = self.weights[self.indptr[term] + at]
-                found[number] = weight * self.idf[term] * counts[number]
-        return found
 
 
 class Query(NamedTuple):
@@ -131,68 +61,10 @@ class Fusion(NamedTuple):
     direction: Floats
     query: float
 
-
-class Codes(NamedTuple):
-    """Unit vectors as integers, a quarter of their size: a coarse but safe filter.
-
-    Attributes
-    ----------
-    values : int8 ndarray of shape (n, width)
-        The k columns, and zeros up to a multiple of 32.
-    scale : float32 ndarray of shape (n,)
-        A vector is about ``scale * values``.
-    error : float
-        The largest distance of a vector from that.
-    """
-
-    values: NDArray[np.int8]
-    scale: Floats
-    error: float
-
-    @classmethod
-    def of(cls, vectors: Floats, inverse: Floats) -> Self:
-        """Return the codes of vectors, given 1 / length of each, 0 for those without direction."""
-        n, k = vectors.shape
-        values = np.zeros((n, -(-k // _PADDED) * _PADDED), np.int8)
-        scale, error = np.zeros(n, np.float32), 0.0
-        for start in range(0, n, _SMALL):
-            part = slice(start, start + _SMALL)
-            unit = vectors[part] * inverse[part, None]
-            scale[part] = np.abs(unit).max(axis=1, initial=0) / _MOST_CODE
-            step = np.where(scale[part] > 0, scale[part], 1)[:, None]
-            values[part, :k] = np.rint(unit / step)
-            lost = unit - values[part, :k] * scale[part, None]
-            error = max(error, float(np.sqrt(np.square(lost).sum(axis=1)).max(initial=0)))
-        return cls(values, scale, error)
-
-    def best(
-        self, direction: Floats, n: int, base: Floats | None, weight: float, meaning: float
-    ) -> tuple[Indices, float]:
-        """Return the n rows with about the best ``weight * base + meaning * cosine``, and a bound.
-
-        No other row has a score above the bound.
-        """
-        step = float(np.abs(direction).max()) / _MOST_QUERY
-        query = np.zeros(self.values.shape[1], np.int16)
-        query[: len(direction)] = np.rint(direction / step)
-        lost = float(np.linalg.norm(direction - query[: len(direction)] * step))
-        unit = meaning * step
-        threads = 1 if self.values.size < _SHARED else None
-        how: dict[str, Any] = {"base": base, "weight": weight / unit, "threads": threads}
-        rows, scores = best_codes(self.values, self.scale, query, n, **how)
-        error = (
-            self.error + lost * (1 + self.error) + _ROUNDING * (1 + abs(float(scores[0])) * step)
-        )
-        bound = unit * float(scores[-1]) + meaning * error if n < len(self.scale) else -np.inf
-        return rows.astype(np.int64), bound
-
-
-class _ByWords(NamedTuple):
-    """BM25 scores of all documents, the best ones, and the most that others have."""
-
-    bm25: Floats
-    best: Indices | None
-    others: float
+    @property
+    def average(self) -> float:
+        """What is subtracted from the score of every document."""
+        return self.average_words + self.average_meaning
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,24 +80,19 @@ class Search:
 
     for l words in the mean document: the coordinates of a title say less than those of an abstract.
 
-    The cosine is not that of the query alone: the five best documents by this score show what is
-    meant, and the query's direction moves to their mean (Rocchio's feedback among the dimensions
-    rather than among the words, where it adds noise).
+    The cosine is not that of the query alone: the five documents that are best by this score, of
+    those with the best words, show what is meant, and the query's direction moves to their mean
+    (Rocchio's feedback among the dimensions rather than among the words, where it adds noise).
 
     Attributes
     ----------
-    postings : Postings
-    vectors : float32 ndarray of shape (n_documents, k)
-        Coordinates of the documents.
-    inverse : float32 ndarray of shape (n_documents,)
-        1 / length of each, 0 for a document without words.
+    parts : tuple of Part
+        The documents; a place is a row of their tables, one below another.
     weight : float
         Weight w of exact words.
-    moments : float64 ndarray of shape (k + 1, k)
-        Mean of the unit vectors, and mean of their outer products: the mean and the square of the
-        cosines of a direction, without a pass over all documents.
-    codes : Codes or None
-        Of large collections, by which most documents are left out.
+    totals : float64 ndarray of shape (2 k + 1, k)
+        See `Part.totals`: the mean and the square of the cosines of a direction are known without a
+        pass over all documents.
 
     References
     ----------
@@ -233,159 +100,163 @@ class Search:
     "Relevance-based language models", for feedback among words.
     """
 
-    postings: Postings
-    vectors: Floats
-    inverse: Floats
+    parts: tuple[Part, ...]
     weight: float
-    moments: Doubles
-    codes: Codes | None = None
-
-    @classmethod
-    def of(cls, postings: Postings, vectors: Floats, inverse: Floats, weight: float) -> Self:
-        """Return the search of documents with these coordinates."""
-        n, k = vectors.shape
-        moments = np.zeros((k + 1, k))
-        for start in range(0, n, _SMALL):
-            part = slice(start, start + _SMALL)
-            unit = vectors[part] * inverse[part, None]
-            moments[0] += unit.sum(axis=0)
-            moments[1:] += unit.T @ unit
-        codes = Codes.of(vectors, inverse) if n > _SMALL else None
-        return cls(postings, vectors, inverse, weight, moments / max(1, n), codes)
-
-    def __len__(self) -> int:
-        return len(self.inverse)
+    totals: Doubles
 
     @cached_property
-    def empty(self) -> Indices:
-        """Places of the documents without words."""
-        return np.flatnonzero(self.inverse == 0)
+    def _slices(self) -> list[tuple[Part, slice]]:
+        ends = np.cumsum([0, *map(len, self.parts)]).tolist()
+        return [*zip(self.parts, map(slice, ends[:-1], ends[1:]), strict=True)]
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays of a saved index that belong to the search."""
-        codes = self.codes or Codes(np.zeros((0, 0), np.int8), np.zeros(0, np.float32), 0.0)
-        return {
-            "inverse": self.inverse,
-            "moments": self.moments,
-            "codes": codes.values,
-            "code_scale": codes.scale,
-            "code_error": np.array([codes.error]),
-            "postings_indptr": self.postings.indptr,
-            "postings_documents": self.postings.documents,
-            "postings_weights": self.postings.weights,
-        }
+    @cached_property
+    def n_places(self) -> int:
+        """Number of places, those of removed documents included."""
+        return sum(map(len, self.parts))
 
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], weight: float) -> Self:
-        """Return the search that `arrays` of a saved index describe."""
-        vectors = np.asarray(arrays["embedding"], np.float32)
-        postings = Postings(
-            arrays["postings_indptr"],
-            arrays["postings_documents"],
-            arrays["postings_weights"],
-            len(vectors),
-        )
-        codes = None
-        if len(arrays["codes"]):
-            codes = Codes(arrays["codes"], arrays["code_scale"], float(arrays["code_error"][0]))
-        return cls(postings, vectors, arrays["inverse"], weight, arrays["moments"], codes)
+    @cached_property
+    def n_documents(self) -> int:
+        """Number of documents."""
+        return self.n_places - sum(len(part.removed) for part in self.parts)
 
-    def unit(self, documents: Any) -> Floats:
-        """Return the unit vectors of documents."""
-        vectors: Floats = self.vectors[documents] * self.inverse[documents, None]
-        return vectors
+    @cached_property
+    def removed(self) -> Indices:
+        """Places of documents that are there no more."""
+        return np.concatenate([own.start + part.removed for part, own in self._slices])
 
-    def cosines(self, direction: Floats, documents: Any = slice(None)) -> Floats:
-        """Return the cosines of documents with a direction of length 1."""
-        products: Floats = self.vectors[documents] @ direction
-        products *= self.inverse[documents]
-        return products
+    @cached_property
+    def without(self) -> Indices:
+        """Places of documents that are removed or have no words: they are never found."""
+        empty = [own.start + np.flatnonzero(part.inverse == 0) for part, own in self._slices]
+        return np.union1d(self.removed, np.concatenate(empty)).astype(np.int64)
+
+    @cached_property
+    def is_filtered(self) -> bool:
+        """Whether most documents are left out by what they can reach at most."""
+        return any(part.codes is not None for part in self.parts)
+
+    @cached_property
+    def idf(self) -> Floats:
+        """Weight of each term: ln(1 + (n - df + .5) / (df + .5)), df of n documents have it."""
+        df = np.zeros(self.parts[0].counts.shape[1], np.int64)
+        for part in self.parts:
+            df += np.diff(part.postings.indptr)
+            if len(part.removed) and part.mean_length is not None:
+                df -= np.bincount(part.counts[part.removed].indices, minlength=len(df))
+        idf: Floats = np.log1p((self.n_documents - df + 0.5) / (df + 0.5)).astype(np.float32)
+        return idf
+
+    def bm25(self, query: Query) -> Floats:
+        """Return the BM25 score of each place."""
+        scores = np.zeros(self.n_places, np.float32)
+        factors = self.idf[query.terms] * query.counts
+        for part, own in self._slices:
+            part.postings.add(query.terms, factors, scores[own])
+        scores[self.removed] = 0
+        return scores
+
+    def word_shares(self, query: Query, place: int) -> Doubles:
+        """Return what each term of a query adds to the BM25 score of a document."""
+        part, start = self._owner(place)
+        weights = part.postings.of_document(place - start, query.terms)
+        return weights * self.idf[query.terms] * query.counts
+
+    def _owner(self, place: int) -> tuple[Part, int]:
+        """Return the part that a place is in, and its first place."""
+        return next((part, own.start) for part, own in self._slices if place < own.stop)
+
+    def unit(self, place: int) -> Floats:
+        """Return the unit vector of a document."""
+        part, start = self._owner(place)
+        vector: Floats = part.vectors[place - start] * part.inverse[place - start]
+        return vector
+
+    def cosines(self, direction: Floats, places: Indices | None = None) -> Floats:
+        """Return the cosines of documents (ascending places) with a direction of length 1."""
+        products = [
+            (part.vectors[rows] @ direction) * part.inverse[rows]
+            for part, rows in self._rows(places)
+        ]
+        return products[0] if len(products) == 1 else np.concatenate(products)
+
+    def _rows(self, places: Indices | None) -> Iterator[tuple[Part, Any]]:
+        """Yield each part with its rows among ascending places."""
+        if places is None or len(self.parts) == 1:
+            rows = slice(None) if places is None else places
+            yield from ((part, rows) for part in self.parts)
+            return
+        for part, own in self._slices:
+            first, last = np.searchsorted(places, (own.start, own.stop))
+            yield part, places[first:last] - own.start
 
     def spread(self, direction: Floats) -> tuple[float, float]:
         """Return the mean and the deviation of the cosines of all documents."""
-        average = float(self.moments[0] @ direction)
-        variance = float(direction @ self.moments[1:] @ direction) - average**2
-        return average, float(np.sqrt(max(variance, 0.0)))
+        mean, covariance = self._moments
+        variance = float(direction @ (covariance @ direction))
+        return float(mean @ direction), math.sqrt(max(variance, 0.0))
+
+    @cached_property
+    def _moments(self) -> tuple[Floats, Floats]:
+        """Mean and covariance of the unit vectors."""
+        k = self.totals.shape[1]
+        mean, outer = self.totals[0] / self.n_documents, self.totals[1 : k + 1] / self.n_documents
+        return mean.astype(np.float32), (outer - np.outer(mean, mean)).astype(np.float32)
 
     def by_words(self, query: Query, n: int) -> Ranking:
         """Find the n documents with the best BM25 scores; those without any word are not found."""
-        scores = self.postings.scores(query.terms, query.counts)
-        best = best_places(scores, n)
+        scores = self.bm25(query)
+        best = largest(scores, n)
         best = best[scores[best] > 0]
         return Ranking(best, scores[best], scores[best], np.zeros(len(best), np.float32))
 
+    def by_meaning(self, direction: Floats, n: int) -> Ranking:
+        """Find the n documents with the largest cosines."""
+        found = self._best(Fusion(0.0, 0.0, 1.0, 0.0, direction, 1.0), None, n)
+        scores = np.clip(found.meaning, -1, 1)  # rounding may exceed 1
+        return found._replace(scores=scores, meaning=scores)
+
     def by_both(self, query: Query, n: int) -> Ranking:
         """Find the n documents with the best scores of words and meaning."""
-        scores = self._first(query, n)
-        return self._best(self._fusion(query, scores), scores, n)
+        bm25 = self.bm25(query)
+        candidates = largest(bm25, max(_CANDIDATES, 2 * n))
+        fusion = self._fusion(query, bm25, candidates)
+        if self.is_filtered and len(candidates) > n:
+            others = fusion.words * float(bm25[candidates[-1]])
+            found = self._ranked(fusion, bm25, np.sort(candidates), n)
+            # No cosine is above 1, so others have no more than this.
+            reach = others + fusion.meaning * (1 + _ROUNDING)
+            if len(found.scores) == n and found.scores[-1] > reach - fusion.average:
+                return found
+        return self._best(fusion, bm25, n)
 
     def fusion(self, query: Query) -> Fusion:
         """Return how the documents of a query are scored."""
-        return self._fusion(query, self._first(query, 1))
+        bm25 = self.bm25(query)
+        return self._fusion(query, bm25, largest(bm25, _CANDIDATES))
 
-    def _first(self, query: Query, n: int) -> _ByWords:
-        """Return the BM25 scores, and in a large collection the documents with the best of them."""
-        bm25 = self.postings.scores(query.terms, query.counts)
-        n_best = max(_CANDIDATES, 4 * n)
-        if self.codes is None or n_best > len(self) // 4:
-            return _ByWords(bm25, None, 0.0)
-        rows = np.argpartition(bm25, len(self) - n_best)[len(self) - n_best :]
-        rows.sort()
-        return _ByWords(bm25, rows, float(bm25[rows].min()))
-
-    def _fusion(self, query: Query, scores: _ByWords) -> Fusion:
-        bm25, n = scores.bm25, len(self)
+    def _fusion(self, query: Query, bm25: Floats, candidates: Indices) -> Fusion:
+        n = self.n_documents
         average = float(bm25.sum()) / n
         deviation = math.sqrt(max(float(bm25 @ bm25) / n - average**2, 0.0))
         words = self.weight / deviation if deviation > 0 else 0.0
         mean, spread = self.spread(query.direction)
         meaning = (1 - self.weight) / spread if spread > 0 else 0.0
         fusion = Fusion(words, words * average, meaning, meaning * mean, query.direction, 1.0)
-        n_best = min(_BEST, n // _RARELY)
+        candidates = candidates[bm25[candidates] > 0][:_CANDIDATES]
+        n_best = min(_BEST, n // _RARELY, len(candidates))
         if not meaning or not n_best:
             return fusion
-        return self._moved(fusion, self._best(fusion, scores, n_best).documents)
-
-    def _best(self, fusion: Fusion, scores: _ByWords, n: int) -> Ranking:
-        """Find the n best documents of all; most are left out by what they can reach at most."""
-        bm25, rows = scores.bm25, scores.best
-        if rows is None or self.codes is None:
-            return self._ranked(fusion, bm25, slice(None), n)
-        found = self._ranked(fusion, bm25, rows, n)
-        # No cosine is above 1, so others have no more than this.
-        reach = fusion.words * scores.others + fusion.meaning
-        average = fusion.average_words + fusion.average_meaning - _ROUNDING
-        if len(found.scores) == n and found.scores[-1] > reach - average:
-            return found
-        n_more = min(max(4 * _CANDIDATES, 2 * n), len(self))
-        rows, reach = self.codes.best(fusion.direction, n_more, bm25, fusion.words, fusion.meaning)
-        found = self._ranked(fusion, bm25, np.sort(rows), n)
-        if len(found.scores) == n and found.scores[-1] > reach - average:
-            return found
-        return self._ranked(fusion, bm25, slice(None), n)
-
-    def _ranked(self, fusion: Fusion, bm25: Floats, documents: Any, n: int) -> Ranking:
-        """Return the n best of some documents, ascending places or a slice of all."""
-        words = bm25[documents] * np.float32(fusion.words)
-        words -= np.float32(fusion.average_words)
-        meaning = self.cosines(fusion.direction, documents)
-        meaning *= np.float32(fusion.meaning)
-        meaning -= np.float32(fusion.average_meaning)
-        scores = words + meaning
-        if len(self.empty):  # documents without words are below all others
-            without = self.empty if isinstance(documents, slice) else self.inverse[documents] == 0
-            scores[without] = -np.inf
-        best = best_places(scores, n)
-        best = best[scores[best] > -np.inf]
-        places = best if isinstance(documents, slice) else documents[best].astype(np.int64)
-        return Ranking(places, scores[best], words[best], meaning[best])
+        candidates = np.sort(candidates)
+        cosines = self.cosines(query.direction, candidates)
+        scores = np.float32(words) * bm25[candidates] + np.float32(meaning) * cosines
+        return self._moved(fusion, candidates[largest(scores, n_best)])
 
     def _moved(self, fusion: Fusion, best: Indices) -> Fusion:
         """Return the fusion whose direction has moved to the mean of the best documents."""
-        moved = fusion.direction + np.float32(_PULL / len(best)) * (
-            self.inverse[best] @ self.vectors[best]
-        )
-        length = float(np.sqrt(moved @ moved))
+        moved = fusion.direction.copy()
+        for part, rows in self._rows(np.sort(best)):
+            moved += np.float32(_PULL / len(best)) * (part.inverse[rows] @ part.vectors[rows])
+        length = math.sqrt(float(moved @ moved))
         moved /= np.float32(length)
         mean, spread = self.spread(moved)
         if spread == 0:
@@ -395,21 +266,52 @@ class Search:
             meaning=meaning, average_meaning=meaning * mean, direction=moved, query=1 / length
         )
 
+    def _best(self, fusion: Fusion, bm25: Floats | None, n: int) -> Ranking:
+        """Find the n best documents of all, but leave out those whose bounds are too low."""
+        if not self.is_filtered:
+            return self._ranked(fusion, bm25, None, n)
+        bounds = np.empty(self.n_places, np.float32)
+        extra = 0.0
+        for part, own in self._slices:
+            base = None if bm25 is None else bm25[own]
+            if part.codes is None:
+                bounds[own] = fusion.meaning * (part.vectors @ fusion.direction) * part.inverse
+                bounds[own] += 0 if base is None else base * np.float32(fusion.words)
+            else:
+                how = fusion.direction, base, fusion.words, fusion.meaning, bounds[own]
+                extra = max(extra, part.codes.bounds(*how))
+        bounds[self.without] = -np.inf
+        first = np.sort(largest(bounds, max(_CANDIDATES, 2 * n)))
+        found = self._ranked(fusion, bm25, first, n)
+        if len(found.scores) < n:
+            return self._ranked(fusion, bm25, None, n)
+        least = float(found.scores[-1]) + fusion.average
+        least -= extra + _ROUNDING * (abs(least) + fusion.meaning)
+        return self._ranked(fusion, bm25, np.flatnonzero(bounds >= least), n)
+
+    def _ranked(
+        self, fusion: Fusion, bm25: Floats | None, places: Indices | None, n: int
+    ) -> Ranking:
+        """Return the n best of some documents, ascending places or None for all."""
+        meaning = self.cosines(fusion.direction, places)
+        meaning *= np.float32(fusion.meaning)
+        meaning -= np.float32(fusion.average_meaning)
+        if bm25 is None:
+            words = np.zeros(len(meaning), np.float32)
+        else:
+            words = (bm25 if places is None else bm25[places]) * np.float32(fusion.words)
+            words -= np.float32(fusion.average_words)
+        scores = words + meaning
+        if places is None:
+            scores[self.without] = -np.inf
+        elif len(self.without):
+            near = np.minimum(np.searchsorted(self.without, places), len(self.without) - 1)
+            scores[self.without[near] == places] = -np.inf
+        best = largest(scores, n)
+        found = best if places is None else places[best]
+        return Ranking(found, scores[best], words[best], meaning[best])
+
 
 def words_weight(mean_length: float) -> float:
     """Return the weight of exact words in a collection of documents of so many words."""
     return 1 - _MOST_MEANING * mean_length / (mean_length + _FEW_WORDS)
-
-
-def best_places(scores: Floats, n: int) -> Indices:
-    """Return the places of the n largest scores, best first; of equal ones the lower place."""
-    if n < len(scores):
-        least = scores[np.argpartition(scores, len(scores) - n)[-n:]].min()
-        places = np.flatnonzero(scores >= least)
-        if len(places) > n:  # of those at the cut, the first
-            at_cut = scores[places] == least
-            at_cut[np.flatnonzero(at_cut)[: n - len(places)]] = False
-            places = places[~at_cut]
-    else:
-        places = np.arange(len(scores))
-    return places[np.argsort(-scores[places], kind="stable")]

@@ -190,9 +190,9 @@ def _signs(rows: NDArray[Any]) -> NDArray[Any]:
     return np.asarray(np.sign(rows[np.arange(len(rows)), np.abs(rows).argmax(axis=1)]))
 
 
-def orthogonality_loss(embedding: NDArray[Any], singular_values: NDArray[Any]) -> float:
-    """Return ||V'V - I||_2 of V = embedding / singular_values."""
-    scaled = _gram(embedding) / np.outer(singular_values, singular_values).astype(np.float64)
+def orthogonality_loss(gram: Float64s, singular_values: NDArray[Any]) -> float:
+    """Return ||V'V - I||_2 of V = X / singular_values, given X'X of the coordinates X."""
+    scaled = gram / np.outer(singular_values, singular_values).astype(np.float64)
     return float(np.abs(np.linalg.eigvalsh(scaled - np.eye(len(scaled)))).max())
 
 

@@ -61,11 +61,11 @@ class Vectors:
             If a document is not in the index.
         """
         check_is_fitted(self)
-        places = self.documents_.ids.index(listed(documents))
         collection = self.documents_
+        places = collection.ids.index(listed(documents))
         scorer = Cosine(collection.vectors, collection.vectors[places], inverse=collection.inverse)
         top = best_rows(scorer, len(places), n, places)
-        ids, *shown = collection.shown(top.items)
+        ids, *shown = collection.shown(collection.places_of(top.items))
         labels = collection.ids.values.gather(places[top.rows]).alias("document")
         columns = [ids.alias("similar"), pl.Series("rank", top.ranks)]
         return pl.DataFrame([labels, *columns, pl.Series("score", top.scores), *shown])

@@ -577,7 +577,7 @@ def test_small_models_are_verified_wholly(saved, monkeypatch):
 
 
 def test_large_models_are_verified_in_part_and_wholly_on_request(saved, monkeypatch):
-    monkeypatch.setattr(recsys.storage, "_VERIFIED_TOGETHER", 0)
+    monkeypatch.setattr(recsys.storage, "VERIFIED_TOGETHER", 0)
     monkeypatch.setattr(recsys.storage, "_ALWAYS_VERIFIED", 150)
     file = saved / "arrays" / "item_factors.npy"  # 188 bytes
     contents = bytearray(file.read_bytes())

@@ -130,13 +130,14 @@ struct PairDots {
 
 // out_i = weight base_i + scale_i (query . codes_i), of vectors stored as integers.
 struct CodeScan {
-    const std::int8_t* codes;    // n x k
+    const std::uint8_t* codes;   // n x width
     const float* scale;          // n
-    const std::int16_t* query;   // k
+    const float* error;          // n
+    const std::int16_t* query;   // 2 width: for the lower halves of the bytes, then the upper ones
     const float* base;           // n, or null
-    float weight;
+    float weight, factor, centre, slack;
     float* out;                  // n
-    std::int64_t k;
+    std::int64_t width;
 };
 
 struct RetrievalKernels {
@@ -153,6 +154,7 @@ struct RetrievalKernels {
     std::size_t (*gram_workspace)(const GramProblem&);
     void (*gram_rows)(const GramProblem&, std::int64_t begin, std::int64_t end, void* workspace);
     void (*scan_codes)(const CodeScan&, std::int64_t begin, std::int64_t end);
+    std::int64_t (*next_at_least)(const float* scores, std::int64_t i, std::int64_t n, float bar);
 };
 
 // One half-sweep of Bayesian matrix factorisation. A vector is k factors followed by a bias. Row u

@@ -10,6 +10,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -542,43 +543,43 @@ void sum_rows(In1<std::int64_t> indptr, In1<std::int32_t> indices, In1<float> da
     require(inside, "indices must be those of columns");
 }
 
-// The `found.size()` best of out = weight base + scale (query . codes), best first; of equal ones the lower.
-void best_codes(In2<std::int8_t> codes, In1<float> scale, In1<std::int16_t> query, In1<float> base, float weight,
-                Out1<std::int32_t> found, Out1<float> scores, Out1<float> out, int threads) {
-    const std::size_t n = codes.shape(0), most = found.size();
-    require(query.size() == codes.shape(1), "query must have one entry per column of codes");
-    require(scale.size() == n && out.size() == n && (base.size() == n || base.size() == 0),
-            "scale, base and out must have one entry per row of codes");
-    require(scores.size() == most && 0 < most && most <= n, "found and scores must have 1 to n entries");
-    const CodeScan scan{codes.data(), scale.data(), query.data(), base.size() ? base.data() : nullptr, weight,
-                        out.data(), static_cast<std::int64_t>(codes.shape(1))};
+// out = weight base + factor scale (query . codes - centre) + slack error, of codes of 4 bits.
+void scan_codes(In2<std::uint8_t> codes, In1<float> scale, In1<float> error, In1<std::int16_t> query, In1<float> base,
+                float weight, float factor, float centre, float slack, Out1<float> out, int threads) {
+    const std::size_t n = codes.shape(0), width = codes.shape(1);
+    require(query.size() == 2 * width, "query must have two entries per column of codes");
+    require(scale.size() == n && error.size() == n && out.size() == n && (base.size() == n || base.size() == 0),
+            "scale, error, base and out must have one entry per row of codes");
+    const CodeScan scan{codes.data(), scale.data(), error.data(), query.data(), base.size() ? base.data() : nullptr,
+                        weight, factor, centre, slack, out.data(), static_cast<std::int64_t>(width)};
     const nb::gil_scoped_release release;
     on_ranges(static_cast<std::int64_t>(n), 4096, threads, 0,
               [&](auto begin, auto end, void*) { active->retrieval.scan_codes(scan, begin, end); });
-    using Entry = std::pair<float, std::int32_t>;
+}
+
+// Writes the places of the largest scores, best first, of equal ones the lower; returns how many there are.
+std::int64_t largest(In1<float> scores, Out1<std::int64_t> found) {
+    using Entry = std::pair<float, std::int64_t>;
     const auto better = [](const Entry& a, const Entry& b) {
         return a.first > b.first || (a.first == b.first && a.second < b.second);
     };
+    const auto n = static_cast<std::int64_t>(scores.size());
+    const std::size_t most = found.size();
     std::vector<Entry> kept;
-    kept.reserve(2 * most);
-    float least = -std::numeric_limits<float>::infinity();
-    for (std::size_t i = 0; i < n; ++i) {
-        const float score = out.data()[i];
-        if (!(score > least) && kept.size() >= most) continue;
-        if (!(score == score)) continue;
-        kept.emplace_back(score, static_cast<std::int32_t>(i));
-        if (kept.size() == 2 * most) {
-            std::nth_element(kept.begin(), kept.begin() + (most - 1), kept.end(), better);
-            kept.resize(most);
-            least = kept[most - 1].first;
-        }
+    kept.reserve(2 * most + 1);
+    float bar = -std::numeric_limits<float>::max();  // minus infinity is never found, nor is NaN
+    const auto next = [&](std::int64_t i) { return active->retrieval.next_at_least(scores.data(), i, n, bar); };
+    for (std::int64_t i = next(0); most && i < n; i = next(i + 1)) {
+        kept.emplace_back(scores.data()[i], i);
+        if (kept.size() < 2 * most) continue;
+        std::nth_element(kept.begin(), kept.begin() + (most - 1), kept.end(), better);
+        kept.resize(most);
+        bar = std::nextafter(kept[most - 1].first, std::numeric_limits<float>::infinity());
     }
     std::sort(kept.begin(), kept.end(), better);
-    for (std::size_t i = 0; i < most; ++i) {
-        const bool there = i < kept.size();
-        found.data()[i] = there ? kept[i].second : -1;
-        scores.data()[i] = there ? kept[i].first : -std::numeric_limits<float>::infinity();
-    }
+    const std::size_t count = std::min(kept.size(), most);
+    for (std::size_t i = 0; i < count; ++i) found.data()[i] = kept[i].second;
+    return static_cast<std::int64_t>(count);
 }
 
 // noconvert: a silent copy of an output would lose the result, of an input the time.
@@ -646,6 +647,8 @@ NB_MODULE(_core, m) {
     add_orders<double>(m);
     add(m, "sort_rows", &sort_rows, "indptr", "indices", "columns", "threads");
     add(m, "sum_rows", &sum_rows, "indptr", "indices", "data", "rows", "factors", "out");
-    add(m, "best_codes", &best_codes, "codes", "scale", "query", "base", "weight", "found", "scores", "out", "threads");
+    add(m, "scan_codes", &scan_codes, "codes", "scale", "error", "query", "base", "weight", "factor", "centre", "slack",
+        "out", "threads");
+    add(m, "largest", &largest, "scores", "found");
     add(m, "pair_dots", &pair_dots, "left", "right", "rows", "others", "dots", "threads");
 }

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,9 +11,10 @@ from scipy import sparse
 
 from recsys.errors import DataError
 from recsys.lsi import LSI, DocumentBatch
-from recsys.lsi.answers import as_query
+from recsys.lsi.collection import Collection
 from recsys.lsi.language import Language, detect, stop_words_of
-from recsys.lsi.search import Codes, Postings, best_places, words_weight
+from recsys.lsi.parts import Codes, Part
+from recsys.lsi.search import Query, Search, words_weight
 from recsys.lsi.space import _bounded, decompose
 
 ENGLISH = "The nurse was in the hospital and she called the doctors who were treating the patient. "
@@ -27,15 +27,20 @@ def both(everyday):
 
 def test_bm25_is_robertsons_formula():
     counts = np.array([[2, 0, 1], [0, 1, 1], [3, 1, 0], [0, 0, 0]], np.float32)
-    postings = Postings.of(sparse.csr_array(counts))
-    found = postings.scores(np.array([0, 2]), np.array([1.0, 2.0], np.float32))
+    matrix = sparse.csr_array(counts)
+    table = pl.DataFrame({"document": range(4)})
+    part = Part(table, matrix, np.ones((4, 1), np.float32), counts.sum() / 4)
+    search = Search((part,), 0.5, part.totals())
+    query = Query(np.array([0, 2]), np.array([1.0, 2.0], np.float32), np.ones(1, np.float32))
+    found = search.bm25(query)
     lengths, df, k1, b = counts.sum(axis=1), (counts > 0).sum(axis=0), 1.2, 0.75
     idf = np.log(1 + (4 - df + 0.5) / (df + 0.5))
     saturated = (k1 + 1) * counts
     saturated = saturated / (counts + (k1 * (1 - b + b * lengths / lengths.mean()))[:, None])
     expected = (saturated * idf) @ [1, 0, 2]
     np.testing.assert_allclose(found, expected, rtol=1e-5)
-    assert postings.of_document(2, np.array([0, 2]), np.ones(2)).tolist()[1] == 0
+    np.testing.assert_allclose(search.word_shares(query, 0).sum(), found[0], rtol=1e-5)
+    assert search.word_shares(query, 2).tolist()[1] == 0
 
 
 def test_the_score_is_the_sum_of_words_and_meaning(both):
@@ -145,21 +150,48 @@ def test_removed_documents_are_gone_and_replaced_ones_are_new(everyday):
         lsi.remove_documents(lsi.documents_.ids.values)
 
 
-def test_bm25_after_changes_is_that_of_a_new_index(everyday):
-    changed = LSI(5).fit(everyday)
-    changed.add_documents(everyday[:3], ids=[100, 101, 102], method="fold-in")
-    changed.remove_documents([4, 5])
-    texts = [text for i, text in enumerate([*everyday, *everyday[:3]]) if i not in (4, 5)]
-    fresh = LSI(5).fit(texts)
-    for query in ("nurse", "the hospital"):
-        found, expected = (lsi.query(query, 50, method="bm25") for lsi in (changed, fresh))
-        np.testing.assert_allclose(found["score"], expected["score"], rtol=1e-5)
+def test_changes_lead_to_the_index_of_what_is_left(everyday, tmp_path):
+    changed, n = LSI(5).fit(everyday * 3), 48
+    changed.add_documents(everyday[:3], ids=[100, 101, 102])
+    assert len(changed.documents_.parts) == 2
+    changed.remove_documents([4, 5, 101])
+    gone = {4, 5, n + 1}
+    texts = [text for i, text in enumerate([*everyday * 3, *everyday[:3]]) if i not in gone]
+    whole = LSI(5).fit(texts)
+    # With the terms, weights and space of the changed one, and documents all in one part:
+    for name in ("components_", "singular_values_", "_encoder", "training_"):
+        setattr(whole, name, getattr(changed, name))
+    rows = changed._encoder.encode(texts)
+    whole._totals = (part := whole._part(whole.documents_.whole, rows.counts, rows.rows)).totals()
+    whole.documents_ = Collection((part,))
+    changed.save(tmp_path / "index")
+    for lsi in (changed, LSI.load(tmp_path / "index")):
+        np.testing.assert_allclose(lsi._totals, whole._totals, atol=1e-4)
+        np.testing.assert_allclose(lsi.document_vectors(), whole.document_vectors(), atol=1e-5)
+        ids = np.array([i for i in [*range(n), 100, 101, 102] if i not in (4, 5, 101)])
+        assert lsi.documents_.ids.values.to_list() == ids.tolist()
+        for method in ("hybrid", "bm25", "lsi"):
+            for query in ("nurse", "the hospital"):
+                found, expected = (each.query(query, 20, method=method) for each in (lsi, whole))
+                np.testing.assert_allclose(found["score"], expected["score"], rtol=1e-4)
+        assert lsi.explain("nurse", 102)["contribution"].sum() == pytest.approx(
+            lsi.query("nurse", 60).filter(document=102)["score"][0], abs=1e-4
+        )
+        similar = lsi.similar_documents([102, 6], n=60)
+        assert not {4, 5, 101} & set(similar["similar"])
+        assert similar.filter(document=102)["similar"][0] in {2, 18, 34}
 
 
-@given(st.lists(st.integers(0, 5), min_size=1, max_size=30), st.integers(1, 40))
-def test_the_best_places_are_those_of_a_stable_sort(values, n):
-    scores = np.array(values, np.float32)
-    assert best_places(scores, n).tolist() == np.argsort(-scores, kind="stable")[:n].tolist()
+def test_parts_are_joined_as_they_grow(everyday):
+    lsi = LSI(5).fit(everyday)
+    for start in range(0, 32, 2):
+        lsi.add_documents(everyday[start % 16 : start % 16 + 2])
+    assert len(lsi.documents_) == 48
+    assert len(lsi.documents_.parts) <= 5
+    expected = np.tile(lsi.transform(everyday), (3, 1))
+    np.testing.assert_allclose(lsi.document_vectors(), expected, atol=1e-5)
+    lsi.remove_documents(range(16))
+    np.testing.assert_allclose(lsi.document_vectors(), expected[16:], atol=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -174,40 +206,39 @@ def large():
     return LSI(20).fit([" ".join(row) for row in words[drawn]])
 
 
-def test_a_filter_by_codes_loses_nothing(large):
-    search = large._search
-    assert search.codes is not None
-    whole = dataclasses.replace(search, codes=None)
-    for query in ("word1 word2", "word7", "word10 word20 word30 word40"):
-        found = large.query(query, n=20)
-        asked = large._queries(query)
-        ranking = whole.by_both(as_query(asked, asked.directions(large.components_), 0), 20)
-        assert found["document"].to_list() == ranking.documents.tolist()
-        np.testing.assert_allclose(found["score"], ranking.scores, rtol=1e-4)
+def test_a_filter_by_codes_loses_nothing(large, monkeypatch):
+    assert large._search.is_filtered
+    queries = ("word1 word2", "word7", "word10 word20 word30 word40")
+    for method in ("hybrid", "lsi"):
+        found = [large.query(query, n=20, method=method) for query in queries]
+        with monkeypatch.context() as patch:
+            patch.setitem(large._search.__dict__, "is_filtered", False)
+            expected = [large.query(query, n=20, method=method) for query in queries]
+        for ours, theirs in zip(found, expected, strict=True):
+            assert ours["document"].to_list() == theirs["document"].to_list()
+            np.testing.assert_allclose(ours["score"], theirs["score"], rtol=1e-4)
 
 
-def test_meaning_alone_finds_the_same_with_and_without_codes(large):
+def test_meaning_alone_finds_the_same_one_by_one_and_together(large):
     found = large.query("word1 word2 word3", n=20, method="lsi")
     queries = ["word1 word2 word3"] * 40  # so many are a product of matrices
     many = large.query(queries, n=20, method="lsi", labels=range(40)).filter(query=0)
     assert found["document"].to_list() == many["document"].to_list()
 
 
-def test_codes_are_as_close_as_they_say():
-    rng = np.random.default_rng(1)
-    vectors = rng.standard_normal((500, 37)).astype(np.float32)
+@given(st.integers(0, 10**6), st.integers(1, 90))
+def test_bounds_by_codes_are_above_the_scores_and_close(seed, k):
+    rng = np.random.default_rng(seed)
+    vectors = rng.standard_normal((60, k)).astype(np.float32) * rng.random(k, np.float32)
     vectors[3] = 0
-    inverse = np.append(1 / np.linalg.norm(vectors[:3], axis=1), 0).astype(np.float32)
-    inverse = np.append(inverse, 1 / np.linalg.norm(vectors[4:], axis=1)).astype(np.float32)
-    codes = Codes.of(vectors, inverse)
-    unit = vectors * inverse[:, None]
-    lost = np.linalg.norm(unit - codes.values[:, :37] * codes.scale[:, None], axis=1)
-    assert lost.max() <= codes.error * 1.0001
-    assert codes.error < 0.03
-    direction = unit[7]
-    rows, bound = codes.best(direction, 50, None, 0.0, 1.0)
-    others = np.delete(unit @ direction, rows)
-    assert others.max() <= bound
+    lengths = np.linalg.norm(vectors, axis=1)
+    inverse = np.divide(1, lengths, out=np.zeros(60, np.float32), where=lengths > 0)
+    codes, bm25, out = Codes.of(vectors, inverse), rng.random(60, np.float32), np.empty(60, "f4")
+    direction = vectors[7] * inverse[7]
+    extra = codes.bounds(direction, bm25, 0.4, 0.6, out)
+    scores = 0.4 * bm25 + 0.6 * (vectors @ direction) * inverse
+    assert (out + extra >= scores - 1e-5).all()
+    assert (out + extra - scores).max() < 0.25
 
 
 def test_a_bounded_decomposition_is_close_to_a_converged_one(everyday):

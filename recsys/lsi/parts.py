@@ -1,0 +1,295 @@
+"""Parts of an index: documents that were added together, and what finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from scipy import sparse
+
+from lowrank.kernels.retrieval import scan_codes, sum_rows
+from recsys.topn import inverse_lengths
+
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+_K1, _B = 1.2, 0.75  # saturation of counts, and influence of a document's length, in BM25
+_SMALL = 4096  # documents without codes; rows of a block
+_LEVELS = 15  # of a code are 0 to 15
+_MOST_QUERY = 2047  # largest entry of a query among codes
+_FEWEST = 64  # dimensions of codes, at least
+_SHARED = 2**23  # bytes from which on several threads read codes
+
+
+@dataclass(frozen=True, eq=False)
+class Postings:
+    """For each term the documents that have it, with its BM25 weight in them but for the idf.
+
+    A count c in a document of length l weighs ``(k1 + 1) c / (c + k1 (1 - b + b l / mean l))`` with
+    k1 = 1.2 and b = 0.75.
+
+    Attributes
+    ----------
+    indptr : int64 ndarray of shape (n_terms + 1,)
+    documents : int32 ndarray of shape (n_entries,)
+    weights : float32 ndarray of shape (n_entries,)
+
+    References
+    ----------
+    Robertson & Zaragoza (2009), "The probabilistic relevance framework: BM25 and beyond".
+    """
+
+    indptr: Indices
+    documents: NDArray[np.int32]
+    weights: Floats
+
+    @classmethod
+    def of(cls, counts: Any, mean_length: float) -> Self:
+        """Return the postings of counts, a csr_array of shape (n_documents, n_terms)."""
+        lengths = np.add.reduceat(np.append(counts.data, 0), counts.indptr[:-1])
+        lengths = np.where(np.diff(counts.indptr) > 0, lengths, 0)
+        saturation = _K1 * (1 - _B + _B * lengths / max(mean_length, 1e-9))
+        by_term = counts.astype(np.float32, copy=False).tocsc()
+        documents, weights = by_term.indices.astype(np.int32, copy=False), by_term.data
+        weights = (_K1 + 1) * weights / (weights + saturation.astype(np.float32)[documents])
+        return cls(by_term.indptr.astype(np.int64), documents, weights)
+
+    @classmethod
+    def none(cls, n_terms: int) -> Self:
+        """Return the postings of terms that no document has."""
+        nothing = np.zeros(0, np.int32), np.zeros(0, np.float32)
+        return cls(np.zeros(n_terms + 1, np.int64), *nothing)
+
+    def add(self, terms: Indices, factors: Floats, out: Floats) -> None:
+        """Add the weights of terms, each times its factor, to scores of the documents."""
+        sum_rows((self.indptr, self.documents, self.weights), terms, factors, len(out), out=out)
+
+    def of_document(self, document: int, terms: Indices) -> Doubles:
+        """Return the weight of each term in one document."""
+        found = np.zeros(len(terms))
+        for number, term in enumerate(terms.tolist()):
+            own = self.documents[self.indptr[term] : self.indptr[term + 1]]
+            at = int(np.searchsorted(own, document))
+            if at < len(own) and own[at] == document:
+                found[number] = self.weights[self.indptr[term] + at]
+        return found
+
+
+class Codes(NamedTuple):
+    """Unit vectors as integers of 4 bits, an eighth of their size: a coarse but safe filter.
+
+    The vectors are turned first, by a Hadamard matrix, so that their entries are about equally
+    large.
+
+    Attributes
+    ----------
+    values : uint8 ndarray of shape (n, width)
+        Two integers u in a byte, columns j and j + width.
+    scale : float32 ndarray of shape (n,)
+        A turned vector is about ``scale * (u - 7.5)``.
+    error : float32 ndarray of shape (n,)
+        Its distance from that.
+    """
+
+    values: NDArray[np.uint8]
+    scale: Floats
+    error: Floats
+
+    @classmethod
+    def of(cls, vectors: Floats, inverse: Floats) -> Self:
+        """Return the codes of vectors, given 1 / length of each, 0 for those without direction."""
+        n, turn = len(vectors), _hadamard(vectors.shape[1])
+        width = turn.shape[1] // 2
+        codes = cls(np.empty((n, width), np.uint8), *np.zeros((2, n), np.float32))
+        for start in range(0, n, _SMALL):
+            part = slice(start, start + _SMALL)
+            turned = (vectors[part] * inverse[part, None]) @ turn
+            scale = np.abs(turned).max(axis=1, initial=0)[:, None] * np.float32(2 / _LEVELS)
+            steps = np.divide(turned, scale, out=np.zeros_like(turned), where=scale > 0)
+            levels = np.clip(np.rint(steps + _LEVELS / 2), 0, _LEVELS)
+            turned -= scale * (levels - np.float32(_LEVELS / 2))
+            codes.scale[part] = scale[:, 0]
+            codes.error[part] = np.sqrt(np.einsum("ij,ij->i", turned, turned))
+            whole = levels.astype(np.uint8)
+            codes.values[part] = whole[:, :width] | whole[:, width:] << 4
+        return codes
+
+    def bounds(
+        self, direction: Floats, bm25: Floats | None, words: float, meaning: float, out: Floats
+    ) -> float:
+        """Write scores ``words bm25 + meaning cosine`` that are too high rather than too low.
+
+        What is returned is to be added to them: then none is below the true score.
+        """
+        turned = direction @ _hadamard(len(direction))
+        step = max(float(np.abs(turned).max()) / _MOST_QUERY, 1e-30)
+        query = np.rint(turned / step)
+        lost = float(np.linalg.norm(turned - query * step))
+        # q . d = q' . d' + (q - q') . d' + q . (d - d') for the codes q' and d'.
+        scan_codes(
+            *self,
+            query.astype(np.int16),
+            out,
+            base=bm25,
+            weight=words,
+            factor=meaning * step,
+            centre=float(query.sum()) * _LEVELS / 2,
+            slack=meaning * (1 + lost),
+            threads=1 if self.values.size < _SHARED else None,
+        )
+        return meaning * lost
+
+
+@cache
+def _hadamard(k: int) -> Floats:
+    """Return k orthonormal rows of a length that is a power of 2, with entries of equal size."""
+    signs = np.ones((1, 1), np.float32)
+    while len(signs) < max(k, _FEWEST):
+        signs = np.block([[signs, signs], [signs, -signs]])
+    return np.ascontiguousarray(signs[:k] / np.float32(np.sqrt(len(signs))))
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Documents that were added together.
+
+    Attributes
+    ----------
+    table : polars DataFrame
+        Columns document, and title and snippet as far as they are known.
+    counts : csr_array of shape (n_documents, n_terms)
+        How often they have each term, or whatever the rows of a matrix have.
+    embedding : ndarray of shape (n_documents, k)
+        Their coordinates, V_k S_k.
+    mean_length : float or None
+        Words of the mean document, for BM25; None where the rows are no counts.
+    removed : int64 ndarray
+        Ascending rows of documents that are there no more.
+    stored : mapping of str to ndarray
+        Arrays of a saved index, from which `arrays` takes what it would compute.
+    """
+
+    table: pl.DataFrame
+    counts: Any
+    embedding: NDArray[np.floating[Any]]
+    mean_length: float | None
+    removed: Indices = field(default_factory=lambda: np.zeros(0, np.int64))
+    stored: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Part]) -> Part:
+        """Return the documents of several parts as one, without those that are removed."""
+        kept = [np.delete(np.arange(len(part)), part.removed) for part in parts]
+        pairs = [*zip(parts, kept, strict=True)]
+        return cls(
+            tables_joined([part.table[rows] for part, rows in pairs]),
+            sparse.vstack([part.counts[rows] for part, rows in pairs], format="csr"),
+            np.concatenate([part.embedding[rows] for part, rows in pairs]),
+            parts[0].mean_length,
+        )
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def without(self, rows: Indices) -> Part:
+        """Return the part with more documents that are removed."""
+        left = replace(self, removed=np.union1d(self.removed, rows))
+        shared = ("vectors", "inverse", "postings", "codes", "arrays")
+        left.__dict__.update({key: each for key, each in self.__dict__.items() if key in shared})
+        return left
+
+    @cached_property
+    def vectors(self) -> Floats:
+        """Coordinates as float32, in which cosines are computed."""
+        return np.asarray(self.embedding, dtype=np.float32)
+
+    @cached_property
+    def inverse(self) -> Floats:
+        """1 / length of each document's coordinates, 0 for one without words."""
+        if "inverse" in self.stored:
+            return self.stored["inverse"]
+        return np.nan_to_num(inverse_lengths(self.vectors), nan=0.0)
+
+    @cached_property
+    def postings(self) -> Postings:
+        """The documents of each term."""
+        if "postings_indptr" in self.stored:
+            names = ("postings_indptr", "postings_documents", "postings_weights")
+            return Postings(*(self.stored[name] for name in names))
+        if self.mean_length is None:
+            return Postings.none(self.counts.shape[1])
+        return Postings.of(self.counts, self.mean_length)
+
+    @cached_property
+    def codes(self) -> Codes | None:
+        """Codes of the vectors, if there are many."""
+        if "codes" not in self.stored:
+            return Codes.of(self.vectors, self.inverse) if len(self) > _SMALL else None
+        codes = Codes(*(self.stored[name] for name in ("codes", "code_scale", "code_error")))
+        return codes if len(codes.values) else None
+
+    def totals(self, rows: Any = slice(None)) -> Doubles:
+        """Return sums over documents: their unit vectors, and the outer products of these.
+
+        The last k of the 1 + 2 k rows are the sum of outer products of the coordinates themselves.
+        """
+        vectors, inverse = self.embedding[rows], self.inverse[rows]
+        k = vectors.shape[1]
+        sums = np.zeros((2 * k + 1, k))
+        for start in range(0, len(vectors), _SMALL):
+            block = np.asarray(vectors[start : start + _SMALL], np.float64)
+            unit = block.astype(np.float32) * inverse[start : start + _SMALL, None]
+            sums[0] += unit.sum(axis=0)
+            sums[1 : k + 1] += unit.T @ unit
+            sums[k + 1 :] += block.T @ block
+        return sums
+
+    @cached_property
+    def arrays(self) -> Mapping[str, NDArray[Any]]:
+        """The arrays of a saved index."""
+        if self.stored:
+            return self.stored
+        nothing = np.zeros((0, 0), np.uint8), *np.zeros((2, 0), np.float32)
+        codes = self.codes or Codes(*nothing)
+        return {
+            "embedding": self.embedding,
+            "counts_data": self.counts.data,
+            "counts_indices": self.counts.indices,
+            "counts_indptr": self.counts.indptr.astype(np.int64),
+            "inverse": self.inverse,
+            "codes": codes.values,
+            "code_scale": codes.scale,
+            "code_error": codes.error,
+            "postings_indptr": self.postings.indptr,
+            "postings_documents": self.postings.documents,
+            "postings_weights": self.postings.weights,
+        }
+
+    @classmethod
+    def of(
+        cls,
+        arrays: Mapping[str, NDArray[Any]],
+        table: pl.DataFrame,
+        n_terms: int,
+        mean_length: float | None,
+    ) -> Self:
+        """Return the documents that the `arrays` and `table` of a saved index describe."""
+        csr = (arrays["counts_data"], arrays["counts_indices"], arrays["counts_indptr"])
+        counts = sparse.csr_array(csr, shape=(len(table), n_terms))
+        return cls(table, counts, arrays["embedding"], mean_length, stored=arrays)
+
+
+def tables_joined(tables: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """Return tables of documents below one another; numbers and names as ids become names."""
+    if len(tables) == 1:
+        return tables[0]
+    if len({table.schema["document"] for table in tables}) > 1:
+        tables = [table.with_columns(pl.col("document").cast(pl.String)) for table in tables]
+    order = [name for name in ("document", "title", "snippet") if any(name in t for t in tables)]
+    return pl.concat(tables, how="diagonal").select(order)
