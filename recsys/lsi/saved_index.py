@@ -12,8 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from recsys import schema
-from recsys.atomic import resolved
-from recsys.schema import MANIFEST, DamageError
+from recsys.schema import MANIFEST, DamageError, resolved
 from recsys.storage import (
     INDEX,
     VERIFIED_TOGETHER,
