@@ -39,6 +39,23 @@ SMALL = {
 }
 
 
+# Units (see `unit_of`) of more than ten seconds, the longest first.
+LONGEST = (
+    "spark",
+    "tests/test_docs.py",
+    "tests/test_notebooks.py",
+    "tests/recsys/test_table_writer.py",
+    "tests/recsys/models/test_behaviour.py",
+    "tests/recsys/serve/test_page.py",
+    "tests/recsys/serve/test_faults.py",
+    "tests/test_interrupts.py",
+    "tests/recsys/cli/test_errors.py",
+    "tests/lowrank/completion/test_complete.py",
+    "tests/recsys/test_storage.py",
+    "tests/recsys/cli/test_evaluate.py",
+    "tests/test_shipping.py",
+)
+
 if "COVERAGE_PROCESS_CONFIG" in os.environ:
     SMALL["spark.python.daemon.module"] = "measured_daemon"
     SMALL["spark.executorEnv.PYTHONPATH"] = str(Path(__file__).parent)
@@ -63,8 +80,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with Spark, which takes longest."""
-    items.sort(key=lambda item: unit_of(item.nodeid) != "spark")
+    """Begin with what takes longest, so that no process has it left at the end."""
+    last = len(LONGEST)
+    places = {unit: place for place, unit in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(unit_of(item.nodeid), last))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

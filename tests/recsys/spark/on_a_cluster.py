@@ -94,7 +94,7 @@ def main(ratings: str, folder: str, parameters: str, java: str) -> None:
                 staged(session, str(out / "failed"), lambda _: True, overwrite=False) as place,
             ):
                 session.range(4).write.parquet(place.child("first").uri)
-                broken = map_in_arrow(session.range(4), kill_executor, "id bigint")
+                broken = map_in_arrow(session.range(0, 4, 1, 1), kill_executor, "id bigint")
                 broken.write.parquet(place.child("second").uri)
         except EngineError as error:
             failure = str(error)
