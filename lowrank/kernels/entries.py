@@ -1,4 +1,4 @@
-"""Entries of sparse matrices: arrays of the CSR form, values as codes of one byte, and their order.
+"""Entries of sparse matrices: from text, in the CSR form, values as codes of one byte, in order.
 
 Arrays of one number for each entry are the largest that there are; the functions here make no
 others of their size than those that they return.
@@ -6,10 +6,11 @@ others of their size than those that they return.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from lowrank.kernels import backends
 
@@ -17,12 +18,13 @@ __all__ = [
     "N_CODES",
     "CodedMatrix",
     "CsrArrays",
+    "Keys",
     "Levels",
     "SparsePart",
     "Stored",
     "csr_arrays",
-    "distinct_keys",
     "level_counts",
+    "numbers_in_text",
     "padded",
     "replace_keys",
     "row_offsets",
@@ -35,6 +37,7 @@ N_CODES = 256
 """Levels that a code of one byte can tell apart."""
 
 _CHUNK = 1 << 20  # codes at once: bounds the scratch memory
+_FEWEST_KEYS = 1 << 12  # that there is room for
 
 Floats = NDArray[np.floating[Any]]
 Int64s = NDArray[np.int64]
@@ -183,39 +186,71 @@ class Levels:
         """The values."""
         return self.table[: self.count]
 
-    def codes(self, values: NDArray[np.float32]) -> NDArray[np.uint8] | None:
-        """Return the code of each value, a new one for a new value; None if there are too many."""
-        found = np.empty(len(values), np.uint8)
+    def code(self, values: NDArray[np.float32], codes: NDArray[np.uint8]) -> bool:
+        """Write the code of each value, a new one for a new value; False if there are too many."""
         values = np.ascontiguousarray(values, np.float32)
-        count = backends.active.code_levels(values, found, self.table, self.count)
-        if count < 0:
-            return None
-        self.count = count
-        return found
+        count = backends.active.code_levels(values, codes, self.table, self.count)
+        self.count = max(count, self.count)
+        return count >= 0
 
 
-def distinct_keys(keys: Int32s, low: int, high: int, threads: int) -> Int64s:
-    """Return the different ones of keys in low:high + 1, increasing."""
-    present = np.zeros(high - low + 1, np.uint8)
-    backends.active.mark(keys, low, present, threads)
-    distinct = np.flatnonzero(present)
-    distinct += low
-    return distinct
+class Keys:
+    """Different integers, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._make(_FEWEST_KEYS)
+
+    @property
+    def values(self) -> Int64s:
+        """The integers."""
+        return self._distinct[: self.count]
+
+    def code(self, keys: Int32s | Int64s, codes: Int32s) -> None:
+        """Write the code of each key, a new one for a new key."""
+        keys = np.ascontiguousarray(keys)
+        while True:
+            there = self._distinct, self.count, self._slots
+            done, self.count = backends.active.code_keys(keys, codes, *there)
+            if done == len(keys):
+                return
+            keys, codes, known = keys[done:], codes[done:], self.values
+            self._make(2 * len(self._distinct))
+            again = np.empty(len(known), np.int32)
+            backends.active.code_keys(known, again, self._distinct, 0, self._slots)
+
+    def _make(self, room: int) -> None:
+        self._distinct, self._slots = np.empty(room, np.int64), np.full(2 * room, -1, np.int32)
 
 
-def replace_keys(
-    keys: Int32s, distinct: Int64s, places: NDArray[np.integer[Any]], threads: int
-) -> None:
-    """Replace each key by its place: that of the same one of the `distinct` keys, which increase.
+def replace_keys(keys: Int32s, places: NDArray[np.integer[Any]], threads: int) -> None:
+    """Replace each key by its place: ``places[key]``."""
+    backends.active.look_up(keys, places.astype(np.int32), keys, threads)
 
-    It takes four bytes for each number in the range of the keys.
+
+def numbers_in_text(
+    text: bytes, mark: str, width: int, columns: Mapping[int, DTypeLike], n_lines: int
+) -> list[NDArray[Any]] | None:
+    """Return the numbers in columns of delimited text; None if they are not plain in each row.
+
+    Parameters
+    ----------
+    text : bytes
+        Lines, of which those without a letter are left out.
+    mark : str
+        Separator: a letter, once or repeated.
+    width : int
+        Number of the fields of each row.
+    columns : mapping of int to dtype
+        Positions of columns, increasing, and how they are read: as int64 those that are written as
+        integers are printed, of up to 18 digits; as float32 those of up to 15 without exponent.
+    n_lines : int
+        Number of lines.
     """
-    if not len(distinct):
-        return
-    low = int(distinct[0])
-    table = np.zeros(int(distinct[-1]) - low + 1, np.int32)
-    table[distinct - low] = places
-    backends.active.look_up(keys, low, table, keys, threads)
+    arrays = [np.empty(n_lines, dtype) for dtype in columns.values()]
+    letters = np.frombuffer(text, np.uint8)
+    n_rows = backends.active.read_rows(letters, mark, width, list(columns), arrays)
+    return None if n_rows < 0 else [array[:n_rows] for array in arrays]
 
 
 def row_offsets(rows: Int32s, n_rows: int) -> tuple[Int64s, bool]:

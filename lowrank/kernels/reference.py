@@ -5,6 +5,7 @@ The functions of `lowrank.kernels` describe them. `threads` is accepted and igno
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ Floats = NDArray[np.floating]
 Ints = NDArray[np.integer]
 
 _BLOCK_FLOATS = 2**22  # gathered rows per block of pairs: 16 MB a side
+_INTEGER = re.compile(r"0|-?[1-9]\d{0,17}")
+_DECIMAL = re.compile(r"-?(?=[\d.]{1,16}$)\d+(\.\d+)?")
 
 
 def als_half_sweep(
@@ -385,14 +388,44 @@ def code_levels(values: Floats, codes: Ints, levels: Floats, count: int) -> int:
     return count
 
 
-def mark(keys: Ints, low: int, present: Ints, threads: int) -> None:
-    """Write one at each key."""
-    present[keys - low] = 1
+def code_keys(
+    keys: Ints, codes: Ints, distinct: Ints, count: int, slots: Ints
+) -> tuple[int, int]:
+    """Write the place of each key among the distinct ones; return how many are done, and known."""
+    values, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    places = dict(zip(distinct[:count].tolist(), range(count), strict=True))
+    for key in keys[np.sort(first)].tolist():
+        places.setdefault(key, len(places))
+    if len(places) > len(distinct):
+        return 0, count
+    distinct[: len(places)] = list(places)
+    codes[:] = np.array([places[value] for value in values.tolist()], np.int32)[inverse]
+    return len(keys), len(places)
 
 
-def look_up(keys: Ints, low: int, table: Ints, found: Ints, threads: int) -> None:
+def look_up(keys: Ints, table: Ints, found: Ints, threads: int) -> None:
     """Write the entry of the table at each key."""
-    found[:] = table[keys - low]
+    found[:] = table[keys]
+
+
+def read_rows(
+    text: Ints, mark: str, width: int, places: list[int], arrays: list[NDArray[Any]]
+) -> int:
+    """Write the numbers in columns of a text; return how many rows there are, or -1 in doubt."""
+    n_rows, block = 0, text.tobytes()
+    if b'"' in block or not block.isascii():
+        return -1
+    for line in re.split("\r?\n", block.decode()):
+        fields = line.split(mark)
+        if line and (len(fields) != width or n_rows == len(arrays[0])):
+            return -1
+        for place, array in zip(places if line else (), arrays, strict=False):
+            form = _INTEGER if array.dtype == np.int64 else _DECIMAL
+            if not form.fullmatch(fields[place]):
+                return -1
+            array[n_rows] = array.dtype.type(fields[place])
+        n_rows += bool(line)
+    return n_rows
 
 
 def row_offsets(rows: Ints, indptr: Ints) -> bool:

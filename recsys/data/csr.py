@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from lowrank.kernels import resolve_threads
 from lowrank.kernels.entries import N_CODES, Levels, row_offsets, scatter, sort_rows
-from recsys.data.ids import Ids, encode, encode_array
+from recsys.data.ids import Ids, encode, in_order
 from recsys.data.rows import Policy, Rows
 from recsys.errors import DataError
 
@@ -43,10 +43,8 @@ class Values(NamedTuple):
         """Return values as codes if they have few levels, else as they are."""
         levels, codes = Levels(), np.empty(len(values), np.uint8)
         for part in _parts(len(values)):
-            found = levels.codes(values[part])
-            if found is None:
+            if not levels.code(values[part], codes[part]):
                 return cls(values)
-            codes[part] = found
         return cls.ordered(codes, levels.values)
 
     @classmethod
@@ -114,10 +112,11 @@ def encoded(rows: Rows) -> tuple[Ids, Ids, Entries]:
     DataError
         If an id is a text that stands for a missing one.
     """
-    columns, arrays, texts = rows.columns, rows.arrays, rows.texts
+    columns, arrays = rows.columns, rows.arrays
     if arrays:
-        users, user_codes = encode_array(arrays.pop("user"), "user", texts.get("user"))
-        items, item_codes = encode_array(arrays.pop("item"), "item", texts.get("item"))
+        user_codes, item_codes = arrays.pop("user"), arrays.pop("item")
+        users = in_order(user_codes, rows.distinct["user"], "user")
+        items = in_order(item_codes, rows.distinct["item"], "item")
     else:
         users, user_codes = encode(columns.pop("user"), "user", rows.idle_users)
         items, item_codes = encode(columns.pop("item"), "item", None)
@@ -129,8 +128,10 @@ def encoded(rows: Rows) -> tuple[Ids, Ids, Entries]:
     entries = Entries(user_codes, item_codes, seconds=arrays.pop("timestamp", None))
     if (times := columns.pop("timestamp", None)) is not None:
         entries.seconds = compact_times(times.to_numpy())
-    if "rating" in arrays and rows.levels is not None:
-        entries.values = Values.ordered(arrays.pop("rating"), rows.levels)
+    if "rating" in arrays:
+        entries.values = Values(arrays.pop("rating"))
+        if rows.levels is not None:
+            entries.values = Values.ordered(entries.values.data, rows.levels)
     elif (given := columns.pop("rating", None)) is not None and rows.levels is not None:
         entries.values = Values.ordered(given.to_numpy(writable=True), rows.levels)
     elif given is not None:

@@ -35,6 +35,13 @@ class ArrowStream(Protocol):
         """Return a capsule with the stream."""
 
 
+class _Stream:
+    """The stream of another object, whose type polars would keep: DuckDB calls that a leak."""
+
+    def __init__(self, frame: ArrowStream) -> None:
+        self.__arrow_c_stream__ = frame.__arrow_c_stream__
+
+
 FrameLike: TypeAlias = "pl.DataFrame | pl.LazyFrame | pd.DataFrame | ArrowStream"
 """Frames that every door takes."""
 
@@ -52,7 +59,7 @@ def as_frame(frame: FrameLike) -> pl.DataFrame | pd.DataFrame:
     if isinstance(frame, pl.LazyFrame):
         return frame.collect()
     if hasattr(frame, "__arrow_c_stream__") and not hasattr(frame, "dtype"):  # not a Series
-        return pl.DataFrame(frame)
+        return pl.DataFrame(_Stream(frame))
     raise DataError(
         "Expected a polars or pandas frame, or an object with __arrow_c_stream__; "
         f"got {type(frame).__name__}."

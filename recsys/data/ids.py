@@ -11,7 +11,7 @@ import numpy.typing as npt
 import polars as pl
 
 from lowrank.kernels import resolve_threads
-from lowrank.kernels.entries import distinct_keys, replace_keys
+from lowrank.kernels.entries import Keys, replace_keys
 from recsys.errors import DataError, UnknownIdError
 from recsys.messages import close_matches, shortened
 
@@ -23,7 +23,7 @@ __all__ = [
     "Place",
     "as_id_series",
     "encode",
-    "encode_array",
+    "in_order",
     "integers_if_canonical",
     "row_place",
 ]
@@ -44,7 +44,6 @@ CANONICAL_INTEGER = re.compile(r"^(?:0|-?[1-9][0-9]{0,18})$")
 _INT64_LIMIT = 2**63
 _TABLE_PAYS_FROM = 100_000  # queries; below it a binary search is as fast as filling a table
 _JOIN_PAYS_FROM = 10  # one string query for so many ids; below it a search is faster than a join
-_CHUNK = 1 << 21  # rows encoded at once: bounds the scratch memory of looking ids up
 _INT32_LIMIT = 2**31 - 1
 _QUOTED = 200  # characters of an id that a message quotes
 _LEAST_PART = 2  # characters of an unknown id that are looked for within others
@@ -384,42 +383,36 @@ def encode(
     DataError
         If there are more ids than int32 can count.
     """
-    if isinstance(series.dtype, pl.Categorical):
-        return encode_array(series.to_physical().to_numpy(writable=True), kind, series, idle)
-    if isinstance(series.dtype, pl.Int32):
-        return encode_array(series.to_numpy(writable=True), kind, None, idle)
-    distinct = series.unique()
-    ids = Ids(distinct if idle is None else pl.concat([distinct, idle]), kind)
+    if series.dtype == pl.String:
+        series = series.cast(pl.Categorical(pl.Categories.random()))
+    keys, codes = Keys(), np.empty(len(series), np.int32)
+    is_text = isinstance(series.dtype, pl.Categorical)
+    physical = series.to_physical().to_numpy()
+    keys.code(physical.view(np.int32) if is_text else physical, codes)
+    distinct = pl.Series(kind, keys.values)
+    if is_text:
+        distinct = distinct.cast(pl.UInt32).cat.to(series.dtype)
+    return in_order(codes, distinct, kind, idle), codes
+
+
+def in_order(
+    codes: npt.NDArray[np.int32], distinct: pl.Series, kind: str, idle: pl.Series | None = None
+) -> Ids:
+    """Return ids (and idle ones) in order; the codes, places among `distinct`, become indices.
+
+    Raises
+    ------
+    DataError
+        If there are more ids than int32 can count.
+    """
+    distinct = distinct.cast(pl.String if isinstance(distinct.dtype, pl.Categorical) else pl.Int64)
+    ids = Ids(distinct if idle is None else pl.concat([distinct, idle.alias(distinct.name)]), kind)
     if len(ids) > _INT32_LIMIT:
         raise DataError(f"There may be at most {_INT32_LIMIT:,} {kind}s; got {len(ids):,}.")
-    codes = np.empty(len(series), dtype=np.int32)
-    for start in range(0, len(series), _CHUNK):
-        codes[start : start + _CHUNK] = ids.find(series.slice(start, _CHUNK))
-    return ids, codes
-
-
-def encode_array(
-    keys: npt.NDArray[Any],
-    kind: str,
-    texts: pl.Series | None = None,
-    idle: pl.Series | None = None,
-) -> tuple[Ids, npt.NDArray[np.int32]]:
-    """Return ids and indices as `encode` does; the indices take the place of the keys.
-
-    The keys are int32 ids, or uint32 categories of the type of `texts`.
-    """
-    keys = keys.view(np.int32)
-    low, high = (int(keys.min()), int(keys.max())) if len(keys) else (0, 0)
-    if texts is None and high - low >= max(len(keys), _CHUNK):  # a table would be too long
-        return encode(pl.Series(kind, keys.astype(np.int64)), kind, idle)
-    threads = resolve_threads(None)
-    found = distinct_keys(keys, low, high, threads)
-    distinct = pl.Series(kind, found)
-    if texts is not None:
-        distinct = distinct.cast(pl.UInt32).cat.to(texts.dtype).cast(pl.String)
-    ids = Ids(distinct if idle is None else pl.concat([distinct, idle]), kind)
-    replace_keys(keys, found, ids.find(distinct), threads)
-    return ids, keys
+    places = ids.find(distinct)
+    if (places != np.arange(len(places))).any():
+        replace_keys(codes, places, resolve_threads(None))
+    return ids
 
 
 def _quoted(value: int | str) -> str:

@@ -165,8 +165,8 @@ class Rows:
 
     As read, they have the types of the source, or smaller ones of `Batches`: categories for ids,
     codes of `levels` for ratings, seconds for dates (`in_seconds`). Where nothing is missing, they
-    may be `arrays` instead, of int32, or of uint32 for categories of the type of a series in
-    `texts`. `prepared` ones are ids, Float32 or codes, and seconds.
+    may be `arrays` instead, of ids as places among `distinct` ones. `prepared` ones are ids,
+    Float32 or codes, and seconds.
     `layout` describes format and columns; `place` names the place of a row (counted from 0), such
     as "ratings.csv, line 17"; idle users are there without any item; `bad` counts the rows that
     are left out. With `implicit`, ratings are weights. `remarks` say what was made of the rows.
@@ -182,23 +182,25 @@ class Rows:
     levels: npt.NDArray[np.float32] | None = None
     in_seconds: bool = False
     arrays: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
-    texts: dict[str, pl.Series] = field(default_factory=dict)
+    distinct: dict[str, pl.Series] = field(default_factory=dict)
 
     def spread(self) -> Self:
         """Turn arrays into columns; return the rows themselves."""
         for role in tuple(self.arrays):
-            column = pl.Series(role, self.arrays.pop(role))
-            known = self.texts.get(role)
-            self.columns[role] = column if known is None else column.cat.to(known.dtype)
+            array, known = self.arrays.pop(role), self.distinct.get(role)
+            self.columns[role] = pl.Series(role, array)
+            if known is not None:
+                self.columns[role] = known.gather(array).alias(role)
         return self
 
-    def decode(self) -> None:
-        """Turn codes of ratings into numbers."""
+    def decode(self) -> Self:
+        """Turn arrays into columns, and codes of ratings into numbers; return the rows."""
         self.spread()
         if self.levels is not None:
             codes = self.columns["rating"].to_numpy()
             self.columns["rating"] = pl.Series("rating", self.levels[codes])
             self.levels = None
+        return self
 
     def plain(self) -> Self:
         """Turn ids into Int64 or String, and codes into numbers; return the rows themselves."""
@@ -340,7 +342,8 @@ def prepared(rows: Rows, rules: RowRules) -> Rows:
     DataError
         If a row is bad, too many are, none is left, or a rule does not suit the columns.
     """
-    if rows.levels is not None and not np.isfinite(rows.levels).all():
+    given = rows.arrays.get("rating") if rows.levels is None else rows.levels
+    if given is not None and not np.isfinite(given).all():
         rows.decode()
     if rows.arrays and rules == RowRules() and _has_plain_times(rows):
         rows.implicit = "rating" not in rows.arrays

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from lowrank.kernels import resolve_threads
+from lowrank.kernels.entries import numbers_in_text
+from recsys.data.batches import Column
 from recsys.data.columns import Roles
 from recsys.data.ids import MISSING_IDS
 
@@ -33,14 +34,12 @@ COMMA = r"^([-+]?\d*),(\d+)$"
 """A number with a decimal comma."""
 
 _BLOCK = 1 << 22  # bytes of text that are parsed at once
-_PART = 1 << 18  # bytes that are looked at at once: they fit in a cache
-_NEWLINE, _SPACE, _PLUS, _MINUS, _ZERO = b"\n +-0"
-_NUMBERS: dict[Kind, type[pl.DataType]] = {
-    "id": pl.Int64,
-    "integer": pl.Int64,
-    "float": pl.Float32,
+_NUMBERS: dict[Kind, type[np.number]] = {
+    "id": np.int64,
+    "integer": np.int64,
+    "float": np.float32,
 }
-_Columns: TypeAlias = dict[str, pl.Series]
+_Columns: TypeAlias = Mapping[str, Column]
 
 
 def parse(
@@ -121,12 +120,13 @@ class _Parser:
         block = block.lstrip(b"\r\n")  # blank lines, which polars does not count at the beginning
         if not block:
             return {}, length
-        mark, is_quoted = self.layout.separator[0].encode(), b'"' in block
         n_rows = block.count(b"\n") + (not block.endswith(b"\n"))
-        is_plain = not is_quoted and _has_plain_numbers(block, mark[0])
-        frame = self._frame(block, is_quoted, is_plain)
-        if frame is None and is_plain:  # some are none: as texts, which become null
-            frame = self._frame(block, is_quoted, False)
+        columns = self._plain_numbers(block, n_rows)
+        roles = [role for role in self.roles if role not in columns]
+        if not roles:
+            return columns, length
+        mark, is_quoted = self.layout.separator[0].encode(), b'"' in block
+        frame = self._frame(block, is_quoted, roles)
         if frame is None or len(frame) != n_rows or frame["odd"].any():
             return None
         n_blank = int(frame["blank"].sum())
@@ -135,28 +135,33 @@ class _Parser:
         if not is_quoted and block.count(mark) != n_separators:
             return None
         frame = frame.filter(~frame["blank"]) if n_blank else frame
-        return {role: frame[role] for role in self.roles}, length
+        return columns | {role: frame[role] for role in roles}, length
 
-    def _frame(self, block: bytes, is_quoted: bool, is_plain: bool) -> pl.DataFrame | None:
+    def _plain_numbers(self, block: bytes, n_rows: int) -> dict[str, Column]:
+        """Return the columns of numbers, if all are plain."""
+        places = {place: role for role, place in self.roles.items() if self.kinds[role] in _NUMBERS}
+        kinds = {place: _NUMBERS[self.kinds[places[place]]] for place in sorted(places)}
+        layout = self.layout
+        found = numbers_in_text(block, layout.separator, len(layout.names), kinds, n_rows)
+        named = [places[place] for place in kinds]
+        return {} if found is None else dict(zip(named, found, strict=True))
+
+    def _frame(self, block: bytes, is_quoted: bool, roles: list[str]) -> pl.DataFrame | None:
         """Read all columns, so that polars notices rows that are too long; None if it fails."""
         layout, step = self.layout, len(self.layout.separator)
         every = [pl.col(str(column)) for column in range((len(layout.names) - 1) * step + 1)]
-        schema: dict[str, Any] = dict.fromkeys(map(str, range(len(every))), pl.String)
         with_commas = layout.separator == COMMA_WITH
-        values = {}
-        for role, place in self.roles.items():
-            kind, values[role] = self.kinds[role], every[place * step]
-            if is_plain and kind in _NUMBERS and not (with_commas and kind == "float"):
-                schema[str(place * step)] = _NUMBERS[kind]
-            else:
-                values[role] = _cast(values[role], kind, with_commas)
+        values = {
+            role: _cast(every[self.roles[role] * step], self.kinds[role], with_commas)
+            for role in roles
+        }
         between = [column.is_not_null() for n, column in enumerate(every) if n % step]
         plan = pl.scan_csv(
             block,
             has_header=False,
             separator=layout.separator[0],
             quote_char='"' if step == 1 and is_quoted else None,
-            schema=schema,
+            schema=dict.fromkeys(map(str, range(len(every))), pl.String),
         ).select(
             *(value.alias(role) for role, value in values.items()),
             pl.all_horizontal(column.is_null() for column in every).alias("blank"),
@@ -166,26 +171,6 @@ class _Parser:
             return plan.collect()
         except pl.exceptions.PolarsError:
             return None
-
-
-def _has_plain_numbers(block: bytes, mark: int) -> bool:
-    """Return whether no field begins as an integer never does that is printed: 07, -0, +7."""
-    whole = np.frombuffer(b"\n" + block, np.uint8)
-    parts = (whole[start : start + _PART + 2] for start in range(0, len(whole) - 1, _PART))
-    return not any(_has_odd(part, mark) for part in parts)
-
-
-def _has_odd(codes: npt.NDArray[np.uint8], mark: int) -> bool:
-    codes = np.append(codes, np.uint8(_NEWLINE)) if len(codes) < _PART + 2 else codes
-    before, first, second = codes[:-2], codes[1:-1], codes[2:]
-    # Few bytes are below a digit, and of these few come first in a field.
-    low = np.flatnonzero(first <= _ZERO)
-    low = low[(before[low] == mark) | (before[low] == _NEWLINE)]
-    begin, after = first[low], second[low]
-    is_odd = (begin == _ZERO) & (after - _ZERO < 10)  # 07, not 0.7
-    is_odd |= (begin == _MINUS) & (after == _ZERO)
-    is_odd |= (begin == _PLUS) | (begin == _SPACE)
-    return bool(is_odd.any())
 
 
 def _cast(text: pl.Expr, kind: Kind, with_commas: bool) -> pl.Expr:

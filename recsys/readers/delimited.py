@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal
 
+import numpy as np
 import polars as pl
 
 from recsys.data.batches import Batches
@@ -314,6 +315,8 @@ def _read_fast(
     if rows is None:
         return None
     strings: list[str] = []
+    if "timestamp" in rows.arrays and rows.arrays["timestamp"].dtype == np.int64:
+        rows.spread()
     if not rows.arrays:  # something is missing, or of another type than most of its kind
         columns = rows.columns
         strings = [role for role in roles if kinds[role] == "id" and columns[role].null_count()]
@@ -330,12 +333,12 @@ def _read_fast(
     if any(rows.columns[role].null_count() for role in rows.columns if role != "event"):
         return None
     if kinds.get("rating") == "float":
-        floats = rows.columns.get("rating") if rows.levels is None else pl.Series(rows.levels)
-        if floats is not None and not floats.is_finite().all():
+        floats = rows.arrays.get("rating", rows.columns.get("rating"))
+        floats = rows.levels if rows.levels is not None else floats
+        if floats is not None and not pl.Series(floats, dtype=pl.Float32).is_finite().all():
             return None
-    if strings:
-        for role in strings:
-            rows.columns[role] = integers_if_canonical(rows.spread().columns[role])
+    for role in strings:
+        rows.columns[role] = integers_if_canonical(rows.spread().columns[role])
     return rows
 
 

@@ -30,8 +30,7 @@ __all__ = [
 ]
 
 _GLOB = frozenset("*?[")
-_SLICES = 64  # in which a Parquet file is read, of so many rows:
-_SLICE = (500_000, 4_000_000)
+_CHUNK = 100_000  # rows of a Parquet file at once: they fit in a cache
 _NO_SEPARATOR = "\x1f"  # polars reads whole lines when its separator does not occur
 _NOUNS = {"user": "user id", "item": "item id", "rating": "rating", "timestamp": "time"}
 
@@ -83,13 +82,11 @@ def read_table_rows(
 
 def _with_integers(rows: Rows) -> Rows:
     """Turn ids into integers: databases often keep numbers as texts."""
-    if rows.arrays and not rows.texts:
-        return rows
-    rows.spread()
-    for role in {"user", "item"}.intersection(rows.columns):
-        column = rows.columns[role]
+    columns = rows.distinct if rows.arrays else rows.columns
+    for role in {"user", "item"}.intersection(columns):
+        column = columns[role]
         if isinstance(column.dtype, pl.Categorical) and not column.null_count():
-            rows.columns[role] = integers_if_canonical(column)
+            columns[role] = integers_if_canonical(column)
     return rows
 
 
@@ -131,16 +128,14 @@ def read_parquet(
     with reading_parquet(data.name):
         roles, description = assign_roles(names, request, data.name, required, times)
         chosen = {role: pl.col(names[place]) for role, place in roles.items()}
-        plan, batches = scan.select(**chosen), Batches()
         n_rows = int(scan.select(pl.len()).collect().item())
         if not n_rows:
             raise NoRowsError(f"{data.name} has no rows.")
-        # In slices: a stream would take many of them into memory ahead of time.
-        size = min(max(n_rows // _SLICES, _SLICE[0]), _SLICE[1])
-        for start in range(0, n_rows, size):
-            batches.add(plan.slice(start, size).collect().to_dict())
+        plan, batches = scan.select(**chosen), Batches(n_rows)
+        for frame in plan.collect_batches(chunk_size=_CHUNK, engine="streaming"):
+            batches.add(frame.to_dict())
             if data.on_rows is not None:
-                data.on_rows(min(start + size, n_rows), n_rows)
+                data.on_rows(batches.n_rows, n_rows)
     rows = batches.rows()
     return _numbered(_with_integers(rows) if data.columns else rows, data, description, request)
 

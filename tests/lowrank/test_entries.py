@@ -39,27 +39,80 @@ def coded(n=40, m=23, seed=0):
 def test_codes_stand_for_their_values(values):
     levels = Levels()
     for part in (values[:7], values[7:]):  # as they come, in batches
-        codes = levels.codes(np.float32(part))
+        codes = np.empty(len(part), np.uint8)
+        assert levels.code(np.float32(part), codes)
         assert levels.values[codes].tobytes() == np.float32(part).tobytes()
     assert len(levels.values) == len({np.float32(each).tobytes() for each in values})
 
 
 def test_more_than_256_levels_are_too_many():
-    levels = Levels()
-    assert levels.codes(np.arange(256, dtype=np.float32)) is not None
-    assert levels.codes(np.float32([7, 256])) is None
-    assert list(levels.codes(np.float32([7, 255]))) == [7, 255]
+    levels, codes = Levels(), np.empty(256, np.uint8)
+    assert levels.code(np.arange(256, dtype=np.float32), codes)
+    assert not levels.code(np.float32([7, 256]), codes[:2])
+    assert levels.code(np.float32([7, 255]), codes[:2])
+    assert list(codes[:2]) == [7, 255]
 
 
-@given(st.lists(st.integers(-50, 50), min_size=1, max_size=60), st.integers(1, 3))
-def test_keys_are_told_apart_and_found(keys, threads):
-    given = np.int32(keys)
-    distinct = entries.distinct_keys(given, min(keys), max(keys), threads)
-    expected, inverse = np.unique(keys, return_inverse=True)
-    np.testing.assert_array_equal(distinct, expected)
-    places = np.arange(len(distinct))[::-1]
-    entries.replace_keys(given, distinct, places, threads)
-    np.testing.assert_array_equal(given, places[inverse])
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@given(keys=st.lists(st.integers(-50, 50), min_size=1, max_size=60), cut=st.integers(0, 60))
+def test_keys_are_told_apart_in_the_order_in_which_they_came(dtype, keys, cut):
+    found, codes = entries.Keys(), np.empty(len(keys), np.int32)
+    given = np.array(keys, dtype) * dtype(2**20)
+    for part in (slice(cut), slice(cut, None)):
+        found.code(given[part], codes[part])
+    assert found.values.tolist() == list(dict.fromkeys(given.tolist()))
+    np.testing.assert_array_equal(found.values[codes], given)
+    places = np.arange(len(found.values))[::-1]
+    expected = places[codes]
+    entries.replace_keys(codes, places, 2)
+    np.testing.assert_array_equal(codes, expected)
+
+
+def test_there_is_room_for_any_number_of_keys():
+    found, codes = entries.Keys(), np.empty(99_999, np.int32)
+    for stride in (1, 1000, 2**16, -(2**45)):
+        keys = np.random.default_rng(stride % 7).permutation(99_999) * stride
+        found.code(keys, codes)
+        np.testing.assert_array_equal(found.values[codes], keys)
+
+
+def in_text(text, mark=","):
+    lines = text.count("\n") + 1
+    columns = {0: np.int64, 2: np.float32}
+    found = entries.numbers_in_text(text.encode(), mark, 3, columns, lines)
+    return None if found is None else [column.tolist() for column in found]
+
+
+@pytest.mark.parametrize("mark", [",", "::"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("last", [True, False])
+def test_plain_numbers_in_text(mark, end, last):
+    rows = [(0, "x", 0.5), (-7, "", -3), (10**17, "ab c", 4.35), (1, "é"[:0], 1e-7)]
+    text = end.join(f"{a}{mark}{b}{mark}{c:.9g}" for a, b, c in rows[:3]) + end + end
+    text += f"12{mark}{mark}0.0000001" + last * end
+    assert in_text(text, mark) == [[0, -7, 10**17, 12], np.float32([0.5, -3, 4.35, 1e-7]).tolist()]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        *("007,a,1", "+7,a,1", "-0,a,1", "7.0,a,1", "1e3,a,1", ",a,1", "9999999999999999999,a,1"),
+        *("1,a,", "1,a,.5", "1,a,5.", "1,a,1e3", "1,a,inf", "1,a,0.1234567890123456", "1,a,1 "),
+        *("1,a", "1,a,1,2", '1,"a",1', "1,é,1", " 1,a,1", "1,a,1\r2", "1", "1,a,--1", "1,a,1,"),
+    ],
+)
+def test_text_that_is_not_plain_is_in_doubt(row):
+    assert in_text("1,a,2") == [[1], [2.0]]
+    for text in (row, f"1,a,2\n{row}\n3,b,4"):
+        assert in_text(text) is None
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1), st.integers(0, 7))
+def test_decimals_are_rounded_as_they_are_elsewhere(values, digits):
+    texts = [f"{value:.{digits}f}" for value in values]
+    found = in_text("\n".join(f"1,,{text}" for text in texts))
+    if found is not None:
+        assert found[1] == [float(np.float32(text)) for text in texts]
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])

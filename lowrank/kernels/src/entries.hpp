@@ -22,16 +22,18 @@ inline constexpr int most_levels = 256;
 inline int code_levels(const float* values, std::int64_t n, std::uint8_t* codes, float* levels, int count) {
     constexpr std::uint32_t slots = 1024;
     std::int16_t place[slots];
+    std::uint32_t known[slots];
     std::fill(place, place + slots, std::int16_t{-1});
-    const auto slot_of = [&](std::uint32_t bits) {
+    const auto slot_of = [&](float value) {
+        const auto bits = std::bit_cast<std::uint32_t>(value);
         std::uint32_t slot = (bits * 2654435769u) >> 22;
-        while (place[slot] >= 0 && std::bit_cast<std::uint32_t>(levels[place[slot]]) != bits) slot = (slot + 1) % slots;
+        while (place[slot] >= 0 && known[slot] != bits) slot = (slot + 1) % slots;
+        known[slot] = bits;
         return slot;
     };
-    for (int code = 0; code < count; ++code)
-        place[slot_of(std::bit_cast<std::uint32_t>(levels[code]))] = static_cast<std::int16_t>(code);
+    for (int code = 0; code < count; ++code) place[slot_of(levels[code])] = static_cast<std::int16_t>(code);
     for (std::int64_t p = 0; p < n; ++p) {
-        const std::uint32_t slot = slot_of(std::bit_cast<std::uint32_t>(values[p]));
+        const std::uint32_t slot = slot_of(values[p]);
         if (place[slot] < 0) {
             if (count == most_levels) return -1;
             levels[count] = values[p];
@@ -42,21 +44,37 @@ inline int code_levels(const float* values, std::int64_t n, std::uint8_t* codes,
     return count;
 }
 
-// present[key - low] = 1 for each key.
-inline void mark(const std::int32_t* keys, std::int64_t n, std::int64_t low, std::uint8_t* present, int threads) {
-    on_ranges(n, 1 << 18, threads, 0, [&](auto begin, auto end, void*) {
-        for (std::int64_t p = begin; p < end; ++p) {
-            std::atomic_ref<std::uint8_t> flag(present[keys[p] - low]);
-            if (!flag.load(std::memory_order_relaxed)) flag.store(1, std::memory_order_relaxed);
+// Writes the code of each key: its place among the `distinct` ones, in the order in which they came, which new keys
+// extend. The `slots`, twice as many as there is room for keys, a power of two, hold codes, or -1. Stops where there is
+// no room for a new key. Returns how many keys are done, and how many are distinct.
+template <class T>
+std::pair<std::int64_t, std::int64_t> code_keys(const T* keys, std::int64_t n, std::int32_t* codes,
+                                                std::int64_t* distinct, std::int64_t room, std::int64_t count,
+                                                std::int32_t* slots) {
+    const int shift = std::countl_zero(static_cast<std::uint64_t>(room));
+    for (std::int64_t p = 0; p < n; ++p) {
+        const std::int64_t key = keys[p];
+        if (p > 0 && key == keys[p - 1]) {  // as those of one user, in a table that is in order
+            codes[p] = codes[p - 1];
+            continue;
         }
-    });
+        std::uint64_t slot = static_cast<std::uint64_t>(key) * 0x9E3779B97F4A7C15u >> shift;
+        while (slots[slot] >= 0 && distinct[slots[slot]] != key) slot = (slot + 1) & (2 * room - 1);
+        if (slots[slot] < 0) {
+            if (count == room) return {p, count};
+            distinct[count] = key;
+            slots[slot] = static_cast<std::int32_t>(count++);
+        }
+        codes[p] = slots[slot];
+    }
+    return {n, count};
 }
 
-// found[p] = table[keys[p] - low]
-inline void look_up(const std::int32_t* keys, std::int64_t n, std::int64_t low, const std::int32_t* table,
-                    std::int32_t* found, int threads) {
+// found[p] = table[keys[p]]
+inline void look_up(const std::int32_t* keys, std::int64_t n, const std::int32_t* table, std::int32_t* found,
+                    int threads) {
     on_ranges(n, 1 << 18, threads, 0, [&](auto begin, auto end, void*) {
-        for (std::int64_t p = begin; p < end; ++p) found[p] = table[keys[p] - low];
+        for (std::int64_t p = begin; p < end; ++p) found[p] = table[keys[p]];
     });
 }
 

@@ -4,12 +4,14 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -17,10 +19,12 @@
 #include <stdexcept>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "entries.hpp"
+#include "fields.hpp"
 #include "kernels.hpp"
 #include "parallel.hpp"
 
@@ -454,29 +458,34 @@ int code_levels(In1<float> values, Out1<std::uint8_t> codes, Out1<float> levels,
     return entries::code_levels(values.data(), values.size(), codes.data(), levels.data(), count);
 }
 
-// The numbers of `keys` must be in low ... low + n - 1.
-void check_keys(const In1<std::int32_t>& keys, std::int64_t low, std::int64_t n) {
-    const auto outside = [=](std::int64_t key) { return key < low || key - low >= n; };
+template <class T>
+std::pair<std::int64_t, std::int64_t> code_keys(In1<T> keys, Out1<std::int32_t> codes, Out1<std::int64_t> distinct,
+                                                std::int64_t count, Out1<std::int32_t> slots) {
+    const std::size_t room = distinct.size();
+    require(keys.size() == codes.size(), "keys and codes must have the same length");
+    require(room > 0 && std::has_single_bit(room) && slots.size() == 2 * room, "slots must be twice a power of two");
+    require(count >= 0 && static_cast<std::size_t>(count) <= room, "count must be that of distinct keys");
+    const nb::gil_scoped_release release;
+    return entries::code_keys(keys.data(), keys.size(), codes.data(), distinct.data(), room, count, slots.data());
+}
+
+// The numbers of `keys` must be in 0 ... n - 1.
+void check_keys(const In1<std::int32_t>& keys, std::int64_t n) {
+    const auto outside = [=](std::int32_t key) { return key < 0 || key >= n; };
     require(std::none_of(keys.data(), keys.data() + keys.size(), outside), "keys must be those of the table");
 }
 
-void mark(In1<std::int32_t> keys, std::int64_t low, Out1<std::uint8_t> present, int threads) {
-    const nb::gil_scoped_release release;
-    check_keys(keys, low, present.size());
-    entries::mark(keys.data(), keys.size(), low, present.data(), threads);
-}
-
-void look_up(In1<std::int32_t> keys, std::int64_t low, In1<std::int32_t> table, Out1<std::int32_t> found, int threads) {
+void look_up(In1<std::int32_t> keys, In1<std::int32_t> table, Out1<std::int32_t> found, int threads) {
     require(keys.size() == found.size(), "keys and found must have the same length");
     const nb::gil_scoped_release release;
-    check_keys(keys, low, table.size());
-    entries::look_up(keys.data(), keys.size(), low, table.data(), found.data(), threads);
+    check_keys(keys, table.size());
+    entries::look_up(keys.data(), keys.size(), table.data(), found.data(), threads);
 }
 
 bool row_offsets(In1<std::int32_t> rows, Out1<std::int64_t> indptr) {
     require(indptr.size() > 0, "indptr must have one entry more than rows");
     const nb::gil_scoped_release release;
-    check_keys(rows, 0, indptr.size() - 1);
+    check_keys(rows, indptr.size() - 1);
     return entries::row_offsets(rows.data(), rows.size(), indptr.data(), indptr.size() - 1);
 }
 
@@ -497,7 +506,7 @@ void transpose(In1<std::int64_t> indptr, In1<std::int32_t> indices, In1<T> data,
     require(std::is_sorted(indptr.data(), indptr.data() + n_rows + 1), "indptr must not fall");
     require(to_indices.size() == indices.size() && to_data.size() == data.size(), "the transpose must have as many entries");
     const nb::gil_scoped_release release;
-    check_keys(indices, 0, n_columns);
+    check_keys(indices, n_columns);
     entries::row_offsets(indices.data(), indices.size(), to_indptr.data(), n_columns);
     entries::transpose(indptr.data(), indices.data(), data.data(), n_rows, to_indptr.data(), n_columns,
                        to_indices.data(), to_data.data(), threads);
@@ -518,6 +527,25 @@ void sort_rows(In1<std::int64_t> indptr, Out1<std::int32_t> indices, const std::
     }
     const nb::gil_scoped_release release;
     entries::sort_rows(indptr.data(), n_rows, indices.data(), numbers, threads);
+}
+
+std::int64_t read_rows(In1<std::uint8_t> text, const std::string& mark, int width, const std::vector<int>& places,
+                       const std::vector<Anything>& arrays) {
+    require(!mark.empty() && places.size() == arrays.size(), "every column must have an array");
+    std::vector<fields::Column> columns;
+    std::size_t room = std::numeric_limits<std::size_t>::max();
+    for (std::size_t i = 0; i < places.size(); ++i) {
+        require(places[i] > (i ? places[i - 1] : -1) && places[i] < width, "places must increase below the width");
+        const bool is_float = arrays[i].dtype() == nb::dtype<float>();
+        require(is_float || arrays[i].dtype() == nb::dtype<std::int64_t>(), "arrays must be of float32 or int64");
+        void* to = arrays[i].data();
+        columns.push_back({places[i], is_float ? nullptr : static_cast<std::int64_t*>(to), static_cast<float*>(to)});
+        room = std::min(room, arrays[i].size());
+    }
+    const char* begin = reinterpret_cast<const char*>(text.data());
+    const int step = static_cast<int>(mark.size());
+    const nb::gil_scoped_release release;
+    return fields::read_rows(begin, begin + text.size(), mark[0], step, width, columns, room);
 }
 
 // Adds up rows of a CSR matrix, each times its factor, into `out`; only these rows are looked at.
@@ -637,8 +665,10 @@ NB_MODULE(_core, m) {
     add(m, "gram_rows", &gram_rows, "indptr", "indices", "data", "column_indptr", "column_indices", "column_data",
         "weight", "scale", "out", "first", "columns", "values", "counts", "threads");
     add(m, "code_levels", &code_levels, "values", "codes", "levels", "count");
-    add(m, "mark", &mark, "keys", "low", "present", "threads");
-    add(m, "look_up", &look_up, "keys", "low", "table", "found", "threads");
+    add(m, "code_keys", &code_keys<std::int32_t>, "keys", "codes", "distinct", "count", "slots");
+    add(m, "code_keys", &code_keys<std::int64_t>, "keys", "codes", "distinct", "count", "slots");
+    add(m, "look_up", &look_up, "keys", "table", "found", "threads");
+    add(m, "read_rows", &read_rows, "text", "mark", "width", "places", "arrays");
     add(m, "row_offsets", &row_offsets, "rows", "indptr");
     add_orders<std::uint8_t>(m);
     add_orders<std::int32_t>(m);
