@@ -259,11 +259,13 @@ def row_offsets(rows: Int32s, n_rows: int) -> tuple[Int64s, bool]:
     return indptr, bool(backends.active.row_offsets(rows, indptr))
 
 
-def scatter(rows: Int32s, indptr: Int64s, source: Any, threads: int) -> NDArray[Any]:
-    """Return one number for each entry in the order of its rows; entries of one keep theirs."""
-    target: NDArray[Any] = np.empty_like(source)
-    backends.active.scatter(rows, indptr, source, target, threads)
-    return target
+def scatter(
+    rows: Int32s, indptr: Int64s, sources: list[NDArray[Any]], threads: int
+) -> list[NDArray[Any]]:
+    """Return arrays of one number for each entry in the order of its rows; within one, as it is."""
+    targets: list[NDArray[Any]] = [np.empty_like(source) for source in sources]
+    backends.active.scatter(rows, indptr, sources, targets, threads)
+    return targets
 
 
 def sort_rows(indptr: Int64s, indices: Int32s, columns: list[NDArray[Any]], threads: int) -> None:

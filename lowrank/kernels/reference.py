@@ -436,10 +436,16 @@ def row_offsets(rows: Ints, indptr: Ints) -> bool:
 
 
 def scatter(
-    rows: Ints, indptr: Ints, source: NDArray[Any], target: NDArray[Any], threads: int
+    rows: Ints,
+    indptr: Ints,
+    sources: list[NDArray[Any]],
+    targets: list[NDArray[Any]],
+    threads: int,
 ) -> None:
-    """Write the source in the order of its rows."""
-    target[:] = source[np.argsort(rows, kind="stable")]
+    """Write the sources in the order of their rows."""
+    order = np.argsort(rows, kind="stable")
+    for source, target in zip(sources, targets, strict=True):
+        target[:] = source[order]
 
 
 def transpose(

@@ -163,8 +163,7 @@ def to_csr(entries: Entries, shape: tuple[int, int], policy: Policy = "last") ->
     the order of the entries. "mean" and "sum" keep the latest time. With "error" nothing is merged:
     the caller looks at `repeat`.
 
-    Entries are counted by row and put in place, one array after the other, and then sorted within
-    each row: beyond the result, this takes memory for the rows and one other array.
+    Entries are counted by row and put in place, and then sorted within each row.
     """
     threads = resolve_threads(None)
     rows, n = entries.rows, len(entries.rows)
@@ -177,14 +176,14 @@ def to_csr(entries: Entries, shape: tuple[int, int], policy: Policy = "last") ->
         arrays["seconds"] = entries.seconds
     if policy == "error":
         arrays["place"] = np.arange(n, dtype=np.int64)
-    # Nothing here keeps an array that is not in order, so that each is freed as soon as it is.
+    # Nothing here keeps an array that is not in order, so that they are freed before the others.
     entries.values = entries.seconds = None
     entries.rows = entries.columns = np.empty(0, np.int32)
-    for name in tuple(arrays):
-        if not is_grouped:
-            arrays[name] = scatter(rows, indptr, arrays.pop(name), threads)
-        elif not arrays[name].flags.writeable:
-            arrays[name] = arrays[name].copy()
+    if is_grouped:
+        arrays = {n: each if each.flags.writeable else each.copy() for n, each in arrays.items()}
+    else:
+        found = scatter(rows, indptr, list(arrays.values()), threads)
+        arrays = dict(zip(arrays, found, strict=True))
     del rows
     others = [array for name, array in arrays.items() if name != "columns"]
     sort_rows(indptr, arrays["columns"], others, threads)

@@ -123,7 +123,8 @@ def test_entries_are_put_in_order_and_keep_theirs_within_a_row(n, threads):
     numbers = [rng.integers(0, 99, n).astype(t) for t in (np.uint8, np.float32, np.int64)]
     indptr, is_sorted = entries.row_offsets(rows, 9)
     assert is_sorted == bool((np.diff(rows) >= 0).all())
-    found = [entries.scatter(rows, indptr, each, threads) for each in (columns, *numbers)]
+    columns.flags.writeable = False
+    found = entries.scatter(rows, indptr, [columns, *numbers], threads)
     by_row = np.argsort(rows, kind="stable")
     for got, before in zip(found, (columns, *numbers), strict=True):
         np.testing.assert_array_equal(got, before[by_row])

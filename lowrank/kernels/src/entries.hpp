@@ -96,26 +96,48 @@ inline std::int64_t first_of_share(const std::int64_t* indptr, std::int64_t n_ro
     return std::upper_bound(indptr, indptr + n_rows, indptr[n_rows] / shares * share) - indptr - 1;
 }
 
-// Puts `source`, one number for each entry, in the order of its rows; entries of a row keep theirs. Each thread
+// An array of numbers of `size` bytes each, one for each entry.
+struct Numbers {
+    char* start;
+    std::int64_t size;
+};
+
+// Calls body(from, to) with the arrays as numbers of 1, 4 or 8 bytes.
+template <class Body>
+void as_numbers(std::int64_t size, char* from, char* to, const Body& body) {
+    if (size == 1) body(reinterpret_cast<std::uint8_t*>(from), reinterpret_cast<std::uint8_t*>(to));
+    else if (size == 4) body(reinterpret_cast<std::uint32_t*>(from), reinterpret_cast<std::uint32_t*>(to));
+    else body(reinterpret_cast<std::uint64_t*>(from), reinterpret_cast<std::uint64_t*>(to));
+}
+
+// Puts arrays of one number for each entry in the order of its rows; entries of a row keep theirs. Each thread
 // takes a part of the entries, and knows how many of each row are in the parts before it.
-template <class T>
-void scatter(const std::int32_t* rows, std::int64_t n, const std::int64_t* indptr, std::int64_t n_rows,
-             const T* source, T* target, int threads) {
+inline void scatter(const std::int32_t* rows, std::int64_t n, const std::int64_t* indptr, std::int64_t n_rows,
+                    const std::vector<Numbers>& sources, const std::vector<Numbers>& targets, int threads) {
+    constexpr std::int64_t block = 2048;  // entries whose places fit in a cache
     const int parts = static_cast<int>(std::clamp<std::int64_t>(n / (8 * n_rows + 1), 1, threads));
     std::vector<std::vector<std::int64_t>> next(parts);
-    const auto each = [&](int part, const auto& body) {
-        for (std::int64_t p = n * part / parts; p < n * (part + 1) / parts; ++p) body(p, next[part][rows[p]]);
-    };
     on_threads(parts, [&](int part) {
         next[part].assign(n_rows, 0);
-        if (parts > 1) each(part, [](std::int64_t, std::int64_t& count) { ++count; });
+        if (parts == 1) return;
+        for (std::int64_t p = n * part / parts; p < n * (part + 1) / parts; ++p) ++next[part][rows[p]];
     });
     for (std::int64_t row = 0; row < n_rows; ++row) {
         std::int64_t start = indptr[row];
         for (int part = 0; part < parts; ++part) start += std::exchange(next[part][row], start);
     }
     on_threads(parts, [&](int part) {
-        each(part, [&](std::int64_t p, std::int64_t& place) { target[place++] = source[p]; });
+        std::int64_t places[block];
+        const std::int64_t end = n * (part + 1) / parts;
+        for (std::int64_t begin = n * part / parts; begin < end; begin += block) {
+            const std::int64_t count = std::min(block, end - begin);
+            for (std::int64_t i = 0; i < count; ++i) places[i] = next[part][rows[begin + i]]++;
+            for (std::size_t array = 0; array < sources.size(); ++array) {
+                const std::int64_t size = sources[array].size;
+                as_numbers(size, sources[array].start + begin * size, targets[array].start,
+                           [&](auto* from, auto* to) { for (std::int64_t i = 0; i < count; ++i) to[places[i]] = from[i]; });
+            }
+        }
     });
 }
 
@@ -140,12 +162,6 @@ void transpose(const std::int64_t* indptr, const std::int32_t* indices, const T*
         }
     });
 }
-
-// An array of numbers of `size` bytes each, one for each entry.
-struct Numbers {
-    char* start;
-    std::int64_t size;
-};
 
 // Sorts keys, of which no two are equal, by their upper halves, and equal ones of these by the lower ones,
 // which must be in order.
@@ -181,14 +197,9 @@ inline void sort_rows(const std::int64_t* indptr, std::int64_t n_rows, std::int3
             for (const Numbers& column : columns) {
                 char* numbers = column.start + indptr[row] * column.size;
                 copy.assign(numbers, numbers + n * column.size);
-                const auto gather = [&]<class T>(T*) {
-                    const T* from = reinterpret_cast<const T*>(copy.data());
-                    T* to = reinterpret_cast<T*>(numbers);
+                as_numbers(column.size, copy.data(), numbers, [&](auto* from, auto* to) {
                     for (std::int64_t p = 0; p < n; ++p) to[p] = from[static_cast<std::uint32_t>(order[p])];
-                };
-                if (column.size == 1) gather(static_cast<std::uint8_t*>(nullptr));
-                else if (column.size == 4) gather(static_cast<std::uint32_t*>(nullptr));
-                else gather(static_cast<std::uint64_t*>(nullptr));
+                });
             }
         }
     });

@@ -489,13 +489,33 @@ bool row_offsets(In1<std::int32_t> rows, Out1<std::int64_t> indptr) {
     return entries::row_offsets(rows.data(), rows.size(), indptr.data(), indptr.size() - 1);
 }
 
-template <class T>
-void scatter(In1<std::int32_t> rows, In1<std::int64_t> indptr, In1<T> source, Out1<T> target, int threads) {
-    require(rows.size() == source.size() && rows.size() == target.size(), "all arrays must have one number per entry");
+using Anything = nb::ndarray<nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+using AnyGiven = nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// Arrays of n numbers of 1, 4 or 8 bytes each.
+template <class Array>
+std::vector<entries::Numbers> numbers(const std::vector<Array>& arrays, std::size_t n) {
+    std::vector<entries::Numbers> found;
+    for (const Array& array : arrays) {
+        const std::int64_t size = array.itemsize();
+        require(array.size() == n, "all arrays must have one number per entry");
+        require(size == 1 || size == 4 || size == 8, "numbers must have 1, 4 or 8 bytes");
+        found.push_back({static_cast<char*>(const_cast<void*>(static_cast<const void*>(array.data()))), size});
+    }
+    return found;
+}
+
+void scatter(In1<std::int32_t> rows, In1<std::int64_t> indptr, const std::vector<AnyGiven>& sources,
+             const std::vector<Anything>& targets, int threads) {
     const std::int64_t n_rows = static_cast<std::int64_t>(indptr.size()) - 1;
-    check_offsets(indptr, rows.size(), source.size(), n_rows);
+    check_offsets(indptr, rows.size(), rows.size(), n_rows);
+    const auto from = numbers(sources, rows.size()), to = numbers(targets, rows.size());
+    const auto alike = [](const auto& one, const auto& other) { return one.size == other.size; };
+    require(std::equal(from.begin(), from.end(), to.begin(), to.end(), alike), "arrays must go to arrays like them");
     const nb::gil_scoped_release release;
-    entries::scatter(rows.data(), rows.size(), indptr.data(), n_rows, source.data(), target.data(), threads);
+    check_keys(rows, n_rows);
+    entries::scatter(rows.data(), rows.size(), indptr.data(), n_rows, from, to, threads);
 }
 
 template <class T>
@@ -512,21 +532,13 @@ void transpose(In1<std::int64_t> indptr, In1<std::int32_t> indices, In1<T> data,
                        to_indices.data(), to_data.data(), threads);
 }
 
-using Anything = nb::ndarray<nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
 void sort_rows(In1<std::int64_t> indptr, Out1<std::int32_t> indices, const std::vector<Anything>& columns, int threads) {
     const std::int64_t n_rows = static_cast<std::int64_t>(indptr.size()) - 1;
     check_offsets(indptr, indices.size(), indices.size(), n_rows);
     require(std::is_sorted(indptr.data(), indptr.data() + n_rows + 1), "indptr must not fall");
-    std::vector<entries::Numbers> numbers;
-    for (const Anything& column : columns) {
-        const std::int64_t size = column.itemsize();
-        require(column.size() == indices.size(), "all arrays must have one number per entry");
-        require(size == 1 || size == 4 || size == 8, "numbers must have 1, 4 or 8 bytes");
-        numbers.push_back({static_cast<char*>(column.data()), size});
-    }
+    const auto others = numbers(columns, indices.size());
     const nb::gil_scoped_release release;
-    entries::sort_rows(indptr.data(), n_rows, indices.data(), numbers, threads);
+    entries::sort_rows(indptr.data(), n_rows, indices.data(), others, threads);
 }
 
 std::int64_t read_rows(In1<std::uint8_t> text, const std::string& mark, int width, const std::vector<int>& places,
@@ -641,8 +653,7 @@ void add_kernels(nb::module_& m) {
 }
 
 template <class T>
-void add_orders(nb::module_& m) {
-    add(m, "scatter", &scatter<T>, "rows", "indptr", "source", "target", "threads");
+void add_transpose(nb::module_& m) {
     add(m, "transpose", &transpose<T>, "indptr", "indices", "data", "to_indptr", "to_indices", "to_data", "threads");
 }
 
@@ -670,11 +681,10 @@ NB_MODULE(_core, m) {
     add(m, "look_up", &look_up, "keys", "table", "found", "threads");
     add(m, "read_rows", &read_rows, "text", "mark", "width", "places", "arrays");
     add(m, "row_offsets", &row_offsets, "rows", "indptr");
-    add_orders<std::uint8_t>(m);
-    add_orders<std::int32_t>(m);
-    add_orders<std::int64_t>(m);
-    add_orders<float>(m);
-    add_orders<double>(m);
+    add(m, "scatter", &scatter, "rows", "indptr", "sources", "targets", "threads");
+    add_transpose<std::uint8_t>(m);
+    add_transpose<float>(m);
+    add_transpose<double>(m);
     add(m, "sort_rows", &sort_rows, "indptr", "indices", "columns", "threads");
     add(m, "sum_rows", &sum_rows, "indptr", "indices", "data", "rows", "factors", "out");
     add(m, "scan_codes", &scan_codes, "codes", "scale", "error", "query", "base", "weight", "factor", "centre", "slack",
