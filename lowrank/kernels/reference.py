@@ -388,9 +388,7 @@ def code_levels(values: Floats, codes: Ints, levels: Floats, count: int) -> int:
     return count
 
 
-def code_keys(
-    keys: Ints, codes: Ints, distinct: Ints, count: int, slots: Ints
-) -> tuple[int, int]:
+def code_keys(keys: Ints, codes: Ints, distinct: Ints, count: int, slots: Ints) -> tuple[int, int]:
     """Write the place of each key among the distinct ones; return how many are done, and known."""
     values, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     places = dict(zip(distinct[:count].tolist(), range(count), strict=True))
