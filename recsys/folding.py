@@ -10,12 +10,13 @@ import numpy as np
 import polars as pl
 
 from recsys.cold_start import FeaturesLike, described_user
-from recsys.data.csr import CSR, Entries, Values, to_csr
+from recsys.data.csr import CSR, Entries, Times, Values, compact_times, to_csr
 from recsys.data.features import TableLike
 from recsys.data.frames import FrameLike, as_frame, column, column_names
 from recsys.data.ids import Ids, as_id_series, encode
 from recsys.data.ratings import Ratings, table_of
 from recsys.data.rows import rating_problem, rating_values
+from recsys.data.times import unix_seconds
 from recsys.errors import DataError
 from recsys.models.abilities import FoldsInItems, FoldsInUsers
 from recsys.models.base import Model
@@ -112,9 +113,9 @@ def new_users(
     else:
         users, user_codes = encode(as_id_series(column(frame, "user"), "user"), "user")
     item_codes = known.items.index(column(frame, "item")).astype(np.int32)
-    values = _values(frame, known, needs_values)
+    values, seconds = _values(frame, known, needs_values), _seconds(frame, known)
     shape = len(users), len(known.items)
-    csr = to_csr(Entries(user_codes, item_codes, values), shape)
+    csr = to_csr(Entries(user_codes, item_codes, values, seconds), shape)
     return _ratings(known, users, known.items, csr, user_table)
 
 
@@ -125,13 +126,15 @@ def new_items(
     frame = as_frame(source)
     items, item_codes = encode(as_id_series(column(frame, "item"), "item"), "item")
     user_codes = known.users.index(column(frame, "user")).astype(np.int32)
-    values = _values(frame, known, needs_values)
+    values, seconds = _values(frame, known, needs_values), _seconds(frame, known)
     shape = len(known.users), len(items)
     again = None if values is None else Values(values.data.copy(), values.levels)
-    rows = to_csr(Entries(item_codes.copy(), user_codes.copy(), again), shape[::-1])
-    csr = to_csr(Entries(user_codes, item_codes, values), shape)
+    turned = Entries(item_codes.copy(), user_codes.copy(), again, seconds)
+    rows = to_csr(turned, shape[::-1])
+    csr = to_csr(Entries(user_codes, item_codes, values, seconds), shape)
     ratings = _ratings(known, known.users, items, csr, item_table)
-    return ratings, Histories(rows.indptr, rows.indices, rows.values.at())
+    histories = Histories(rows.indptr, rows.indices, rows.values.at())
+    return ratings, histories.at_times(rows.seconds)
 
 
 def _frame_of(history: Mapping[Any, Any]) -> pl.DataFrame:
@@ -156,6 +159,13 @@ def _values(frame: Any, known: Ratings, needs_values: bool) -> Values | None:
         return None
     values = rating_values(column(frame, "rating")).to_numpy()
     return None if known.implicit and not known.weighted else Values.of(values)
+
+
+def _seconds(frame: Any, known: Ratings) -> Times | None:
+    """Return the times of ratings, if these and the known ones have any."""
+    if known.seconds is None or "timestamp" not in column_names(frame):
+        return None
+    return compact_times(unix_seconds(column(frame, "timestamp")).to_numpy())
 
 
 def _ratings(known: Ratings, users: Ids, items: Ids, csr: CSR, table: TableLike | None) -> Ratings:

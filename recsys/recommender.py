@@ -253,8 +253,9 @@ class Recommender:
         ----------
         histories : frame, or mapping of item id to rating, optional
             A frame has the columns user, item and, unless the model needs none, rating; of a
-            repeated pair the last rating counts. A mapping is the history of a single user, who is
-            called "new". Ratings count as interactions for a model of implicit feedback.
+            repeated pair the last rating counts; the column timestamp, if there is one, for models
+            that know times. A mapping is the history of a single user, who is called "new". Ratings
+            count as interactions for a model of implicit feedback.
         user_table : frame or Features, optional
             Their features, next to ids in the column "user"; by default the table of the ratings.
         user_features : str or mapping, optional

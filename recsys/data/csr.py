@@ -15,7 +15,7 @@ from recsys.data.ids import Ids, encode, in_order
 from recsys.data.rows import Policy, Rows
 from recsys.errors import DataError
 
-__all__ = ["CSR", "Entries", "Values", "compact_times", "encoded", "in_common", "to_csr"]
+__all__ = ["CSR", "Entries", "Times", "Values", "compact_times", "encoded", "in_common", "to_csr"]
 
 _CHUNK = 1 << 20  # entries at once: bounds the scratch memory
 _KEY_BITS = 63  # an int64 key must stay non-negative
