@@ -92,6 +92,7 @@ class BlockEntry(Struct, frozen=True):
     is_list: bool = False
     n_levels: Count = 0
     n_directions: Count = 0
+    remark: str = ""
 
 
 class RatingsTraining(Struct, frozen=True):

@@ -110,7 +110,7 @@ def _block(entry: BlockEntry) -> str:
         return f"{entry.n_levels + entry.has_rare:,} values"
     if entry.form == "text":
         n, what = (entry.n_directions, "dimensions") if entry.n_directions else (entry.n_levels, "")
-        return f"{n:,} {what or 'terms'}"
+        return f"{n:,} {what or 'terms'}" + f" ({entry.remark})" * bool(entry.remark)
     return entry.form
 
 

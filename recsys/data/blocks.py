@@ -212,11 +212,15 @@ class LevelBlock(Block):
 
 @dataclass(frozen=True, kw_only=True)
 class TextBlock(Block):
-    """A text as its weighted words, or as a vector of latent semantic indexing."""
+    """A text as its weighted words, or as a vector of latent semantic indexing.
+
+    The `remark` says why, if both were tried.
+    """
 
     terms: Ids
     weights: npt.NDArray[np.float64]
     components: Floats | None = None
+    remark: str = ""
 
     @classmethod
     def of(cls, values: pl.Series) -> Self:

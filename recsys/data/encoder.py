@@ -13,6 +13,10 @@ import numpy.typing as npt
 import polars as pl
 from scipy import sparse
 
+from lowrank.completion.als import biased_start
+from lowrank.completion.cold import fit_cold_map
+from lowrank.completion.links import Posterior
+from lowrank.kernels import csr_arrays
 from recsys.data.blocks import (
     DIRECTIONS,
     FORMS,
@@ -41,6 +45,9 @@ Texts: TypeAlias = Literal["terms", "vectors"]
 
 Floats: TypeAlias = npt.NDArray[np.floating]
 
+_FACTORS = 8  # of the ratings, which texts are to predict for held-out items
+_FOLDS = 5  # of which one is held out, or two one after the other of less than some items
+_FEW = 5_000
 _NAMED = 3  # close values that a message names
 _SHOWN = 10  # values that a message lists
 _ARRAYS = ("knots", "levels", "terms", "weights", "components")
@@ -338,6 +345,7 @@ class FeatureEncoder:
                 what = "number" if isinstance(block, NumberBlock) else "date"
             elif isinstance(block, TextBlock):
                 what += " terms" if block.components is None else " dimensions"
+                what += f"; {block.remark}" * bool(block.remark)
             parts.append(f"{block.column} ({what})")
         return ", ".join(parts) or "none"
 
@@ -349,7 +357,7 @@ def with_features(
     ratings: Ratings,
     columns: Sequence[str] | None = None,
     *,
-    texts: Texts = "terms",
+    texts: Texts | Literal["auto"] = "auto",
     unrated: bool = False,
     random_state: int = 0,
 ) -> Ratings:
@@ -361,8 +369,9 @@ def with_features(
     columns : sequence of str, optional
         Columns of the tables of items and users, a name counts for both; all but titles, if not
         given.
-    texts : {"terms", "vectors"}
-        As in `FeatureEncoder.fit`.
+    texts : {"auto", "terms", "vectors"}
+        As in `FeatureEncoder.fit`; "auto" is what tells more of held-out items, or users: the
+        factors that a rough decomposition of the ratings gives them are predicted from features.
     unrated : bool
         Add the items and users of the tables that have no ratings to those of the ratings, so that
         models know them by their features.
@@ -399,12 +408,52 @@ def with_features(
         if table is None or own == []:
             found.append(None)
             continue
-        encoder = FeatureEncoder.fit(table, ids, own, texts=texts, random_state=random_state)
+        form: Texts = "terms" if texts == "auto" else texts
+        encoder = FeatureEncoder.fit(table, ids, own, texts=form, random_state=random_state)
+        if texts == "auto" and any(isinstance(block, TextBlock) for block in encoder.blocks):
+            other = FeatureEncoder.fit(table, ids, own, texts="vectors", random_state=random_state)
+            encoder = _more_telling(encoder, other, ratings, table)
         if unrated and encoder.blocks:
             ratings = with_ids(ratings, ids, table)
             ids = ratings.items if table.kind == "item" else ratings.users
         found.append(encoder.transform(table, ids) if encoder.blocks else None)
     return replace(ratings, item_features=found[0], user_features=found[1])
+
+
+def _more_telling(
+    terms: FeatureEncoder, vectors: FeatureEncoder, ratings: Ratings, table: Features
+) -> FeatureEncoder:
+    """Return the encoder whose features tell more of held-out items (or users), with a remark."""
+    X, ids = ratings.matrix, ratings.items
+    if table.kind == "user":
+        X, ids = X.T.tocsr(), ratings.users
+    start = biased_start(X, min(_FACTORS, *X.shape))
+    rows = np.column_stack([start.column_factors, start.column_bias])
+    counts = np.bincount(X.indices, minlength=X.shape[1])
+    # An error in a factor counts by the factor's mean square on the other side, one in a bias by 1.
+    weight = np.append((start.column_factors.astype(np.float64) ** 2).sum(axis=0) / X.shape[0], 1)
+    fold = np.random.default_rng(0).integers(0, _FOLDS, len(ids))
+    folds, encoders = range(2 if len(ids) < _FEW else 1), (terms, vectors)
+    if any(not counts[fold != each].any() for each in folds):
+        return terms
+    errors, whole = np.zeros(2), 0.0
+    for place, features in enumerate(each.transform(table, ids) for each in encoders):
+        for held in folds:
+            known = np.where(fold == held, 0, counts)
+            found = fit_cold_map(Posterior.exactly(rows), known, features)
+            off = rows - found.vectors(csr_arrays(features.matrix)).mean
+            own, at = np.sqrt(counts[fold == held]), fold == held
+            errors[place] += own @ (off[at].astype(np.float64) ** 2 @ weight)
+            mean = np.average(rows, axis=0, weights=np.sqrt(known))
+            whole += own @ ((rows[at] - mean) ** 2 @ weight) / 2
+    chosen = encoders[int(errors[1] < errors[0])]
+    shares = [f"{1 - error / max(whole, 1e-12):.1%}" for error in errors]
+    remark = f"of held-out {table.kind}s words tell {shares[0]}, vectors {shares[1]}"
+    blocks = (
+        replace(block, remark=remark) if isinstance(block, TextBlock) else block
+        for block in chosen.blocks
+    )
+    return replace(chosen, blocks=tuple(blocks))
 
 
 def with_ids(ratings: Ratings, ids: Ids, table: Features) -> Ratings:

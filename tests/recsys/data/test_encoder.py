@@ -231,6 +231,29 @@ def test_only_the_rows_of_the_ids_are_learned_from() -> None:
     assert again.names[-2:] == ("year near 1988", "year missing")
 
 
+@pytest.mark.parametrize("told_by", ["terms", "vectors"])
+def test_texts_are_what_tells_more_of_held_out_items(told_by: Texts) -> None:
+    """Taste for topics of many synonyms is told by vectors, that for single words by terms."""
+    rng, n = np.random.default_rng(0), 900
+    words = rng.integers(0, 200, (n, 6))
+    topics = rng.choice([-1, 1], n)
+    if told_by == "terms":
+        topics = rng.choice([-1, 1], 200)[words].sum(axis=1) / 2
+    else:
+        words = words % 100 + 50 * (topics[:, None] + 1)
+    plots = [" ".join(f"w{word}" for word in row) for row in words]
+    users, items = np.nonzero(rng.random((40, n)) < 0.4)
+    taste, noise = rng.choice([-1, 1], 40), rng.standard_normal(len(users))
+    values = 3 + taste[users] * topics[items] + 0.3 * noise
+    rows = pl.DataFrame({"user": users, "item": items, "rating": values})
+    films = pl.DataFrame({"item": np.arange(n), "plot": plots})
+    found = with_features(Ratings.from_frame(rows, item_table=films))
+    (block,) = found.item_features.encoder.blocks
+    assert (block.components is None) == (told_by == "terms")
+    assert block.remark.startswith("of held-out items words tell ")
+    assert block.remark in str(found.item_features.encoder)
+
+
 def test_ratings_with_features() -> None:
     rows = pl.DataFrame({"user": [1, 1, 2, 3], "item": [3, 5, 3, 39], "rating": [1, 2, 3, 4]})
     people = pl.DataFrame({"user": [1, 2, 3], "year": [1990, 1980, 1970], "job": ["a", "a", "b"]})
