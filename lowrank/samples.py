@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 from scipy.sparse.linalg import LinearOperator
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from lowrank.arguments import checked_generator
 from lowrank.blocks import RowBlocks, by_blocks
@@ -235,6 +234,8 @@ def validated_samples(estimator: Any, X: Any, *, reset: bool = True, **settings:
     """
     data = by_blocks(X)
     if not isinstance(data, RowBlocks):
+        from sklearn.utils.validation import validate_data  # slow, and ranks are chosen without it
+
         return validate_data(estimator, data, dtype=FLOAT_DTYPES, reset=reset, **settings)
     if reset:
         estimator.n_features_in_ = data.shape[1]
@@ -312,6 +313,8 @@ def checked_scores(X: ArrayLike, columns: int, expected: str = "n_components_") 
     ValueError
         If X is not finite, or has another number of columns.
     """
+    from sklearn.utils.validation import check_array
+
     scores: FloatArray = check_array(X, input_name="X", dtype=FLOAT_DTYPES, ensure_min_features=0)
     if scores.shape[1] != columns:
         raise ArgumentError(f"X must have {columns} columns ({expected}); got {scores.shape[1]}.")
@@ -377,7 +380,7 @@ class GaussianDensityMixin:
         It is V' diag(explained_variance_ - noise_variance_) V + noise_variance_ I, whether or not
         the scores are whitened.
         """
-        check_is_fitted(self)
+        self._require_fit()
         noise = self.noise_variance_
         excess = np.maximum(self.explained_variance_ - noise, 0)
         covariance: FloatArray = (self.components_.T * excess) @ self.components_
@@ -394,7 +397,7 @@ class GaussianDensityMixin:
         ArgumentError
             If the covariance is singular.
         """
-        check_is_fitted(self)
+        self._require_fit()
         if self._is_degenerate():
             raise ArgumentError(
                 "The covariance must have full rank to be inverted; got one with directions "
@@ -413,7 +416,7 @@ class GaussianDensityMixin:
 
         `random_state` is by default that of the estimator.
         """
-        check_is_fitted(self)
+        self._require_fit()
         rng = checked_generator(self.random_state if random_state is None else random_state)
         excess = np.maximum(self.explained_variance_ - self.noise_variance_, 0)
         hidden = rng.standard_normal((n_samples, self.n_components_)) * np.sqrt(excess)
@@ -422,6 +425,11 @@ class GaussianDensityMixin:
         if self.scale_ is not None:
             drawn = drawn * self.scale_
         return np.asarray(drawn, self.components_.dtype)
+
+    def _require_fit(self) -> None:
+        from sklearn.utils.validation import check_is_fitted
+
+        check_is_fitted(self)
 
     def _log_likelihoods(self, samples: Samples) -> FloatArray:
         """Return the log-likelihood of each of the prepared samples."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, cast
 
@@ -28,6 +29,7 @@ SPLIT_MANIFEST = "split.json"
 SPLIT_FORMAT: Literal["recsys-split"] = "recsys-split"
 _LONGEST = 64 * 2**20  # bytes of a document
 _LONGEST_NAME = 255  # bytes
+_FEW_TEXTS = 2**16  # that are cut by Python in the time in which polars starts its threads
 
 Scalar: TypeAlias = bool | int | float | str | None
 ColumnType: TypeAlias = Literal["number", "text", "list", "date", "datetime"]
@@ -348,7 +350,7 @@ def check_features(frame: pl.DataFrame, side: str, kinds: Mapping[str, Any]) -> 
     if names[:1] != [side] or names[1:] != [*kinds]:
         raise DamageError(f"a table of {side}s needs kinds of the columns {names[1:]}")
     ids = frame[side]
-    if ids.dtype not in (pl.Int64, pl.String) or ids.null_count() or not ids.is_unique().all():
+    if ids.dtype not in (pl.Int64, pl.String) or ids.null_count() or len({*ids}) < len(ids):
         raise DamageError(f"a table of {side}s needs distinct ids, integers or strings")
     for name, kind in kinds.items():
         dtype = frame.schema[name]
@@ -369,9 +371,14 @@ def decoded(found: Mapping[str, NDArray[Any]], place: str, entry: ColumnEntry) -
         if offsets.dtype != np.int64 or text.dtype != np.uint8 or text.ndim != 1:
             raise DamageError(f"{place} is not text")
         check_rows(f"{place}_offsets", offsets, text, 256)
-        spans = pl.DataFrame({"start": offsets[:-1], "length": np.diff(offsets)})
-        cut = pl.lit(text.tobytes()).bin.slice("start", "length").cast(pl.String)
-        values = spans.select(cut).to_series()
+        whole = text.tobytes()
+        if len(offsets) <= _FEW_TEXTS:
+            cuts = pairwise(offsets.tolist())
+            values = pl.Series([whole[a:b].decode() for a, b in cuts], dtype=pl.String)
+        else:
+            spans = pl.DataFrame({"start": offsets[:-1], "length": np.diff(offsets)})
+            cut = pl.lit(whole).bin.slice("start", "length").cast(pl.String)
+            values = spans.select(cut).to_series()
         if entry.type == "list":
             ends = listed(found, f"{place}_ends")
             starts = np.append(0, ends)
@@ -387,8 +394,8 @@ def decoded(found: Mapping[str, NDArray[Any]], place: str, entry: ColumnEntry) -
         if entry.type != "number":
             values = values.cast(pl.Date if entry.type == "date" else pl.Datetime("us"))
     if f"{place}_valid" in found:
-        valid = pl.Series(found[f"{place}_valid"])
-        values = pl.select(pl.when(valid).then(values)).to_series()
+        missing = pl.Series([None], dtype=values.dtype)
+        values = values.zip_with(pl.Series(found[f"{place}_valid"]), missing)
     return values.alias(entry.name)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias, cast
 
@@ -43,6 +44,7 @@ CANONICAL_INTEGER = re.compile(r"^(?:0|-?[1-9][0-9]{0,18})$")
 
 _INT64_LIMIT = 2**63
 _TABLE_PAYS_FROM = 100_000  # queries; below it a binary search is as fast as filling a table
+_FEW = 2**16  # string ids that a dict has found in the time in which polars starts its threads
 _JOIN_PAYS_FROM = 10  # one string query for so many ids; below it a search is faster than a join
 _INT32_LIMIT = 2**31 - 1
 _QUOTED = 200  # characters of an id that a message quotes
@@ -174,6 +176,9 @@ class Ids:
                 places = self._sorted.search_sorted(texts).to_numpy().astype(np.int64)
                 places = np.minimum(places, len(self) - 1)
                 found = np.where((self._sorted[places] == texts).to_numpy(), places, -1)
+            elif len(self) <= _FEW:
+                known = dict(zip(self._sorted, range(len(self)), strict=True))
+                found = np.array([known.get(text, -1) for text in texts], np.int64)
             else:
                 known = pl.DataFrame({"id": self._sorted, "index": np.arange(len(self))})
                 requested = texts.alias("id").to_frame()
@@ -201,7 +206,7 @@ class Ids:
         """
         if self._numbers is None:
             text = str(query)
-            place = int(self._sorted.search_sorted(text))
+            place = bisect_left(self._sorted, text)
             is_there = place < len(self) and self._sorted[place] == text
         else:
             number = query if type(query) is int else _INT64_LIMIT

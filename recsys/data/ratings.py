@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Ratings",
     "Source",
+    "adopt_polars",
     "build_ratings",
     "check_process",
     "has_items",
@@ -373,9 +374,11 @@ class Ratings:
     @property
     def titles(self) -> pl.Series | None:
         """Titles in item index order (null where unknown), or None if there are none."""
-        if self.item_table is None or (title := self.item_table.title) is None:
+        if not self.item_table or (title := self.item_table.title) is None:
             return None
-        return self.item_table.select([title]).aligned(self.items)[title].alias("title")
+        rows = self.item_table.rows_of(self.items)
+        titles = self.item_table.frame[title][np.maximum(rows, 0)].alias("title")
+        return titles.zip_with(pl.Series(rows >= 0), pl.Series([None], dtype=titles.dtype))
 
     def user_index_of_nonzeros(self) -> npt.NDArray[np.int32]:
         """Return the user index of each rating, an int32 ndarray of shape (nnz,)."""
@@ -525,6 +528,11 @@ def check_process() -> None:
             "This process was forked from one that had a recommender, and polars does not work in "
             "it; load the model in the child only, or start processes by spawn or forkserver."
         )
+
+
+def adopt_polars() -> None:
+    """Let this process use polars, although its parent did: so little that it has no threads."""
+    _polars_process["id"] = os.getpid()
 
 
 def has_ratings(ratings: Ratings) -> npt.NDArray[np.bool_]:

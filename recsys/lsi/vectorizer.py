@@ -16,7 +16,6 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 from scipy import sparse
-from sklearn.base import clone
 
 from recsys.data.ids import Ids
 from recsys.errors import DataError
@@ -329,6 +328,8 @@ class VectorizerEncoder:
     terms: Ids
 
     def __init__(self, vectorizer: Any) -> None:
+        from sklearn.base import clone  # slow, and items' texts are read without it
+
         self._vectorizer = clone(vectorizer)
 
     def read(self, texts: Iterable[Sequence[str]]) -> Any:

@@ -57,7 +57,7 @@ class Facts:
     def titles(self, items: NDArray[Any]) -> list[str | None]:
         """Return titles of items, None where they are not known."""
         titles = self._titles
-        return [None] * len(items) if titles is None else titles.gather(items).to_list()
+        return [None] * len(items) if titles is None else titles[items].to_list()
 
     def place(self, item: Id) -> int:
         """Return the index of an item.

@@ -66,7 +66,7 @@ def item_map(recommender: Recommender, n: int = 500) -> dict[str, Any]:
     points, share = _plane(vectors[placed] / lengths[placed, None])
     ids = recommender.ratings.items.take(chosen).to_list()
     known = recommender.ratings.titles
-    titles = [None] * len(chosen) if known is None else known.gather(chosen).to_list()
+    titles = [None] * len(chosen) if known is None else known[chosen].to_list()
     items = [
         {"item": item, "title": title, "x": float(x), "y": float(y), "count": int(count)}
         for item, title, (x, y), count in zip(ids, titles, points, counts[chosen], strict=True)

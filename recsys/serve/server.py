@@ -31,7 +31,8 @@ _DRAIN = 30  # seconds for requests in flight
 _IDLE = 30  # seconds until an idle connection is closed
 _BREATH = 1.0  # seconds before a worker that has died at once is started again
 
-_PRELOADED = ["uvloop", "recsys.serve.app", "recsys.serve.protocol"]
+_PRELOADED = ("anyio._backends._asyncio", "numpy.ma", "uvloop")
+_THREADS = "/proc/self/task"
 
 _log = logging.getLogger("recsys.serve")
 
@@ -78,21 +79,19 @@ def serve(settings: Settings, listener: socket.socket, workers: int = 1) -> None
             _Workers(settings, listener, workers).run()
 
 
-def _work(settings: Settings, listener: socket.socket, app: Any = None) -> None:
-    """Serve in this process; `app` is what was made before a fork."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not what a process that forks does
-    gc.enable()
-    import uvicorn  # not in the process that starts workers
-
-    from recsys.serve.app import create_app
-    from recsys.serve.protocol import BoundedProtocol
-
+def _server(settings: Settings) -> Any:
+    """Return a server of the application, ready to run."""
     logging.basicConfig(
         format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING, stream=sys.stderr
     )
     _log.setLevel(logging.INFO)
+    import uvicorn  # not in a process that starts workers by spawning them
+
+    from recsys.serve.app import create_app
+    from recsys.serve.protocol import BoundedProtocol
+
     config = uvicorn.Config(
-        app or create_app(settings),
+        create_app(settings),
         http=cast(Any, partial(BoundedProtocol, settings.limits)),
         log_config=None,
         access_log=False,
@@ -102,35 +101,51 @@ def _work(settings: Settings, listener: socket.socket, app: Any = None) -> None:
         timeout_keep_alive=_IDLE,
         timeout_graceful_shutdown=_DRAIN,
     )
-    server = uvicorn.Server(config)
+    config.load()
+    return uvicorn.Server(config)
+
+
+def _work(settings: Settings, listener: socket.socket, server: Any = None) -> None:
+    """Serve in this process; `server` is what was made before a fork."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not what a process that forks does
+    gc.enable()
+    if server is not None:
+        import_module("recsys.data.ratings").adopt_polars()
+    server = server or _server(settings)
     for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn repeats them to these at the end
         signal.signal(number, server.handle_exit)
     server.run([listener])
 
 
-def _shared_app(settings: Settings) -> Any:
-    """Import what workers will need, and make the application, once.
+def _shared_server(settings: Settings) -> Any:
+    """Make the server, and load its models, once for all workers.
 
-    Their memory is that of this process until they change it. Polars is imported and not used, as
-    its threads do not survive a fork.
+    Their memory is that of this process until they change it. If it takes threads to load the
+    models, as polars starts some for large tables, workers load them: threads do not survive a
+    fork. A child tries it.
     """
     gc.disable()  # it would leave holes, which workers would fill
-    from recsys import schema
-    from recsys.models.registry import MODELS
-
-    names = [*_PRELOADED]
-    for path in filter(None, (settings.model, settings.model_b, settings.index)):
-        with suppress(OSError, schema.DamageError):  # which a worker will say
-            manifest = schema.read_document(Path(path) / schema.MANIFEST)
-            names.append(MODELS.get(str(manifest.get("model")), "recsys.lsi").partition(":")[0])
-            names += ["recsys.data.encoder"] * bool(manifest.get("features"))
-    for name in names:
+    for name in _PRELOADED:
         with suppress(ImportError):
             import_module(name)
-    app = import_module("recsys.serve.app").create_app(settings)
+    server = _server(settings)
+    app = server.config.app
     app.openapi()
+    app.middleware_stack = app.build_middleware_stack()
+    service = app.state.service
+    if (child := os.fork()) == 0:
+        try:
+            logging.disable()
+            before = len(os.listdir(_THREADS))
+            for slot in service.slots.values():
+                slot.check()
+            os._exit(len(os.listdir(_THREADS)) > before)
+        finally:
+            os._exit(1)
+    if os.waitpid(child, 0)[1] == 0:
+        service.check()
     gc.freeze()  # a collection would write to all objects, and so copy their pages
-    return app
+    return server
 
 
 class _Workers:
@@ -143,7 +158,7 @@ class _Workers:
         self._stopping = False
         self._context: Any = multiprocessing.get_context("spawn")
         if sys.platform == "linux":  # elsewhere libraries do not survive a fork
-            self._arguments = (*self._arguments, _shared_app(self._arguments[0]))
+            self._arguments = (*self._arguments, _shared_server(self._arguments[0]))
             self._context = multiprocessing.get_context("fork")
         self._workers: list[BaseProcess] = []
 
@@ -152,6 +167,8 @@ class _Workers:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
         self._workers = [self._started() for _ in range(self._number)]
+        for server in self._arguments[2:]:
+            server.config.app.state.service.forget()
         while not self._stopping:
             wait([each.sentinel for each in self._workers], timeout=_BREATH)
             for place, process in enumerate(self._workers):

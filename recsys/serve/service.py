@@ -83,7 +83,7 @@ class Service:
     async def start(self) -> None:
         """Begin to load, and to look for replacements."""
         if self.settings.load_first:
-            await self._check()
+            await asyncio.get_running_loop().run_in_executor(self._loader, self.check)
         self._watch = asyncio.create_task(self._watching())
 
     async def stop(self) -> None:
@@ -99,23 +99,28 @@ class Service:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def _watching(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
-            await self._check()
+            await loop.run_in_executor(self._loader, self.check)
             await asyncio.sleep(self.settings.check_seconds)
 
-    async def _check(self) -> None:
+    def check(self) -> None:
         """Load what is new."""
-        loop = asyncio.get_running_loop()
         for name, slot in self.slots.items():
             rejections = slot.rejections
             try:
-                if await loop.run_in_executor(self._loader, slot.check):
+                if slot.check():
                     self.counters.loaded(name)
                     _log.info("%s: serving %s from %s", name, _loaded(slot).name, slot.path)
             except Exception:  # a defect must not end the watch
                 _log.exception("%s: %s cannot be loaded", name, slot.path)
             if slot.rejections > rejections:
                 self.counters.rejected(name)
+
+    def forget(self) -> None:
+        """Let go of what is loaded, and of its files."""
+        for slot in self.slots.values():
+            slot.forget()
 
     def answers(self, variant: Variant | None = None, user: Id | None = None) -> Answers:
         """Return the answers of a model: of a variant, of a user's variant, or of model a.

@@ -47,18 +47,19 @@ class Slot(Generic[T]):
         What is served; None before the first success.
     rejected : str or None
         Why what is at the path now is not served.
-    changes, rejections : int
-    since : float
-        Time of the last change.
+    rejections : int
     """
 
     def __init__(self, path: str, load: Callable[[Path], T]) -> None:
         self.path = path
         self._load = load
+        self.rejections = 0
+        self.forget()
+
+    def forget(self) -> None:
+        """Let go of what is loaded; the next `check` loads it again."""
         self.current: T | None = None
         self.rejected: str | None = None
-        self.changes = self.rejections = 0
-        self.since = 0.0
         self._seen: Signature | None = ("", 0, 0, 0)  # of nothing: a missing directory is news
 
     def check(self) -> bool:
@@ -79,8 +80,6 @@ class Slot(Generic[T]):
                 _log.error("%s", error)
                 return False
             self._seen, self.current, self.rejected = found, loaded, None
-            self.changes += 1
-            self.since = time.time()
             return True
         return False
 

@@ -137,7 +137,7 @@ def _items(recommender: Recommender, items: Indices, counts: NDArray[np.int64]) 
     ratings, titles = recommender.ratings, recommender.ratings.titles
     found: Form = {
         "ids": ratings.items.take(items).to_list(),
-        "titles": None if titles is None else titles.gather(items).to_list(),
+        "titles": None if titles is None else titles[items].to_list(),
         "counts": counts[items].astype(np.int32),
     }
     if not ratings.implicit:
