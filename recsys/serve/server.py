@@ -17,7 +17,6 @@ from functools import partial
 from importlib import import_module
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from types import FrameType
 from typing import Any, cast
 
