@@ -30,7 +30,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 from measuring import datasets, machine, table
-from ratings import NORMAL_90, with_interval
+from ratings import inside, with_interval
 from scipy import sparse
 from scipy.stats import rankdata
 
@@ -187,14 +187,8 @@ def add(figures: dict[str, list[float]], found: dict[str, float]) -> None:
         figures[key].append(value)
 
 
-def inside(model, pairs: tuple, test: Ratings) -> float:
-    off = np.abs(model.predict(*pairs) - test.values)
-    return float(np.mean(off < NORMAL_90 * model.predict_std(*pairs)))
-
-
 def measure_ours(cold: tuple, warm: tuple, blocks: Blocks, figures: Figures) -> None:
     train, test, held = cold
-    pairs = test.user_index_of_nonzeros(), test.indices
     known = warm[1].user_index_of_nonzeros(), warm[1].indices
     for title, (name, params) in OURS.items():
         for features in (None, blocks):
@@ -203,14 +197,14 @@ def measure_ours(cold: tuple, warm: tuple, blocks: Blocks, figures: Figures) -> 
             scores = model.scores(np.arange(train.n_users))[:, held].astype(float)
             found = cold_figures(scores, train, test, held)
             if name == "bayes":
-                found["inside cold"] = inside(model, pairs, test)
+                found["inside cold"] = inside(model, test)
             start = time.perf_counter()
             model = make_model(name, **params).fit(replace(warm[0], item_features=features))
             found["fit"] = time.perf_counter() - start
             off = np.clip(model.predict(*known), 0.5, 5) - warm[1].values
             found["warm rmse"] = math.sqrt(np.mean(off**2, dtype=float))
             if name == "bayes":
-                found["inside warm"] = inside(model, known, warm[1])
+                found["inside warm"] = inside(model, warm[1])
             add(figures[label], found)
 
 

@@ -667,9 +667,18 @@ class Bayes(DriftingModel, ContentModel):
             w = self._vectors(sample, of_users=side == "item").mean.astype(np.float64)
             w[:, -1] = 1
             spread += np.einsum("ni,ij,nj->n", w, covariance, w) / self._n_samples
-        left = getattr(self, f"{side}_slope_noise") - self.predictive_noise
+        left = self._latent_variance(getattr(self, f"{side}_slope_noise")) - self.predictive_noise
         share = np.clip(left * counts.sum() / (spread @ counts), 0.1, 1)
         setattr(self, f"{side}_cold_covariance", covariances * np.float32(share))
+
+    def _latent_variance(self, of_ratings: float) -> float:
+        """Return the variance of latent numbers where ratings have a given one, about."""
+        if not self.is_ordinal:
+            return of_ratings
+        typical = self.predictive_noise + self.score_variance
+        chances = self._scale.probabilities(self.score_quantiles, typical)
+        wide = chances @ self.levels**2 - (chances @ self.levels) ** 2
+        return of_ratings * typical / float(wide.mean())
 
     def _completed(
         self,
