@@ -231,7 +231,13 @@ class PCA(
         """
         before: Directions | None = getattr(self, "_so_far", None)
         data = validated_samples(self, X, accept_sparse="csr", reset=before is None)
-        self._check_batches(before, forgetting)
+        if before is not None and before.alignment is not None:
+            raise ArgumentError(
+                "center must be 'exact' or False in a fit that partial_fit continues; 'auto' has "
+                "dropped a direction of sparse data."
+            )
+        if not 0 < forgetting <= 1:
+            raise ArgumentError(f"forgetting must be above 0 and at most 1; got {forgetting!r}.")
         samples = samples_of(data, self.center_samples)
         features = samples.shape[1]
         if before is None:
@@ -398,15 +404,6 @@ class PCA(
         left = _rest(total, found.variances)
         self.noise_variance_ = left / discarded if discarded else 0.0
         self.distortion_ = _rest(found.squares, found.singular_values**2)
-
-    def _check_batches(self, before: Directions | None, forgetting: float) -> None:
-        if before is not None and before.alignment is not None:
-            raise ArgumentError(
-                "center must be 'exact' or False in a fit that partial_fit continues; 'auto' has "
-                "dropped a direction of sparse data."
-            )
-        if not 0 < forgetting <= 1:
-            raise ArgumentError(f"forgetting must be above 0 and at most 1; got {forgetting!r}.")
 
     def _joined(self, before: Directions, samples: Samples, forgetting: float) -> Directions:
         """Return the directions of earlier samples and of a batch together."""

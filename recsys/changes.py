@@ -157,8 +157,12 @@ def change_of(
         kept, new, lost = _forgotten(old, new, forget)
         removed = np.flatnonzero(lost[old.user_index_of_nonzeros()])
     if window is not None:
-        first = _beginning(old, new, window)
-        assert old.seconds is not None
+        times = [each.seconds for each in (old, new) if each is not None]
+        if old.seconds is None or any(each is None for each in times):
+            which = "the model's" if old.seconds is None else "the new"
+            raise DataError(f"A window needs timestamps, and {which} ratings have none.")
+        last = max(int(each.max()) for each in times if each is not None and len(each))
+        first = last - int(duration(window, "window"))
         removed = np.union1d(removed, np.flatnonzero(old.seconds < first))
         if new is not None and new.seconds is not None and (new.seconds < first).any():
             new = _rated(new.take(new.seconds >= first), new.source)
@@ -232,17 +236,6 @@ def _news(old: Ratings, new: Ratings) -> Ratings | None:
     if old.seconds is not None and new.seconds is not None:
         same &= old.seconds[at[places]] == new.seconds
     return _rated(new.take(~same), new.source) if same.any() else new
-
-
-def _beginning(old: Ratings, new: Ratings | None, window: str | float) -> int:
-    """Return the time from which on ratings count."""
-    length = int(duration(window, "window"))
-    if old.seconds is None or (new is not None and new.seconds is None):
-        which = "the model's" if old.seconds is None else "the new"
-        raise DataError(f"A window needs timestamps, and {which} ratings have none.")
-    known = [each.seconds for each in (old, new) if each is not None and each.seconds is not None]
-    last = max(int(each.max()) for each in known if len(each))
-    return last - length
 
 
 def _rated(ratings: Ratings, source: Source | None) -> Ratings | None:

@@ -99,7 +99,15 @@ def new_users(
     """
     frame: pl.DataFrame | Any
     if isinstance(source, Mapping):
-        frame = _frame_of(source)
+        mixed = any(isinstance(each, str) for each in source)
+        items = as_id_series([str(each) if mixed else each for each in source], "item")
+        ratings = pl.Series("rating", [*source.values()], dtype=pl.Float64, strict=False)
+        for item, value, rating in zip(source, source.values(), ratings, strict=True):
+            if rating is None:
+                problem = rating_problem(value) or f"rating {value!r} is not a number."
+                raise DataError(f"Item {item!r}: {problem}")
+        frame = pl.DataFrame([items, ratings])
+        users, user_codes = Ids([NEW_USER], "user"), np.zeros(len(frame), np.int32)
     else:
         try:
             frame = as_frame(source)
@@ -108,9 +116,6 @@ def new_users(
                 "A history is a mapping of items to ratings, or a frame with the columns user, "
                 f"item and rating; got {type(source).__name__}."
             ) from None
-    if isinstance(source, Mapping):
-        users, user_codes = Ids([NEW_USER], "user"), np.zeros(len(frame), np.int32)
-    else:
         users, user_codes = encode(as_id_series(column(frame, "user"), "user"), "user")
     item_codes = known.items.index(column(frame, "item")).astype(np.int32)
     values, seconds = _values(frame, known, needs_values), _seconds(frame, known)
@@ -135,18 +140,6 @@ def new_items(
     ratings = _ratings(known, known.users, items, csr, item_table)
     histories = Histories(rows.indptr, rows.indices, rows.values.at())
     return ratings, histories.at_times(rows.seconds)
-
-
-def _frame_of(history: Mapping[Any, Any]) -> pl.DataFrame:
-    mixed = any(isinstance(each, str) for each in history)
-    items = as_id_series([str(each) if mixed else each for each in history], "item")
-    values = list(history.values())
-    ratings = pl.Series("rating", values, dtype=pl.Float64, strict=False)
-    for item, value, rating in zip(history, values, ratings, strict=True):
-        if rating is None:
-            problem = rating_problem(value) or f"rating {value!r} is not a number."
-            raise DataError(f"Item {item!r}: {problem}")
-    return pl.DataFrame([items, ratings])
 
 
 def _values(frame: Any, known: Ratings, needs_values: bool) -> Values | None:

@@ -178,8 +178,12 @@ def select(
         Given rows and items, the scores that count; without it, `scores` do.
     """
     losses = np.negative(scores, out=scores)  # so that NaN, which sorts last, is worst
-    chosen = losses <= _cut(losses, n, error)[:, None]
-    chosen &= losses < np.inf
+    chosen = losses < np.inf
+    if n < losses.shape[1]:
+        cut = np.partition(losses, n - 1, axis=1)[:, n - 1]
+        if error is not None:  # one of the n best is at most 2e behind the approximate n-th
+            cut = np.nextafter(cut + 2 * error, np.float32(np.inf))
+        chosen &= losses <= np.where(np.isnan(cut), np.float32(np.inf), cut)[:, None]
     rows, items = np.divmod(np.flatnonzero(chosen), max(1, scores.shape[1]))
     found = -losses[rows, items] if exact is None else exact(rows, items)
     order = np.lexsort((items, -found, rows))
@@ -339,17 +343,3 @@ def _by_scores(search: _Search, users: Indices) -> TopN:
         return search.scorer.predict(users[rows], items)
 
     return select(scores, search.n, error=error, exact=exact)
-
-
-def _cut(losses: Floats, n: int, error: Floats | None) -> Floats:
-    """Return the loss, for each row, above which no item can be among the n best.
-
-    If approximate losses are off by up to e, an item among the exact n best is at most 2e behind
-    the approximate n-th.
-    """
-    if n >= losses.shape[1]:
-        return np.full(len(losses), np.inf, dtype=np.float32)
-    cut = np.partition(losses, n - 1, axis=1)[:, n - 1]
-    if error is not None:
-        cut = np.nextafter(cut + 2 * error, np.float32(np.inf))
-    return np.where(np.isnan(cut), np.float32(np.inf), cut)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -96,9 +96,10 @@ class Biases(NamedTuple):
         sums, weights, known = [], [], []
         for side, length in ((by_row, m), (by_column, n)):
             ones = np.ones((length, 1), dtype)
-            sums.append(kernels.csr_matmat(_shifted(side, mean), ones))
+            shifted = _with_values(side, lambda values: values - dtype.type(mean))
+            sums.append(kernels.csr_matmat(shifted, ones))
             weights.append((np.diff(side.indptr) + _BIAS_DAMPING).astype(dtype)[:, None])
-            known.append(_ones_like(side))
+            known.append(_with_values(side, np.ones_like))
         row_bias = np.zeros_like(sums[0])
         for _ in range(rounds):
             column_bias = (sums[1] - kernels.csr_matmat(known[1], row_bias)) / weights[1]
@@ -308,18 +309,11 @@ def _stored(X: Known) -> Stored:
     return X if isinstance(X, CodedMatrix) else kernels.csr_arrays(X)
 
 
-def _ones_like(entries: Stored) -> Stored:
-    """Return a matrix with a one at each entry."""
+def _with_values(entries: Stored, function: Callable[[Floats], Floats]) -> Stored:
+    """Return a matrix whose values are a function of these."""
     if isinstance(entries, CodedMatrix):
-        return entries._replace(levels=np.ones_like(entries.levels))
-    return entries._replace(data=np.ones_like(entries.data))
-
-
-def _shifted(entries: Stored, mean: float) -> Stored:
-    """Return the entries minus a number."""
-    if isinstance(entries, CodedMatrix):
-        return entries._replace(levels=entries.levels - entries.dtype.type(mean))
-    return entries._replace(data=entries.data - entries.dtype.type(mean))
+        return entries._replace(levels=function(entries.levels))
+    return entries._replace(data=function(entries.data))
 
 
 def check_problem(X: Known, k: int, **penalties: float) -> None:

@@ -199,14 +199,6 @@ def posterior_terms(
     return Terms(base, right @ inverse, known @ inverse)
 
 
-def _take(entries: kernels.CsrArrays, rows: NDArray[np.int64]) -> kernels.CsrArrays:
-    """Return some rows of a matrix."""
-    starts, counts = entries.indptr[rows], np.diff(entries.indptr)[rows]
-    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-    at = np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], counts)
-    return kernels.CsrArrays(indptr, entries.indices[at], entries.data[at])
-
-
 def exact_posterior(
     entries: kernels.CsrArrays, columns: Floats, prior: RowPrior, prior_means: Floats, mean: float
 ) -> Posterior:
@@ -569,7 +561,7 @@ class _LinkedSide(Side):
         rows = np.flatnonzero(self.seen)
         if len(rows) > _SAMPLED_ROWS:
             rows = np.sort(np.random.default_rng(0).permutation(rows)[:_SAMPLED_ROWS])
-        entries = _take(self.link.pattern._replace(data=self.data), rows)
+        entries = self.link.pattern._replace(data=self.data).take(rows)
         known = exact_posterior(entries, other.vectors.mean, self.prior, prior_means[rows], mean)
         weight = self.weight[rows, None]
         packed = kernels.coefficients(known.covariance, weight).T.astype(np.float64)

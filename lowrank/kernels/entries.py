@@ -28,6 +28,7 @@ __all__ = [
     "padded",
     "replace_keys",
     "row_offsets",
+    "row_places",
     "scatter",
     "sort_rows",
     "transposed",
@@ -63,6 +64,11 @@ class CsrArrays(NamedTuple):
     def scaled(self, factor: float) -> Self:
         """Return the matrix times a number."""
         return self._replace(data=self.data * self.dtype.type(factor))
+
+    def take(self, rows: Int64s) -> Self:
+        """Return some of the rows, in the given order."""
+        at, indptr = row_places(self.indptr, rows)
+        return type(self)(indptr, self.indices[at], self.data[at])
 
 
 class CodedMatrix(NamedTuple):
@@ -148,6 +154,13 @@ class SparsePart(NamedTuple):
     history: CsrArrays
     weights: CsrArrays
     order: Int32s | None = None
+
+
+def row_places(indptr: Int64s, rows: Int64s) -> tuple[Int64s, Int64s]:
+    """Return the places of the entries of some rows, and the indptr of these rows."""
+    starts, counts = indptr[rows], indptr[rows + 1] - indptr[rows]
+    ends = np.append(np.zeros(1, np.int64), np.cumsum(counts))
+    return np.arange(ends[-1]) + np.repeat(starts - ends[:-1], counts), ends
 
 
 def csr_arrays(matrix: Any) -> CsrArrays:

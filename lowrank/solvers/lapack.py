@@ -12,7 +12,7 @@ from lowrank.kernels import at_most
 from lowrank.solvers import lanczos
 
 if TYPE_CHECKING:
-    from lowrank.operators import FloatArray, MatrixOperator, Products, Triplets
+    from lowrank.operators import FloatArray, MatrixOperator, Triplets
 
 __all__ = ["lapack_svd", "solve_dense", "solve_gram"]
 
@@ -60,35 +60,26 @@ def solve_gram(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generato
     tall = A.transposed() if is_wide else A
     # Only the upper triangle of the Gram matrix need be filled.
     has_blocks = A.stored_dense or (A.in_blocks and not is_wide)
-    gram = _gram_of_array(A) if has_blocks else _gram_of_products(tall)
+    if has_blocks:
+        gram = np.zeros((min(A.shape),) * 2, A.dtype, order="F")
+        syrk = linalg.get_blas_funcs("syrk", (gram,))
+        for block in A.dense_blocks(axis=1 if is_wide else 0):
+            # BLAS sees the columns of C-ordered memory as rows: no copy in either order.
+            turned = block.flags.c_contiguous
+            across = block.T if turned else block
+            gram = syrk(1.0, across, beta=1.0, c=gram, trans=is_wide == turned, overwrite_c=True)
+    else:  # A'A times the columns of the identity, some at a time
+        rows, columns = tall.shape
+        step = max(16, min(256, _ENTRIES // rows))
+        gram = np.empty((columns, columns), A.dtype, order="F")
+        for start in range(0, columns, step):
+            some = np.eye(columns, min(step, columns - start), -start, A.dtype)
+            gram[:, start : start + step] = tall.rmatmat(tall.matmat(some))
     V = None
     if len(gram) >= _LANCZOS_SIDE and k * _LANCZOS_SHARE < len(gram):
         V = _by_lanczos(gram, k, rng)
     U, s, Vt = lanczos.triplets(tall, _by_lapack(gram, k) if V is None else V, rng)
     return (Vt.T, s, U.T) if is_wide else (U, s, Vt)
-
-
-def _gram_of_array(A: MatrixOperator) -> FloatArray:
-    tall = A.shape[0] >= A.shape[1]
-    gram = np.zeros((min(A.shape),) * 2, A.dtype, order="F")
-    syrk = linalg.get_blas_funcs("syrk", (gram,))
-    for block in A.dense_blocks(axis=0 if tall else 1):
-        # BLAS sees the columns of C-ordered memory as rows: no copy in either order.
-        turned = block.flags.c_contiguous
-        across = block.T if turned else block
-        gram = syrk(1.0, across, beta=1.0, c=gram, trans=tall != turned, overwrite_c=True)
-    return gram
-
-
-def _gram_of_products(A: Products) -> FloatArray:
-    """Multiply A'A with the columns of the identity, some at a time."""
-    rows, columns = A.shape
-    step = max(16, min(256, _ENTRIES // rows))
-    gram = np.empty((columns, columns), A.dtype, order="F")
-    for start in range(0, columns, step):
-        some = np.eye(columns, min(step, columns - start), -start, A.dtype)
-        gram[:, start : start + step] = A.rmatmat(A.matmat(some))
-    return gram
 
 
 def _by_lanczos(gram: FloatArray, k: int, rng: np.random.Generator) -> FloatArray | None:

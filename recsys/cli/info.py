@@ -59,6 +59,7 @@ def manifest_facts(
     path: str, manifest: Manifest | SparkModel, size: int, kind: str = "model"
 ) -> dict[str, dict[str, Any]]:
     """Return what the manifest of a saved model or index has, by section."""
+    columns: dict[str, Any] = dict(getattr(manifest, "columns", {}))
     return {
         kind: {
             "path": str(Path(path).resolve()),
@@ -71,7 +72,11 @@ def manifest_facts(
         },
         "parameters": manifest.parameters,
         "training": manifest.training,
-        **_tables(manifest),
+        **{  # kinds of the columns of the tables that a model has kept
+            name.replace("_", " "): {entry.name: entry.kind for entry in columns[name][1:]}
+            for name in ("item_table", "user_table")
+            if name in columns
+        },
         **{
             f"{side} features": {entry.column: _block(entry) for entry in entries}
             for side, entries in getattr(manifest, "features", {}).items()
@@ -93,16 +98,6 @@ def _provenance(manifest: Manifest | SparkModel) -> dict[str, Any]:
         ),
     }
     return {name: value for name, value in found.items() if value}
-
-
-def _tables(manifest: Manifest | SparkModel) -> dict[str, dict[str, Any]]:
-    """Return the kinds of the columns of the tables that a model has kept."""
-    columns: dict[str, Any] = dict(getattr(manifest, "columns", {}))
-    names = [name for name in ("item_table", "user_table") if name in columns]
-    return {
-        name.replace("_", " "): {entry.name: entry.kind for entry in columns[name][1:]}
-        for name in names
-    }
 
 
 def _block(entry: BlockEntry) -> str:

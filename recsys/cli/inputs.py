@@ -175,7 +175,15 @@ def open_recommender(path: str, reader: ReaderOptions, fitting: FitOptions) -> R
         if fitting.model not in (None, name) and source is ParameterSource.COMMANDLINE:
             other = f"--model {fitting.model} needs a file of ratings; leave it out"
             raise CommandError(f"{path} is a saved {name} model, and {other}.")
-        return _with_tables(recommender, reader)
+        from recsys.readers import read_table
+
+        request, tables = _request(reader), {}
+        for ids in (recommender.ratings.items, recommender.ratings.users):
+            place = getattr(reader, f"{ids.kind}_table")
+            if place is not None:  # in place of the table that the model kept
+                tables[f"{ids.kind}_table"], remark = read_table(place, ids, request)
+                note(remark)
+        return recommender.with_tables(**tables) if tables else recommender
     ratings = load_ratings(path, reader)
     is_given = (
         click.get_current_context().get_parameter_source("model") is not ParameterSource.DEFAULT
@@ -186,19 +194,6 @@ def open_recommender(path: str, reader: ReaderOptions, fitting: FitOptions) -> R
     fitted = fit_recommender(planned, used)
     note(f"fitted {fitted.model.name} to {path} (not saved; use `recsys fit` to keep the model)")
     return fitted
-
-
-def _with_tables(recommender: Recommender, reader: ReaderOptions) -> Recommender:
-    """Return a saved model with the tables that are given, in place of those that it kept."""
-    from recsys.readers import read_table
-
-    request, tables = _request(reader), {}
-    for ids in (recommender.ratings.items, recommender.ratings.users):
-        path = getattr(reader, f"{ids.kind}_table")
-        if path is not None:
-            tables[f"{ids.kind}_table"], remark = read_table(path, ids, request)
-            note(remark)
-    return recommender.with_tables(**tables) if tables else recommender
 
 
 def plan_fit(
@@ -296,6 +291,7 @@ def parameters_for(
         model: {name: value for name, value in everywhere.items() if name in known}
         for model, known in declared.items()
     }
+    context = click.get_current_context(silent=True)
     for prefix, name, value in sorted(fitting.given, key=lambda each: bool(each[0])):
         if prefix and prefix not in declared:
             listed = ", ".join(declared)
@@ -303,20 +299,14 @@ def parameters_for(
         if name in _SHARED:
             raise click.UsageError(f"-p {name}: use {_SHARED[name]}.")
         owners = [model for model in ([prefix] if prefix else declared) if name in declared[model]]
-        if not owners and (prefix or _is_typed(name)):
+        option = name if name in _OPTIONS else "parameter"
+        source = None if context is None else context.get_parameter_source(option)
+        # What is on the command line is for these models, settings elsewhere for any.
+        if not owners and (prefix or source in (None, ParameterSource.COMMANDLINE)):
             raise _not_a_parameter(name, {prefix: declared[prefix]} if prefix else declared)
         for model in owners:
             found[model][name] = _converted(declared[model][name], str(value))
     return found
-
-
-def _is_typed(name: str) -> bool:
-    """Return whether a parameter is on the command line; settings elsewhere are for any model."""
-    context = click.get_current_context(silent=True)
-    source = (
-        context.get_parameter_source(name if name in _OPTIONS else "parameter") if context else None
-    )
-    return source in (None, ParameterSource.COMMANDLINE)
 
 
 def _not_a_parameter(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from recsys.cli.options import command, output_options
 from recsys.cli.output import Output
@@ -15,12 +14,12 @@ if TYPE_CHECKING:
     from recsys.models.parameters import Parameter
 
 
-def _complete(ctx: click.Context, param: click.Parameter, text: str) -> list[CompletionItem]:
-    return [CompletionItem(name) for name in MODELS if name.startswith(text)]
-
-
 @command("models", examples=["recsys models", "recsys models als", "recsys models als --json"])
-@click.argument("name", required=False, shell_complete=_complete)
+@click.argument(
+    "name",
+    required=False,
+    shell_complete=lambda ctx, param, text: [each for each in MODELS if each.startswith(text)],
+)
 @output_options
 def models(name: str | None, output: Output) -> None:
     """List models, or the parameters of a model.

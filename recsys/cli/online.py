@@ -41,7 +41,16 @@ def compare_online(
         note("the clicks have no times: each counts for the last list with its item")
     with Activity("Testing"):
         found = online_test(lists, columns, random_state=seed)
-    _report(found)
+    for variant in ("a", "b"):
+        of = found.counts[variant]
+        shown = f"{counted(of['lists'], 'list')} to {counted(of['users'], 'user')}"
+        note(f"{variant}: {shown}, of {', '.join(of['models'])}")
+    used, total = found.counts["clicks_on_lists"], found.counts["clicks"]
+    note(f"{used:,} of {counted(total, 'click')} are on an item of a list before them")
+    if n := found.counts["users_of_both"]:
+        note(f"{counted(n, 'user')} with lists of both models left out")
+    if n := found.counts["lists_of_strangers"]:
+        note(f"{counted(n, 'list')} of users without a name, or without a variant, left out")
     document: dict[str, Any] = {
         "command": "compare",
         "version": __version__,
@@ -54,20 +63,6 @@ def compare_online(
         "comparisons": found.metrics.to_dicts(),
     }
     output.write_document(document, found.metrics, *_table(found))
-
-
-def _report(found: OnlineTest) -> None:
-    """Say what counts, and what does not."""
-    for variant in ("a", "b"):
-        of = found.counts[variant]
-        shown = f"{counted(of['lists'], 'list')} to {counted(of['users'], 'user')}"
-        note(f"{variant}: {shown}, of {', '.join(of['models'])}")
-    used, clicks = found.counts["clicks_on_lists"], found.counts["clicks"]
-    note(f"{used:,} of {counted(clicks, 'click')} are on an item of a list before them")
-    if n := found.counts["users_of_both"]:
-        note(f"{counted(n, 'user')} with lists of both models left out")
-    if n := found.counts["lists_of_strangers"]:
-        note(f"{counted(n, 'list')} of users without a name, or without a variant, left out")
 
 
 def _table(found: OnlineTest) -> tuple[Any, str]:

@@ -338,28 +338,22 @@ def write_facts(
 
     columns = dict.fromkeys(("section", "name", "value"), pl.String)
     is_table = output.resolved_format == "table"  # which is for people: a section is named once
-    shown = _text if is_table else _plain
     rows = [
-        ("" if is_table and place else section, str(name), shown(value))
+        ("" if is_table and place else section, str(name), _fact(value, for_people=is_table))
         for section, values in facts.items()
         for place, (name, value) in enumerate(values.items())
     ]
     output.write_document(document or facts, pl.DataFrame(rows, schema=columns, orient="row"))
 
 
-def _plain(value: Any) -> str | None:
-    """Return a fact as programs read it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return None if value is None else str(value)
-
-
-def _text(value: Any) -> str:
-    """Return a fact as people read it: 12,345 rather than 12345, yes rather than True."""
+def _fact(value: Any, *, for_people: bool) -> str | None:
+    """Return a fact as text; for people, 12,345 rather than 12345, and yes rather than true."""
     if value is None:
-        return "-"
+        return "-" if for_people else None
     if isinstance(value, bool):
-        return "yes" if value else "no"
+        return ("no", "yes")[value] if for_people else str(value).lower()
+    if not for_people:
+        return str(value)
     if isinstance(value, int) or (isinstance(value, float) and value == round(value, 0)):
         return f"{value:,.0f}"
     if isinstance(value, float):

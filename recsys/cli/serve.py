@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -92,7 +91,17 @@ def serve(
     fit --force`, or by moving a link, is picked up without a pause; a damaged one is not. SIGTERM
     and Ctrl-C end the service when requests in flight are answered.
     """
-    key = _check(api_key_env, [path for path in (model, model_b, index) if path is not None])
+    for name in ("fastapi", "httptools", "prometheus_client", "uvicorn"):
+        if find_spec(name) is None:
+            raise CommandError(f"`recsys serve` {missing_extra(name, 'serve')}")
+    key = None if api_key_env is None else os.environ.get(api_key_env, "")
+    if key == "":
+        raise CommandError(f"The environment variable {api_key_env} (--api-key-env) is not set.")
+    for path in (model, model_b, index):
+        if path is not None and not (Path(path) / MANIFEST).is_file():
+            from recsys.storage import read_manifest
+
+            read_manifest(path)  # raises
     place = Path(model).absolute()  # of a link, not of what it points to today
     stored = events or str(place.with_name(f"{place.name}{_EVENTS}"))
     settings = Settings(model, model_b, share, index, stored, log, key, cors, limits)
@@ -100,19 +109,3 @@ def serve(
     shown = f"[{host}]" if ":" in host else host
     note(f"serving {model} at http://{shown}:{listener.getsockname()[1]}/ (the API is at /docs)")
     run(settings, listener, workers)
-
-
-def _check(api_key_env: str | None, paths: Sequence[str]) -> str | None:
-    """Return the API key; check that libraries and models are there."""
-    for name in ("fastapi", "httptools", "prometheus_client", "uvicorn"):
-        if find_spec(name) is None:
-            raise CommandError(f"`recsys serve` {missing_extra(name, 'serve')}")
-    key = None if api_key_env is None else os.environ.get(api_key_env, "")
-    if key == "":
-        raise CommandError(f"The environment variable {api_key_env} (--api-key-env) is not set.")
-    for path in paths:
-        if not (Path(path) / MANIFEST).is_file():
-            from recsys.storage import read_manifest
-
-            read_manifest(path)  # raises
-    return key

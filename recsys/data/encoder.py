@@ -188,8 +188,12 @@ class FeatureEncoder:
             block = KINDS[kind].of(values)
             if isinstance(block, TextBlock) and texts == "vectors":
                 block = block.as_vectors(values, random_state)
-            if block.names and not _is_constant(rows := block.rows(values)):
-                square = float((rows.data.astype(np.float64) ** 2).sum()) / len(values)
+            if not block.names:
+                continue
+            rows, n = block.rows(values), len(values)
+            means, squares = (a.sum(axis=0, dtype=np.float64) / n for a in (rows, rows * rows))
+            if not np.allclose(squares, means**2):  # rows that are all the same tell nothing
+                square = float((rows.data.astype(np.float64) ** 2).sum()) / n
                 blocks.append(replace(block, scale=float(1 / np.sqrt(square))))
         return cls(features.kind, tuple(blocks))
 
@@ -509,10 +513,3 @@ def _check_levels(values: pl.Series, block: LevelBlock, table: Features | None) 
         some = ", ".join(sorted(levels)[:_SHOWN]) + ", ..." * (len(levels) > _SHOWN)
         hint = f"did you mean {' or '.join(near)}?" if near else f"known are {some}."
         raise DataError(f"{block.column}: {unknown[0]!r} is unknown; {hint}")
-
-
-def _is_constant(rows: csr_array) -> bool:
-    """Return whether all rows are the same, so that they tell nothing."""
-    mean = rows.sum(axis=0, dtype=np.float64) / rows.shape[0]
-    square = (rows * rows).sum(axis=0, dtype=np.float64) / rows.shape[0]
-    return bool(np.allclose(square, mean**2))

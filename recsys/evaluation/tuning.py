@@ -190,7 +190,14 @@ def tune(
     fixed = dict(fixed or {})
     searched = _search_space(model, ranges or {}, fixed)
     hold_out = validation or (lambda held: default_split(held, test_fraction, random_state))
-    split = _known_part(hold_out(data))
+    whole = hold_out(data)
+    whole.check()
+    split = whole.without_new()
+    if not split.test.n_ratings:
+        raise DataError(
+            f"Of the validation part ({whole.description}), no rating has both a user and an item "
+            "of the rest, so no trial can be measured; hold out other ratings, such as random ones."
+        )
     check_folding(make_model(model, **fixed), split)
     settings = {"random_state": random_state, "threads": threads}
     common = {each.name: settings[each.name] for each in parameters(model) if each.name in settings}
@@ -220,18 +227,6 @@ def _metric_of(model: str, data: Ratings, metric: str | None) -> str:
             "tune it by ndcg@10, say."
         )
     return metric
-
-
-def _known_part(whole: Split) -> Split:
-    """Return a checked split without new users and items."""
-    whole.check()
-    split = whole.without_new()
-    if not split.test.n_ratings:
-        raise DataError(
-            f"Of the validation part ({whole.description}), no rating has both a user and an item "
-            "of the rest, so no trial can be measured; hold out other ratings, such as random ones."
-        )
-    return split
 
 
 class _OutOfTimeError(Exception):

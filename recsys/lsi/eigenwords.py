@@ -282,7 +282,10 @@ def word_contexts(
 def _scaled(counts: Any, scaling: str) -> Any:
     """Return the counts scaled by "ppmi" or "sqrt", as `Eigenwords` defines them."""
     coo = counts.tocoo()
-    of_words, of_contexts = _totals(coo)
+    of_words, of_contexts = (  # sums that outgrow float32
+        np.bincount(places, coo.data, length).astype(np.float64, copy=False)
+        for places, length in zip((coo.row, coo.col), coo.shape, strict=True)
+    )
     product = of_words[coo.row] * of_contexts[coo.col]
     if scaling == "ppmi":
         data = np.maximum(np.log(coo.data * of_words.sum() / product), 0)
@@ -292,12 +295,3 @@ def _scaled(counts: Any, scaling: str) -> Any:
     scaled = sparse.csr_array((data.astype(np.float32), places), shape=coo.shape)
     scaled.eliminate_zeros()
     return scaled
-
-
-def _totals(coo: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return how often each word, and each context, occurs: sums that outgrow float32."""
-    of_words, of_contexts = (
-        np.bincount(places, coo.data, length).astype(np.float64, copy=False)
-        for places, length in zip((coo.row, coo.col), coo.shape, strict=True)
-    )
-    return of_words, of_contexts

@@ -151,7 +151,16 @@ def evaluate_search(
         counts=counts,
         fingerprint="",
     )
-    return _only_shown(found)
+    kept = pl.col("metric").is_in(_SHOWN)
+    others = [f"{kind}@{n}" for kind in _KINDS for n in _NS if f"{kind}@{n}" not in _SHOWN]
+    table = found.table.select("model", *_SHOWN, "recommend_seconds", "users")
+    return replace(
+        found,
+        table=table.rename({"recommend_seconds": "search_seconds", "users": "queries"}),
+        metrics=found.metrics.filter(kept),
+        comparisons=found.comparisons.filter(kept),
+        per_user=found.per_user.drop(others, "ratings"),
+    )
 
 
 def _measure(lsi: LSI, judged: Judged, method: str) -> Measurement:
@@ -178,18 +187,3 @@ def _measure(lsi: LSI, judged: Judged, method: str) -> Measurement:
             metric = METRICS[kind]
             columns[f"{kind}@{n}"] = metric.function(*(given[name] for name in metric.needs))
     return Measurement(pl.DataFrame(columns), {}, None, (), 0.0, seconds)
-
-
-def _only_shown(found: Evaluation) -> Evaluation:
-    """Return the evaluation with the usual measures of retrieval."""
-    kept = pl.col("metric").is_in(_SHOWN)
-    others = [f"{kind}@{n}" for kind in _KINDS for n in _NS if f"{kind}@{n}" not in _SHOWN]
-    rest = ("recommend_seconds", "users")
-    table = found.table.select("model", *_SHOWN, *rest)
-    return replace(
-        found,
-        table=table.rename({"recommend_seconds": "search_seconds", "users": "queries"}),
-        metrics=found.metrics.filter(kept),
-        comparisons=found.comparisons.filter(kept),
-        per_user=found.per_user.drop(others, "ratings"),
-    )

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowrank import kernels
+from lowrank.kernels.entries import row_places
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
@@ -76,10 +77,7 @@ class Histories(NamedTuple):
 
     def take(self, rows: Indices) -> Histories:
         """Return some of the rows, in the given order."""
-        starts = self.indptr[rows]
-        counts = self.indptr[rows + 1] - starts
-        indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-        at = np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], counts)
+        at, indptr = row_places(self.indptr, rows)
         some = Histories(indptr, self.indices[at], self.values[at])
         return some if self.times is None else some.at_times(self.times[at])
 

@@ -308,24 +308,16 @@ class _Trial:
         total = 0.0
         for train, held_out in self.folds:
             *_, last = islice(implicit_sweeps(train, factors, **options), _SWEEPS)
-            total += _mean_ndcg(last.row_factors, last.column_factors, train, held_out)
+            counts, n_items = np.diff(held_out.indptr), train.shape[1]
+            users = np.flatnonzero(counts)
+            seen = kernels.Seen(users, *kernels.csr_arrays(train)[:2])
+            n = max(1, min(_TOP, n_items // 5))  # of a small catalogue, still a choice
+            found = top_k(last.row_factors[users], last.column_factors, n, seen=seen).items
+            relevant = held_out.tocoo()
+            keys = relevant.coords[0].astype(np.int64) * n_items + relevant.coords[1]
+            hits = np.isin(users[:, None] * n_items + found, keys) & (found >= 0)
+            discounts = 1 / np.log2(np.arange(2, n + 2))
+            best = discounts.cumsum()[np.minimum(counts[users], n) - 1]
+            mean = float(np.sum(hits @ discounts[: found.shape[1]] / best)) / max(len(users), 1)
+            total += mean
         return total
-
-
-def _mean_ndcg(
-    user_factors: Floats,
-    item_factors: Floats,
-    train: csr_array[np.float32],
-    held_out: csr_array[np.float32],
-) -> float:
-    counts, n_items = np.diff(held_out.indptr), train.shape[1]
-    users = np.flatnonzero(counts)
-    seen = kernels.Seen(users, *kernels.csr_arrays(train)[:2])
-    top = max(1, min(_TOP, n_items // 5))  # of a small catalogue, still a choice
-    found = top_k(user_factors[users], item_factors, top, seen=seen).items
-    relevant = held_out.tocoo()
-    keys = relevant.coords[0].astype(np.int64) * n_items + relevant.coords[1]
-    hits = np.isin(users[:, None] * n_items + found, keys) & (found >= 0)
-    discounts = 1 / np.log2(np.arange(2, top + 2))
-    best = discounts.cumsum()[np.minimum(counts[users], top) - 1]
-    return float(np.sum(hits @ discounts[: found.shape[1]] / best)) / max(len(users), 1)

@@ -143,7 +143,9 @@ def places_of(
     readings: dict[str, Callable[[str], str]] = {
         "": str,
         "without leading zeros": _plain,
-        "by the numbers they end in": _ending,
+        "by the numbers they end in": lambda text: (
+            _plain(found[1]) if (found := _TRAILING.search(text)) else ""
+        ),
     }
     for words, read in readings.items():
         places = {read(name): place for place, name in reversed([*enumerate(names)]) if read(name)}
@@ -161,8 +163,3 @@ def places_of(
 
 def _plain(text: str) -> str:
     return text.lstrip("0") or "0"
-
-
-def _ending(text: str) -> str:
-    found = _TRAILING.search(text)
-    return _plain(found[1]) if found else ""

@@ -297,8 +297,13 @@ def form_scores(form: Form, items: Indices, values: Floats, user: int = -1) -> D
         found = weights.astype(np.float64) @ form["weights"][items]
     elif form["kind"] == "interactions":
         found = _interaction_scores(form, items, values, user)
-    else:
-        found = _residual_scores(form, items, values)
+    else:  # a damped bias, and a ridge regression of what it leaves
+        vectors = form["vectors"].astype(np.float64)
+        own, off = vectors[items], values - form["mean"] - form["bias"][items].astype(np.float64)
+        bias = off.sum() / (len(off) + form["damping"] or 1)
+        system = own.T @ own + form["penalty"] * np.eye(own.shape[1])
+        w = np.linalg.solve(system, (off - bias) @ own)
+        found = form["mean"] + form["bias"] + bias + vectors @ w
     return found
 
 
@@ -351,17 +356,6 @@ def _interaction_scores(form: Form, items: Indices, values: Floats, user: int) -
     system = (own.T * weights) @ own + form["gram"] + penalty * np.eye(d)
     right = weights @ own + penalty * _prior(form, user, d)
     found: Doubles = vectors @ np.linalg.solve(system, right)
-    return found
-
-
-def _residual_scores(form: Form, items: Indices, values: Floats) -> Doubles:
-    """Return the scores by a damped bias and a ridge regression of what it leaves."""
-    vectors = form["vectors"].astype(np.float64)
-    own, off = vectors[items], values - form["mean"] - form["bias"][items].astype(np.float64)
-    bias = off.sum() / (len(off) + form["damping"] or 1)
-    system = own.T @ own + form["penalty"] * np.eye(own.shape[1])
-    w = np.linalg.solve(system, (off - bias) @ own)
-    found: Doubles = form["mean"] + form["bias"] + bias + vectors @ w
     return found
 
 
