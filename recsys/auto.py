@@ -15,8 +15,9 @@ from recsys.data.ratings import Ratings
 from recsys.errors import NotFittedError
 from recsys.messages import counted
 from recsys.models.abilities import FoldsInUsers, takes_start
-from recsys.models.base import FactorForm, Floats, Model, OnStep, model
+from recsys.models.base import Floats, Model, OnStep, model
 from recsys.models.blend import Blend
+from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Histories
 from recsys.models.parameters import random_state_parameter, threads_parameter
 from recsys.models.registry import make_model, model_class, parameters
@@ -166,8 +167,8 @@ class Auto(Model):
 
     The candidates follow from the kind and the size of the data (see `choose_model`), never from
     the clock, so that the same seed gives the same choice. They are fitted to nine tenths of the
-    ratings, of data of more than a million those of some users, and of less than 100,000 to four
-    fifths, three times. Models of ratings are compared by the RMSE on the rest. Models of
+    ratings; of more than a million, to those of some users, and of up to 100,000 interactions, to
+    four fifths, three times. Models of ratings are compared by the RMSE on the rest. Models of
     interactions are compared by the NDCG@20 of their lists; a blend of them has to be better than
     the best by 1%, on users other than those that its weights were chosen on. The winner is fitted
     to everything.

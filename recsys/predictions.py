@@ -16,8 +16,9 @@ from recsys.data.ratings import Ratings
 from recsys.data.times import unix_seconds
 from recsys.errors import DataError, UnknownIdError
 from recsys.models.abilities import Explains, HasUncertainty
-from recsys.models.base import BiasedModel, FactorForm, Floats, Indices, Model
+from recsys.models.base import BiasedModel, Floats, Indices, Model
 from recsys.models.baselines import Popular
+from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Explanation, Histories
 from recsys.models.priors import Known
 from recsys.models.registry import MODELS, model_class

@@ -24,7 +24,8 @@ from lowrank import kernels
 from lowrank.kernels.retrieval import top_k
 from lowrank.kernels.topk import SearchOrder, item_order
 from recsys.errors import DataError
-from recsys.models.base import FactorForm, Floats, Indices
+from recsys.models.base import Floats, Indices
+from recsys.models.factor_form import FactorForm
 
 Exclude = Callable[[Indices], tuple[Indices, NDArray[np.integer[Any]]]]
 

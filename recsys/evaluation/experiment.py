@@ -36,7 +36,8 @@ from recsys.evaluation.results import (
 )
 from recsys.evaluation.splits import COLD, NOTHING_KNOWN, Split
 from recsys.models.abilities import FoldsInUsers
-from recsys.models.base import FactorForm, Floats, Indices, Model, Step, predicted_ratings
+from recsys.models.base import Floats, Indices, Model, Step, predicted_ratings
+from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Histories
 from recsys.models.registry import MODELS, make_model, model_class
 from recsys.predictions import clip_to_range

@@ -30,6 +30,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from lowrank import kernels
 from recsys.errors import DataError, NotFittedError
+from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Histories
 from recsys.models.parameters import Parameter
 
@@ -43,34 +44,6 @@ _PATIENCE = 3  # sweeps without a better validation RMSE before the fit stops
 # Types of fitted arrays and kinds of fitted scalars, by their annotations.
 _DTYPES = {"Floats": "float32"} | {f"NDArray[np.{d}]": d for d in ("float64", "int32", "int64")}
 _KINDS = {"bool": "b", "int": "iu", "float": "fiu"}
-
-
-class FactorForm(NamedTuple):
-    """Scores as sums of products of factors and sparse parts, for the compiled top-N search.
-
-    The score of an item i for a user u is ``((offset_u + bias_i) + x_u . y_i) + sum_j h_uj S_ji``.
-
-    Attributes
-    ----------
-    users, items : float32 ndarrays of shape (n_block, k) and (n_items, k)
-        The vectors x_u and y_i.
-    offset, bias : float32 ndarrays of shape (n_block,) and (n_items,), optional
-        Zero by default.
-    weight : float32 ndarray of shape (n_items,), optional
-        Makes the scores ``weight_i clip((offset_u bias_i) (x_u . y_i), -1, 1)``: cosines.
-    sparse : SparsePart, optional
-        The histories h and the item-item weights S.
-    link : callable, optional
-        An increasing function of such scores, whose values are the scores of the model.
-    """
-
-    users: Floats
-    items: Floats
-    offset: Floats | None = None
-    bias: Floats | None = None
-    weight: Floats | None = None
-    sparse: kernels.SparsePart | None = None
-    link: Callable[[Floats], Floats] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -565,31 +538,13 @@ class FactorModel(BiasedModel):
 
     def scores(self, users: ArrayLike) -> Floats:
         """Predicted ratings of all items; the last bits depend on the block (`_score_error`)."""
-        u = check_indices(users, self.n_users, "user")
-        block: Floats = self.user_factors[u] @ self.item_factors.T
-        block += self.item_bias
-        block += (self.user_bias[u] + self.global_mean)[:, None]
-        return block
+        return FactorModel._factor_form(self, users).scores()
 
     def _score_error(self, users: ArrayLike) -> Floats:
-        """Bound on ``|scores - predict|`` for each user, shape (n_block,).
+        """Bound on ``|scores - predict|`` for each user, shape (n_block,)."""
+        return FactorModel._factor_form(self, users).error()
 
-        Two sums of k + 3 terms, in any order, each differ from the exact one by at most
-        ``(k + 3) u`` times the sum of the terms' sizes (u = 2^-24, Higham 2002, section 3.1),
-        which Cauchy and Schwarz bound.
-        """
-        u = check_indices(users, self.n_users, "user")
-        of_users, of_items = (
-            np.sqrt(np.einsum("ij,ij->i", factors, factors))
-            for factors in (self.user_factors[u], self.item_factors)
-        )
-        size: Floats = of_users * of_items.max(initial=0)
-        size += np.abs(self.user_bias[u]) + abs(self.global_mean)
-        size += np.abs(self.item_bias).max(initial=0)
-        terms = self.item_factors.shape[1] + 3
-        return size * np.float32(2 * terms * np.finfo(np.float32).eps)
-
-    def _factor_form(self, users: ArrayLike) -> FactorForm | None:
+    def _factor_form(self, users: ArrayLike) -> FactorForm:
         """Return the factors; a model that changes `predict` must change this too."""
         u = check_indices(users, self.n_users, "user")
         offset = self.user_bias[u] + self.global_mean

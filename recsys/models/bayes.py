@@ -21,7 +21,6 @@ from lowrank.completion.targets import Observed, settled
 from lowrank.kernels import CsrArrays, at_most
 from recsys.errors import DataError
 from recsys.models.base import (
-    FactorForm,
     Floats,
     Indices,
     OnStep,
@@ -35,6 +34,7 @@ from recsys.models.base import (
 )
 from recsys.models.content import ContentModel
 from recsys.models.drifts import NAMES, DriftingModel, drift_arrays, drift_of, remark
+from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Explanation, Histories
 from recsys.models.parameters import parameter, random_state_parameter, threads_parameter
 from recsys.models.priors import Known, csr_rows
@@ -352,9 +352,9 @@ class Bayes(DriftingModel, ContentModel):
         error = super()._score_error(users)  # the expected rating rises by less than 4 per unit
         return 4 * error + np.float32(1e-5) if self.is_ordinal else error
 
-    def _factor_form(self, users: ArrayLike) -> FactorForm | None:
+    def _factor_form(self, users: ArrayLike) -> FactorForm:
         form = super()._factor_form(users)
-        return form._replace(link=self._expected) if form and self.is_ordinal else form
+        return form._replace(link=self._expected) if self.is_ordinal else form
 
     @property
     def _scale(self) -> OrdinalScale:

@@ -12,11 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from lowrank import kernels
 from lowrank.kernels import CsrArrays, SparsePart
-from lowrank.kernels.retrieval import sparse_pairs, sparse_rows
 from recsys.errors import DataError
 from recsys.models import abilities
 from recsys.models.base import (
-    FactorForm,
     Floats,
     Indices,
     Model,
@@ -26,6 +24,7 @@ from recsys.models.base import (
     fitted,
     model,
 )
+from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Explanation, Histories
 from recsys.models.parameters import parameter, random_state_parameter, threads_parameter
 from recsys.models.registry import make_model, model_class
@@ -220,7 +219,7 @@ class Blend(Model):
             distinct, rows = np.unique(u[block], return_inverse=True)
             form = self._factor_form(distinct)
             assert form is not None
-            found[block] = _pairs(form, rows, i[block], self.threads)
+            found[block] = form.pairs(rows, i[block], self.threads)
         return found
 
     def scores(self, users: ArrayLike) -> Floats:
@@ -228,14 +227,7 @@ class Blend(Model):
         u = check_indices(users, self.n_users, "user")
         if (form := self._factor_form(u)) is None:
             return _sum(factor * part.scores(u) for factor, part in self._weighted)
-        found: Floats = form.users @ form.items.T
-        found += np.asarray(form.bias)
-        found += np.asarray(form.offset)[:, None]
-        if form.sparse is not None:
-            history, weights, order = form.sparse
-            linear = sparse_rows(history, weights, self.n_items, threads=self.threads)
-            found[:, slice(None) if order is None else order] += linear
-        return found
+        return form.scores(self.threads)
 
     def _score_error(self, users: ArrayLike) -> Floats | None:
         """Bound on ``|scores - predict|``, as in `FactorModel._score_error`, shape (n_block,).
@@ -246,8 +238,7 @@ class Blend(Model):
         u = check_indices(users, self.n_users, "user")
         eps = np.float32(np.finfo(np.float32).eps)
         if (form := self._factor_form(u)) is not None:
-            bound: Floats = _size(form) * (2 * (form.items.shape[1] + 5) * eps)
-            return bound
+            return form.error()
         errors = [part._score_error(u) for _, part in self._weighted]
         if all(error is None for error in errors):
             return None
@@ -429,34 +420,6 @@ def _stacked(parts: Sequence[tuple[Floats, SparsePart]], n_users: int) -> CsrArr
         for values, part in parts
     ]
     return kernels.csr_arrays(hstack(matrices, format="csr"))
-
-
-def _pairs(form: FactorForm, rows: Indices, items: Indices, threads: int | None) -> Floats:
-    """Return the scores of pairs, to the same bits as in the top-N search."""
-    found: Floats = np.asarray(form.offset)[rows] + np.asarray(form.bias)[items]
-    found += kernels.pair_dots(form.users, form.items, rows, items)
-    if form.sparse is not None:
-        history, weights, order = form.sparse
-        places = items
-        if order is not None:
-            place = np.empty(len(order), np.int64)
-            place[order] = np.arange(len(order))
-            places = place[items]
-        found += sparse_pairs(history, weights, rows, places, threads=threads)
-    return found
-
-
-def _size(form: FactorForm) -> Floats:
-    """Return bounds on the sizes of the terms of a user's scores."""
-    lengths = [np.sqrt(np.einsum("ij,ij->i", each, each)) for each in (form.users, form.items)]
-    size: Floats = lengths[0] * lengths[1].max(initial=0)
-    size += np.abs(np.asarray(form.offset)) + np.abs(np.asarray(form.bias)).max(initial=0)
-    if form.sparse is not None:
-        history, weights, _ = form.sparse
-        rows = np.repeat(np.arange(len(size)), np.diff(history.indptr))
-        total = np.bincount(rows, np.abs(history.data), minlength=len(size)).astype(np.float32)
-        size += total * np.abs(weights.data).max(initial=0)
-    return size
 
 
 def _sum(terms: Any) -> Floats:

@@ -10,7 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from lowrank import kernels
 from lowrank.kernels.retrieval import sparse_pairs, sparse_rows
-from recsys.models.base import FactorForm, Floats, Indices, OnStep, check_indices, fitted, model
+from recsys.models.base import Floats, Indices, OnStep, check_indices, fitted, model
+from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Histories
 from recsys.models.implicit_factors import library, library_class, library_matrix
 from recsys.models.item_item import ItemItemModel, check_rows, weighted_matrix

@@ -20,11 +20,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from lowrank import kernels
 from lowrank.kernels import CsrArrays
-from lowrank.kernels.retrieval import gram_rows, sparse_pairs, sparse_rows
+from lowrank.kernels.retrieval import gram_rows
 from lowrank.subspace import leading_directions
 from recsys.auto import default_factors
 from recsys.errors import DataError
-from recsys.models.base import FactorForm, Floats, Indices, OnStep, check_indices, fitted, model
+from recsys.models.base import Floats, Indices, OnStep, check_indices, fitted, model
+from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Histories
 from recsys.models.item_item import check_rows
 from recsys.models.profiles import ProfileModel
@@ -162,45 +163,23 @@ class LinearFilter(ProfileModel):
         u = check_indices(users, self.n_users, "user")
         i = check_indices(items, self.n_items, "item")
         distinct, rows = np.unique(u, return_inverse=True)
-        found = kernels.pair_dots(self._vectors_of(distinct), self._columns, rows, i)
-        if self.linear:
-            history, weights, order = self._sparse_part(distinct)
-            place = np.empty(self.n_items, np.int64)
-            place[order] = np.arange(self.n_items)
-            found += sparse_pairs(history, weights, rows, place[i], threads=self.threads)
-        return found
+        return self._factor_form(distinct).pairs(rows, i, self.threads)
 
     def scores(self, users: ArrayLike) -> Floats:
         """Scores of all items for each user, shape (n_block, n_items)."""
-        u = check_indices(users, self.n_users, "user")
-        found: Floats = self._vectors_of(u) @ self._columns.T
-        if self.linear:
-            history, weights, order = self._sparse_part(u)
-            found[:, order] += sparse_rows(history, weights, self.n_items, threads=self.threads)
-        return found
+        return self._factor_form(users).scores(self.threads)
 
     def _score_error(self, users: ArrayLike) -> Floats:
-        """Bound on ``|scores - predict|``, as in `FactorModel._score_error`, shape (n_block,).
+        """Bound on ``|scores - predict|``, as in `FactorModel._score_error`, shape (n_block,)."""
+        return self._factor_form(users).error()
 
-        The linear filter is the same bits in both; where it is added, both round once more.
-        """
-        u = check_indices(users, self.n_users, "user")
-        lengths = (
-            np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
-            for vectors in (self._vectors_of(u), self._columns)
-        )
-        size: Floats = next(lengths) * next(lengths).max(initial=0)
-        size *= self._columns.shape[1] + 4
-        if self.linear:
-            history = self._history(u)
-            total = np.bincount(history.rows, history.values, minlength=len(u))
-            size += total.astype(np.float32) * np.abs(self.weight_values).max(initial=0)
-        return size * np.float32(2 * np.finfo(np.float32).eps)
-
-    def _factor_form(self, users: ArrayLike) -> FactorForm | None:
+    def _factor_form(self, users: ArrayLike) -> FactorForm:
         """Return the factors, and the linear filter as the sparse part."""
         u = check_indices(users, self.n_users, "user")
-        sparse = self._sparse_part(u) if self.linear else None
+        sparse = None
+        if self.linear:
+            history = CsrArrays(*self._history(u))
+            sparse = kernels.SparsePart(history, self._weights, self.item_order)
         return FactorForm(self._vectors_of(u), self._columns, sparse=sparse)
 
     def _terms(self, history: Histories, items: Indices) -> Floats:
@@ -347,10 +326,6 @@ class LinearFilter(ProfileModel):
             return self._everyone().take(users)
         ones = np.broadcast_to(np.float32(1), self.history_items.shape)  # without making them
         return Histories(self.history_indptr, self.history_items, ones).take(users)
-
-    def _sparse_part(self, users: Indices) -> kernels.SparsePart:
-        history = CsrArrays(*self._history(users))
-        return kernels.SparsePart(history, self._weights, self.item_order)
 
     def _vectors(self, histories: Histories) -> Floats:
         """Return users among the singular vectors, shape (n_rows, k)."""

@@ -23,7 +23,7 @@ TOP = 20
 
 _MOST = 1_000_000  # ratings in a comparison: larger data lend some of their users
 _PARTS = 10  # one of them is held out: what is left is still much like the whole
-_FEW, _PARTS_OF_FEW, _FOLDS = 100_000, 5, 3  # ratings, of which three fifths are held out in turn
+_FEW, _PARTS_OF_FEW, _FOLDS = 100_000, 5, 3  # interactions, of which fifths are held out in turn
 _USERS = 4_000  # to whom items are ranked
 _DEPTH = 100  # the best items of each model that compete for the places of a blend
 _BLOCK = 2**22  # scores of all items at a time: 16 MB
@@ -50,8 +50,8 @@ class HeldOut:
 
     @classmethod
     def folds(cls, ratings: Ratings, random_state: int) -> list[HeldOut]:
-        """Hold out a tenth, of few ratings three fifths in turn; none without anything to rank."""
-        few = ratings.n_ratings <= _FEW
+        """Hold out a tenth, of few interactions three fifths in turn, if there is any to rank."""
+        few = ratings.implicit and ratings.n_ratings <= _FEW
         n_parts, count = (_PARTS_OF_FEW, _FOLDS) if few else (_PARTS, 1)
         found = [cls._fold(ratings, random_state, n_parts, n, _MOST) for n in range(count)]
         return [each for each in found if len(each._users)]
@@ -180,7 +180,8 @@ def best_weights(lists: Lists) -> tuple[NDArray[np.float64], float]:
         draws = np.random.default_rng(0).multinomial(size, np.full(size, 1 / size), _BAGS)
         weights: NDArray[np.float64] = grid[(some @ draws.T).argmax(axis=0)].mean(axis=0)
         weights[weights < _LEAST] = 0
-        return weights / weights.sum()
+        weights /= weights.sum()
+        return weights
 
     halves = slice(0, None, 2), slice(n_lists > 1, None, 2)
     others = [

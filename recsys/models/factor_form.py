@@ -1,0 +1,95 @@
+"""Scores as sums of products of factors and sparse parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowrank import kernels
+from lowrank.kernels.retrieval import sparse_pairs, sparse_rows
+
+Floats = NDArray[np.float32]
+
+
+class FactorForm(NamedTuple):
+    """Scores as sums of products of factors and sparse parts, for the compiled top-N search.
+
+    The score of an item i for a user u is ``((offset_u + bias_i) + x_u . y_i) + sum_j h_uj S_ji``.
+
+    Attributes
+    ----------
+    users, items : float32 ndarrays of shape (n_block, k) and (n_items, k)
+        The vectors x_u and y_i.
+    offset, bias : float32 ndarrays of shape (n_block,) and (n_items,), optional
+        Zero by default.
+    weight : float32 ndarray of shape (n_items,), optional
+        Makes the scores ``weight_i clip((offset_u bias_i) (x_u . y_i), -1, 1)``: cosines.
+    sparse : SparsePart, optional
+        The histories h and the item-item weights S.
+    link : callable, optional
+        An increasing function of such scores, whose values are the scores of the model.
+
+    Notes
+    -----
+    The methods are those of forms without `weight`, before the `link`.
+    """
+
+    users: Floats
+    items: Floats
+    offset: Floats | None = None
+    bias: Floats | None = None
+    weight: Floats | None = None
+    sparse: kernels.SparsePart | None = None
+    link: Callable[[Floats], Floats] | None = None
+
+    def pairs(
+        self, rows: NDArray[np.int64], items: NDArray[np.int64], threads: int | None = None
+    ) -> Floats:
+        """Return the scores of pairs, shape (n_pairs,), to the same bits as the top-N search."""
+        found = np.zeros(len(items), np.float32)
+        found += 0 if self.offset is None else self.offset[rows]
+        found += 0 if self.bias is None else self.bias[items]
+        found += kernels.pair_dots(self.users, self.items, rows, items)
+        if self.sparse is not None:
+            history, weights, order = self.sparse
+            if order is not None:
+                place = np.empty(len(order), np.int64)
+                place[order] = np.arange(len(order))
+                items = place[items]
+            found += sparse_pairs(history, weights, rows, items, threads=threads)
+        return found
+
+    def scores(self, threads: int | None = None) -> Floats:
+        """Return all scores, shape (n_block, n_items); the last bits depend on the block."""
+        found: Floats = self.users @ self.items.T
+        if self.bias is not None:
+            found += self.bias
+        if self.offset is not None:
+            found += self.offset[:, None]
+        if self.sparse is not None:
+            history, weights, order = self.sparse
+            linear = sparse_rows(history, weights, len(self.items), threads=threads)
+            found[:, slice(None) if order is None else order] += linear
+        return found
+
+    def error(self) -> Floats:
+        """Return bounds on ``|scores - pairs|``, shape (n_block,).
+
+        Two sums of k + 4 terms, in any order, each differ from the exact one by at most
+        ``(k + 4) u`` times the sum of the terms' sizes (u = 2^-24, Higham 2002, section 3.1), which
+        Cauchy and Schwarz bound. The sparse part is the same bits in both, and one of the terms.
+        """
+        lengths = [np.sqrt(np.einsum("ij,ij->i", each, each)) for each in (self.users, self.items)]
+        size: Floats = lengths[0] * lengths[1].max(initial=0)
+        size += 0 if self.offset is None else np.abs(self.offset)
+        size += 0 if self.bias is None else np.abs(self.bias).max(initial=0)
+        if self.sparse is not None:
+            history, weights, _ = self.sparse
+            rows = np.repeat(np.arange(len(size)), np.diff(history.indptr))
+            total = np.bincount(rows, np.abs(history.data), minlength=len(size)).astype(np.float32)
+            size += total * np.abs(weights.data).max(initial=0)
+        terms = self.items.shape[1] + 5
+        return size * np.float32(2 * terms * np.finfo(np.float32).eps)
