@@ -39,6 +39,7 @@ SAMPLE = 100
 
 _ID_WORD = re.compile("(uuid|guid|uid|key|code|sku|number|nr|no|num|idx|index|hash)$")
 _LISTED = 20
+_UNIT = re.compile(r"\(.*\)|\[.*\]")  # as in "Rating (1-5)"
 _DIGITS = re.compile(r"\s*\d{1,18}\s*")
 _NAMED = 5  # columns that are not used
 _OPTIONS = {
@@ -56,21 +57,22 @@ _ALIASES: dict[str, tuple[str, ...]] = {
     "user": (
         "user userid uid useridx users",
         "reviewerid customerid customer memberid accountid visitorid buyerid shopperid "
-        "subscriberid playerid personid readerid listenerid",
-        "reviewer member account visitor username client clientid",
+        "subscriberid playerid personid readerid listenerid custid userpseudoid studentid",
+        "reviewer member account visitor username client clientid student email",
     ),
     "item": (
         "item itemid iid itemidx items",
         "movieid productid asin isbn bookid trackid artistid songid albumid gameid animeid "
         "businessid articleid filmid recipeid videoid postid courseid listingid offerid sku "
-        "stockid",
+        "stockid appid",
         "parentasin",
-        "movie product book track artist song album game film",
+        "movie product book track artist song album game film course",
     ),
     "rating": (
-        "rating ratings score stars overall bookrating movierating",
-        "value count plays playcount weight listens clicks",
-        "liked isliked like favorite favourite",
+        "rating ratings score stars overall bookrating movierating userrating starrating myscore "
+        "reviewscore",
+        "value count plays playcount weight listens clicks grade",
+        "liked isliked like favorite favourite recommended isrecommended",
     ),
     "timestamp": (
         "timestamp ts unixreviewtime unixtime",
@@ -266,7 +268,7 @@ def usual_column(
 
 
 def _is_one_of(name: str, known: Collection[str]) -> bool:
-    plain = plain_name(name)
+    plain = plain_name(_UNIT.sub("", name))
     return plain in known or _ID_WORD.sub("id", plain) in known
 
 

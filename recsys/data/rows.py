@@ -47,6 +47,7 @@ EventWeights = Mapping[str, float]
 Policy = Literal["last", "first", "mean", "sum", "error"]
 """Rating that counts of a repeated pair of user and item."""
 
+_FEW_LEVELS = 4  # and more are not only yes, no and unknown
 _MOST_LEVELS = 256  # of codes of one byte
 
 _ANY = "*"  # stands for all kinds of events that are not named
@@ -54,6 +55,7 @@ _MOST_KINDS = 20  # a column with more different values is not of kinds of event
 _SHOWN = 3  # bad rows that are described
 _LIMIT = 0.01  # of the rows may be bad
 _LARGEST = float(np.finfo(np.float32).max)
+_THOUSANDS = re.compile(r"-?\d{1,3}(,\d{3})+")
 _DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
 _TRUTHS = {"true": True, "false": False, "t": True, "f": False, "yes": True, "no": False}
 _LEAST_WEIGHT = 1e-12  # of old interactions: a product of float32 numbers should not vanish
@@ -342,6 +344,7 @@ def prepared(rows: Rows, rules: RowRules) -> Rows:
     DataError
         If a row is bad, too many are, none is left, or a rule does not suit the columns.
     """
+    _judge_levels(rows)
     given = rows.arrays.get("rating") if rows.levels is None else rows.levels
     if given is not None and not np.isfinite(given).all():
         rows.decode()
@@ -382,6 +385,19 @@ def prepared(rows: Rows, rules: RowRules) -> Rows:
     if rules.half_life is not None:
         _decay(rows, rules.half_life)
     return rows
+
+
+def _judge_levels(rows: Rows) -> None:
+    """Leave out ratings of -1 among others from 0 on, as none; tell of zeros among 1, 2, 3, ..."""
+    levels = np.sort(rows.levels) if rows.levels is not None else np.empty(0, np.float32)
+    if len(levels) < _FEW_LEVELS or not (levels == np.floor(levels)).all():
+        return
+    if levels[0] == -1 and levels[1] >= 0:
+        given = rows.decode().columns["rating"] != -1
+        left_out = counted(rows.keep(given), "row")
+        rows.remarks.append(f"{left_out} left out whose rating is -1 (not rated)")
+    elif levels[0] == 0 and levels[-1] in (5, 10):
+        rows.remarks.append("some ratings are 0, which may stand for none")
 
 
 def _seconds(rows: Rows, times: pl.Series, form: str | None) -> pl.Series:
@@ -537,6 +553,10 @@ def rating_problem(value: object) -> str | None:
     if value is None or value == "":
         return "the rating is missing."
     text = str(value)
+    if _THOUSANDS.fullmatch(text):
+        return (
+            f"rating {text!r} is not a number; write it without commas, or decimals with a point."
+        )
     try:
         number = float(text.replace("_", "?"))  # Python reads 1_000 as a number, files don't
     except ValueError:

@@ -28,6 +28,7 @@ from recsys.readers.formats import (
     json_objects,
     read_jsonl,
     read_lightgcn,
+    read_netflix,
     read_parquet,
     read_table_rows,
     reading_parquet,
@@ -237,8 +238,8 @@ def read_raw(data: DataFile, request: Request, required: Sequence[str] = ("user"
     dated = _date_of_folder(data.name, request) if "=" in data.name else None
     request = replace(request, timestamp=None) if dated else request
     layout = detect(data, request)
-    if layout.kind == "lightgcn":
-        rows = read_lightgcn(data, request)
+    if layout.kind in ("lightgcn", "netflix"):
+        rows = (read_lightgcn if layout.kind == "lightgcn" else read_netflix)(data, request)
     elif layout.kind == "delimited":
         rows = read_delimited(data, layout, request, required)
     else:
@@ -254,9 +255,13 @@ def read_raw(data: DataFile, request: Request, required: Sequence[str] = ("user"
 def _date_of_folder(path: str, request: Request) -> tuple[str, pl.Series] | None:
     """Return name and time of a folder such as date=2025-06-09, if it is requested or usual."""
     folders = {name: unquote(value) for name, value in _FOLDER.findall(path)}
+    if {"year", "month", "day"} <= {*folders}:
+        parts = (folders.pop(name).zfill(2) for name in ("year", "month", "day"))
+        folders["date"] = "-".join(parts)
     name = request.timestamp
     if name is None and (place := usual_column([*folders], "timestamp", path)) is not None:
         name = [*folders][place]
+    name = name or next((each for each in ("day", "dt", "ds") if each in folders), None)
     if name is None or name not in folders:
         return None
     seconds = seconds_or_null(pl.Series([folders[name]]), request.rules.time_format)

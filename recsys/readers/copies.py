@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import bz2
 import codecs
 import glob
 import gzip
 import json
+import logging
 import lzma
 import re
 import shutil
@@ -19,6 +21,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 import polars as pl
 
 from recsys.errors import DataError
@@ -33,18 +36,20 @@ __all__ = [
     "unpacked",
     "unreadable",
     "write_lines",
+    "write_rows",
     "write_sheet",
 ]
 
 _BLOCK = 1 << 20
 _LAYERS = 3  # a zip of a gz of a ...
-_MAGIC = {b"\x1f\x8b": "gz", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zst"}
+_MAGIC = {b"\x1f\x8b": "gz", b"\xfd7zXZ\0": "xz", b"BZh": "bz2", b"\x28\xb5\x2f\xfd": "zst"}
 PACKED = tuple(_MAGIC)
-"""Beginnings of files in gz, xz and zst."""
+"""Beginnings of files in gz, xz, bz2 and zst."""
 ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 """Beginnings of zips, and of workbooks and other documents that are zips."""
 
 _DAMAGES = (gzip.BadGzipFile, EOFError, zlib.error, zipfile.BadZipFile, lzma.LZMAError)
+_TITLES = 10  # rows of a sheet above its header
 _SPACE = re.compile(r"[\s,]*")
 _PATIENCE = 10  # seconds to wait for a server, and for the next bytes from it
 _PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs"}
@@ -156,7 +161,7 @@ class Zip:
 
 
 def unpacked(path: Path, name: str, scratch: Scratch) -> Path:
-    """Return the path of a file with its layers of gz, xz and zst removed; a zip as it is.
+    """Return the path of a file with its layers of gz, xz, bz2 and zst removed; a zip as it is.
 
     Raises
     ------
@@ -169,7 +174,7 @@ def unpacked(path: Path, name: str, scratch: Scratch) -> Path:
         packing = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
         if packing is None:
             return path
-        opener: Any = {"gz": gzip, "xz": lzma}.get(packing) or _zstd()
+        opener: Any = {"gz": gzip, "xz": lzma, "bz2": bz2}.get(packing) or _zstd()
         with readable(name), opener.open(path, "rb") as stream:
             path = scratch.copy(stream)
     raise DataError(f"{name} is packed more than {_LAYERS - 1} times over; unpack it first.")
@@ -221,6 +226,7 @@ def write_sheet(path: Path, name: str, sheet: str | None, target: Path) -> str:
         needed = missing_extra("fastexcel", "excel")
         raise DataError(f"{name} is a workbook; reading it {needed}") from None
     try:
+        logging.getLogger("fastexcel").setLevel(logging.ERROR)  # columns without values are no news
         book = fastexcel.read_excel(path)
         names = list(book.sheet_names)
         filled = [each for each in names if book.load_sheet(each, n_rows=1).height]
@@ -237,12 +243,42 @@ def write_sheet(path: Path, name: str, sheet: str | None, target: Path) -> str:
             f"--table {filled[0]}."
         )
     chosen = sheet or (filled or names)[0]
-    frame: pl.DataFrame = book.load_sheet(chosen).to_polars()
+    top = book.load_sheet(chosen, header_row=None, n_rows=_TITLES, dtypes="string").to_polars()
+    filled = [sum(each is not None for each in row) for row in top.rows()]
+    header = next((row for row, n in enumerate(filled) if n > 1), 0)  # below a title
+    frame: pl.DataFrame = book.load_sheet(chosen, header_row=header).to_polars()
     frame = frame.filter(~pl.all_horizontal(pl.all().is_null()))
     if frame.is_empty():
         raise DataError(f"{name}::{chosen} has no rows.")
     frame.write_parquet(target, compression="uncompressed")
     return chosen
+
+
+def write_rows(path: Path, name: str, form: str, target: Path) -> None:
+    """Write an Arrow file, or a sparse matrix as a row for each entry, to a Parquet file.
+
+    Users are the rows of a matrix and items its columns, counted as in the file: from 1 in Matrix
+    Market, from 0 in SciPy's own format.
+
+    Raises
+    ------
+    DataError
+        If the file is damaged.
+    """
+    try:
+        if form == "Arrow":
+            pl.scan_ipc(path).sink_parquet(target, compression="uncompressed")
+            return
+        from scipy import io, sparse
+
+        matrix: Any = io.mmread(path) if form == "Matrix Market" else sparse.load_npz(path)
+        first, matrix = int(form == "Matrix Market"), sparse.coo_array(matrix)
+        users, items = (np.asarray(each, np.int64) + first for each in matrix.coords)
+        frame = pl.DataFrame({"user": users, "item": items, "rating": matrix.data})
+        frame.write_parquet(target, compression="uncompressed")
+    except (OSError, ValueError, KeyError, TypeError, pl.exceptions.PolarsError) as error:
+        reason = (str(error).splitlines() or [""])[0].rstrip(".")
+        raise DataError(f"{name} is a damaged file of {form}: {reason}.") from None
 
 
 def write_lines(path: Path, name: str, target: Path) -> None:

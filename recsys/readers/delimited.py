@@ -17,7 +17,7 @@ from recsys.data.batches import Batches
 from recsys.data.columns import Request, Roles, assign_roles, is_known_name, wide_hint
 from recsys.data.ids import CANONICAL_INTEGER, MISSING_IDS, integers_if_canonical
 from recsys.data.rows import BadRows, Rows, is_truth, rating_problem, rating_values
-from recsys.data.times import YEAR_1000, iso_format
+from recsys.data.times import YEAR_1000, is_time, iso_format
 from recsys.errors import DataError
 from recsys.messages import counted
 from recsys.readers.blocks import COMMA, COMMA_WITH, Kind, parse
@@ -44,8 +44,6 @@ _ROLES = ("user", "item", "rating", "timestamp")  # of a file without header, by
 _WEB_PAGE = "a web page, perhaps in place of the file that was to be downloaded."
 _FOREIGN = {
     b"SQLite format 3\0": "an SQLite database in an archive or a folder; name the file itself.",
-    b"%%MatrixMarket": "in Matrix Market; in Python, scipy.io.mmread and Ratings.from_matrix "
-    "read it.",
     b"<!doctype html": _WEB_PAGE,
     b"<html": _WEB_PAGE,
     b"version https://git-lfs": "a pointer of Git LFS; `git lfs pull` gets the file itself.",
@@ -67,7 +65,7 @@ class Layout:
     counts the lines before the first row: blank ones, and the header; `sample` has the first rows.
     """
 
-    kind: Literal["delimited", "jsonl", "parquet", "lightgcn"]
+    kind: Literal["delimited", "jsonl", "parquet", "lightgcn", "netflix"]
     separator: str = ""
     names: tuple[str, ...] = ()
     has_header: bool = True
@@ -105,6 +103,8 @@ def detect(data: DataFile, request: Request) -> Layout:
         if begin == "[":
             raise DataError(f"{data.name} is a JSON array, and its elements are not objects.")
         filled = [line for line in lines if line.strip()]
+        if re.fullmatch(r"\d+:\s*", filled[0]):
+            return Layout("netflix")
         rows = [line.split() for line in filled]
         # In a table of integers with spaces users come back; in LightGCN lines each has one.
         is_lightgcn = len({row[0] for row in rows}) == len(rows) and all(
@@ -116,9 +116,7 @@ def detect(data: DataFile, request: Request) -> Layout:
 
 
 def _check_text(head: bytes, data: DataFile) -> None:
-    """Raise if a file is binary, in UTF-16 or of a known foreign format."""
-    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise DataError(f"{data.name} is in UTF-16; say so with --encoding utf-16.")
+    """Raise if a file is binary or of a known foreign format."""
     for beginning, description in _FOREIGN.items():
         if head.lstrip()[:40].lower().startswith(beginning.lower()):
             raise DataError(f"{data.name} is {description}")
@@ -143,18 +141,16 @@ def _delimited(lines: list[str], blank: int, data: DataFile, request: Request) -
                 f'--sep must be one ASCII character, "tab" or "::"; got {request.sep!r}.'
             )
     begin = lines[0].strip()
-    if re.fullmatch(r'"?sep=.?"?', begin):
-        raise DataError(f"{data.name} begins with {begin!r} for Excel; leave it out.")
+    if (mark := re.fullmatch(r'"?sep=(.)"?', begin)) and lines[1:]:  # as Excel writes it
+        return _delimited(lines[1:], blank + 1, data, replace(request, sep=separator or mark[1]))
     sign = begin[0]
     others = [line for line in lines[1:] if line.strip() and line.lstrip()[0] != sign]
     if sign in "#%" and sign != separator and others:
         mark = separator or sniff_separator(others) or ","
         first, rows = split_rows(lines[:1], mark)[0], split_rows(others, mark)
         if first[0].strip() == sign or len({len(first), *map(len, rows[:1])}) > 1:
-            raise DataError(
-                f"{data.name} begins with a comment ({begin[:40]!r}); leave out the lines that "
-                f"begin with {sign}."
-            )
+            n_lines = next(n for n, line in enumerate(lines) if line in others)
+            return _delimited(lines[n_lines:], blank + n_lines, data, request)
     separator = separator or sniff_separator(lines)
     rows = split_rows(lines, separator) if separator else []
     if separator is None or not rows or len(rows[0]) < 2:
@@ -165,6 +161,9 @@ def _delimited(lines: list[str], blank: int, data: DataFile, request: Request) -
             "separator with --sep."
         )
     first = [field.strip() for field in rows[0]]
+    # R does not name its names of rows.
+    if len(rows) > 2 and {len(row) for row in rows[1:]} == {len(first) + 1}:
+        first = ["", *first]
     names = _names_without_header(first, data, request)
     if names is None:
         return Layout("delimited", separator, tuple(first), True, blank + 1, tuple(rows[1:]))
@@ -229,6 +228,11 @@ def _names_without_header(
         raise DataError(
             f"{data.name} has no header and {width} columns; say by number which are which, "
             f"such as --user-col 1 --item-col 2 --rating-col 3.{wide_hint(width)}"
+        )
+    if not requested and is_time(first[1]) and not first[1].isdecimal():
+        raise DataError(
+            f"{data.name} has no header, and its second column has times ({first[1]!r}); say by "
+            "number which are which, such as --user-col 1 --timestamp-col 2 --item-col 3."
         )
     return tuple(
         number if role not in named and (role in requested or number in named) else role

@@ -24,12 +24,14 @@ __all__ = [
     "parquet_columns",
     "read_jsonl",
     "read_lightgcn",
+    "read_netflix",
     "read_parquet",
     "read_table_rows",
     "reading_parquet",
 ]
 
 _GLOB = frozenset("*?[")
+_UUID_BYTES = 16
 _CHUNK = 100_000  # rows of a Parquet file at once: they fit in a cache
 _NO_SEPARATOR = "\x1f"  # polars reads whole lines when its separator does not occur
 _NOUNS = {"user": "user id", "item": "item id", "rating": "rating", "timestamp": "time"}
@@ -119,8 +121,8 @@ def read_parquet(
     DataError
         If the file is damaged or has no rows, or columns are missing or ambiguous.
     """
-    names = list(data.columns or parquet_columns(data))
-    scan = pl.scan_parquet(data.path, glob=False)
+    types = parquet_columns(data)
+    names, scan = list(data.columns or types), pl.scan_parquet(data.path, glob=False)
 
     def times(place: int) -> list[Any]:
         return _sample(scan.select(names[place]).head(SAMPLE).collect()[names[place]])
@@ -128,16 +130,33 @@ def read_parquet(
     with reading_parquet(data.name):
         roles, description = assign_roles(names, request, data.name, required, times)
         chosen = {role: pl.col(names[place]) for role, place in roles.items()}
+        for role, dtype in [(each, types[names[place]]) for each, place in roles.items()]:
+            if dtype == pl.Binary:
+                chosen[role] = _text(chosen[role], scan)
         n_rows = int(scan.select(pl.len()).collect().item())
         if not n_rows:
             raise NoRowsError(f"{data.name} has no rows.")
         plan, batches = scan.select(**chosen), Batches(n_rows)
+        if "item" in roles and isinstance(types[names[roles["item"]]], pl.List):
+            plan = plan.explode("item").filter(pl.col("item").is_not_null())
         for frame in plan.collect_batches(chunk_size=_CHUNK, engine="streaming"):
             batches.add(frame.to_dict())
             if data.on_rows is not None:
-                data.on_rows(batches.n_rows, n_rows)
+                data.on_rows(min(batches.n_rows, n_rows), n_rows)
     rows = batches.rows()
     return _numbered(_with_integers(rows) if data.columns else rows, data, description, request)
+
+
+def _text(binary: pl.Expr, scan: pl.LazyFrame) -> pl.Expr:
+    """Return a column of bytes as texts: UUIDs if they are 16 bytes that are none."""
+    head = scan.select(binary.alias("id")).head(SAMPLE).collect()["id"].drop_nulls()
+    try:
+        head.cast(pl.String)
+    except pl.exceptions.PolarsError:
+        if (head.bin.size() != _UUID_BYTES).any():
+            raise
+        return binary.bin.encode("hex").str.replace(r"^(.{8})(.{4})(.{4})(.{4})", "$1-$2-$3-$4-")
+    return binary.cast(pl.String)
 
 
 def read_jsonl(
@@ -337,6 +356,34 @@ def read_lightgcn(data: DataFile, request: Request) -> Rows:
 
     columns = {"user": pairs["user"], "item": pairs["item"]}
     return Rows(columns, layout, place, idle, bad)
+
+
+def read_netflix(data: DataFile, request: Request) -> Rows:
+    """Read the files of the Netflix Prize: a line "7:" with an item, then its ratings.
+
+    Raises
+    ------
+    DataError
+        Naming the first line that is not of a user, a rating and a date.
+    """
+    form: dict[str, Any] = {"has_header": False, "separator": _NO_SEPARATOR, "quote_char": None}
+    lines = pl.read_csv(data.path, **form, schema={"line": pl.String}, glob=False)["line"]
+    frame = lines.str.strip_chars().to_frame().with_row_index("row", 1)
+    frame = frame.filter(pl.col("line").str.len_bytes() > 0)
+    item = pl.col("line").str.extract(r"^(\d+):$").cast(pl.Int64).forward_fill()
+    fields = pl.col("line").str.extract_groups(
+        r"^(?<user>\d+),(?<rating>[\d.]+),(?<timestamp>[\d-]+)$"
+    )
+    frame = frame.select("row", "line", item.alias("item"), fields.alias("of")).unnest("of")
+    frame = frame.filter(~pl.col("line").str.ends_with(":"))
+    bad = BadRows(request.rules.bad_rows)
+    for row, line in frame.filter(pl.col("user").is_null()).select("row", "line").iter_rows():
+        bad.add(f"{data.name}, line {row}: {line[:40]!r} is not a user, a rating and a date.")
+    frame = frame.filter(pl.col("user").is_not_null())
+    types = {"user": pl.Int64, "item": pl.Int64, "rating": pl.Float32, "timestamp": pl.String}
+    columns = {role: frame[role].cast(dtype) for role, dtype in types.items()}
+    layout = "Netflix Prize (item: user, rating, date)"
+    return Rows(columns, layout, lambda at: f"{data.name}, line {frame['row'][at]}", bad=bad)
 
 
 def _first_problem(data: DataFile) -> str:

@@ -41,6 +41,7 @@ from recsys.readers.copies import (
     unpacked,
     unreadable,
     write_lines,
+    write_rows,
     write_sheet,
 )
 
@@ -75,7 +76,7 @@ _TABLES = {
     ),
     "user": ("users", "customers", "members", "readers"),
 }
-_PACKERS = (".gz", ".xz", ".zst", ".zip")
+_PACKERS = (".gz", ".xz", ".bz2", ".zst", ".zip")
 _TABLE_SUFFIXES = (".csv", ".tsv", ".dat", ".data", ".jsonl", ".ndjson", ".json", ".parquet")
 _NOT_RATINGS = ("links.csv", "tags.csv", "tags.dat")
 _OF_A_SPLIT = re.compile(r"(^|[_.-])(train|test|valid|validation|history|base)([_.-]|\d*$)")
@@ -86,6 +87,7 @@ _BLOCK = 1 << 22
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _JSON_ARRAY = re.compile(rb"(\xef\xbb\xbf)?\s*\[\s*(\{|$)")
 _WORKBOOK = re.compile(r"(?i)(?P<place>.+\.(?:xlsx|xlsm|xlsb|xls|ods))::(?P<sheet>[^/]+)")
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _OLD_EXCEL = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 
 
@@ -381,13 +383,19 @@ class _Opener:
             archive = Zip(path, name, self.scratch)
             if "xl/workbook.xml" in archive.names():
                 return [self._sheet(path, name, self.table)]
+            if {"shape.npy", "format.npy"} <= {*archive.names()}:
+                return [self._rewritten(path, name, "SciPy matrix")]
             return self._members(archive, archive.names(), name, f"{name.removesuffix('.zip')}/")
         if head.startswith(_OLD_EXCEL):
             return [self._sheet(path, name, self.table)]
+        for beginning, form in ((b"%%MatrixMarket", "Matrix Market"), (b"ARROW1", "Arrow")):
+            if head.startswith(beginning):
+                return [self._rewritten(path, name, form)]
         data = DataFile(name, path, data_suffix(name), folder, on_rows=self.on_rows)
         if data.is_parquet:
             return [data]
-        encoding = _encoding(path, self.encoding) if self.guess else self.encoding
+        marked = "utf-16" if head.startswith(_UTF_16) else self.encoding
+        encoding = _encoding(path, self.encoding) if self.guess else marked
         if encoding is not None:
             data = replace(data, path=self.scratch.decoded(path, name, encoding))
             head = _head(data.path)
@@ -396,6 +404,12 @@ class _Opener:
             write_lines(data.path, name, target)
             data = replace(data, path=target, suffix=".jsonl", unit="object")
         return [data]
+
+    def _rewritten(self, path: Path, name: str, form: str) -> DataFile:
+        """Return the rows of an Arrow file, or the entries of a sparse matrix, as a file."""
+        target = self.scratch.new()
+        write_rows(path, name, form, target)
+        return DataFile(name, target, folder=None, form=form, on_rows=self.on_rows)
 
     def _fetched(self, address: Address) -> DataFile:
         """Return the rows of a table as a file, or the open table."""
@@ -429,7 +443,7 @@ def _encoding(path: Path, otherwise: str | None) -> str | None:
     decoder = codecs.getincrementaldecoder("utf-8")()
     with path.open("rb") as stream:
         block = stream.read(_BLOCK)
-        if block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        if block.startswith(_UTF_16):
             return "utf-16"
         try:
             while block:

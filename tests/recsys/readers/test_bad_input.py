@@ -50,21 +50,21 @@ GOOD = "1,10,4,100\n2,20,3,200\n"
             "'i17', 'i18' and 71 more. Say which it is with --item-col. If it has a column for "
             "each item, make a row for each rating of it first",
         ),
+        ("#\n,\n", "ratings.csv has only one column (',')"),
         (
-            "# exported today\nuser,item\n1,2\n",
-            "ratings.csv begins with a comment ('# exported today'); leave out the lines that "
-            "begin with #.",
+            "7,2014-04-07T10:51:09.277Z,214536502,0\n",
+            "its second column has times ('2014-04-07T10:51:09.277Z'); say by number which are",
         ),
-        ("% bip weighted\n1 2 5\n2 2 4\n2 1 4\n1 1 4\n", "comment ('% bip weighted'); leave"),
-        ("sep=;\nuser;item\n1;2\n", "ratings.csv begins with 'sep=;' for Excel; leave it out."),
-        ("#\n,\n", "ratings.csv begins with a comment ('#')"),
-        ("#x\n#y\nuser,item\n1,2\n", "ratings.csv begins with a comment ('#x'); leave out the"),
+        ('user,item,plays\n1,2,"3,702"\n', "rating '3,702' is not a number; write it without"),
         (
             "ann,tea\nbob,rye\n",
             "has no user and no item column; its columns are 'ann', 'tea'. Say which they are with "
             "--user-col and --item-col. If these are values of the first row: by number, such",
         ),
-        ("%%MatrixMarket matrix coordinate\n1 1 1\n1 1 5\n", "ratings.csv is in Matrix Market; in"),
+        (
+            "%%MatrixMarket matrix coordinate\n1 1 1\n1 1 5\n",
+            "ratings.csv is a damaged file of Matrix",
+        ),
         ("\n<!DOCTYPE html>\n<html>\n", "ratings.csv is a web page, perhaps in place of the file"),
         ("version https://git-lfs.github.com/spec/v1\noid x\n", "ratings.csv is a pointer of Git"),
         (",".join("1" * 30) + "\n", "--rating-col 3. If it has a column for each item, make a row"),
@@ -105,7 +105,6 @@ GOOD = "1,10,4,100\n2,20,3,200\n"
         ("user,what,how\n1,2,3\n", "no item column; its columns are 'user', 'what', 'how'. Say "),
         (b"SQLite format 3\0\x10\0", "ratings.csv cannot be opened: it is not a readable database"),
         ("a\0b,c\n", "ratings.csv is a binary file (byte 1 is zero)"),
-        ("user,item\n1,2\n".encode("utf-16"), "ratings.csv is in UTF-16; say so with --encoding"),
         (b"\x89PNG\r\n\x1a\n\0\0", "ratings.csv is a binary file (byte 8 is zero)"),
         (
             HEADER.encode() + GOOD.encode() + b"\xe9,30,1,1\n",

@@ -132,7 +132,6 @@ def test_standard_input(monkeypatch):
         ("a.txt", b"", "a.txt has no documents"),
         ("a.txt", b"ok\ncaf\xe9\n", "a.txt, line 2: byte 0xe9 .* not valid UTF-8"),
         ("a.txt", b"GIF8\0\0", "a.txt is a binary file, not text"),
-        ("a.txt", "tea".encode("utf-16"), "a.txt is in UTF-16; say so with --encoding utf-16"),
         ("a.csv", b"id,text\n1,tea\n2\n", "a.csv, line 3: 1 fields, and the header has 2"),
         ("a.csv", b'id,text\n1,"tea\n', "a.csv, line 2: the quotes don't match"),
         ("a.jsonl", b'{"text": "tea"}\n{"text"\n', "a.jsonl, line 2: not JSON"),

@@ -307,6 +307,8 @@ def test_workbooks(tmp_path: Path) -> None:
         DataError, match=r"shop\.xlsx has no sheet 'rating'; did you mean ratings\?"
     ):
         read_ratings(path, table="rating")
+    path.write_bytes(workbook({"ratings": [["Spring term"], *sheets["ratings"]]}))
+    assert rows(read_ratings(path)) == EXPECTED  # below a title
     path.write_bytes(workbook(sheets | {"more": sheets["ratings"]}))
     with pytest.raises(
         DataError, match=r"holds the sheets ratings, more; name one: .*::ratings, or"

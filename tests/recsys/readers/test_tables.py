@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import io
 import json
 import tempfile
@@ -97,6 +98,13 @@ def test_book_crossing_style(read: Read) -> None:
         b'user,item,note,rating,timestamp\n1,10,x"y,4,100\n1,20,,3.5,300\n2,10,,5,200\n',
         b"user,item,rating,timestamp\n1,10,4,1970-01-01 00:01:40\n1,20,3.5,1970-01-01T00:05:00Z\n"
         b"2,10,5,1970-01-01 00:03:20\n",
+        b"# exported today\n#\nuser,item,rating,timestamp\n1,10,4,100\n1,20,3.5,300\n2,10,5,200",
+        b"% bip weighted\n1 10 4 100\n1 20 3.5 300\n2 10 5 200\n",
+        b"sep=;\r\nuser;item;rating;timestamp\r\n1;10;4;100\r\n1;20;3,5;300\r\n2;10;5;200\r\n",
+        b"user item rating timestamp\n1 1 10 4 100\n2 1 20 3.5 300\n3 2 10 5 200\n",
+        b"User ID,Item ID,Rating (1-5),Time [s]\n1,10,4,100\n1,20,3.5,300\n2,10,5,200\n",
+        "user,item,rating,timestamp\n1,10,4,100\n1,20,3.5,300\n2,10,5,200".encode("utf-16"),
+        bz2.compress(b"user,item,rating,timestamp\n1,10,4,100\n1,20,3.5,300\n2,10,5,200\n"),
     ],
 )
 def test_oddities_that_are_read_all_the_same(read: Read, content: bytes) -> None:
