@@ -226,7 +226,7 @@ def write_sheet(path: Path, name: str, sheet: str | None, target: Path) -> str:
         needed = missing_extra("fastexcel", "excel")
         raise DataError(f"{name} is a workbook; reading it {needed}") from None
     try:
-        logging.getLogger("fastexcel").setLevel(logging.ERROR)  # columns without values are no news
+        logging.getLogger("fastexcel").setLevel(logging.ERROR)  # and not of columns without values
         book = fastexcel.read_excel(path)
         names = list(book.sheet_names)
         filled = [each for each in names if book.load_sheet(each, n_rows=1).height]
