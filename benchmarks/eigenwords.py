@@ -3,16 +3,17 @@
 The judgements are those of WordSim-353 and SimLex-999, which gensim has among its test data; a text
 of some million words has to be given, such as a dictionary or an encyclopedia.
 
-Usage: python benchmarks/eigenwords.py TEXT [--dimensions K] [--min-count N] [--epochs N]
+Usage: python benchmarks/eigenwords.py TEXT [--dimensions K] [--min-count N] [--epochs N ...]
 """
 
 from __future__ import annotations
 
 import argparse
 import re
+import resource
 import time
-import tracemalloc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -55,69 +56,62 @@ def agreement(places: dict[str, int], vectors: np.ndarray, name: str) -> tuple[f
     return float(spearmanr(cosines, [value for *_, value in known]).statistic), len(known)
 
 
-def word2vec(texts: Iterable[str], k: int, window: int, min_count: int, epochs: int) -> Any:
+def word2vec(texts: list[str], **settings: Any) -> tuple[dict[str, int], np.ndarray]:
+    """Return skip-gram vectors with ten negative samples, gensim's other settings as they are."""
     from gensim.models import Word2Vec
 
     sentences = [text.split() for text in texts]
-    model = Word2Vec(
-        sentences,
-        vector_size=k,
-        window=window,
-        min_count=min_count,
-        sg=1,
-        negative=10,
-        epochs=epochs,
-        workers=2,
-        seed=1,
-    )
-    return model.wv.key_to_index, model.wv.vectors
+    vectors = Word2Vec(sentences, sg=1, negative=10, workers=2, seed=1, **settings).wv
+    return vectors.key_to_index, vectors.vectors
 
 
-def eigenwords(texts: list[str], **settings: Any) -> Any:
+def eigenwords(texts: list[str], **settings: Any) -> tuple[dict[str, int], np.ndarray]:
     words = Eigenwords(**settings).fit(texts)
-    names = words.terms_.values.to_list()
-    return {name: place for place, name in enumerate(names)}, words.vectors_
+    return {name: place for place, name in enumerate(words.terms_.values)}, words.vectors_
+
+
+def measured(path: Path, made: Callable[..., Any], settings: dict[str, Any]) -> list[Any]:
+    """Return agreement with each list, number of words, seconds, and growth of the process, MB."""
+    texts = paragraphs(path)
+    before, start = peak(), time.perf_counter()
+    places, vectors = made(texts, **settings)
+    seconds, grown = time.perf_counter() - start, peak() - before
+    found = [agreement(places, vectors, name) for name in JUDGED]
+    return [*(f"{value:.3f} ({n})" for value, n in found), f"{len(places):,}", seconds, grown]
+
+
+def peak() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("text", type=Path)
-    parser.add_argument("--dimensions", type=int, default=200)
+    parser.add_argument("--dimensions", type=int, default=100)
     parser.add_argument("--min-count", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--no-memory", action="store_true", help="Do not trace memory: faster.")
+    parser.add_argument("--epochs", type=int, nargs="+", default=[5, 20])
     arguments = parser.parse_args()
-    texts = paragraphs(arguments.text)
     k, least = arguments.dimensions, arguments.min_count
-    print(f"{machine()}; {sum(text.count(' ') + 1 for text in texts):,} words\n", flush=True)
-    runs: dict[str, Callable[[], Any]] = {}
+    n_words = sum(text.count(" ") + 1 for text in paragraphs(arguments.text))
+    print(f"{machine()}; {n_words:,} words\n", flush=True)
+    runs: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {}
     for scaling, sides, window in (
         ("sqrt", "apart", 2),
         ("sqrt", "merged", 5),
-        ("ppmi", "merged", 2),
         ("ppmi", "merged", 5),
     ):
-        settings = {"scaling": scaling, "sides": sides, "window": window, "min_count": least}
-        runs[f"Eigenwords, {scaling}, {sides}, window {window}"] = lambda settings=settings: (
-            eigenwords(texts, n_components=k, **settings)
-        )
-    runs[f"word2vec (gensim), window 5, {arguments.epochs} epochs"] = lambda: word2vec(
-        texts, k, 5, least, arguments.epochs
-    )
+        settings = {"scaling": scaling, "sides": sides, "window": window, "n_components": k}
+        runs[f"Eigenwords, {scaling}, {sides}, window {window}"] = eigenwords, settings
+    for epochs in arguments.epochs:
+        settings = {"vector_size": k, "window": 5, "epochs": epochs}
+        runs[f"word2vec (gensim), window 5, {epochs} epochs"] = word2vec, settings
     rows = []
-    for name, run in runs.items():
-        if not arguments.no_memory:
-            tracemalloc.start()
-        start = time.perf_counter()
-        places, vectors = run()
-        seconds = time.perf_counter() - start
-        peak = "" if arguments.no_memory else f"{tracemalloc.get_traced_memory()[1] / 2**20:,.0f}"
-        tracemalloc.stop()
-        found = [agreement(places, vectors, judged) for judged in JUDGED]
-        values = [f"{value:.3f} ({n})" for value, n in found]
-        rows.append([name, *values, f"{len(places):,}", seconds, peak])
+    for name, (made, settings) in runs.items():
+        with ProcessPoolExecutor(1) as alone:  # so that memory is that of one run
+            how = arguments.text, made, {**settings, "min_count": least}
+            rows.append([name, *alone.submit(measured, *how).result()])
         print(rows[-1], flush=True)
-    headers = ["vectors", *(f"{name} (pairs)" for name in JUDGED), "words", "seconds", "peak, MB"]
+    headers = ["vectors", *(f"{name} (pairs)" for name in JUDGED), "words", "seconds", "memory, MB"]
     print("\n" + table(headers, rows))
 
 

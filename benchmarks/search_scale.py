@@ -63,6 +63,16 @@ def timed(work: Callable[[], Any]) -> tuple[Any, float]:
     return made, time.perf_counter() - start
 
 
+def differing(lsi: LSI, queries: list[str]) -> int:
+    """Return how many of 20 lists of ten differ from those of a scan of all documents."""
+    found = [lsi.query(query)["document"].to_list() for query in queries[:20]]
+    search = lsi._search
+    search.__dict__["is_filtered"] = False
+    scanned = [lsi.query(query)["document"].to_list() for query in queries[:20]]
+    del search.__dict__["is_filtered"]
+    return sum(a != b for a, b in zip(found, scanned, strict=True))
+
+
 def gigabytes() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
@@ -88,17 +98,29 @@ def main() -> None:
         del lsi
         lsi, loading = timed(lambda: LSI.load(target))
         rows.append(["load", loading])
-        queries = [" ".join(text.split()[:4]) for text in texts.batch(200)]
-        for method in ("bm25", "lsi", "hybrid"):
-            for query in queries[:20]:
-                lsi.query(query, method=method)
-            spent = [timed(lambda q=q, m=method: lsi.query(q, method=m))[1] for q in queries]
-            rows.append([f"query by {method}, p50, milliseconds", 1000 * median(spent)])
-            rows.append([f"query by {method}, p95, milliseconds", 1000 * np.quantile(spent, 0.95)])
+        known = set(lsi.terms_.values)
+        batch = [[word for word in text.split() if word in known] for text in texts.batch(200)]
+        for length in (2, 4, 20):
+            queries = [" ".join(words[:length]) for words in batch]
+            for method in ("bm25", "lsi", "hybrid"):
+                for query in queries[:20]:
+                    lsi.query(query, method=method)
+                spent = [timed(lambda q=q, m=method: lsi.query(q, method=m))[1] for q in queries]
+                name = f"{length} words by {method}"
+                rows.append([f"{name}, p50, milliseconds", 1000 * median(spent)])
+                rows.append([f"{name}, p95, milliseconds", 1000 * np.quantile(spent, 0.95)])
+            rows.append(
+                [f"{length} words, lists that a full scan changes", differing(lsi, queries)]
+            )
         for size in (1_000, 10_000):
             more = list(texts.batches(size, n + size))
-            _, adding = timed(lambda more=more: lsi.add_documents(more, method="fold-in"))
-            rows.append([f"add {size:,} documents by folding in", adding])
+            _, adding = timed(lambda more=more: lsi.add_documents(more))
+            _, saving = timed(lambda: lsi.save(target, overwrite=True))
+            rows.append([f"add {size:,} documents", adding])
+            rows.append([f"save {size:,} documents more", saving])
+        ids = list(range(0, n, max(1, n // 1000)))
+        rows.append([f"remove {len(ids):,} documents", timed(lambda: lsi.remove_documents(ids))[1]])
+        rows.append(["save", timed(lambda: lsi.save(target, overwrite=True))[1]])
     headers = [f"{n:,} documents, {len(lsi.terms_):,} words, k = {lsi.n_components_}", "seconds"]
     print(table(headers, rows))
 

@@ -104,7 +104,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a saved directory holds, so that the next one links to its files where they are alike.
+    """Contents of a saved directory, to whose files the next one links where they are alike.
 
     Arrays and tables are recognized by their identity: they are not to be changed in place.
     """

@@ -253,7 +253,7 @@ def _answers(
     """Yield the results of a file of queries; it fails only if none has any."""
     from recsys.lsi.queries import NothingToRankError
 
-    documents = reading.open(path)
+    documents = reading.open(_inside(path, "queries.jsonl"))
     answered, failure = 0, None
     for number, batch in enumerate(documents):
         if number == 0:
@@ -267,6 +267,11 @@ def _answers(
             note(f"{lines}: {error}")
     if failure is not None and not answered:
         raise failure
+
+
+def _inside(path: str, name: str) -> str:
+    """Return the file with the usual name in a folder of BEIR's layout, or the path itself."""
+    return str(inner) if (inner := Path(path, name)).is_file() else path
 
 
 @cli.command(
@@ -310,16 +315,16 @@ def similar(index: str, ids: tuple[str, ...], n: int, output: Output) -> None:
     "add",
     examples=[
         "recsys lsi add index more.jsonl",
-        "recsys lsi add index more.jsonl --method fold-in --out larger",
+        "recsys lsi add index more.jsonl --method update --out larger",
     ],
 )
 @click.argument("index")
 @click.argument("documents")
 @cli.option(
     "--method",
-    type=click.Choice(["update", "fold-in"]),
-    default="update",
-    help="Update the decomposition, or keep it, which is faster.",
+    type=click.Choice(["fold-in", "update"]),
+    default="fold-in",
+    help="Keep the decomposition, or update it, which takes as long as the index is large.",
 )
 @cli.option(
     "--out", "-o", metavar="INDEX", help="Directory for the larger index, instead of INDEX."
@@ -339,8 +344,9 @@ def add(
     """Add documents to an index.
 
     Documents without ids of their own are numbered after those of the index. The words of the index
-    and their weights stay as they are; unknown words are ignored and counted. The loss of
-    orthogonality, 0 for a new index, shows when to index everything again.
+    and their weights stay as they are; unknown words are ignored and counted. It takes time in
+    proportion to what is new. The share outside the dimensions and the loss of orthogonality, 0 for
+    a new index, show when to update the decomposition or to index everything again.
     """
     lsi = _load(index)
     ids = lsi.documents_.ids.values
@@ -437,7 +443,7 @@ def evaluate(
 
     lsi = _load(index)
     require_path(judgements)
-    documents = reading.open(queries)
+    documents = reading.open(_inside(queries, "queries.jsonl"))
     labels, texts = list[Any](), list[str]()
     for batch in documents:
         labels += batch.ids
@@ -447,7 +453,7 @@ def evaluate(
         lsi,
         labels,
         texts,
-        read_judgements(judgements, encoding=reading.encoding),
+        read_judgements(_inside(judgements, "qrels/test.tsv"), encoding=reading.encoding),
         methods=[*dict.fromkeys(method)] or _METHODS,
         relevant_from=relevant_from,
     )

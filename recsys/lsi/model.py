@@ -278,7 +278,10 @@ class LSI(
         old = self.documents_.ids.find(names.ids.values)
         if not replace and (old >= 0).any():
             label = names.ids.values[int((old >= 0).argmax())]
-            raise DataError(f"Each document needs an id of its own; {label!r} occurs twice.")
+            raise DataError(
+                f"Document {label!r} is in the index already; it is replaced with --replace "
+                "(replace=True)."
+            )
         old = self.documents_.places_of(old[old >= 0])
         self._remove(old)
         self._note_change(more, slice(None), 1)
@@ -393,7 +396,7 @@ class LSI(
         check_n(n)
         method = self._method(method)
         given = self._queries(queries)
-        check_words(given.unknown, np.array([not len(terms) for terms in given.terms]))
+        check_words(given.unknown, np.array([not len(each) for each in given.terms]), self.terms_)
         directions = given.directions(self.components_)
         documents = self.documents_
         if method == "lsi":
@@ -438,7 +441,7 @@ class LSI(
         given = self._queries(query)
         if not given.single:
             raise DataError("explain takes one query, as a text or a vector.")
-        check_words(given.unknown, np.array([not len(given.terms[0])]))
+        check_words(given.unknown, np.array([not len(given.terms[0])]), self.terms_)
         place = int(self.documents_.places([document])[0])
         wanted = as_query(given, given.directions(self.components_), 0)
         if method == "bm25":

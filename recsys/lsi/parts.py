@@ -168,7 +168,7 @@ class Part:
     embedding : ndarray of shape (n_documents, k)
         Their coordinates, V_k S_k.
     mean_length : float or None
-        Words of the mean document, for BM25; None where the rows are no counts.
+        Words of the mean document, for BM25; None where the rows are not counts.
     removed : int64 ndarray
         Ascending rows of documents that are there no more.
     stored : mapping of str to ndarray

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from recsys.data.frames import listed
 from recsys.errors import DataError
+from recsys.messages import close_matches
 from recsys.topn import Cosine, TopN, top_n
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ Floats = NDArray[np.floating[Any]]
 Indices = NDArray[np.int64]
 
 _NAMED = 5  # unknown words that a message lists
+_LONGER, _COMPARED = 2, 5000  # characters that a similar word may be longer or shorter; words
 ROUNDING = 1e-5
 """Share of the length of a query that rounding leaves of a direction outside the space."""
 
@@ -67,7 +69,9 @@ class Queries:
         return found
 
 
-def check_words(unknown: Sequence[Sequence[str]], lost: NDArray[np.bool_]) -> None:
+def check_words(
+    unknown: Sequence[Sequence[str]], lost: NDArray[np.bool_], known: Ids | None = None
+) -> None:
     """Check that queries have known words.
 
     Parameters
@@ -76,6 +80,8 @@ def check_words(unknown: Sequence[Sequence[str]], lost: NDArray[np.bool_]) -> No
         Unknown words of each query.
     lost : ndarray of bool
         Whether it has no known word.
+    known : Ids, optional
+        Words of which similar ones are named, for one query.
 
     Raises
     ------
@@ -90,7 +96,10 @@ def check_words(unknown: Sequence[Sequence[str]], lost: NDArray[np.bool_]) -> No
     if not lost.any() and not any(unknown):
         return
     different = list(dict.fromkeys(word for words in unknown for word in words))
-    listed_words = ", ".join(different[:_NAMED])
+    named = different[:_NAMED]
+    if known is not None and len(unknown) == 1:
+        named = [_with_similar(word, known.values) for word in named]
+    listed_words = ", ".join(named)
     if len(different) > _NAMED:
         listed_words += f" and {len(different) - _NAMED:,} more"
     if lost.all():
@@ -107,6 +116,15 @@ def check_words(unknown: Sequence[Sequence[str]], lost: NDArray[np.bool_]) -> No
             subject = "One query has" if n == 1 else f"{n:,} queries have"
             message += f" {subject} no known word, and so no results."
         warnings.warn(message, UnknownTermWarning, stacklevel=4)
+
+
+def _with_similar(word: str, known: pl.Series) -> str:
+    """Return a word, with the most similar of the known ones that begin alike."""
+    texts = known.cast(pl.String)
+    lengths = texts.str.len_chars().cast(pl.Int64)
+    alike = texts.filter(texts.str.starts_with(word[:1]) & ((lengths - len(word)).abs() <= _LONGER))
+    near = close_matches(word, alike.head(_COMPARED), 1)
+    return f"{word} (did you mean {near[0]}?)" if near else word
 
 
 def check_directions(queries: Queries, directions: Floats) -> NDArray[np.float32]:

@@ -63,7 +63,7 @@ class Fusion(NamedTuple):
 
     @property
     def average(self) -> float:
-        """What is subtracted from the score of every document."""
+        """Score of the average document, which is subtracted from all."""
         return self.average_words + self.average_meaning
 
 
@@ -132,7 +132,7 @@ class Search:
 
     @cached_property
     def is_filtered(self) -> bool:
-        """Whether most documents are left out by what they can reach at most."""
+        """True if most documents are left out by what they can reach at most."""
         return any(part.codes is not None for part in self.parts)
 
     @cached_property

@@ -29,6 +29,7 @@ _SAMPLE = 50_000  # of them
 _SAMPLE_ROUNDS, _ROUNDS = 6, 2  # of subspace iteration on the sample, and on all
 _SPARE = 16  # directions more than k
 _ROWS = 65_536  # of a block
+_SUMMED = 4096  # rows whose products are summed in their own precision
 _ROUNDING = 1e-6  # of the largest square: in float32, a direction below it is noise
 _BLOCK = 512  # rows that are added at a time: bounds the size of the small matrix
 
@@ -53,8 +54,8 @@ class Space:
         For a training document it is its row of V_k S_k; for others it is the fold-in.
         """
         components = self.components
-        used = np.unique(rows.indices)
-        if 4 * len(used) < rows.shape[1]:  # a query: the directions of its few terms are enough
+        if 4 * rows.nnz < rows.shape[1]:  # a query: the directions of its few terms are enough
+            used = np.unique(rows.indices)
             rows, components = rows[:, used], components[:, used]
         turned = np.ascontiguousarray(components.T)
         if rows.dtype == turned.dtype and rows.nnz > _ROWS:  # on all cores
@@ -154,11 +155,11 @@ def _bounded(weighted: Any, k: int, random_state: RandomStateLike) -> Space:
     sample = weighted[np.sort(rng.choice(n, min(n, _SAMPLE), replace=False))]
     for rows, rounds in ((sample, _SAMPLE_ROUNDS), (weighted, _ROUNDS)):
         for _ in range(rounds):
-            turned = _orthonormal(V)
+            turned = _orthonormal(V, 1)
             V = np.zeros(turned.shape, np.float32)
             for block, Y in _products(rows, turned):
                 V += csr_rmatmat(block, Y, n_terms)
-    V = _orthonormal(V)
+    V = _orthonormal(V, 2)
     squares, turn = np.linalg.eigh(sum(_gram(Y) for _, Y in _products(weighted, V)))
     order = np.argsort(-squares, kind="stable")[:k]
     order = order[squares[order] > squares.max() * _NOTHING]
@@ -175,9 +176,9 @@ def _products(rows: Any, V: NDArray[Any]) -> Iterator[tuple[Any, NDArray[Any]]]:
         yield block, csr_matmat(block, V)
 
 
-def _orthonormal(V: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return orthonormal columns with the same span, by Cholesky QR, twice."""
-    for _ in range(2):
+def _orthonormal(V: NDArray[np.float32], rounds: int) -> NDArray[np.float32]:
+    """Return orthonormal columns with the same span, by Cholesky QR; two rounds do for float32."""
+    for _ in range(rounds):
         V = V / np.linalg.norm(V, axis=0)
         squares, turn = np.linalg.eigh(_gram(V))
         kept = squares > squares.max() * _ROUNDING
@@ -285,7 +286,7 @@ def _rayleigh_ritz(components: Float64s, documents: Any, dtype: Any) -> tuple[Sp
 
 def _gram(embedding: NDArray[Any]) -> Float64s:
     gram = np.zeros((embedding.shape[1],) * 2)
-    for start in range(0, len(embedding), _ROWS):
-        vectors = embedding[start : start + _ROWS].astype(np.float64)
+    for start in range(0, len(embedding), _SUMMED):
+        vectors = embedding[start : start + _SUMMED]
         gram += vectors.T @ vectors
     return gram

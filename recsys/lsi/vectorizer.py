@@ -176,26 +176,30 @@ class WordEncoder:
         DataError
             If there are no words, or none in `min_df` documents.
         """
-        codes: dict[str, int] = {}
+        categories = pl.Categories.random()  # which number words in the order of their appearance
+        kind = pl.Categorical(categories)
+        held = pl.Series([], dtype=kind)  # without it the numbers are lost between batches
         blocks, n_texts = [], 0
         for batch in texts:
             checked = [checked_text(text, n_texts + i) for i, text in enumerate(batch)]
-            blocks.append(self._counted(checked, codes))
+            blocks.append(self._counted(checked, kind))
             n_texts += len(checked)
-        if not codes:
+        n_words = 1 + max((int(indices.max(initial=-1)) for _, indices, _ in blocks), default=-1)
+        if not n_words:
             raise DataError(_no_terms(n_texts, 0, 1))
         data, indices, lengths = (np.concatenate(each) for each in zip(*blocks, strict=True))
         del blocks
         ends = np.append(0, np.cumsum(lengths))
-        found = sparse.csr_array((data, indices, ends), shape=(n_texts, len(codes)))
-        words = [*codes]
+        found = sparse.csr_array((data, indices, ends), shape=(n_texts, n_words))
+        words = [str(categories[code]) for code in range(n_words)]
+        del held
         totals = np.bincount(found.indices, found.data, minlength=len(words))
         if self._wanted == "auto":
             counts = dict(zip(words, totals.tolist(), strict=True))
             self.language = Language.of(detect(counts), self._stop_words)
         return self._merged(found, words, totals)
 
-    def _counted(self, texts: list[str], codes: dict[str, int]) -> tuple[NDArray[Any], ...]:
+    def _counted(self, texts: list[str], kind: pl.Categorical) -> tuple[NDArray[Any], ...]:
         """Return how often each text has each word: counts, codes of words, numbers of words."""
         if self._tokenize.is_default:
             frame = word_frame(pl.Series(texts, dtype=pl.String))
@@ -203,14 +207,11 @@ class WordEncoder:
             found = [self._tokenize(text) for text in texts]
             frame = pl.DataFrame({"row": np.arange(len(texts)), "word": found}).explode("word")
             frame = frame.cast({"word": pl.String}).drop_nulls()
-        words = frame["word"].unique()
-        places = [codes.setdefault(word, len(codes)) for word in words.to_list()]
-        local = frame["word"].cast(pl.Enum(words)).to_physical().to_numpy()
-        ones = np.ones(len(local), np.float32)
-        shape = (len(texts), max(1, len(words)))
-        counts = sparse.coo_array((ones, (frame["row"].to_numpy(), local)), shape=shape).tocsr()
-        numbers = np.array(places, np.int32)[counts.indices] if len(words) else counts.indices
-        return counts.data, numbers, np.diff(counts.indptr)
+        codes = frame["word"].cast(kind).to_physical().to_numpy().astype(np.int32)
+        places = frame["row"].to_numpy(), codes
+        shape = len(texts), 1 + int(codes.max(initial=0))
+        counts = sparse.coo_array((np.ones(len(codes), np.float32), places), shape=shape).tocsr()
+        return counts.data, counts.indices, np.diff(counts.indptr)
 
     def _merged(self, counts: Any, words: list[str], totals: NDArray[Any]) -> Any:
         """Return counts of terms, which stand for all words with their stem, in `min_df` texts."""

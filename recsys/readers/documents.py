@@ -39,6 +39,7 @@ _ROWS = 1000  # of a Parquet file, read at a time
 _SAMPLE = 100  # objects whose keys are the columns of JSON lines
 _NAMED = 3
 _SUFFIXES = {".csv": ",", ".tsv": "\t", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+_PAGES = (".html", ".htm", ".xhtml")
 _ARCHIVE = (b"PK\x03\x04", b"PK\x05\x06")  # also .docx, .odt, .epub
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
@@ -245,7 +246,7 @@ class Documents:
                     continue
                 text = "".join(replace(data, name=f"{name}{label}").lines())
                 title = None
-                if form_of(head) == HTML:
+                if form_of(head) == HTML or path.suffix.lower() in _PAGES:
                     pages += 1
                     text, title = page(text)
                 yield Document(label, text, title)
@@ -333,6 +334,8 @@ def _kind(data: DataFile) -> str:
         raise DataError(f"{data.name} is {what}.")
     if (form := form_of(head)) is not None:
         return form
+    if data.suffix in _PAGES:
+        return HTML
     if head.lstrip(b"\xef\xbb\xbf \r\n\t").startswith(b'{"'):
         return "jsonl"
     return _SUFFIXES.get(data.suffix, "lines")

@@ -72,8 +72,9 @@ def test_a_query_finds_what_does_not_have_the_word(run, index):
 
 @pytest.mark.filterwarnings("always::recsys.lsi.queries.UnknownTermWarning")
 def test_unknown_words(run, index):
-    result = run("lsi", "query", index, "doctor zebra", "-n", 1)
-    assert result.stderr == "Warning: Not in the index: zebra.\n"
+    result = run("lsi", "query", index, "doctor zebra hospitl", "-n", 1)
+    expected = "Warning: Not in the index: zebra, hospitl (did you mean hospital?).\n"
+    assert result.stderr == expected
     assert result.stdout.startswith("document,rank,score,snippet\n")
     result = run("lsi", "query", index, "zebra", code=1)
     assert result.stderr == "Error: No word of the query is in the index: zebra.\n"
@@ -247,7 +248,19 @@ def test_parts_of_scores_and_removal(run, index):
     assert said == "removed 2 documents, saved in index; 3 documents left\n"
     Path("new.csv").write_text("id,text\n2,A doctor drew\n9,A nurse drew\n")
     assert (
-        "added 2 documents by update (1 replaced)"
+        "added 2 documents by fold-in (1 replaced)"
         in run("lsi", "add", index, "new.csv", "--replace").stderr
     )
     assert len(rows(run("lsi", "query", index, "doctor", "--json"))) <= 4
+
+
+def test_a_folder_in_the_layout_of_beir_has_queries_and_judgements(run):
+    Path("beir/qrels").mkdir(parents=True)
+    lines = [{"_id": f"d{i}", "title": "", "text": text} for i, text in enumerate(LINES)]
+    Path("beir/corpus.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    Path("beir/queries.jsonl").write_text('{"_id": "q", "text": "drew Batman"}\n')
+    Path("beir/qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq\td3\t1\n")
+    run("lsi", "index", "beir", "--out", "index", "--quiet")
+    found = run("lsi", "evaluate", "index", "--queries", "beir", "--judgements", "beir", "--json")
+    metrics = json.loads(found.stdout)["metrics"]
+    assert {row["value"] for row in metrics if row["method"] == "hybrid"} >= {1.0}

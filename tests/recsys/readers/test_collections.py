@@ -94,14 +94,15 @@ def test_a_folder_of_a_judged_collection_is_its_documents(tmp_path):
 def test_pages_of_html_have_no_tags_and_scripts(tmp_path):
     page = "<!DOCTYPE html><html><head><title>Hot tea</title><style>p {}</style></head>"
     (tmp_path / "tea.html").write_text(f"{page}<body><p>Green<br>leaves<script>x('milk')</script>")
+    (tmp_path / "part.htm").write_text("<p>Milk &amp; sugar")
     (tmp_path / "plain.txt").write_text("bread")
     ids, texts, titles, decision = read(tmp_path)
     assert (ids, texts, titles) == (
-        ["plain.txt", "tea.html"],
-        ["bread", "Green leaves"],
-        [None, "Hot tea"],
+        ["part.htm", "plain.txt", "tea.html"],
+        ["Milk & sugar", "bread", "Green leaves"],
+        [None, None, "Hot tea"],
     )
-    assert decision.endswith("1 page of HTML without tags and scripts")
+    assert decision.endswith("2 pages of HTML without tags and scripts")
     assert read(tmp_path / "tea.html")[1] == ["Green leaves"]
 
 
