@@ -1,17 +1,7 @@
 // The Python module `lowrank.kernels._core`: checks shapes, picks the instruction set, deals the
 // work out to threads with the interpreter lock released.
 
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
-#include <nanobind/stl/variant.h>
-#include <nanobind/stl/vector.h>
-
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -23,25 +13,14 @@
 #include <variant>
 #include <vector>
 
+#include "bindings.hpp"
 #include "entries.hpp"
-#include "fields.hpp"
 #include "kernels.hpp"
 #include "parallel.hpp"
-
-namespace nb = nanobind;
 
 namespace {
 
 using namespace lowrank;
-
-template <class T>
-using In1 = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-template <class T>
-using In2 = nb::ndarray<const T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-template <class T>
-using Out1 = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-template <class T>
-using Out2 = nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 // The tables this machine can run, best last.
 std::vector<const KernelTable*> supported_tables() {
@@ -79,22 +58,11 @@ const Kernels<T>& kernels() {
     else return active->f64;
 }
 
-void require(bool ok, const char* message) {
-    if (!ok) throw std::invalid_argument(message);
-}
-
 // Values of the entries: numbers; or codes, their 256 levels, and shifts of rows and columns (or none).
 template <class T>
 using Coded = std::tuple<In1<std::uint8_t>, In1<T>, In1<T>, In1<T>>;
 template <class T>
 using Values = std::variant<In1<T>, Coded<T>>;
-
-void check_offsets(const In1<std::int64_t>& indptr, std::size_t n_entries, std::size_t n_values, std::int64_t n_rows) {
-    require(static_cast<std::int64_t>(indptr.size()) == n_rows + 1, "indptr must have one entry more than rows");
-    require(n_entries == n_values, "indices and data must have the same length");
-    require(indptr.data()[0] == 0 && indptr.data()[n_rows] == static_cast<std::int64_t>(n_entries),
-            "indptr must run from 0 to the number of stored entries");
-}
 
 template <class T>
 Csr<T> csr(const In1<std::int64_t>& indptr, const In1<std::int32_t>& indices, const In1<T>& data,
@@ -451,115 +419,6 @@ void pair_dots(In2<float> left, In2<float> right, In1<std::int64_t> rows, In1<st
               [&](auto begin, auto end, void*) { active->retrieval.pair_dots(problem, begin, end); });
 }
 
-int code_levels(In1<float> values, Out1<std::uint8_t> codes, Out1<float> levels, int count) {
-    require(values.size() == codes.size(), "values and codes must have the same length");
-    require(levels.size() == entries::most_levels && 0 <= count && count <= entries::most_levels, "levels must have 256 entries");
-    const nb::gil_scoped_release release;
-    return entries::code_levels(values.data(), values.size(), codes.data(), levels.data(), count);
-}
-
-template <class T>
-std::pair<std::int64_t, std::int64_t> code_keys(In1<T> keys, Out1<std::int32_t> codes, Out1<std::int64_t> distinct,
-                                                std::int64_t count, Out1<std::int32_t> slots) {
-    const std::size_t room = distinct.size();
-    require(keys.size() == codes.size(), "keys and codes must have the same length");
-    require(room > 0 && std::has_single_bit(room) && slots.size() == 2 * room, "slots must be twice a power of two");
-    require(count >= 0 && static_cast<std::size_t>(count) <= room, "count must be that of distinct keys");
-    const nb::gil_scoped_release release;
-    return entries::code_keys(keys.data(), keys.size(), codes.data(), distinct.data(), room, count, slots.data());
-}
-
-// The numbers of `keys` must be in 0 ... n - 1.
-void check_keys(const In1<std::int32_t>& keys, std::int64_t n) {
-    const auto outside = [=](std::int32_t key) { return key < 0 || key >= n; };
-    require(std::none_of(keys.data(), keys.data() + keys.size(), outside), "keys must be those of the table");
-}
-
-void look_up(In1<std::int32_t> keys, In1<std::int32_t> table, Out1<std::int32_t> found, int threads) {
-    require(keys.size() == found.size(), "keys and found must have the same length");
-    const nb::gil_scoped_release release;
-    check_keys(keys, table.size());
-    entries::look_up(keys.data(), keys.size(), table.data(), found.data(), threads);
-}
-
-bool row_offsets(In1<std::int32_t> rows, Out1<std::int64_t> indptr) {
-    require(indptr.size() > 0, "indptr must have one entry more than rows");
-    const nb::gil_scoped_release release;
-    check_keys(rows, indptr.size() - 1);
-    return entries::row_offsets(rows.data(), rows.size(), indptr.data(), indptr.size() - 1);
-}
-
-using Anything = nb::ndarray<nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-using AnyGiven = nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-// Arrays of n numbers of 1, 4 or 8 bytes each.
-template <class Array>
-std::vector<entries::Numbers> numbers(const std::vector<Array>& arrays, std::size_t n) {
-    std::vector<entries::Numbers> found;
-    for (const Array& array : arrays) {
-        const std::int64_t size = array.itemsize();
-        require(array.size() == n, "all arrays must have one number per entry");
-        require(size == 1 || size == 4 || size == 8, "numbers must have 1, 4 or 8 bytes");
-        found.push_back({static_cast<char*>(const_cast<void*>(static_cast<const void*>(array.data()))), size});
-    }
-    return found;
-}
-
-void scatter(In1<std::int32_t> rows, In1<std::int64_t> indptr, const std::vector<AnyGiven>& sources,
-             const std::vector<Anything>& targets, int threads) {
-    const std::int64_t n_rows = static_cast<std::int64_t>(indptr.size()) - 1;
-    check_offsets(indptr, rows.size(), rows.size(), n_rows);
-    const auto from = numbers(sources, rows.size()), to = numbers(targets, rows.size());
-    const auto alike = [](const auto& one, const auto& other) { return one.size == other.size; };
-    require(std::equal(from.begin(), from.end(), to.begin(), to.end(), alike), "arrays must go to arrays like them");
-    const nb::gil_scoped_release release;
-    check_keys(rows, n_rows);
-    entries::scatter(rows.data(), rows.size(), indptr.data(), n_rows, from, to, threads);
-}
-
-template <class T>
-void transpose(In1<std::int64_t> indptr, In1<std::int32_t> indices, In1<T> data, Out1<std::int64_t> to_indptr,
-               Out1<std::int32_t> to_indices, Out1<T> to_data, int threads) {
-    const std::int64_t n_rows = static_cast<std::int64_t>(indptr.size()) - 1, n_columns = to_indptr.size() - 1;
-    check_offsets(indptr, indices.size(), data.size(), n_rows);
-    require(std::is_sorted(indptr.data(), indptr.data() + n_rows + 1), "indptr must not fall");
-    require(to_indices.size() == indices.size() && to_data.size() == data.size(), "the transpose must have as many entries");
-    const nb::gil_scoped_release release;
-    check_keys(indices, n_columns);
-    entries::row_offsets(indices.data(), indices.size(), to_indptr.data(), n_columns);
-    entries::transpose(indptr.data(), indices.data(), data.data(), n_rows, to_indptr.data(), n_columns,
-                       to_indices.data(), to_data.data(), threads);
-}
-
-void sort_rows(In1<std::int64_t> indptr, Out1<std::int32_t> indices, const std::vector<Anything>& columns, int threads) {
-    const std::int64_t n_rows = static_cast<std::int64_t>(indptr.size()) - 1;
-    check_offsets(indptr, indices.size(), indices.size(), n_rows);
-    require(std::is_sorted(indptr.data(), indptr.data() + n_rows + 1), "indptr must not fall");
-    const auto others = numbers(columns, indices.size());
-    const nb::gil_scoped_release release;
-    entries::sort_rows(indptr.data(), n_rows, indices.data(), others, threads);
-}
-
-std::int64_t read_rows(In1<std::uint8_t> text, const std::string& mark, int width, const std::vector<int>& places,
-                       const std::vector<Anything>& arrays) {
-    require(!mark.empty() && places.size() == arrays.size(), "every column must have an array");
-    std::vector<fields::Column> columns;
-    std::size_t room = std::numeric_limits<std::size_t>::max();
-    for (std::size_t i = 0; i < places.size(); ++i) {
-        require(places[i] > (i ? places[i - 1] : -1) && places[i] < width, "places must increase below the width");
-        const bool is_float = arrays[i].dtype() == nb::dtype<float>();
-        require(is_float || arrays[i].dtype() == nb::dtype<std::int64_t>(), "arrays must be of float32 or int64");
-        void* to = arrays[i].data();
-        columns.push_back({places[i], is_float ? nullptr : static_cast<std::int64_t*>(to), static_cast<float*>(to)});
-        room = std::min(room, arrays[i].size());
-    }
-    const char* begin = reinterpret_cast<const char*>(text.data());
-    const int step = static_cast<int>(mark.size());
-    const nb::gil_scoped_release release;
-    return fields::read_rows(begin, begin + text.size(), mark[0], step, width, columns, room);
-}
-
 // Adds up rows of a CSR matrix, each times its factor, into `out`; only these rows are looked at.
 void sum_rows(In1<std::int64_t> indptr, In1<std::int32_t> indices, In1<float> data, In1<std::int64_t> rows,
               In1<float> factors, Out1<float> out) {
@@ -622,15 +481,6 @@ std::int64_t largest(In1<float> scores, Out1<std::int64_t> found) {
     return static_cast<std::int64_t>(count);
 }
 
-// noconvert: a silent copy of an output would lose the result, of an input the time.
-auto argument(const char* name) { return nb::arg(name).noconvert(); }
-nb::arg_v argument(const nb::arg_v& with_default) { return with_default; }
-
-template <class Function, class... Arguments>
-void add(nb::module_& m, const char* name, Function* function, Arguments... arguments) {
-    m.def(name, function, argument(arguments)...);
-}
-
 template <class T>
 void add_kernels(nb::module_& m) {
     add(m, "als_half_sweep", &als_half_sweep<T>, "indptr", "indices", "data", "other", "other_bias", "shift",
@@ -652,11 +502,6 @@ void add_kernels(nb::module_& m) {
     add(m, "subtract", &product<&Kernels<T>::subtract_rows, T>, "V", "H", "W", "threads");
 }
 
-template <class T>
-void add_transpose(nb::module_& m) {
-    add(m, "transpose", &transpose<T>, "indptr", "indices", "data", "to_indptr", "to_indices", "to_data", "threads");
-}
-
 }  // namespace
 
 NB_MODULE(_core, m) {
@@ -675,20 +520,10 @@ NB_MODULE(_core, m) {
         "data", "Y", "threads");
     add(m, "gram_rows", &gram_rows, "indptr", "indices", "data", "column_indptr", "column_indices", "column_data",
         "weight", "scale", "out", "first", "columns", "values", "counts", "threads");
-    add(m, "code_levels", &code_levels, "values", "codes", "levels", "count");
-    add(m, "code_keys", &code_keys<std::int32_t>, "keys", "codes", "distinct", "count", "slots");
-    add(m, "code_keys", &code_keys<std::int64_t>, "keys", "codes", "distinct", "count", "slots");
-    add(m, "look_up", &look_up, "keys", "table", "found", "threads");
-    add(m, "read_rows", &read_rows, "text", "mark", "width", "places", "arrays");
-    add(m, "row_offsets", &row_offsets, "rows", "indptr");
-    add(m, "scatter", &scatter, "rows", "indptr", "sources", "targets", "threads");
-    add_transpose<std::uint8_t>(m);
-    add_transpose<float>(m);
-    add_transpose<double>(m);
-    add(m, "sort_rows", &sort_rows, "indptr", "indices", "columns", "threads");
     add(m, "sum_rows", &sum_rows, "indptr", "indices", "data", "rows", "factors", "out");
     add(m, "scan_codes", &scan_codes, "codes", "scale", "error", "query", "base", "weight", "factor", "centre", "slack",
         "out", "threads");
     add(m, "largest", &largest, "scores", "found");
+    add_entries(m);
     add(m, "pair_dots", &pair_dots, "left", "right", "rows", "others", "dots", "threads");
 }
