@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 __all__ = [
     "VariationalSide",
     "VariationalSweep",
+    "calibrated_noise",
+    "leverages",
     "predictive_variance",
     "shrinkage_target",
     "variational_sweeps",
@@ -38,6 +40,7 @@ Floats = NDArray[np.floating[Any]]
 _SHRINK_TO = 0.05  # prior variance of factors and biases, for entries of variance 1
 _START_WIDTH = 2.0  # variances of the first prior, in units of those that later ones shrink to
 _START_NOISE = 0.75  # share of the entries' variance
+_NOISES = 0.3, 2.0  # in units of the posterior's: where the calibrated one is
 _QUICK_STEPS = 4  # of the means, between sweeps that update covariances as well
 
 
@@ -66,6 +69,42 @@ def predictive_variance(rows: Posterior, columns: Posterior) -> Floats:
     variance += np.einsum("ni,nij,nj->n", w, column_cov, w)
     variance += np.einsum("nij,nij->n", row_cov[:, :-1, :-1], column_cov[:, :-1, :-1])
     return variance
+
+
+def leverages(
+    counts: NDArray[np.int64], prior: RowPrior, covariances: NDArray[np.floating[Any]]
+) -> NDArray[np.float32]:
+    r"""Return the share of the entries of each row in their own predictions, on average.
+
+    It is the effective number of parameters :math:`d - \operatorname{tr} V \Lambda` per entry
+    (MacKay 1992). `covariances` are packed, shape (n, d (d + 1) / 2).
+    """
+    d = len(prior.mean)
+    twice = 2 * prior.precision - np.diag(np.diag(prior.precision))
+    freedom = d - prior.weights(counts) * (covariances @ twice[np.triu_indices(d)])
+    found = np.where(counts > 0, np.clip(freedom, 0, d) / np.maximum(counts, 1), 0)
+    return np.minimum(found, 1).astype(np.float32)
+
+
+def calibrated_noise(
+    values: Floats, scores: Floats, spread: Floats, noise: float, scale: OrdinalScale | None
+) -> float:
+    """Return the noise variance under which entries are most likely, near that of the posterior.
+
+    The `scores` are predictions that have not seen the entries, and `spread` their variances.
+    """
+    from scipy.optimize import minimize_scalar
+
+    def loss(log_noise: float) -> float:
+        variance = spread + math.exp(log_noise)
+        if scale is None:
+            return float((np.log(variance) + (values - scores) ** 2 / variance).mean())
+        chances = scale.probabilities(scores, variance)
+        own = chances[np.arange(len(values)), scale.codes(values)]
+        return -float(np.log(np.maximum(own, 1e-12)).mean())
+
+    around = math.log(noise) + np.log(_NOISES)
+    return math.exp(minimize_scalar(loss, bounds=tuple(around), method="bounded").x)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

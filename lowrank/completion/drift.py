@@ -166,11 +166,11 @@ class Drift:
         total = float(np.einsum("i,i->", data, data, dtype=np.float64)) / max(1, len(data))
 
         def evidence(variance: float, scale: float) -> float:
-            process = {"noise": total - variance, "variance": variance, "scale": scale}
             if not 0 < variance <= _MOST_VARIANCE * total:
                 return -math.inf
-            found = kernels.drift_evidence(self.indptr, self.gaps, data, **process)
-            return found - 0.5 * len(data) * math.log(process["noise"] / total)
+            arrays, noise = (self.indptr, self.gaps, data), total - variance
+            found = kernels.drift_evidence(*arrays, noise=noise, variance=variance, scale=scale)
+            return found - 0.5 * len(data) * math.log(noise / total)
 
         is_first = not self.variance
         start = _FIRST_VARIANCE * total if is_first else self.variance
@@ -194,8 +194,9 @@ class Drift:
             self.means, self.variances = np.zeros_like(self.means), None
             return
         data = np.ascontiguousarray(residual[self.order])
-        process = {"noise": self.noise, "variance": self.variance, "scale": self.scale}
-        found, self.variances, _ = kernels.drift_smooth(self.indptr, self.gaps, data, **process)
+        numbers: dict[str, Any] = {"noise": self.noise, "variance": self.variance}
+        numbers["scale"] = self.scale
+        found, self.variances, _ = kernels.drift_smooth(self.indptr, self.gaps, data, **numbers)
         self.means = np.empty_like(found)
         self.means[self.order] = found
 

@@ -131,6 +131,12 @@ class OrdinalScale:
         ends = np.zeros((len(scores), 1)), np.ones((len(scores), 1))
         return np.diff(np.hstack([ends[0], below, ends[1]]), axis=1)
 
+    def variances(self, scores: Floats, variance: Floats | float) -> Doubles:
+        """Return the variance of each entry where latent numbers have these means and variances."""
+        chances = self.probabilities(scores, variance)
+        found: Doubles = chances @ self.levels**2 - (chances @ self.levels) ** 2
+        return np.maximum(found, 0)
+
     def quantile(self, scores: Floats, variance: Floats | float, share: float) -> Doubles:
         """Return the number below which a share of the distribution of each entry is.
 

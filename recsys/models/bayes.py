@@ -12,8 +12,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lowrank import kernels
-from lowrank.completion.bayes import VariationalSweep, predictive_variance, variational_sweeps
-from lowrank.completion.drift import fit_drifts
+from lowrank.completion.bayes import (
+    VariationalSweep,
+    calibrated_noise,
+    leverages,
+    predictive_variance,
+    variational_sweeps,
+)
 from lowrank.completion.gibbs import GibbsSweep, gibbs_sweeps
 from lowrank.completion.links import Posterior, RowPrior, normal_draws, posterior_rows
 from lowrank.completion.ordinal import OrdinalScale
@@ -33,7 +38,7 @@ from recsys.models.base import (
     validation_rmse,
 )
 from recsys.models.content import ContentModel
-from recsys.models.drifts import NAMES, DriftingModel, drift_arrays, drift_of, remark
+from recsys.models.drifts import NAMES, DriftingModel
 from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Explanation, Histories
 from recsys.models.parameters import parameter, random_state_parameter, threads_parameter
@@ -51,7 +56,6 @@ _TOGETHER = ("levels", "cut_points", "score_variance", "score_quantiles"), NAMES
 _LEVELS = range(3, 21)  # numbers of different ratings that may be an ordinal scale
 _MOST_DRIFT = 0.8  # share of drifts in the noise
 _CALIBRATED_ON = 20_000  # ratings at most
-_NOISES = 0.3, 2.0  # in units of the posterior's: where the calibrated one is
 _QUANTILES = 201  # of predictions, which stand for those that intervals are for
 _COMPARED = 200_000  # ratings at most, on which the likelihoods are compared
 
@@ -85,11 +89,12 @@ class Bayes(DriftingModel, ContentModel):
     user_draws : float32 ndarray of shape (n_users, S (k + 1))
         Under Gibbs sampling, draws of (a_u, b_u), from which standard deviations follow.
     user_leverage, item_leverage : float32 ndarrays of shape (n_users,) and (n_items,)
-        Shares of ratings in their own predictions.
+        Shares of ratings in their own predictions, zero under Gibbs sampling.
     noise_variances : float64 ndarray of shape (S,)
         Of a rating, or its latent number, around its prediction, if all vectors were known.
     predictive_noise : float
-        The same, as ratings tell that a prediction has not seen: posteriors are a little too wide.
+        The same, as ratings tell that a prediction has not seen: variational posteriors are a
+        little too wide.
     levels, cut_points : float64 ndarrays of shape (L,) and (L - 1,)
         The ordinal scale, if the likelihood is ordinal.
     score_quantiles : float64 ndarray of shape (n_quantiles,)
@@ -217,7 +222,9 @@ class Bayes(DriftingModel, ContentModel):
             self._calibrate(histories)
             self._fit_content(ratings)
         if self.time and ratings.timestamps is not None and np.ptp(ratings.timestamps):
-            remarks.append(self._fit_drifts(ratings))
+            values, scores = self._unseen(histories, vars(self), "user")
+            with at_most(self.threads):
+                remarks.append(self._fit_drifts(ratings, values - scores))
         vars(self)["remarks"] = tuple(remarks)
 
     def _options(self, ratings: Ratings) -> dict[str, Any]:
@@ -390,10 +397,9 @@ class Bayes(DriftingModel, ContentModel):
         """Predictive standard deviations, with the noise of a rating, shape (n_pairs,)."""
         variance = self._variance(users, items, times)
         if self.is_ordinal:
-            chances = self._scale.probabilities(self._latent(users, items, times), variance)
-            wide = chances @ self.levels**2 - (chances @ self.levels) ** 2
-            variance = wide.astype(np.float32)
-        return np.sqrt(np.maximum(variance, 0)).astype(np.float32)
+            found = self._scale.variances(self._latent(users, items, times), variance)
+            variance = found.astype(np.float32)
+        return np.sqrt(variance)
 
     def _variance(
         self, users: ArrayLike, items: ArrayLike, times: NDArray[np.int64] | None
@@ -508,49 +514,17 @@ class Bayes(DriftingModel, ContentModel):
             arrays[f"{side}_leverage"] = self._leverage(side, arrays, histories.counts)
         if self.uses_times:
             values, scores = self._unseen(histories, arrays, side)
-            left = values - scores
-            if histories.times is not None:
-                at = histories.indices.astype(np.int64), histories.times.astype(np.int64)
-                left -= self.knots(other).at(*at)[0]
-            arrays |= drift_arrays(side, drift_of(histories, self.knots(side), left))
+            arrays |= self._folded_drifts(side, histories, values - scores)
         return arrays
-
-    def _fit_drifts(self, ratings: Ratings) -> str:
-        """Fit drifts to what predictions leave of the ratings; say what was found."""
-        histories = Histories.of(ratings)
-        with at_most(self.threads):
-            values, scores = self._unseen(histories, vars(self), "user")
-            at = histories.rows, ratings.indices, ratings.shape, ratings.timestamps
-            drifts = fit_drifts(values - scores, *at)
-        if any(drift.variance for drift in drifts):
-            for side, drift in zip(("user", "item"), drifts, strict=True):
-                vars(self).update(drift_arrays(side, drift.knots()))
-        return remark(drifts, float(ratings.values.var()))
 
     def _leverage(
         self, side: str, arrays: Mapping[str, Floats], counts: NDArray[np.int64]
     ) -> Floats:
-        """Return the share of ratings of each user (or item) in their own predictions, on average.
-
-        It is the effective number of parameters, d - tr V inv(V_0), per rating (MacKay 1992).
-        """
-        priors = [self._prior(s, of_users=side == "user") for s in range(self._n_samples)]
-        n, d, precision = len(counts), self.factors + 1, [prior.precision for prior in priors]
+        """Return the leverages of users (or items), none of draws."""
         if self._sampled:
-            if side == "user":
-                draws = arrays["user_draws"].reshape(n, -1, d)
-            else:
-                factors = arrays["item_factors"][:, : self._base_width].reshape(n, -1, d - 1)
-                draws = np.dstack([factors, arrays["item_biases"]])
-            off = draws - draws.mean(axis=1, keepdims=True)
-            squares = (np.matmul(off.transpose(1, 0, 2), precision) * off.transpose(1, 0, 2)).sum(2)
-            trace = squares.sum(axis=0) / max(1, len(precision) - 1)
-        else:
-            twice = 2 * precision[0] - np.diag(np.diag(precision[0]))
-            trace = arrays[f"{side}_covariance"] @ twice[np.triu_indices(d)]
-        freedom = np.clip(d - priors[0].weights(counts) * trace, 0, d)
-        leverage: Floats = np.where(counts > 0, freedom / np.maximum(counts, 1), 0)
-        return np.minimum(leverage, 1).astype(np.float32)
+            return np.zeros(len(counts), np.float32)
+        prior = self._prior(0, of_users=side == "user")
+        return leverages(counts, prior, arrays[f"{side}_covariance"])
 
     def _unseen(
         self, histories: Histories, arrays: Mapping[str, Floats], side: str
@@ -581,21 +555,9 @@ class Bayes(DriftingModel, ContentModel):
         at = np.random.default_rng(0).permutation(len(values))[:_CALIBRATED_ON]
         u, i = histories.rows[at], histories.indices[at].astype(np.int64)
         spread = self._pair_variances(u, i) * (1 + self.user_leverage[u] + self.item_leverage[i])
-        given = histories.values[at]
-
-        def loss(log_noise: float) -> float:
-            variance = spread + math.exp(log_noise)
-            if self.is_ordinal:
-                chances = self._scale.probabilities(scores[at], variance)
-                each = chances[np.arange(len(at)), self._scale.codes(given)]
-                return -float(np.log(np.maximum(each, 1e-12)).mean())
-            return float((np.log(variance) + (given - scores[at]) ** 2 / variance).mean())
-
-        from scipy.optimize import minimize_scalar
-
-        around = math.log(self.noise_variances.mean()) + np.log(_NOISES)
-        best = minimize_scalar(loss, bounds=tuple(around), method="bounded")
-        self.predictive_noise = math.exp(best.x)
+        scale, noise = self._scale if self.is_ordinal else None, float(self.noise_variances.mean())
+        given = histories.values[at], scores[at], spread, noise, scale
+        self.predictive_noise = noise if self._sampled else calibrated_noise(*given)
         if self.is_ordinal:
             shares = np.linspace(0, 1, _QUANTILES)
             self.score_quantiles = np.quantile(scores[at].astype(np.float64), shares)
@@ -667,18 +629,13 @@ class Bayes(DriftingModel, ContentModel):
             w = self._vectors(sample, of_users=side == "item").mean.astype(np.float64)
             w[:, -1] = 1
             spread += np.einsum("ni,ij,nj->n", w, covariance, w) / self._n_samples
-        left = self._latent_variance(getattr(self, f"{side}_slope_noise")) - self.predictive_noise
+        total: float = getattr(self, f"{side}_slope_noise")
+        if self.is_ordinal:  # of ratings, where that of latent numbers is wanted
+            typical = self.predictive_noise + self.score_variance
+            total *= typical / float(self._scale.variances(self.score_quantiles, typical).mean())
+        left = total - self.predictive_noise
         share = np.clip(left * counts.sum() / (spread @ counts), 0.1, 1)
         setattr(self, f"{side}_cold_covariance", covariances * np.float32(share))
-
-    def _latent_variance(self, of_ratings: float) -> float:
-        """Return the variance of latent numbers where ratings have a given one, about."""
-        if not self.is_ordinal:
-            return of_ratings
-        typical = self.predictive_noise + self.score_variance
-        chances = self._scale.probabilities(self.score_quantiles, typical)
-        wide = chances @ self.levels**2 - (chances @ self.levels) ** 2
-        return of_ratings * typical / float(wide.mean())
 
     def _completed(
         self,

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lowrank.completion.drift import Drift, Knots
+from lowrank.completion.drift import Drift, Knots, fit_drifts
 from recsys.errors import DataError
 from recsys.messages import lasting
 from recsys.models.base import BiasedModel, Floats, fitted, model
 from recsys.models.histories import Histories
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from recsys.data.ratings import Ratings
 
-__all__ = ["NAMES", "DriftingModel", "drift_arrays", "drift_of", "remark"]
+__all__ = ["NAMES", "DriftingModel", "drift_arrays"]
 
 NAMES = [f"{side}_drift_{name}" for side in ("user", "item") for name in Knots._fields]
 """The knots of both sides."""
@@ -52,6 +52,40 @@ class DriftingModel(BiasedModel):
         """Return what is known of the drifts of a side, "user" or "item"."""
         return Knots(*(getattr(self, f"{side}_drift_{name}") for name in Knots._fields))
 
+    def _fit_drifts(self, ratings: Ratings, residual: Floats) -> str:
+        """Fit drifts to what predictions leave of ratings that they have not seen; say how far.
+
+        Nothing is kept where there are none.
+        """
+        rows, times = ratings.user_index_of_nonzeros(), ratings.timestamps
+        assert times is not None
+        drifts = fit_drifts(residual, rows, ratings.indices, ratings.shape, times)
+        parts, variance = [], max(float(ratings.values.var()), 1e-12)
+        for side, drift in zip(("user", "item"), drifts, strict=True):
+            if drift.variance:
+                share = drift.variance / variance
+                parts.append(f"{side}s for {lasting(drift.scale)} ({share:.1%} of the variance)")
+        if not parts:
+            return "time: no drift"
+        for side, drift in zip(("user", "item"), drifts, strict=True):
+            vars(self).update(drift_arrays(side, drift.knots()))
+        return f"time: biases drift, those of {' and '.join(parts)}"
+
+    def _folded_drifts(self, side: str, histories: Histories, residual: Floats) -> dict[str, Any]:
+        """Return the drifts of rows that are folded in, none where their ratings have no times."""
+        known, times = self.knots(side), histories.times
+        if times is not None:
+            other = self.knots("item" if side == "user" else "user")
+            at = histories.indices.astype(np.int64), times.astype(np.int64)
+            residual = residual - other.at(*at)[0]
+        else:
+            times = np.zeros(len(residual), np.int64)
+        drift = Drift.of(histories.rows, histories.n_rows, times, np.float32)
+        drift.variance = 0.0 if histories.times is None else known.variance
+        drift.scale, drift.noise = known.scale, known.noise
+        drift.fit(residual)
+        return drift_arrays(side, drift.knots()._replace(variance=known.variance))
+
     def _check_knots(self) -> None:
         """Check that the knots of users and items are among those that there are.
 
@@ -69,25 +103,3 @@ class DriftingModel(BiasedModel):
 def drift_arrays(side: str, knots: Knots) -> dict[str, Any]:
     """Return the arrays of a side by name."""
     return {f"{side}_drift_{name}": value for name, value in knots._asdict().items()}
-
-
-def drift_of(histories: Histories, known: Knots, residual: Floats) -> Knots:
-    """Return the drifts of rows that are folded in, none where their ratings have no times."""
-    times = histories.times
-    if times is None:
-        times = np.zeros(len(histories.indices), np.int64)
-    drift = Drift.of(histories.rows, histories.n_rows, times, np.float32)
-    drift.variance = 0.0 if histories.times is None else known.variance
-    drift.scale, drift.noise = known.scale, known.noise
-    drift.fit(residual)
-    return drift.knots()._replace(variance=known.variance)
-
-
-def remark(drifts: Sequence[Drift], variance: float) -> str:
-    """Say how the biases of users and items drift, in ratings of a variance."""
-    parts = []
-    for name, drift in zip(("users", "items"), drifts, strict=True):
-        if drift.variance:
-            share = drift.variance / max(variance, 1e-12)
-            parts.append(f"{name} for {lasting(drift.scale)} ({share:.1%} of the variance)")
-    return f"time: biases drift, those of {' and '.join(parts)}" if parts else "time: no drift"
