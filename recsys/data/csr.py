@@ -182,8 +182,9 @@ def to_csr(entries: Entries, shape: tuple[int, int], policy: Policy = "last") ->
     if is_grouped:
         arrays = {n: each if each.flags.writeable else each.copy() for n, each in arrays.items()}
     else:
-        found = scatter(rows, indptr, list(arrays.values()), threads)
-        arrays = dict(zip(arrays, found, strict=True))
+        for some in (arrays.keys() & {"columns", "data"}, arrays.keys() & {"seconds", "place"}):
+            found = scatter(rows, indptr, [arrays.pop(name) for name in some], threads)
+            arrays |= dict(zip(some, found, strict=True))
     del rows
     others = [array for name, array in arrays.items() if name != "columns"]
     sort_rows(indptr, arrays["columns"], others, threads)

@@ -305,6 +305,43 @@ def test_what_a_role_of_postgresql_may_not_do_is_said_at_once(postgres):
         owner.run("DROP ROLE clerk")
 
 
+def test_a_table_of_postgresql_that_nothing_refers_to_is_copied_with_its_indexes(postgres):
+    place = Place(f"{postgres}::recs")
+    place.write(FIRST)
+    facts = {
+        "indexes": "SELECT indexdef FROM pg_indexes WHERE tablename = 'recs' ORDER BY 1",
+        "columns": "SELECT attname::text, attnotnull, atthasdef FROM pg_attribute "
+        "WHERE attrelid = 'recs'::regclass AND attnum > 0 ORDER BY attnum",
+        "constraints": "SELECT conname::text, pg_get_constraintdef(oid) FROM pg_constraint "
+        "WHERE conrelid = 'recs'::regclass ORDER BY 1",
+        "rights": "SELECT relacl::text FROM pg_class WHERE oid = 'recs'::regclass",
+    }
+    for statement in (
+        'CREATE UNIQUE INDEX "By user" ON recs ("user" DESC, rank) WHERE rank < 9',
+        'ALTER TABLE recs ADD PRIMARY KEY ("user", item), ADD CHECK (rank > 0)',
+        "ALTER TABLE recs ADD made timestamp DEFAULT now(), ADD CONSTRAINT one UNIQUE (made, rank)",
+        "CREATE ROLE reader",
+        "GRANT SELECT ON recs TO reader, PUBLIC",
+    ):
+        place.run(statement)
+    try:
+        (oid,), before = place.run("SELECT 'recs'::regclass::oid::bigint")[0], {}
+        before = {name: place.run(sql) for name, sql in facts.items()}
+        place.write(SECOND, "replace")
+        assert {name: place.run(sql) for name, sql in facts.items()} == before
+        names = ", ".join(f'"{name}"' for name in SECOND.columns)
+        assert place.run(f"SELECT {names} FROM recs ORDER BY 1, 3") == SECOND.rows()
+        assert place.run("SELECT 'recs'::regclass::oid::bigint")[0] != (oid,)
+        with pytest.raises(DataError, match="violates check constraint"):
+            place.write(SECOND.with_columns(pl.lit(0, pl.Int32).alias("rank")), "replace")
+        with pytest.raises(DataError, match=r"could not create unique index|duplicate key"):
+            place.write(pl.concat([SECOND, SECOND]), "replace")
+        assert place.run("SELECT count(*) FROM recs") == [(len(SECOND),)]
+    finally:
+        place.run("DROP TABLE recs")
+        place.run("DROP ROLE reader")
+
+
 def test_a_table_of_postgresql_keeps_its_own_types_and_further_columns(postgres):
     place = Place(f"{postgres}::sales.Best Sellers")
     place.run("CREATE SCHEMA sales")
