@@ -167,11 +167,11 @@ class Auto(Model):
 
     The candidates follow from the kind and the size of the data (see `choose_model`), never from
     the clock, so that the same seed gives the same choice. They are fitted to nine tenths of the
-    ratings; of more than a million, to those of some users, and of up to 100,000 interactions, to
-    four fifths, three times. Models of ratings are compared by the RMSE on the rest. Models of
-    interactions are compared by the NDCG@20 of their lists; a blend of them has to be better than
-    the best by 1%, on users other than those that its weights were chosen on. The winner is fitted
-    to everything.
+    ratings; of more than a million, or three million interactions, to those of some users, and of
+    up to 100,000 interactions, to four fifths, three times. Models of ratings are compared by the
+    RMSE on the rest. Models of interactions are compared by the NDCG@20 of their lists; a blend of
+    them has to be better than the best by 1%, on users other than those that its weights were
+    chosen on. The winner is fitted to everything.
 
     `recsys.Recommender` takes over the winner: what it saves, explains and updates is that model.
 

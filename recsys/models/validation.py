@@ -21,7 +21,8 @@ __all__ = ["HeldOut", "Lists", "best_weights", "score_scale"]
 TOP = 20
 """Length of the lists whose NDCG counts."""
 
-_MOST = 1_000_000  # ratings in a comparison: larger data lend some of their users
+_MOST = 1_000_000  # ratings in a comparison: larger data lend some of their users,
+_MOST_INTERACTIONS = 3_000_000  # of whom too few would change which model is best
 _PARTS = 10  # one of them is held out: what is left is still much like the whole
 _FEW, _PARTS_OF_FEW, _FOLDS = 100_000, 5, 3  # interactions, of which fifths are held out in turn
 _USERS = 4_000  # to whom items are ranked
@@ -36,8 +37,7 @@ _BAGS, _LEAST = 200, 0.05  # samples of the users; a mean weight below is none
 class HeldOut:
     """A tenth of the ratings, and the rest of those of the same users; unpacks as ``train, test``.
 
-    Both have the users and items of the whole. Of more than a million ratings, only some of the
-    users have any.
+    Both have the users and items of the whole. Of very many ratings, only some users have any.
     """
 
     train: Ratings
@@ -53,7 +53,8 @@ class HeldOut:
         """Hold out a tenth, of few interactions three fifths in turn, if there is any to rank."""
         few = ratings.implicit and ratings.n_ratings <= _FEW
         n_parts, count = (_PARTS_OF_FEW, _FOLDS) if few else (_PARTS, 1)
-        found = [cls._fold(ratings, random_state, n_parts, n, _MOST) for n in range(count)]
+        most = _MOST_INTERACTIONS if ratings.implicit else _MOST
+        found = [cls._fold(ratings, random_state, n_parts, n, most) for n in range(count)]
         return [each for each in found if len(each._users)]
 
     @classmethod
