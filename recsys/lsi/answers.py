@@ -8,9 +8,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from recsys.lsi.queries import ROUNDING, Queries, best_rows
+from recsys.lsi.queries import ROUNDING, NothingToRankError, Queries
 from recsys.lsi.search import Query, Ranking, Search
-from recsys.topn import Cosine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,42 +19,34 @@ if TYPE_CHECKING:
 
 Indices = NDArray[np.int64]
 
-_FEW = 32  # queries, for which one by one is faster than a product of matrices
 
-
-def by_meaning(
-    search: Search, documents: Collection, directions: NDArray[np.float32], n: int
-) -> tuple[Indices, Ranking]:
-    """Return the numbers of queries, and the documents with the largest cosines for each."""
-    if len(directions) > _FEW:
-        scorer = Cosine(documents.vectors, directions, inverse=documents.inverse)
-        top = best_rows(scorer, len(directions), n)
-        places = documents.places_of(top.items)
-        return top.rows, Ranking(places, top.scores, np.zeros_like(top.scores), top.scores)
-    lengths = np.linalg.norm(directions, axis=1)
-    numbers = np.flatnonzero(lengths)
-    return _together(
-        numbers,
-        [search.by_meaning(directions[each] / lengths[each], n) for each in numbers],
-    )
-
-
-def by_words(
+def found_for(
     search: Search, given: Queries, directions: NDArray[Any], n: int, method: str
 ) -> tuple[Indices, Ranking]:
-    """Return the numbers of queries, and the documents found by words ("bm25") or by both."""
-    find = search.by_words if method == "bm25" else search.by_both
-    numbers = [number for number, terms in enumerate(given.terms) if len(terms)]
-    return _together(numbers, [find(as_query(given, directions, number), n) for number in numbers])
+    """Return the numbers of queries, and the documents that a method finds for each.
 
-
-def _together(
-    numbers: Sequence[int] | Indices, found: Sequence[Ranking]
-) -> tuple[Indices, Ranking]:
-    """Return the numbers of queries and the rankings of each as one."""
+    Raises
+    ------
+    NothingToRankError
+        If documents are ranked by meaning and no query has a direction.
+    """
+    queries = [
+        (number, as_query(given, directions, number))
+        for number, terms in enumerate(given.terms)
+        if len(terms)
+    ]
+    find = {"bm25": search.by_words, "hybrid": search.by_both, "lsi": search.by_meaning}[method]
+    if method == "lsi":
+        queries = [each for each in queries if each[1].direction.any()]
+    if not queries:
+        raise NothingToRankError(
+            "The words of the query have no weight in the dimensions of the index, so nothing can "
+            "be ranked; use other words, another method, or an index with more dimensions."
+        )
+    found = [find(query, n) for _, query in queries]
     if len(found) == 1:
-        return np.full(len(found[0].documents), numbers[0]), found[0]
-    rows = np.repeat(numbers, [len(ranking.documents) for ranking in found])
+        return np.full(len(found[0].documents), queries[0][0]), found[0]
+    rows = np.repeat([number for number, _ in queries], [len(each.documents) for each in found])
     return rows, Ranking(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
 
 

@@ -89,16 +89,6 @@ class Collection:
         """Their coordinates, V_k S_k, of shape (n_documents, k)."""
         return self.whole.embedding
 
-    @property
-    def vectors(self) -> NDArray[np.float32]:
-        """Coordinates as float32, in which cosines are computed."""
-        return self.whole.vectors
-
-    @cached_property
-    def inverse(self) -> NDArray[np.float32]:
-        """1 / length of each document's coordinates, NaN for one without words."""
-        return np.where(self.whole.inverse > 0, self.whole.inverse, np.float32(np.nan))
-
     @cached_property
     def table(self) -> pl.DataFrame:
         """Columns document, title and snippet, as far as they are known, of all places."""

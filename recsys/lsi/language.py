@@ -11,29 +11,9 @@ from recsys.errors import DataError
 from recsys.messages import close_matches
 
 LANGUAGES = (
-    "arabic",
-    "catalan",
-    "czech",
-    "danish",
-    "dutch",
-    "english",
-    "finnish",
-    "french",
-    "german",
-    "greek",
-    "hindi",
-    "hungarian",
-    "indonesian",
-    "italian",
-    "norwegian",
-    "persian",
-    "polish",
-    "portuguese",
-    "romanian",
-    "russian",
-    "spanish",
-    "swedish",
-    "turkish",
+    *("arabic", "catalan", "czech", "danish", "dutch", "english", "finnish", "french", "german"),
+    *("greek", "hindi", "hungarian", "indonesian", "italian", "norwegian", "persian", "polish"),
+    *("portuguese", "romanian", "russian", "spanish", "swedish", "turkish"),
 )
 """Languages with both stop words and a stemmer."""
 

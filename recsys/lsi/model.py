@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from recsys.data.frames import listed
 from recsys.data.ids import Ids
 from recsys.errors import DataError, ModelFileError
-from recsys.lsi.answers import answered, as_query, by_meaning, by_words
+from recsys.lsi.answers import answered, as_query, found_for
 from recsys.lsi.collection import Collection, NamesCollector, batches_or_none
 from recsys.lsi.explanation import (
     contributions,
@@ -28,7 +28,7 @@ from recsys.lsi.explanation import (
 from recsys.lsi.inputs import as_queries, further_counts, learned_counts
 from recsys.lsi.language import StopWords
 from recsys.lsi.parts import Part
-from recsys.lsi.queries import Queries, check_directions, check_words
+from recsys.lsi.queries import Queries, check_words
 from recsys.lsi.saved_index import SavedIndex, SavedPart, load_index, save_index
 from recsys.lsi.search import METHODS, Search, words_weight
 from recsys.lsi.space import (
@@ -398,14 +398,9 @@ class LSI(
         given = self._queries(queries)
         check_words(given.unknown, np.array([not len(each) for each in given.terms]), self.terms_)
         directions = given.directions(self.components_)
-        documents = self.documents_
-        if method == "lsi":
-            directions = check_directions(given, directions)
-            rows, found = by_meaning(self._search, documents, directions, n)
-        else:
-            rows, found = by_words(self._search, given, directions, n, method)
+        rows, found = found_for(self._search, given, directions, n, method)
         kept = labels if labels is not None else given.labels
-        return answered(documents, self.terms_, given, kept, rows, found, parts=parts)
+        return answered(self.documents_, self.terms_, given, kept, rows, found, parts=parts)
 
     def explain(
         self, query: QueriesLike, document: int | str, *, method: str | None = None

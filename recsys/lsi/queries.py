@@ -127,25 +127,6 @@ def _with_similar(word: str, known: pl.Series) -> str:
     return f"{word} (did you mean {near[0]}?)" if near else word
 
 
-def check_directions(queries: Queries, directions: Floats) -> NDArray[np.float32]:
-    """Return directions as float32, with zeros for those that are only rounding errors.
-
-    Raises
-    ------
-    NothingToRankError
-        If none remains.
-    """
-    lengths = np.sqrt(np.einsum("ij,ij->i", directions, directions).astype(np.float64))
-    norms = np.array([np.linalg.norm(weights.astype(np.float64)) for weights in queries.weights])
-    none = lengths <= ROUNDING * norms
-    if none.all():
-        raise NothingToRankError(
-            "The words of the query have no weight in the dimensions of the index, so nothing can "
-            "be ranked; use other words, another method, or an index with more dimensions."
-        )
-    return np.where(none[:, None], 0, directions).astype(np.float32)
-
-
 def best_rows(scorer: Cosine, n_queries: int, n: int, exclude: Indices | None = None) -> TopN:
     """Return the n rows with the largest cosine for each query, without row `exclude[q]`."""
     without = None if exclude is None else lambda q: (np.arange(len(q)), exclude[q])

@@ -209,9 +209,9 @@ class Search:
         best = best[scores[best] > 0]
         return Ranking(best, scores[best], scores[best], np.zeros(len(best), np.float32))
 
-    def by_meaning(self, direction: Floats, n: int) -> Ranking:
+    def by_meaning(self, query: Query, n: int) -> Ranking:
         """Find the n documents with the largest cosines."""
-        found = self._best(Fusion(0.0, 0.0, 1.0, 0.0, direction, 1.0), None, n)
+        found = self._best(Fusion(0.0, 0.0, 1.0, 0.0, query.direction, 1.0), None, n)
         scores = np.clip(found.meaning, -1, 1)  # rounding may exceed 1
         return found._replace(scores=scores, meaning=scores)
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from recsys.data.frames import listed
-from recsys.lsi.queries import best_rows, similar_rows
-from recsys.topn import Cosine
+from recsys.lsi.queries import similar_rows
+from recsys.lsi.search import Query
 
 if TYPE_CHECKING:
     from recsys.data.ids import Ids, IdsLike
@@ -36,6 +36,7 @@ class Vectors:
     singular_values_: Floats
     documents_: Collection
     _encoder: Encoder
+    _search: Any
 
     @property
     def terms_(self) -> Ids:
@@ -61,14 +62,20 @@ class Vectors:
             If a document is not in the index.
         """
         check_is_fitted(self)
-        collection = self.documents_
-        places = collection.ids.index(listed(documents))
-        scorer = Cosine(collection.vectors, collection.vectors[places], inverse=collection.inverse)
-        top = best_rows(scorer, len(places), n, places)
-        ids, *shown = collection.shown(collection.places_of(top.items))
-        labels = collection.ids.values.gather(places[top.rows]).alias("document")
-        columns = [ids.alias("similar"), pl.Series("rank", top.ranks)]
-        return pl.DataFrame([labels, *columns, pl.Series("score", top.scores), *shown])
+        frames = []
+        for place in self.documents_.places(listed(documents)).tolist():
+            unit = self._search.unit(place)
+            found = self._search.by_meaning(Query(*np.zeros((2, 0), np.int64), unit), n + 1)
+            others = np.flatnonzero(found.documents != place)[:n] if unit.any() else []
+            ids, *shown = self.documents_.shown(found.documents[others])
+            columns = [
+                ids.alias("similar"),
+                pl.Series("rank", np.arange(1, len(ids) + 1, dtype=np.int32)),
+            ]
+            columns += [pl.Series("score", found.scores[others]), *shown]
+            label = self.documents_.shown(np.full(len(ids), place))[0]
+            frames.append(pl.DataFrame([label, *columns]))
+        return pl.concat(frames)
 
     def similar_terms(self, terms: IdsLike | int | str, n: int = 10) -> pl.DataFrame:
         """Find the n terms most similar to each of some terms: cosines of rows of U_k S_k.
