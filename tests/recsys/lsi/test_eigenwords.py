@@ -76,7 +76,6 @@ def test_words_that_are_not_known(everyday):
         Eigenwords().fit(everyday).nearest("nurze")
 
 
-
 def test_an_analogy_leaves_out_its_own_words():
     texts = ["a king rules", "a queen rules", "a king is he", "a queen is she"]
     texts += ["a man is he", "a woman is she", "a man works", "a woman works"]
