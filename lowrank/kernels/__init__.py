@@ -116,8 +116,9 @@ def als_half_sweep(
     .. math:: \sum_i (x_{ui} - \text{shift} - c_i - a_u \cdot m_i - b_u)^2
               + \lambda_u \|a_u\|^2 + \lambda^b_u b_u^2
 
-    by a Cholesky factorisation of its normal equations. Rows without entries become zero. Each
-    row's minimum, its penalties included, is returned in float64, shape (n_rows,).
+    by a Cholesky factorisation of its normal equations, or of as many equations as it has entries
+    if these are few. Rows without entries become zero. Each row's minimum, its penalties included,
+    is returned in float64, shape (n_rows,).
 
     Parameters
     ----------
@@ -172,8 +173,9 @@ def implicit_half_sweep(
     .. math:: \sum_i v_{ui} (1 - a_u \cdot m_i)^2 + a_u' G a_u + \lambda_u \|a_u\|^2
               - 2 r_u \cdot a_u
 
-    by a Cholesky factorisation of its normal equations. Each row's minimum is returned in float64,
-    shape (n_rows,).
+    by a Cholesky factorisation of its normal equations; or, if G is diagonal and `right` not given,
+    of as many equations as a row has entries, where that is faster. Each row's minimum is returned
+    in float64, shape (n_rows,).
 
     Parameters
     ----------

@@ -76,15 +76,17 @@ def test_half_sweep_equals_reference(name, dtype, k):
 
 @pytest.mark.parametrize("name", COMPILED)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("pulled", [False, True])
+@pytest.mark.parametrize("form", ["diagonal", "full", "pulled"])
 @pytest.mark.parametrize("k", [1, 7, 16, 33, 64, 130])
-def test_implicit_half_sweep_equals_reference(name, dtype, k, pulled):
+def test_implicit_half_sweep_equals_reference(name, dtype, k, form):
     rng = np.random.default_rng(k)
     indptr, indices, weights = random_csr(37, 60, 0.3, dtype, rng)
     weights[::3] = 1  # the weight that the kernel does not multiply by
     other = rng.normal(size=(60, k)).astype(dtype)
     gram, penalty = other.T @ other / 10, rng.uniform(0.5, 3, size=37).astype(dtype)
-    right = rng.normal(size=(37, k)).astype(dtype) if pulled else None
+    right = rng.normal(size=(37, k)).astype(dtype) if form == "pulled" else None
+    if form == "diagonal":
+        gram = np.diag(np.diag(gram))
     results = []
     for kernel, threads in (("reference", 1), (name, 1), (name, 3)):
         kernels.use(kernel)

@@ -1,8 +1,8 @@
 // Cholesky solves of many small systems at once: lane l of every vector belongs to system l, so
 // the code below is the scalar algorithm and runs at full vector width whatever the size k.
 //
-// The upper triangle G = R' R is stored by rows, followed in each row by two right-hand-side
-// columns; eliminating them together with the rest is the forward substitution.
+// The upper triangle G = R' R is stored in panels of four columns, one after the other, followed by
+// two right-hand sides; eliminating them together with the rest is the forward substitution.
 
 #pragma once
 
@@ -10,8 +10,7 @@
 
 namespace lowrank::LOWRANK_ISA {
 
-// Register block of the factorisation: rows x columns of lane vectors.
-inline constexpr int factor_rows = 4;
+inline constexpr int panel = 4;  // columns of a panel, and rows that are factored together
 inline constexpr int factor_cols = LOWRANK_VECTOR_BYTES == 64 ? 4 : 2;
 inline constexpr int rhs_columns = 2;
 
@@ -20,92 +19,92 @@ struct LaneSystems {
     using V = Vec<T, lanes<T>>;
     V* cells;
     V* inverse_diagonal;  // size numbers: 1 / R[i][i]
-    std::int64_t size;    // a multiple of factor_rows
+    std::int64_t size;    // a multiple of `panel`
 
-    // Row i starts at its diagonal; R(i, j) for j >= i, the right-hand sides at j = size, size + 1.
-    V* row(std::int64_t i) const { return cells + i * (size + rhs_columns) - i * (i + 1) / 2; }
+    // The columns j : j + panel, in rows of `panel` numbers from 0 to j + panel. Below the diagonal is room.
+    V* columns(std::int64_t j) const { return cells + j * (j + panel) / 2; }
+    V& at(std::int64_t i, std::int64_t j) const { return columns(j / panel * panel)[i * panel + j % panel]; }
+    // The right-hand sides of row i.
+    V* right(std::int64_t i) const { return columns(size) + i * rhs_columns; }
 
-    static std::int64_t cell_count(std::int64_t size) {
-        return size * (size + 1) / 2 + size * rhs_columns;
-    }
+    static std::int64_t cell_count(std::int64_t size) { return size * (size + panel) / 2 + size * rhs_columns; }
 };
 
-// acc = G[i:i+Rows, j:j+Cols] - sum_{p < i} R[p, i:i+Rows]' R[p, j:j+Cols]
-template <class T, int Rows, int Cols, class V>
-[[gnu::always_inline]] inline void eliminate(const LaneSystems<T>& s, int i, int j, V (&acc)[Rows][Cols]) {
-    for (int p = 0; p < i; ++p) {
-        const V* row = s.row(p);
+// acc -= left[0 : n]' right[0 : n], for `panel` columns on the left, in rows of `panel` and of `stride`.
+template <class V, int Cols>
+[[gnu::always_inline]] inline void eliminate(const V* left, const V* right, std::int64_t stride, std::int64_t n,
+                                             V (&acc)[panel][Cols]) {
+    for (std::int64_t p = 0; p < n; ++p, left += panel, right += stride) {
         V b[Cols];
-        for (int c = 0; c < Cols; ++c) b[c] = row[j + c];
-        for (int r = 0; r < Rows; ++r) {
-            const V a = row[i + r];
-            for (int c = 0; c < Cols; ++c) acc[r][c] -= a * b[c];
-        }
+        unrolled<Cols>([&](auto c) __attribute__((always_inline)) { b[c] = right[c]; });
+        unrolled<panel>([&](auto r) __attribute__((always_inline)) {
+            const V a = left[r];
+            unrolled<Cols>([&](auto c) __attribute__((always_inline)) { acc[r][c] -= a * b[c]; });
+        });
     }
 }
 
-// The columns j : j + Cols of the strip of rows starting at i, whose diagonal block is factored.
-template <class T, int Cols>
-inline void factor_panel(const LaneSystems<T>& s, int i, int j) {
-    using V = typename LaneSystems<T>::V;
-    V acc[factor_rows][Cols];
-    for (int r = 0; r < factor_rows; ++r)
-        for (int c = 0; c < Cols; ++c) acc[r][c] = s.row(i + r)[j + c];
-    eliminate<T, factor_rows, Cols>(s, i, j, acc);
-    for (int r = 0; r < factor_rows; ++r) {
-        for (int q = 0; q < r; ++q) {
-            const V a = s.row(i + q)[i + r];
-            for (int c = 0; c < Cols; ++c) acc[r][c] -= a * acc[q][c];
-        }
+// `Cols` columns, in rows of `stride`, of the strip of rows i : i + panel, whose diagonal block is factored.
+template <int Cols, class T, class V>
+inline void factor_strip(const LaneSystems<T>& s, std::int64_t i, V* right, std::int64_t stride) {
+    const V* left = s.columns(i);
+    V* strip = right + i * stride;
+    V acc[panel][Cols];
+    for (int r = 0; r < panel; ++r)
+        for (int c = 0; c < Cols; ++c) acc[r][c] = strip[r * stride + c];
+    eliminate(left, right, stride, i, acc);
+    for (int r = 0; r < panel; ++r) {
+        for (int q = 0; q < r; ++q)
+            for (int c = 0; c < Cols; ++c) acc[r][c] -= left[(i + q) * panel + r] * acc[q][c];
         for (int c = 0; c < Cols; ++c) {
             acc[r][c] *= s.inverse_diagonal[i + r];
-            s.row(i + r)[j + c] = acc[r][c];
+            strip[r * stride + c] = acc[r][c];
         }
     }
 }
 
 template <class T>
-inline void factor_diagonal(const LaneSystems<T>& s, int i) {
+inline void factor_diagonal(const LaneSystems<T>& s, std::int64_t i) {
     using V = typename LaneSystems<T>::V;
-    V acc[factor_rows][factor_rows];
-    for (int r = 0; r < factor_rows; ++r)
-        for (int c = 0; c < factor_rows; ++c) acc[r][c] = c >= r ? s.row(i + r)[i + c] : V{};
-    eliminate<T, factor_rows, factor_rows>(s, i, i, acc);
-    for (int r = 0; r < factor_rows; ++r) {
+    V* block = s.columns(i) + i * panel;
+    V acc[panel][panel];
+    for (int r = 0; r < panel; ++r)
+        for (int c = 0; c < panel; ++c) acc[r][c] = c >= r ? block[r * panel + c] : V{};
+    eliminate(s.columns(i), s.columns(i), panel, i, acc);
+    for (int r = 0; r < panel; ++r) {
         for (int q = 0; q < r; ++q)
-            for (int c = r; c < factor_rows; ++c) acc[r][c] -= acc[q][r] * acc[q][c];
+            for (int c = r; c < panel; ++c) acc[r][c] -= acc[q][r] * acc[q][c];
         const V root = square_root<T>(acc[r][r]);
         const V inverse = T(1) / root;
         s.inverse_diagonal[i + r] = inverse;
         acc[r][r] = root;
-        for (int c = r + 1; c < factor_rows; ++c) acc[r][c] *= inverse;
-        for (int c = r; c < factor_rows; ++c) s.row(i + r)[i + c] = acc[r][c];
+        for (int c = r + 1; c < panel; ++c) acc[r][c] *= inverse;
+        for (int c = r; c < panel; ++c) block[r * panel + c] = acc[r][c];
     }
 }
 
 // Replaces G by R and the right-hand sides B by R^-T B.
 template <class T>
 inline void factor(const LaneSystems<T>& s) {
-    for (int i = 0; i < s.size; i += factor_rows) {
+    for (std::int64_t i = 0; i < s.size; i += panel) {
         factor_diagonal(s, i);
-        for (int j = i + factor_rows; j < s.size; j += factor_cols)
-            factor_panel<T, factor_cols>(s, i, j);
-        factor_panel<T, rhs_columns>(s, i, s.size);
+        for (std::int64_t j = i + panel; j < s.size; j += panel)
+            for (int c = 0; c < panel; c += factor_cols) factor_strip<factor_cols>(s, i, s.columns(j) + c, panel);
+        factor_strip<rhs_columns>(s, i, s.right(0), rhs_columns);
     }
 }
 
 // x = R^-1 y, with x and y of `size` lane vectors (x may be y).
 template <class T>
 inline void back_substitute(const LaneSystems<T>& s, typename LaneSystems<T>::V* x) {
-    using V = typename LaneSystems<T>::V;
-    for (int i = s.size; i-- > 0;) {
-        const V* row = s.row(i);
-        V sums[4] = {x[i], V{}, V{}, V{}};
-        int j = i + 1;
-        for (; j + 4 <= s.size; j += 4)
-            for (int c = 0; c < 4; ++c) sums[c] -= row[j + c] * x[j + c];
-        for (; j < s.size; ++j) sums[0] -= row[j] * x[j];
-        x[i] = ((sums[0] + sums[1]) + (sums[2] + sums[3])) * s.inverse_diagonal[i];
+    for (std::int64_t j = s.size; (j -= panel) >= 0;) {
+        const auto* rows = s.columns(j);
+        for (int c = panel; c-- > 0;) {
+            for (int q = c + 1; q < panel; ++q) x[j + c] -= rows[(j + c) * panel + q] * x[j + q];
+            x[j + c] *= s.inverse_diagonal[j + c];
+        }
+        for (std::int64_t p = 0; p < j; ++p)
+            for (int c = 0; c < panel; ++c) x[p] -= rows[p * panel + c] * x[j + c];
     }
 }
 

@@ -34,41 +34,49 @@ template <class T, int Rows, int Cols>
     const T* row = tile.rows;
     for (std::int64_t p = 0; p < tile.n; ++p, row += tile.stride) {
         Vec<T, W> b[Cols];
-        for (int c = 0; c < Cols; ++c) b[c] = load<T, W>(row + j + c * W);
-        for (int r = 0; r < Rows; ++r) {
+        unrolled<Cols>([&](auto c) __attribute__((always_inline)) { b[c] = load<T, W>(row + j + c * W); });
+        unrolled<Rows>([&](auto r) __attribute__((always_inline)) {
             const Vec<T, W> a = broadcast<T, W>(row[i + r]);
-            for (int c = 0; c < Cols; ++c) acc[r][c] += a * b[c];
-        }
+            unrolled<Cols>([&](auto c) __attribute__((always_inline)) { acc[r][c] += a * b[c]; });
+        });
     }
     for (int r = 0; r < Rows; ++r)
         for (int c = 0; c < Cols; ++c) store<T, W>(g + r * g_stride + j + c * W, acc[r][c]);
 }
 
+// As gram_block with `cols` vectors across, at most Most.
+template <class T, int Rows, int Most>
+inline void gram_blocks(const Tile<T>& tile, std::int64_t i, std::int64_t j, std::int64_t cols, T* g,
+                        std::int64_t g_stride) {
+    if (cols == Most) return gram_block<T, Rows, Most>(tile, i, j, g, g_stride);
+    if constexpr (Most > 1) gram_blocks<T, Rows, Most - 1>(tile, i, j, cols, g, g_stride);
+}
+
 // One strip of rows, from column `j` to `width`, in register blocks of nearly equal size.
-template <class T, int Rows>
+template <class T, int Rows, int Most>
 inline void gram_strip(const Tile<T>& tile, std::int64_t i, std::int64_t j, std::int64_t width, T* g) {
-    constexpr int W = lanes<T>;
-    std::int64_t left = (width - j) / W;
-    for (std::int64_t blocks = (left + block_cols - 1) / block_cols; blocks > 0; --blocks) {
+    std::int64_t left = (width - j) / lanes<T>;
+    for (std::int64_t blocks = (left + Most - 1) / Most; blocks > 0; --blocks) {
         const std::int64_t cols = (left + blocks - 1) / blocks;
-        if constexpr (block_cols >= 3) {
-            if (cols == 3) gram_block<T, Rows, 3>(tile, i, j, g, width);
-        }
-        if (cols == 2) gram_block<T, Rows, 2>(tile, i, j, g, width);
-        if (cols == 1) gram_block<T, Rows, 1>(tile, i, j, g, width);
-        j += cols * W;
+        gram_blocks<T, Rows, Most>(tile, i, j, cols, g, width);
+        j += cols * lanes<T>;
         left -= cols;
     }
 }
 
-// G is (width + side_columns) x width; the last rows receive the side products.
-template <class T>
-inline void gram_update(const Tile<T>& tile, std::int64_t width, T* g) {
+// G is width x width. Calls between(i) when the rows before i are done.
+template <class T, class Between>
+[[gnu::always_inline]] inline void gram_update(const Tile<T>& tile, std::int64_t width, T* g, const Between& between) {
     for (std::int64_t i = 0; i < width; i += block_rows) {
-        const std::int64_t first_column = i / lanes<T> * lanes<T>;
-        gram_strip<T, block_rows>(tile, i, first_column, width, g + i * width);
+        gram_strip<T, block_rows, block_cols>(tile, i, i / lanes<T> * lanes<T>, width, g + i * width);
+        between(i + block_rows);
     }
-    gram_strip<T, side_columns>(tile, width, 0, width, g + width * width);
+}
+
+// Adds the side products to the rows behind those of G.
+template <class T>
+inline void side_update(const Tile<T>& tile, std::int64_t width, T* g) {
+    gram_strip<T, side_columns, 2 * block_cols>(tile, width, 0, width, g + width * width);
 }
 
 }  // namespace lowrank::LOWRANK_ISA

@@ -16,17 +16,16 @@ inline void solve_interactions(const ImplicitProblem<T>& problem, const Workspac
     V penalty;
     for (int l = 0; l < lanes<T>; ++l) penalty[l] = problem.penalty[batch.row[l < batch.count ? l : 0]];
     for (std::int64_t i = 0; i < systems.size; ++i) {
-        V* row = systems.row(i);
         for (std::int64_t j = i; i < problem.k && j < problem.k; ++j)
-            row[j] += broadcast<T, lanes<T>>(problem.gram[i * problem.k + j]);
-        row[i] += i < problem.k ? penalty : broadcast<T, lanes<T>>(1);  // of padding, only solvable
+            systems.at(i, j) += broadcast<T, lanes<T>>(problem.gram[i * problem.k + j]);
+        systems.at(i, i) += i < problem.k ? penalty : broadcast<T, lanes<T>>(1);  // of padding, only solvable
         for (int l = 0; problem.right != nullptr && i < problem.k && l < batch.count; ++l)
-            row[systems.size][l] += problem.right[batch.row[l] * problem.k + i];
+            systems.right(i)[0][l] += problem.right[batch.row[l] * problem.k + i];
     }
     factor(systems);
     V gain{};
     for (std::int64_t i = 0; i < systems.size; ++i) {
-        const V y = systems.row(i)[systems.size];
+        const V y = systems.right(i)[0];
         gain += y * y;
         work.solution[i] = y;
     }
@@ -40,20 +39,45 @@ inline void solve_interactions(const ImplicitProblem<T>& problem, const Workspac
 }
 
 template <class T>
+inline bool is_diagonal(const T* matrix, std::int64_t k) {
+    for (std::int64_t i = 0; i < k; ++i)
+        for (std::int64_t j = 0; j < k; ++j)
+            if (i != j && matrix[i * k + j] != 0) return false;
+    return true;
+}
+
+template <class T>
 void implicit_rows(const ImplicitProblem<T>& problem, std::int64_t begin, std::int64_t end, void* memory) {
     const Workspace<T> work(problem.k, memory);
     __builtin_memset(work.tile, 0, work.tile_rows * work.stride * sizeof(T));
-    Batch<T> batch;
-    for (std::int64_t row = begin; row < end; ++row) {
-        // v (1 - a.m)^2 is the square of a target root(v) with factors root(v) m.
-        const auto target = [&](std::int64_t place, std::int64_t, T* packed) {
+    const std::int64_t k = problem.k;
+    // v (1 - a.m)^2 is the square of a target root(v) with factors root(v) m.
+    const auto target = [&](std::int64_t row) {
+        return [&problem, &work, row](std::int64_t place, std::int64_t, T* packed) {
             const T root = static_cast<T>(__builtin_sqrt(problem.weights.value(row, place)));
             if (root != 1)
                 for (std::int64_t j = 0; j < work.width; ++j) packed[j] *= root;
             return root;
         };
+    };
+    const auto scale = [&](std::int64_t row) {
+        for (std::int64_t j = 0; j < k; ++j)
+            work.scale[j] = static_cast<T>(1 / __builtin_sqrt(problem.gram[j * k + j] + problem.penalty[row]));
+    };
+    const bool dual = problem.right == nullptr && is_diagonal(problem.gram, k);
+    if (dual)
+        dual_rows(problem.weights, problem.other, problem.factors, work, k, false, begin, end, scale, target,
+                  [&](std::int64_t row, int lane, const T* targets) {
+                      const std::int64_t n = problem.weights.indptr[row + 1] - problem.weights.indptr[row];
+                      problem.objective[row] = 0;
+                      for (std::int64_t p = 0; p < n; ++p)
+                          problem.objective[row] += static_cast<double>(work.solution[p][lane]) * targets[p];
+                  });
+    Batch<T> batch;
+    for (std::int64_t row = begin; row < end; ++row) {
+        if (dual && dual_size(problem.weights.indptr[row + 1] - problem.weights.indptr[row], k)) continue;
         const TargetSums sums = accumulate(problem.weights, row, problem.other, problem.k, problem.k, work,
-                                           work.grams + batch.count * work.gram_size, target);
+                                           work.grams + batch.count * work.gram_size, target(row));
         batch.row[batch.count] = row;
         batch.sum_squares[batch.count++] = sums.squares;
         if (batch.count == lanes<T>) solve_interactions(problem, work, batch);

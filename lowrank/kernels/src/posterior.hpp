@@ -63,39 +63,44 @@ inline void assemble(const PosteriorProblem<T>& problem, std::int64_t row, const
     sums.squares += *cell;
 }
 
-// Replaces R by R^-1, from the last row up: T_i = (e_i - sum_{p > i} R_ip T_p) / R_ii.
+// Replaces R by R^-1, from the last row up, with zeros below the diagonal: T_i = (e_i - sum_{p > i} R_ip T_p) / R_ii.
 template <class T>
 inline void invert_factor(const LaneSystems<T>& s, typename LaneSystems<T>::V* line) {
     using V = typename LaneSystems<T>::V;
     for (std::int64_t i = s.size; i-- > 0;) {
-        V* row = s.row(i);
-        for (std::int64_t j = i; j < s.size; ++j) line[j] = V{};
-        for (std::int64_t p = i + 1; p < s.size; ++p) {
-            const V r = row[p];
-            const V* below = s.row(p);
-            for (std::int64_t j = p; j < s.size; ++j) line[j] += r * below[j];
+        for (std::int64_t j = i; j < s.size; ++j) line[j] = s.at(i, j);
+        for (std::int64_t j = i / panel * panel; j < s.size; j += panel) {
+            const V* rows = s.columns(j);
+            V acc[panel] = {};
+            const std::int64_t last = j + panel;
+            for (std::int64_t p = i + 1; p < last; ++p)
+                unrolled<panel>([&](auto c) __attribute__((always_inline)) { acc[c] -= line[p] * rows[p * panel + c]; });
+            for (int c = 0; c < panel; ++c) s.at(i, j + c) = acc[c] * s.inverse_diagonal[i];
         }
-        row[i] = s.inverse_diagonal[i];
-        for (std::int64_t j = i + 1; j < s.size; ++j) row[j] = -line[j] * s.inverse_diagonal[i];
+        s.at(i, i) = s.inverse_diagonal[i];
     }
 }
 
-// Replaces the upper triangle T by that of T T'.
+// Replaces the upper triangle T, with zeros below it, by that of T T'.
 template <class T>
 inline void square_inverse(const LaneSystems<T>& s) {
     using V = typename LaneSystems<T>::V;
-    for (std::int64_t i = 0; i < s.size; ++i) {
-        V* row = s.row(i);
-        for (std::int64_t j = i; j < s.size; ++j) {
-            const V* other = s.row(j);
-            V sums[4] = {};
-            std::int64_t p = j;
-            for (; p + 4 <= s.size; p += 4)
-                for (int c = 0; c < 4; ++c) sums[c] += row[p + c] * other[p + c];
-            for (; p < s.size; ++p) sums[0] += row[p] * other[p];
-            row[j] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    for (std::int64_t i = 0; i < s.size; i += panel)
+        for (std::int64_t j = i; j < s.size; j += panel) {
+            V acc[panel][panel] = {};
+            for (std::int64_t p = j; p < s.size; ++p) {
+                const V *column = s.columns(p / panel * panel) + p % panel, *left = column + i * panel;
+                column += j * panel;
+                unrolled<panel>([&](auto r) __attribute__((always_inline)) {
+                    unrolled<panel>([&](auto c) __attribute__((always_inline)) {
+                        acc[r][c] += left[r * panel] * column[c * panel];
+                    });
+                });
+            }
+            V* block = s.columns(j) + i * panel;
+            for (int r = 0; r < panel; ++r)
+                for (int c = 0; c < panel; ++c) block[r * panel + c] = acc[r][c];
         }
-    }
 }
 
 template <class T>
@@ -106,8 +111,7 @@ inline void store_covariances(const PosteriorProblem<T>& problem, const Posterio
     for (int l = 0; l < count; ++l) {
         T* cell = problem.covariance + (first + l) * (d * (d + 1) / 2);
         for (std::int64_t i = 0; i < d; ++i) {
-            const auto* row = work.systems.row(i);
-            for (std::int64_t j = i; j < d; ++j) *cell++ = scale * row[j][l];
+            for (std::int64_t j = i; j < d; ++j) *cell++ = scale * work.systems.at(i, j)[l];
         }
     }
 }
@@ -123,7 +127,7 @@ inline void solve_posteriors(const PosteriorProblem<T>& problem, const Posterior
     V gain{};
     double log_det[lanes<T>] = {};
     for (std::int64_t i = 0; i < s.size; ++i) {
-        const V y = s.row(i)[s.size];
+        const V y = s.right(i)[0];
         gain += y * y;
         work.solution[i] = y;
         for (int l = 0; l < count; ++l) log_det[l] -= 2 * __builtin_log(static_cast<double>(s.inverse_diagonal[i][l]));

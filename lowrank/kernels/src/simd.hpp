@@ -69,6 +69,16 @@ template <class T, int N>
     }
 }
 
+// Calls use(0), use(1) ... with constants, in a line of code each: what a loop indexes stays in registers.
+template <int... I, class Use>
+[[gnu::always_inline]] inline void in_line(std::integer_sequence<int, I...>, const Use& use) {
+    (use(std::integral_constant<int, I>{}), ...);
+}
+template <int N, class Use>
+[[gnu::always_inline]] inline void unrolled(const Use& use) {
+    in_line(std::make_integer_sequence<int, N>{}, use);
+}
+
 inline constexpr std::int64_t round_up(std::int64_t n, std::int64_t step) {
     return (n + step - 1) / step * step;
 }

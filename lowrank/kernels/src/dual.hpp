@@ -1,0 +1,128 @@
+// Rows with fewer entries than factors, in as many unknowns as they have entries. With a diagonal penalty
+// D, the entries' factors as the rows of B and their targets t, the least squares have the solution
+//
+//   a = (D + B'B)^-1 B't = D^-1 B'y   where   (I + B D^-1 B') y = t
+//
+// and the minimum t'y; y is what is left of the targets.
+
+#pragma once
+
+#include "normal.hpp"
+
+namespace lowrank::LOWRANK_ISA {
+
+inline constexpr std::int64_t dual_step = 8;  // rows whose systems are of one size are solved together
+
+// Unknowns of the dual system of a row with n entries, or 0 where k unknowns take less time.
+inline std::int64_t dual_size(std::int64_t n, std::int64_t k) {
+    const std::int64_t size = round_up(n, dual_step);
+    return 4 * size <= 3 * k ? size : 0;
+}
+
+// The rows of `tile` times `scale`, transposed: turned[j * width + p] = scale[j] tile[p][j] for p < n, and
+// zeros up to p = width. Both are read and written in whole vectors.
+template <class T>
+inline void turn_tile(const TileSpace<T>& work, std::int64_t n, std::int64_t k, T* turned, std::int64_t width) {
+    constexpr int W = lanes<T>;
+    for (std::int64_t p = 0; p < n; p += W)
+        for (std::int64_t j = 0; j < k; j += W) {
+            Vec<T, W> v[W];
+            for (int r = 0; r < W; ++r)
+                v[r] = p + r < n ? load<T, W>(work.tile + (p + r) * work.stride + j) : Vec<T, W>{};
+            transpose<T, W>(v);
+            for (int r = 0; r < W && j + r < k; ++r)
+                store<T, W>(turned + (j + r) * width + p, v[r] * broadcast<T, W>(work.scale[j + r]));
+        }
+}
+
+// The upper triangle of B D^-1 B' in `gram`, in rows of `width` numbers, and the targets in a row behind it.
+// work.scale has D^-1/2 of the factors, and of the bias if there is one. `target` is as for `accumulate`.
+template <class T, class Target>
+inline void dual_system(const Csr<T>& entries, std::int64_t row, const T* other, const Workspace<T>& work,
+                        std::int64_t k, bool with_bias, std::int64_t width, T* gram, const Target& target) {
+    const std::int64_t begin = entries.indptr[row], n = entries.indptr[row + 1] - begin;
+    T* right = gram + width * width;
+    __builtin_memset(gram, 0, (width + side_columns) * width * sizeof(T));
+    for (std::int64_t j = 0; j < k; ++j) __builtin_memset(work.turned + j * width, 0, width * sizeof(T));
+    const std::int64_t most = work.tile_rows / lanes<T> * lanes<T>;
+    for (std::int64_t start = 0; start < n; start += most) {
+        const std::int64_t count = n - start < most ? n - start : most;
+        for (std::int64_t p = 0; p < count; ++p) {
+            const std::int64_t column = entries.indices[begin + start + p];
+            T* packed = work.tile + p * work.stride;
+            copy_row(other + column * k, packed, k);
+            right[start + p] = target(begin + start + p, column, packed);
+        }
+        turn_tile(work, count, k, work.turned + start, width);
+    }
+    for (std::int64_t p = 0; with_bias && p < width; ++p) work.turned[k * width + p] = p < n ? work.scale[k] : 0;
+    gram_update(Tile<T>{work.turned, k + with_bias, width}, width, gram, [](std::int64_t) {});
+}
+
+// Factors the systems of a batch, and leaves y of each lane in work.solution.
+template <class T>
+inline void solve_dual(const Workspace<T>& work, int count, std::int64_t size, std::int64_t width) {
+    LaneSystems<T> systems = work.systems;
+    systems.size = size;
+    interleave_systems(systems, work.grams, count, work.gram_size, width, width);
+    for (std::int64_t i = 0; i < size; ++i) systems.at(i, i) += broadcast<T, lanes<T>>(1);
+    factor(systems);
+    for (std::int64_t i = 0; i < size; ++i) work.solution[i] = systems.right(i)[0];
+    back_substitute(systems, work.solution);
+}
+
+// D^-1 B'y of one lane.
+template <class T, class Target>
+inline void dual_factors(const Csr<T>& entries, std::int64_t row, const T* other, const Workspace<T>& work,
+                         std::int64_t k, int lane, T* factors, const Target& target) {
+    constexpr int W = lanes<T>;
+    T* sums = work.turned;  // work.width numbers
+    __builtin_memset(sums, 0, work.width * sizeof(T));
+    for (std::int64_t p = 0, begin = entries.indptr[row]; p < entries.indptr[row + 1] - begin; ++p) {
+        const std::int64_t column = entries.indices[begin + p];
+        copy_row(other + column * k, work.tile, k);
+        target(begin + p, column, work.tile);
+        const Vec<T, W> left = broadcast<T, W>(work.solution[p][lane]);
+        for (std::int64_t j = 0; j < work.width; j += W)
+            store<T, W>(sums + j, load<T, W>(sums + j) + left * load<T, W>(work.tile + j));
+    }
+    for (std::int64_t j = 0; j < k; ++j) factors[j] = work.scale[j] * work.scale[j] * sums[j];
+}
+
+// Solves the rows begin:end that have few entries. `problem` has the entries, factors and so on; scale(row)
+// writes work.scale, target(row) returns what `accumulate` calls, and finish(row, lane, y) takes what is left.
+template <class T, class Scale, class Target, class Finish>
+inline void dual_rows(const Csr<T>& entries, const T* other, T* factors, const Workspace<T>& work, std::int64_t k,
+                      bool with_bias, std::int64_t begin, std::int64_t end, const Scale& scale, const Target& target,
+                      const Finish& finish) {
+    constexpr int W = lanes<T>;
+    constexpr std::int64_t step = W > block_rows ? W : block_rows;
+    for (std::int64_t size = dual_step; 4 * size <= 3 * k; size += dual_step) {
+        const std::int64_t width = round_up(size, step);
+        std::int64_t rows[W], ready = -1;  // a row whose columns are being fetched
+        int count = 0;
+        for (std::int64_t row = begin; row <= end; ++row) {
+            const std::int64_t n = row < end ? entries.indptr[row + 1] - entries.indptr[row] : 0;
+            if (row < end && (n == 0 || dual_size(n, k) != size)) continue;
+            for (std::int64_t p = 0; p < n; ++p)
+                prefetch_row(other + entries.indices[entries.indptr[row] + p] * k, k);
+            if (ready >= 0) {
+                scale(ready);
+                dual_system(entries, ready, other, work, k, with_bias, width, work.grams + count * work.gram_size,
+                            target(ready));
+                rows[count++] = ready;
+            }
+            ready = row;
+            if (count < W && (row < end || count == 0)) continue;
+            solve_dual(work, count, size, width);
+            for (int lane = 0; lane < count; ++lane) {
+                scale(rows[lane]);
+                dual_factors(entries, rows[lane], other, work, k, lane, factors + rows[lane] * k, target(rows[lane]));
+                finish(rows[lane], lane, work.grams + lane * work.gram_size + width * width);
+            }
+            count = 0;
+        }
+    }
+}
+
+}  // namespace lowrank::LOWRANK_ISA
