@@ -529,10 +529,21 @@ class _LinkedSide(Side):
 
     def fit_vectors(self, other: Side, mean: float) -> float:
         """Minimise over this side's vectors; return the errors and their own penalties."""
-        objective = self.solve(other, mean).objective
-        # The kernel leaves out the constant term of the prior.
-        constant = self.weighted_dots(self.prior_means, self.prior_means)
-        return float(objective[self.seen].sum()) + constant
+        # Off the points that they are pulled towards, vectors have plain penalties.
+        points, columns, pattern = self.prior_means, other.vectors.mean, self.link.pattern
+        factors = kernels.aligned_zeros((len(points), points.shape[1] - 1), points.dtype)
+        bias, precision = np.empty(len(points), points.dtype), np.diag(self.prior.precision)
+        objective = kernels.als_half_sweep(
+            pattern._replace(data=self.data - kernels.csr_entries(pattern, points, columns)),
+            np.ascontiguousarray(columns[:, :-1]),
+            shift=mean,
+            penalty=self.weight * precision[0],
+            bias_penalty=self.weight * precision[-1],
+            factors=factors,
+            bias=bias,
+        )
+        self.vectors = Posterior.exactly(np.column_stack([factors, bias]) + points)
+        return math.fsum(objective)
 
     def fit_prior(self, other: Side | None, mean: float) -> None:
         """Improve B and C, then set the prior mean to its best value.
