@@ -11,7 +11,7 @@
 namespace lowrank::LOWRANK_ISA {
 
 inline constexpr int panel = 4;  // columns of a panel, and rows that are factored together
-inline constexpr int factor_cols = LOWRANK_VECTOR_BYTES == 64 ? 4 : 2;
+inline constexpr int factor_cols = many_registers ? 4 : 2;
 inline constexpr int rhs_columns = 2;
 
 template <class T>

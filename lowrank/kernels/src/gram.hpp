@@ -10,10 +10,10 @@
 
 namespace lowrank::LOWRANK_ISA {
 
-// Rows of a register block, and the most vectors across: 24 accumulators of 32 registers with
-// AVX-512, 12 of 16 with AVX2, 8 of 16 where a multiply-add needs a temporary.
-inline constexpr int block_rows = LOWRANK_VECTOR_BYTES == 64 ? 8 : 4;
-inline constexpr int block_cols = LOWRANK_VECTOR_BYTES == 16 ? 2 : 3;
+// Rows of a register block, and the most vectors across: 24 accumulators of 32 registers, 12 of 16
+// with AVX2, 8 of 16 where a multiply-add needs a temporary.
+inline constexpr int block_rows = many_registers ? 8 : 4;
+inline constexpr int block_cols = many_registers || LOWRANK_VECTOR_BYTES > 16 ? 3 : 2;
 inline constexpr int side_columns = 2;
 
 template <class T>

@@ -23,6 +23,13 @@ struct VecType<T, 1> {
 template <class T, int N>
 using Vec = typename VecType<T, N>::type;
 
+// Whether there are 32 registers of this length, not 16, as with AVX-512 and on arm64.
+#ifdef __aarch64__
+inline constexpr bool many_registers = true;
+#else
+inline constexpr bool many_registers = LOWRANK_VECTOR_BYTES == 64;
+#endif
+
 // Lanes in a full register.
 template <class T>
 inline constexpr int lanes = LOWRANK_VECTOR_BYTES / static_cast<int>(sizeof(T));
