@@ -79,6 +79,11 @@ class MatrixOperator(ABC):
         """Return A' (A X), shape (n_columns, b), for a block X of b vectors."""
         return self.rmatmat(self.matmat(X))
 
+    @property
+    def entries(self) -> int:
+        """Number of entries that a product goes through."""
+        return self.shape[0] * self.shape[1]
+
     def transposed(self) -> Products:
         """Return A', sharing everything with A: its passes count as those of A."""
         return _Transposed(self)
@@ -189,6 +194,11 @@ class SparseOperator(MatrixOperator):
     def __init__(self, csr: Any) -> None:
         super().__init__((csr.shape[0], csr.shape[1]), csr.dtype, largest_entry(csr.data))
         self.csr = csr
+
+    @property
+    def entries(self) -> int:
+        """Number of stored entries."""
+        return int(self.csr.nnz)
 
     def frobenius_norm(self) -> float:
         """Return the Frobenius norm, accumulated in float64."""
@@ -321,6 +331,11 @@ class CentredOperator(MatrixOperator):
         self._inner = inner
         self._exact_row = row
         self._row = row.astype(inner.dtype)
+
+    @property
+    def entries(self) -> int:
+        """Number of entries of the matrix that is centred."""
+        return self._inner.entries
 
     def distance_to_row(self, row: FloatArray) -> float | None:
         """Return ||A - 1 (row of this operator + row)'||_F."""

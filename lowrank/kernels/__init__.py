@@ -91,8 +91,14 @@ def _parts(matrix: Coded) -> tuple[Any, ...]:
 
 def aligned_zeros(shape: tuple[int, ...], dtype: DTypeLike) -> Floats:
     """Return a zero array that starts on a cache line, so that rows straddle as few as can be."""
+    array = _aligned(shape, dtype)
+    array.fill(0)
+    return array
+
+
+def _aligned(shape: tuple[int, ...], dtype: DTypeLike) -> Floats:
     n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
-    memory = np.zeros(n_bytes + 64, dtype=np.uint8)
+    memory = np.empty(n_bytes + 64, dtype=np.uint8)
     start = -memory.ctypes.data % 64
     return memory[start : start + n_bytes].view(dtype).reshape(shape)
 
@@ -361,7 +367,7 @@ def csr_matmat(
 ) -> Floats:
     """Return A @ X for a sparse A of shape (n, m) and a dense block X; `out` is C-ordered."""
     X = np.ascontiguousarray(X, A.dtype if isinstance(A, CodedMatrix) else A[2].dtype)
-    Y = np.empty((len(A[0]) - 1, X.shape[1]), dtype=X.dtype) if out is None else out
+    Y = _aligned((len(A[0]) - 1, X.shape[1]), X.dtype) if out is None else out
     backends.active.csr_matmat(*_parts(A), X, Y, resolve_threads(threads))
     return Y
 
@@ -400,7 +406,7 @@ def coefficients(V: Floats, W: Floats, *, threads: int | None = None) -> Floats:
 
 def multiply(V: Floats, H: Floats, *, threads: int | None = None) -> Floats:
     """Return V @ H, C-ordered, in V's dtype; V as in `coefficients`."""
-    W = np.empty((V.shape[0], H.shape[1]), dtype=V.dtype)
+    W = _aligned((V.shape[0], H.shape[1]), V.dtype)
     backends.active.multiply(V, np.ascontiguousarray(H, V.dtype), W, resolve_threads(threads))
     return W
 

@@ -16,6 +16,7 @@ __all__ = ["extend_basis", "longest"]
 
 # Cholesky QR squares the condition number; below this ratio of pivots Householder QR takes over.
 _CHOLESKY_LIMIT = {"float32": 1e-3, "float64": 1e-6}
+_WELL_CONDITIONED = 0.1  # ratio of pivots, above which Cholesky QR is orthonormal up to rounding
 
 
 def extend_basis(
@@ -58,10 +59,12 @@ def extend_basis(
     rest = np.array(block, order="C")
     inside = np.zeros((basis.shape[1], block.shape[1]))
     inside[first:] = _project_out(basis[:, first:], rest)
+    inside += _project_out(basis, rest)  # what rounding has left: relative to the block, so far
     Q, R = _qr(rest)
     noise = 20 * float(np.finfo(block.dtype).eps) * max(scale, longest(inside, R))
-    rounds = 1  # a second orthogonalisation is enough for vectors that are not noise
-    if room < block.shape[1] or np.abs(np.diag(R)).min(initial=np.inf) <= noise:
+    pivots = np.abs(np.diag(R))
+    rounds = int(pivots.min(initial=np.inf) <= _WELL_CONDITIONED * pivots.max(initial=0.0))
+    if room < block.shape[1] or pivots.min(initial=np.inf) <= noise:
         Q, R, rounds = *_revealing_qr(rest, room, noise, rng), 3
     for _ in range(rounds):
         inside += _project_out(basis, Q) @ R

@@ -11,22 +11,32 @@
 
 namespace lowrank::LOWRANK_ISA {
 
-inline constexpr std::int64_t spmm_prefetch_distance = 16;
+inline constexpr std::int64_t spmm_prefetch_distance = 32;
 
 template <class T, int N, int Cols>
-inline void matmat_chunk(const Csr<T>& A, const T* X, std::int64_t width, T* Y, std::int64_t begin, std::int64_t end) {
-    const std::int64_t last = A.indptr[end];
+inline void matmat_chunk(const Csr<T> A, const T* X, std::int64_t width, T* Y, std::int64_t begin, std::int64_t end) {
+    constexpr int line = 64 / static_cast<int>(sizeof(T));
+    const std::int64_t last = A.indptr[end] - spmm_prefetch_distance - 2;
     for (std::int64_t row = begin; row < end; ++row) {
-        Vec<T, N> acc[Cols] = {};
-        for (std::int64_t p = A.indptr[row]; p < A.indptr[row + 1]; ++p) {
-            if (p + spmm_prefetch_distance < last)
-                for (int c = 0; c < Cols; ++c)
-                    __builtin_prefetch(X + A.indices[p + spmm_prefetch_distance] * width + c * N);
+        Vec<T, N> acc[Cols] = {}, odd[Cols] = {};  // two sums: each addition waits for the one before it
+        const auto add = [&](std::int64_t p, Vec<T, N>(&sum)[Cols]) __attribute__((always_inline)) {
             const T* x = X + A.indices[p] * width;
             const Vec<T, N> a = broadcast<T, N>(A.value(row, p));
-            for (int c = 0; c < Cols; ++c) acc[c] += a * load<T, N>(x + c * N);
+            for (int c = 0; c < Cols; ++c) sum[c] += a * load<T, N>(x + c * N);
+        };
+        const std::int64_t stop = A.indptr[row + 1];
+        std::int64_t p = A.indptr[row];
+        for (; p + 2 <= stop; p += 2) {
+            const std::int32_t* ahead = A.indices + (p <= last ? p + spmm_prefetch_distance : p);
+            for (int j = 0; j < Cols * N; j += line) {
+                __builtin_prefetch(X + ahead[0] * width + j);
+                __builtin_prefetch(X + ahead[1] * width + j);
+            }
+            add(p, acc);
+            add(p + 1, odd);
         }
-        for (int c = 0; c < Cols; ++c) store<T, N>(Y + row * width + c * N, acc[c]);
+        if (p < stop) add(p, acc);
+        for (int c = 0; c < Cols; ++c) store<T, N>(Y + row * width + c * N, acc[c] + odd[c]);
     }
 }
 
