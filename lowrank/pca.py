@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 _LEAST_ALIGNMENT = 0.9
 _FULL_SPECTRUM = 1000  # smaller side of dense data, up to which all singular values are computed
 _EXTRA_DIRECTIONS = 10  # kept from batch to batch beyond twice as many as there are components
+_SQUARABLE = 1e-3  # singular value, next to the largest, that its square in float64 leaves 10 digits
 _FIRST_GUESS = 32  # directions that the search for a fraction of the variance starts with
 
 
@@ -247,10 +248,9 @@ class PCA(
                 none, none[:, 0], none[:, 0], np.zeros(features), None, 0.0, 0.0, 0.0,
                 np.zeros(features), 0,
             )  # fmt: skip
-        joined = self._joined(before, samples, forgetting)
         wanted = features if self.n_components is None else int(self.n_components)
-        self._keep(joined.first(wanted))
-        self._so_far = joined.first(2 * wanted + _EXTRA_DIRECTIONS)
+        self._so_far = self._joined(before, samples, forgetting, 2 * wanted + _EXTRA_DIRECTIONS)
+        self._keep(self._so_far.first(wanted))
         return self
 
     def transform(self, X: MatrixLike) -> FloatArray:
@@ -405,8 +405,10 @@ class PCA(
         self.noise_variance_ = left / discarded if discarded else 0.0
         self.distortion_ = _rest(found.squares, found.singular_values**2)
 
-    def _joined(self, before: Directions, samples: Samples, forgetting: float) -> Directions:
-        """Return the directions of earlier samples and of a batch together."""
+    def _joined(
+        self, before: Directions, samples: Samples, forgetting: float, k: int
+    ) -> Directions:
+        """Return at most k directions of earlier samples and of a batch together."""
         old, new = forgetting * before.n_samples, samples.shape[0]
         shift = samples.means - before.means
         means = before.means + shift * (new / (old + new))
@@ -417,9 +419,7 @@ class PCA(
             rows = np.vstack([rows - samples.means, between]).astype(samples.dtype)
         values = before.singular_values * math.sqrt(forgetting)
         stack = np.vstack([values[:, None] * before.components, rows])
-        if len(stack) > len(means):  # R of Q R has the same values and right vectors
-            stack = linalg.qr(stack, mode="r", check_finite=False)[0][: len(means)]
-        _, s, components = with_signs(*lapack_svd(stack.astype(samples.dtype, copy=False)))
+        s, components = _leading_rows(stack.astype(samples.dtype, copy=False), k)
         total = forgetting * before.total + float(between @ between)
         total += float(samples.column_squares(samples.means).sum())
         squares = total if centred else total + (old + new) * float(means @ means)
@@ -470,6 +470,27 @@ class Directions:
         arrays = (self.components, self.singular_values, self.variances)
         components, values, variances = (array[:k].copy() for array in arrays)
         return replace(self, components=components, singular_values=values, variances=variances)
+
+
+def _leading_rows(stack: FloatArray, k: int) -> tuple[FloatArray, FloatArray]:
+    """Return at most k singular values and right vectors of a few rows, with their signs.
+
+    They come from the smaller Gram matrix, in float64, where squaring costs them no digits that
+    count, else from LAPACK.
+    """
+    rows, columns = stack.shape
+    if 0 < 2 * k < min(stack.shape):
+        wide = stack.astype(np.float64, copy=False)
+        values, vectors = np.linalg.eigh(wide @ wide.T if rows <= columns else wide.T @ wide)
+        s, vectors = np.sqrt(np.maximum(values[: -k - 1 : -1], 0)), vectors[:, : -k - 1 : -1].T
+        if s[-1] > _SQUARABLE * s[0]:
+            Vt = vectors @ wide / s[:, None] if rows <= columns else vectors
+            _, s, Vt = with_signs(s[None], s, Vt)
+            return s.astype(stack.dtype), Vt.astype(stack.dtype)
+    if rows > columns:  # R of Q R has the same values and right vectors
+        stack = linalg.qr(stack, mode="r", check_finite=False)[0][:columns]
+    _, s, Vt = with_signs(*lapack_svd(stack))
+    return s[:k], Vt[:k]
 
 
 def _rest(total: float, terms: FloatArray) -> float:
