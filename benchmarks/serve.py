@@ -33,7 +33,6 @@ from lowrank.kernels.retrieval import top_k
 from recsys import Recommender
 from recsys.data.ratings import Ratings
 from recsys.models.als import ALS
-from recsys.predictions import training_summary
 from recsys.readers import read_ratings
 from recsys.storage import Saved, save_model
 from recsys.topn import CsrPairs, top_n
@@ -169,7 +168,9 @@ def application(ratings: Ratings, X: np.ndarray, Y: np.ndarray) -> list[list[Any
     ids = ratings.users.values.to_list()
     with tempfile.TemporaryDirectory() as folder:
         model, output = f"{folder}/model", f"{folder}/recommendations.parquet"
-        save_model(Saved(factor_model(X, Y), ratings, training_summary(ratings, 0.0, None)), model)
+        training = {"users": len(X), "items": len(Y), "ratings": ratings.nnz, "implicit": True}
+        training |= dict.fromkeys(("rating_min", "rating_max"), None) | {"seconds": 0.0}
+        save_model(Saved(factor_model(X, Y), ratings, training), model)
         command = [sys.executable, "-m", "recsys", "recommend", model, "--all", "-n", str(N)]
         seconds, peak = peak_memory([*command, "--output", output])
         size = Path(output).stat().st_size

@@ -38,7 +38,7 @@ from recsys.provenance import Provenance
 from recsys.readers import as_ratings
 from recsys.reranking import ColdUser, Request, requested
 from recsys.storage import Saved, load_model, save_model
-from recsys.topn import Cosine, Scorer, TopN, top_n
+from recsys.topn import Cosine, KnownUsers, Scorer, TopN, top_n
 from recsys.update import updated
 
 __all__ = ["ColdPair", "ColdUser", "IdLike", "Recommender", "Request"]
@@ -185,8 +185,9 @@ class Recommender:
         """Set the fitted state; `counts_from` has the ratings that folded-in ones are added to."""
         check_process()
         self._ratings, self.training, self._counts_from = ratings, training, counts_from
-        for name in ("_item_similarity", "_user_similarity", "_popular", "_titles", "_new"):
-            self.__dict__.pop(name, None)  # cached
+        for name, attribute in vars(Recommender).items():
+            if isinstance(attribute, cached_property):
+                self.__dict__.pop(name, None)
         return self
 
     def save(self, path: str | Path, *, overwrite: bool = False, tag: str | None = None) -> None:
@@ -385,11 +386,24 @@ class Recommender:
             the ratings), title where titles are known, and new (Boolean) where items without
             ratings are among those to choose from. Equal scores go by item id.
         """
+        others = (items, block, where, history, where_user, user_features, at_most, per)
+        plain = exclude_seen and not diversity and cold_start in ("error", "popular")
+        if plain and type(users) in (int, str) and all(option is None for option in others):
+            place = self.ratings.users.place(cast(IdLike, users))
+            if place >= 0:
+                return self._best(place, n)
         request: Request = {"items": items, "block": block, "where": where, "history": history}
         request |= {"exclude_seen": exclude_seen, "cold_start": cold_start}
         request |= {"where_user": where_user, "user_features": user_features}
         request |= {"diversity": diversity, "at_most": at_most, "per": per}
         return pl.concat(self.recommend_batches(users, n, **request))
+
+    def _best(self, user: int, n: int) -> pl.DataFrame:
+        """Recommend to one user, given by index."""
+        ratings, new = self.ratings, self._new if self.model.uses_features else None
+        label = ratings.users.values.slice(user, 1).alias("user")
+        (top,) = self._known_users.best(np.array([user]), n)
+        return ranked(top, label, ratings.items, titles=self._titles, new=new)
 
     def recommend_batches(
         self, users: IdsLike | None = None, n: int = 10, **request: Unpack[Request]
@@ -486,6 +500,12 @@ class Recommender:
     @cached_property
     def _new(self) -> npt.NDArray[np.bool_] | None:
         return is_new(self.ratings, self._counts_from.get("item", self.ratings))
+
+    @cached_property
+    def _known_users(self) -> KnownUsers:
+        new = None if self._new is None or self.model.uses_features else self._new
+        seen = self.ratings.indptr, self.ratings.indices
+        return KnownUsers(self.model, *seen, None if new is None else ~new)
 
     @cached_property
     def _popular(self) -> Popular:

@@ -33,6 +33,7 @@ _BLOCK_SCORES = 2**23  # scores of a block of users: 32 MB, and as much again to
 _BLOCK_RESULTS = 2**20  # results of a block of users, however many items each user gets
 _BLOCK_FACTORS = 2**23  # factors of a block of users of the kernel: 32 MB
 _SAMPLE, _TOGETHER = 64, 8  # users of a trial, in all and at a time
+_PAYS_AFTER = 64  # searches for few users, to order the items
 
 
 class Scorer(Protocol):
@@ -125,9 +126,41 @@ def search_order(
             next(top_n(scorer, users[at : at + _TOGETHER], 10, allowed=allowed, order=tried))
         return time.perf_counter() - start
 
-    times = [(seconds(None), seconds(order)) for _ in range(3)]
+    times = [(seconds(None), seconds(order)) for _ in range(2)]
     without, ordered = np.min(times, axis=0)
     return order if ordered < without else None
+
+
+class KnownUsers:
+    """Searches for the best new items of a few users at a time.
+
+    Attributes
+    ----------
+    allowed : bool ndarray of shape (n_items,) or None
+        As in `top_n`.
+    order : SearchOrder or None
+        Made by `prepare`, or once so many searches were made that it would have paid.
+    """
+
+    def __init__(
+        self, scorer: Scorer, indptr: Indices, items: Any, allowed: NDArray[np.bool_] | None
+    ) -> None:
+        self.allowed, self.order = allowed, None
+        self._scorer, self._seen, self._searches = scorer, CsrPairs(indptr, items), 0
+
+    def prepare(self) -> None:
+        """Make the order of the items, if there is one."""
+        self._searches = _PAYS_AFTER
+        n_users = len(self._seen.indptr) - 1
+        self.order: SearchOrder | None = search_order(self._scorer, n_users, self.allowed)
+
+    def best(self, users: Indices, n: int) -> Iterator[TopN]:
+        """Find the n best items that each user has not rated."""
+        self._searches += 1
+        if self._searches == _PAYS_AFTER:
+            self.prepare()
+        limits: dict[str, Any] = {"allowed": self.allowed, "order": self.order}
+        return top_n(self._scorer, users, n, exclude=self._seen, **limits)
 
 
 def check_n(n: object) -> None:

@@ -27,7 +27,7 @@ from recsys.reranking import Request
 from recsys.serve.facts import Facts, Id, Json, id_of, numbers, short
 from recsys.serve.geometry import item_map, spectrum
 from recsys.serve.problems import ProblemError
-from recsys.topn import Cosine, CsrPairs, TopN, search_order, top_n
+from recsys.topn import Cosine, CsrPairs, TopN, top_n
 
 __all__ = ["Answers", "History", "ListOptions"]
 
@@ -112,10 +112,9 @@ class Answers:
         self.facts = Facts(recommender, name)
         ratings = recommender.ratings
         self._seen = CsrPairs(ratings.indptr, ratings.indices)
-        new, featured = recommender._new, recommender.model.uses_features
-        self._new = new if featured else None  # marked where features recommend them
-        self._allowed = None if new is None or featured else ~new
-        self._order = search_order(recommender.model, ratings.n_users, self._allowed)
+        marks = recommender.model.uses_features  # where features recommend items without ratings
+        self._new = recommender._new if marks else None
+        recommender._known_users.prepare()
 
     @property
     def ratings(self) -> Ratings:
@@ -199,7 +198,8 @@ class Answers:
         With their reasons, if `shown` has them.
         """
         lists: list[list[Json]] = [[] for _ in users]
-        limits: dict[str, Any] = {"allowed": self._allowed, "order": self._order}
+        known = self.recommender._known_users
+        limits: dict[str, Any] = {"allowed": known.allowed, "order": known.order}
         for top in top_n(model, users, n, exclude=seen, **limits):
             for at, row in zip(top.rows.tolist(), self._rows_of(top), strict=True):
                 lists[at].append(row)

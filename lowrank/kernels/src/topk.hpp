@@ -346,10 +346,14 @@ inline void score_panel(const TopKBlock& block, std::int64_t start, std::int64_t
 
 // Scores one user on a panel that is not packed: for a single user that would take longer.
 inline void score_alone(const TopKBlock& block, std::int64_t start, std::int32_t user) {
+    constexpr std::int64_t line = 64 / sizeof(float);
     const float* x = block.problem.users + (block.first + user) * block.problem.k;
     Scores acc[block_cols] = {};
     for (int c = 0; c < block_cols; ++c) {
         const float* rows[score_lanes];
+        item_rows(block.problem, start + c * score_lanes + panel_items, rows);
+        for (const float* row : rows)
+            for (std::int64_t p = 0; p < block.problem.k; p += line) __builtin_prefetch(row + p);
         item_rows(block.problem, start + c * score_lanes, rows);
         for_each_column(rows, block.problem.k, [&](std::int64_t p, Scores column) {
             acc[c] += broadcast<float, score_lanes>(x[p]) * column;
