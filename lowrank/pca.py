@@ -40,7 +40,9 @@ if TYPE_CHECKING:
 _LEAST_ALIGNMENT = 0.9
 _FULL_SPECTRUM = 1000  # smaller side of dense data, up to which all singular values are computed
 _EXTRA_DIRECTIONS = 10  # kept from batch to batch beyond twice as many as there are components
-_SQUARABLE = 1e-3  # singular value, next to the largest, that its square in float64 leaves 10 digits
+_SQUARABLE = (
+    1e-3  # singular value, next to the largest, that its square in float64 leaves 10 digits
+)
 _FIRST_GUESS = 32  # directions that the search for a fraction of the variance starts with
 
 
