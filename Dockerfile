@@ -21,15 +21,13 @@ COPY data data
 # Extras of pyproject.toml: the HTTP service, PostgreSQL, reports.
 ARG EXTRAS=serve,postgres,report
 
-# Tests of the libraries and the network services of pyarrow are a tenth of the size.
 RUN python -m venv /opt/recsys \
-    && /opt/recsys/bin/pip install --no-cache-dir ".[${EXTRAS}]" \
+    && /opt/recsys/bin/pip install --no-cache-dir --no-compile ".[${EXTRAS}]" \
     && /opt/recsys/bin/python -c "from lowrank import kernels; assert kernels.backend().name == 'compiled'" \
-    && /opt/recsys/bin/pip uninstall --yes pip \
-    && for library in pandas pyarrow scipy sklearn; do \
-        find /opt/recsys/lib/python3.*/site-packages/$library -type d -name tests -prune -exec rm -r {} + || exit 1; \
-    done \
-    && rm -f /opt/recsys/lib/python3.*/site-packages/pyarrow/*_flight*
+    && /opt/recsys/bin/pip uninstall --yes pip
+
+COPY deploy/slim.sh .
+RUN sh slim.sh /opt/recsys
 
 
 FROM python:3.13-slim
