@@ -180,8 +180,8 @@ class IALS(PriorModel):
     def _terms(self, side: str, entries: Histories, features: CsrArrays | None) -> Terms:
         """Return the factors of a user or item, whose row `entries` has, as a sum."""
         others = "item" if side == "user" else "user"
-        factors: Floats = getattr(self._source, f"{others}_factors")
-        k, known = factors.shape[1], self._source.known(others)
+        factors, gram, n = self._source._pairs(others)
+        k = factors.shape[1]
         mean, stored = np.zeros(k), np.zeros((0, k))
         if self.knows(side):
             prior = self._prior_of(side)
@@ -190,31 +190,41 @@ class IALS(PriorModel):
                 stored = prior.coefficients[features.indices] * features.data[:, None]
         if not len(entries.indices):
             return Terms(mean, np.zeros((0, k)), stored)
-        Y = factors[known].astype(np.float64)
         weights = np.maximum(entries.values / np.float32(self.unit), 0).astype(np.float64)
         own = factors[entries.indices].astype(np.float64)
-        total = weights.sum() + self.pair_weight * len(Y)
-        penalty = self.penalty * total**self.count_power
-        normal = (own.T * weights) @ own + self.pair_weight * (Y.T @ Y) + penalty * np.eye(k)
-        inverse = np.linalg.inv(normal)
-        right = own * (weights * known[entries.indices])[:, None]
+        penalty = self.penalty * (weights.sum() + self.pair_weight * n) ** self.count_power
+        normal = (own.T * weights) @ own + self.pair_weight * gram + penalty * np.eye(k)
+        inverse, right = np.linalg.inv(normal), own * weights[:, None]
         return Terms(penalty * mean @ inverse, right @ inverse, penalty * stored @ inverse)
 
     def _solved(
         self, histories: Histories, features: CsrArrays | None = None, *, of_users: bool
     ) -> dict[str, Floats]:
         side, other = ("user", "item") if of_users else ("item", "user")
-        others: Floats = getattr(self, f"{other}_factors")
+        others, *whole = self._pairs(other)
         entries = kernels.csr_arrays(self._weights(histories, len(others)))
-        options = self._options(Penalties(self.pair_weight, self.penalty))
-        if self.knows(other):
-            options["known"] = self.known(other)
+        options = self._options(Penalties(self.pair_weight, self.penalty)) | {"whole": tuple(whole)}
         points = self._prior_of(side).of(features, histories.n_rows) if self.knows(side) else None
         factors = solve_interactions(entries, others, points=points, **options)
         arrays = {f"{side}_factors": factors}
         if points is not None:
             arrays = self._completed(side, factors, histories.counts, points)
         return arrays | {f"{side}_bias": np.zeros(len(factors), np.float32)}
+
+    def _pairs(self, side: str) -> tuple[Floats, NDArray[np.float64], int]:
+        """Return the factors of the known rows, else zeros; their Gram matrix; their number.
+
+        Computed once for the same factors: all that are folded in share it.
+        """
+        factors: Floats = getattr(self, f"{side}_factors")
+        found = vars(self).setdefault("_pairs_of", {})
+        if side not in found or found[side][0] is not factors:
+            known = self.known(side)
+            used = factors if known.all() else factors * known[:, None]
+            gram = kernels.coefficients(used, used, threads=self.threads).astype(np.float64)
+            found[side] = factors, used, gram, int(np.count_nonzero(known))
+        pairs: tuple[Floats, NDArray[np.float64], int] = found[side][1:]
+        return pairs
 
     def _weights(self, histories: Histories, n_columns: int) -> csr_array[np.float32]:
         """Return the weights of interactions; negative ratings weigh nothing."""

@@ -198,13 +198,13 @@ def _posterior(model: ContentModel, ratings: Ratings, items: Indices, users: Ind
 
 def _interactions(model: IALS, ratings: Ratings, items: Indices, users: Indices) -> Form:
     """Return the vectors of items, and what the other items and the prior are in the equations."""
-    Y = model.item_factors[model.known("item")].astype(np.float64)
+    _, gram, n_known = model._pairs("item")
     form: Form = {
         "kind": "interactions",
         "vectors": model.item_factors[items],
-        "gram": model.pair_weight * (Y.T @ Y),
+        "gram": model.pair_weight * gram,
         "unit": float(model.unit),
-        "others": float(model.pair_weight) * len(Y),
+        "others": float(model.pair_weight) * n_known,
         "penalty": float(model.penalty),
         "power": float(model.count_power),
     }
