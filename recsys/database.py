@@ -239,8 +239,8 @@ def _connect(address: Address, write: bool) -> Any:
     module, package = modules[kind]
     try:
         driver = import_module(module)
-        for library in ("pyarrow", "adbc_driver_manager.dbapi"):
-            import_module(library)
+        import_module("pyarrow")
+        dbapi: Any = None if kind == "duckdb" else import_module("adbc_driver_manager.dbapi")
     except ImportError as error:
         missing = package if (error.name or module).startswith(module) else str(error.name)
         raise DataError(f"{NAMES[kind]} {missing_extra(missing, 'sql')}") from None
@@ -251,7 +251,6 @@ def _connect(address: Address, write: bool) -> Any:
         uri = f"{address.path.resolve().as_uri()}?mode={'rwc' if write else 'ro'}"
     elif "connect_timeout" not in uri:
         uri += f"{'&' if '?' in uri else '?'}connect_timeout={_PATIENCE}"
-    dbapi: Any = import_module("adbc_driver_manager.dbapi")
     return dbapi.connect(driver._driver_path(), db_kwargs={"uri": uri}, autocommit=not write)
 
 
@@ -323,11 +322,14 @@ class TableRows:
     _source: str
     _columns: tuple[str, ...]
 
+    def estimate(self) -> int | None:
+        """Return about how many rows there are, as far as that is known."""
+        return self._database.estimate(f"SELECT * FROM {self._source}")
+
     @contextmanager
     def batches(self, on_rows: OnRows | None = None) -> Iterator[Iterator[pa.RecordBatch]]:
         """Run the query; `on_rows` reports the progress."""
-        database, source = self._database, self._source
-        expected = None if on_rows is None else database.estimate(f"SELECT * FROM {source}")
+        expected = None if on_rows is None else self.estimate()
 
         def counted() -> Iterator[pa.RecordBatch]:
             n_rows = 0
@@ -340,7 +342,8 @@ class TableRows:
             if not n_rows:
                 raise DataError(f"{self.address} has no rows.")
 
-        with database.stream(f"SELECT {', '.join(self._columns)} FROM {source}") as stream:
+        columns = ", ".join(self._columns)
+        with self._database.stream(f"SELECT {columns} FROM {self._source}") as stream:
             yield counted()
 
 

@@ -367,7 +367,8 @@ def download(url: str, scratch: Scratch) -> list[tuple[str, Path]]:
     except Exception as error:
         if "not known" in str(error):  # the scheme, to fsspec
             raise DataError(f"{scheme}:// is not a kind of address that can be read.") from None
-        reason = redacted(str(error).partition("\n")[0]) or type(error).__name__
+        text = re.sub(r" ssl:\S+ \[.*", "", str(error).partition("\n")[0])  # of aiohttp
+        reason = redacted(text) or type(error).__name__
         raise DataError(f"{shown} cannot be read: {reason.rstrip('.')}.") from None
     if not files:
         raise DataError(f"There is nothing at {shown}.")

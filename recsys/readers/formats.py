@@ -31,6 +31,7 @@ __all__ = [
 ]
 
 _GLOB = frozenset("*?[")
+_MOST_EXPECTED = 1 << 26  # rows that there is room for from the beginning, by an estimate
 _UUID_BYTES = 16
 _CHUNK = 100_000  # rows of a Parquet file at once: they fit in a cache
 _NO_SEPARATOR = "\x1f"  # polars reads whole lines when its separator does not occur
@@ -69,14 +70,13 @@ def read_table_rows(
     DataError
         If columns are missing or ambiguous, or there are no rows.
     """
-    names = list(table.names)
+    names, batches = list(table.names), Batches(min(table.estimate() or 0, _MOST_EXPECTED))
     with table.batches(data.on_rows) as found:
         frames = (cast(pl.DataFrame, pl.from_arrow(batch)) for batch in found)
         first = next(frames)
         roles, description = assign_roles(
             names, request, data.name, required, lambda place: _sample(first[names[place]])
         )
-        batches = Batches()
         for frame in chain((first,), frames):
             batches.add({role: frame[names[place]] for role, place in roles.items()})
     return _numbered(_with_integers(batches.rows()), data, description, request)
