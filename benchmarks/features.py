@@ -30,7 +30,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 from measuring import datasets, machine, table
-from ratings import inside, with_interval
+from ratings import OURS, inside, with_interval
 from scipy import sparse
 from scipy.stats import rankdata
 
@@ -39,13 +39,6 @@ from recsys.evaluation.splits import random_split
 from recsys.models.registry import make_model
 from recsys.readers import read_ratings
 
-OURS = {
-    "als": ("als", {}),
-    "als, linked": ("als", {"linked": True}),
-    "bayes": ("bayes", {}),
-    "bayes, no links": ("bayes", {"linked": False}),
-    "bayes, gibbs": ("bayes", {"inference": "gibbs"}),
-}
 LIKED = 4.0
 RIDGES = (1.0, 3.0, 10.0, 30.0)
 Figures = dict[str, dict[str, list[float]]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from lowrank.solvers import arpack, lanczos, lapack, randomized
+from lowrank.solvers import lanczos, lapack, randomized
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,7 +36,7 @@ SOLVERS: dict[str, Solver] = {
     "gram": lapack.solve_gram,
     "lanczos": lanczos.solve,
     "randomized": randomized.solve,
-    "arpack": arpack.solve,
+    "arpack": lapack.solve_arpack,
 }
 # The solvers that spend their time in `lowrank.kernels`, on threads of their own.
 COMPILED = ("lanczos", "randomized")

@@ -1,4 +1,4 @@
-"""Solvers on LAPACK: a full SVD, and the eigenvectors of the Gram matrix."""
+"""Solvers on LAPACK and ARPACK: a full SVD, and eigenvectors of the Gram matrix."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import linalg
+from scipy.sparse.linalg import ArpackError, ArpackNoConvergence, LinearOperator, eigsh
 
 from lowrank.kernels import at_most
 from lowrank.solvers import lanczos
@@ -14,7 +15,7 @@ from lowrank.solvers import lanczos
 if TYPE_CHECKING:
     from lowrank.operators import FloatArray, MatrixOperator, Triplets
 
-__all__ = ["lapack_svd", "solve_dense", "solve_gram"]
+__all__ = ["lapack_svd", "solve_arpack", "solve_dense", "solve_gram"]
 
 _ENTRIES = 1 << 22  # of the product of a matrix with some columns of the identity
 # Few eigenvectors of a large Gram matrix are tried with Lanczos first, which is several times
@@ -108,3 +109,39 @@ def _by_lapack(gram: FloatArray, k: int) -> FloatArray:
     if vectors.shape[1] < k:  # all are wanted, or evr has lost some of a cluster of eigenvalues
         _, vectors = linalg.eigh(gram, lower=False, check_finite=False, driver="evd")
     return np.array(vectors[:, : -k - 1 : -1], order="C")  # strides too, where k is 1
+
+
+def solve_arpack(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator) -> Triplets:
+    """Eigenvectors of A'A or AA', whichever is smaller, by ARPACK; then Rayleigh-Ritz with A.
+
+    The Gram operator is never formed, but working with it squares the singular values: those
+    below about sqrt(eps) * s[0] get their accuracy from the last step alone, which takes them from
+    A. If ARPACK does not converge, the vectors it has are completed at random, which the residuals
+    show. They do not show that of a multiple singular value a single start vector may find fewer
+    copies than there are, with smaller values in their place.
+
+    A is read twice in each step, and once more for the Rayleigh-Ritz step. ARPACK needs
+    k < min(A.shape).
+
+    References
+    ----------
+    Lehoucq, Sorensen & Yang (1998), "ARPACK Users' Guide".
+    """
+    is_wide = A.shape[0] < A.shape[1]
+    tall, n = A.transposed() if is_wide else A, min(A.shape)
+
+    def gram(x: FloatArray) -> FloatArray:
+        return tall.rmatmat(tall.matmat(x.reshape(-1, 1)))
+
+    start, spare = np.split(rng.standard_normal((n, k + 1)).astype(A.dtype), [1], axis=1)
+    operator = LinearOperator((n, n), matvec=gram, dtype=A.dtype)
+    try:
+        found = eigsh(operator, k, which="LM", v0=start[:, 0], tol=tol)[1][:, ::-1]
+    except ArpackNoConvergence as error:
+        found = error.eigenvectors[:, ::-1]
+    except ArpackError:  # as for a zero matrix, where its start vector vanishes
+        found = spare[:, :0]
+    V = np.linalg.qr(np.hstack([found, spare])[:, :k])[0]
+    Q, R = np.linalg.qr(tall.matmat(V))
+    P, s, Tt = np.linalg.svd(R)
+    return (V @ Tt.T, s, (Q @ P).T) if is_wide else (Q @ P, s, Tt @ V.T)

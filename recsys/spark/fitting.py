@@ -169,6 +169,26 @@ def _chosen_model(
     return name, settings
 
 
+def _sweeper(
+    coded: Encoded,
+    scratch: Place,
+    k: int,
+    broadcast_limit: int,
+    solver_of: Callable[[DataFrame, int], Solver],
+) -> Callable[..., DataFrame]:
+    """Return the function that solves one side given the vectors of the other."""
+
+    def solve(others: DataFrame, name: str, *, of_users: bool) -> DataFrame:
+        rows = coded.by_user if of_users else coded.by_item
+        n_others = coded.n_items if of_users else coded.n_users
+        is_small = 4 * n_others * (k + 1) <= broadcast_limit
+        known = dense_vectors(others, n_others, k) if is_small else others
+        solver = solver_of(others, n_others)
+        return half_sweep(rows, known, solver, coded.blocks, scratch.child(name))
+
+    return solve
+
+
 def _fit_als(
     coded: Encoded,
     settings: dict[str, Any],
@@ -180,14 +200,9 @@ def _fit_als(
     """Sweep over users and items from random item vectors; the users are solved last."""
     mean, rmse, total, k = coded.mean, None, settings["iterations"], settings["factors"]
 
-    def solve(others: DataFrame, name: str, *, of_users: bool) -> DataFrame:
-        rows = coded.by_user if of_users else coded.by_item
-        n_others = coded.n_items if of_users else coded.n_users
-        known: DataFrame | Vectors = others
-        if 4 * n_others * (k + 1) <= broadcast_limit:
-            known = dense_vectors(others, n_others, k)
-        solver = row_solver(settings, mean, coded.std)
-        return half_sweep(rows, known, solver, coded.blocks, scratch.child(name))
+    solve = _sweeper(
+        *(coded, scratch, k, broadcast_limit), lambda *_: row_solver(settings, mean, coded.std)
+    )
 
     items = _start(coded, settings)
     for sweep in range(1, total + 1):
@@ -320,14 +335,10 @@ def _fit_ials(
     penalties = _penalties(coded, unfitted, unit)
     options = {"unit": unit, "count_power": settings["count_power"], **penalties._asdict()}
 
-    def solve(others: DataFrame, name: str, *, of_users: bool) -> DataFrame:
-        rows = coded.by_user if of_users else coded.by_item
-        n_others = coded.n_items if of_users else coded.n_users
-        solver = partial(_solve_interactions, whole=(_gram(others, k), n_others), **options)
-        known: DataFrame | Vectors = others
-        if 4 * n_others * (k + 1) <= broadcast_limit:
-            known = dense_vectors(others, n_others, k)
-        return half_sweep(rows, known, solver, coded.blocks, scratch.child(name))
+    solve = _sweeper(
+        *(coded, scratch, k, broadcast_limit),
+        lambda others, n: partial(_solve_interactions, whole=(_gram(others, k), n), **options),
+    )
 
     items = _start(coded, settings)
     for sweep in range(1, total + 1):

@@ -235,7 +235,7 @@ def test_arpack_without_convergence_keeps_what_it_found_and_warns(monkeypatch, f
         vectors = right[:found][::-1].T  # ARPACK's order is ascending
         raise scipy.sparse.linalg.ArpackNoConvergence("none", exact[:found] ** 2, vectors)
 
-    monkeypatch.setattr("lowrank.solvers.arpack.eigsh", fail)
+    monkeypatch.setattr("lowrank.solvers.lapack.eigsh", fail)
     with pytest.warns(ConvergenceWarning, match=r"method='arpack'; use a larger tol"):
         result = truncated_svd(gaussian(), 4, method="arpack", random_state=0)
     np.testing.assert_allclose(result.s[:found], exact[:found])
@@ -246,7 +246,7 @@ def test_arpack_errors_warn(monkeypatch):
     def fail(operator, k, **options):
         raise scipy.sparse.linalg.ArpackError(-9999)
 
-    monkeypatch.setattr("lowrank.solvers.arpack.eigsh", fail)
+    monkeypatch.setattr("lowrank.solvers.lapack.eigsh", fail)
     with pytest.warns(ConvergenceWarning, match=r"largest residual is"):
         truncated_svd(gaussian(), 4, method="arpack", random_state=0)
 
