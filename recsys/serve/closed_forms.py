@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
     from recsys.models.base import Floats, Indices
 
-__all__ = ["Form", "closed_form", "form_scores", "form_size"]
+__all__ = ["Form", "closed_form", "form_scores", "form_size", "scores_new"]
 
 Form: TypeAlias = dict[str, Any]
 """Numbers, texts and arrays by name, and lists of such forms: JSON, but for the arrays."""
@@ -82,6 +82,8 @@ def closed_form(model: Model, ratings: Ratings, items: Indices, users: Indices) 
     # Check it on some new users, who have rated what users of the fit have.
     place = np.full(model.n_items, -1)
     place[items] = np.arange(len(items))
+    scored = np.bincount(ratings.indices, minlength=model.n_items)[items] > 0
+    scored |= scores_new(model)
     histories = Histories.of(ratings)
     for user in np.unique(np.linspace(0, ratings.n_users - 1, _TRIALS).astype(np.int64)):
         own = histories.take(np.array([user]))
@@ -91,7 +93,7 @@ def closed_form(model: Model, ratings: Ratings, items: Indices, users: Indices) 
             continue
         new = cast(Any, model).with_users(Histories(np.array([0, len(rated)]), rated, values))
         expected = new.scores(np.zeros(1, np.int64))[0, items]
-        off = np.abs(form_scores(form, place[rated], values) - expected).max()
+        off = np.abs(form_scores(form, place[rated], values) - expected)[scored].max()
         if not off <= _ROUNDING * np.abs(expected).max(initial=1e-30):
             raise DataError(
                 f"The scores of this {model.name} model are more than the algebra of a page, which "
@@ -133,6 +135,14 @@ def _form(model: Model, ratings: Ratings, items: Indices, users: Indices) -> For
         f"The {model.name} model has no closed form for new users that a page can compute; {_ABLE} "
         "have one, and `recsys serve` answers for every model."
     )
+
+
+def scores_new(model: Model) -> bool:
+    """Return whether the closed form of a model gives scores of items without ratings."""
+    if isinstance(model, Blend):
+        return all(map(scores_new, model.parts))
+    # Those of content models have more terms: slopes of the user along features.
+    return model.uses_features and not isinstance(model, ContentModel)
 
 
 def form_size(model: Model, n: int) -> int:
@@ -208,6 +218,9 @@ def _interactions(model: IALS, ratings: Ratings, items: Indices, users: Indices)
         "penalty": float(model.penalty),
         "power": float(model.count_power),
     }
+    known = model.known("item")[items]
+    if not known.all():
+        form["known"] = known.astype(np.uint8)
     if model.knows("user"):
         form["prior"] = model.user_prior_mean
         form["users"] = _of_users(ratings, users, model.user_prior_weights)
@@ -351,6 +364,8 @@ def _interaction_scores(form: Form, items: Indices, values: Floats, user: int) -
     """Return the scores by implicit least squares."""
     vectors = form["vectors"].astype(np.float64)
     own, d = vectors[items], vectors.shape[1]
+    if "known" in form:  # others are none of the pairs
+        own = own * form["known"][items, None]
     weights = np.maximum(values.astype(np.float64) / form["unit"], 0)
     penalty = form["penalty"] * (weights.sum() + form["others"]) ** form["power"]
     system = (own.T * weights) @ own + form["gram"] + penalty * np.eye(d)

@@ -17,7 +17,7 @@ import numpy as np
 from recsys.errors import DataError
 from recsys.messages import counted
 from recsys.models.abilities import FoldsInUsers
-from recsys.serve.closed_forms import Form, closed_form, form_size
+from recsys.serve.closed_forms import Form, closed_form, form_size, scores_new
 from recsys.serve.facts import Facts
 from recsys.serve.geometry import item_map, most_rated, spectrum
 from recsys.topn import Cosine, top_n
@@ -92,7 +92,8 @@ def static_page(
     for each in models.values():
         _check_size(each, n)
     chosen, counts = most_rated(recommender, n)
-    items = np.sort(chosen[counts[chosen] > 0])
+    featured = recommender.model.uses_features  # else items without ratings have no scores
+    items = np.sort(chosen[featured | (counts[chosen] > 0)])
     rated = np.flatnonzero(np.diff(recommender.ratings.indptr))
     users = rated[: max(n_users, 0)]
     remark = f"{counted(len(items), 'item')} in this page" if len(items) < known else None
@@ -178,6 +179,7 @@ def _model(each: Recommender, first: Recommender, items: Indices, users: Indices
         users = each.ratings.users.find(first.ratings.users.take(users))
     found: Form = {
         "form": closed_form(each.model, each.ratings, items, users),
+        "scores_new": scores_new(each.model),
         "similar": None,
         "map": None,
         "spectrum": None,

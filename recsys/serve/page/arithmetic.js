@@ -205,7 +205,9 @@ const KINDS = {
       right[k] += penalty * value;
     });
     const terms = history.items.map((item, at) => {
-      const known = row(vectors, item, d), term = Float64Array.from(known, (value) => value * weights[at]);
+      const rated = form.known ? form.known.data[item] : 1; // others are none of the pairs
+      const known = row(vectors, item, d).map((value) => value * rated);
+      const term = Float64Array.from(known, (value) => value * weights[at]);
       for (let i = 0; i < d; i++) {
         right[i] += term[i];
         for (let j = 0; j < d; j++) system[i * d + j] += term[i] * known[j];

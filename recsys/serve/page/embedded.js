@@ -20,7 +20,7 @@ class Embedded {
     this.userPlaces = new Map(data.users.ids.map((id, place) => [String(id), place]));
     this.titles = data.items.ids.map((id, place) => plain(String(data.items.titles?.[place] ?? id)));
     for (const [variant, { form, ...others }] of Object.entries(data.models)) {
-      const found = Object.keys(others).filter((name) => others[name]);
+      const found = Object.keys(others).filter((name) => name !== "scores_new" && others[name]);
       data.card.models[variant].abilities = ["history", "explain", ...found];
     }
     this.card = { ...data.card, ...data.card.models.a };
@@ -59,7 +59,7 @@ class Embedded {
   async item(item) {
     const place = this.place(item), { counts, means, features } = this.data.items;
     const found = { ...this.named(place), count: counts.data[place], features: features?.[place] ?? {} };
-    return means ? { ...found, mean: means.data[place] } : found;
+    return means && found.count ? { ...found, mean: means.data[place] } : found;
   }
 
   async users(n) { return { users: this.data.users.ids.slice(0, n) }; }
@@ -86,16 +86,18 @@ class Embedded {
   async recommend(history, n, variant) { return this.folded(history, n, variant, -1); }
 
   folded(history, n, variant, user) {
-    const form = this.of(variant).form;
+    const { form, scores_new: scoresNew } = this.of(variant), counts = this.data.items.counts.data;
     const sorted = history.map((each) => [this.place(each.item), each.value]).sort((a, b) => a[0] - b[0]);
     const known = { items: sorted.map(([place]) => place), values: sorted.map(([, value]) => value), user };
     const { scores, reasons } = foldIn(form, known);
-    const items = largest(scores, n, new Set(known.items)).map((place, at) => {
+    const excluded = new Set(known.items);
+    if (!scoresNew) counts.forEach((count, place) => { if (!count) excluded.add(place); });
+    const items = largest(scores, n, excluded).map((place, at) => {
       const terms = reasons(place).map(([key, contribution]) => (
         typeof key === "string" ? { feature: key, contribution } : { ...this.named(known.items[key]), contribution }));
       terms.sort((a, b) => Math.abs(b.contribution) - Math.abs(a.contribution));
       const because = terms.filter((term) => term.contribution !== 0).slice(0, REASONS);
-      return { ...this.named(place), rank: at + 1, score: scores[place], because };
+      return { ...this.named(place), rank: at + 1, score: scores[place], new: !counts[place], because };
     });
     return { user: null, items, model: this.card.models[variant ?? "a"].name, policy: "history" };
   }

@@ -61,7 +61,7 @@ const recommendView = {
       const liked = app.entry(item.item);
       const row = h("li", { role: "option", id: `found-${at}`, "aria-selected": "false" },
         h("span", {}, titleOf(item)),
-        h("small", { class: "muted" }, liked ? "in the history" : countText(item.count, "rating")));
+        h("small", { class: "muted" }, liked ? "in the history" : item.count ? countText(item.count, "rating") : "no ratings yet"));
       row.addEventListener("pointerdown", (event) => { event.preventDefault(); this.take(at); });
       return row;
     });
