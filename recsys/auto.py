@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, NamedTuple, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -100,6 +100,16 @@ class Choice:
             if with_them not in found:
                 found.append(with_them)
         return replace(self, candidates=tuple(found))
+
+
+class _Verdict(NamedTuple):
+    """The winner of a comparison, what its fit may start from, and what is said of it."""
+
+    candidate: Candidate
+    start: Model | None
+    metric: str
+    shown: list[str]
+    verdict: str
 
 
 def choose_model(ratings: Ratings) -> Choice:
@@ -227,7 +237,13 @@ class Auto(Model):
         self.candidate = choice.candidates[0]
         if choice.is_open and (folds := HeldOut.folds(self.ratings, self.random_state)):
             compare = self._by_lists if self.ratings.implicit else self._by_error
-            self.candidate, self._start = compare(choice, folds)
+            self.candidate, self._start, metric, shown, verdict = compare(choice, folds)
+            n_held_out = sum(fold.test.n_ratings for fold in folds)
+            self.findings = [
+                f"compared {choice}",
+                f"{metric} on {n_held_out:,} held-out ratings: {', '.join(shown)}",
+                f"chose {verdict}",
+            ]
         return self.candidate
 
     def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
@@ -249,11 +265,9 @@ class Auto(Model):
                 models.append(each.unfitted(self.random_state, self.threads).fit(fold.train))
             yield models
 
-    def _by_error(self, choice: Choice, folds: Sequence[HeldOut]) -> tuple[Candidate, None]:
+    def _by_error(self, choice: Choice, folds: Sequence[HeldOut]) -> _Verdict:
         """Choose a model of ratings by its RMSE."""
-        pairs = zip(self._trials(choice, folds), folds, strict=True)
-        squares = [[fold.rmse(each) ** 2 for each in trials] for trials, fold in pairs]
-        errors = [float(each) for each in np.sqrt(np.mean(squares, axis=0))]
+        errors = [folds[0].rmse(each) for each in next(self._trials(choice, folds))]
         best = 0
         for number, error in enumerate(errors):
             if error < errors[best] * (1 - _GAIN_OF_SLOWER):
@@ -261,15 +275,13 @@ class Auto(Model):
         gain = min(errors[:best] + errors[best + 1 :]) / errors[best] - 1
         shown = [f"{c} {error:.4f}" for c, error in zip(choice.candidates, errors, strict=True)]
         verdict = f"{abs(gain):.1%} {'better' if gain >= 0 else 'worse'} than the next"
-        self._report(choice, folds, "RMSE", shown, f"{choice.candidates[best]}, {verdict}")
-        return choice.candidates[best], None
+        found = choice.candidates[best]
+        return _Verdict(found, None, "RMSE", shown, f"{found}, {verdict}")
 
-    def _by_lists(self, choice: Choice, folds: Sequence[HeldOut]) -> tuple[Candidate, Model | None]:
+    def _by_lists(self, choice: Choice, folds: Sequence[HeldOut]) -> _Verdict:
         """Choose a model of interactions, or a blend, by its NDCG."""
-        found_lists = []
-        for trials, fold in zip(self._trials(choice, folds), folds, strict=True):
-            found_lists.append(fold.lists(trials))
-        lists = Lists.joined(found_lists)
+        tried = zip(self._trials(choice, folds), folds, strict=True)
+        lists = Lists.joined([fold.lists(trials := models) for models, fold in tried])
         heights = [float(lists.ndcg(each).mean()) for each in np.eye(len(trials))]
         shown = [f"{c} {x:.4f}" for c, x in zip(choice.candidates, heights, strict=True)]
         best = int(np.argmax(heights))
@@ -289,26 +301,7 @@ class Auto(Model):
                 used = [each for each, weight in zip(trials, weights, strict=True) if weight > 0]
                 start = Blend.of(used, **found.params)
         name = blend if found.model == "blend" else str(found)
-        self._report(choice, folds, f"NDCG@{TOP}", shown, f"{name}, {verdict}")
-        return found, start
-
-    def _report(
-        self,
-        choice: Choice,
-        folds: Sequence[HeldOut],
-        metric: str,
-        shown: list[str],
-        verdict: str,
-    ) -> None:
-        n_held_out = sum(fold.test.n_ratings for fold in folds)
-        self.findings = [
-            f"compared {choice}",
-            f"{metric} on {n_held_out:,} held-out ratings: {', '.join(shown)}",
-            f"chose {verdict}",
-        ]
-
-    def _chosen(self, ratings: Ratings) -> tuple[Model, Ratings, str | None]:
-        return self.chosen, self.ratings, "; ".join(self.findings) or None
+        return _Verdict(found, start, f"NDCG@{TOP}", shown, f"{name}, {verdict}")
 
     @property
     def chosen(self) -> Model:

@@ -44,23 +44,15 @@ class HeldOut:
     test: Ratings
 
     @classmethod
-    def of(cls, ratings: Ratings, random_state: int, most: int = _MOST) -> HeldOut:
-        """Hold out a seeded tenth of the ratings of some users, who have at most so many."""
-        return cls._fold(ratings, random_state, _PARTS, 0, most)
-
-    @classmethod
-    def folds(cls, ratings: Ratings, random_state: int) -> list[HeldOut]:
-        """Hold out a tenth, of few interactions three fifths in turn, if there is any to rank."""
-        few = ratings.implicit and ratings.n_ratings <= _FEW
-        n_parts, count = (_PARTS_OF_FEW, _FOLDS) if few else (_PARTS, 1)
-        most = _MOST_INTERACTIONS if ratings.implicit else _MOST
-        found = [cls._fold(ratings, random_state, n_parts, n, most) for n in range(count)]
-        return [each for each in found if len(each._users)]
-
-    @classmethod
-    def _fold(
-        cls, ratings: Ratings, random_state: int, n_parts: int, part: int, most: int
+    def of(
+        cls,
+        ratings: Ratings,
+        random_state: int,
+        most: int = _MOST,
+        n_parts: int = _PARTS,
+        part: int = 0,
     ) -> HeldOut:
+        """Hold out a seeded tenth of the ratings of some users, who have at most so many."""
         generator = np.random.default_rng(random_state)
         order = generator.permutation(ratings.n_users)
         total = np.diff(ratings.indptr)[order].cumsum()
@@ -69,6 +61,15 @@ class HeldOut:
         used = chosen[ratings.user_index_of_nonzeros()]
         held_out = generator.integers(n_parts, size=ratings.n_ratings) == part
         return cls(ratings.take(used & ~held_out), ratings.take(used & held_out))
+
+    @classmethod
+    def folds(cls, ratings: Ratings, random_state: int) -> list[HeldOut]:
+        """Hold out a tenth, of few interactions three fifths in turn, if there is any to rank."""
+        few = ratings.implicit and ratings.n_ratings <= _FEW
+        most = _MOST_INTERACTIONS if ratings.implicit else _MOST
+        n_parts, count = (_PARTS_OF_FEW, _FOLDS) if few else (_PARTS, 1)
+        found = [cls.of(ratings, random_state, most, n_parts, part) for part in range(count)]
+        return [each for each in found if len(each._users)]
 
     def __iter__(self) -> Any:
         return iter((self.train, self.test))
