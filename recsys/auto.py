@@ -303,6 +303,9 @@ class Auto(Model):
         name = blend if found.model == "blend" else str(found)
         return _Verdict(found, start, f"NDCG@{TOP}", shown, f"{name}, {verdict}")
 
+    def _chosen(self, ratings: Ratings) -> tuple[Model, Ratings, str | None]:
+        return self.chosen, self.ratings, "; ".join(self.findings) or None
+
     @property
     def chosen(self) -> Model:
         """The winner, fitted.
