@@ -72,31 +72,14 @@ class Collection:
     @cached_property
     def ids(self) -> Ids:
         """Their ids."""
-        return Ids(self._kept["document"], "document", sort=False)
-
-    @property
-    def titles(self) -> pl.Series | None:
-        """Their titles, if any is known."""
-        return self._kept["title"] if "title" in self._kept.columns else None
-
-    @property
-    def counts(self) -> Any:
-        """How often they have each term: a csr_array of shape (n_documents, n_terms)."""
-        return self.whole.counts
-
-    @property
-    def embedding(self) -> NDArray[np.floating[Any]]:
-        """Their coordinates, V_k S_k, of shape (n_documents, k)."""
-        return self.whole.embedding
+        labels = self.table["document"]
+        kept = labels if self._places is None else labels.gather(self._places)
+        return Ids(kept, "document", sort=False)
 
     @cached_property
     def table(self) -> pl.DataFrame:
         """Columns document, title and snippet, as far as they are known, of all places."""
         return tables_joined([part.table for part in self.parts])
-
-    @cached_property
-    def _kept(self) -> pl.DataFrame:
-        return self.table if self._places is None else self.table[self._places]
 
     @cached_property
     def _places(self) -> NDArray[np.int64] | None:

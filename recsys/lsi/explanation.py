@@ -25,23 +25,10 @@ AVERAGE = "(average document)"
 def contributions(
     terms: Indices, weights: Floats, components: Floats, target: Floats, own: Any
 ) -> tuple[Floats, Indices | None]:
-    """Split the cosine of a query and a document into one term for each word of the query.
+    """Split the cosine of a query and a document into one share for each word of the query.
 
-    Parameters
-    ----------
-    terms, weights : ndarrays of shape (n_query_terms,)
-    components : ndarray of shape (k, n_terms)
-    target : ndarray of shape (k,)
-        Coordinates of the document.
-    own : csr_array of shape (1, n_terms)
-        Its weighted row.
-
-    Returns
-    -------
-    shares : ndarray of shape (n_query_terms,)
-        Their sum is the cosine.
-    through : ndarray of shape (n_query_terms,) or None
-        The term of the document that carries most of each; None for a document without words.
+    `target` are the coordinates of the document, `own` is its weighted row. With each share comes
+    the term of the document that carries most of it; None for a document without words.
     """
     weights = weights.astype(np.float64)
     basis = components[:, terms].T.astype(np.float64)

@@ -232,7 +232,7 @@ class LSI(
         self, documents: DocumentsLike, y: object = None, **fit_params: Any
     ) -> Floats:
         """Index documents and return their coordinates, the same as `transform` does."""
-        return np.array(self.fit(documents, y, **fit_params).documents_.embedding)
+        return np.array(self.fit(documents, y, **fit_params).documents_.whole.embedding)
 
     def add_documents(
         self,

@@ -118,8 +118,8 @@ def load_index(path: str | Path, *, verify: bool = False) -> tuple[SavedIndex, O
             _check_part(own, len(table), sizes, everything)
             parts.append(SavedPart(own, table))
         n, removed = sum(len(part.documents) for part in parts), arrays["removed"]
-        if (np.diff(removed, prepend=-1, append=n) < 1).any():
-            raise DamageError("removed are not ascending places of documents")
+        if (np.diff(removed, prepend=-1, append=n) < 1).any() or len(removed) == n:
+            raise DamageError("removed must be ascending places of documents, not all of them")
     saved = SavedIndex(manifest.parameters, manifest.training, arrays, terms, parts)
     return saved, Origin(Path(path), manifest, found, tables)
 

@@ -214,24 +214,10 @@ def outside_share(rows: Any, coordinates: NDArray[Any]) -> float:
 
 
 def with_documents(space: Space, documents: Any, n_new: int) -> tuple[Space, NDArray[Any]]:
-    """Add the last documents to a space; return it and the coordinates of all documents.
+    """Add the last `n_new` rows to a space; return it and the coordinates of all rows.
 
-    Parameters
-    ----------
-    space : Space of rank k
-        The space without the new documents.
-    documents : csr_array of shape (n_documents, n_terms)
-        All weighted rows.
-    n_new : int
-        Number of new ones; they are the last rows.
-
-    Returns
-    -------
-    Space
-        Of the same rank (less if a dimension has lost its weight). It is the exact SVD if the old
-        matrix had rank k; otherwise it lacks what the rank-k approximation had left out.
-    ndarray of shape (n_documents, k)
-        Coordinates of all documents.
+    It has the same rank (less if a dimension has lost its weight). It is the exact SVD if the old
+    matrix had rank k; otherwise it lacks what the rank-k approximation had left out.
 
     References
     ----------

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.floating[Any]]
 
+_NO_WORDS = Query(np.zeros(0, np.int64), *np.zeros((2, 0), np.float32))
+
 
 class Vectors:
     """Vectors of documents, V_k S_k, and of terms, U_k S_k, by their ids.
@@ -65,8 +67,8 @@ class Vectors:
         frames = []
         for place in self.documents_.places(listed(documents)).tolist():
             unit = self._search.unit(place)
-            found = self._search.by_meaning(Query(*np.zeros((2, 0), np.int64), unit), n + 1)
-            others = np.flatnonzero(found.documents != place)[:n] if unit.any() else []
+            found = self._search.by_meaning(_NO_WORDS._replace(direction=unit), n + 1)
+            others = np.flatnonzero((found.documents != place) & unit.any())[:n]
             ids, *shown = self.documents_.shown(found.documents[others])
             columns = [
                 ids.alias("similar"),
@@ -98,13 +100,13 @@ class Vectors:
         """Return the rows of V_k S_k of some documents (ids), by default of all."""
         check_is_fitted(self)
         if documents is None:
-            return self.documents_.embedding
-        return self.documents_.embedding[self.documents_.ids.index(listed(documents))]
+            return self.documents_.whole.embedding
+        return self.documents_.whole.embedding[self.documents_.ids.index(listed(documents))]
 
     def document_weights(self, documents: IdsLike | int | str | None = None) -> Any:
         """Return the weighted terms of some documents (ids), by default of all, as a csr_array."""
         check_is_fitted(self)
-        counts = self.documents_.counts
+        counts = self.documents_.whole.counts
         if documents is not None:
             counts = counts[self.documents_.ids.index(listed(documents))]
         return self._encoder.weigh(counts)

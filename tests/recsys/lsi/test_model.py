@@ -426,7 +426,7 @@ def test_ids_and_titles_of_pandas_go_by_place(order):
     ).iloc[order]
     lsi = LSI(1).fit(table["text"], ids=table["name"], titles=table["title"])
     assert lsi.documents_.ids.values.to_list() == table["name"].tolist()
-    assert lsi.documents_.titles.to_list() == table["title"].tolist()
+    assert lsi.documents_.table["title"].to_list() == table["title"].tolist()
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ def test_stems_are_those_of_the_library():
 def test_titles_count_thrice_in_texts_that_are_more_than_their_title():
     batch = DocumentBatch([1, 2], ["about tea and milk", "bread"], ["tea", "bread"])
     lsi = LSI(1).fit([batch])
-    counts = lsi.documents_.counts.toarray()
+    counts = lsi.documents_.whole.counts.toarray()
     assert counts[0, lsi.terms_.index(["tea"])[0]] == 4
     assert counts[1, lsi.terms_.index(["bread"])[0]] == 1
 
