@@ -91,8 +91,9 @@ def read_ratings(
     """Read ratings from files, databases, the web or standard input.
 
     Recognised by content: the MovieLens layouts (ratings.csv; ratings.dat with "::"; u.data),
-    LightGCN lines (user item item ...), text with comma, tab, semicolon, bar or space between
-    columns, JSON lines, arrays of JSON objects, Parquet and Excel; each also in gz, xz, zst or zip.
+    LightGCN lines (user item item ...), the Netflix Prize, text with comma, tab, semicolon, bar or
+    space between columns, JSON lines, arrays of JSON objects, Parquet, Arrow, Excel, Matrix Market
+    and SciPy's sparse matrices; each also in gz, xz, bz2, zst or zip.
     Tables of items and users are read along, if they are next to the ratings under a usual name
     (movies.csv, items.parquet, u.item, users.csv, ...). `Ratings.source` says how the files were
     understood. Ids stay as given: a column of text is integers only if each value is written as an
