@@ -204,7 +204,7 @@ class Levels:
         values = np.ascontiguousarray(values, np.float32)
         count = backends.active.code_levels(values, codes, self.table, self.count)
         self.count = max(count, self.count)
-        return count >= 0
+        return bool(count >= 0)
 
 
 class Keys:
@@ -221,13 +221,13 @@ class Keys:
 
     def code(self, keys: Int32s | Int64s, codes: Int32s) -> None:
         """Write the code of each key, a new one for a new key."""
-        keys = np.ascontiguousarray(keys)
+        rest: NDArray[Any] = np.ascontiguousarray(keys)
         while True:
             there = self._distinct, self.count, self._slots
-            done, self.count = backends.active.code_keys(keys, codes, *there)
-            if done == len(keys):
+            done, self.count = backends.active.code_keys(rest, codes, *there)
+            if done == len(rest):
                 return
-            keys, codes, known = keys[done:], codes[done:], self.values
+            rest, codes, known = rest[done:], codes[done:], self.values
             self._make(2 * len(self._distinct))
             again = np.empty(len(known), np.int32)
             backends.active.code_keys(known, again, self._distinct, 0, self._slots)

@@ -61,11 +61,11 @@ class Batches:
         arrays = self._arrays
         rows.arrays = {role: arrays.pop(role).array() for role in tuple(arrays)}
         for role, keys in self._keys.items():
-            text = self._texts.get(role)
-            if role in rows.arrays and text is None:
+            if role in self._texts:
+                dtype: Any = self._texts[role].dtype
+                rows.distinct[role] = dtype.categories.to_series().cast(dtype)
+            else:
                 rows.distinct[role] = pl.Series(keys.values)
-            elif role in rows.arrays:
-                rows.distinct[role] = text.dtype.categories.to_series().cast(text.dtype)
         if self._levels is not None and "rating" in rows.arrays:
             rows.levels = self._levels.values
         return rows
@@ -174,8 +174,8 @@ class _Growing:
 
 def _largest(column: pl.Series) -> float:
     """Return the largest absolute value of a column, 0 for an empty one."""
-    low, high = column.min(), column.max()
-    return max(abs(low or 0.0), abs(high or 0.0))  # type: ignore[arg-type, operator]
+    ends: list[Any] = [column.min(), column.max()]
+    return float(max(abs(end or 0.0) for end in ends))
 
 
 def _joined(parts: list[pl.Series]) -> pl.Series:

@@ -129,9 +129,8 @@ def encoded(rows: Rows) -> tuple[Ids, Ids, Entries]:
     if (times := columns.pop("timestamp", None)) is not None:
         entries.seconds = compact_times(times.to_numpy())
     if "rating" in arrays:
-        entries.values = Values(arrays.pop("rating"))
-        if rows.levels is not None:
-            entries.values = Values.ordered(entries.values.data, rows.levels)
+        data, levels = arrays.pop("rating"), rows.levels
+        entries.values = Values(data) if levels is None else Values.ordered(data, levels)
     elif (given := columns.pop("rating", None)) is not None and rows.levels is not None:
         entries.values = Values.ordered(given.to_numpy(writable=True), rows.levels)
     elif given is not None:

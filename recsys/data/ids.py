@@ -180,9 +180,9 @@ class Ids:
                 known = dict(zip(self._sorted, range(len(self)), strict=True))
                 found = np.array([known.get(text, -1) for text in texts], np.int64)
             else:
-                known = pl.DataFrame({"id": self._sorted, "index": np.arange(len(self))})
+                table = pl.DataFrame({"id": self._sorted, "index": np.arange(len(self))})
                 requested = texts.alias("id").to_frame()
-                joined = requested.join(known, on="id", how="left", maintain_order="left")
+                joined = requested.join(table, on="id", how="left", maintain_order="left")
                 found = joined["index"].fill_null(-1).to_numpy(writable=True)
         elif series.dtype == pl.Int64:
             found = self._find_integers(series.to_numpy())

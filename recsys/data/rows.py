@@ -345,8 +345,8 @@ def prepared(rows: Rows, rules: RowRules) -> Rows:
         If a row is bad, too many are, none is left, or a rule does not suit the columns.
     """
     _judge_levels(rows)
-    given = rows.arrays.get("rating") if rows.levels is None else rows.levels
-    if given is not None and not np.isfinite(given).all():
+    numbers = rows.arrays.get("rating") if rows.levels is None else rows.levels
+    if numbers is not None and not np.isfinite(numbers).all():
         rows.decode()
     if rows.arrays and rules == RowRules() and _has_plain_times(rows):
         rows.implicit = "rating" not in rows.arrays

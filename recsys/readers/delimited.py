@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal
@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from recsys.data.batches import Batches
+from recsys.data.batches import Batches, Column
 from recsys.data.columns import Request, Roles, assign_roles, is_known_name, wide_hint
 from recsys.data.ids import CANONICAL_INTEGER, MISSING_IDS, integers_if_canonical
 from recsys.data.rows import BadRows, Rows, is_truth, rating_problem, rating_values
@@ -141,8 +141,8 @@ def _delimited(lines: list[str], blank: int, data: DataFile, request: Request) -
                 f'--sep must be one ASCII character, "tab" or "::"; got {request.sep!r}.'
             )
     begin = lines[0].strip()
-    if (mark := re.fullmatch(r'"?sep=(.)"?', begin)) and lines[1:]:  # as Excel writes it
-        return _delimited(lines[1:], blank + 1, data, replace(request, sep=separator or mark[1]))
+    if (excel := re.fullmatch(r'"?sep=(.)"?', begin)) and lines[1:]:
+        return _delimited(lines[1:], blank + 1, data, replace(request, sep=separator or excel[1]))
     sign = begin[0]
     others = [line for line in lines[1:] if line.strip() and line.lstrip()[0] != sign]
     if sign in "#%" and sign != separator and others:
@@ -367,7 +367,7 @@ def read_texts(data: DataFile, layout: Layout) -> pl.DataFrame:
             plain += "_"
         names[plain] = None
     roles = {str(place): place for place in range(len(names))}
-    found: list[dict[str, pl.Series]] = []
+    found: list[Mapping[str, Column]] = []
     if not any('"' in name or "\ufffd" in name for name in names):
         kinds: dict[str, Kind] = dict.fromkeys(roles, "text")
         if parse(data, layout, roles, kinds, found.append):
