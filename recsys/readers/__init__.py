@@ -312,6 +312,9 @@ def _neighbouring_table(data: DataFile, ids: Ids, request: Request) -> tuple[Fea
             features = _read(named, ids, request)
         if not (features.rows_of(ids) >= 0).any():
             return None, f"{name} not used (other ids)"
+        other = "user" if ids.kind == "item" else "item"
+        if usual_column([*features.kinds], other) is not None:
+            return None, f"{name} not used (it has {other}s, too)"
     except DataError as error:
         return None, f"{name} not used: {str(error).removeprefix(f'{name} ').rstrip('.')}"
     return _described(features, ids, name)

@@ -49,6 +49,7 @@ _FOREIGN = {
     b"version https://git-lfs": "a pointer of Git LFS; `git lfs pull` gets the file itself.",
 }
 _INTEGERS = re.compile(r"\s*-?\d+( +-?\d+)*\s*")
+_OF_AMAZON = re.compile(r"(B0|\d\d)[0-9A-Z]{8}A[0-9A-Z]{9,}")  # a product, then a reviewer
 _NUMBER = re.compile(r"[-+]?(\d+[.,]?\d*|\.\d+)([eE][-+]?\d+)?")
 _CHUNK = 1 << 10  # records at once; with more live objects garbage collection doubles the time
 LINE = "line"
@@ -167,6 +168,8 @@ def _delimited(lines: list[str], blank: int, data: DataFile, request: Request) -
     names = _names_without_header(first, data, request)
     if names is None:
         return Layout("delimited", separator, tuple(first), True, blank + 1, tuple(rows[1:]))
+    if names == _ROLES and all(_OF_AMAZON.fullmatch("".join(row[:2])) for row in rows):
+        names = ("item (first)", "user (second)", *names[2:])
     return Layout("delimited", separator, names, False, blank, tuple(rows))
 
 

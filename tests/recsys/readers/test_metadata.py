@@ -258,3 +258,11 @@ def test_users_of_movielens(tmp_path: Path) -> None:
 def test_decimals_with_a_comma_as_spreadsheets_write_them(shop: Path) -> None:
     (shop / "w.csv").write_text("sku;price;size\na1;7,50;1\nb2;12;x,2\n")
     assert table_of(shop, "w.csv").frame.rows() == [("a1", 7.5, "1"), ("b2", 12.0, "x,2")]
+
+
+def test_a_table_with_users_and_items_is_none_of_items(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("user_id,recipe_id,rating\n1,7,5\n2,8,4\n")
+    (tmp_path / "recipes.csv").write_text("user_id,recipe_id,rating,review\n1,7,5,good\n")
+    loaded = read_ratings(tmp_path / "train.csv")
+    assert loaded.item_table is None
+    assert "recipes.csv not used (it has users, too)" in str(loaded.source)

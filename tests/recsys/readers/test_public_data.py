@@ -42,6 +42,7 @@ def lines(*objects: dict[str, Any]) -> str:
             ),
             ("u", "b", 4.0, TIME),
         ),
+        ("0001713353,A1C6M8LCIX4M6M,5.0,1600000000\n", ("A1C6M8LCIX4M6M", "0001713353", 5.0, TIME)),
         ("userID\tartistID\tweight\n2\t51\t13883\n", (2, 51, 13883.0)),  # Last.fm, HetRec
         ("1::0114508::8::1600000000\n", (1, "0114508", 8.0, TIME)),  # MovieTweetings
         ("Cust_Id,Movie_Id,Rating,Date\n6,8,3,2020-09-13\n", (6, 8, 3.0, 1_599_955_200)),
