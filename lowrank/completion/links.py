@@ -485,8 +485,7 @@ def linked_als_sweeps(
     features = row_features, column_features
     with kernels.at_most(threads):
         rows, columns = _LinkedSide.pair(X, prior, prior, link_penalty, *features)
-        rows.charge(columns, row_features)
-        columns.charge(rows, column_features)
+        rows.grouped, columns.grouped = features
     columns.vectors.mean[:] = np.column_stack([first.column_factors, first.column_bias])
     for number in count():
         with kernels.at_most(threads):
@@ -511,21 +510,28 @@ def linked_als_sweeps(
 class _LinkedSide(Side):
     """A side of penalised least squares."""
 
-    def charge(self, other: Side, features: GroupedFeatures | None) -> None:
+    grouped: GroupedFeatures | None = None
+
+    def charge(self, other: Side) -> None:
         """Let features pay for being multiplied with vectors that are not known exactly.
 
         The error of an entry has the variance :math:`a_u' V_i a_u`, which the penalties of vectors
-        stand for; what is common to many rows would pass them by. A column's variance is taken for
-        that of its prior, so that no row's charge changes.
+        stand for; what is common to many rows would pass them by. Of the covariance of a column
+        its diagonal counts, a factor by its share in the vectors of rows.
         """
-        if self.features is None or features is None:
+        if self.features is None or self.grouped is None:
             return
         own, theirs = (float(side.prior.precision[0, 0]) for side in (self, other))
-        variances = np.zeros_like(other.weight)
-        np.divide(1 / theirs, other.weight, out=variances, where=other.seen)
-        charge = kernels.csr_matmat(self.link.pattern, variances[:, None])[:, 0] / own
-        d = len(self.prior.mean)
-        self.features = FeatureRidge.of(features, self.weight, d, charge.astype(self.data.dtype))
+        squares = self.vectors.mean[:, :-1] ** 2
+        shares = squares.mean(axis=0, dtype=np.float64)
+        shares /= max(float(shares.sum()), np.finfo(np.float64).tiny)
+        known = kernels.csr_matmat(other.link.pattern, squares) + theirs * other.weight[:, None]
+        variances = np.divide(1, known, out=np.zeros_like(known), where=known > 0) @ shares
+        variances = variances.astype(self.data.dtype)[:, None]
+        charge = kernels.csr_matmat(self.link.pattern, variances)[:, 0] / self.data.dtype.type(own)
+        before = self.features
+        self.features = FeatureRidge.of(self.grouped, self.weight, len(self.prior.mean), charge)
+        self.features.coefficients, self.features.penalties = before.coefficients, before.penalties
 
     def fit_vectors(self, other: Side, mean: float) -> float:
         """Minimise over this side's vectors; return the errors and their own penalties."""
@@ -550,6 +556,8 @@ class _LinkedSide(Side):
 
         With the `other` side and the mean of entries the penalties of C are learned too.
         """
+        if other is not None:
+            self.charge(other)
         shares = self.fit_maps()
         off = self.vectors.mean - shares
         centre = self.weighted_mean(off).astype(self.data.dtype)
