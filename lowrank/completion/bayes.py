@@ -41,7 +41,8 @@ _SHRINK_TO = 0.05  # prior variance of factors and biases, for entries of varian
 _START_WIDTH = 2.0  # variances of the first prior, in units of those that later ones shrink to
 _START_NOISE = 0.75  # share of the entries' variance
 _NOISES = 0.3, 2.0  # in units of the posterior's: where the calibrated one is
-_QUICK_STEPS = 4  # of the means, between sweeps that update covariances as well
+_NOISE_ERROR = 0.05  # at most, of the calibrated one, as a share of it
+_QUICK_STEPS = 2  # of the means, between sweeps that update covariances as well
 
 
 def shrinkage_target(d: int, variance: float) -> NDArray[np.float64]:
@@ -93,7 +94,6 @@ def calibrated_noise(
 
     The `scores` are predictions that have not seen the entries, and `spread` their variances.
     """
-    from scipy.optimize import minimize_scalar
 
     def loss(log_noise: float) -> float:
         variance = spread + math.exp(log_noise)
@@ -103,8 +103,12 @@ def calibrated_noise(
         own = chances[np.arange(len(values)), scale.codes(values)]
         return -float(np.log(np.maximum(own, 1e-12)).mean())
 
-    around = math.log(noise) + np.log(_NOISES)
-    return math.exp(minimize_scalar(loss, bounds=tuple(around), method="bounded").x)
+    low, high = math.log(noise) + np.log(_NOISES)
+    while high - low > _NOISE_ERROR:
+        grid = np.linspace(low, high, 6)
+        best = int(np.argmin([loss(each) for each in grid]))
+        low, high = grid[max(best - 1, 0)], grid[min(best + 1, 5)]
+    return math.exp((low + high) / 2)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

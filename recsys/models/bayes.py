@@ -55,9 +55,11 @@ _PAIRS = 2**13  # pairs whose covariances are unpacked at a time
 _TOGETHER = ("levels", "cut_points", "score_variance", "score_quantiles"), NAMES
 _LEVELS = range(3, 21)  # numbers of different ratings that may be an ordinal scale
 _MOST_DRIFT = 0.8  # share of drifts in the noise
-_CALIBRATED_ON = 20_000  # ratings at most
+_CALIBRATED_ON = 10_000  # ratings at most
 _QUANTILES = 201  # of predictions, which stand for those that intervals are for
-_COMPARED = 200_000  # ratings at most, on which the likelihoods are compared
+_COMPARED = 100_000  # ratings at most, on which the likelihoods are compared
+_COMPARED_FACTORS = 8
+_FIRST_SWEEPS = 2  # of ratings as numbers, before they are levels
 
 
 @model
@@ -208,7 +210,8 @@ class Bayes(DriftingModel, ContentModel):
         elif likelihood == "ordinal" and levels < 2:
             raise DataError("The ordinal likelihood needs different ratings; all are the same.")
         options = self._options(ratings)
-        best, number = self._variational(ratings, on_step, validation, **options)
+        most = _FIRST_SWEEPS if likelihood == "ordinal" else self.iterations
+        best, number = self._variational(ratings, on_step, validation, most=most, **options)
         if likelihood == "ordinal":
             start = {"start": best, "ordinal": True, "number": number}
             best, number = self._variational(ratings, on_step, validation, **options | start)
@@ -245,15 +248,16 @@ class Bayes(DriftingModel, ContentModel):
         validation: Ratings | None,
         *,
         number: int = 0,
+        most: int | None = None,
         **options: Any,
     ) -> tuple[VariationalSweep, int]:
-        """Return the best sweep of a fit, and the number of sweeps until its end."""
+        """Return the best of at most `most` sweeps of a fit, and the number of sweeps until its end."""
         if options.get("ordinal"):  # latent numbers are uncertain as they are
             options["temperature"] = (1 + self.temperature) / 2
         X, k = ratings.matrix, self.factors
         sweeps = variational_sweeps(X, k, count_power=self.count_power, **options)
         before, watch, best = -math.inf, ValidationWatch(), None
-        for sweep in islice(sweeps, self.iterations):
+        for sweep in islice(sweeps, min(self.iterations, most or self.iterations)):
             number += 1
             if not math.isfinite(sweep.free_energy):
                 raise breakdown(self, "temperature", "count_power")
@@ -296,7 +300,7 @@ class Bayes(DriftingModel, ContentModel):
     def _compare(self, ratings: Ratings, validation: Ratings | None) -> tuple[str, str]:
         """Return the likelihood whose variational fit predicts held-out ratings better.
 
-        They are `validation`, or a seeded tenth of the ratings, of at most 200,000 in all.
+        They are `validation`, or a seeded tenth of the ratings, of at most 100,000 in all.
         """
         train, test = ratings, validation
         if validation is None:
@@ -304,7 +308,8 @@ class Bayes(DriftingModel, ContentModel):
             if not (train.n_ratings and test.n_ratings):
                 return "gaussian", "likelihood: gaussian, of too few ratings for a comparison"
         errors = {}
-        trial = type(self)(**self.get_params() | {"inference": "variational"})
+        less = {"inference": "variational", "factors": min(self.factors, _COMPARED_FACTORS)}
+        trial = type(self)(**self.get_params() | less)
         found: VariationalSweep | None = None
         for name in ("gaussian", "ordinal"):
             options = trial._options(train) | {"start": found, "ordinal": name == "ordinal"}
