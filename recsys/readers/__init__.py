@@ -51,6 +51,7 @@ TableSource: TypeAlias = "str | os.PathLike[str] | TableLike"
 """Path of a table of items or users, or a frame."""
 
 _FOLDER = re.compile(r"(?:^|/)(\w+)=([^/]+)(?=/)")  # as Hive and Spark partition tables
+_OF_A_ROW = re.compile(r", (?:line|row|object) \d+: (?!.*(?:header|--time-format))")
 _COMMA_NUMBER = r"^[-+]?\d+(?:,\d+)?$"  # with the semicolons of spreadsheets
 _YEAR = r"\((\d{4})\)\s*$"
 # The order of the flags in u.item of MovieLens 100K (u.genre says the same).
@@ -152,7 +153,13 @@ def read_ratings(
 
     of_source = {"table": chosen["table"], "query": query, "pick": pick, "on_rows": on_rows}
     with open_data(source, encoding, stream=True, **cast(Any, of_source)) as data:
-        ratings = build_ratings(prepared(read_raw(data, request), rules), policy, data.name)
+        try:
+            rows = prepared(read_raw(data, request), rules)
+        except DataError as error:
+            if rules.bad_rows is None and _OF_A_ROW.search(str(error)):
+                error.add_note("Such rows are left out with --bad-rows skip (bad_rows='skip').")
+            raise
+        ratings = build_ratings(rows, policy, data.name)
         tables: dict[str, Any] = {}
         remarks: list[str] = []
         for ids in (ratings.items, ratings.users):

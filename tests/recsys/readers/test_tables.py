@@ -160,7 +160,7 @@ def test_decimal_commas_without_header(read: Read) -> None:
 
 
 def test_what_is_wrong_beside_decimal_commas(read: Read) -> None:
-    with pytest.raises(DataError, match=r"line 4: rating 'x' is not a number\.$"):
+    with pytest.raises(DataError, match=r"line 4: rating 'x' is not a number\."):
         read("user;item;rating\n1;2;3,5\n1;3;4,5\n1;4;x\n")
 
 
