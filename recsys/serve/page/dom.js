@@ -35,7 +35,7 @@ const countText = (n, noun) => `${n.toLocaleString("en")} ${noun}${n === 1 ? "" 
 function digits(value) {
   const size = Math.abs(value);
   if (size >= 100 || value === 0) return value.toLocaleString("en", { maximumFractionDigits: 0 });
-  if (size >= 0.01) return value.toFixed(2);
+  if (size >= 0.005) return value.toFixed(2);
   return value.toPrecision(2);
 }
 
