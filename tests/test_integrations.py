@@ -118,8 +118,8 @@ def test_prometheus_reads_what_the_service_counts():
     rules = yaml.safe_load(BLOCKS["rules.yml"][1])["groups"][0]["rules"]
     service = type("Service", (), {"slots": {}})()
     counters = Counters(service)
-    counters.loaded("model")
-    counters.rejected("model")
+    counters.reloads.labels("model").inc()
+    counters.rejected.labels("model").inc()
     counters.observe("/v1/recommend/{user}", 200, 0.001)
     counters._age.labels("model").set(1)
     page = counters.page().decode()

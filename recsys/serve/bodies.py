@@ -9,28 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_v
 
 from recsys.serve.settings import LENGTH
 
-__all__ = [
-    "AxisBody",
-    "EventBody",
-    "EventsBody",
-    "ExplanationBody",
-    "ItemBody",
-    "ItemsBody",
-    "ListBody",
-    "ListsBody",
-    "MapBody",
-    "ModelBody",
-    "PredictRequest",
-    "PredictionsBody",
-    "ProblemBody",
-    "ReadyBody",
-    "RecommendRequest",
-    "SearchBody",
-    "SimilarBody",
-    "SpectrumBody",
-    "UserBody",
-]
-
 IdBody = Annotated[
     StrictInt | Annotated[StrictStr, Field(max_length=500)],
     Field(description="Id of a user or an item: an integer, or text.", examples=[42]),

@@ -44,8 +44,8 @@ class Counters:
         self.unknown_users = Counter("unknown_users", "Requests for users without ratings.", **own)
         self.events = Counter("events_stored", "Events that are on the disk.", **own)
         self.lost = Counter("log_lines_lost", "Recommendations that could not be logged.", **own)
-        self._reloads = Counter("reloads", "Models that were loaded.", ("slot",), **own)
-        self._rejected = Counter("reload_failures", "Models that were rejected.", ("slot",), **own)
+        self.reloads = Counter("reloads", "Models that were loaded.", ("slot",), **own)
+        self.rejected = Counter("reload_failures", "Models that were rejected.", ("slot",), **own)
         self._age = Gauge(
             "model_age_seconds", "Since the fit.", ("slot",), multiprocess_mode="max", **own
         )
@@ -56,14 +56,6 @@ class Counters:
         if child is None:
             child = self._children[route, status] = self._requests.labels(route, str(status))
         child.observe(seconds)
-
-    def loaded(self, slot: str) -> None:
-        """Count a model that was loaded."""
-        self._reloads.labels(slot).inc()
-
-    def rejected(self, slot: str) -> None:
-        """Count a model that was rejected."""
-        self._rejected.labels(slot).inc()
 
     def page(self) -> bytes:
         """Return the page that Prometheus reads."""

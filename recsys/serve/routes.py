@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar, cast
 from urllib.parse import unquote
 
 import msgspec
@@ -19,6 +20,8 @@ from recsys.serve.service import Service, Variant
 from recsys.serve.settings import LENGTH
 
 __all__ = ["health", "metrics", "routes"]
+
+T = TypeVar("T", bound=Callable[..., Any])
 
 
 class Answer(Response):
@@ -68,6 +71,15 @@ health = APIRouter(prefix="/health", tags=["health"])
 routes = APIRouter(prefix="/v1", responses=_problems())
 
 
+def _route(
+    method: str, path: str, body: Any, tag: str, *problems: str, **options: Any
+) -> Callable[[T], T]:
+    """Declare a route: the body of its answer, and the problems that it may answer with."""
+    described: Any = {"response_model": body, "responses": _problems(*problems), "tags": [tag]}
+    declared: Any = routes.api_route(path, methods=[method], **described, **options)
+    return cast(Callable[[T], T], declared)
+
+
 @health.get("/live")
 async def live() -> dict[str, str]:
     """Tell whether the process runs."""
@@ -80,12 +92,13 @@ async def ready(service: Served) -> Answer:
     return Answer(service.readiness(), 200 if service.is_ready else 503)
 
 
-@routes.get(
+@_route(
+    "GET",
     "/recommend/{user}",
-    response_model=bodies.ListBody,
+    bodies.ListBody,
+    "recommendations",
+    "unknown-id",
     response_model_exclude_unset=True,
-    responses=_problems("unknown-id"),
-    tags=["recommendations"],
 )
 async def recommend(
     service: Served,
@@ -118,11 +131,13 @@ async def recommend(
     return Answer(service.recorded(found, variant)[0])
 
 
-@routes.post(
+@_route(
+    "POST",
     "/recommend",
-    response_model=bodies.ListBody | bodies.ListsBody,
-    responses=_problems("unknown-id", "too-large"),
-    tags=["recommendations"],
+    bodies.ListBody | bodies.ListsBody,
+    "recommendations",
+    "unknown-id",
+    "too-large",
 )
 async def recommend_to(
     service: Served, body: bodies.RecommendRequest, variant: OfVariant = None
@@ -156,12 +171,7 @@ async def recommend_to(
     return Answer(service.recorded([found], variant)[0])
 
 
-@routes.get(
-    "/similar/{item}",
-    response_model=bodies.SimilarBody,
-    responses=_problems("unknown-id"),
-    tags=["items"],
-)
+@_route("GET", "/similar/{item}", bodies.SimilarBody, "items", "unknown-id")
 async def similar(
     service: Served, item: PathId, n: N = LENGTH, variant: OfVariant = None
 ) -> Answer:
@@ -169,12 +179,7 @@ async def similar(
     return Answer(await service.run(service.answers(variant).similar, item, service.check_n(n)))
 
 
-@routes.get(
-    "/explain/{user}/{item}",
-    response_model=bodies.ExplanationBody,
-    responses=_problems("unknown-id"),
-    tags=["recommendations"],
-)
+@_route("GET", "/explain/{user}/{item}", bodies.ExplanationBody, "recommendations", "unknown-id")
 async def explain(
     service: Served, user: PathId, item: PathId, n: N = LENGTH, variant: OfVariant = None
 ) -> Answer:
@@ -183,12 +188,7 @@ async def explain(
     return Answer(await service.run(answers.explain, user, item, service.check_n(n)))
 
 
-@routes.post(
-    "/predict",
-    response_model=bodies.PredictionsBody,
-    responses=_problems("unknown-id", "too-large"),
-    tags=["recommendations"],
-)
+@_route("POST", "/predict", bodies.PredictionsBody, "recommendations", "unknown-id", "too-large")
 async def predict(
     service: Served, body: bodies.PredictRequest, variant: OfVariant = None
 ) -> Answer:
@@ -199,7 +199,7 @@ async def predict(
     return Answer(await service.run(answers.predict, pairs, body.unknown, body.confidence))
 
 
-@routes.get("/items", response_model=bodies.ItemsBody, tags=["items"])
+@_route("GET", "/items", bodies.ItemsBody, "items")
 async def items(
     service: Served, q: Annotated[str, Query(max_length=200)] = "", n: N = LENGTH
 ) -> Answer:
@@ -207,56 +207,37 @@ async def items(
     return Answer(await service.run(service.answers().facts.items, q, service.check_n(n)))
 
 
-@routes.get(
-    "/items/{item}",
-    response_model=bodies.ItemBody,
-    responses=_problems("unknown-id"),
-    tags=["items"],
-)
+@_route("GET", "/items/{item}", bodies.ItemBody, "items", "unknown-id")
 async def item(service: Served, item: PathId) -> Answer:
     """Tell what is known of an item."""
     return Answer(await service.run(service.answers().facts.item, item))
 
 
-@routes.get("/users", response_model=bodies.UsersBody, tags=["users"])
+@_route("GET", "/users", bodies.UsersBody, "users")
 async def users(service: Served, n: N = LENGTH) -> Answer:
     """List the users with most ratings."""
     return Answer(await service.run(service.answers().facts.users, service.check_n(n)))
 
 
-@routes.get(
-    "/users/{user}",
-    response_model=bodies.UserBody,
-    responses=_problems("unknown-id"),
-    tags=["users"],
-)
+@_route("GET", "/users/{user}", bodies.UserBody, "users", "unknown-id")
 async def user(service: Served, user: PathId, n: N = 100) -> Answer:
     """Tell what is known of a user, with the ratings that are highest."""
     return Answer(await service.run(service.answers().facts.user, user, service.check_n(n)))
 
 
-@routes.get(
-    "/map", response_model=bodies.MapBody, responses=_problems("not-available"), tags=["model"]
-)
+@_route("GET", "/map", bodies.MapBody, "model", "not-available")
 async def item_map(service: Served, n: N = 500, variant: OfVariant = None) -> Answer:
     """Place the items with most ratings on a map."""
     return Answer(await service.run(service.answers(variant).map, service.check_n(n)))
 
 
-@routes.get(
-    "/spectrum",
-    response_model=bodies.SpectrumBody,
-    responses=_problems("not-available"),
-    tags=["model"],
-)
+@_route("GET", "/spectrum", bodies.SpectrumBody, "model", "not-available")
 async def spectrum(service: Served, variant: OfVariant = None) -> Answer:
     """Give the singular values of the model."""
     return Answer(await service.run(service.answers(variant).spectrum))
 
 
-@routes.get(
-    "/model", response_model=bodies.ModelBody, responses=_problems("not-available"), tags=["model"]
-)
+@_route("GET", "/model", bodies.ModelBody, "model", "not-available")
 async def model(service: Served, variant: OfVariant = None) -> Answer:
     """Describe the model: parameters, data, measured values, abilities."""
     found = service.answers(variant).describe()
@@ -266,12 +247,7 @@ async def model(service: Served, variant: OfVariant = None) -> Answer:
     return Answer(found)
 
 
-@routes.get(
-    "/search",
-    response_model=bodies.SearchBody,
-    responses=_problems("not-available"),
-    tags=["search"],
-)
+@_route("GET", "/search", bodies.SearchBody, "search", "not-available")
 async def search(
     service: Served, q: Annotated[str, Query(max_length=2000, min_length=1)], n: N = LENGTH
 ) -> Answer:
@@ -279,12 +255,15 @@ async def search(
     return Answer(await service.run(service.search().search, q, service.check_n(n)))
 
 
-@routes.post(
+@_route(
+    "POST",
     "/events",
+    bodies.StoredBody,
+    "events",
+    "not-available",
+    "too-large",
+    "not-stored",
     status_code=201,
-    response_model=bodies.StoredBody,
-    responses=_problems("not-available", "too-large", "not-stored"),
-    tags=["events"],
 )
 async def store(service: Served, body: bodies.EventsBody) -> Answer:
     """Store events for the next `recsys update`; they are on the disk when this is answered."""

@@ -11,6 +11,7 @@ import socket
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -31,7 +32,7 @@ _IDLE = 30  # seconds until an idle connection is closed
 _BREATH = 1.0  # seconds before a worker that has died at once is started again
 
 _PRELOADED = ("anyio._backends._asyncio", "numpy.ma", "uvloop")
-_THREADS = "/proc/self/task"
+_HANGS = 3  # seconds after which polars is known to hang
 
 _log = logging.getLogger("recsys.serve")
 
@@ -119,9 +120,9 @@ def _work(settings: Settings, listener: socket.socket, server: Any = None) -> No
 def _shared_server(settings: Settings) -> Any:
     """Make the server, and load its models, once for all workers.
 
-    Their memory is that of this process until they change it. If it takes threads to load the
-    models, as polars starts some for large tables, workers load them: threads do not survive a
-    fork. A child tries it.
+    Their memory is that of this process until they change it. If polars starts threads to load the
+    models, as for large tables, workers load them: threads do not survive a fork, and polars hangs
+    without. A child, and a child of it, try that.
     """
     gc.disable()  # it would leave holes, which workers would fill
     for name in _PRELOADED:
@@ -132,19 +133,35 @@ def _shared_server(settings: Settings) -> Any:
     app.openapi()
     app.middleware_stack = app.build_middleware_stack()
     service = app.state.service
-    if (child := os.fork()) == 0:
-        try:
-            logging.disable()
-            before = len(os.listdir(_THREADS))
-            for slot in service.slots.values():
-                slot.check()
-            os._exit(len(os.listdir(_THREADS)) > before)
-        finally:
-            os._exit(1)
-    if os.waitpid(child, 0)[1] == 0:
+
+    def use_polars() -> None:
+        import polars as pl
+
+        signal.alarm(_HANGS)
+        pl.DataFrame({"n": [1]}).filter(pl.col("n") > 0)
+
+    def load() -> None:
+        logging.disable()
+        for slot in service.slots.values():
+            slot.check()
+        if not _succeeds(use_polars):
+            raise ChildProcessError
+
+    if _succeeds(load):
         service.check()
     gc.freeze()  # a collection would write to all objects, and so copy their pages
     return server
+
+
+def _succeeds(work: Callable[[], None]) -> bool:
+    """Return whether a child could do some work."""
+    if (child := os.fork()) == 0:
+        try:
+            work()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitpid(child, 0)[1] == 0
 
 
 class _Workers:
@@ -166,8 +183,9 @@ class _Workers:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
         self._workers = [self._started() for _ in range(self._number)]
-        for server in self._arguments[2:]:
-            server.config.app.state.service.forget()
+        for server in self._arguments[2:]:  # so that files that are replaced can go
+            for slot in server.config.app.state.service.slots.values():
+                slot.forget()
         while not self._stopping:
             wait([each.sentinel for each in self._workers], timeout=_BREATH)
             for place, process in enumerate(self._workers):

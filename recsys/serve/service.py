@@ -110,17 +110,12 @@ class Service:
             rejections = slot.rejections
             try:
                 if slot.check():
-                    self.counters.loaded(name)
+                    self.counters.reloads.labels(name).inc()
                     _log.info("%s: serving %s from %s", name, _loaded(slot).name, slot.path)
             except Exception:  # a defect must not end the watch
                 _log.exception("%s: %s cannot be loaded", name, slot.path)
             if slot.rejections > rejections:
-                self.counters.rejected(name)
-
-    def forget(self) -> None:
-        """Let go of what is loaded, and of its files."""
-        for slot in self.slots.values():
-            slot.forget()
+                self.counters.rejected.labels(name).inc()
 
     def answers(self, variant: Variant | None = None, user: Id | None = None) -> Answers:
         """Return the answers of a model: of a variant, of a user's variant, or of model a.
