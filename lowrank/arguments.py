@@ -134,16 +134,13 @@ def as_operator(A: OperatorLike) -> MatrixOperator:
         return A
     if isinstance(A, LinearOperator):
         return ProductOperator(A, _working_dtype(A.dtype, A.shape))
-    return _sparse_operator(A) if sparse.issparse(A) else _dense_operator(A)
-
-
-def _dense_operator(A: Any) -> DenseOperator:
+    if sparse.issparse(A):
+        return _sparse_operator(A)
     masked = int(np.ma.getmaskarray(A).sum()) if isinstance(A, np.ma.MaskedArray) else 0
     if masked:
         raise ArgumentError(f"A must have no masked entries; got {masked}: fill them first.")
     given = np.asarray(A)
-    dtype = _working_dtype(given.dtype, given.shape)
-    array = given.astype(dtype, copy=False)
+    array = given.astype(_working_dtype(given.dtype, given.shape), copy=False)
     if not (array.flags.c_contiguous or array.flags.f_contiguous):
         array = np.ascontiguousarray(array)  # BLAS would copy it at every product
     operator = DenseOperator(array)

@@ -284,12 +284,15 @@ class RowBlocks(MatrixOperator):
 
     def _blocks(self) -> Iterator[tuple[slice, Any]]:
         """Yield each block, scaled and (if dense) centred, with its rows."""
-        start = 0
-        for given in _ahead(self._start()):
-            block = self._prepared(given)
-            end = start + block.shape[0]
-            yield slice(start, end), block
-            start = end
+        start, blocks = 0, self._start()
+        with ThreadPoolExecutor(1) as reader:  # reads the next block while one is worked on
+            coming = reader.submit(next, blocks, None)
+            while (given := coming.result()) is not None:
+                coming = reader.submit(next, blocks, None)
+                block = self._prepared(given)
+                end = start + block.shape[0]
+                yield slice(start, end), block
+                start = end
         if start != self.shape[0]:
             raise ArgumentError(
                 "blocks must be the same each time; "
@@ -326,15 +329,6 @@ def _read(array: Any, start: int, end: int) -> Any:
     shape = (end - start, *array.shape[1:])
     offset = array.offset + start * width
     return np.fromfile(array.filename, array.dtype, math.prod(shape), offset=offset).reshape(shape)
-
-
-def _ahead(blocks: Iterator[Any]) -> Iterator[Any]:
-    """Read the next block in a thread while one is worked on."""
-    with ThreadPoolExecutor(1) as reader:
-        coming = reader.submit(next, blocks, None)
-        while (block := coming.result()) is not None:
-            coming = reader.submit(next, blocks, None)
-            yield block
 
 
 def _checked(given: Any, row: int) -> tuple[Any, float]:

@@ -183,7 +183,17 @@ class _Pursuit:
         target = self._X - self.sparse + scaled
         if self._missing is not None:
             target[self._missing] = self._low_rank[self._missing]
-        self.factors = self._soft_threshold(target, 1 / self._mu)
+        # Lower the singular values by tau; the rank of the last step says how many to compute.
+        tau, largest = 1 / self._mu, min(target.shape)
+        k = min(self._rank + _MARGIN, largest)
+        svd = truncated_svd(target, k, random_state=self._rng)
+        while k < largest and svd.s[-1] > tau:
+            k = min(2 * k, largest)
+            svd = truncated_svd(target, k, random_state=self._rng)
+        self._rank = int(np.count_nonzero(svd.s > tau))
+        values = svd.s[: self._rank] - svd.s.dtype.type(tau)
+        self.nuclear_norm = float(values.sum(dtype=np.float64))
+        self.factors = LowRank(svd.U[:, : self._rank] * values, svd.Vt[: self._rank].T)
         np.matmul(self.factors.left, self.factors.right.T, out=self._low_rank)
         moved = self._rest + scaled
         level = self._penalty / self._mu
@@ -201,20 +211,6 @@ class _Pursuit:
         if self._missing is not None:
             rest[self._missing] = 0.0
         return rest
-
-    def _soft_threshold(self, target: FloatArray, tau: float) -> LowRank:
-        """Lower the singular values by tau; the rank of the last step says how many to compute."""
-        largest = min(target.shape)
-        k = min(self._rank + _MARGIN, largest)
-        while True:
-            svd = truncated_svd(target, k, random_state=self._rng)
-            if k == largest or svd.s[-1] <= tau:
-                break
-            k = min(2 * k, largest)
-        self._rank = int(np.count_nonzero(svd.s > tau))
-        values = svd.s[: self._rank] - svd.s.dtype.type(tau)
-        self.nuclear_norm = float(values.sum(dtype=np.float64))
-        return LowRank(svd.U[:, : self._rank] * values, svd.Vt[: self._rank].T)
 
     def duality_gap(self) -> float:
         """Compare the objective of the low-rank part and all that it leaves with a lower bound."""

@@ -466,7 +466,19 @@ class _PivotedQR:
 
     def _best(self) -> int | None:
         """Return the column to choose next, None if all are in the span."""
-        self._renew()
+        stale = self._squares < _STALE * self._fresh_squares  # their digits are lost to downdating
+        if self._gains is not None and self._fresh_gains is not None:
+            stale |= self._gains < _STALE * self._fresh_gains
+        if len(places := np.flatnonzero(stale & self._alive)):
+            self._squares[places] = self._columns.squares_of(places, self._outside)
+            self._fresh_squares[places] = self._squares[places]
+            self._alive[places] = self._squares[places] > self._negligible[places]
+            places = places[self._alive[places]]
+            if self._gains is not None and self._fresh_gains is not None:
+                self._gains[places] = self._columns.squares_of(
+                    places, lambda block: self._columns.transposed_product(self._outside(block))
+                )
+                self._fresh_gains[places] = self._gains[places]
         worth = self._squares
         if self._gains is not None:
             none = np.zeros_like(self._gains)
@@ -490,24 +502,6 @@ class _PivotedQR:
         rank = len(self.chosen)
         self._Q[:, rank], self._R[rank] = q[:, 0], r
         self.chosen.append(column)
-
-    def _renew(self) -> None:
-        """Compute anew the numbers whose digits are lost to downdating."""
-        stale = self._squares < _STALE * self._fresh_squares
-        if self._gains is not None and self._fresh_gains is not None:
-            stale |= self._gains < _STALE * self._fresh_gains
-        places = np.flatnonzero(stale & self._alive)
-        if places.size == 0:
-            return
-        self._squares[places] = self._columns.squares_of(places, self._outside)
-        self._fresh_squares[places] = self._squares[places]
-        self._alive[places] = self._squares[places] > self._negligible[places]
-        places = places[self._alive[places]]
-        if self._gains is not None and self._fresh_gains is not None:
-            self._gains[places] = self._columns.squares_of(
-                places, lambda block: self._columns.transposed_product(self._outside(block))
-            )
-            self._fresh_gains[places] = self._gains[places]
 
     def _outside(self, block: Float64Array) -> Float64Array:
         """Return the part of each vector outside the span, with the rounding errors of its size."""

@@ -166,28 +166,20 @@ def change_of(
         removed = np.union1d(removed, np.flatnonzero(old.seconds < first))
         if new is not None and new.seconds is not None and (new.seconds < first).any():
             new = _rated(new.take(new.seconds >= first), new.source)
-    after, n_replaced = _thinned(kept, removed, lost), 0
+    items_lost = np.zeros(old.n_items, np.bool_)
+    if len(removed):  # who has no rating left stays if there are features; items go as users do
+        mask = np.ones(kept.n_ratings, np.bool_)
+        mask[removed] = False
+        fewer = kept.take(mask)
+        if kept.user_features is None:
+            lost = lost | (has_ratings(kept) & ~has_ratings(fewer))
+        if kept.item_features is None:
+            items_lost = has_items(kept) & ~has_items(fewer)
+        kept = fewer
+    after, n_replaced = restricted(kept, ~lost, ~items_lost), 0
     if new is not None:
         after, n_replaced = merge_ratings(after, new)
     return _compared(old, after, new, removed, n_replaced)
-
-
-def _thinned(ratings: Ratings, removed: Indices, lost: npt.NDArray[np.bool_]) -> Ratings:
-    """Return ratings without some, and without the users who are lost or have none left.
-
-    Who has none left stays if there are features. Items go as users do.
-    """
-    items_lost = np.zeros(ratings.n_items, np.bool_)
-    if len(removed):
-        mask = np.ones(ratings.n_ratings, np.bool_)
-        mask[removed] = False
-        fewer = ratings.take(mask)
-        if ratings.user_features is None:
-            lost = lost | (has_ratings(ratings) & ~has_ratings(fewer))
-        if ratings.item_features is None:
-            items_lost = has_items(ratings) & ~has_items(fewer)
-        ratings = fewer
-    return restricted(ratings, ~lost, ~items_lost)
 
 
 def _compared(

@@ -78,22 +78,18 @@ def solve_gram(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generato
             gram[:, start : start + step] = tall.rmatmat(tall.matmat(some))
     V = None
     if len(gram) >= _LANCZOS_SIDE and k * _LANCZOS_SHARE < len(gram):
-        V = _by_lanczos(gram, k, rng)
+        whole = np.triu(gram, 1)
+        whole += whole.T
+        np.fill_diagonal(whole, gram.diagonal())
+        with at_most(1):  # compiled products are small ones next to those of BLAS
+            found, converged = lanczos.leading_eigenvectors(
+                whole.__matmul__, len(gram), gram.dtype, k, 0.0, rng, _LANCZOS_STEPS
+            )
+        s = np.sqrt(np.maximum(np.einsum("ij,ij->j", found, whole @ found), 0.0))
+        if converged and not lanczos.has_wide_cluster(s):  # which may have missed copies
+            V = found
     U, s, Vt = lanczos.triplets(tall, _by_lapack(gram, k) if V is None else V, rng)
     return (Vt.T, s, U.T) if is_wide else (U, s, Vt)
-
-
-def _by_lanczos(gram: FloatArray, k: int, rng: np.random.Generator) -> FloatArray | None:
-    """Do the same as `_by_lapack`, or return None where copies of an eigenvalue may be missed."""
-    whole = np.triu(gram, 1)
-    whole += whole.T
-    np.fill_diagonal(whole, gram.diagonal())
-    with at_most(1):  # compiled products are small ones next to those of BLAS
-        V, converged = lanczos.leading_eigenvectors(
-            whole.__matmul__, len(gram), gram.dtype, k, 0.0, rng, _LANCZOS_STEPS
-        )
-    s = np.sqrt(np.maximum(np.einsum("ij,ij->j", V, whole @ V), 0.0))
-    return V if converged and not lanczos.has_wide_cluster(s) else None
 
 
 def _by_lapack(gram: FloatArray, k: int) -> FloatArray:

@@ -65,7 +65,13 @@ def extend_basis(
     pivots = np.abs(np.diag(R))
     rounds = int(pivots.min(initial=np.inf) <= _WELL_CONDITIONED * pivots.max(initial=0.0))
     if room < block.shape[1] or pivots.min(initial=np.inf) <= noise:
-        Q, R, rounds = *_revealing_qr(rest, room, noise, rng), 3
+        # QR with column pivoting, so that noise comes last and can be replaced.
+        Q, triangle, order = linalg.qr(rest, mode="economic", pivoting=True, check_finite=False)
+        Q, R, rounds = np.array(Q[:, :room], order="C"), np.empty((room, len(order))), 3
+        weak = np.flatnonzero(np.abs(np.diag(triangle)[:room]) <= noise)
+        triangle[weak] = 0.0
+        Q[:, weak] = rng.standard_normal((Q.shape[0], weak.size)) / np.sqrt(Q.shape[0])
+        R[:, order] = triangle[:room]
     for _ in range(rounds):
         inside += _project_out(basis, Q) @ R
         Q, step = _qr(Q)
@@ -97,18 +103,3 @@ def _qr(block: FloatArray) -> tuple[FloatArray, FloatArray]:
         Q, triangle = np.linalg.qr(block)
         return np.ascontiguousarray(Q), triangle.astype(np.float64)
     return kernels.multiply(block, np.linalg.inv(R)), R
-
-
-def _revealing_qr(
-    block: FloatArray, room: int, noise: float, rng: np.random.Generator
-) -> tuple[FloatArray, FloatArray]:
-    """QR with column pivoting, so that noise comes last and can be replaced."""
-    Q, triangle, order = linalg.qr(block, mode="economic", pivoting=True, check_finite=False)
-    Q = np.array(Q[:, :room], order="C")
-    R = triangle[:room].astype(np.float64)
-    weak = np.flatnonzero(np.abs(np.diag(R)) <= noise)
-    R[weak] = 0.0
-    Q[:, weak] = rng.standard_normal((Q.shape[0], weak.size)) / np.sqrt(Q.shape[0])
-    unpivoted = np.empty_like(R)
-    unpivoted[:, order] = R
-    return Q, unpivoted

@@ -60,6 +60,14 @@ def manifest_facts(
 ) -> dict[str, dict[str, Any]]:
     """Return what the manifest of a saved model or index has, by section."""
     columns: dict[str, Any] = dict(getattr(manifest, "columns", {}))
+    period, reading = getattr(manifest, "period", None), getattr(manifest, "reading", {})
+    origin = {
+        "version": getattr(manifest, "version", None),
+        "period": None if period is None else " to ".join(period),
+        "parent": getattr(manifest, "parent", None),
+        "tag": getattr(manifest, "tag", None),
+        "remembered for updates": ", ".join(f"{name} = {value}" for name, value in reading.items()),
+    }
     return {
         kind: {
             "path": str(Path(path).resolve()),
@@ -67,7 +75,7 @@ def manifest_facts(
             "megabytes": size / 1e6,
             "created": getattr(manifest, "created", None),
             "source": getattr(manifest, "source", None),
-            **_provenance(manifest),
+            **{name: value for name, value in origin.items() if value},
             "written by recsys": manifest.package_version,
         },
         "parameters": manifest.parameters,
@@ -83,21 +91,6 @@ def manifest_facts(
         },
         "versions": manifest.versions,
     }
-
-
-def _provenance(manifest: Manifest | SparkModel) -> dict[str, Any]:
-    """Return what is known of the data and the parent of a model, by name."""
-    period = getattr(manifest, "period", None)
-    found = {
-        "version": getattr(manifest, "version", None),
-        "period": None if period is None else " to ".join(period),
-        "parent": getattr(manifest, "parent", None),
-        "tag": getattr(manifest, "tag", None),
-        "remembered for updates": ", ".join(
-            f"{name} = {value}" for name, value in getattr(manifest, "reading", {}).items()
-        ),
-    }
-    return {name: value for name, value in found.items() if value}
 
 
 def _block(entry: BlockEntry) -> str:

@@ -447,21 +447,15 @@ def find_title(ratings: Ratings, text: str) -> Any:
     ):
         if len(found := matches.fill_null(False).arg_true().to_list()):
             return _only(text, ratings, found)
-    near = _similar_titles(wanted_bare, bare.to_list(), titles.to_list())
+    n_words, known = wanted_bare.count(" ") + 1, dict[str, str]()
+    for name, title in zip(bare.to_list(), titles.to_list(), strict=True):
+        words = (name or "").split()
+        for start in range(len(words) - n_words + 1):  # as many words as are wanted
+            known.setdefault(" ".join(words[start : start + n_words]).strip(",:!?."), title)
+    known |= {name: title for name, title in zip(bare, titles, strict=True) if name}
+    near = dict.fromkeys(known[each] for each in close_matches(wanted_bare, known, _NAMED))
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
     raise CommandError(f"No title is or contains {text!r}.{hint}")
-
-
-def _similar_titles(text: str, plain: Sequence[str | None], titles: Sequence[str]) -> list[str]:
-    """Return up to three titles that resemble a text, or have as many words that do."""
-    n_words = text.count(" ") + 1
-    known: dict[str, str] = {}
-    for bare, title in zip(plain, titles, strict=True):
-        words = (bare or "").split()
-        for start in range(len(words) - n_words + 1):
-            known.setdefault(" ".join(words[start : start + n_words]).strip(",:!?."), title)
-    known |= {bare: title for bare, title in zip(plain, titles, strict=True) if bare}
-    return [*dict.fromkeys(known[each] for each in close_matches(text, known, _NAMED))]
 
 
 def _only(text: str, ratings: Ratings, found: list[int]) -> Any:

@@ -249,8 +249,15 @@ class FeatureEncoder:
             if isinstance(block, NumberBlock | DateBlock) and block.suited(typed).null_count():
                 kind = "number" if isinstance(block, NumberBlock) else "date, such as 2024-01-31"
                 raise DataError(f"{name}: {text!r} is not a {kind}.")
-            if isinstance(block, LevelBlock):
-                _check_levels(typed, block, known)
+            if isinstance(block, LevelBlock) and not (block.has_rare and known is None):
+                levels = [*block.levels.values, *[OTHER] * block.has_rare]
+                if known is not None and name in known.kinds:
+                    levels += block.unknown(known.frame[name])
+                if unknown := [each for each in block.unknown(typed) if each not in levels]:
+                    near = close_matches(unknown[0], levels, _NAMED)
+                    some = ", ".join(sorted(levels)[:_SHOWN]) + ", ..." * (len(levels) > _SHOWN)
+                    hint = f"did you mean {' or '.join(near)}?" if near else f"known are {some}."
+                    raise DataError(f"{name}: {unknown[0]!r} is unknown; {hint}")
         frame = pl.DataFrame({self.kind: ["new"], **{name: [text] for name, text in given.items()}})
         kinds: dict[str, FeatureKind] = dict.fromkeys(given, "category")
         return self.transform(Features(frame, kinds), Ids(["new"], self.kind))
@@ -498,18 +505,3 @@ def _as_text(value: Any) -> str:
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
         return str(value).lower() if isinstance(value, bool) else str(value)
     return "|".join(map(str, value))
-
-
-def _check_levels(values: pl.Series, block: LevelBlock, table: Features | None) -> None:
-    """Check that values are levels, or rare ones: those that the table has."""
-    if block.has_rare and table is None:
-        return
-    levels = [*block.levels.values, *[OTHER] * block.has_rare]
-    if table is not None and block.column in table.kinds:
-        levels += block.unknown(table.frame[block.column])
-    unknown = [value for value in block.unknown(values) if value not in levels]
-    if unknown:
-        near = close_matches(unknown[0], levels, _NAMED)
-        some = ", ".join(sorted(levels)[:_SHOWN]) + ", ..." * (len(levels) > _SHOWN)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"known are {some}."
-        raise DataError(f"{block.column}: {unknown[0]!r} is unknown; {hint}")

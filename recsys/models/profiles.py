@@ -136,7 +136,13 @@ class ProfileModel(HistoryModel):
                 weighted = everyone._replace(values=self._counting(everyone)).csr
                 self.user_histories = kernels.csr_rmatmat(weighted, Z, self.n_items)
             positions = frame.positions(rows, len(known))
-            self._map_vectors(side, Z, positions, known)
+            vectors = self._compared(side)
+            if vectors is not None:  # those that features predict, by which items are compared
+                found = kernels.coefficients(Z, np.ascontiguousarray(vectors))
+                off = (vectors - positions @ found)[known]
+                square = float(np.einsum("ij,ij->", off, off, dtype=np.float64))
+                setattr(self, f"{side}_vector_map", found)
+                setattr(self, f"{side}_variance", square / max(1, len(off)))
             setattr(self, f"{side}_positions", positions * ~known[:, None])
         self._set_columns()
 
@@ -175,19 +181,6 @@ class ProfileModel(HistoryModel):
             vars(self)["_extra"] = np.hstack(parts) if len(parts) > 1 else own
         found: Floats = vars(self)["_extra"]
         return found
-
-    def _map_vectors(
-        self, side: str, Z: Floats, positions: Floats, known: NDArray[np.bool_]
-    ) -> None:
-        """Learn the vectors that features predict, by which items, or users, are compared."""
-        vectors = self._compared(side)
-        if vectors is None:
-            return
-        found = kernels.coefficients(Z, np.ascontiguousarray(vectors))
-        off = (vectors - positions @ found)[known]
-        square = float(np.einsum("ij,ij->", off, off, dtype=np.float64))
-        setattr(self, f"{side}_vector_map", found)
-        setattr(self, f"{side}_variance", square / max(1, len(off)))
 
     def _compared(self, side: str) -> Floats | None:
         vectors = getattr(self, f"{side}_vectors", None)

@@ -346,7 +346,14 @@ def _read(data: DataFile, ids: Ids, request: Request) -> Features:
 def _frame(data: DataFile, column: str | None) -> tuple[pl.DataFrame, bool]:
     """Return all columns of a file, and whether they are of strings that may be anything."""
     if (name := plain_name(data.name)) in _MOVIELENS:
-        return _movielens_table(name, data), True
+        names, separator, change = _MOVIELENS[name]
+        found = []
+        for line in data.lines():
+            if line.strip():
+                cells = change(re.sub(r"[\r\n]+$", "", line).split(separator))[: len(names)]
+                filled = [each.strip() or None for each in cells]
+                found.append(filled + [None] * (len(names) - len(filled)))
+        return pl.DataFrame(found, dict.fromkeys(names, pl.String), orient="row"), True
     layout = detect(data, Request(item=column))
     if layout.kind == "parquet":
         with reading_parquet(data.name):
@@ -411,18 +418,6 @@ def _described(features: Features, ids: Ids, name: str) -> tuple[Features, str]:
     aside = f" ({', '.join(remarks)})" if remarks else ""
     unused = f"; left out: {', '.join(features.left_out)}" if features.left_out else ""
     return features, f"{name}{aside}: {features if features.kinds else 'ids only'}{unused}"
-
-
-def _movielens_table(name: str, data: DataFile) -> pl.DataFrame:
-    """Return a table of MovieLens without a header as columns of strings."""
-    names, separator, change = _MOVIELENS[name]
-    rows = []
-    for line in data.lines():
-        if line.strip():
-            cells = change(re.sub(r"[\r\n]+$", "", line).split(separator))
-            rows.append([each.strip() or None for each in cells[: len(names)]])
-    padded = [row + [None] * (len(names) - len(row)) for row in rows]
-    return pl.DataFrame(padded, dict.fromkeys(names, pl.String), orient="row")
 
 
 def _film(row: list[str]) -> list[str]:

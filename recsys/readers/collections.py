@@ -103,27 +103,23 @@ def _trec(lines: Iterable[str], place: str) -> Iterator[Marked]:
             continue
         start = start if parts else number
         parts.append(line)
-        if _CLOSING.search(line):
-            yield _trec_record("".join(parts), start, place)
-            parts = []
+        if not _CLOSING.search(line):
+            continue
+        text, parts = "".join(parts), []
+        label = _NUMBER.search(text)
+        if label is None:
+            raise DataError(f"{place}, line {start}: the document has no <DOCNO>.")
+        head = _HEAD.search(text)
+        title = None if head is None else _plain(head[2]) or None
+        rest = text.replace(label[0], " ", 1)
+        if text.lstrip().lower().startswith("<top"):
+            # Queries are the title, as is the custom; else whatever there is.
+            rest, title = title or _LABEL.sub(" ", rest.split("<narr>")[0]), None
+        elif head is not None:
+            rest = rest.replace(head[0], " ", 1)
+        yield Marked(start, _identity(label[1]), _plain(rest), title)
     if "".join(parts).strip():
         raise DataError(f"{place}, line {start}: the document is not closed by </DOC>.")
-
-
-def _trec_record(text: str, start: int, place: str) -> Marked:
-    number = _NUMBER.search(text)
-    if number is None:
-        raise DataError(f"{place}, line {start}: the document has no <DOCNO>.")
-    head = _HEAD.search(text)
-    title = None if head is None else _plain(head[2]) or None
-    is_topic = text.lstrip().lower().startswith("<top")
-    rest = text.replace(number[0], " ", 1)
-    if is_topic:  # queries are the title, as is the custom; else whatever there is
-        rest = title or _LABEL.sub(" ", rest.split("<narr>")[0])
-        title = None
-    elif head is not None:
-        rest = rest.replace(head[0], " ", 1)
-    return Marked(start, _identity(number[1]), _plain(rest), title)
 
 
 def _blocks(lines: Iterable[str], place: str) -> Iterator[Marked]:

@@ -13,7 +13,7 @@ import polars as pl
 
 from recsys.data.columns import Request, usual_column
 from recsys.data.ids import Ids, as_id_series
-from recsys.data.rows import RowRules, Rows, prepared
+from recsys.data.rows import RowRules, prepared
 from recsys.errors import DataError
 from recsys.readers import read_raw
 from recsys.readers.delimited import Layout, read_columns
@@ -125,22 +125,20 @@ def read_history(path: str, request: Request, items: Ids) -> pl.DataFrame:
             raw.columns.pop("user", None)
         else:
             return pl.DataFrame({"item": [i for part in files for i in _ids_of(part, "item")]})
-        columns = raw.columns if request.rules == RowRules() else _weighed(raw, request.rules)
+        columns = raw.columns
+        if request.rules != RowRules():  # each pair once, with the sum of its weights
+            has_users = "user" in columns
+            if not has_users:
+                columns["user"] = pl.Series(["new"]).new_from_index(0, len(columns["item"]))
+            rows = prepared(raw, request.rules)
+            table = pl.DataFrame([column.alias(role) for role, column in rows.columns.items()])
+            if rows.implicit and "rating" in rows.columns:
+                pairs = table.group_by("user", "item", maintain_order=True)
+                table = pairs.agg(pl.col("rating").sum())
+            columns = table.select(pl.all() if has_users else pl.exclude("user")).to_dict()
     for role in ("timestamp", "event"):
         columns.pop(role, None)
     return pl.DataFrame([column.alias(role) for role, column in columns.items()])
-
-
-def _weighed(raw: Rows, rules: RowRules) -> dict[str, pl.Series]:
-    """Return the rows of a history that count, each pair once with the sum of its weights."""
-    has_users = "user" in raw.columns
-    if not has_users:
-        raw.columns["user"] = pl.Series(["new"]).new_from_index(0, len(raw.columns["item"]))
-    rows = prepared(raw, rules)
-    table = pl.DataFrame([column.alias(role) for role, column in rows.columns.items()])
-    if rows.implicit and "rating" in rows.columns:
-        table = table.group_by("user", "item", maintain_order=True).agg(pl.col("rating").sum())
-    return table.select(pl.all() if has_users else pl.exclude("user")).to_dict()
 
 
 def _first_row(data: DataFile) -> tuple[Layout, str]:

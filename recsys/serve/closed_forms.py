@@ -309,7 +309,15 @@ def form_scores(form: Form, items: Indices, values: Floats, user: int = -1) -> D
         weights = np.ones(len(items)) if form["unit"] is None else values / form["unit"]
         found = weights.astype(np.float64) @ form["weights"][items]
     elif form["kind"] == "interactions":
-        found = _interaction_scores(form, items, values, user)
+        vectors = form["vectors"].astype(np.float64)  # implicit least squares
+        own, d = vectors[items], vectors.shape[1]
+        if "known" in form:  # others are none of the pairs
+            own = own * form["known"][items, None]
+        weights = np.maximum(values.astype(np.float64) / form["unit"], 0)
+        penalty = form["penalty"] * (weights.sum() + form["others"]) ** form["power"]
+        system = (own.T * weights) @ own + form["gram"] + penalty * np.eye(d)
+        right = weights @ own + penalty * _prior(form, user, d)
+        found = vectors @ np.linalg.solve(system, right)
     else:  # a damped bias, and a ridge regression of what it leaves
         vectors = form["vectors"].astype(np.float64)
         own, off = vectors[items], values - form["mean"] - form["bias"][items].astype(np.float64)
@@ -357,20 +365,6 @@ def _sample_scores(form: Form, sample: Form, items: Indices, values: Any, user: 
         right += pull @ sample["link"][items].sum(axis=0, dtype=np.float64) / np.sqrt(max(n, 1))
     w = np.linalg.solve(system, right)
     found: Doubles = form["mean"] + vectors[:, -1] + vectors[:, :-1] @ w[:-1] + w[-1]
-    return found
-
-
-def _interaction_scores(form: Form, items: Indices, values: Floats, user: int) -> Doubles:
-    """Return the scores by implicit least squares."""
-    vectors = form["vectors"].astype(np.float64)
-    own, d = vectors[items], vectors.shape[1]
-    if "known" in form:  # others are none of the pairs
-        own = own * form["known"][items, None]
-    weights = np.maximum(values.astype(np.float64) / form["unit"], 0)
-    penalty = form["penalty"] * (weights.sum() + form["others"]) ** form["power"]
-    system = (own.T * weights) @ own + form["gram"] + penalty * np.eye(d)
-    right = weights @ own + penalty * _prior(form, user, d)
-    found: Doubles = vectors @ np.linalg.solve(system, right)
     return found
 
 
