@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from scipy import sparse
-from scipy.special import gammaln
 
 from lowrank.arguments import as_operator, checked_generator, safe_exponent
 from lowrank.errors import ArgumentError, ArgumentTypeError
@@ -335,7 +334,7 @@ def _log_evidence(spectrum: Float64Array, k: int, n: int) -> float:
     m = spectrum.size
     noise = float(spectrum[k:].mean())
     angles = (m - np.arange(1, k + 1) + 1) / 2
-    subspace = float(np.sum(gammaln(angles) - angles * math.log(math.pi))) - k * math.log(2)
+    subspace = math.fsum(math.lgamma(a) - a * math.log(math.pi) for a in angles) - k * math.log(2)
     fit = -n / 2 * float(np.log(spectrum[:k]).sum()) - n * (m - k) / 2 * math.log(noise)
     parameters = m * k - k * (k + 1) / 2
     inverse = np.where(np.arange(m) < k, 1 / np.maximum(spectrum, 1e-300), 1 / noise)

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lowrank import choose_rank, truncated_svd
+import lowrank
 from lowrank.kernels import csr_arrays, csr_matmat, csr_rmatmat, one_blas_thread
-from lowrank.rank import RULES
 from recsys.errors import DataError
 
 if TYPE_CHECKING:
@@ -118,19 +117,22 @@ def decompose(
     largest = min(weighted.shape)
     if n_components is None:
         k = default_rank(weighted.shape)
-    elif isinstance(n_components, str) and n_components in RULES:
+    elif isinstance(n_components, str):
         seed = 0 if random_state is None else random_state
-        k = max(1, choose_rank(weighted, n_components, random_state=seed))
+        try:
+            k = max(1, lowrank.choose_rank(weighted, n_components, random_state=seed))
+        except ValueError as error:
+            raise DataError(f"n_components must be a rank or a rule for it: {error}") from error
     elif isinstance(n_components, numbers.Integral) and 1 <= n_components <= largest:
         k = int(n_components)
     else:
         raise DataError(
             f"n_components must be an integer from 1 to {largest} (documents or terms, whichever "
-            f"are fewer), None, or one of {', '.join(RULES)}; got {n_components!r}."
+            f"are fewer), None, or a rule of lowrank.choose_rank; got {n_components!r}."
         )
     if weighted.shape[0] > _LARGE and weighted.dtype == np.float32:
         return _bounded(weighted, k, random_state)
-    svd = truncated_svd(weighted, k, random_state=random_state)
+    svd = lowrank.truncated_svd(weighted, k, random_state=random_state)
     rounding = svd.s[0] * max(weighted.shape) * np.finfo(svd.s.dtype).eps if k else 0
     kept = int(np.sum(svd.s > rounding))
     if not kept:

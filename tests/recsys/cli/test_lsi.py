@@ -59,7 +59,7 @@ def test_a_rule_chooses_the_dimensions(run, notes):
     said = run("lsi", "index", notes, "--out", "index", "-k", "profile").stderr
     assert "dimensions (rule: profile)" in said
     said = run("lsi", "index", notes, "--out", "index", "-k", "knee", "--force", code=1).stderr
-    assert "one of elbow, profile" in said
+    assert "one of 'elbow', 'profile" in said
 
 
 def test_a_query_finds_what_does_not_have_the_word(run, index):

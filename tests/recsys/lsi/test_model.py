@@ -293,7 +293,7 @@ def test_min_df_leaves_out_rare_words(everyday):
         ({"min_df": 0}, ["tea"], "min_df must be a positive integer; got 0"),
         ({}, ["tea", None], r"Document 1 \(from 0\) must be a text; got NoneType"),
         ({"n_components": 0}, ["tea", "milk"], "n_components must be an integer from 1 to 2"),
-        ({"n_components": "knee"}, ["tea", "milk"], "one of elbow, profile.*got 'knee'"),
+        ({"n_components": "knee"}, ["tea", "milk"], "one of 'elbow', 'profile.*got 'knee'"),
         ({"weighting": "bm25"}, ["tea"], "weighting must be one of 'tfidf'.*got 'bm25'"),
         ({"token_pattern": "("}, ["tea"], "token_pattern must be a regular expression"),
         ({"stop_words": "klingon"}, ["tea"], "stop_words must be None, a list of words, or one of"),
