@@ -29,6 +29,7 @@ SMALL = [
     ["sources.py", "--rows", "1000000", "--recommendations", "1000000"],
     ["svd.py", "--repeats", "3", "gowalla", "normalised", "cranfield", "dense"],
     ["serve.py", "--repeats", "3"],
+    ["roofline.py"],
     ["metrics.py", "--repeats", "3"],
     ["lsi.py", "--repeats", "3", "100", "200"],
     ["topn.py", "--data", "ml-latest-small"],
@@ -43,6 +44,8 @@ FULL = [
     ["scale.py"],
     ["spark.py"],
     ["svd.py"],
+    ["roofline.py"],
+    ["blocks.py"],
     ["serve.py"],
     ["serve_http.py", "--soak", "5"],
     ["metrics.py"],
@@ -55,6 +58,7 @@ FULL = [
 ]
 ON_REAL_DATA = {
     "svd.py",
+    "roofline.py",
     "serve.py",
     "serve_http.py",
     "metrics.py",
