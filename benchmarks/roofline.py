@@ -34,7 +34,7 @@ HEADERS = ("kernel", "instructions", "flops per byte", "Gflop/s", "GB/s", "of th
 
 
 class Kernel(NamedTuple):
-    """What is timed, how many operations it does, and on how many bytes."""
+    """A function to be timed, its operations, and the bytes of its arrays."""
 
     run: Callable[[], object]
     flops: float

@@ -186,7 +186,7 @@ class _LanczosSpace:
 
     def _begin(self, start: FloatArray) -> None:
         self._scale = 0.0  # largest eigenvalue seen: what rounding errors are relative to
-        self._size, self._width, self._coupled = 0, start.shape[1], 0
+        self._size, self._width, self._coupled = 0, int(start.shape[1]), 0
         self._block, _, _ = extend_basis(start[:, :0], start, 1.0, self._rng)
         self._V[:, : self._width] = self._block
         self._H[:] = 0.0

@@ -16,7 +16,7 @@ __all__ = ["extend_basis", "longest"]
 
 # Cholesky QR squares the condition number; below this ratio of pivots Householder QR takes over.
 _CHOLESKY_LIMIT = {"float32": 1e-3, "float64": 1e-6}
-_WELL_CONDITIONED = 0.1  # ratio of pivots, above which Cholesky QR is orthonormal up to rounding
+_WELL_CONDITIONED = 0.3  # ratio of pivots, above which Cholesky QR is orthonormal up to rounding
 
 
 def extend_basis(

@@ -191,8 +191,8 @@ def _right_vectors(
         V = np.linalg.eigh((gram + gram.T) / 2)[1][:, ::-1][:, :k]
     elif k:
         width, double = min(k + _SPARE, max(k, _WIDEST)), np.dtype(np.float64)
-        options = {"block": width, "check_every": 1}
-        V, _ = leading_eigenvectors(gram_product, m, double, k, tol, rng, _MOST_PASSES, **options)
+        given = gram_product, m, double, k, tol, rng, _MOST_PASSES
+        V, _ = leading_eigenvectors(*given, block=width, check_every=1)
     _, _, Vt = with_signs(np.zeros((0, k)), np.zeros(k), V.T)
     return np.ascontiguousarray(Vt.T), passes, method
 

@@ -218,3 +218,10 @@ def test_extreme_scales_of_a_linear_operator(method, dtype, power):
     np.testing.assert_allclose(result.s / size, [3.0, 2.0, 1.0], rtol=10 * TOL[dtype])
     assert 0.5 <= 1.001 * result.spectral_error_bound / size <= 20
     assert result.residuals.max() <= TOL[dtype] * result.s[0]
+
+
+@pytest.mark.parametrize("decades", [0.5, 2, 5])
+def test_very_sparse_matrices_reach_the_tolerance_whatever_their_decay(decades):
+    A = sparse.random_array((600, 400), density=0.01, rng=0)
+    A = sparse.csr_array(A @ sparse.diags_array(10.0 ** -np.linspace(0, decades, 400)))
+    check_svd(truncated_svd(A, 20, method="lanczos", random_state=0), A.toarray(), 1e-8)

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from polars.testing import assert_frame_equal
 from sklearn.base import clone
 
 import recsys.topn
@@ -13,6 +14,7 @@ from recsys.data.ratings import Ratings
 from recsys.errors import DataError, NotFittedError, RecsysError, UnknownIdError
 from recsys.models.base import FactorModel, Step
 from recsys.models.baselines import Popular
+from recsys.readers import read_ratings, sample_path
 from recsys.recommender import Recommender
 
 FRAME = pl.DataFrame(
@@ -218,6 +220,16 @@ def test_unknown_string_users_keep_their_ids():
     fitted = Recommender("popular").fit(Ratings.from_frame(texts))
     frame = fitted.recommend(["new", "u10", 5], 1, cold_start="popular")
     assert frame["user"].to_list() == ["new", "u10", "5"]
+
+
+def test_one_user_gets_the_same_alone_before_and_after_items_are_ordered(monkeypatch):
+    monkeypatch.setattr("recsys.topn._PAYS_AFTER", 20)
+    fitted = Recommender("als", factors=4).fit(read_ratings(sample_path()))
+    users = fitted.ratings.users.values[:40]
+    together = fitted.recommend(users, 7)
+    alone = pl.concat([fitted.recommend(user, 7) for user in users])
+    assert_frame_equal(alone, together)
+    assert fitted._known_users._searches == len(users)
 
 
 def test_other_cold_starts_are_refused(recommender):
