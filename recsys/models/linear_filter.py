@@ -13,7 +13,7 @@ from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -64,6 +64,8 @@ class LinearFilter(ProfileModel):
     weight_indptr, weight_places, weight_values : int64, int32 and float32 ndarrays
         Rows of the linear filter, one for each item of the histories; places are in `item_order`.
     """
+
+    _width: ClassVar[int] = 1  # directions for each that is the default
 
     weighted: bool = fitted()
     history_weights: Floats = fitted("n_interactions", when="weighted")
@@ -126,7 +128,7 @@ class LinearFilter(ProfileModel):
         scaled *= self.item_weight[everyone.indices]
         if self.weighted:
             scaled *= everyone.values
-        k = self.factors or default_factors(*ratings.shape, ratings.n_ratings)
+        k = self.factors or self._width * default_factors(*ratings.shape, ratings.n_ratings)
         with kernels.at_most(self.threads):
             vectors, self.singular_values = leading_directions(
                 CsrArrays(everyone.indptr, everyone.indices, scaled),

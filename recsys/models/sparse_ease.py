@@ -61,7 +61,8 @@ class SparseEASE(LinearFilter):
         None, "Ridge penalty of the weights, in users; by default it follows from the data."
     )
     factors: int | None = parameter(
-        None, "Number of directions in which the inverse is exact; by default as of spectral."
+        None,
+        "Number of directions in which the inverse is exact; by default twice those of spectral.",
     )
     neighbors: int | None = parameter(
         None, "Item-item weights of the linear part kept of each item; by default 512 MB of them."
@@ -73,6 +74,7 @@ class SparseEASE(LinearFilter):
     penalty: float = fitted()
     response: Floats = fitted("k")
     linear = True
+    _width = 2  # on Gowalla as accurate as the inverse; with half as many, 1.4% less
 
     def _begin(self, ratings: Ratings) -> None:
         self.unit = weight_unit(ratings)
