@@ -547,19 +547,15 @@ class LSI(
 
     @cached_property
     def _search(self) -> Search:
-        return Search(self.documents_.parts, self._weight, self._totals)
+        facts = self.training_
+        length = facts["words"] / max(1, facts["documents"] - facts["empty_documents"])
+        return Search(self.documents_.parts, words_weight(length), self._totals)
 
     @cached_property
     def _totals(self) -> NDArray[np.float64]:
         """Sums of `Part.totals` over all documents."""
         parts = [part.totals() for part in self.documents_.parts]
         return np.asarray(np.sum(parts, axis=0))
-
-    @property
-    def _weight(self) -> float:
-        """Weight of exact words in a search."""
-        facts = self.training_
-        return words_weight(facts["words"] / max(1, facts["documents"] - facts["empty_documents"]))
 
     def _method(self, given: str | None) -> str:
         """Return the method of a search.
