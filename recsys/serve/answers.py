@@ -7,6 +7,7 @@ items of users whom the model knows, is made without frames: factors, a top-k se
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, Literal, TypeAlias, cast
@@ -115,6 +116,14 @@ class Answers:
         marks = recommender.model.uses_features  # where features recommend items without ratings
         self._new = recommender._new if marks else None
         recommender._known_users.prepare()
+
+    def warm(self) -> None:
+        """Answer once of each kind: what is cached is computed now, once for all processes."""
+        self.best([0][: self.ratings.n_users], 1)
+        if history := self.history([(item, None) for item in self.ratings.items.values.head(1)]):
+            self.for_strangers([history], 1)
+        with suppress(DataError):  # a model without similarities
+            self.neighbours([0][: self.ratings.n_items], 1)
 
     @property
     def ratings(self) -> Ratings:
@@ -240,12 +249,9 @@ class Answers:
         )
         policy = "history" if rated else "features"
         if options.is_plain:
-            seen, only = (
-                CsrPairs(folded.ratings.indptr, folded.ratings.indices),
-                np.zeros(1, np.int64),
-            )
+            seen = CsrPairs(folded.ratings.indptr, folded.ratings.indices)
             shown = folded if options.explain else None
-            rows = self._lists(folded.model, only, options.n, seen, shown)[0]
+            rows = self._lists(folded.model, np.zeros(1, int), options.n, seen, shown)[0]
             return self._answer(user, rows, policy)
         known = folded.ratings.users.values.to_list()
         return self._listed(folded, known, options, policy)[0] | {"user": user}

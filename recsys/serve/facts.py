@@ -111,8 +111,7 @@ class Facts:
         ratings = self.ratings
         found = self.named(place) | {"count": int(self._counts[place])}
         if not ratings.implicit:
-            sums = self._means
-            found["mean"] = short(sums[place]) if self._counts[place] else None
+            found["mean"] = short(self._means[place]) if self._counts[place] else None
         found["features"] = _features(ratings.item_table, self._item_rows, place)
         return found | {"model": self.name}
 

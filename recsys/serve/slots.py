@@ -104,7 +104,7 @@ def load_answers(path: Path) -> Answers:
     recommender = Recommender.load(path, verify=True)
     manifest, mark = _manifest(path)
     answers = Answers(recommender, f"{recommender.model.name}@{mark}", manifest)
-    answers.best([0][: recommender.ratings.n_users], 1)  # computes what is cached
+    answers.warm()
     return answers
 
 
