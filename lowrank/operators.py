@@ -54,6 +54,8 @@ class MatrixOperator(ABC):
         whatever the number of columns in the block.
     peak : float
         Largest absolute entry; 1.0 where the entries are not known.
+    entries : int
+        Number of entries that a product goes through.
     """
 
     stored_dense: ClassVar[bool] = False  # whether a dense copy is in memory anyway
@@ -63,6 +65,7 @@ class MatrixOperator(ABC):
         self.shape = shape
         self.dtype = dtype
         self.peak = peak
+        self.entries = shape[0] * shape[1]
         self.passes = 0
 
     def matmat(self, X: FloatArray) -> FloatArray:
@@ -78,11 +81,6 @@ class MatrixOperator(ABC):
     def gram_product(self, X: FloatArray) -> FloatArray:
         """Return A' (A X), shape (n_columns, b), for a block X of b vectors."""
         return self.rmatmat(self.matmat(X))
-
-    @property
-    def entries(self) -> int:
-        """Number of entries that a product goes through."""
-        return self.shape[0] * self.shape[1]
 
     def transposed(self) -> Products:
         """Return A', sharing everything with A: its passes count as those of A."""
@@ -194,11 +192,7 @@ class SparseOperator(MatrixOperator):
     def __init__(self, csr: Any) -> None:
         super().__init__((csr.shape[0], csr.shape[1]), csr.dtype, largest_entry(csr.data))
         self.csr = csr
-
-    @property
-    def entries(self) -> int:
-        """Number of stored entries."""
-        return int(self.csr.nnz)
+        self.entries = int(csr.nnz)
 
     def frobenius_norm(self) -> float:
         """Return the Frobenius norm, accumulated in float64."""
@@ -328,14 +322,10 @@ class CentredOperator(MatrixOperator):
 
     def __init__(self, inner: MatrixOperator, row: FloatArray) -> None:
         super().__init__(inner.shape, inner.dtype, inner.peak)
+        self.entries = inner.entries
         self._inner = inner
         self._exact_row = row
         self._row = row.astype(inner.dtype)
-
-    @property
-    def entries(self) -> int:
-        """Number of entries of the matrix that is centred."""
-        return self._inner.entries
 
     def distance_to_row(self, row: FloatArray) -> float | None:
         """Return ||A - 1 (row of this operator + row)'||_F."""
