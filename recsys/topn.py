@@ -145,14 +145,15 @@ class KnownUsers:
     def __init__(
         self, scorer: Scorer, indptr: Indices, items: Any, allowed: NDArray[np.bool_] | None
     ) -> None:
-        self.allowed, self.order = allowed, None
+        self.allowed = allowed
+        self.order: SearchOrder | None = None
         self._scorer, self._seen, self._searches = scorer, CsrPairs(indptr, items), 0
 
     def prepare(self) -> None:
         """Make the order of the items, if there is one."""
         self._searches = _PAYS_AFTER
         n_users = len(self._seen.indptr) - 1
-        self.order: SearchOrder | None = search_order(self._scorer, n_users, self.allowed)
+        self.order = search_order(self._scorer, n_users, self.allowed)
 
     def best(self, users: Indices, n: int) -> Iterator[TopN]:
         """Find the n best items that each user has not rated."""

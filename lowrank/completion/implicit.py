@@ -183,7 +183,7 @@ class _Side:
         options: dict[str, Any] = {"penalty": self.penalty, "factors": self.factors}
         options |= {"threads": threads}
         if self.ridge is None and other.ridge is None:
-            # All turns of the factors are alike; by one the kernel solves rows with few entries faster.
+            # All turns of the factors are alike; by one of them, rows with few entries take less.
             with kernels.one_blas_thread():
                 values, axes = np.linalg.eigh(gram.astype(np.float64))
             known[:] = kernels.multiply(known, axes, threads=threads)

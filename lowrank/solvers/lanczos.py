@@ -199,7 +199,7 @@ class _LanczosSpace:
     @property
     def is_full(self) -> bool:
         """Return whether there is not enough room for another block."""
-        return self._size + self._width > self._limit
+        return bool(self._size + self._width > self._limit)
 
     def extend(self, steps: int, at_least: int) -> None:
         """Extend the basis by some blocks and to a size, as far as there is room."""

@@ -251,7 +251,7 @@ class Bayes(DriftingModel, ContentModel):
         most: int | None = None,
         **options: Any,
     ) -> tuple[VariationalSweep, int]:
-        """Return the best of at most `most` sweeps of a fit, and the number of sweeps until its end."""
+        """Return the best of at most `most` sweeps, and the number of sweeps until the end."""
         if options.get("ordinal"):  # latent numbers are uncertain as they are
             options["temperature"] = (1 + self.temperature) / 2
         X, k = ratings.matrix, self.factors

@@ -182,7 +182,7 @@ def test_recommends_what_the_model_recommends(name, calculator):
     data = re.search('id="data">([^<]*)<', static_page(recommender).html)[1]
     found = calculator.evaluate(ANSWERS, [data, sent, [1, 7]])
     expected = [recommender.fold_in(each) for each in histories]
-    for answer, folded, history in zip(found["new"], expected, histories, strict=True):
+    for answer, folded in zip(found["new"], expected, strict=True):
         listed = folded.recommend("new", n=100)
         if model == "als" and "new" in listed.columns:  # only a service scores items of no ratings
             listed = listed.filter(~pl.col("new")).with_columns(rank=pl.int_range(1, pl.len() + 1))
