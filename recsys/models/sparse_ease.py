@@ -74,7 +74,7 @@ class SparseEASE(LinearFilter):
     penalty: float = fitted()
     response: Floats = fitted("k")
     linear = True
-    _width = 2  # on Gowalla as accurate as the inverse; with half as many, 1.4% less
+    _width = 2  # on Gowalla within 1% of the inverse; with half as many, 1.4% below
 
     def _begin(self, ratings: Ratings) -> None:
         self.unit = weight_unit(ratings)
