@@ -142,10 +142,12 @@ class ALS(ContentModel):
         for name, value in best.items():
             setattr(self, name, value)
         # The users once more, so that a user folded in later gets the very same vector.
-        entries, rows = matrix or Histories.of(ratings), csr_rows(ratings.user_features)
+        rows = csr_rows(ratings.user_features) if any(features) else None
+        entries = matrix or Histories.of(ratings)
         vars(self).update(self._solved_rows(entries, rows, of_users=True))
-        with at_most(self.threads):
-            self._fit_content(ratings)
+        if any(features):
+            with at_most(self.threads):
+                self._fit_content(ratings)
 
     def _take(self, side: str, prior: links.RowPrior) -> None:
         """Set the arrays of a prior."""
