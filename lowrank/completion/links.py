@@ -35,7 +35,7 @@ __all__ += ["stream", "unpack"]
 Floats = NDArray[np.floating[Any]]
 
 _LEARNING_SWEEPS = 5  # of least squares, in which the penalties of features are chosen
-_SAMPLED_ROWS = 8192  # whose uncertainty stands for that of all
+_SAMPLED_ROWS = 4096  # whose uncertainty stands for that of all
 _LINK_STEPS = 1  # of conjugate gradients per sweep: they start from the sweep before
 
 
@@ -489,12 +489,16 @@ def linked_als_sweeps(
     columns.vectors.mean[:] = np.column_stack([first.column_factors, first.column_bias])
     for number in count():
         with kernels.at_most(threads):
-            half = rows.fit_vectors(columns, first.mean) + rows.map_penalties()
-            half += columns.penalties()
-            rows.fit_prior(columns if number < _LEARNING_SWEEPS else None, first.mean)
+            learns, fitted = number < _LEARNING_SWEEPS, rows.fit_vectors(columns, first.mean)
+            half = fitted + rows.map_penalties() + columns.penalties()
+            if learns and number % 2 == 0:  # what they are charged changes slowly
+                rows.charge(columns, fitted / X.nnz)
+            rows.fit_prior(columns if learns else None, first.mean)
             fitted = columns.fit_vectors(rows, first.mean)
             squares = fitted - columns.vector_penalties()
-            columns.fit_prior(rows if number < _LEARNING_SWEEPS else None, first.mean)
+            if learns and number % 2 == 0:
+                columns.charge(rows, fitted / X.nnz)
+            columns.fit_prior(rows if learns else None, first.mean)
             penalties = rows.penalties() + columns.penalties()
         (a, b), (m, c) = (np.split(s.vectors.mean, [k], axis=1) for s in (rows, columns))
         yield LinkedSweep(
@@ -512,19 +516,20 @@ class _LinkedSide(Side):
 
     grouped: GroupedFeatures | None = None
 
-    def charge(self, other: Side) -> None:
+    def charge(self, other: Side, noise: float) -> None:
         """Let features pay for being multiplied with vectors that are not known exactly.
 
         The error of an entry has the variance :math:`a_u' V_i a_u`, which the penalties of vectors
         stand for; what is common to many rows would pass them by. Of the covariance of a column
-        its diagonal counts, a factor by its share in the vectors of rows.
+        its diagonal counts, a factor by its share in the vectors of rows; it is in proportion to
+        the variance of the noise, most likely the mean of squared errors and penalties.
         """
         if self.features is None or self.grouped is None:
             return
         own, theirs = (float(side.prior.precision[0, 0]) for side in (self, other))
         squares = self.vectors.mean[:, :-1] ** 2
         shares = squares.mean(axis=0, dtype=np.float64)
-        shares /= max(float(shares.sum()), np.finfo(np.float64).tiny)
+        shares *= noise / max(float(shares.sum()), np.finfo(np.float64).tiny)
         known = kernels.csr_matmat(other.link.pattern, squares) + theirs * other.weight[:, None]
         variances = np.divide(1, known, out=np.zeros_like(known), where=known > 0) @ shares
         variances = variances.astype(self.data.dtype)[:, None]
@@ -556,8 +561,6 @@ class _LinkedSide(Side):
 
         With the `other` side and the mean of entries the penalties of C are learned too.
         """
-        if other is not None:
-            self.charge(other)
         shares = self.fit_maps()
         off = self.vectors.mean - shares
         centre = self.weighted_mean(off).astype(self.data.dtype)
