@@ -493,12 +493,12 @@ def linked_als_sweeps(
             half = fitted + rows.map_penalties() + columns.penalties()
             if learns and number % 2 == 0:  # what they are charged changes slowly
                 rows.charge(columns, fitted / X.nnz)
-            rows.fit_prior(columns if learns else None, first.mean)
+            rows.fit_prior(columns if learns else None, first.mean, fitted / X.nnz)
             fitted = columns.fit_vectors(rows, first.mean)
             squares = fitted - columns.vector_penalties()
             if learns and number % 2 == 0:
                 columns.charge(rows, fitted / X.nnz)
-            columns.fit_prior(rows if learns else None, first.mean)
+            columns.fit_prior(rows if learns else None, first.mean, fitted / X.nnz)
             penalties = rows.penalties() + columns.penalties()
         (a, b), (m, c) = (np.split(s.vectors.mean, [k], axis=1) for s in (rows, columns))
         yield LinkedSweep(
@@ -556,10 +556,10 @@ class _LinkedSide(Side):
         self.vectors = Posterior.exactly(np.column_stack([factors, bias]) + points)
         return math.fsum(objective)
 
-    def fit_prior(self, other: Side | None, mean: float) -> None:
+    def fit_prior(self, other: Side | None, mean: float, noise: float) -> None:
         """Improve B and C, then set the prior mean to its best value.
 
-        With the `other` side and the mean of entries the penalties of C are learned too.
+        With the `other` side, the mean of entries and their noise, the penalties of C are learned.
         """
         shares = self.fit_maps()
         off = self.vectors.mean - shares
@@ -574,12 +574,15 @@ class _LinkedSide(Side):
         off -= centre
         squares = np.einsum("i,ij,ij->j", self.weight, off, off, dtype=np.float64)
         squares += np.diag(self.features.scatter())
-        squares += self.uncertainty(other, before, mean)
+        squares += noise * self.uncertainty(other, before, mean)
         precision = np.diag(np.count_nonzero(self.seen) / squares)
         self.features.learn(precision.astype(self.data.dtype))
 
     def uncertainty(self, other: Side, prior_means: Floats, mean: float) -> NDArray[np.float64]:
-        """Return the weighted sum of the variances of all rows; of very many, from a sample."""
+        """Return the weighted sum of the variances of all rows, by that of the noise.
+
+        Of very many rows, it is estimated from a sample.
+        """
         rows = np.flatnonzero(self.seen)
         if len(rows) > _SAMPLED_ROWS:
             rows = np.sort(np.random.default_rng(0).permutation(rows)[:_SAMPLED_ROWS])

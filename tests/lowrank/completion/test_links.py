@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -70,6 +71,19 @@ def test_the_objective_falls_at_every_half_sweep(n, m, k, density, link_penalty,
     for sweep in islice(sweeps, 6):
         path += [sweep.half_objective, sweep.objective]
     assert (np.diff(path) <= 1e-9 * np.abs(path[0]) + 1e-9).all()
+
+
+def test_another_unit_of_the_ratings_changes_nothing_with_features():
+    """What features are charged depends on the noise, which has the ratings' unit."""
+    X, rng = random_ratings(60, 30), np.random.default_rng(1)
+    F = SimpleNamespace(matrix=sp.csr_array(rng.standard_normal((30, 6))), groups={"": slice(0, 6)})
+
+    def entries(factor):
+        sweeps = linked_als_sweeps(X * factor, 3, regularization=0.5, column_features=F)
+        f = next(islice(sweeps, 3, None)).factors
+        return f.mean + f.row_bias[:, None] + f.column_bias + f.row_factors @ f.column_factors.T
+
+    np.testing.assert_allclose(entries(100.0), 100 * entries(1.0), rtol=1e-6, atol=1e-6)
 
 
 def test_draws_of_the_links_have_their_posterior_covariance():
