@@ -4,7 +4,7 @@ A kernel that does `flops` operations on `bytes` of arrays, each read or written
 faster than the copying of as many bytes, nor than sgemm with as many operations: the roofline.
 One core is measured, by its processor time, the least of several: a busy machine distorts little.
 
-Usage: RECSYS_DATASETS=... python benchmarks/roofline.py [--out benchmarks/roofline.png]
+Usage: RECSYS_DATASETS=... python benchmarks/roofline.py [--out docs/roofline.png]
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def draw(found: dict[str, dict[str, Any]], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=HERE / "roofline.png")
+    parser.add_argument("--out", type=Path, default=HERE.parent / "docs" / "roofline.png")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:

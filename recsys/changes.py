@@ -149,6 +149,7 @@ def change_of(
     UnknownIdError
         If a user to be forgotten is unknown.
     """
+    length = 0 if window is None else int(duration(window, "window"))
     if new is not None and not _adds(old, new):
         new = _news(old, new)
     kept, removed = old, np.zeros(0, np.int64)
@@ -162,7 +163,7 @@ def change_of(
             which = "the model's" if old.seconds is None else "the new"
             raise DataError(f"A window needs timestamps, and {which} ratings have none.")
         last = max(int(each.max()) for each in times if each is not None and len(each))
-        first = last - int(duration(window, "window"))
+        first = last - length
         removed = np.union1d(removed, np.flatnonzero(old.seconds < first))
         if new is not None and new.seconds is not None and (new.seconds < first).any():
             new = _rated(new.take(new.seconds >= first), new.source)

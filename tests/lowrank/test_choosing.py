@@ -242,7 +242,7 @@ def test_no_rows(rule, convert):
 @pytest.mark.parametrize("rule", RULES)
 def test_a_rule_checks_the_matrix_once(rule, monkeypatch):
     checks = []
-    count = arguments._dense_operator
-    monkeypatch.setattr(arguments, "_dense_operator", lambda A: checks.append(A) or count(A))
+    kind = arguments._working_dtype
+    monkeypatch.setattr(arguments, "_working_dtype", lambda *of: checks.append(of) or kind(*of))
     choose_rank(planted(), rule, center=True, random_state=0)
     assert len(checks) == 1

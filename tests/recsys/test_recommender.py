@@ -487,7 +487,7 @@ def test_parameters_are_of_the_right_type(params, message):
 @pytest.mark.parametrize(
     ("name", "params", "message"),
     [
-        ("als", {"regularization": 1e-9}, "regularization 1e-09 and count_power 0.5; choose"),
+        ("als", {"count_power": 100.0}, "regularization 1.3 and count_power 100; choose values"),
         ("bayes", {"count_power": 100.0}, "temperature 1.3 and count_power 100; choose values"),
         ("ease", {"regularization": 1e300}, "numbers in penalty|numbers in weights"),
         ("softimpute", {"regularization": 1e-30}, "numbers in user_factors that are not finite"),
