@@ -17,6 +17,7 @@ from lowrank.completion.als import biased_start
 from lowrank.completion.cold import fit_cold_map
 from lowrank.completion.links import Posterior
 from lowrank.kernels import csr_arrays
+from lowrank.subspace import leading_directions
 from recsys.data.blocks import (
     DIRECTIONS,
     FORMS,
@@ -47,6 +48,7 @@ Floats: TypeAlias = npt.NDArray[np.floating]
 
 _FACTORS = 8  # of the ratings, which texts are to predict for held-out items
 _FOLDS = 5  # of which one is held out, or two one after the other of less than some items
+_ROUNDING = 1e-6
 _FEW = 5_000
 _NAMED = 3  # close values that a message names
 _SHOWN = 10  # values that a message lists
@@ -438,14 +440,23 @@ def _more_telling(
     X, ids = ratings.matrix, ratings.items
     if table.kind == "user":
         X, ids = X.T.tocsr(), ratings.users
-    start = biased_start(X, min(_FACTORS, *X.shape))
-    rows = np.column_stack([start.column_factors, start.column_bias])
-    counts = np.bincount(X.indices, minlength=X.shape[1])
-    # An error in a factor counts by the factor's mean square on the other side, one in a bias by 1.
-    weight = np.append((start.column_factors.astype(np.float64) ** 2).sum(axis=0) / X.shape[0], 1)
+    counts, k = np.bincount(X.indices, minlength=X.shape[1]), min(_FACTORS, *X.shape)
+    if X.data.min() < X.data.max():
+        start = biased_start(X, k)
+        rows = np.column_stack([start.column_factors, start.column_bias])
+        # Errors in a factor count by its mean square on the other side, those in a bias by 1.
+        squares = (start.column_factors.astype(np.float64) ** 2).sum(axis=0) / X.shape[0]
+        weight = np.append(squares, 1)
+    else:  # interactions: an item's vector is the mean of those of its users
+        right, values = leading_directions(csr_arrays(X), X.shape[1], k)
+        rows = right * values / np.maximum(counts, 1).astype(X.dtype)[:, None]
+        weight = np.ones(k)
+    norms = np.linalg.norm(rows, axis=0)
+    told = norms > _ROUNDING * norms.max()  # directions beyond the rank are none
+    rows, weight = rows[:, told], weight[told]
     fold = np.random.default_rng(0).integers(0, _FOLDS, len(ids))
     folds, encoders = range(2 if len(ids) < _FEW else 1), (terms, vectors)
-    if any(not counts[fold != each].any() for each in folds):
+    if not told.any() or any(not counts[fold != each].any() for each in folds):
         return terms
     errors, whole = np.zeros(2), 0.0
     for place, features in enumerate(each.transform(table, ids) for each in encoders):

@@ -316,3 +316,17 @@ def test_any_table_is_encoded_alike_whole_and_row_by_row(rows: list[Any]) -> Non
     for row in range(len(rows)):
         alone = encoder.transform(features, Ids([row], "item")).matrix
         np.testing.assert_array_equal(alone.toarray()[0], whole[[row]].toarray()[0])
+
+
+@pytest.mark.parametrize("values", [None, [4.0] * 24, [1.0, 5.0] * 12], ids=str)
+def test_words_and_vectors_are_compared_on_any_ratings(values: list[float] | None) -> None:
+    """Interactions, ratings that are all equal, and ratings of rank one."""
+    texts = ["robots fight a war in space", "a war of robots", "love in a small town"] * 4
+    table = pl.DataFrame(
+        {"item": range(12), "plot": [f"{each} {n}" for n, each in enumerate(texts)]}
+    )
+    pairs = {"user": [n // 2 for n in range(24)], "item": [n % 12 for n in range(24)]}
+    rated = pl.DataFrame(pairs if values is None else {**pairs, "rating": values})
+    found = with_features(Ratings.from_frame(rated, item_table=table)).item_features
+    assert found is not None
+    assert np.isfinite(found.matrix.data).all()
