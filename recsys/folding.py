@@ -10,10 +10,10 @@ import numpy as np
 import polars as pl
 
 from recsys.cold_start import FeaturesLike, described_user
-from recsys.data.csr import CSR, Entries, Times, Values, compact_times, to_csr
+from recsys.data.csr import CSR, Entries, Times, Values, compact_times, encode, to_csr
 from recsys.data.features import TableLike
 from recsys.data.frames import FrameLike, as_frame, column, column_names
-from recsys.data.ids import Ids, as_id_series, encode
+from recsys.data.ids import Ids, as_id_series
 from recsys.data.ratings import Ratings, table_of
 from recsys.data.rows import rating_problem, rating_values
 from recsys.data.times import unix_seconds

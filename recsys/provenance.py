@@ -12,17 +12,16 @@ import numpy as np
 import polars as pl
 
 from recsys.data.times import duration
-from recsys.messages import redacted
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
 
 __all__ = [
     "REMEMBERED",
+    "WEIGHTED_AT",
     "Provenance",
     "fingerprint",
     "period_of",
-    "remembered",
     "without_weights",
 ]
 
@@ -34,7 +33,8 @@ REMEMBERED = (
 """Options of `recsys.read_ratings` that a saved model remembers, for its updates."""
 
 _BLOCK = 1 << 22  # ratings at once
-_WEIGHTED_AT = "weighted_at"  # the time, in seconds, at which an interaction weighs its full weight
+WEIGHTED_AT = "weighted_at"
+"""Option that is remembered: the time, in seconds, at which an interaction has its full weight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,30 +81,11 @@ class Provenance:
 
         They are negative if those are older, and 0 without a half-life.
         """
-        half_life, before = self.reading.get("half_life"), self.reading.get(_WEIGHTED_AT)
-        now = newer.get(_WEIGHTED_AT)
+        half_life, before = self.reading.get("half_life"), self.reading.get(WEIGHTED_AT)
+        now = newer.get(WEIGHTED_AT)
         if half_life is None or before is None or now is None:
             return 0.0
         return float(now - before) / duration(half_life, "half_life")
-
-
-def remembered(options: Mapping[str, Any], ratings: Ratings) -> dict[str, Any]:
-    """Return the options of a reading that a model should remember; never a password.
-
-    Tables are remembered by name, not if they were given as frames.
-    """
-    kept = {
-        name: value
-        for name in REMEMBERED
-        if (value := options.get(name)) is not None
-        and not (name.endswith("_table") and not isinstance(value, str))
-        and not (isinstance(value, str) and redacted(value) != value)
-    }
-    if "half_life" in kept and ratings.seconds is not None:
-        kept[_WEIGHTED_AT] = int(ratings.seconds.max())
-    if "event_weights" in kept:
-        kept["event_weights"] = {k: float(v) for k, v in kept["event_weights"].items()}
-    return kept
 
 
 def without_weights(reading: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,7 +98,7 @@ def without_weights(reading: Mapping[str, Any]) -> dict[str, Any]:
     >>> without_weights({"user": "who", "half_life": "30d"})
     {'user': 'who'}
     """
-    left_out = ("half_life", "item_table", "user_table", "window", _WEIGHTED_AT)
+    left_out = ("half_life", "item_table", "user_table", "window", WEIGHTED_AT)
     return {name: value for name, value in reading.items() if name not in left_out}
 
 

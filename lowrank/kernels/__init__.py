@@ -47,6 +47,7 @@ __all__ = [
     "csr_entries",
     "csr_matmat",
     "csr_rmatmat",
+    "default_threads",
     "drift_evidence",
     "drift_smooth",
     "implicit_half_sweep",
@@ -67,9 +68,19 @@ Int32s = NDArray[np.int32]
 Csr = tuple[Int64s, Int32s, Floats]
 Coded = Csr | CodedMatrix
 
-_MOST = 1024  # more than any machine makes use of; a wish for a billion is not one for a crash
 
-_limit: ContextVar[int | None] = ContextVar("lowrank_threads", default=None)
+def available_cores() -> int:
+    """Return the number of cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+_CORES = available_cores()
+default_threads: ContextVar[int] = ContextVar("default_threads", default=_CORES)
+"""Number of threads where none is given: that of `at_most`, or all available cores."""
+
+_MOST = 1024  # more than any machine makes use of; a wish for a billion is not one for a crash
 
 _lock = Lock()
 _users = 0  # threads inside `one_blas_thread`
@@ -416,15 +427,8 @@ def subtract(V: Floats, H: Floats, W: Floats, *, threads: int | None = None) -> 
     backends.active.subtract(V, H, W, resolve_threads(threads))
 
 
-def available_cores() -> int:
-    """Return the number of cores this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def resolve_threads(threads: int | None) -> int:
-    """Return `threads`, at most 1,024; for None the limit of `at_most`, or the available cores.
+    """Return `threads`, at most 1,024; for None the `default_threads`.
 
     Raises
     ------
@@ -432,7 +436,7 @@ def resolve_threads(threads: int | None) -> int:
         If `threads` is below 1.
     """
     if threads is None:
-        return _limit.get() or available_cores()
+        return default_threads.get()
     if threads < 1:
         raise ValueError(f"threads must be at least 1, or None for all cores; got {threads}.")
     return min(int(threads), _MOST)
@@ -441,11 +445,11 @@ def resolve_threads(threads: int | None) -> int:
 @contextmanager
 def at_most(threads: int | None) -> Iterator[None]:
     """Set what None means to `resolve_threads` inside the block; None leaves it as it is."""
-    token = _limit.set(resolve_threads(threads))
+    token = default_threads.set(resolve_threads(threads))
     try:
         yield
     finally:
-        _limit.reset(token)
+        default_threads.reset(token)
 
 
 @lru_cache(maxsize=1)

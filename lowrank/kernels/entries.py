@@ -1,4 +1,4 @@
-"""Entries of sparse matrices: from text, in the CSR form, values as codes of one byte, in order.
+"""Entries of sparse matrices: in CSR form, their values as numbers or as codes of one byte.
 
 Arrays of one number for each entry are the largest that there are; the functions here make no
 others of their size than those that they return.
@@ -6,11 +6,10 @@ others of their size than those that they return.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from lowrank.kernels import backends
 
@@ -18,19 +17,12 @@ __all__ = [
     "N_CODES",
     "CodedMatrix",
     "CsrArrays",
-    "Keys",
-    "Levels",
     "SparsePart",
     "Stored",
     "csr_arrays",
     "level_counts",
-    "numbers_in_text",
     "padded",
-    "replace_keys",
-    "row_offsets",
     "row_places",
-    "scatter",
-    "sort_rows",
     "transposed",
 ]
 
@@ -38,7 +30,6 @@ N_CODES = 256
 """Levels that a code of one byte can tell apart."""
 
 _CHUNK = 1 << 20  # codes at once: bounds the scratch memory
-_FEWEST_KEYS = 1 << 12  # that there is room for
 
 Floats = NDArray[np.floating[Any]]
 Int64s = NDArray[np.int64]
@@ -185,108 +176,6 @@ def level_counts(codes: NDArray[np.uint8]) -> Int64s:
     for start in range(0, len(codes), _CHUNK):
         counts += np.bincount(codes[start : start + _CHUNK], minlength=N_CODES)
     return counts
-
-
-class Levels:
-    """Different values, at most 256, in the order in which they came."""
-
-    def __init__(self) -> None:
-        self.table = np.zeros(N_CODES, np.float32)
-        self.count = 0
-
-    @property
-    def values(self) -> NDArray[np.float32]:
-        """The values."""
-        return self.table[: self.count]
-
-    def code(self, values: NDArray[np.float32], codes: NDArray[np.uint8]) -> bool:
-        """Write the code of each value, a new one for a new value; False if there are too many."""
-        values = np.ascontiguousarray(values, np.float32)
-        count = backends.active.code_levels(values, codes, self.table, self.count)
-        self.count = max(count, self.count)
-        return bool(count >= 0)
-
-
-class Keys:
-    """Different integers, in the order in which they came."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._make(_FEWEST_KEYS)
-
-    @property
-    def values(self) -> Int64s:
-        """The integers."""
-        return self._distinct[: self.count]
-
-    def code(self, keys: Int32s | Int64s, codes: Int32s) -> None:
-        """Write the code of each key, a new one for a new key."""
-        rest: NDArray[Any] = np.ascontiguousarray(keys)
-        while True:
-            there = self._distinct, self.count, self._slots
-            done, self.count = backends.active.code_keys(rest, codes, *there)
-            if done == len(rest):
-                return
-            rest, codes, known = rest[done:], codes[done:], self.values
-            self._make(2 * len(self._distinct))
-            again = np.empty(len(known), np.int32)
-            backends.active.code_keys(known, again, self._distinct, 0, self._slots)
-
-    def _make(self, room: int) -> None:
-        self._distinct, self._slots = np.empty(room, np.int64), np.full(2 * room, -1, np.int32)
-
-
-def replace_keys(keys: Int32s, places: NDArray[np.integer[Any]], threads: int) -> None:
-    """Replace each key by its place: ``places[key]``."""
-    backends.active.look_up(keys, places.astype(np.int32), keys, threads)
-
-
-def numbers_in_text(
-    text: bytes, mark: str, width: int, columns: Mapping[int, DTypeLike], n_lines: int
-) -> list[NDArray[Any]] | None:
-    """Return the numbers in columns of delimited text; None if they are not plain in each row.
-
-    Parameters
-    ----------
-    text : bytes
-        Lines, of which those without a letter are left out.
-    mark : str
-        Separator: a letter, once or repeated.
-    width : int
-        Number of the fields of each row.
-    columns : mapping of int to dtype
-        Positions of columns, increasing, and how they are read: as int64 those that are written as
-        integers are printed, of up to 18 digits; as float32 those of up to 15 without exponent.
-    n_lines : int
-        Number of lines.
-    """
-    arrays = [np.empty(n_lines, dtype) for dtype in columns.values()]
-    letters = np.frombuffer(text, np.uint8)
-    n_rows = backends.active.read_rows(letters, mark, width, list(columns), arrays)
-    return None if n_rows < 0 else [array[:n_rows] for array in arrays]
-
-
-def row_offsets(rows: Int32s, n_rows: int) -> tuple[Int64s, bool]:
-    """Return the indptr of a matrix by the row of each entry, and whether these never fall."""
-    indptr = np.empty(n_rows + 1, np.int64)
-    return indptr, bool(backends.active.row_offsets(rows, indptr))
-
-
-def scatter(
-    rows: Int32s, indptr: Int64s, sources: list[NDArray[Any]], threads: int
-) -> list[NDArray[Any]]:
-    """Return arrays of one number for each entry in the order of its rows; within one, as it is."""
-    targets: list[NDArray[Any]] = [np.empty_like(source) for source in sources]
-    backends.active.scatter(rows, indptr, sources, targets, threads)
-    return targets
-
-
-def sort_rows(indptr: Int64s, indices: Int32s, columns: list[NDArray[Any]], threads: int) -> None:
-    """Sort each row's entries by their indices, in place; those of equal ones keep their order.
-
-    `columns` are arrays of further numbers of the entries, which are moved along.
-    """
-    backends.active.sort_rows(indptr, indices, columns, threads)
 
 
 def transposed(matrix: Stored, n_columns: int, threads: int) -> Stored:

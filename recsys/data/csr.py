@@ -1,28 +1,87 @@
-"""Canonical CSR form: entries in the order of users and items, and their values as codes."""
+"""Canonical CSR form: rows as they are read, in few bytes, and their entries put in order."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
-from lowrank.kernels import resolve_threads
-from lowrank.kernels.entries import N_CODES, Levels, row_offsets, scatter, sort_rows
-from recsys.data.ids import Ids, encode, in_order
+from lowrank.kernels import backends, default_threads
+from lowrank.kernels.entries import N_CODES
+from recsys.data.ids import Ids
 from recsys.data.rows import Policy, Rows
 from recsys.errors import DataError
 
-__all__ = ["CSR", "Entries", "Times", "Values", "compact_times", "encoded", "in_common", "to_csr"]
+__all__ = ["CSR", "Batches", "Column", "Entries", "Times", "Values"]
+__all__ += ["compact_times", "encode", "encoded", "in_common", "to_csr"]
 
 _CHUNK = 1 << 20  # entries at once: bounds the scratch memory
 _KEY_BITS = 63  # an int64 key must stay non-negative
 _INT32 = np.iinfo(np.int32)
+_MOST_IDS = 2**31 - 1
+_FEWEST = 1 << 16  # rows that there is room for
+_FEWEST_KEYS = 1 << 12  # that there is room for
+_LARGEST = float(np.finfo(np.float32).max)
 
 Data = npt.NDArray[np.uint8] | npt.NDArray[np.float32]
 Times = npt.NDArray[np.int32] | npt.NDArray[np.int64]
+Column: TypeAlias = "pl.Series | npt.NDArray[Any]"
+"""Column of a batch; an array is of int64 or float32."""
+
+
+class Levels:
+    """Different values, at most 256, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self.table = np.zeros(N_CODES, np.float32)
+        self.count = 0
+
+    @property
+    def values(self) -> npt.NDArray[np.float32]:
+        """The values."""
+        return self.table[: self.count]
+
+    def code(self, values: npt.NDArray[np.float32], codes: npt.NDArray[np.uint8]) -> bool:
+        """Write the code of each value, a new one for a new value; False if there are too many."""
+        values = np.ascontiguousarray(values, np.float32)
+        count = backends.active.code_levels(values, codes, self.table, self.count)
+        self.count = max(count, self.count)
+        return bool(count >= 0)
+
+
+class Keys:
+    """Different integers, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._make(_FEWEST_KEYS)
+
+    @property
+    def values(self) -> npt.NDArray[np.int64]:
+        """The integers."""
+        return self._distinct[: self.count]
+
+    def code(
+        self, keys: npt.NDArray[np.int32] | npt.NDArray[np.int64], codes: npt.NDArray[np.int32]
+    ) -> None:
+        """Write the code of each key, a new one for a new key."""
+        rest: npt.NDArray[Any] = np.ascontiguousarray(keys)
+        while True:
+            there = self._distinct, self.count, self._slots
+            done, self.count = backends.active.code_keys(rest, codes, *there)
+            if done == len(rest):
+                return
+            rest, codes, known = rest[done:], codes[done:], self.values
+            self._make(2 * len(self._distinct))
+            again = np.empty(len(known), np.int32)
+            backends.active.code_keys(known, again, self._distinct, 0, self._slots)
+
+    def _make(self, room: int) -> None:
+        self._distinct, self._slots = np.empty(room, np.int64), np.full(2 * room, -1, np.int32)
 
 
 class Values(NamedTuple):
@@ -85,6 +144,171 @@ def _in_levels(values: Values, levels: npt.NDArray[np.float32]) -> Values:
     return Values(np.searchsorted(levels, values.levels).astype(np.uint8)[values.data], levels)
 
 
+class Batches:
+    """Columns of rows, batch after batch.
+
+    As long as nothing is missing and all columns are of usual types, they are kept as arrays: ids
+    as codes of four bytes, ratings as codes of their levels, up to 256, dates as seconds. Else
+    they are series.
+    """
+
+    def __init__(self, expected: int | None = None) -> None:
+        self.n_rows, self._expected = 0, expected or _FEWEST
+        self._keys = {role: Keys() for role in ("user", "item")}
+        self._texts: dict[str, pl.Series] = {}  # categories are there as long as a series of them
+        self._levels: Levels | None = Levels()
+        self._in_seconds = False
+        self._arrays: dict[str, _Growing] | None = {}
+        self._parts: dict[str, list[pl.Series]] = {}
+
+    def add(self, batch: Mapping[str, Column]) -> None:
+        """Add rows; the columns are named by their roles, arrays are of int64 or float32."""
+        if self._arrays is not None and not all(map(self._is_plain, batch, batch.values())):
+            before = self.rows().decode().columns
+            self._levels = None
+            self._arrays, self._parts = None, {role: [part] for role, part in before.items()}
+        for role, column in batch.items():
+            if self._arrays is not None:
+                self._append(self._arrays.setdefault(role, _Growing(self._expected)), role, column)
+            else:
+                self._parts.setdefault(role, []).append(self._narrow(role, pl.Series(role, column)))
+        self.n_rows += len(next(iter(batch.values())))
+
+    def rows(self) -> Rows:
+        """Return all rows; their columns are not kept here."""
+        rows = Rows({}, in_seconds=self._in_seconds)
+        if self._arrays is None:
+            rows.columns = {role: _joined(self._parts.pop(role)) for role in tuple(self._parts)}
+            return rows
+        arrays = self._arrays
+        rows.arrays = {role: arrays.pop(role).array() for role in tuple(arrays)}
+        for role, keys in self._keys.items():
+            if role in self._texts:
+                dtype: Any = self._texts[role].dtype
+                rows.distinct[role] = dtype.categories.to_series().cast(dtype)
+            else:
+                rows.distinct[role] = pl.Series(keys.values)
+        if self._levels is not None and "rating" in rows.arrays:
+            rows.levels = self._levels.values
+        return rows
+
+    def _is_plain(self, role: str, column: Column) -> bool:
+        """Return whether a column can be kept as an array."""
+        if isinstance(column, np.ndarray):
+            return role not in self._texts
+        dtype, is_begun = column.dtype, bool(self._arrays)
+        is_integer = dtype.is_signed_integer() or dtype in (pl.UInt8, pl.UInt16, pl.UInt32)
+        if column.null_count():
+            return False
+        if role in self._keys:
+            is_text = isinstance(dtype, pl.String | pl.Categorical | pl.Enum)
+            return (is_text or is_integer) and (not is_begun or is_text == (role in self._texts))
+        if role == "rating":
+            fits = not isinstance(dtype, pl.Float64) or _largest(column) <= _LARGEST
+            return dtype.is_numeric() and fits
+        return role == "timestamp" and (is_integer or isinstance(dtype, pl.Date | pl.Datetime))
+
+    def _append(self, array: _Growing, role: str, column: Column) -> None:
+        if role == "rating":
+            self._append_ratings(array, column)
+            return
+        if isinstance(column, pl.Series):
+            if role == "timestamp" and not column.dtype.is_integer():
+                column, self._in_seconds = column.dt.epoch("s"), True
+            elif not column.dtype.is_integer():
+                column = self._as_categories(role, column)
+                array.more(len(column), np.int32)[:] = column.to_physical().to_numpy()
+                return
+            narrow = isinstance(column.dtype, pl.Int32 | pl.Int64)
+            column = (column if narrow else column.cast(pl.Int64)).to_numpy()
+        if role in self._keys:
+            self._keys[role].code(column, array.more(len(column), np.int32))
+        else:
+            fits = not len(column) or (column.min() >= _INT32.min and column.max() <= _INT32.max)
+            array.more(len(column), np.int32 if fits else np.int64)[:] = column
+
+    def _append_ratings(self, array: _Growing, column: Column) -> None:
+        """Append ratings as codes, if all so far have few levels, else as numbers."""
+        if isinstance(column, pl.Series):
+            column = column.cast(pl.Float32).to_numpy()
+        if self._levels is not None:
+            if self._levels.code(column, array.more(len(column), np.uint8)):
+                return
+            array.drop(len(column))
+            values = self._levels.values
+            array.change(lambda codes: values[codes])
+            self._levels = None
+        array.more(len(column), np.float32)[:] = column
+
+    def _as_categories(self, role: str, column: pl.Series) -> pl.Series:
+        if role not in self._texts:
+            dtype = pl.Categorical(pl.Categories.random())
+            self._texts[role] = column.head(1).cast(pl.String).cast(dtype)
+        return column.cast(pl.String).cast(self._texts[role].dtype)
+
+    def _narrow(self, role: str, column: pl.Series) -> pl.Series:
+        """Return a column in fewer bytes, if it fits."""
+        dtype = column.dtype
+        if role in self._keys and isinstance(dtype, pl.String | pl.Categorical | pl.Enum):
+            return self._as_categories(role, column)
+        if role == "rating" and dtype.is_float():
+            return column.cast(pl.Float32) if _largest(column) <= _LARGEST else column
+        if role == "timestamp" and isinstance(dtype, pl.Date | pl.Datetime):
+            column, self._in_seconds = column.dt.epoch("s"), True
+        if not column.dtype.is_integer():
+            return column
+        low, high = column.min(), column.max()
+        fits = low is None or (low >= _INT32.min and high <= _INT32.max)  # type: ignore[operator]
+        return column.cast(pl.Int32) if fits else column
+
+
+class _Growing:
+    """An array of numbers that grows at its end; the room that it has there takes no memory."""
+
+    def __init__(self, expected: int) -> None:
+        self._numbers, self._n, self._expected = np.empty(0, np.uint8), 0, expected
+
+    def more(self, n: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        """Return room for more numbers at the end; all become as wide as they are."""
+        if not self._n:
+            self._numbers = np.empty(0, dtype)
+        elif np.dtype(dtype).itemsize > self._numbers.itemsize:
+            self.change(lambda numbers: numbers.astype(dtype))
+        begin, self._n = self._n, self._n + n
+        if self._n > len(self._numbers):
+            before = self._numbers[:begin]  # and not `resize`, which writes zeros
+            self._numbers = np.empty(max(2 * begin, self._n, self._expected), before.dtype)
+            self._numbers[:begin] = before
+        return self._numbers[begin : self._n]
+
+    def drop(self, n: int) -> None:
+        """Remove numbers at the end."""
+        self._n -= n
+
+    def change(self, function: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> None:
+        """Replace all numbers."""
+        self._numbers = function(self._numbers[: self._n])
+
+    def array(self) -> npt.NDArray[Any]:
+        """Return the numbers."""
+        return self._numbers[: self._n]
+
+
+def _largest(column: pl.Series) -> float:
+    """Return the largest absolute value of a column, 0 for an empty one."""
+    ends: list[Any] = [column.min(), column.max()]
+    return float(max(abs(end or 0.0) for end in ends))
+
+
+def _joined(parts: list[pl.Series]) -> pl.Series:
+    """Return parts as one column, of numbers wide enough for all of them."""
+    types = {part.dtype for part in parts}
+    if len(types) > 1 and all(each.is_numeric() for each in types):
+        wide = pl.Int64 if all(each.is_integer() for each in types) else pl.Float64
+        parts = [part.cast(wide) for part in parts]
+    return pl.concat(parts)
+
+
 @dataclass(slots=True)
 class Entries:
     """Entries of a matrix in any order, in arrays of one number for each, which are overwritten.
@@ -115,8 +339,8 @@ def encoded(rows: Rows) -> tuple[Ids, Ids, Entries]:
     columns, arrays = rows.columns, rows.arrays
     if arrays:
         user_codes, item_codes = arrays.pop("user"), arrays.pop("item")
-        users = in_order(user_codes, rows.distinct["user"], "user")
-        items = in_order(item_codes, rows.distinct["item"], "item")
+        users = _in_order(user_codes, rows.distinct["user"], "user")
+        items = _in_order(item_codes, rows.distinct["item"], "item")
     else:
         users, user_codes = encode(columns.pop("user"), "user", rows.idle_users)
         items, item_codes = encode(columns.pop("item"), "item", None)
@@ -136,6 +360,49 @@ def encoded(rows: Rows) -> tuple[Ids, Ids, Entries]:
     elif given is not None:
         entries.values = Values.of(given.to_numpy())
     return users, items, entries
+
+
+def encode(
+    series: pl.Series, kind: str, idle: pl.Series | None = None
+) -> tuple[Ids, npt.NDArray[np.int32]]:
+    """Return the ids that occur (and idle ones), and the int32 index of each row's id.
+
+    Raises
+    ------
+    DataError
+        If there are more ids than int32 can count.
+    """
+    if series.dtype == pl.String:
+        series = series.cast(pl.Categorical(pl.Categories.random()))
+    keys, codes = Keys(), np.empty(len(series), np.int32)
+    is_text = isinstance(series.dtype, pl.Categorical)
+    physical = series.to_physical().to_numpy()
+    keys.code(physical.view(np.int32) if is_text else physical, codes)
+    distinct = pl.Series(kind, keys.values)
+    if is_text:
+        distinct = distinct.cast(pl.UInt32).cat.to(series.dtype)
+    return _in_order(codes, distinct, kind, idle), codes
+
+
+def _in_order(
+    codes: npt.NDArray[np.int32], distinct: pl.Series, kind: str, idle: pl.Series | None = None
+) -> Ids:
+    """Return ids (and idle ones) in order; the codes, places among `distinct`, become indices.
+
+    Raises
+    ------
+    DataError
+        If there are more ids than int32 can count.
+    """
+    distinct = distinct.cast(pl.String if isinstance(distinct.dtype, pl.Categorical) else pl.Int64)
+    ids = Ids(distinct if idle is None else pl.concat([distinct, idle.alias(distinct.name)]), kind)
+    if len(ids) > _MOST_IDS:
+        raise DataError(f"There may be at most {_MOST_IDS:,} {kind}s; got {len(ids):,}.")
+    places = ids.find(distinct)
+    if (places != np.arange(len(places))).any():
+        threads = default_threads.get()
+        backends.active.look_up(codes, places.astype(np.int32), codes, threads)
+    return ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +431,9 @@ def to_csr(entries: Entries, shape: tuple[int, int], policy: Policy = "last") ->
 
     Entries are counted by row and put in place, and then sorted within each row.
     """
-    threads = resolve_threads(None)
-    rows, n = entries.rows, len(entries.rows)
-    indptr, is_grouped = row_offsets(rows, shape[0])
+    threads, kernels = default_threads.get(), backends.active
+    rows, n, indptr = entries.rows, len(entries.rows), np.empty(shape[0] + 1, np.int64)
+    is_grouped = kernels.row_offsets(rows, indptr)
     arrays: dict[str, npt.NDArray[Any]] = {"columns": entries.columns}
     levels = None
     if entries.values is not None:
@@ -182,11 +449,14 @@ def to_csr(entries: Entries, shape: tuple[int, int], policy: Policy = "last") ->
         arrays = {n: each if each.flags.writeable else each.copy() for n, each in arrays.items()}
     else:
         for some in (arrays.keys() & {"columns", "data"}, arrays.keys() & {"seconds", "place"}):
-            found = scatter(rows, indptr, [arrays.pop(name) for name in some], threads)
-            arrays |= dict(zip(some, found, strict=True))
+            sources = [arrays.pop(name) for name in some]
+            targets: list[npt.NDArray[Any]] = [np.empty_like(source) for source in sources]
+            kernels.scatter(rows, indptr, sources, targets, threads)
+            del sources
+            arrays |= dict(zip(some, targets, strict=True))
     del rows
     others = [array for name, array in arrays.items() if name != "columns"]
-    sort_rows(indptr, arrays["columns"], others, threads)
+    kernels.sort_rows(indptr, arrays["columns"], others, threads)
     return _merged(arrays, indptr, shape, levels, policy)
 
 

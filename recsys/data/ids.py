@@ -11,8 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from lowrank.kernels import resolve_threads
-from lowrank.kernels.entries import Keys, replace_keys
 from recsys.errors import DataError, UnknownIdError
 from recsys.messages import close_matches, shortened
 
@@ -23,8 +21,6 @@ __all__ = [
     "IdsLike",
     "Place",
     "as_id_series",
-    "encode",
-    "in_order",
     "integers_if_canonical",
     "row_place",
 ]
@@ -46,7 +42,6 @@ _INT64_LIMIT = 2**63
 _TABLE_PAYS_FROM = 100_000  # queries; below it a binary search is as fast as filling a table
 _FEW = 2**16  # string ids that a dict has found in the time in which polars starts its threads
 _JOIN_PAYS_FROM = 10  # one string query for so many ids; below it a search is faster than a join
-_INT32_LIMIT = 2**31 - 1
 _QUOTED = 200  # characters of an id that a message quotes
 _LEAST_PART = 2  # characters of an unknown id that are looked for within others
 _NAMED = 3  # ids that an error message names before it says how many more there are
@@ -376,48 +371,6 @@ def _uniform(values: Any, kind: str) -> Any:
         if not isinstance(each, str | None):
             listed[place] = str(each if type(each) is int else as_id_series([each], kind)[0])
     return listed
-
-
-def encode(
-    series: pl.Series, kind: str, idle: pl.Series | None = None
-) -> tuple[Ids, npt.NDArray[np.int32]]:
-    """Return the ids that occur (and idle ones), and the int32 index of each row's id.
-
-    Raises
-    ------
-    DataError
-        If there are more ids than int32 can count.
-    """
-    if series.dtype == pl.String:
-        series = series.cast(pl.Categorical(pl.Categories.random()))
-    keys, codes = Keys(), np.empty(len(series), np.int32)
-    is_text = isinstance(series.dtype, pl.Categorical)
-    physical = series.to_physical().to_numpy()
-    keys.code(physical.view(np.int32) if is_text else physical, codes)
-    distinct = pl.Series(kind, keys.values)
-    if is_text:
-        distinct = distinct.cast(pl.UInt32).cat.to(series.dtype)
-    return in_order(codes, distinct, kind, idle), codes
-
-
-def in_order(
-    codes: npt.NDArray[np.int32], distinct: pl.Series, kind: str, idle: pl.Series | None = None
-) -> Ids:
-    """Return ids (and idle ones) in order; the codes, places among `distinct`, become indices.
-
-    Raises
-    ------
-    DataError
-        If there are more ids than int32 can count.
-    """
-    distinct = distinct.cast(pl.String if isinstance(distinct.dtype, pl.Categorical) else pl.Int64)
-    ids = Ids(distinct if idle is None else pl.concat([distinct, idle.alias(distinct.name)]), kind)
-    if len(ids) > _INT32_LIMIT:
-        raise DataError(f"There may be at most {_INT32_LIMIT:,} {kind}s; got {len(ids):,}.")
-    places = ids.find(distinct)
-    if (places != np.arange(len(places))).any():
-        replace_keys(codes, places, resolve_threads(None))
-    return ids
 
 
 def _quoted(value: int | str) -> str:

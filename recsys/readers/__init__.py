@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias, Unpack, cast
 from urllib.parse import unquote
@@ -13,6 +14,7 @@ from urllib.parse import unquote
 import polars as pl
 
 from recsys.data.columns import Request, Roles, choose_columns, id_column, quoted, usual_column
+from recsys.data.csr import Column
 from recsys.data.features import Features, TableLike
 from recsys.data.frames import FrameLike, to_polars
 from recsys.data.ids import Ids
@@ -21,9 +23,9 @@ from recsys.data.rows import RowOptions, RowRules, Rows, check_policy, joined, p
 from recsys.data.times import seconds_or_null
 from recsys.database import OnRows, parse_address
 from recsys.errors import DataError
-from recsys.messages import counted
-from recsys.provenance import REMEMBERED, remembered
-from recsys.readers.delimited import detect, read_delimited, read_texts
+from recsys.messages import counted, redacted
+from recsys.provenance import REMEMBERED, WEIGHTED_AT
+from recsys.readers.delimited import Kind, Layout, detect, parse, read_delimited, records
 from recsys.readers.formats import (
     json_objects,
     read_jsonl,
@@ -53,6 +55,8 @@ TableSource: TypeAlias = "str | os.PathLike[str] | TableLike"
 _FOLDER = re.compile(r"(?:^|/)(\w+)=([^/]+)(?=/)")  # as Hive and Spark partition tables
 _OF_A_ROW = re.compile(r", (?:line|row|object) \d+: (?!.*(?:header|--time-format))")
 _COMMA_NUMBER = r"^[-+]?\d+(?:,\d+)?$"  # with the semicolons of spreadsheets
+_WIDEST = 10_000  # columns of a table
+_CHUNK = 1 << 10  # records at once
 _YEAR = r"\((\d{4})\)\s*$"
 # The order of the flags in u.item of MovieLens 100K (u.genre says the same).
 _GENRES = (
@@ -139,7 +143,7 @@ def read_ratings(
     given = {name: value for name, value in (named | options).items() if value is not None}
     given |= {"duplicates": duplicates, "encoding": encoding, "item_table": item_table}
     given |= {"user_table": user_table, "table": table}
-    chosen = _remembered(given, like or {}, source, query)
+    chosen = _chosen(given, like or {}, source, query)
     rules = RowRules.of(**{k: chosen[k] for k in RowOptions.__annotations__ if k in chosen})
     policy, encoding = check_policy(chosen["duplicates"]), chosen["encoding"]
     names = {role: str(chosen[role]) for role in named if role in chosen}
@@ -176,10 +180,12 @@ def read_ratings(
     return replace(ratings, **tables, source=origin)
 
 
-def _remembered(
+def _chosen(
     given: Mapping[str, Any], like: Mapping[str, Any], source: SourceLike, query: str | None
 ) -> dict[str, Any]:
     """Return the options that count: those given, and of an earlier reading those that apply."""
+    if not like:
+        return dict(given)
     earlier = {name: value for name, value in like.items() if name in REMEMBERED}
     sources = [source] if isinstance(source, str | os.PathLike) else list(source)
     addresses = [parse_address(os.fspath(each)) for each in sources]
@@ -196,6 +202,25 @@ def _remembered(
     if given.get("event") is None and given.get("event_weights") is None and "rating" in given:
         chosen.pop("event_weights", None)
     return chosen
+
+
+def remembered(options: Mapping[str, Any], ratings: Ratings) -> dict[str, Any]:
+    """Return the options of a reading that a model should remember; never a password.
+
+    Tables are remembered by name, not if they were given as frames.
+    """
+    kept = {
+        name: value
+        for name in REMEMBERED
+        if (value := options.get(name)) is not None
+        and not (name.endswith("_table") and not isinstance(value, str))
+        and not (isinstance(value, str) and redacted(value) != value)
+    }
+    if "half_life" in kept and ratings.seconds is not None:
+        kept[WEIGHTED_AT] = int(ratings.seconds.max())
+    if "event_weights" in kept:
+        kept["event_weights"] = {k: float(v) for k, v in kept["event_weights"].items()}
+    return kept
 
 
 def _in_database(given: TableSource, source: SourceLike) -> TableSource:
@@ -367,11 +392,42 @@ def _frame(data: DataFile, column: str | None) -> tuple[pl.DataFrame, bool]:
             raise DataError(f"{data.name} is not a table: {reason}.") from None
     if layout.kind == "lightgcn" or not layout.has_header:
         raise DataError(f"{data.name} has no header; its columns need names.")
-    frame = read_texts(data, layout)
+    frame = _texts(data, layout)
     if layout.separator == ";":
         decimals = [name for name in frame.columns if frame[name].str.contains(_COMMA_NUMBER).all()]
         frame = frame.with_columns(pl.col(decimals).str.replace(",", ".", literal=True))
     return frame, True
+
+
+def _texts(data: DataFile, layout: Layout) -> pl.DataFrame:
+    """Return all columns of a delimited file as strings, null where a field is empty."""
+    width = len(layout.names)
+    if width > _WIDEST:
+        raise DataError(f"{data.name} has {width:,} columns; expected at most {_WIDEST:,}.")
+    names: dict[str, None] = {}  # as a set that keeps its order
+    for place, name in enumerate(layout.names):
+        plain = name if name and name not in names else f"column_{place + 1}"
+        while plain in names:
+            plain += "_"
+        names[plain] = None
+    roles = {str(place): place for place in range(len(names))}
+    found: list[Mapping[str, Column]] = []
+    if not any('"' in name or "\ufffd" in name for name in names):
+        kinds: dict[str, Kind] = dict.fromkeys(roles, "text")
+        if parse(data, layout, roles, kinds, found.append):
+            return pl.concat(map(pl.DataFrame, found)).rename(dict(zip(roles, names, strict=True)))
+    schema, lines = dict.fromkeys(names, pl.String), records(data, layout)
+    frames = [pl.DataFrame(schema=schema)]
+    while block := list(islice(lines, _CHUNK)):
+        for line, fields in block:
+            if any(map(str.strip, fields[width:])):
+                raise DataError(
+                    f"{data.name}, line {line}: found {len(fields)} fields, expected {width}."
+                )
+        rows = [(fields + [""] * (width - len(fields)))[:width] for _, fields in block]
+        texts = pl.DataFrame(rows, schema, orient="row").with_columns(pl.all().str.strip_chars())
+        frames.append(texts)
+    return pl.concat(frames).with_columns(pl.when(pl.all().str.len_bytes() > 0).then(pl.all()))
 
 
 def _features(

@@ -1,61 +1,62 @@
-"""Delimited text: its separator, header and columns, and their values."""
+"""Delimited text: its separator, header and columns; its values, parsed by polars in blocks."""
 
 from __future__ import annotations
 
 import csv
 import io
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Literal
+from pathlib import Path
+from typing import Literal, TypeAlias
 
 import numpy as np
 import polars as pl
 
-from recsys.data.batches import Batches, Column
+from lowrank.kernels import backends, default_threads
 from recsys.data.columns import Request, Roles, assign_roles, is_known_name, wide_hint
+from recsys.data.csr import Batches, Column
 from recsys.data.ids import CANONICAL_INTEGER, MISSING_IDS, integers_if_canonical
 from recsys.data.rows import BadRows, Rows, is_truth, rating_problem, rating_values
 from recsys.data.times import YEAR_1000, is_time, iso_format
 from recsys.errors import DataError
 from recsys.messages import counted
-from recsys.readers.blocks import COMMA, COMMA_WITH, Kind, parse
 from recsys.readers.sources import DataFile, NoRowsError
 
-__all__ = [
-    "Layout",
-    "detect",
-    "read_carefully",
-    "read_columns",
-    "read_delimited",
-    "read_texts",
-    "records",
-    "separator_name",
-    "sniff_separator",
-    "split_rows",
-]
+__all__ = ["Kind", "Layout", "detect", "parse", "read_carefully", "read_columns"]
+__all__ += ["read_delimited", "records", "separator_name", "sniff_separator", "split_rows"]
 
 _HEAD = 1 << 16  # bytes looked at, and more where they are less than two lines
 _SAMPLE_ROWS = 200
 _DOUBLE_COLON = "::"
 _SEPARATORS = {"\t": "tab", ";": "semicolon", ",": "comma", "|": "bar", " ": "space"}
 _ROLES = ("user", "item", "rating", "timestamp")  # of a file without header, by position
-_WEB_PAGE = "a web page, perhaps in place of the file that was to be downloaded."
-_FOREIGN = {
-    b"SQLite format 3\0": "an SQLite database in an archive or a folder; name the file itself.",
-    b"<!doctype html": _WEB_PAGE,
-    b"<html": _WEB_PAGE,
-    b"version https://git-lfs": "a pointer of Git LFS; `git lfs pull` gets the file itself.",
-}
 _INTEGERS = re.compile(r"\s*-?\d+( +-?\d+)*\s*")
 _OF_AMAZON = re.compile(r"(B0|\d\d)[0-9A-Z]{8}A[0-9A-Z]{9,}")  # a product, then a reviewer
 _NUMBER = re.compile(r"[-+]?(\d+[.,]?\d*|\.\d+)([eE][-+]?\d+)?")
 _CHUNK = 1 << 10  # records at once; with more live objects garbage collection doubles the time
 LINE = "line"
 """Column of the lines of rows, where they are known."""
-_WIDEST = 10_000  # columns of a table
 _INTEGER = re.compile(r"-?\d{1,18}")
+Kind: TypeAlias = 'Literal["id", "name", "integer", "float", "text"] | str'
+"""Kind of a column: a name is an id but not an integer, a format with % is of times."""
+
+_COMMA_WITH = ";"
+"""Separator with which decimals may have a comma, as spreadsheets write them."""
+
+_COMMA = r"^([-+]?\d*),(\d+)$"
+"""A number with a decimal comma."""
+
+_BLOCK = 1 << 22  # bytes that are parsed at once
+_NUMBERS: dict[Kind, type[np.number]] = {
+    "id": np.int64,
+    "integer": np.int64,
+    "float": np.float32,
+}
+_Columns: TypeAlias = Mapping[str, Column]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ def detect(data: DataFile, request: Request) -> Layout:
         while head.lstrip().count(b"\n") < 2 and (more := stream.read(len(head))):
             head += more
         is_whole = not stream.read(1)
-    _check_text(head, data)
+    data.check_text(head)
     lines = list(io.StringIO(head.decode("utf-8-sig", errors="replace")))
     lines = lines if is_whole else lines[:-1]
     blank = next((n for n, line in enumerate(lines) if line.strip()), len(lines))
@@ -114,22 +115,6 @@ def detect(data: DataFile, request: Request) -> Layout:
         if is_lightgcn and set(map(len, rows)) not in ({1}, {2}):
             return Layout("lightgcn")
     return _delimited(lines, blank, data, request)
-
-
-def _check_text(head: bytes, data: DataFile) -> None:
-    """Raise if a file is binary or of a known foreign format."""
-    for beginning, description in _FOREIGN.items():
-        if head.lstrip()[:40].lower().startswith(beginning.lower()):
-            raise DataError(f"{data.name} is {description}")
-    if b"\r" in head and b"\n" not in head:
-        raise DataError(
-            f"{data.name} ends its lines with carriage returns alone; write them as newlines."
-        )
-    if b"\0" in head:
-        raise DataError(
-            f"{data.name} is a binary file (byte {head.index(0)} is zero); expected text (CSV, "
-            "TSV, JSON lines, MovieLens, LightGCN) or Parquet, as it is or in gz, xz, zst or zip."
-        )
 
 
 def _delimited(lines: list[str], blank: int, data: DataFile, request: Request) -> Layout:
@@ -272,7 +257,7 @@ def read_delimited(
     bad = BadRows(request.rules.bad_rows)
     if not layout.has_header and "rating" in roles and bad.limit is None:
         first = layout.sample[0][roles["rating"]].strip()
-        pointed = re.sub(COMMA, r"\1.\2", first) if layout.separator == COMMA_WITH else first
+        pointed = re.sub(_COMMA, r"\1.\2", first) if layout.separator == _COMMA_WITH else first
         problem = None if is_truth(first) else rating_problem(pointed)
         if problem is not None and problem.startswith("rating "):
             raise DataError(
@@ -349,46 +334,6 @@ def _read_fast(
     return rows
 
 
-def read_texts(data: DataFile, layout: Layout) -> pl.DataFrame:
-    """Read all columns of a delimited file as strings, null where a field is empty or missing.
-
-    Names of columns are made distinct.
-
-    Raises
-    ------
-    DataError
-        Naming file and line, if a row has more fields than the header; also if there are more than
-        10,000 columns; or as `records`.
-    """
-    width = len(layout.names)
-    if width > _WIDEST:
-        raise DataError(f"{data.name} has {width:,} columns; expected at most {_WIDEST:,}.")
-    names: dict[str, None] = {}  # as a set that keeps its order
-    for place, name in enumerate(layout.names):
-        plain = name if name and name not in names else f"column_{place + 1}"
-        while plain in names:
-            plain += "_"
-        names[plain] = None
-    roles = {str(place): place for place in range(len(names))}
-    found: list[Mapping[str, Column]] = []
-    if not any('"' in name or "\ufffd" in name for name in names):
-        kinds: dict[str, Kind] = dict.fromkeys(roles, "text")
-        if parse(data, layout, roles, kinds, found.append):
-            return pl.concat(map(pl.DataFrame, found)).rename(dict(zip(roles, names, strict=True)))
-    schema, lines = dict.fromkeys(names, pl.String), records(data, layout)
-    frames = [pl.DataFrame(schema=schema)]
-    while block := list(islice(lines, _CHUNK)):
-        for line, fields in block:
-            if any(map(str.strip, fields[width:])):
-                raise DataError(
-                    f"{data.name}, line {line}: found {len(fields)} fields, expected {width}."
-                )
-        rows = [(fields + [""] * (width - len(fields)))[:width] for _, fields in block]
-        texts = pl.DataFrame(rows, schema, orient="row").with_columns(pl.all().str.strip_chars())
-        frames.append(texts)
-    return pl.concat(frames).with_columns(pl.when(pl.all().str.len_bytes() > 0).then(pl.all()))
-
-
 def _kind(role: str, place: int, layout: Layout, time_format: str | None) -> Kind:
     """Return the kind of a column by its sample: of times, the format that they have."""
     texts = _sampled(layout, place)
@@ -452,8 +397,8 @@ def read_carefully(
     if not len(whole[LINE]):
         bad.check(0)
     if "rating" in roles and not _has_truths(layout, roles["rating"]):
-        if layout.separator == COMMA_WITH:
-            whole["rating"] = whole["rating"].str.replace(COMMA, "$1.$2")
+        if layout.separator == _COMMA_WITH:
+            whole["rating"] = whole["rating"].str.replace(_COMMA, "$1.$2")
         if bad.limit is None:
             whole["rating"] = rating_values(whole["rating"], place_of)
     return whole
@@ -499,3 +444,153 @@ def records(
                 yield begin, fields
             is_header = False
         begin = getattr(reader, "line_num", begin) + 1
+
+
+def parse(
+    data: DataFile,
+    layout: Layout,
+    roles: Roles,
+    kinds: Mapping[str, Kind],
+    take: Callable[[_Columns], object],
+) -> bool:
+    """Read columns as the given kinds, null where a value is of another; False if in doubt.
+
+    `take` gets the columns of each block, in the order of the file, without blank rows. There is
+    doubt where polars fails, or its rows are not as many as the lines and separators of a block
+    tell: it lets a stray quote swallow line ends, and takes missing fields for null. (So a file
+    with line ends inside quotes is always in doubt.)
+    """
+    parser = _Parser(layout, roles, dict(kinds))
+    size, n_bytes, n_rows, n_filled = data.path.stat().st_size, 0, 0, 0
+    for found in _in_turns(parser.parsed, _blocks(data.path, layout.skip)):
+        if found is None:
+            return False
+        columns, length = found
+        n_bytes += length[0]
+        n_rows += length[1]
+        if filled := len(next(iter(columns.values()), ())):
+            take(columns)
+        n_filled += filled
+        if data.on_rows is not None:
+            data.on_rows(n_rows, n_rows * size // max(n_bytes, 1))
+    if n_filled and data.on_rows is not None:
+        data.on_rows(n_rows, n_rows)
+    return n_filled > 0
+
+
+def _blocks(path: Path, skip: int) -> Iterator[bytes]:
+    """Yield a file in blocks of whole lines, after the first ones."""
+    with path.open("rb") as stream:
+        for _ in range(skip):
+            stream.readline()
+        begun: list[bytes] = []
+        while block := stream.read(_BLOCK):
+            end = block.rfind(b"\n") + 1
+            if end:
+                yield b"".join([*begun, block[:end]])
+                begun = []
+            begun.append(block[end:])
+        if last := b"".join(begun):
+            yield last
+
+
+_Found: TypeAlias = "tuple[_Columns, tuple[int, int]] | None"
+
+
+def _in_turns(work: Callable[[bytes], _Found], blocks: Iterator[bytes]) -> Iterator[_Found]:
+    """Yield the results of a few blocks at a time, in their order."""
+    waiting: deque[Future[_Found]] = deque()
+    threads = default_threads.get()
+    with ThreadPoolExecutor(threads) as pool:
+        for block in blocks:
+            waiting.append(pool.submit(work, block))
+            if len(waiting) > threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+@dataclass(frozen=True)
+class _Parser:
+    """Settings of a file. A separator "::" is ":" with an empty column between each two others."""
+
+    layout: Layout
+    roles: Roles
+    kinds: dict[str, Kind]
+
+    def parsed(self, block: bytes) -> _Found:
+        """Return the columns of a block, and its bytes and rows; None if in doubt."""
+        length = len(block), block.count(b"\n") + (not block.endswith(b"\n"))
+        block = block.lstrip(b"\r\n")  # blank lines, which polars does not count at the beginning
+        if not block:
+            return {}, length
+        n_rows = block.count(b"\n") + (not block.endswith(b"\n"))
+        columns = self._plain_numbers(block, n_rows)
+        roles = [role for role in self.roles if role not in columns]
+        if not roles:
+            return columns, length
+        mark, is_quoted = self.layout.separator[0].encode(), b'"' in block
+        frame = self._frame(block, is_quoted, roles)
+        if frame is None or len(frame) != n_rows or frame["odd"].any():
+            return None
+        n_blank = int(frame["blank"].sum())
+        step = len(self.layout.separator)
+        n_separators = (n_rows - n_blank) * (len(self.layout.names) - 1) * step
+        if not is_quoted and block.count(mark) != n_separators:
+            return None
+        frame = frame.filter(~frame["blank"]) if n_blank else frame
+        return columns | {role: frame[role] for role in roles}, length
+
+    def _plain_numbers(self, block: bytes, n_lines: int) -> dict[str, Column]:
+        """Return the columns of numbers, if all are as a program writes them: none is in doubt."""
+        numeric = (role for role in self.roles if self.kinds[role] in _NUMBERS)
+        roles = sorted(numeric, key=self.roles.__getitem__)
+        arrays = [np.empty(n_lines, _NUMBERS[self.kinds[role]]) for role in roles]
+        form = self.layout.separator, len(self.layout.names), [self.roles[role] for role in roles]
+        n_rows = backends.active.read_rows(np.frombuffer(block, np.uint8), *form, arrays)
+        return {r: a[:n_rows] for r, a in zip(roles, arrays, strict=True)} if n_rows >= 0 else {}
+
+    def _frame(self, block: bytes, is_quoted: bool, roles: list[str]) -> pl.DataFrame | None:
+        """Read all columns, so that polars notices rows that are too long; None if it fails."""
+        layout, step = self.layout, len(self.layout.separator)
+        every = [pl.col(str(column)) for column in range((len(layout.names) - 1) * step + 1)]
+        with_commas = layout.separator == _COMMA_WITH
+        values = {
+            role: _cast(every[self.roles[role] * step], self.kinds[role], with_commas)
+            for role in roles
+        }
+        between = [column.is_not_null() for n, column in enumerate(every) if n % step]
+        plan = pl.scan_csv(
+            block,
+            has_header=False,
+            separator=layout.separator[0],
+            quote_char='"' if step == 1 and is_quoted else None,
+            schema=dict.fromkeys(map(str, range(len(every))), pl.String),
+        ).select(
+            *(value.alias(role) for role, value in values.items()),
+            pl.all_horizontal(column.is_null() for column in every).alias("blank"),
+            pl.any_horizontal(pl.lit(False), *between).alias("odd"),
+        )
+        try:
+            return plan.collect()
+        except pl.exceptions.PolarsError:
+            return None
+
+
+def _cast(text: pl.Expr, kind: Kind, with_commas: bool) -> pl.Expr:
+    stripped = text.str.strip_chars()
+    if kind == "text":
+        return pl.when(stripped.str.len_bytes() > 0).then(stripped)
+    if kind == "name":
+        return pl.when(~stripped.is_in(MISSING_IDS)).then(stripped)
+    if kind == "float":
+        pointed = text.str.replace(_COMMA, "$1.$2") if with_commas else text
+        return pointed.cast(pl.Float32, strict=False)
+    if "%" in kind:
+        return stripped.str.to_datetime(kind, time_unit="us", strict=False)
+    number = text.cast(pl.Int64, strict=False)
+    if kind == "integer":
+        return number
+    # An id is an integer only if it is written as it would be printed: "7", not "007" or "+7".
+    padded = text.str.starts_with("0") & (text.str.len_bytes() > 1)
+    return pl.when(~(padded | text.str.starts_with("+") | text.str.starts_with("-0"))).then(number)

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import polars as pl
 
-from recsys.data.batches import Batches
 from recsys.data.columns import SAMPLE, Request, Roles, assign_roles
+from recsys.data.csr import Batches
 from recsys.data.ids import MISSING_IDS, integers_if_canonical
 from recsys.data.rows import BadRows, Rows, rating_problem
 from recsys.database import TableRows

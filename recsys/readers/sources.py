@@ -88,6 +88,13 @@ _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _JSON_ARRAY = re.compile(rb"(\xef\xbb\xbf)?\s*\[\s*(\{|$)")
 _WORKBOOK = re.compile(r"(?i)(?P<place>.+\.(?:xlsx|xlsm|xlsb|xls|ods))::(?P<sheet>[^/]+)")
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_WEB_PAGE = "a web page, perhaps in place of the file that was to be downloaded."
+_FOREIGN = {
+    b"SQLite format 3\0": "an SQLite database in an archive or a folder; name the file itself.",
+    b"<!doctype html": _WEB_PAGE,
+    b"<html": _WEB_PAGE,
+    b"version https://git-lfs": "a pointer of Git LFS; `git lfs pull` gets the file itself.",
+}
 _OLD_EXCEL = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 
 
@@ -168,6 +175,28 @@ class DataFile:
                 f"{self.name} is not a Parquet file, or damaged: it does not begin with PAR1."
             )
         return False
+
+    def check_text(self, head: bytes) -> None:
+        """Check that a file that begins like this is a text.
+
+        Raises
+        ------
+        DataError
+            If it is binary, or of a known foreign format.
+        """
+        for beginning, description in _FOREIGN.items():
+            if head.lstrip()[:40].lower().startswith(beginning.lower()):
+                raise DataError(f"{self.name} is {description}")
+        if b"\r" in head and b"\n" not in head:
+            raise DataError(
+                f"{self.name} ends its lines with carriage returns alone; write them as newlines."
+            )
+        if b"\0" in head:
+            raise DataError(
+                f"{self.name} is a binary file (byte {head.index(0)} is zero); expected text "
+                "(CSV, TSV, JSON lines, MovieLens, LightGCN) or Parquet, as it is or packed as gz, "
+                "xz, zst or zip."
+            )
 
     def lines(self, bad: BadRows | None = None) -> Iterator[str]:
         """Yield the lines of a text, with their ends.

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lowrank import kernels
-from lowrank.kernels import entries
-from lowrank.kernels.entries import CodedMatrix, Levels
+from lowrank.kernels import backends, entries
+from lowrank.kernels.entries import CodedMatrix
 
 KERNELS = kernels.supported()
 
@@ -35,52 +35,12 @@ def coded(n=40, m=23, seed=0):
     return CodedMatrix(*arrays[:2], codes, entries.padded(levels), m), A
 
 
-@given(st.lists(st.floats(width=32, allow_nan=False) | st.sampled_from([1.0, 2.0]), max_size=40))
-def test_codes_stand_for_their_values(values):
-    levels = Levels()
-    for part in (values[:7], values[7:]):  # as they come, in batches
-        codes = np.empty(len(part), np.uint8)
-        assert levels.code(np.float32(part), codes)
-        assert levels.values[codes].tobytes() == np.float32(part).tobytes()
-    assert len(levels.values) == len({np.float32(each).tobytes() for each in values})
-
-
-def test_more_than_256_levels_are_too_many():
-    levels, codes = Levels(), np.empty(256, np.uint8)
-    assert levels.code(np.arange(256, dtype=np.float32), codes)
-    assert not levels.code(np.float32([7, 256]), codes[:2])
-    assert levels.code(np.float32([7, 255]), codes[:2])
-    assert list(codes[:2]) == [7, 255]
-
-
-@pytest.mark.parametrize("dtype", [np.int32, np.int64])
-@given(keys=st.lists(st.integers(-50, 50), min_size=1, max_size=60), cut=st.integers(0, 60))
-def test_keys_are_told_apart_in_the_order_in_which_they_came(dtype, keys, cut):
-    found, codes = entries.Keys(), np.empty(len(keys), np.int32)
-    given = np.array(keys, dtype) * dtype(2**20)
-    for part in (slice(cut), slice(cut, None)):
-        found.code(given[part], codes[part])
-    assert found.values.tolist() == list(dict.fromkeys(given.tolist()))
-    np.testing.assert_array_equal(found.values[codes], given)
-    places = np.arange(len(found.values))[::-1]
-    expected = places[codes]
-    entries.replace_keys(codes, places, 2)
-    np.testing.assert_array_equal(codes, expected)
-
-
-def test_there_is_room_for_any_number_of_keys():
-    found, codes = entries.Keys(), np.empty(99_999, np.int32)
-    for stride in (1, 1000, 2**16, -(2**45)):
-        keys = np.random.default_rng(stride % 7).permutation(99_999) * stride
-        found.code(keys, codes)
-        np.testing.assert_array_equal(found.values[codes], keys)
-
-
 def in_text(text, mark=","):
     lines = text.count("\n") + 1
-    columns = {0: np.int64, 2: np.float32}
-    found = entries.numbers_in_text(text.encode(), mark, 3, columns, lines)
-    return None if found is None else [column.tolist() for column in found]
+    found, letters = [np.empty(lines, t) for t in (np.int64, np.float32)], text.encode()
+    form = np.frombuffer(letters, np.uint8), mark, 3, [0, 2]
+    n_rows = backends.active.read_rows(*form, found)
+    return None if n_rows < 0 else [column[:n_rows].tolist() for column in found]
 
 
 @pytest.mark.parametrize("mark", [",", "::"])
@@ -121,17 +81,27 @@ def test_entries_are_put_in_order_and_keep_theirs_within_a_row(n, threads):
     rng = np.random.default_rng(n)
     rows, columns = (rng.integers(0, 9, n).astype(np.int32) for _ in range(2))
     numbers = [rng.integers(0, 99, n).astype(t) for t in (np.uint8, np.float32, np.int64)]
-    indptr, is_sorted = entries.row_offsets(rows, 9)
-    assert is_sorted == bool((np.diff(rows) >= 0).all())
+    indptr = np.empty(10, np.int64)
+    assert backends.active.row_offsets(rows, indptr) == bool((np.diff(rows) >= 0).all())
     columns.flags.writeable = False
-    found = entries.scatter(rows, indptr, [columns, *numbers], threads)
+    found = [np.empty_like(each) for each in (columns, *numbers)]
+    backends.active.scatter(rows, indptr, [columns, *numbers], found, threads)
     by_row = np.argsort(rows, kind="stable")
     for got, before in zip(found, (columns, *numbers), strict=True):
         np.testing.assert_array_equal(got, before[by_row])
-    entries.sort_rows(indptr, found[0], found[1:], threads)
+    backends.active.sort_rows(indptr, found[0], found[1:], threads)
     order = np.lexsort((columns, rows))
     for got, before in zip(found, (columns, *numbers), strict=True):
         np.testing.assert_array_equal(got, before[order])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_keys_are_replaced_in_place(threads):
+    keys = np.random.default_rng(0).integers(0, 7, 1000).astype(np.int32)
+    places = np.arange(7, dtype=np.int32)[::-1].copy()
+    expected = places[keys]
+    backends.active.look_up(keys, places, keys, threads)
+    np.testing.assert_array_equal(keys, expected)
 
 
 def test_long_rows_of_large_indices_are_sorted():
@@ -139,7 +109,7 @@ def test_long_rows_of_large_indices_are_sorted():
     columns = rng.integers(0, 2**31 - 1, 3000).astype(np.int32)
     places = np.arange(3000)
     found = columns.copy(), places.copy()
-    entries.sort_rows(np.array([0, 10, 3000]), found[0], [found[1]], 2)
+    backends.active.sort_rows(np.array([0, 10, 3000]), found[0], [found[1]], 2)
     order = np.concatenate([np.argsort(columns[:10]), 10 + np.argsort(columns[10:])])
     np.testing.assert_array_equal(found[1], order)
 

@@ -315,7 +315,7 @@ def test_an_update_reads_as_the_model_was_read(tmp_path):
 
 
 def test_a_password_is_not_remembered():
-    from recsys.provenance import remembered
+    from recsys.readers import remembered
 
     options = {"user": "who", "item_table": "postgresql://me:secret@db/shop::items"}
     assert remembered(options, OLD) == {"user": "who"}

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recsys.data.csr import encode
 from recsys.data.frames import column, listed, to_polars
-from recsys.data.ids import encode
 from recsys.data.rows import rating_problem
 from recsys.data.times import unix_seconds
 from recsys.errors import DataError
@@ -119,7 +119,7 @@ def test_what_pandas_calls_missing_is_null(missing: Any) -> None:
 
 
 def test_more_ids_than_can_be_counted_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recsys.data.ids._INT32_LIMIT", 2)
+    monkeypatch.setattr("recsys.data.csr._MOST_IDS", 2)
     ids, codes = encode(pl.Series([7, 5, 7]), "user")
     assert (ids.values.to_list(), codes.tolist()) == ([5, 7], [1, 0, 1])
     with pytest.raises(DataError, match="There may be at most 2 users; got 3"):

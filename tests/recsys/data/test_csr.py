@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lowrank import kernels
 from recsys import DataError, Ratings, read_ratings
-from recsys.data.batches import Batches
+from recsys.data.csr import Batches, Keys, Levels
 from recsys.data.ratings import build_ratings
 from recsys.data.rows import RowRules, prepared
 
@@ -120,7 +122,7 @@ def test_blocks_of_text_are_read_in_order(tmp_path: Path, monkeypatch: pytest.Mo
     file.write_text("user,item,rating,timestamp\n" + "\n".join(lines))  # blank lines between them
     whole = read_ratings(file)
     counts = []
-    monkeypatch.setattr("recsys.readers.blocks._BLOCK", 1000)
+    monkeypatch.setattr("recsys.readers.delimited._BLOCK", 1000)
     assert_same(read_ratings(file, on_rows=lambda n, of: counts.append((n, of))), whole)
     assert [n for n, _ in counts] == sorted(n for n, _ in counts)
     assert len(counts) > 50
@@ -132,3 +134,54 @@ def test_rows_are_what_they_were_before_and_after_a_bad_line(tmp_path: Path) -> 
     file.write_text("user,item,rating\n" + "1,2,3\n" * 5 + '"7,8,3\n' + "4,5,3\n")
     with pytest.raises(DataError, match="line 7: the quotes don't match"):
         read_ratings(file)
+
+
+@pytest.fixture(params=sorted({kernels.supported()[0], kernels.supported()[-1]}))
+def kernel(request: pytest.FixtureRequest) -> Iterator[None]:
+    active = kernels.backend()
+    kernels.use(request.param)
+    yield
+    kernels.use(active.instruction_set or "reference")
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False) | st.sampled_from([1.0, 2.0]), max_size=40))
+@pytest.mark.usefixtures("kernel")
+def test_codes_stand_for_their_values(values: list[float]) -> None:
+    levels = Levels()
+    for part in (values[:7], values[7:]):  # as they come, in batches
+        codes = np.empty(len(part), np.uint8)
+        assert levels.code(np.float32(part), codes)
+        assert levels.values[codes].tobytes() == np.float32(part).tobytes()
+    assert len(levels.values) == len({np.float32(each).tobytes() for each in values})
+
+
+@pytest.mark.usefixtures("kernel")
+def test_more_than_256_levels_are_too_many() -> None:
+    levels, codes = Levels(), np.empty(256, np.uint8)
+    assert levels.code(np.arange(256, dtype=np.float32), codes)
+    assert not levels.code(np.float32([7, 256]), codes[:2])
+    assert levels.code(np.float32([7, 255]), codes[:2])
+    assert list(codes[:2]) == [7, 255]
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@given(keys=st.lists(st.integers(-50, 50), min_size=1, max_size=60), cut=st.integers(0, 60))
+@pytest.mark.usefixtures("kernel")
+def test_keys_are_told_apart_in_the_order_in_which_they_came(
+    dtype: type, keys: list[int], cut: int
+) -> None:
+    found, codes = Keys(), np.empty(len(keys), np.int32)
+    given = np.array(keys, dtype) * dtype(2**20)
+    for part in (slice(cut), slice(cut, None)):
+        found.code(given[part], codes[part])
+    assert found.values.tolist() == list(dict.fromkeys(given.tolist()))
+    np.testing.assert_array_equal(found.values[codes], given)
+
+
+@pytest.mark.usefixtures("kernel")
+def test_there_is_room_for_any_number_of_keys() -> None:
+    found, codes = Keys(), np.empty(99_999, np.int32)
+    for stride in (1, 1000, 2**16, -(2**45)):
+        keys = np.random.default_rng(stride % 7).permutation(99_999) * stride
+        found.code(keys, codes)
+        np.testing.assert_array_equal(found.values[codes], keys)
