@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowrank import kernels
-from lowrank.kernels.entries import Stored
+from lowrank.kernels import Stored
 
 __all__ = ["Directions", "leading_directions"]
 

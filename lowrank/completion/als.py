@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lowrank import kernels
 from lowrank.errors import ArgumentError
-from lowrank.kernels.entries import CodedMatrix, Stored, level_counts, transposed
+from lowrank.kernels import CodedMatrix, Stored, level_counts, transposed
 from lowrank.subspace import leading_directions
 
 if TYPE_CHECKING:

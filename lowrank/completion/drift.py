@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from lowrank import kernels
+from lowrank.kernels import posteriors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -169,7 +169,7 @@ class Drift:
             if not 0 < variance <= _MOST_VARIANCE * total:
                 return -math.inf
             arrays, noise = (self.indptr, self.gaps, data), total - variance
-            found = kernels.drift_evidence(*arrays, noise=noise, variance=variance, scale=scale)
+            found = posteriors.drift_evidence(*arrays, noise=noise, variance=variance, scale=scale)
             return found - 0.5 * len(data) * math.log(noise / total)
 
         is_first = not self.variance
@@ -196,7 +196,7 @@ class Drift:
         data = np.ascontiguousarray(residual[self.order])
         numbers: dict[str, Any] = {"noise": self.noise, "variance": self.variance}
         numbers["scale"] = self.scale
-        found, self.variances, _ = kernels.drift_smooth(self.indptr, self.gaps, data, **numbers)
+        found, self.variances, _ = posteriors.drift_smooth(self.indptr, self.gaps, data, **numbers)
         self.means = np.empty_like(found)
         self.means[self.order] = found
 

@@ -23,6 +23,7 @@ from lowrank import kernels
 from lowrank.completion.als import AlsSweep, BiasedFactors, biased_start, check_problem
 from lowrank.completion.design import FeatureRidge, GroupedFeatures, Link, ridge_fit
 from lowrank.errors import ArgumentError
+from lowrank.kernels import posteriors
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -207,7 +208,7 @@ def exact_posterior(
     weight, dtype = prior.weights(np.diff(entries.indptr)), columns.dtype
     covariance = np.zeros((n, d * (d + 1) // 2), dtype)
     found = Posterior(kernels.aligned_zeros((n, d), dtype), covariance)
-    kernels.posterior_half_sweep(
+    posteriors.posterior_half_sweep(
         entries,
         columns,
         prior=prior.precision,
@@ -231,7 +232,7 @@ def _half_sweep(
     draws: Floats | None = None,
     sums: Floats | None = None,
     kept: Floats | None = None,
-) -> tuple[Posterior, kernels.RowPosteriors]:
+) -> tuple[Posterior, posteriors.RowPosteriors]:
     """Solve all rows, whose pattern `link` carries; with normal `draws`, draw them instead.
 
     `sums` are those of the covariances of the columns by row, if known. Covariances that are
@@ -249,7 +250,7 @@ def _half_sweep(
         elif invert:
             sums = sums.copy()  # what takes their place are the covariances of rows
         found = replace(found, covariance=sums if kept is None else kept)
-    result = kernels.posterior_half_sweep(
+    result = posteriors.posterior_half_sweep(
         link.pattern._replace(data=data),
         columns.mean,
         prior=scaled,
@@ -368,7 +369,7 @@ class Side:
         draws: Floats | None = None,
         *,
         only_means: bool = False,
-    ) -> kernels.RowPosteriors:
+    ) -> posteriors.RowPosteriors:
         """Set the vectors to their posterior given the other side's, or draw them from it.
 
         With `only_means` the covariances stay as they are.

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -26,16 +26,16 @@ from threadpoolctl import OpenBLASController, ThreadpoolController
 
 from lowrank.kernels import backends, reference
 from lowrank.kernels.backends import Backend, backend, supported, use
-from lowrank.kernels.entries import CodedMatrix, CsrArrays, SparsePart, csr_arrays
 from lowrank.kernels.topk import Seen, TopK
 
 __all__ = [
+    "N_CODES",
     "Backend",
     "CodedMatrix",
     "CsrArrays",
-    "RowPosteriors",
     "Seen",
     "SparsePart",
+    "Stored",
     "TopK",
     "aligned_zeros",
     "als_half_sweep",
@@ -48,16 +48,18 @@ __all__ = [
     "csr_matmat",
     "csr_rmatmat",
     "default_threads",
-    "drift_evidence",
-    "drift_smooth",
     "implicit_half_sweep",
+    "level_counts",
     "multiply",
     "one_blas_thread",
+    "padded",
     "pair_dots",
-    "posterior_half_sweep",
+    "parts",
     "resolve_threads",
+    "row_places",
     "subtract",
     "supported",
+    "transposed",
     "use",
 ]
 
@@ -65,6 +67,165 @@ Floats = NDArray[np.floating[Any]]
 Floats32 = NDArray[np.float32]
 Int64s = NDArray[np.int64]
 Int32s = NDArray[np.int32]
+N_CODES = 256
+"""Levels that a code of one byte can tell apart."""
+
+_CHUNK = 1 << 20  # codes at once: bounds the scratch memory
+
+
+class CsrArrays(NamedTuple):
+    """The arrays of a CSR matrix, in the types that the kernels take."""
+
+    indptr: Int64s
+    indices: Int32s
+    data: Floats
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the values."""
+        return self.data.dtype
+
+    def bound(self) -> float:
+        """Return the size of the largest value."""
+        return float(np.abs(self.data).max(initial=0))
+
+    def scaled(self, factor: float) -> Self:
+        """Return the matrix times a number."""
+        return self._replace(data=self.data * self.dtype.type(factor))
+
+    def take(self, rows: Int64s) -> Self:
+        """Return some of the rows, in the given order."""
+        at, indptr = row_places(self.indptr, rows)
+        return type(self)(indptr, self.indices[at], self.data[at])
+
+
+class CodedMatrix(NamedTuple):
+    """A CSR matrix of few different values, each stored as one byte: its place among the levels.
+
+    The value of an entry at (i, j) is ``levels[code] - row_shift[i] - column_shift[j]``.
+
+    Attributes
+    ----------
+    indptr : int64 ndarray of shape (n + 1,)
+    indices : int32 ndarray of shape (nnz,)
+        Sorted within each row.
+    codes : uint8 ndarray of shape (nnz,)
+    levels : float32 or float64 ndarray of shape (256,)
+        As `padded` makes it; its dtype is that of the matrix.
+    n_columns : int
+    row_shift, column_shift : ndarrays of shapes (n,) and (m,), optional
+        Both or none.
+    """
+
+    indptr: Int64s
+    indices: Int32s
+    codes: NDArray[np.uint8]
+    levels: Floats
+    n_columns: int
+    row_shift: Floats | None = None
+    column_shift: Floats | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape of the matrix, (n, m)."""
+        return len(self.indptr) - 1, self.n_columns
+
+    @property
+    def nnz(self) -> int:
+        """Number of entries."""
+        return len(self.codes)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the values."""
+        return self.levels.dtype
+
+    @property
+    def arrays(self) -> CsrArrays:
+        """The arrays of the matrix with its values, which take four times the memory."""
+        data = self.levels[self.codes]
+        if self.row_shift is not None and self.column_shift is not None:
+            data -= np.repeat(self.row_shift, np.diff(self.indptr))
+            data -= self.column_shift[self.indices]
+        return CsrArrays(self.indptr, self.indices, data)
+
+    def bound(self) -> float:
+        """Return a number that no value exceeds in size."""
+        parts = self.levels, self.row_shift, self.column_shift
+        return sum(float(np.abs(each).max(initial=0)) for each in parts if each is not None)
+
+    def scaled(self, factor: float) -> Self:
+        """Return the matrix times a number."""
+        parts = "levels", "row_shift", "column_shift"
+        given = {name: getattr(self, name) for name in parts}
+        number = self.dtype.type(factor)
+        return self._replace(**{name: a * number for name, a in given.items() if a is not None})
+
+
+Stored = CsrArrays | CodedMatrix
+
+
+class SparsePart(NamedTuple):
+    """A part ``sum_j h_uj S_ji`` of scores: the product of two sparse float32 matrices.
+
+    Attributes
+    ----------
+    history : CsrArrays
+        The h_uj, of shape (n_queries, n_known).
+    weights : CsrArrays
+        The S_ji, of shape (n_known, n_items), indices sorted within each row.
+    order : int32 ndarray of shape (n_items,), optional
+        Items at the columns of `weights`, the same by default. The search takes the items in this
+        order: it is over sooner if long vectors come first.
+    """
+
+    history: CsrArrays
+    weights: CsrArrays
+    order: Int32s | None = None
+
+
+def row_places(indptr: Int64s, rows: Int64s) -> tuple[Int64s, Int64s]:
+    """Return the places of the entries of some rows, and the indptr of these rows."""
+    starts, counts = indptr[rows], indptr[rows + 1] - indptr[rows]
+    ends = np.append(np.zeros(1, np.int64), np.cumsum(counts))
+    return np.arange(ends[-1]) + np.repeat(starts - ends[:-1], counts), ends
+
+
+def csr_arrays(matrix: Any) -> CsrArrays:
+    """Return the arrays of a scipy CSR matrix or array, converted only where they must be."""
+    return CsrArrays(
+        matrix.indptr.astype(np.int64, copy=False),
+        matrix.indices.astype(np.int32, copy=False),
+        matrix.data,
+    )
+
+
+def padded(levels: Floats) -> Floats:
+    """Return levels as an array of 256, so that no code is outside of it."""
+    table = np.zeros(N_CODES, levels.dtype)
+    table[: len(levels)] = levels
+    return table
+
+
+def level_counts(codes: NDArray[np.uint8]) -> Int64s:
+    """Return how often each of the 256 codes occurs."""
+    counts = np.zeros(N_CODES, np.int64)
+    for start in range(0, len(codes), _CHUNK):
+        counts += np.bincount(codes[start : start + _CHUNK], minlength=N_CODES)
+    return counts
+
+
+def transposed(matrix: Stored, n_columns: int, threads: int) -> Stored:
+    """Return the transpose of a matrix with sorted indices; of a coded one, as one."""
+    values: NDArray[Any] = matrix.codes if isinstance(matrix, CodedMatrix) else matrix.data
+    found = np.empty(n_columns + 1, np.int64), np.empty_like(matrix.indices), np.empty_like(values)
+    backends.active.transpose(matrix.indptr, matrix.indices, values, *found, threads)
+    if not isinstance(matrix, CodedMatrix):
+        return CsrArrays(*found)
+    n_rows, shifts = len(matrix.indptr) - 1, (matrix.column_shift, matrix.row_shift)
+    return CodedMatrix(*found, matrix.levels, n_rows, *shifts)
+
+
 Csr = tuple[Int64s, Int32s, Floats]
 Coded = Csr | CodedMatrix
 
@@ -89,7 +250,7 @@ _limits: Any = None  # restores the setting from before the first of them
 _release = getattr(OpenBLASController, "clear_controlling_thread", lambda force: None)
 
 
-def _parts(matrix: Coded) -> tuple[Any, ...]:
+def parts(matrix: Coded) -> tuple[Any, ...]:
     """Return a matrix as the active kernels take it."""
     if not isinstance(matrix, CodedMatrix):
         return matrix
@@ -157,7 +318,7 @@ def als_half_sweep(
     dtype, n_rows = other.dtype, len(factors)
     objective = np.empty(n_rows)
     backends.active.als_half_sweep(
-        *_parts(matrix),
+        *parts(matrix),
         other,
         np.zeros(len(other), dtype) if other_bias is None else other_bias,
         float(shift),
@@ -211,7 +372,7 @@ def implicit_half_sweep(
     objective = np.empty(len(factors))
     more = () if right is None else (np.ascontiguousarray(right, other.dtype),)
     backends.active.implicit_half_sweep(
-        *_parts(weights),
+        *parts(weights),
         other,
         np.ascontiguousarray(gram, other.dtype),
         np.ascontiguousarray(penalty, other.dtype),
@@ -221,137 +382,6 @@ def implicit_half_sweep(
         *more,
     )
     return objective
-
-
-class RowPosteriors(NamedTuple):
-    """Results of `posterior_half_sweep`, one float64 number per row in each.
-
-    `objective` is sum_i (x_ui - shift - c_i)^2 + C_cc - r' A^-1 r, the least penalised sum of
-    squares up to the prior's constant term; `log_det` is log det A.
-    """
-
-    objective: NDArray[np.float64]
-    log_det: NDArray[np.float64]
-
-
-def posterior_half_sweep(
-    matrix: Coded,
-    other: Floats,
-    *,
-    prior: Floats,
-    weight: Floats,
-    prior_right: Floats,
-    vectors: Floats,
-    shift: float = 0.0,
-    noise_variance: float = 1.0,
-    covariance: Floats | None = None,
-    draws: Floats | None = None,
-    invert: bool = True,
-    threads: int | None = None,
-) -> RowPosteriors:
-    r"""Solve the Gaussian posterior of every row of a sparse matrix against fixed columns.
-
-    A vector has k factors followed by a bias. For each row u with entries :math:`x_{ui}`, columns
-    :math:`(m_i, c_i)` and :math:`z_i = (m_i, 1)`, `vectors` receives :math:`w = A^{-1} r` with
-
-    .. math:: A = \sum_i z_i z_i' + C^{mm}_u + \text{weight}_u P, \qquad
-              r = \sum_i z_i (x_{ui} - \text{shift} - c_i) - C^{mc}_u + r^0_u
-
-    where :math:`C_u` is the sum over the row's entries of the covariances of their columns'
-    vectors.
-
-    Parameters
-    ----------
-    matrix, shift
-        As in `als_half_sweep`.
-    other : ndarray of shape (n_cols, k + 1), float32 or float64
-        The fixed vectors; their dtype is the working dtype.
-    prior, weight : ndarrays of shape (k + 1, k + 1) and (n_rows,)
-        The matrix P, the prior precision times the noise variance, and its factor for each row.
-    prior_right : ndarray of shape (n_rows, k + 1)
-        The prior's right-hand side r0: weight times P times the prior mean.
-    vectors : ndarray of shape (n_rows, k + 1)
-        Output: the posterior means w, or draws.
-    noise_variance : float
-        Factor of the covariances.
-    covariance : ndarray of shape (n_rows, (k + 1)(k + 2) / 2), optional
-        In: C_u as an upper triangle by rows. Out: ``noise_variance * inv(A)``, packed the same way.
-        Without it C is zero and no inverse is computed.
-    invert : bool
-        If false, no inverse is computed either, and `covariance` stays as it is.
-    draws : ndarray of shape (n_rows, k + 1), optional
-        Standard normal numbers times the noise's standard deviation: with the Cholesky factor
-        A = R'R, R^-1 times them is added to w, which makes it a draw from the posterior.
-    """
-    dtype, none = other.dtype, np.empty((0, 0), other.dtype)
-    result = RowPosteriors(np.empty(len(vectors)), np.empty(len(vectors)))
-    backends.active.posterior_half_sweep(
-        *_parts(matrix),
-        other,
-        float(shift),
-        np.ascontiguousarray(prior, dtype),
-        np.ascontiguousarray(weight, dtype),
-        np.ascontiguousarray(prior_right, dtype),
-        float(noise_variance),
-        none if draws is None else np.ascontiguousarray(draws, dtype),
-        none if covariance is None else covariance,
-        vectors,
-        *result,
-        resolve_threads(threads),
-        invert,
-    )
-    return result
-
-
-def drift_smooth(
-    indptr: Int64s,
-    gaps: Floats,
-    data: Floats,
-    *,
-    noise: float,
-    variance: float,
-    scale: float,
-    threads: int | None = None,
-) -> tuple[Floats, Floats, float]:
-    r"""Smooth one Ornstein-Uhlenbeck process for each row, observed with noise in order of time.
-
-    Processes are independent, of mean zero, and at a distance t in time have the covariance
-    :math:`v e^{-t / \ell}`.
-
-    Parameters
-    ----------
-    indptr : int64 ndarray of shape (n_rows + 1,)
-        The observations of row r are at positions indptr[r]:indptr[r + 1].
-    gaps, data : ndarrays of shape (nnz,), float32 or float64
-        Time since the row's observation before, and what was observed.
-    noise, variance, scale : float
-        Variance of an observation around the process, v and the positive l.
-
-    Returns
-    -------
-    means, variances : ndarrays of shape (nnz,)
-        Of the process at each observation, given all observations of the row.
-    evidence : float
-        Logarithm of the density of the data, without the constant
-        :math:`-\tfrac12 \log 2 \pi \text{noise}` for each observation.
-    """
-    means, variances = np.empty_like(data), np.empty_like(data)
-    evidence = np.empty(len(indptr) - 1)
-    numbers = float(noise), float(variance), float(scale)
-    out = means, variances, evidence
-    backends.active.drift_smooth(indptr, gaps, data, *numbers, *out, resolve_threads(threads))
-    return means, variances, math.fsum(evidence)
-
-
-def drift_evidence(
-    indptr: Int64s, gaps: Floats, data: Floats, *, threads: int | None = None, **process: float
-) -> float:
-    """Return the evidence of `drift_smooth` alone, which takes half of the time."""
-    none, evidence = data[:0].copy(), np.empty(len(indptr) - 1)
-    numbers = (float(process[name]) for name in ("noise", "variance", "scale"))
-    out = none, none.copy(), evidence
-    backends.active.drift_smooth(indptr, gaps, data, *numbers, *out, resolve_threads(threads))
-    return math.fsum(evidence)
 
 
 def pair_dots(
@@ -379,7 +409,7 @@ def csr_matmat(
     """Return A @ X for a sparse A of shape (n, m) and a dense block X; `out` is C-ordered."""
     X = np.ascontiguousarray(X, A.dtype if isinstance(A, CodedMatrix) else A[2].dtype)
     Y = _aligned((len(A[0]) - 1, X.shape[1]), X.dtype) if out is None else out
-    backends.active.csr_matmat(*_parts(A), X, Y, resolve_threads(threads))
+    backends.active.csr_matmat(*parts(A), X, Y, resolve_threads(threads))
     return Y
 
 
@@ -389,7 +419,7 @@ def csr_rmatmat(
     """Return A.T @ X for a sparse A with sorted rows, of shape (n, n_cols), and a dense block X."""
     X = np.ascontiguousarray(X, A.dtype if isinstance(A, CodedMatrix) else A[2].dtype)
     Y = np.empty((n_cols, X.shape[1]), dtype=X.dtype) if out is None else out
-    backends.active.csr_rmatmat(*_parts(A), X, Y, resolve_threads(threads))
+    backends.active.csr_rmatmat(*parts(A), X, Y, resolve_threads(threads))
     return Y
 
 

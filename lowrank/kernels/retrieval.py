@@ -8,8 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from lowrank.kernels import Csr, Floats32, Int64s, backends, resolve_threads
-from lowrank.kernels.entries import CsrArrays, SparsePart
+from lowrank.kernels import Csr, CsrArrays, Floats32, Int64s, SparsePart, backends, resolve_threads
 from lowrank.kernels.topk import SearchOrder, Seen, TopK, search_plan
 
 __all__ = ["gram_rows", "largest", "scan_codes", "sparse_pairs", "sparse_rows", "sum_rows", "top_k"]

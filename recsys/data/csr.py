@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from lowrank.kernels import backends, default_threads
-from lowrank.kernels.entries import N_CODES
+from lowrank.kernels import N_CODES, backends, default_threads
 from recsys.data.ids import Ids
 from recsys.data.rows import Policy, Rows
 from recsys.errors import DataError

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from lowrank.kernels.entries import CodedMatrix, level_counts, padded
+from lowrank.kernels import CodedMatrix, level_counts, padded
 from recsys.data.columns import FRAME, SAMPLE, Request, assign_roles
 from recsys.data.csr import CSR, Entries, Times, Values, encoded, to_csr
 from recsys.data.features import Features, TableLike

@@ -13,8 +13,7 @@ import numpy as np
 from lowrank.completion import links
 from lowrank.completion.als import BiasedFactors, als_sweeps, solve_rows
 from lowrank.completion.design import Link
-from lowrank.kernels import CsrArrays, at_most
-from lowrank.kernels.entries import Stored
+from lowrank.kernels import CsrArrays, Stored, at_most
 from recsys.models.base import (
     FactorModel,
     Floats,

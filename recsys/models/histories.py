@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowrank import kernels
-from lowrank.kernels.entries import row_places
+from lowrank.kernels import row_places
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings

@@ -12,6 +12,7 @@ from scipy.stats import multivariate_normal
 
 from lowrank import kernels
 from lowrank.completion.drift import Drift, Knots, fit_drifts
+from lowrank.kernels import posteriors
 
 NOISE, VARIANCE, SCALE = 0.3, 0.5, 700.0
 
@@ -64,7 +65,7 @@ def test_the_evidence_is_the_density_of_the_data(name):
     drift = Drift.of(rows, 6, times, np.float64)
     given_ = {"noise": NOISE, "variance": VARIANCE, "scale": SCALE}
     data = values[drift.order]
-    found = kernels.drift_evidence(drift.indptr, drift.gaps, data, **given_)
+    found = posteriors.drift_evidence(drift.indptr, drift.gaps, data, **given_)
     expected = 0.0
     for row in range(5):
         own = rows == row

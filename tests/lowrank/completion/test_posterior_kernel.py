@@ -7,6 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from lowrank import kernels
+from lowrank.kernels import posteriors
 
 COMPILED = kernels.supported()[1:]
 TOLERANCE = {np.float32: 3e-4, np.float64: 1e-10}
@@ -46,7 +47,7 @@ def solve(problem, name, *, covariance=True, draws=False, threads=1):
     kernels.use(name)
     vectors = np.full_like(problem["prior_right"], np.nan)
     packed = problem["summed"].copy() if covariance else None
-    result = kernels.posterior_half_sweep(
+    result = posteriors.posterior_half_sweep(
         problem["matrix"],
         problem["other"],
         prior=problem["prior"],
@@ -156,7 +157,7 @@ def test_without_inverses_covariances_stay_and_means_are_the_same(name):
     for invert in (True, False):
         vectors, packed = np.empty_like(problem["prior_right"]), problem["summed"].copy()
         parts = {key: problem[key] for key in ("prior", "weight", "prior_right")}
-        kernels.posterior_half_sweep(
+        posteriors.posterior_half_sweep(
             problem["matrix"],
             problem["other"],
             **parts,

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lowrank import kernels
-from lowrank.kernels import backends, entries
-from lowrank.kernels.entries import CodedMatrix
+from lowrank.kernels import CodedMatrix, backends
 
 KERNELS = kernels.supported()
 
@@ -32,7 +31,7 @@ def coded(n=40, m=23, seed=0):
     codes = rng.integers(0, len(levels), A.nnz).astype(np.uint8)
     A.data = levels[codes]
     arrays = kernels.csr_arrays(A)
-    return CodedMatrix(*arrays[:2], codes, entries.padded(levels), m), A
+    return CodedMatrix(*arrays[:2], codes, kernels.padded(levels), m), A
 
 
 def in_text(text, mark=","):
@@ -119,8 +118,8 @@ def test_the_transpose_of_values_and_of_codes(threads):
     matrix, A = coded()
     expected = kernels.csr_arrays(A.T.tocsr())
     for got in (
-        entries.transposed(kernels.csr_arrays(A), 23, threads),
-        entries.transposed(matrix, 23, threads).arrays,
+        kernels.transposed(kernels.csr_arrays(A), 23, threads),
+        kernels.transposed(matrix, 23, threads).arrays,
     ):
         for ours, theirs in zip(got, expected, strict=True):
             np.testing.assert_array_equal(ours, theirs)
