@@ -16,6 +16,7 @@ from fastapi.responses import FileResponse, HTMLResponse, PlainTextResponse
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lowrank.errors import LowRankError
 from recsys import __version__
@@ -42,6 +43,15 @@ _PAGE_HEADERS = {
 
 _HEADERS = ("authorization", "content-type", "x-api-key")
 _STATUS = {404: "not-found", 405: "wrong-method"}
+
+
+class _Application(FastAPI):
+    """Routes behind a gate, which answers most requests without them."""
+
+    entry: ASGIApp
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.entry(scope, receive, send)
 
 
 def create_app(model: str | Settings, **settings: Any) -> FastAPI:
@@ -77,7 +87,7 @@ def create_app(model: str | Settings, **settings: Any) -> FastAPI:
         yield
         await service.stop()
 
-    app = FastAPI(
+    app = _Application(
         title="recsys",
         version=__version__,
         description="Recommendations from a saved model.",
@@ -87,10 +97,10 @@ def create_app(model: str | Settings, **settings: Any) -> FastAPI:
         redirect_slashes=False,
     )
     app.openapi = partial(_described, app)  # type: ignore[method-assign]
-    app.add_middleware(Gate, service=service)
-    if chosen.cors:
-        app.add_middleware(CORSMiddleware, allow_origins=chosen.cors, allow_headers=_HEADERS)
     app.state.service = service
+    app.entry = app.state.gate = Gate(super(_Application, app).__call__, service)
+    if chosen.cors:
+        app.entry = CORSMiddleware(app.entry, allow_origins=chosen.cors, allow_headers=_HEADERS)
     app.include_router(health)
     app.include_router(routes)
     app.add_api_route("/metrics", metrics, response_class=PlainTextResponse, tags=["health"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -12,7 +12,7 @@ import msgspec
 from lowrank import kernels
 from recsys.serve.facts import Json
 
-__all__ = ["Batches"]
+__all__ = ["Batches", "Done"]
 
 _MOST = 32  # questions of one search
 _QUICK = 0.003  # seconds: a search that takes longer leaves the event loop to others
@@ -21,7 +21,8 @@ _KNOWN = 100  # mean times that are remembered
 
 Answer = Callable[[list[Any], int], list[Json]]
 """Lists of n items in answer to some questions, such as users or items."""
-Waiting = tuple[Any, "asyncio.Future[bytes]"]
+Done = Callable[["bytes | Exception"], None]
+"""What takes the JSON of an answer, or the error that it ended in."""
 
 
 class Batches:
@@ -38,59 +39,52 @@ class Batches:
 
     def __init__(self, run: Callable[..., Any]) -> None:
         self._run = run
-        self._waiting: dict[tuple[Answer, str, int], list[Waiting]] = {}
+        self._waiting: dict[tuple[Answer, str, int], list[tuple[Any, Done]]] = {}
         self._seconds: dict[str, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def ask(self, answer: Answer, name: str, question: Any, n: int) -> asyncio.Future[bytes]:
-        """Return a future of the JSON of an answer; searches of one name take about as long."""
-        loop = asyncio.get_running_loop()
+    def ask(self, answer: Answer, name: str, question: Any, n: int, done: Done) -> None:
+        """Give the JSON of an answer to `done`, later; searches of one name take about as long."""
         if not self._waiting:
-            loop.call_soon(self._search)
-        future: asyncio.Future[bytes] = loop.create_future()
-        self._waiting.setdefault((answer, name, n), []).append((question, future))
-        return future
+            asyncio.get_running_loop().call_soon(self._search)
+        self._waiting.setdefault((answer, name, n), []).append((question, done))
 
     def _search(self) -> None:
         waiting, self._waiting = self._waiting, {}
         for (answer, name, n), requests in waiting.items():
             for start in range(0, len(requests), _MOST):
                 batch = requests[start : start + _MOST]
+                questions, waiting_for = zip(*batch, strict=True)
                 if self._seconds.get(name, 1.0) > _QUICK:
-                    task = asyncio.create_task(self._elsewhere(answer, name, n, batch))
+                    search = self._elsewhere(answer, name, questions, n, waiting_for)
+                    task = asyncio.create_task(search)
                     self._tasks.add(task)
                     task.add_done_callback(self._tasks.discard)
                     continue
                 try:
-                    _resolve(batch, self._timed(answer, name, n, batch))
+                    found: Any = self._timed(answer, name, questions, n)
                 except Exception as error:
-                    _fail(batch, error)
+                    found = [error] * len(batch)
+                for done, each in zip(waiting_for, found, strict=True):
+                    done(each)
 
-    async def _elsewhere(self, answer: Answer, name: str, n: int, batch: list[Waiting]) -> None:
+    async def _elsewhere(
+        self, answer: Answer, name: str, questions: Sequence[Any], n: int, waiting: Sequence[Done]
+    ) -> None:
         try:
-            _resolve(batch, await self._run(self._timed, answer, name, n, batch))
+            found: Any = await self._run(self._timed, answer, name, questions, n)
         except Exception as error:
-            _fail(batch, error)
+            found = [error] * len(waiting)
+        for done, each in zip(waiting, found, strict=True):
+            done(each)
 
-    def _timed(self, answer: Answer, name: str, n: int, batch: list[Waiting]) -> list[bytes]:
+    def _timed(self, answer: Answer, name: str, questions: Sequence[Any], n: int) -> list[bytes]:
         start = time.thread_time()  # not what others take of the processor
         with kernels.at_most(1):  # more threads would take the cores of other workers
-            found = [msgspec.json.encode(each) for each in answer([q for q, _ in batch], n)]
+            found = [msgspec.json.encode(each) for each in answer(list(questions), n)]
         seconds = time.thread_time() - start
         mean = self._seconds.get(name, seconds)
         if len(self._seconds) > _KNOWN:  # of models that are gone
             self._seconds.clear()
         self._seconds[name] = mean + _MEMORY * (seconds - mean)
         return found
-
-
-def _resolve(batch: list[Waiting], found: list[bytes]) -> None:
-    for (_, future), body in zip(batch, found, strict=True):
-        if not future.done():  # the client may have gone
-            future.set_result(body)
-
-
-def _fail(batch: list[Waiting], error: Exception) -> None:
-    for _, future in batch:
-        if not future.done():
-            future.set_exception(error)

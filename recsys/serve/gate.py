@@ -6,15 +6,17 @@ import asyncio
 import hmac
 import logging
 import re
+from collections.abc import Sequence
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import msgspec
 
-from recsys.serve.batches import Batches
+from recsys.serve.batches import Batches, Done
 from recsys.serve.problems import MEDIA_TYPE, ProblemError, problem_of
-from recsys.serve.service import Service
+from recsys.serve.service import Service, Variant
 from recsys.serve.settings import LENGTH
 
 if TYPE_CHECKING:
@@ -25,12 +27,14 @@ __all__ = ["Gate"]
 _RECOMMEND, _SIMILAR, _STRANGER = b"/v1/recommend/", b"/v1/similar/", b"/v1/recommend"
 _PLAIN = re.compile(rb"(?:n=([1-9][0-9]{0,8}))?")
 _GUARDED = ("/v1/", "/metrics")
-_JSON = (b"content-type", b"application/json")
+_JSON = [(b"content-type", b"application/json")]
 _PROBLEM = [(b"content-type", MEDIA_TYPE.encode())]
 _CLOSE = (b"connection", b"close")  # the rest of the body is not read
 _MORE = {401: [(b"www-authenticate", b"Bearer")], 408: [_CLOSE], 413: [_CLOSE]}
 
 _log = logging.getLogger("recsys.serve")
+
+Headers = Sequence[tuple[bytes, bytes]]
 
 
 class _Rating(msgspec.Struct, forbid_unknown_fields=True):
@@ -73,36 +77,44 @@ class Gate:
                 await self.app(scope, receive, send)
             return
         start, path = perf_counter(), scope["raw_path"]
-        status, headers = 200, [_JSON]
-        route, body = "", None
+        route, found = "", None
         try:
-            self._check_key(scope["headers"], scope["path"])
+            if not self.admits(scope["headers"], scope["path"]):
+                way = "send it as the header `Authorization: Bearer KEY`"
+                raise ProblemError("unauthorized", f"The service needs an API key; {way}.")
             if scope["method"] == "GET":
-                route, body = await self._list(path, scope["query_string"])
-            if body is None:
+                future, done = _expected()
+                if route := self.make_list(path, scope["query_string"], done):
+                    found = await future
+            if found is None:
                 receive, content = await self._whole(scope["headers"], receive)
                 if path == _STRANGER and content and not scope["query_string"]:
-                    route, body = "/v1/recommend", await self._of_stranger(content)
+                    route, found = "/v1/recommend", await self._of_stranger(content)
         except Exception as error:
-            problem = problem_of(error)
-            if problem.kind == "internal":
-                _log.exception("%s %r failed", scope["method"], path)
-            status, headers = problem.status, [*_PROBLEM, *_MORE.get(problem.status, [])]
-            body = msgspec.json.encode(problem.document())
-        if body is None:
+            found = error
+        if found is None:
             await self._routed(scope, receive, send, start)
             return
+        status, headers, body = self.reply(scope["method"], path, found)
         headers = [(b"content-length", str(len(body)).encode()), *headers]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
         self.counters.observe(route, status, perf_counter() - start)
 
-    async def _list(self, path: bytes, query: bytes) -> tuple[str, bytes | None]:
-        """Return a route and the JSON of its list for an id; None where the routes have to."""
+    def make_list(self, path: bytes, query: bytes, done: Done) -> str:
+        """Begin a list for an id, which goes to `done`, and return its route.
+
+        Where the routes have to answer, the route is empty.
+
+        Raises
+        ------
+        ProblemError
+            If the model is not loaded yet.
+        """
         plain, service = _PLAIN.fullmatch(query), self.service
         is_similar = path.startswith(_SIMILAR)
         if plain is None or not service.models or not (is_similar or path.startswith(_RECOMMEND)):
-            return "", None
+            return ""
         n = int(plain[1] or LENGTH)
         text = unquote(path[len(_SIMILAR if is_similar else _RECOMMEND) :].decode("latin-1"))
         variant = None if is_similar else service.variant(text)
@@ -110,16 +122,35 @@ class Gate:
         ratings, name = answers.ratings, answers.name
         place = (ratings.items if is_similar else ratings.users).place(text)
         if place < 0 or n > service.limits.items:
-            return "", None
+            return ""
         if is_similar:
-            found = self._batches.ask(answers.neighbours, f"similar {name}", place, n)
-            return "/v1/similar/{item}", await found
-        body = await self._batches.ask(answers.best, f"best {name}", place, n)
-        if variant is not None:
-            body = b'{"variant":"%s",%s' % (variant.encode(), body[1:])
-        if service.log is not None:
-            service.log.add(body)
-        return "/v1/recommend/{user}", body
+            self._batches.ask(answers.neighbours, f"similar {name}", place, n, done)
+            return "/v1/similar/{item}"
+        if variant is not None or service.log is not None:
+            done = partial(self._recorded, variant, done)
+        self._batches.ask(answers.best, f"best {name}", place, n, done)
+        return "/v1/recommend/{user}"
+
+    def _recorded(self, variant: Variant | None, done: Done, found: bytes | Exception) -> None:
+        """Hand on a list with its variant, and log it."""
+        if isinstance(found, bytes):
+            if variant is not None:
+                found = b'{"variant":"%s",%s' % (variant.encode(), found[1:])
+            if self.service.log is not None:
+                self.service.log.add(found)
+        done(found)
+
+    def reply(
+        self, method: str, path: bytes, found: bytes | Exception
+    ) -> tuple[int, Headers, bytes]:
+        """Return the status, the headers and the body of a list, or of an error."""
+        if isinstance(found, bytes):
+            return 200, _JSON, found
+        problem = problem_of(found)
+        if problem.kind == "internal":
+            _log.error("%s %r failed", method, path, exc_info=found)
+        headers = [*_PROBLEM, *_MORE.get(problem.status, [])]
+        return problem.status, headers, msgspec.json.encode(problem.document())
 
     async def _of_stranger(self, content: bytes) -> bytes | None:
         """Return the JSON of the list of a stranger, None where the routes have to."""
@@ -139,7 +170,9 @@ class Gate:
         if history is None:
             return None
         name = f"strangers {answers.name}"
-        return await self._batches.ask(answers.for_strangers, name, history, given.n)
+        future, done = _expected()
+        self._batches.ask(answers.for_strangers, name, history, given.n, done)
+        return await future
 
     async def _routed(self, scope: Scope, receive: Receive, send: Send, start: float) -> None:
         """Let the routes answer, and count the answer."""
@@ -159,21 +192,19 @@ class Gate:
             route = getattr(scope.get("route"), "path", "")
             self.counters.observe(route, status, perf_counter() - start)
 
-    def _check_key(self, headers: list[tuple[bytes, bytes]], path: str) -> None:
+    def admits(self, headers: Headers, path: str) -> bool:
+        """Return whether a request has the key that its path needs."""
         if self._key is None or not path.startswith(_GUARDED):
-            return
+            return True
         for name, value in headers:
             given = value if name == b"x-api-key" else b""
             if name == b"authorization" and value[:7].lower() == b"bearer ":
                 given = value[7:].strip()
             if hmac.compare_digest(given, self._key):
-                return
-        way = "send it as the header `Authorization: Bearer KEY`"
-        raise ProblemError("unauthorized", f"The service needs an API key; {way}.")
+                return True
+        return False
 
-    async def _whole(
-        self, headers: list[tuple[bytes, bytes]], receive: Receive
-    ) -> tuple[Receive, bytes]:
+    async def _whole(self, headers: Headers, receive: Receive) -> tuple[Receive, bytes]:
         """Return the whole body, read in bounded time and space, and what gives it at once."""
         lengths = [value for name, value in headers if name == b"content-length"]
         chunked = any(name == b"transfer-encoding" for name, _ in headers)
@@ -204,6 +235,21 @@ class Gate:
             return messages.pop() if messages else await receive()
 
         return replay, body
+
+
+def _expected() -> tuple[asyncio.Future[bytes], Done]:
+    """Return a future, and what sets it."""
+    future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def done(found: bytes | Exception) -> None:
+        if future.done():  # the client has gone
+            return
+        if isinstance(found, bytes):
+            future.set_result(found)
+        else:
+            future.set_exception(found)
+
+    return future, done
 
 
 def _too_large(most: int) -> ProblemError:

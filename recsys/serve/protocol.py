@@ -1,13 +1,20 @@
-"""HTTP with bounds on the head of a request, which uvicorn has none for."""
+"""HTTP with bounds on the head of a request, and with the shortest way to a list.
+
+uvicorn has no such bounds. A list for an id is asked for and written here: without the task, the
+messages and the events of an ASGI call, which would take as long as the search itself.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
+from time import perf_counter
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from recsys.serve.settings import Limits
+from recsys.serve.gate import Gate
+from recsys.serve.problems import ProblemError
 
 __all__ = ["BoundedProtocol"]
 
@@ -18,23 +25,40 @@ _REPLY = (
 _DOCUMENT = b'{"type":"/docs#%s","title":"%s","status":%d,"detail":"%s"}'
 
 
+_APART = {b"content-length", b"transfer-encoding", b"expect", b"upgrade", b"origin"}
+_NOBODY = asyncio.Event()  # waits for the events of a list
+
+
+class _List:
+    """A list that is being made, in the place of a request-response cycle of uvicorn."""
+
+    __slots__ = ("disconnected", "keep_alive", "more_body", "response_complete", "route", "start")
+    message_event = _NOBODY
+
+    def __init__(self, keep_alive: bool) -> None:
+        self.start, self.route, self.keep_alive = perf_counter(), "", keep_alive
+        self.response_complete = self.disconnected = self.more_body = False
+
+
 class BoundedProtocol(HttpToolsProtocol):
     """A connection whose request lines and headers arrive in bounded time and space.
 
     A client that sends a byte now and then, or headers without an end, is told so and cut off.
     """
 
-    def __init__(self, limits: Limits, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, gate: Gate, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.limits = limits
+        self.gate, self.limits = gate, gate.service.limits
         self._head = 0  # bytes of the head that is arriving
         self._chunk = 0  # bytes that arrived last, unless a head has ended among them
+        self._is_expected = False  # the rest of a head
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the first request."""
         super().connection_made(transport)
-        self._expect()
+        self._is_expected = True
+        self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no longer."""
@@ -46,31 +70,76 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head += len(data)
         self._chunk = len(data)
         super().data_received(data)
-        if self._deadline is not None and self._head > self.limits.head:
-            self._reject(431, b"too-large", b"Head too large", b"The head is too long.")
+        if self._is_expected:
+            if self._deadline is None:
+                self._wait()
+            if self._head > self.limits.head:
+                self._reject(431, b"too-large", b"Head too large", b"The head is too long.")
 
     def on_message_begin(self) -> None:
         """Begin to wait for the rest of a head."""
         super().on_message_begin()
-        self._expect()
+        self._cancel()
+        self._is_expected = True
+        self._head = self._chunk
 
     def on_headers_complete(self) -> None:
-        """Let the application have the request."""
+        """Answer with a list, or let the application have the request."""
         self._cancel()
         self._chunk = 0
-        super().on_headers_complete()
+        if not self._lists():
+            super().on_headers_complete()
+
+    def _lists(self) -> bool:
+        """Begin a list, if that is what the request is for, and return whether it is."""
+        path, _, query = self.url.partition(b"?")
+        if (
+            self.parser.get_method() != b"GET"
+            or self.parser.get_http_version() != "1.1"
+            or (self.cycle is not None and not self.cycle.response_complete)
+            or self.flow.write_paused
+            or len(self.connections) >= self.limits.connections
+            or any(name in _APART for name, _ in self.headers)
+            or not self.url.isascii()
+            or not self.gate.admits(self.headers, path.decode())
+        ):
+            return False
+        found = _List(self.parser.should_keep_alive())
+        try:
+            found.route = self.gate.make_list(path, query, partial(self._write, found))
+        except ProblemError:  # for the application to say
+            return False
+        if found.route:
+            self.cycle = found  # type: ignore[assignment]
+        return bool(found.route)
+
+    def _write(self, cycle: _List, found: bytes | Exception) -> None:
+        """Write a list, or the problem that it ended in."""
+        status, headers, body = self.gate.reply("GET", self.url, found)
+        content = [STATUS_LINE[status]]
+        for name, value in (*self.server_state.default_headers, *headers):
+            content += (name, b": ", value, b"\r\n")
+        if not cycle.keep_alive:
+            content.append(b"connection: close\r\n")
+        content.append(b"content-length: %d\r\n\r\n%s" % (len(body), body))
+        if not self.transport.is_closing():
+            self.transport.write(b"".join(content))
+            if not cycle.keep_alive:
+                self.transport.close()
+        cycle.response_complete = True
+        self.on_response_complete()
+        self.gate.counters.observe(cycle.route, status, perf_counter() - cycle.start)
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is not HTTP."""
         self._reject(400, b"invalid-request", b"Invalid request", msg.encode())
 
-    def _expect(self) -> None:
-        self._cancel()
-        self._head = self._chunk
+    def _wait(self) -> None:
         problem = 408, b"slow-request", b"Request timeout", b"The request did not arrive in time."
         self._deadline = self.loop.call_later(self.limits.seconds, self._reject, *problem)
 
     def _cancel(self) -> None:
+        self._is_expected = False
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None

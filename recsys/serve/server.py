@@ -90,9 +90,11 @@ def _server(settings: Settings) -> Any:
     from recsys.serve.app import create_app
     from recsys.serve.protocol import BoundedProtocol
 
+    app = create_app(settings)
     config = uvicorn.Config(
-        create_app(settings),
-        http=cast(Any, partial(BoundedProtocol, settings.limits)),
+        app,
+        http=cast(Any, partial(BoundedProtocol, app.state.gate)),
+        proxy_headers=False,
         log_config=None,
         access_log=False,
         server_header=False,

@@ -212,6 +212,20 @@ def test_slow_and_oversized_requests_are_cut_off(bounded):
     assert bounded.get("/v1/recommend/105").status == 200
 
 
+def test_requests_of_one_connection_are_answered_in_their_order(bounded):
+    targets = ["/v1/recommend/105", "/v1/items/3", "/v1/similar/3?n=2", "/v1/recommend/106?n=3"]
+    heads = [f"GET {target} HTTP/1.1\r\nhost: a\r\n".encode() for target in targets]
+    heads[-1] += b"connection: close\r\n"
+    replies = raw(bounded, b"\r\n".join([*heads, b""])).split(b"HTTP/1.1 ")[1:]
+    expected = [bounded.get(target).body for target in targets]
+    assert [each.partition(b"\r\n\r\n")[2] for each in replies] == expected
+    assert all(each.startswith(b"200 OK\r\n") for each in replies)
+    old = raw(bounded, b"GET /v1/recommend/105 HTTP/1.0\r\n\r\n")
+    assert old.endswith(b"\r\n\r\n" + expected[0])
+    lost = raw(bounded, b"GET /v1/recommend/7 HTTP/1.1\r\nconnection: close\r\n\r\n")
+    assert lost.startswith(b"HTTP/1.1 404 ")
+
+
 def test_requests_in_flight_are_answered_before_the_end(bounded):
     connection = bounded.connection()
     connection.putrequest("POST", "/v1/recommend")
