@@ -77,7 +77,8 @@ class Gate:
                 await self.app(scope, receive, send)
             return
         start, path = perf_counter(), scope["raw_path"]
-        route, found = "", None
+        route = ""
+        found: bytes | Exception | None = None
         try:
             if not self.admits(scope["headers"], scope["path"]):
                 way = "send it as the header `Authorization: Bearer KEY`"

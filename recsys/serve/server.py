@@ -2,36 +2,42 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import logging
 import multiprocessing
 import os
+import shutil
 import signal
 import socket
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from multiprocessing.connection import wait
-from multiprocessing.process import BaseProcess
-from types import FrameType
-from typing import Any, cast
+from typing import Any, NoReturn, cast
+
+import msgspec
 
 from recsys.errors import DataError
+from recsys.serve import supervisor
 from recsys.serve.settings import SHARED, Settings
 
-__all__ = ["listening", "serve"]
+__all__ = ["listening", "resume", "serve"]
 
 _BACKLOG = 2048
-_DRAIN = 30  # seconds for requests in flight
 _IDLE = 30  # seconds until an idle connection is closed
-_BREATH = 1.0  # seconds before a worker that has died at once is started again
+_SETTINGS = "RECSYS_SERVICE"  # environment variable of workers that are started later
 
-_PRELOADED = ("anyio._backends._asyncio", "numpy.ma", "uvloop")
+_PRELOADED = (
+    "anyio._backends._asyncio",
+    "fastapi.telemetry._runtime",
+    "numpy.ma",
+    "uvicorn.loops.auto",
+    "uvicorn.loops.uvloop",
+)
 _HANGS = 3  # seconds after which polars is known to hang
 
 _log = logging.getLogger("recsys.serve")
@@ -68,15 +74,43 @@ def serve(settings: Settings, listener: socket.socket, workers: int = 1) -> None
     settings : Settings
     listener : socket
     workers : int
-        Processes. One that ends is started again.
+        Processes. One that ends is started again, but not on Windows.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # requests are the parallel work
     if workers == 1:
         _work(settings, listener)
+        return
+    # A worker takes connections once it has loaded: another one may be ready already.
+    settings = replace(settings, load_first=True)
+    os.environ[SHARED] = tempfile.mkdtemp(prefix="recsys-")
+    atexit.register(shutil.rmtree, os.environ[SHARED], ignore_errors=True)
+    if sys.platform == "win32":
+        context = multiprocessing.get_context("spawn")
+        for _ in range(workers - 1):
+            context.Process(target=_work, args=(settings, listener), daemon=True).start()
+        _work(settings, listener)
     else:
-        with tempfile.TemporaryDirectory(prefix="recsys-") as shared:
-            os.environ[SHARED] = shared
-            _Workers(settings, listener, workers).run()
+        _supervise(settings, listener, workers)
+
+
+def _supervise(settings: Settings, listener: socket.socket, number: int) -> NoReturn:
+    """Start workers, and become their supervisor."""
+    own, processes = os.getpid(), []
+    if sys.platform == "linux":  # elsewhere libraries do not survive a fork
+        work = partial(_work, settings, listener, own, _shared_server(settings))
+        signal.pthread_sigmask(signal.SIG_BLOCK, supervisor.ENDING)
+        processes = [str(_forked(work)) for _ in range(number)]
+    signal.pthread_sigmask(signal.SIG_BLOCK, supervisor.ENDING)
+    os.environ[_SETTINGS] = msgspec.json.encode(settings).decode()
+    listener.set_inheritable(True)
+    words = [sys.executable, "-I", "-S", str(supervisor.__file__), str(listener.fileno())]
+    os.execv(sys.executable, [*words, str(number), *processes])
+
+
+def resume() -> None:
+    """Serve as a worker that the supervisor has started."""
+    settings = msgspec.json.decode(os.environ[_SETTINGS], type=Settings)
+    _work(settings, socket.socket(fileno=int(sys.argv[1])), os.getppid())
 
 
 def _server(settings: Settings) -> Any:
@@ -101,21 +135,33 @@ def _server(settings: Settings) -> Any:
         backlog=_BACKLOG,
         limit_concurrency=settings.limits.connections,
         timeout_keep_alive=_IDLE,
-        timeout_graceful_shutdown=_DRAIN,
+        timeout_graceful_shutdown=supervisor.DRAIN,
     )
     config.load()
     return uvicorn.Server(config)
 
 
-def _work(settings: Settings, listener: socket.socket, server: Any = None) -> None:
-    """Serve in this process; `server` is what was made before a fork."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not what a process that forks does
-    gc.enable()
+def _work(
+    settings: Settings, listener: socket.socket, parent: int | None = None, server: Any = None
+) -> None:
+    """Serve in this process; a worker, until its parent ends as well.
+
+    `server` is what was made before a fork.
+    """
     if server is not None:
+        gc.enable()
         import_module("recsys.data.ratings").adopt_polars()
     server = server or _server(settings)
+
+    async def follow() -> None:
+        server.should_exit |= os.getppid() != parent
+
+    if parent is not None:
+        server.config.callback_notify, server.config.timeout_notify = follow, 1
     for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn repeats them to these at the end
         signal.signal(number, server.handle_exit)
+    if parent is not None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, supervisor.ENDING)
     server.run([listener])
 
 
@@ -157,63 +203,17 @@ def _shared_server(settings: Settings) -> Any:
 
 def _succeeds(work: Callable[[], None]) -> bool:
     """Return whether a child could do some work."""
+    return os.waitpid(_forked(work), 0)[1] == 0
+
+
+def _forked(work: Callable[[], None]) -> int:
+    """Return the process of a child that does some work."""
     if (child := os.fork()) == 0:
         try:
             work()
             os._exit(0)
+        except BaseException:
+            _log.exception("a worker has failed")
         finally:
             os._exit(1)
-    return os.waitpid(child, 0)[1] == 0
-
-
-class _Workers:
-    """Processes that serve, and are replaced when they end."""
-
-    def __init__(self, settings: Settings, listener: socket.socket, number: int) -> None:
-        # A worker takes connections once it has loaded: another one may be ready already.
-        self._arguments: tuple[Any, ...] = replace(settings, load_first=True), listener
-        self._number = number
-        self._stopping = False
-        self._context: Any = multiprocessing.get_context("spawn")
-        if sys.platform == "linux":  # elsewhere libraries do not survive a fork
-            self._arguments = (*self._arguments, _shared_server(self._arguments[0]))
-            self._context = multiprocessing.get_context("fork")
-        self._workers: list[BaseProcess] = []
-
-    def run(self) -> None:
-        """Serve until a signal, then let the workers end."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._stop)
-        self._workers = [self._started() for _ in range(self._number)]
-        for server in self._arguments[2:]:  # so that files that are replaced can go
-            for slot in server.config.app.state.service.slots.values():
-                slot.forget()
-        while not self._stopping:
-            wait([each.sentinel for each in self._workers], timeout=_BREATH)
-            for place, process in enumerate(self._workers):
-                if process.is_alive() or self._stopping:
-                    continue
-                _log.error("worker %s ended with code %s", process.pid, process.exitcode)
-                time.sleep(_BREATH / 5)
-                self._workers[place] = self._started()
-        self._terminate()  # also one that was just being started
-        deadline = time.monotonic() + _DRAIN
-        for each in self._workers:
-            each.join(max(0.0, deadline - time.monotonic()))
-            if each.is_alive():
-                each.kill()
-                each.join()
-
-    def _started(self) -> BaseProcess:
-        process: BaseProcess = self._context.Process(target=_work, args=self._arguments)
-        process.start()
-        return process
-
-    def _stop(self, _number: int, _frame: FrameType | None) -> None:
-        self._stopping = True
-        self._terminate()
-
-    def _terminate(self) -> None:
-        for each in self._workers:
-            with suppress(ProcessLookupError):
-                each.terminate()
+    return child
