@@ -1,7 +1,5 @@
 """Errors that lowrank raises: one tree, each also the builtin that fits."""
 
-__all__ = ["ArgumentError", "ArgumentTypeError", "LowRankError", "missing_extra"]
-
 
 class LowRankError(Exception):
     """Base of all errors that lowrank raises on purpose."""

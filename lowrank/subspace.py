@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from lowrank import kernels
 from lowrank.kernels import Stored
 
-__all__ = ["Directions", "leading_directions"]
-
 _ROWS = 1 << 14  # of a basis that are replaced at once
 _WIDTH = 144  # columns of the blocks of a triangle
 

@@ -20,15 +20,6 @@ try:
 except ImportError:  # on Windows only
     msvcrt = None  # type: ignore[assignment]
 
-__all__ = [
-    "exclusive",
-    "flush",
-    "move_link",
-    "put_in_place",
-    "unfinished_directory",
-    "unfinished_file",
-]
-
 _PAUSE = 0.1  # seconds
 
 

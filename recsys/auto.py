@@ -23,16 +23,6 @@ from recsys.models.parameters import random_state_parameter, threads_parameter
 from recsys.models.registry import make_model, model_class, parameters
 from recsys.models.validation import TOP, HeldOut, Lists, best_weights
 
-__all__ = [
-    "Auto",
-    "Candidate",
-    "Choice",
-    "are_counts",
-    "as_implicit",
-    "choose_model",
-    "default_factors",
-]
-
 _PRODUCTS = 1.5e12  # of factors, for the scores of all items for all users
 _PRODUCTS_EACH = 2e5  # the same for each interaction, where these are many
 _HIGHEST_GRADE = 10

@@ -14,14 +14,8 @@ import polars as pl
 from recsys.data.csr import Values, in_common
 from recsys.data.features import Features
 from recsys.data.ids import Ids, IdsLike, as_id_series
-from recsys.data.ratings import (
-    Ratings,
-    Source,
-    has_items,
-    has_ratings,
-    restricted,
-    table_of,
-)
+from recsys.data.ratings import Ratings, has_items, has_ratings, restricted, table_of
+from recsys.data.rows import Source
 from recsys.data.times import duration
 from recsys.errors import DataError
 from recsys.models.base import Indices
@@ -30,8 +24,6 @@ from recsys.models.histories import Histories
 if TYPE_CHECKING:
     from lowrank.completion.design import GroupedFeatures
     from recsys.data.encoder import FeatureEncoder
-
-__all__ = ["Change", "change_of", "check_scale", "has_grades", "merge_ratings"]
 
 _GRADES = 20  # different ratings; of more, the next day may bring a larger one
 _GROWTH = 0.02  # of the ratings of an item, after which its vector is solved again

@@ -22,17 +22,6 @@ from recsys.topn import Cosine, Scorer
 if TYPE_CHECKING:
     from recsys.data.encoder import FeatureBlocks, FeatureEncoder
 
-__all__ = [
-    "FeaturesLike",
-    "described_user",
-    "extended",
-    "is_new",
-    "item_similarity",
-    "text_similarity",
-    "user_similarity",
-    "with_tables",
-]
-
 FeaturesLike: TypeAlias = "str | Mapping[str, Any]"
 """Features of a user: ``"age=30, job=student"``, or a mapping such as ``{"age": 30}``."""
 

@@ -18,19 +18,6 @@ from recsys.messages import close_matches, missing_extra, redacted, similar_file
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "Address",
-    "Database",
-    "OnRows",
-    "Pick",
-    "TableRows",
-    "fetch",
-    "open_database",
-    "open_table",
-    "parse_address",
-    "quoted",
-]
-
 Kind = Literal["postgresql", "sqlite", "duckdb"]
 Pick = Callable[[Sequence[str], str], Roles]
 """Choose columns by their names; the second argument names the table in messages."""

@@ -10,8 +10,6 @@ import numpy.typing as npt
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 
-__all__ = ["SHIFT", "Stability", "popularity_stability", "rating_stability", "stability"]
-
 SHIFT = 0.25
 """Stability index from which on two distributions are usually said to differ."""
 

@@ -14,15 +14,6 @@ Each message is one sentence: what was wrong, where, and what would be right.
 
 from __future__ import annotations
 
-__all__ = [
-    "DataError",
-    "EngineError",
-    "ModelFileError",
-    "NotFittedError",
-    "RecsysError",
-    "UnknownIdError",
-]
-
 
 class RecsysError(Exception):
     """Base class of the errors that `recsys` raises on purpose."""

@@ -18,16 +18,6 @@ from recsys.data.ids import Ids, IdsLike, as_id_series
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 
-__all__ = [
-    "BlockLike",
-    "blocked_pairs",
-    "candidate_mask",
-    "check_modest",
-    "items_where",
-    "users_where",
-    "without_blocked",
-]
-
 BlockLike: TypeAlias = "IdsLike | FrameLike | Mapping[Any, IdsLike]"
 """Items to block for everyone, or for each user: a frame with users and items, or a mapping."""
 Rows: TypeAlias = "tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]"

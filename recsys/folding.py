@@ -26,15 +26,6 @@ from recsys.predictions import unsupported
 if TYPE_CHECKING:
     from recsys.data.encoder import FeatureEncoder
 
-__all__ = [
-    "NEW_USER",
-    "HistoryLike",
-    "folded_items",
-    "folded_users",
-    "new_items",
-    "new_users",
-]
-
 HistoryLike: TypeAlias = "FrameLike | Mapping[Any, float]"
 
 NEW_USER = "new"  # of a history without user ids
@@ -138,8 +129,7 @@ def new_items(
     rows = to_csr(turned, shape[::-1])
     csr = to_csr(Entries(user_codes, item_codes, values, seconds), shape)
     ratings = _ratings(known, known.users, items, csr, item_table)
-    histories = Histories(rows.indptr, rows.indices, rows.values.at())
-    return ratings, histories.at_times(rows.seconds)
+    return ratings, Histories(rows.indptr, rows.indices, rows.values.at(), rows.seconds)
 
 
 def _values(frame: Any, known: Ratings, needs_values: bool) -> Values | None:

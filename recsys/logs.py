@@ -15,8 +15,6 @@ from recsys.atomic import flush, unfinished_file
 from recsys.data.columns import usual_column
 from recsys.errors import DataError
 
-__all__ = ["erase_users"]
-
 _KEYS = ("user", "users")  # of the logs of `recsys serve`
 
 

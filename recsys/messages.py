@@ -6,18 +6,7 @@ import html
 import re
 from collections.abc import Iterable, Mapping
 
-from lowrank.errors import missing_extra
-
-__all__ = [
-    "close_matches",
-    "counted",
-    "html_table",
-    "missing_extra",
-    "redacted",
-    "shortened",
-    "similar_files",
-    "wrapped",
-]
+from lowrank.errors import missing_extra as missing_extra
 
 _PASSWORDS = (
     re.compile(r"(?P<before>\b[\w+.-]+://[^:@/\s]*:)[^\s'\"]*(?P<after>@)"),

@@ -155,7 +155,8 @@ def explained(
     if n is not None:
         check_n(n)
     u, i = int(ratings.users.index([user])[0]), ratings.items.index([item])
-    (_, rated, values), explanation = user_contributions(model, ratings, u, i, fitted)
+    history, explanation = user_contributions(model, ratings, u, i, fitted)
+    rated, values = history.indices, history.values
     features: list[str] = []
     terms = [explanation.terms[0]]
     for side in ("item", "user"):

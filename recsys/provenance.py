@@ -16,15 +16,6 @@ from recsys.data.times import duration
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
 
-__all__ = [
-    "REMEMBERED",
-    "WEIGHTED_AT",
-    "Provenance",
-    "fingerprint",
-    "period_of",
-    "without_weights",
-]
-
 REMEMBERED = (
     *("user", "item", "rating", "timestamp", "event"),
     *("table", "item_table", "user_table", "encoding", "time_format"),

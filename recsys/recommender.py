@@ -41,8 +41,6 @@ from recsys.storage import Saved, load_model, save_model
 from recsys.topn import Cosine, KnownUsers, Scorer, TopN, top_n
 from recsys.update import updated
 
-__all__ = ["ColdPair", "ColdUser", "IdLike", "Recommender", "Request"]
-
 ColdPair = Literal["error", "bias", "popular"]
 IdLike: TypeAlias = int | str
 RatingsLike: TypeAlias = "Ratings | FrameLike | str | os.PathLike[str]"

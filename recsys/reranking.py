@@ -32,8 +32,6 @@ from recsys.models.baselines import Popular
 from recsys.predictions import Queried, WithNewUser, unsupported
 from recsys.topn import CsrPairs, Scorer, TopN, check_n, inverse_lengths, top_n
 
-__all__ = ["ColdUser", "Found", "Groups", "Request", "Reranking", "best_items", "requested"]
-
 ColdUser = Literal["error", "popular"]
 
 Search = Callable[[Indices, int], Iterator[TopN]]

@@ -36,8 +36,6 @@ from recsys.data.frames import FrameLike, to_polars
 from recsys.database import Address, Database, failures, open_database, parse_address, quoted
 from recsys.errors import DataError
 
-__all__ = ["IfExists", "TableWriter", "table_writer", "write_table"]
-
 IfExists: TypeAlias = Literal["fail", "replace", "append"]
 """Treatment of a table that exists: an error, new rows instead of the old, or after them."""
 

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound="Recommender")
 
-__all__ = ["folded", "reason_to_refit", "updated", "warm_start"]
-
 _AXES = {"n_users": 0, "linked_users": 0, "n_items": 1, "linked_items": 1}
 _SHARE = 0.2  # of the ratings of a fit, after as many new ones all are fitted again
 _DECAY = 40  # half-lives since the fit, after which weights leave the range of float32
@@ -187,10 +185,10 @@ def folded(model: Model, change: Change) -> Model:
             known = replace(known, matrix=known.matrix[rows])
         features = (known,) if model.uses_features else ()
         if side == "user":
-            every = Histories(ratings.indptr, ratings.indices, cast(Any, ratings.data))
-            coded = every.at_times(ratings.seconds).take(rows)
-            own = coded._replace(values=Values(coded.values, ratings.levels).at())
-            part = cast(Any, grown).with_users(own.at_times(coded.times), *features)
+            arrays = ratings.indptr, ratings.indices, cast(Any, ratings.data), ratings.seconds
+            coded = Histories(*arrays).take(rows)
+            own = replace(coded, values=Values(coded.values, ratings.levels).at())
+            part = cast(Any, grown).with_users(own, *features)
         else:
             part = cast(Any, grown).with_items(_raters(ratings, rows), *features)
         _put(grown, part, f"n_{side}s", rows)
@@ -207,8 +205,9 @@ def _raters(ratings: Ratings, items: Indices) -> Histories:
     places = places[np.argsort(rows, kind="stable")]
     users = np.searchsorted(ratings.indptr, places, side="right") - 1
     indptr = np.append(0, np.cumsum(np.bincount(rows, minlength=len(items))))
-    found = Histories(indptr.astype(np.int64), users.astype(np.int32), ratings.values_at(places))
-    return found if ratings.seconds is None else found.at_times(ratings.seconds[places])
+    times = None if ratings.seconds is None else ratings.seconds[places]
+    values = ratings.values_at(places)
+    return Histories(indptr.astype(np.int64), users.astype(np.int32), values, times)
 
 
 def _put(model: Model, part: Model, axis: str, rows: Indices) -> None:

@@ -25,8 +25,6 @@ from recsys.errors import DataError, ModelFileError, RecsysError
 from recsys.evaluation.results import Evaluation
 from recsys.storage import load_model, read_manifest
 
-__all__ = ["LATEST", "list_versions", "measured", "models_with", "promote", "record"]
-
 LATEST = "latest"
 """Name of the link."""
 

@@ -18,9 +18,6 @@ from lowrank.subspace import leading_directions
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = ["AlsSweep", "BiasedFactors", "Biases", "als_sweeps", "biased_start", "check_problem"]
-__all__ += ["solve_rows"]
-
 Floats = NDArray[np.floating[Any]]
 Known: TypeAlias = "csr_array | CodedMatrix"
 """A matrix of which the stored entries are known."""

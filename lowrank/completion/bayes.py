@@ -25,16 +25,6 @@ if TYPE_CHECKING:
 
     from lowrank.completion.design import GroupedFeatures
 
-__all__ = [
-    "VariationalSide",
-    "VariationalSweep",
-    "calibrated_noise",
-    "leverages",
-    "predictive_variance",
-    "shrinkage_target",
-    "variational_sweeps",
-]
-
 Floats = NDArray[np.floating[Any]]
 
 _SHRINK_TO = 0.05  # prior variance of factors and biases, for entries of variance 1

@@ -27,8 +27,6 @@ from lowrank.completion.links import Posterior, RowPrior, posterior_rows, unpack
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = ["ColdMap", "Slopes", "fit_cold_map", "fit_slopes", "main_directions"]
-
 Floats = NDArray[np.floating[Any]]
 
 N_SLOPES = 32  # directions of the features at most

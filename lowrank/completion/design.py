@@ -21,8 +21,6 @@ from lowrank import kernels
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = ["FeatureDesign", "FeatureRidge", "GroupedFeatures", "Link", "RidgeFit", "ridge_fit"]
-
 Floats = NDArray[np.floating[Any]]
 
 _EXACT = 1024  # features up to which their Gram matrix is factored

@@ -22,8 +22,6 @@ from lowrank.kernels import posteriors
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Drift", "Knots", "fit_drifts"]
-
 Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.integer[Any]]
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from lowrank.completion.bayes import VariationalSweep
     from lowrank.completion.design import GroupedFeatures
 
-__all__ = ["GibbsSweep", "gibbs_sweeps"]
-
 Floats = NDArray[np.floating[Any]]
 
 _DRAWN_LINK_STEPS = 8  # conjugate gradient steps for each draw of the links

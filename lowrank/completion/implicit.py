@@ -19,9 +19,6 @@ from lowrank.errors import ArgumentError
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = ["FEATURE_PENALTY", "ImplicitSweep", "PriorMean", "implicit_sweeps"]
-__all__ += ["solve_interactions"]
-
 Floats = NDArray[np.floating[Any]]
 
 _START = 0.1  # expected length of a factor to start from

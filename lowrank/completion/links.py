@@ -28,11 +28,6 @@ from lowrank.kernels import posteriors
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = ["LinkedSweep", "Posterior", "RowPrior", "Side", "Sweep", "Terms"]
-__all__ += ["exact_posterior", "linked_als_sweeps"]
-__all__ += ["normal_draws", "posterior_rows", "posterior_terms", "ridge_precision"]
-__all__ += ["stream", "unpack"]
-
 Floats = NDArray[np.floating[Any]]
 
 _LEARNING_SWEEPS = 5  # of least squares, in which the penalties of features are chosen

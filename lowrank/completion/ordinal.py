@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from lowrank.errors import ArgumentError
 
-__all__ = ["Latent", "OrdinalScale"]
-
 Floats = NDArray[np.floating[Any]]
 Doubles = NDArray[np.float64]
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from lowrank.completion.links import Side
 
-__all__ = ["LATENT_STEPS", "Observed", "Targets", "settled"]
-
 Floats = NDArray[np.floating[Any]]
 
 LATENT_STEPS = 4  # of new rows and their latent numbers, in turn

@@ -15,8 +15,6 @@ try:
 except ImportError:
     _core = None
 
-__all__ = ["Backend", "active", "backend", "physical_memory", "supported", "use"]
-
 
 class Backend(NamedTuple):
     """Which kernels run: `name` is ``compiled`` or ``reference``."""

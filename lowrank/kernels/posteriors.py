@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from lowrank.kernels import Coded, Floats, Int64s, backends, parts, resolve_threads
 
-__all__ = ["RowPosteriors", "drift_evidence", "drift_smooth", "posterior_half_sweep"]
-
 
 class RowPosteriors(NamedTuple):
     """Results of `posterior_half_sweep`, one float64 number per row in each.

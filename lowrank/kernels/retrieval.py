@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from lowrank.kernels import Csr, CsrArrays, Floats32, Int64s, SparsePart, backends, resolve_threads
 from lowrank.kernels.topk import SearchOrder, Seen, TopK, search_plan
 
-__all__ = ["gram_rows", "largest", "scan_codes", "sparse_pairs", "sparse_rows", "sum_rows", "top_k"]
-
 
 def top_k(
     users: Floats32,

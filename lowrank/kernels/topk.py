@@ -7,9 +7,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["SearchOrder", "Seen", "Stops", "TopK", "item_order", "product_stops", "search_order"]
-__all__ += ["search_plan", "weighted_order"]
-
 Floats = NDArray[np.float32]
 Items = NDArray[np.int32]
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from lowrank.operators import FloatArray, MatrixOperator, Products, Triplets
 
-__all__ = ["basis_size", "has_wide_cluster", "leading_eigenvectors", "solve", "triplets"]
-
 _BLOCK = 16  # vectors per product
 _LINE = 8  # numbers in a cache line, which sparse products read anyway, in float64
 _FEW = 0.5  # entries per vector wanted and row: fewer, and products cost less than their basis

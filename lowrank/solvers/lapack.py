@@ -15,8 +15,6 @@ from lowrank.solvers import lanczos
 if TYPE_CHECKING:
     from lowrank.operators import FloatArray, MatrixOperator, Triplets
 
-__all__ = ["lapack_svd", "solve_arpack", "solve_dense", "solve_gram"]
-
 _ENTRIES = 1 << 22  # of the product of a matrix with some columns of the identity
 # Few eigenvectors of a large Gram matrix are tried with Lanczos first, which is several times
 # faster than LAPACK where the spectrum decays, and is abandoned soon where it does not.

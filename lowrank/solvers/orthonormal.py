@@ -12,8 +12,6 @@ from lowrank import kernels
 if TYPE_CHECKING:
     from lowrank.operators import FloatArray
 
-__all__ = ["extend_basis", "longest"]
-
 # Cholesky QR squares the condition number; below this ratio of pivots Householder QR takes over.
 _CHOLESKY_LIMIT = {"float32": 1e-3, "float64": 1e-6}
 _WELL_CONDITIONED = 0.3  # ratio of pivots, above which Cholesky QR is orthonormal up to rounding

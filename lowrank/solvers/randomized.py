@@ -11,8 +11,6 @@ from lowrank.solvers.orthonormal import extend_basis, longest
 if TYPE_CHECKING:
     from lowrank.operators import FloatArray, MatrixOperator, Products, Triplets
 
-__all__ = ["basis_size", "solve"]
-
 _MAX_PASSES = 2000  # products with A or A', then the best result so far is returned
 _MAX_PROBE_PASSES = 500  # the same for the search for missed triplets
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from recsys.data.ids import Ids
-    from recsys.recommender import ColdUser, Recommender
+    from recsys.recommender import Recommender
+    from recsys.reranking import ColdUser
 
 
 @dataclass(frozen=True)

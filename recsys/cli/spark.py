@@ -14,8 +14,6 @@ from recsys.messages import counted
 if TYPE_CHECKING:
     from recsys.cli.output import Output
 
-__all__ = ["evaluate_on_spark", "fit_on_spark", "recommend_on_spark"]
-
 
 def fit_on_spark(
     ratings: str,

@@ -12,22 +12,6 @@ from recsys.data.times import is_time, time_problem
 from recsys.errors import DataError
 from recsys.messages import shortened
 
-__all__ = [
-    "FRAME",
-    "SAMPLE",
-    "Request",
-    "Roles",
-    "assign_roles",
-    "choose_columns",
-    "id_column",
-    "is_known_name",
-    "plain_name",
-    "quoted",
-    "title_column",
-    "usual_column",
-    "wide_hint",
-]
-
 Roles = dict[str, int]
 """Positions of the columns by role: "user", "item", "rating", "timestamp", "event"."""
 

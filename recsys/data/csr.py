@@ -15,9 +15,6 @@ from recsys.data.ids import Ids
 from recsys.data.rows import Policy, Rows
 from recsys.errors import DataError
 
-__all__ = ["CSR", "Batches", "Column", "Entries", "Times", "Values"]
-__all__ += ["compact_times", "encode", "encoded", "in_common", "to_csr"]
-
 _CHUNK = 1 << 20  # entries at once: bounds the scratch memory
 _KEY_BITS = 63  # an int64 key must stay non-negative
 _INT32 = np.iinfo(np.int32)

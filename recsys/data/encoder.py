@@ -39,8 +39,6 @@ from recsys.messages import close_matches
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = ["EncoderState", "FeatureBlocks", "FeatureEncoder", "Texts", "with_features", "with_ids"]
-
 Texts: TypeAlias = Literal["terms", "vectors"]
 """Forms of a text: weighted words, or their vector of latent semantic indexing."""
 

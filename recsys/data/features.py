@@ -17,8 +17,6 @@ from recsys.data.ids import Ids, as_id_series
 from recsys.data.times import unix_seconds
 from recsys.errors import DataError
 
-__all__ = ["FeatureKind", "Features", "TableLike"]
-
 FeatureKind: TypeAlias = Literal["number", "boolean", "date", "category", "list", "text"]
 """Kind of a column: what its values mean, whatever type they are stored in."""
 

@@ -16,17 +16,6 @@ if TYPE_CHECKING:
 
     from recsys.data.ids import IdsLike
 
-__all__ = [
-    "FrameLike",
-    "as_frame",
-    "column",
-    "column_names",
-    "is_pandas",
-    "listed",
-    "matrix_arrays",
-    "to_polars",
-]
-
 
 class ArrowStream(Protocol):
     """Any object with the Arrow C stream interface: tables of pyarrow, DuckDB, pandas 2.2, ..."""

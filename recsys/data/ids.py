@@ -14,17 +14,6 @@ import polars as pl
 from recsys.errors import DataError, UnknownIdError
 from recsys.messages import close_matches, shortened
 
-__all__ = [
-    "CANONICAL_INTEGER",
-    "MISSING_IDS",
-    "Ids",
-    "IdsLike",
-    "Place",
-    "as_id_series",
-    "integers_if_canonical",
-    "row_place",
-]
-
 IdsLike: TypeAlias = (
     "pl.Series | Sequence[int] | Sequence[str] | Sequence[int | str] | npt.NDArray[Any] | int | str"
 )

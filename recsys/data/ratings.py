@@ -45,18 +45,6 @@ if TYPE_CHECKING:
     from lowrank.arguments import MatrixLike
     from lowrank.completion.design import GroupedFeatures
 
-__all__ = [
-    "Ratings",
-    "Source",
-    "adopt_polars",
-    "build_ratings",
-    "check_process",
-    "has_items",
-    "has_ratings",
-    "restricted",
-    "table_of",
-]
-
 _polars_process: dict[str, int] = {}  # that of the first recommender
 _DTYPES = {
     "indptr": (np.int64,),

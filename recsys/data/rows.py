@@ -28,21 +28,6 @@ from recsys.data.times import (
 from recsys.errors import DataError
 from recsys.messages import counted, shortened
 
-__all__ = [
-    "BadRows",
-    "Policy",
-    "RowOptions",
-    "RowRules",
-    "Rows",
-    "Source",
-    "check_policy",
-    "is_truth",
-    "joined",
-    "prepared",
-    "rating_problem",
-    "rating_values",
-]
-
 EventWeights = Mapping[str, float]
 Policy = Literal["last", "first", "mean", "sum", "error"]
 """Rating that counts of a repeated pair of user and item."""

@@ -13,20 +13,6 @@ from recsys.data.ids import Place, row_place
 from recsys.errors import DataError
 from recsys.messages import shortened
 
-__all__ = [
-    "SECONDS",
-    "YEAR_1000",
-    "Moment",
-    "check_time_format",
-    "duration",
-    "is_time",
-    "iso_format",
-    "moment",
-    "seconds_or_null",
-    "time_problem",
-    "unix_seconds",
-]
-
 Moment: TypeAlias = "str | int | date | datetime"
 """A point in time: a date or time, also as text, or seconds since 1970."""
 

@@ -14,8 +14,6 @@ from recsys.errors import DataError
 from recsys.evaluation.results import Evaluation
 from recsys.messages import close_matches
 
-__all__ = ["Gate", "Verdict"]
-
 _COMPARED = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 _FORM = re.compile(r"\s*(?P<name>[^\s<>=]+)\s*(?:(?P<sign>[<>]=?)\s*(?P<bound>\S+)|worse)\s*")
 

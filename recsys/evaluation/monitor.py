@@ -21,8 +21,6 @@ from recsys.evaluation.split_files import shared_test
 if TYPE_CHECKING:
     from recsys.recommender import Recommender
 
-__all__ = ["Monitoring", "monitor"]
-
 _METRICS = {
     "rmse": "root mean squared error of the predictions",
     "mae": "mean absolute error of the predictions",

@@ -16,8 +16,6 @@ from recsys.errors import DataError
 from recsys.evaluation.statistics import Ratio, bootstrap, percentiles, shuffled_groups
 from recsys.messages import shortened
 
-__all__ = ["METRICS", "OnlineTest", "online_test", "read_lists"]
-
 METRICS = {
     "click rate": "Lists with a click, as a share of all lists.",
     "clicks per list": "Items that were clicked, for each list.",

@@ -26,8 +26,6 @@ from recsys.messages import missing_extra
 if TYPE_CHECKING:
     from recsys.evaluation.monitor import Monitoring
 
-__all__ = ["html_report"]
-
 _CHARACTER = 6.7  # average width in pixels
 _NEGLIGIBLE = 0.001  # share of the test ratings: tails of the residuals that are not drawn
 
@@ -197,6 +195,7 @@ class Axis:
         return cls(low, high, start, end, ticks(low, high) if marks is None else marks, log)
 
     def __call__(self, value: float) -> float:
+        """Return the place of a value."""
         if self.log:
             share = math.log(value / self.low) / math.log(self.high / self.low)
         else:

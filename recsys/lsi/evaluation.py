@@ -20,8 +20,6 @@ from recsys.readers.judgements import Judgements, places_of
 if TYPE_CHECKING:
     from recsys.lsi.model import LSI
 
-__all__ = ["evaluate_search"]
-
 _DEPTH = 1000  # documents that are retrieved for each query
 _NS = (10, 100, _DEPTH)
 _SHOWN = ("map@1000", "ndcg@10", "precision@10", "recall@100", "mrr@1000")

@@ -109,8 +109,8 @@ class Clusters(FoldingModel, FactorModel):
             return {"user_bias": bias.user_bias, "user_factors": means}
         bias = bias.with_items(histories)
         residuals = histories.values - bias.predict(histories.indices, rows)
-        gain = kernels.csr_matmat(histories._replace(values=2 * residuals), self.user_factors)
-        ones = histories._replace(values=np.ones_like(residuals))
+        gain = kernels.csr_matmat(histories.csr._replace(data=2 * residuals), self.user_factors)
+        ones = histories.csr._replace(data=np.ones_like(residuals))
         gain -= kernels.csr_matmat(ones, self.user_factors**2)
         groups = np.eye(n_groups, dtype=np.float32)[gain.argmax(axis=1)]
         groups[histories.counts == 0] = 0

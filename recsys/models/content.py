@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from recsys.data.ratings import Ratings
 
-__all__ = ["ContentModel"]
-
 
 @model
 class ContentModel(FeaturedModel):

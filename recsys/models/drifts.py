@@ -16,8 +16,6 @@ from recsys.models.histories import Histories
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
 
-__all__ = ["NAMES", "DriftingModel", "drift_arrays"]
-
 NAMES = [f"{side}_drift_{name}" for side in ("user", "item") for name in Knots._fields]
 """The knots of both sides."""
 

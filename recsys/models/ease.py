@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -163,7 +164,7 @@ class EASE(ProfileModel, ItemItemModel):
         return found
 
     def _products(self, histories: Histories) -> Floats:
-        return kernels.csr_matmat(histories, self.weights)
+        return kernels.csr_matmat(histories.csr, self.weights)
 
     def _entries(self, rows: Indices, columns: Indices) -> Floats:
         return self.weights[np.ix_(rows, columns)]
@@ -172,7 +173,7 @@ class EASE(ProfileModel, ItemItemModel):
         """Solve the ridge regression of each new item on the items of the fit."""
         n_known = self.n_items
         weights = np.empty((n_known, histories.n_rows), np.float32)
-        rows = histories._replace(values=histories.values / np.float32(self.unit))
+        rows = replace(histories, values=histories.values / np.float32(self.unit))
         size = max(1, _BLOCK // max(self.n_users, n_known))
         for start in range(0, histories.n_rows, size):
             block = np.arange(start, min(start + size, histories.n_rows))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -13,13 +14,12 @@ from lowrank.kernels import row_places
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
 
-__all__ = ["Explanation", "Histories", "TimedHistories"]
-
 Floats = NDArray[np.float32]
 Indices = NDArray[np.int64]
 
 
-class Histories(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class Histories:
     """Ratings of some users (or of some items), as the rows of a CSR matrix.
 
     Attributes
@@ -30,30 +30,19 @@ class Histories(NamedTuple):
         Item indices (user indices, in the histories of items), increasing within a row.
     values : float32 ndarray of shape (nnz,)
         Ratings; ones for implicit feedback.
+    times : int32 or int64 ndarray of shape (nnz,), or None
+        Seconds since 1970-01-01 UTC, where they are known.
     """
 
     indptr: NDArray[np.int64]
     indices: NDArray[np.int32]
     values: Floats
+    times: NDArray[np.integer[Any]] | None = None
 
     @classmethod
     def of(cls, ratings: Ratings) -> Histories:
         """Return the histories of the users of `ratings`, without a copy."""
-        found = Histories(ratings.indptr, ratings.indices, ratings.values)
-        return found.at_times(ratings.seconds)
-
-    @property
-    def times(self) -> NDArray[np.integer[Any]] | None:
-        """Seconds since 1970-01-01 UTC of each rating, where they are known."""
-        return None
-
-    def at_times(self, times: NDArray[np.integer[Any]] | None) -> Histories:
-        """Return the same histories with the times of the ratings."""
-        if times is None:
-            return self
-        timed = TimedHistories(self.indptr, self.indices, self.values)
-        timed.moments = times
-        return timed
+        return Histories(ratings.indptr, ratings.indices, ratings.values, ratings.seconds)
 
     @property
     def csr(self) -> kernels.CsrArrays:
@@ -78,19 +67,8 @@ class Histories(NamedTuple):
     def take(self, rows: Indices) -> Histories:
         """Return some of the rows, in the given order."""
         at, indptr = row_places(self.indptr, rows)
-        some = Histories(indptr, self.indices[at], self.values[at])
-        return some if self.times is None else some.at_times(self.times[at])
-
-
-class TimedHistories(Histories):
-    """Histories whose ratings have times; as a tuple, they are the same three arrays."""
-
-    moments: NDArray[np.integer[Any]] | None = None
-
-    @property
-    def times(self) -> NDArray[np.integer[Any]] | None:
-        """Seconds since 1970-01-01 UTC of each rating."""
-        return self.moments
+        times = None if self.times is None else self.times[at]
+        return Histories(indptr, self.indices[at], self.values[at], times)
 
 
 class Explanation(NamedTuple):

@@ -158,7 +158,7 @@ class ImplicitKNN(ItemItemModel):
 
     def _products(self, histories: Histories) -> Floats:
         weights = self._weights()
-        return sparse_rows(histories, weights, self.n_items, threads=self.threads)
+        return sparse_rows(histories.csr, weights, self.n_items, threads=self.threads)
 
     def _entries(self, rows: Indices, columns: Indices) -> Floats:
         from scipy.sparse import csr_array

@@ -12,6 +12,7 @@ import copy
 from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -180,7 +181,7 @@ class LinearFilter(ProfileModel):
         u = check_indices(users, self.n_users, "user")
         sparse = None
         if self.linear:
-            history = CsrArrays(*self._history(u))
+            history = self._history(u).csr
             sparse = kernels.SparsePart(history, self._weights, self.item_order)
         return FactorForm(self._vectors_of(u), self._columns, sparse=sparse)
 
@@ -243,7 +244,7 @@ class LinearFilter(ProfileModel):
         most = min(self.neighbors or self.n_items, self.n_items)
         if self.neighbors is None:  # from the rows of a sample of the items
             sample = np.unique(np.linspace(0, before.n_items - 1, _SAMPLE).astype(np.int64))
-            part = CsrArrays(*of_items.take(sample))
+            part = of_items.take(sample).csr
             found = entries(part, slice(0, len(sample)), self.n_items, scale=scale[sample])
             lengths = np.diff(found.indptr)
             if lengths.mean() * before.n_items > _MOST_WEIGHTS:
@@ -252,7 +253,7 @@ class LinearFilter(ProfileModel):
         step = max(1, _BLOCK // most)
         blocks = [
             entries(
-                CsrArrays(*of_items),
+                of_items.csr,
                 slice(start, min(start + step, before.n_items)),
                 most,
                 scale=scale,
@@ -271,13 +272,13 @@ class LinearFilter(ProfileModel):
         """
         source = self._source
         vars(self)["_source_model"] = source
-        histories = histories._replace(values=self._counting(histories))
+        histories = replace(histories, values=self._counting(histories))
         user_scale = source._user_scale() / source.singular_values[0]
         values = user_scale[histories.indices] ** 2 * histories.values
         sums, squares = _sums(histories.rows, histories.values, histories.n_rows)
         self.item_weight = self._inputs(sums)
         users, place = np.unique(histories.indices, return_inverse=True)
-        columns = histories._replace(indices=place.astype(np.int32), values=values)
+        columns = histories.csr._replace(indices=place.astype(np.int32), data=values)
         placed = source._vectors(source._everyone().take(users.astype(np.int64)))  # rows of U S
         self.item_factors = kernels.csr_matmat(columns, placed, threads=self.threads)
         share = self.singular_values / self.singular_values[0]
@@ -333,7 +334,7 @@ class LinearFilter(ProfileModel):
         """Return users among the singular vectors, shape (n_rows, k)."""
         source = self._source
         scale = source.item_weight * inverse_of(source.item_output)
-        scaled = histories._replace(values=histories.values * scale[histories.indices])
+        scaled = histories.csr._replace(data=histories.values * scale[histories.indices])
         return kernels.csr_matmat(scaled, source.item_factors, threads=self.threads)
 
     def _vectors_of(self, users: Indices) -> Floats:
@@ -341,7 +342,7 @@ class LinearFilter(ProfileModel):
         history = self._history(users)
         vectors = self._vectors(history)
         vectors *= self._response
-        return self._user_columns(vectors, CsrArrays(*history), users)
+        return self._user_columns(vectors, history.csr, users)
 
     @property
     def _columns(self) -> Floats:

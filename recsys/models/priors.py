@@ -17,8 +17,6 @@ from recsys.models.histories import Histories
 if TYPE_CHECKING:
     from lowrank.completion.design import GroupedFeatures
 
-__all__ = ["FeaturedModel", "Known", "PriorModel", "csr_rows", "row_of"]
-
 
 def csr_rows(features: GroupedFeatures | None) -> CsrArrays | None:
     """Return features as the kernels take them; None if there are none."""

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from lowrank.completion.design import GroupedFeatures
     from recsys.data.ratings import Ratings
 
-__all__ = ["ProfileModel"]
-
 _DIRECTIONS = 192  # of the features
 _EXTRA = 32  # columns of the random subspace beyond them
 
@@ -133,7 +131,7 @@ class ProfileModel(HistoryModel):
             if side == "item":
                 self.item_profiles = self._filter(Z)
             else:
-                weighted = everyone._replace(values=self._counting(everyone)).csr
+                weighted = everyone.csr._replace(data=self._counting(everyone))
                 self.user_histories = kernels.csr_rmatmat(weighted, Z, self.n_items)
             positions = frame.positions(rows, len(known))
             vectors = self._compared(side)

@@ -16,8 +16,6 @@ from recsys.models.base import Floats, Indices, Model, predicted_ratings
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
 
-__all__ = ["HeldOut", "Lists", "best_weights", "score_scale"]
-
 TOP = 20
 """Length of the lists whose NDCG counts."""
 

@@ -10,8 +10,6 @@ from typing import NamedTuple
 from recsys.data.ids import CANONICAL_INTEGER
 from recsys.errors import DataError
 
-__all__ = ["FORMS", "Marked", "form_of", "page"]
-
 SMART, TREC, BLOCKS, HTML = "SMART", "TREC", "blocks", "HTML"
 
 _BEGINNINGS = {

@@ -27,19 +27,6 @@ import polars as pl
 from recsys.errors import DataError
 from recsys.messages import close_matches, missing_extra, redacted, shortened
 
-__all__ = [
-    "PACKED",
-    "ZIP",
-    "Scratch",
-    "Zip",
-    "download",
-    "unpacked",
-    "unreadable",
-    "write_lines",
-    "write_rows",
-    "write_sheet",
-]
-
 _BLOCK = 1 << 20
 _LAYERS = 3  # a zip of a gz of a ...
 _MAGIC = {b"\x1f\x8b": "gz", b"\xfd7zXZ\0": "xz", b"BZh": "bz2", b"\x28\xb5\x2f\xfd": "zst"}

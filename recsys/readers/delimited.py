@@ -26,9 +26,6 @@ from recsys.errors import DataError
 from recsys.messages import counted
 from recsys.readers.sources import DataFile, NoRowsError
 
-__all__ = ["Kind", "Layout", "detect", "parse", "read_carefully", "read_columns"]
-__all__ += ["read_delimited", "records", "separator_name", "sniff_separator", "split_rows"]
-
 _HEAD = 1 << 16  # bytes looked at, and more where they are less than two lines
 _SAMPLE_ROWS = 200
 _DOUBLE_COLON = "::"

@@ -29,8 +29,6 @@ from recsys.readers.delimited import (
 from recsys.readers.formats import json_objects, parquet_columns, reading_parquet
 from recsys.readers.sources import DataFile, open_data
 
-__all__ = ["BATCH", "Document", "DocumentBatch", "Documents", "batches_of", "read_documents"]
-
 BATCH = 1000
 """Documents that are held as texts at a time, if they are not very long."""
 

@@ -19,17 +19,6 @@ from recsys.database import TableRows
 from recsys.errors import DataError
 from recsys.readers.sources import DataFile, NoRowsError
 
-__all__ = [
-    "json_objects",
-    "parquet_columns",
-    "read_jsonl",
-    "read_lightgcn",
-    "read_netflix",
-    "read_parquet",
-    "read_table_rows",
-    "reading_parquet",
-]
-
 _GLOB = frozenset("*?[")
 _MOST_EXPECTED = 1 << 26  # rows that there is room for from the beginning, by an estimate
 _UUID_BYTES = 16

@@ -20,8 +20,6 @@ from recsys.readers.delimited import Layout, read_columns
 from recsys.readers.formats import parquet_columns, reading_parquet
 from recsys.readers.sources import DataFile, is_address, open_data
 
-__all__ = ["read_block", "read_history", "read_ids"]
-
 
 def read_ids(path: str, kind: str) -> list[int] | list[str]:
     """Read a list of ids of "user" or "item" kind; "-" is standard input.

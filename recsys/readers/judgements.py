@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from recsys.errors import DataError
 from recsys.readers.sources import open_data
 
-__all__ = ["Judgements", "places_of", "read_judgements"]
-
 _SPLIT = re.compile(r"[\t,;]\s*|\s+")
 _TRAILING = re.compile(r"([0-9]+)\D*$")
 _LEAST_MATCHED = 0.5  # of the ids, for a reading of them to be the right one

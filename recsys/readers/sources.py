@@ -47,18 +47,6 @@ from recsys.readers.copies import (
 
 csv.field_size_limit(2**31 - 1)  # a review in a table may be longer than 128 kB
 
-__all__ = [
-    "DataFile",
-    "NoRowsError",
-    "SourceLike",
-    "data_suffix",
-    "is_address",
-    "open_data",
-    "plain_name",
-    "sample_path",
-    "table_member",
-]
-
 SourceLike: TypeAlias = "str | PathLike[str] | Sequence[str | PathLike[str]]"
 """Where data are: a path, URL, pattern or database, or several of them."""
 

@@ -30,8 +30,6 @@ from recsys.serve.geometry import item_map, spectrum
 from recsys.serve.problems import ProblemError
 from recsys.topn import Cosine, CsrPairs, TopN, top_n
 
-__all__ = ["Answers", "History", "ListOptions"]
-
 History: TypeAlias = tuple[NDArray[np.int32], Floats]
 """Indices of items in ascending order, and their ratings."""
 

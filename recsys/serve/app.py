@@ -29,8 +29,6 @@ from recsys.serve.routes import Answer, health, metrics, routes
 from recsys.serve.service import Service
 from recsys.serve.settings import Settings
 
-__all__ = ["create_app"]
-
 PAGE = Path(str(files("recsys.serve"))) / "page"
 # The page runs its own scripts, talks to this service, and loads nothing from anywhere else.
 _PAGE_HEADERS = {

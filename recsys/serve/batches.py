@@ -12,7 +12,6 @@ import msgspec
 from lowrank import kernels
 from recsys.serve.facts import Json
 
-__all__ = ["Batches", "Done"]
 
 _MOST = 32  # questions of one search
 _QUICK = 0.003  # seconds: a search that takes longer leaves the event loop to others

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
     from recsys.models.base import Floats, Indices
 
-__all__ = ["Form", "closed_form", "form_scores", "form_size", "scores_new"]
-
 Form: TypeAlias = dict[str, Any]
 """Numbers, texts and arrays by name, and lists of such forms: JSON, but for the arrays."""
 
@@ -175,7 +173,7 @@ def _posterior(model: ContentModel, ratings: Ratings, items: Indices, users: Ind
     samples, power = [], 0.0
 
     def terms(sample: int, raters: Histories, features: CsrArrays) -> Terms:
-        return model._row_terms(sample, CsrArrays(*raters), features, "item")
+        return model._row_terms(sample, raters.csr, features, "item")
 
     for s in range(model._n_samples):
         columns, prior = model._vectors(s, of_users=False), model._prior(s, of_users=True)

@@ -15,8 +15,6 @@ from recsys.serve.settings import SHARED  # which counts when prometheus_client 
 if TYPE_CHECKING:
     from recsys.serve.service import Service
 
-__all__ = ["MEDIA_TYPE", "Counters"]
-
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 

@@ -18,8 +18,6 @@ from recsys.errors import DataError
 from recsys.models.base import Indices
 from recsys.recommender import Recommender
 
-__all__ = ["Facts", "Id", "Json", "id_of", "numbers", "short"]
-
 Id: TypeAlias = int | str
 Json: TypeAlias = dict[str, Any]
 """A JSON object: text, Python numbers, lists and objects only."""

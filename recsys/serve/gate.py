@@ -22,8 +22,6 @@ from recsys.serve.settings import LENGTH
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["Gate"]
-
 _RECOMMEND, _SIMILAR, _STRANGER = b"/v1/recommend/", b"/v1/similar/", b"/v1/recommend"
 _PLAIN = re.compile(rb"(?:n=([1-9][0-9]{0,8}))?")
 _GUARDED = ("/v1/", "/metrics")

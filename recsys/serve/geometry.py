@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from recsys.models.base import Indices, Model
     from recsys.recommender import Recommender
 
-__all__ = ["item_map", "most_rated", "spectrum"]
-
 _ENDS = 3  # items that are named at each end of an axis
 
 

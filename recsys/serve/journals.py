@@ -20,8 +20,6 @@ try:
 except ImportError:  # not on Windows, where one process writes
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["EventLog", "RequestLog", "append_lines"]
-
 _TAIL = 2**20  # bytes in which the end of a torn line is looked for
 _LATER = 0.5  # seconds until lines of the log of recommendations are written
 _KEPT = 2**26  # bytes that wait for a slow disk; what is more is lost

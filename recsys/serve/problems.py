@@ -8,8 +8,6 @@ from typing import Any
 from lowrank.errors import LowRankError
 from recsys.errors import ModelFileError, RecsysError, UnknownIdError
 
-__all__ = ["KINDS", "MEDIA_TYPE", "Kind", "ProblemError", "problem_of"]
-
 MEDIA_TYPE = "application/problem+json"
 
 

@@ -16,8 +16,6 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from recsys.serve.gate import Gate
 from recsys.serve.problems import ProblemError
 
-__all__ = ["BoundedProtocol"]
-
 _REPLY = (
     b"HTTP/1.1 %d %s\r\ncontent-type: application/problem+json\r\n"
     b"content-length: %d\r\nconnection: close\r\n\r\n%s"

@@ -8,8 +8,6 @@ from typing import Any
 
 from recsys.serve.problems import KINDS
 
-__all__ = ["example", "reference_page"]
-
 Json = dict[str, Any]
 
 _PLAIN: Json = {"integer": 1, "number": 0.5, "boolean": False, "string": "text", "object": {}}

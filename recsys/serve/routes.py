@@ -19,8 +19,6 @@ from recsys.serve.problems import KINDS, MEDIA_TYPE, ProblemError
 from recsys.serve.service import Service, Variant
 from recsys.serve.settings import LENGTH
 
-__all__ = ["health", "metrics", "routes"]
-
 T = TypeVar("T", bound=Callable[..., Any])
 
 

@@ -25,7 +25,6 @@ from recsys.errors import DataError
 from recsys.serve import supervisor
 from recsys.serve.settings import SHARED, Settings
 
-__all__ = ["listening", "resume", "serve"]
 
 _BACKLOG = 2048
 _IDLE = 30  # seconds until an idle connection is closed

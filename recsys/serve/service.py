@@ -24,8 +24,6 @@ from recsys.serve.settings import Settings
 from recsys.serve.slots import IndexAnswers, Slot, load_answers, load_search
 from recsys.storage import format_of
 
-__all__ = ["Service", "Variant", "variant_of"]
-
 T = TypeVar("T")
 Variant: TypeAlias = Literal["a", "b"]
 

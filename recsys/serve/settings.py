@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 
 from recsys.errors import DataError
 
-__all__ = ["LENGTH", "SHARED", "Limits", "Settings"]
-
 LENGTH = 10
 """Items of a list, unless a request says how many."""
 

@@ -19,8 +19,6 @@ from recsys.serve.facts import Json
 if TYPE_CHECKING:
     from recsys.lsi import LSI
 
-__all__ = ["IndexAnswers", "Slot", "load_answers", "load_search"]
-
 T = TypeVar("T")
 Signature = tuple[str, int, int, int]
 

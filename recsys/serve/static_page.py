@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from recsys.models.base import Indices
     from recsys.recommender import Recommender
 
-__all__ = ["StaticPage", "static_page"]
-
 _MOST = 48 * 2**20  # bytes of arrays: browsers open a page of 64 MB, but not of 640
 _NEIGHBOURS = 20
 _ON_MAP = 1000

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys.data.ids import Ids
-from recsys.data.ratings import Ratings, Source
+from recsys.data.ratings import Ratings
+from recsys.data.rows import Source
 from recsys.errors import DataError
 
 FRAME = pl.DataFrame(

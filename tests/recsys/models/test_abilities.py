@@ -114,7 +114,7 @@ def test_items_folded_in_can_be_scored(name, ratings, fitted):
     assert (folded.n_users, folded.n_items) == (N_USERS, N_ITEMS)
     scores = folded.scores(np.arange(N_USERS))
     assert np.isfinite(scores).all()
-    pair = model.with_items(Histories(*item_rows(ratings.take(ratings.indices < 2)))).scores([3])
+    pair = model.with_items(item_rows(ratings.take(ratings.indices < 2))).scores([3])
     assert_same_scores(pair[:, :2], scores[3:4, :2])
 
 

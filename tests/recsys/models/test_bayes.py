@@ -137,7 +137,7 @@ def test_users_of_the_fit_are_folded_in_as_they_are(likelihood):
     np.testing.assert_allclose(
         folded.predict([0, 1], items, times), model.predict(rows, items, times), rtol=1e-5
     )
-    untimed = model.with_users(Histories(*histories))
+    untimed = model.with_users(replace(histories, times=None))
     np.testing.assert_allclose(
         untimed.predict([0, 1], items), model.predict(rows, items), atol=0.05
     )
@@ -234,7 +234,7 @@ def test_new_users_and_items_are_folded_in_whether_or_not_biases_drift(likelihoo
     assert recommender.recommend(history={items[3]: 5, items[8]: 1}, n=4).height == 4
     rated = Histories.of(ratings).take(np.arange(3))
     raters = Histories(*kernels.csr_arrays(ratings.matrix.T.tocsr())).take(np.arange(2))
-    for new in (model.with_users(rated), model.with_users(Histories(*rated))):
+    for new in (model.with_users(rated), model.with_users(replace(rated, times=None))):
         assert (new.n_users, new.n_items) == (3, model.n_items)
         assert new.uses_times is moods
         again = new.with_users(rated).predict([0, 1], [4, 4], 0)

@@ -104,7 +104,7 @@ def test_training_items_folded_in_are_the_neighbours_they_were(weighting, neighb
     folded = model.with_items(item_rows(ratings))
     users = np.arange(60)
     np.testing.assert_allclose(folded.scores(users), model.scores(users), rtol=1e-4, atol=1e-6)
-    two = folded.with_items(Histories(*item_rows(ratings.take(ratings.indices < 2))))
+    two = folded.with_items(item_rows(ratings.take(ratings.indices < 2)))
     assert (two.n_users, two.n_items) == (60, 25)
     np.testing.assert_allclose(two.scores([3])[0, :2], folded.scores([3])[0, :2], rtol=1e-5)
     assert (two.scores(users)[:, 2:] == 0).all()
@@ -208,7 +208,7 @@ def test_als_folds_new_ratings_in_on_the_scale_of_the_old(ratings):
     folded = model.with_users(Histories.of(stars.take(stars.values < 3)))
     again = model._with_arrays(interaction_weight=model.interaction_weight / 2)
     ones = Histories.of(stars.take(stars.values < 3))
-    expected = again.with_users(ones._replace(values=np.full(len(ones.values), 4, np.float32)))
+    expected = again.with_users(replace(ones, values=np.full(len(ones.values), 4, np.float32)))
     np.testing.assert_allclose(folded.user_factors, expected.user_factors, rtol=1e-5, atol=1e-6)
 
 
