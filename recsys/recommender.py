@@ -13,15 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from recsys import folding, predictions
-from recsys.cold_start import (
-    FeaturesLike,
-    is_new,
-    item_similarity,
-    text_similarity,
-    user_similarity,
-    with_tables,
-)
+from recsys import cold_start, folding, predictions
+from recsys.cold_start import FeaturesLike
 from recsys.data.features import TableLike
 from recsys.data.frames import FrameLike, listed
 from recsys.data.ids import Ids, IdsLike
@@ -233,7 +226,7 @@ class Recommender:
             If the column of ids is missing, or an id is missing.
         """
         tables, learns = (item_table, user_table), not self._counts_from
-        model, changed = with_tables(self.model, self.ratings, *tables, learns=learns)
+        model, changed = cold_start.with_tables(self.model, self.ratings, *tables, learns=learns)
         other = type(self)(model)
         other._is_named = self._is_named
         counts = {"users": changed.n_users, "items": changed.n_items}
@@ -274,8 +267,7 @@ class Recommender:
     def fold_in_items(self, histories: FrameLike, *, item_table: TableLike | None = None) -> Self:
         """Return a recommender of new items, from their ratings; nothing is refitted.
 
-        It has the same users, and the new items alone: its scores can be compared with those of the
-        other items. `update` puts old and new items into one model.
+        It has the same users, and the new items alone. `update` has old and new ones in one model.
 
         Parameters
         ----------
@@ -380,28 +372,24 @@ class Recommender:
         Returns
         -------
         polars DataFrame
-            Columns user, item, rank (Int32, from 1), score (Float32, not clipped to the range of
-            the ratings), title where titles are known, and new (Boolean) where items without
-            ratings are among those to choose from. Equal scores go by item id.
+            Columns user, item, rank (Int32, from 1), score (Float32, not clipped), title where
+            titles are known, and new (Boolean) where items may have no ratings. Equal scores go by
+            item id.
         """
         others = (items, block, where, history, where_user, user_features, at_most, per)
         plain = exclude_seen and not diversity and cold_start in ("error", "popular")
         if plain and type(users) in (int, str) and all(option is None for option in others):
             place = self.ratings.users.place(cast(IdLike, users))
             if place >= 0:
-                return self._best(place, n)
+                (top,) = self._known_users.best(np.array([place]), n)
+                label = self.ratings.users.values.slice(place, 1).alias("user")
+                new = self._new if self.model.uses_features else None
+                return ranked(top, label, self.ratings.items, titles=self._titles, new=new)
         request: Request = {"items": items, "block": block, "where": where, "history": history}
         request |= {"exclude_seen": exclude_seen, "cold_start": cold_start}
         request |= {"where_user": where_user, "user_features": user_features}
         request |= {"diversity": diversity, "at_most": at_most, "per": per}
         return pl.concat(self.recommend_batches(users, n, **request))
-
-    def _best(self, user: int, n: int) -> pl.DataFrame:
-        """Recommend to one user, given by index."""
-        ratings, new = self.ratings, self._new if self.model.uses_features else None
-        label = ratings.users.values.slice(user, 1).alias("user")
-        (top,) = self._known_users.best(np.array([user]), n)
-        return ranked(top, label, ratings.items, titles=self._titles, new=new)
 
     def recommend_batches(
         self, users: IdsLike | None = None, n: int = 10, **request: Unpack[Request]
@@ -436,16 +424,13 @@ class Recommender:
 
         Similarity is the cosine of the model's item vectors (for `implicit-knn`, its own
         similarity), times n_j / (n_j + 10) for a found item with n_j ratings: the vector of an item
-        with few ratings points anywhere. In a model with features of items, the vectors of which
-        are those that features predict for items without ratings, a found item loses less the more
-        its features tell.
+        with few ratings points anywhere. It loses less the more its features tell, if it has any.
 
         Similarity with a text, such as "space opera with robots", is the cosine in the space of
         latent semantic indexing of the items' own texts.
 
-        The columns are item (or text), similar, rank (from 1), score, the title of `similar` where
-        titles are known, and new where `similar` may have no ratings. An item whose vector is zero,
-        as one without ratings or features, has no rows.
+        The columns are item (or text), similar, rank (from 1), score, the title of `similar`, and
+        new where `similar` may have no ratings. An item whose vector is zero has no rows.
 
         Raises
         ------
@@ -464,18 +449,18 @@ class Recommender:
             raise DataError(
                 "The folded-in item is alone, with none to be similar to; update(ratings) adds it."
             )
-        ids = self.ratings.items
-        if text is None:
-            return self._similar(ids, cast(IdsLike, items), n, self._item_similarity)
-        texts = [text] if isinstance(text, str) else list(text)
-        blocks = top_n(text_similarity(self.ratings, texts), np.arange(len(texts)), n)
-        return self._joined(blocks, pl.Series("text", texts, dtype=pl.String), ids)
+        if items is not None:
+            return self._similar("item", items, n, self._item_similarity)
+        texts = [text] if isinstance(text, str) else list(cast(Sequence[str], text))
+        blocks = top_n(cold_start.text_similarity(self.ratings, texts), np.arange(len(texts)), n)
+        return self._joined(blocks, pl.Series("text", texts, dtype=pl.String), self.ratings.items)
 
     def similar_users(self, users: IdsLike, n: int = 10) -> pl.DataFrame:
         """Find the n users most similar to each user, as `similar_items` does for items."""
-        return self._similar(self.ratings.users, users, n, self._user_similarity)
+        return self._similar("user", users, n, self._user_similarity)
 
-    def _similar(self, ids: Ids, queries: IdsLike, n: int, scorer: Scorer) -> pl.DataFrame:
+    def _similar(self, kind: str, queries: IdsLike, n: int, scorer: Scorer) -> pl.DataFrame:
+        ids: Ids = getattr(self.ratings, f"{kind}s")
         places = ids.index(listed(queries))
         blocks = top_n(scorer, places, n, exclude=Cosine.exclude_itself)
         return self._joined(blocks, ids.take(places), ids)
@@ -487,17 +472,17 @@ class Recommender:
 
     @cached_property
     def _item_similarity(self) -> Scorer:
-        rated = self._counts_from.get("item", self.ratings).indices
-        return item_similarity(self.model, np.bincount(rated, minlength=self.ratings.n_items))
+        rated, n = self._counts_from.get("item", self.ratings).indices, self.ratings.n_items
+        return cold_start.item_similarity(self.model, np.bincount(rated, minlength=n))
 
     @cached_property
     def _user_similarity(self) -> Cosine:
         counts = np.diff(self._counts_from.get("user", self.ratings).indptr)
-        return user_similarity(self.model, counts)
+        return cold_start.user_similarity(self.model, counts)
 
     @cached_property
     def _new(self) -> npt.NDArray[np.bool_] | None:
-        return is_new(self.ratings, self._counts_from.get("item", self.ratings))
+        return cold_start.is_new(self.ratings, self._counts_from.get("item", self.ratings))
 
     @cached_property
     def _known_users(self) -> KnownUsers:
@@ -567,16 +552,12 @@ class Recommender:
             training ratings unless these were implicit.
         """
         predictions.check_choice("cold_start", cold_start, ("error", "bias", "popular"))
-        if user_features is not None:
-            pair: Any = (pairs,) if item is None else (pairs, item)
-            new = self.fold_in(user_features=user_features)
-            return new.predict(*pair, cold_start=cold_start, std=std)
-        if item is not None:
-            pair = pl.DataFrame({"user": [pairs], "item": [item]})
-            return float(self.predict(pair, cold_start=cold_start)["prediction"][0])
-        popular = self._popular if cold_start == "popular" else None
-        fitted, given = Saved(self.model, self.ratings, self.training), cast(PairsLike, pairs)
-        return predictions.predicted_pairs(fitted, given, cold_start, popular, std=std)
+        known = self if user_features is None else self.fold_in(user_features=user_features)
+        given: Any = pairs if item is None else pl.DataFrame({"user": [pairs], "item": [item]})
+        popular = known._popular if cold_start == "popular" else None
+        fitted = Saved(known.model, known.ratings, known.training)
+        found = predictions.predicted_pairs(fitted, given, cold_start, popular, std=std)
+        return found if item is None else float(found["prediction"][0])
 
     def impute(
         self,

@@ -188,6 +188,8 @@ def variational_sweeps(
         raise ArgumentError(f"temperature must be at least 1; got {temperature}.")
     features = row_features, column_features
     with kernels.at_most(threads):
+        variance = float(X.data.var(dtype=np.float64)) or 1.0
+        scale, noise = OrdinalScale.of(X.data) if ordinal else None, _START_NOISE * variance
         if start is None:
             mean, *sides = _fresh_sides(X, k, link_penalty, *features, count_power, random_state)
         else:
@@ -195,15 +197,11 @@ def variational_sweeps(
             sides = list(VariationalSide.pair(X, *priors, link_penalty, *features))
             for side, vectors in zip(sides, (start.rows, start.columns), strict=True):
                 side.vectors = vectors
-        rows, columns = sides
-        variance = float(X.data.var(dtype=np.float64)) or 1.0
-        scale = OrdinalScale.of(X.data) if ordinal else None
-        noise = _START_NOISE * variance
-        for side in sides:
-            side.target = shrinkage_target(k + 1, variance) * side.typical
-        if start is not None:
             noise = start.noise_variance
             scale = (start.observed.scale or scale) if ordinal else None
+        rows, columns = sides
+        for side in sides:
+            side.target = shrinkage_target(k + 1, variance) * side.typical
         targets = Targets.of(X, scale, noise=noise, temperature=temperature)
         targets.give(rows, columns)
     quick = 0 if start is None else _QUICK_STEPS

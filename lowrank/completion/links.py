@@ -288,7 +288,7 @@ class Side:
     features: FeatureRidge | None
     penalty: float  # of B, in units of the prior precision; 0 without a link
     linked: Floats  # share of links in the prior means, shape (n, d)
-    link_squares: Floats | None  # the diagonal of S' W S
+    link_squares: Floats | None = None  # the diagonal of S' W S
     covariance_sums: tuple[Floats, Floats] | None = None  # by row, and the covariances they are of
 
     @classmethod
@@ -326,21 +326,8 @@ class Side:
                 prior = replace(prior, features=ridge.coefficients)
                 known = ridge.design.rows
             means = prior.means(link, known)
-            penalty, linked = link_penalty * typical, np.zeros_like(means)
-            side = cls(
-                entries.data,
-                link,
-                vectors,
-                prior,
-                means,
-                weight,
-                typical,
-                ridge,
-                penalty,
-                linked,
-                None,
-            )
-            sides.append(side)
+            known_of = entries.data, link, vectors, prior, means, weight, typical
+            sides.append(cls(*known_of, ridge, link_penalty * typical, np.zeros_like(means)))
         rows, columns = sides
         rows.link = rows.link.with_turned(columns.link)
         columns.link = columns.link.with_turned(rows.link)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from lowrank.completion import links
-from lowrank.completion.als import BiasedFactors, als_sweeps, solve_rows
+from lowrank.completion.als import AlsSweep, BiasedFactors, als_sweeps, solve_rows
 from lowrank.completion.design import Link
 from lowrank.kernels import CsrArrays, Stored, at_most
 from recsys.models.base import (
@@ -96,27 +96,9 @@ class ALS(ContentModel):
         start: FactorModel | None = None,
     ) -> None:
         self.rating_std = ratings.mean_and_std()[1] or 1.0
-        names = "regularization", "count_power", "random_state", "threads"
-        options: dict[str, Any] = {name: getattr(self, name) for name in names}
-        if start is not None:
-            k = self.factors
-            of_users, of_items = start.user_factors[:, :k], start.item_factors[:, :k]
-            options["start"] = BiasedFactors(
-                start.global_mean, start.user_bias, start.item_bias, of_users, of_items
-            )
         # Only the items and the mean are kept of the best sweep: the users follow from them.
         kept = {"global_mean", "item_bias", "item_factors", *_PRIOR_ARRAYS}
-        features = ratings.user_features, ratings.item_features
-        if pulled := self.linked or any(features):
-            options["link_penalty"] = self.link_penalty if self.linked else 0.0
-            options["row_features"], options["column_features"] = features
-        previous, watch = math.inf, ValidationWatch()
-        matrix = None if pulled else ratings.coded
-        sweeps = (
-            links.linked_als_sweeps(ratings.matrix, self.factors, **options)
-            if pulled
-            else als_sweeps(matrix or ratings.matrix, self.factors, **options)
-        )
+        previous, watch, sweeps = math.inf, ValidationWatch(), self._sweeps(ratings, start)
         for number, sweep in enumerate(islice(sweeps, self.iterations), start=1):
             if not math.isfinite(sweep.objective):
                 raise breakdown(self, "regularization", "count_power")
@@ -141,12 +123,33 @@ class ALS(ContentModel):
         for name, value in best.items():
             setattr(self, name, value)
         # The users once more, so that a user folded in later gets the very same vector.
-        rows = csr_rows(ratings.user_features) if any(features) else None
-        entries = matrix or Histories.of(ratings)
-        vars(self).update(self._solved_rows(entries, rows, of_users=True))
-        if any(features):
-            with at_most(self.threads):
-                self._fit_content(ratings)
+        entries = None if self._is_pulled(ratings) else ratings.coded
+        rows = csr_rows(ratings.user_features)
+        found = self._solved_rows(entries or Histories.of(ratings), rows, of_users=True)
+        vars(self).update(found)
+        with at_most(self.threads):
+            self._fit_content(ratings)
+
+    def _is_pulled(self, ratings: Ratings) -> bool:
+        """Return whether vectors are pulled towards what links or features predict."""
+        has_features = bool(ratings.user_features or ratings.item_features)
+        return self.linked or has_features
+
+    def _sweeps(self, ratings: Ratings, start: FactorModel | None) -> Generator[AlsSweep]:
+        names = "regularization", "count_power", "random_state", "threads"
+        options: dict[str, Any] = {name: getattr(self, name) for name in names}
+        if start is not None:
+            k = self.factors
+            of_users, of_items = start.user_factors[:, :k], start.item_factors[:, :k]
+            options["start"] = BiasedFactors(
+                start.global_mean, start.user_bias, start.item_bias, of_users, of_items
+            )
+        if not self._is_pulled(ratings):
+            return als_sweeps(ratings.coded or ratings.matrix, self.factors, **options)
+        options["link_penalty"] = self.link_penalty if self.linked else 0.0
+        features = ratings.user_features, ratings.item_features
+        options["row_features"], options["column_features"] = features
+        return links.linked_als_sweeps(ratings.matrix, self.factors, **options)
 
     def _take(self, side: str, prior: links.RowPrior) -> None:
         """Set the arrays of a prior."""

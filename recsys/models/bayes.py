@@ -11,12 +11,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from lowrank import kernels
 from lowrank.completion.bayes import (
     VariationalSweep,
-    calibrated_noise,
-    leverages,
-    predictive_variance,
     variational_sweeps,
 )
 from lowrank.completion.gibbs import GibbsSweep, gibbs_sweeps
@@ -27,7 +23,6 @@ from lowrank.kernels import CsrArrays, at_most
 from recsys.errors import DataError
 from recsys.models.base import (
     Floats,
-    Indices,
     OnStep,
     Step,
     ValidationWatch,
@@ -37,6 +32,7 @@ from recsys.models.base import (
     model,
     validation_rmse,
 )
+from recsys.models.calibration import calibrate, leverage, pair_variances, unseen
 from recsys.models.content import ContentModel
 from recsys.models.drifts import NAMES, DriftingModel
 from recsys.models.factor_form import FactorForm
@@ -50,13 +46,10 @@ if TYPE_CHECKING:
 
     from recsys.data.ratings import Ratings
 
-_PAIRS = 2**13  # pairs whose covariances are unpacked at a time
 # Arrays that are there or not:
 _TOGETHER = ("levels", "cut_points", "score_variance", "score_quantiles"), NAMES
 _LEVELS = range(3, 21)  # numbers of different ratings that may be an ordinal scale
 _MOST_DRIFT = 0.8  # share of drifts in the noise
-_CALIBRATED_ON = 10_000  # ratings at most
-_QUANTILES = 201  # of predictions, which stand for those that intervals are for
 _COMPARED = 100_000  # ratings at most, on which the likelihoods are compared
 _COMPARED_FACTORS = 8
 _FIRST_SWEEPS = 2  # of ratings as numbers, before they are levels
@@ -222,10 +215,10 @@ class Bayes(DriftingModel, ContentModel):
         histories, rows = Histories.of(ratings), csr_rows(ratings.user_features)
         with at_most(self.threads):
             vars(self).update(self._solved_rows(histories, rows, of_users=True))
-            self._calibrate(histories)
+            calibrate(self, histories)
             self._fit_content(ratings)
         if self.time and ratings.timestamps is not None and np.ptp(ratings.timestamps):
-            values, scores = self._unseen(histories, vars(self), "user")
+            values, scores = unseen(self, histories, vars(self), "user")
             with at_most(self.threads):
                 remarks.append(self._fit_drifts(ratings, values - scores))
         vars(self)["remarks"] = tuple(remarks)
@@ -413,38 +406,13 @@ class Bayes(DriftingModel, ContentModel):
         u = check_indices(users, self.n_users, "user")
         i = check_indices(items, self.n_items, "item")
         noise = self.predictive_noise
-        variance = self._pair_variances(u, i) + np.float32(noise)
+        variance = pair_variances(self, u, i) + np.float32(noise)
         if self.uses_times and times is not None:  # the noise has the drifts in it
             known = np.zeros_like(variance)
             for side, rows in (("user", u), ("item", i)):
                 knots = self.knots(side)
                 known += np.float32(knots.variance) - knots.at(rows, times)[1]
             variance -= np.minimum(known, np.float32(_MOST_DRIFT * noise))
-        return variance
-
-    def _pair_variances(self, u: Indices, i: Indices) -> Floats:
-        """Return the posterior variances of predictions, shape (n_pairs,)."""
-        variance, n = np.empty(len(u), dtype=np.float32), self._n_samples
-        for start in range(0, len(u), _PAIRS):
-            part = slice(start, start + _PAIRS)
-            rows, others = u[part], i[part]
-            if self._sampled:
-                drawn = self.user_draws[rows].reshape(len(rows), n, -1)
-                factors = self.item_vectors()[others].reshape(len(others), n, -1)
-                predicted = np.einsum("nsk,nsk->ns", drawn[:, :, :-1], factors)
-                predicted += drawn[:, :, -1] + self.item_biases[others]
-                variance[part] = predicted.var(axis=1, ddof=1 if n > 1 else 0)
-                if self.knows("item"):  # those without ratings are means, not draws
-                    drawn[:, :, -1] = 1
-                    own = np.einsum("nsi,sij,nsj->n", drawn, self.item_cold_covariance, drawn)
-                    variance[part] += self.item_spread[others] * own / n
-            else:
-                w = np.column_stack([self.user_vectors()[rows], self.user_bias[rows]])
-                z = np.column_stack([self.item_vectors()[others], self.item_bias[others]])
-                variance[part] = predictive_variance(
-                    Posterior(w, self.user_covariance[rows]),
-                    Posterior(z, self.item_covariance[others]),
-                )
         return variance
 
     @property
@@ -516,56 +484,11 @@ class Bayes(DriftingModel, ContentModel):
             arrays["user_draws"] = np.hstack([vectors.mean for vectors in more[0]])
         side, other = ("user", "item") if of_users else ("item", "user")
         if f"{other}_leverage" in vars(self):
-            arrays[f"{side}_leverage"] = self._leverage(side, arrays, histories.counts)
+            arrays[f"{side}_leverage"] = leverage(self, side, arrays, histories.counts)
         if self.uses_times:
-            values, scores = self._unseen(histories, arrays, side)
+            values, scores = unseen(self, histories, arrays, side)
             arrays |= self._folded_drifts(side, histories, values - scores)
         return arrays
-
-    def _leverage(
-        self, side: str, arrays: Mapping[str, Floats], counts: NDArray[np.int64]
-    ) -> Floats:
-        """Return the leverages of users (or items), none of draws."""
-        if self._sampled:
-            return np.zeros(len(counts), np.float32)
-        prior = self._prior(0, of_users=side == "user")
-        return leverages(counts, prior, arrays[f"{side}_covariance"])
-
-    def _unseen(
-        self, histories: Histories, arrays: Mapping[str, Floats], side: str
-    ) -> tuple[Floats, Floats]:
-        """Return ratings, or their latent numbers, and predictions that have not seen them.
-
-        The latter are right to first order in the leverage.
-        """
-        other, k = "item" if side == "user" else "user", self._base_width
-        rows, columns = histories.rows, histories.indices.astype(np.int64)
-        pair = arrays[f"{side}_factors"][:, :k], getattr(self, f"{other}_factors")[:, :k]
-        scores = kernels.pair_dots(*pair, rows, columns) + arrays[f"{side}_bias"][rows]
-        scores += getattr(self, f"{other}_bias")[columns] + np.float32(self.global_mean)
-        values = histories.values
-        if self.is_ordinal:
-            codes, noise = self._scale.codes(values), float(self.noise_variances.mean())
-            values = self._scale.latent(codes, scores, noise).means
-        leverage = arrays[f"{side}_leverage"][rows] + getattr(self, f"{other}_leverage")[columns]
-        return values, scores - leverage * (values - scores)
-
-    def _calibrate(self, histories: Histories) -> None:
-        """Set the noise under which ratings are most likely that predictions have not seen."""
-        found = vars(self)
-        raters = np.bincount(histories.indices, minlength=self.n_items)
-        for side, counts in (("user", histories.counts), ("item", raters)):
-            found[f"{side}_leverage"] = self._leverage(side, found, counts)
-        values, scores = self._unseen(histories, found, "user")
-        at = np.random.default_rng(0).permutation(len(values))[:_CALIBRATED_ON]
-        u, i = histories.rows[at], histories.indices[at].astype(np.int64)
-        spread = self._pair_variances(u, i) * (1 + self.user_leverage[u] + self.item_leverage[i])
-        scale, noise = self._scale if self.is_ordinal else None, float(self.noise_variances.mean())
-        given = histories.values[at], scores[at], spread, noise, scale
-        self.predictive_noise = noise if self._sampled else calibrated_noise(*given)
-        if self.is_ordinal:
-            shares = np.linspace(0, 1, _QUANTILES)
-            self.score_quantiles = np.quantile(scores[at].astype(np.float64), shares)
 
     def _settled(
         self, history: Histories, features: CsrArrays | None, *, of_users: bool = True
