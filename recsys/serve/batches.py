@@ -12,7 +12,6 @@ import msgspec
 from lowrank import kernels
 from recsys.serve.facts import Json
 
-
 _MOST = 32  # questions of one search
 _QUICK = 0.003  # seconds: a search that takes longer leaves the event loop to others
 _MEMORY = 0.1  # weight of the last search in the mean time of one

@@ -25,7 +25,6 @@ from recsys.errors import DataError
 from recsys.serve import supervisor
 from recsys.serve.settings import SHARED, Settings
 
-
 _BACKLOG = 2048
 _IDLE = 30  # seconds until an idle connection is closed
 _SETTINGS = "RECSYS_SERVICE"  # environment variable of workers that are started later

@@ -17,8 +17,6 @@ import time
 from collections.abc import Iterable
 from types import FrameType
 
-__all__ = ["DRAIN", "ENDING", "Supervisor"]
-
 DRAIN = 30  # seconds for requests in flight
 ENDING = {signal.SIGTERM, signal.SIGINT}
 """Signals that end the service; they are blocked until the supervisor handles them."""
