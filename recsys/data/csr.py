@@ -18,6 +18,8 @@ from recsys.errors import DataError
 _CHUNK = 1 << 20  # entries at once: bounds the scratch memory
 _KEY_BITS = 63  # an int64 key must stay non-negative
 _INT32 = np.iinfo(np.int32)
+_IDS = frozenset(("user", "item"))
+_FEW_PLACES, _ROWS_PER_PLACE = 2**12, 8  # ids that are counted at their place in a range
 _MOST_IDS = 2**31 - 1
 _FEWEST = 1 << 16  # rows that there is room for
 _FEWEST_KEYS = 1 << 12  # that there is room for
@@ -61,16 +63,15 @@ class Keys:
         """The integers."""
         return self._distinct[: self.count]
 
-    def code(
-        self, keys: npt.NDArray[np.int32] | npt.NDArray[np.int64], codes: npt.NDArray[np.int32]
-    ) -> None:
-        """Write the code of each key, a new one for a new key."""
+    def codes(self, keys: npt.NDArray[np.int32] | npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+        """Return the code of each key, a new one for a new key."""
         rest: npt.NDArray[Any] = np.ascontiguousarray(keys)
+        found = codes = np.empty(len(rest), np.int32)
         while True:
             there = self._distinct, self.count, self._slots
             done, self.count = backends.active.code_keys(rest, codes, *there)
             if done == len(rest):
-                return
+                return found
             rest, codes, known = rest[done:], codes[done:], self.values
             self._make(2 * len(self._distinct))
             again = np.empty(len(known), np.int32)
@@ -144,13 +145,13 @@ class Batches:
     """Columns of rows, batch after batch.
 
     As long as nothing is missing and all columns are of usual types, they are kept as arrays: ids
-    as codes of four bytes, ratings as codes of their levels, up to 256, dates as seconds. Else
-    they are series.
+    as numbers of four bytes, or codes of as many, ratings as codes of their levels, up to 256,
+    dates as seconds. Else they are series.
     """
 
     def __init__(self, expected: int | None = None) -> None:
         self.n_rows, self._expected = 0, expected or _FEWEST
-        self._keys = {role: Keys() for role in ("user", "item")}
+        self._keys: dict[str, Keys] = {}
         self._texts: dict[str, pl.Series] = {}  # categories are there as long as a series of them
         self._levels: Levels | None = Levels()
         self._in_seconds = False
@@ -178,12 +179,10 @@ class Batches:
             return rows
         arrays = self._arrays
         rows.arrays = {role: arrays.pop(role).array() for role in tuple(arrays)}
-        for role, keys in self._keys.items():
-            if role in self._texts:
-                dtype: Any = self._texts[role].dtype
-                rows.distinct[role] = dtype.categories.to_series().cast(dtype)
-            else:
-                rows.distinct[role] = pl.Series(keys.values)
+        rows.distinct = {role: pl.Series(keys.values) for role, keys in self._keys.items()}
+        for role, text in self._texts.items():
+            dtype: Any = text.dtype
+            rows.distinct[role] = dtype.categories.to_series().cast(dtype)
         if self._levels is not None and "rating" in rows.arrays:
             rows.levels = self._levels.values
         return rows
@@ -196,7 +195,7 @@ class Batches:
         is_integer = dtype.is_signed_integer() or dtype in (pl.UInt8, pl.UInt16, pl.UInt32)
         if column.null_count():
             return False
-        if role in self._keys:
+        if role in _IDS:
             is_text = isinstance(dtype, pl.String | pl.Categorical | pl.Enum)
             return (is_text or is_integer) and (not is_begun or is_text == (role in self._texts))
         if role == "rating":
@@ -217,10 +216,12 @@ class Batches:
                 return
             narrow = isinstance(column.dtype, pl.Int32 | pl.Int64)
             column = (column if narrow else column.cast(pl.Int64)).to_numpy()
+        fits = not len(column) or (column.min() >= _INT32.min and column.max() <= _INT32.max)
+        if role in _IDS and not (fits or role in self._keys):
+            array.change(self._keys.setdefault(role, Keys()).codes)
         if role in self._keys:
-            self._keys[role].code(column, array.more(len(column), np.int32))
+            array.more(len(column), np.int32)[:] = self._keys[role].codes(column)
         else:
-            fits = not len(column) or (column.min() >= _INT32.min and column.max() <= _INT32.max)
             array.more(len(column), np.int32 if fits else np.int64)[:] = column
 
     def _append_ratings(self, array: _Growing, column: Column) -> None:
@@ -245,7 +246,7 @@ class Batches:
     def _narrow(self, role: str, column: pl.Series) -> pl.Series:
         """Return a column in fewer bytes, if it fits."""
         dtype = column.dtype
-        if role in self._keys and isinstance(dtype, pl.String | pl.Categorical | pl.Enum):
+        if role in _IDS and isinstance(dtype, pl.String | pl.Categorical | pl.Enum):
             return self._as_categories(role, column)
         if role == "rating" and dtype.is_float():
             return column.cast(pl.Float32) if _largest(column) <= _LARGEST else column
@@ -283,7 +284,8 @@ class _Growing:
 
     def change(self, function: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> None:
         """Replace all numbers."""
-        self._numbers = function(self._numbers[: self._n])
+        if self._n:
+            self._numbers = function(self._numbers[: self._n])
 
     def array(self) -> npt.NDArray[Any]:
         """Return the numbers."""
@@ -333,13 +335,10 @@ def encoded(rows: Rows) -> tuple[Ids, Ids, Entries]:
         If an id is a text that stands for a missing one.
     """
     columns, arrays = rows.columns, rows.arrays
-    if arrays:
-        user_codes, item_codes = arrays.pop("user"), arrays.pop("item")
-        users = _in_order(user_codes, rows.distinct["user"], "user")
-        items = _in_order(item_codes, rows.distinct["item"], "item")
-    else:
-        users, user_codes = encode(columns.pop("user"), "user", rows.idle_users)
-        items, item_codes = encode(columns.pop("item"), "item", None)
+    both: Any = arrays or columns
+    known = rows.distinct
+    users, user_codes = encode(both.pop("user"), "user", rows.idle_users, known.get("user"))
+    items, item_codes = encode(both.pop("item"), "item", None, known.get("item"))
     for ids, codes in ((users, user_codes), (items, item_codes)):
         if len(missing := ids.missing()):
             row = int(np.isin(codes, missing).argmax())
@@ -359,46 +358,56 @@ def encoded(rows: Rows) -> tuple[Ids, Ids, Entries]:
 
 
 def encode(
-    series: pl.Series, kind: str, idle: pl.Series | None = None
+    values: pl.Series | npt.NDArray[np.int32],
+    kind: str,
+    idle: pl.Series | None = None,
+    known: pl.Series | None = None,
 ) -> tuple[Ids, npt.NDArray[np.int32]]:
     """Return the ids that occur (and idle ones), and the int32 index of each row's id.
 
-    Raises
-    ------
-    DataError
-        If there are more ids than int32 can count.
-    """
-    if series.dtype == pl.String:
-        series = series.cast(pl.Categorical(pl.Categories.random()))
-    keys, codes = Keys(), np.empty(len(series), np.int32)
-    is_text = isinstance(series.dtype, pl.Categorical)
-    physical = series.to_physical().to_numpy()
-    keys.code(physical.view(np.int32) if is_text else physical, codes)
-    distinct = pl.Series(kind, keys.values)
-    if is_text:
-        distinct = distinct.cast(pl.UInt32).cat.to(series.dtype)
-    return _in_order(codes, distinct, kind, idle), codes
-
-
-def _in_order(
-    codes: npt.NDArray[np.int32], distinct: pl.Series, kind: str, idle: pl.Series | None = None
-) -> Ids:
-    """Return ids (and idle ones) in order; the codes, places among `distinct`, become indices.
+    An array has integers, or places among the ids `known`, and is overwritten.
 
     Raises
     ------
     DataError
         If there are more ids than int32 can count.
     """
-    distinct = distinct.cast(pl.String if isinstance(distinct.dtype, pl.Categorical) else pl.Int64)
+    keys: npt.NDArray[Any] = values if isinstance(values, np.ndarray) else np.empty(0, np.int32)
+    if isinstance(values, pl.Series):
+        if values.dtype == pl.String:
+            values = values.cast(pl.Categorical(pl.Categories.random()))
+        if isinstance(values.dtype, pl.Categorical):
+            categories: Any = values.dtype
+            known = categories.categories.to_series()
+        keys = values.to_physical().cast(pl.Int64 if known is None else pl.Int32).to_numpy()
+    low, high = (int(keys.min()), int(keys.max())) if len(keys) else (0, 0)
+    most = _FEW_PLACES + len(keys) // _ROWS_PER_PLACE
+    low = 0 if low >= 0 and high < most else low  # spares a pass over the keys
+    span = high - low + 1
+    if span <= most:
+        is_own = keys.dtype == np.int32 and keys.flags.writeable
+        codes = keys if is_own else np.empty(len(keys), np.int32)
+        if low or codes is not keys:
+            np.subtract(keys, low, out=codes, casting="unsafe")
+        counts = np.empty(span + 1, np.int64)
+        backends.active.row_offsets(codes, counts)
+        places = np.flatnonzero(np.diff(counts))
+        distinct = pl.Series(kind, places + low)
+    else:
+        coded = Keys()
+        codes, distinct = coded.codes(keys), pl.Series(kind, coded.values)
+        span, places = coded.count, np.arange(coded.count)
+    if known is not None:
+        distinct = known.gather(distinct).alias(kind)
+    distinct = distinct.cast(pl.Int64 if distinct.dtype.is_integer() else pl.String)
     ids = Ids(distinct if idle is None else pl.concat([distinct, idle.alias(distinct.name)]), kind)
     if len(ids) > _MOST_IDS:
         raise DataError(f"There may be at most {_MOST_IDS:,} {kind}s; got {len(ids):,}.")
-    places = ids.find(distinct)
-    if (places != np.arange(len(places))).any():
-        threads = default_threads.get()
-        backends.active.look_up(codes, places.astype(np.int32), codes, threads)
-    return ids
+    table = np.zeros(span, np.int32)
+    table[places] = ids.find(distinct)
+    if (table != np.arange(span)).any():
+        backends.active.look_up(codes, table, codes, default_threads.get())
+    return ids, codes
 
 
 @dataclass(frozen=True, slots=True)

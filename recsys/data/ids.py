@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +18,20 @@ IdsLike: TypeAlias = (
     "pl.Series | Sequence[int] | Sequence[str] | Sequence[int | str] | npt.NDArray[Any] | int | str"
 )
 """A single id, or any sequence of ids: integers or strings."""
-Place: TypeAlias = Callable[[int], str]
-"""Name of the place of a row (counted from 0) in messages, such as "ratings.csv, line 17"."""
+
+
+class Spot(NamedTuple):
+    """Place of a row, which sorts as rows do: its number, after that of its file among others."""
+
+    order: tuple[int, ...]
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+Place: TypeAlias = Callable[[int], Spot]
+"""Place of a row (counted from 0), such as "ratings.csv, line 17" in messages."""
 
 MISSING_IDS = ("", "NULL", "null", "nan", "NaN", "None", "<NA>", r"\N")
 """Texts that stand for a missing id where a program has written one, never for a user or item."""
@@ -279,9 +291,9 @@ class Ids:
         return f"the nearest {ids_are.format(to_which)} {_listed(near)}"
 
 
-def row_place(row: int) -> str:
+def row_place(row: int) -> Spot:
     """Name row `row` (counted from 0) as messages do, counted from 1."""
-    return f"Row {row + 1}"
+    return Spot((row + 1,), f"Row {row + 1}")
 
 
 def as_id_series(values: object, kind: str, place: Place = row_place) -> pl.Series:

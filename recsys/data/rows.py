@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from recsys.data.ids import MISSING_IDS, Place, as_id_series, row_place
+from recsys.data.ids import MISSING_IDS, Place, Spot, as_id_series, row_place
 from recsys.data.times import (
     SECONDS,
     Moment,
@@ -29,6 +29,8 @@ from recsys.errors import DataError
 from recsys.messages import counted, shortened
 
 EventWeights = Mapping[str, float]
+SHOWN = 3
+"""Bad rows that are described."""
 Policy = Literal["last", "first", "mean", "sum", "error"]
 """Rating that counts of a repeated pair of user and item."""
 
@@ -37,7 +39,6 @@ _MOST_LEVELS = 256  # of codes of one byte
 
 _ANY = "*"  # stands for all kinds of events that are not named
 _MOST_KINDS = 20  # a column with more different values is not of kinds of events
-_SHOWN = 3  # bad rows that are described
 _LIMIT = 0.01  # of the rows may be bad
 _LARGEST = float(np.finfo(np.float32).max)
 _THOUSANDS = re.compile(r"-?\d{1,3}(,\d{3})+")
@@ -108,15 +109,15 @@ class RowRules:
 class BadRows:
     """Rows that cannot be read: the first raises an error, or they are counted and left out.
 
-    `limit` is the largest share of them, None for an error; `first` describes the first three.
+    `limit` is the largest share of them, None for an error; `first` are the first three.
     """
 
     limit: float | None = None
     count: int = 0
-    first: list[str] = field(default_factory=list)
+    first: list[tuple[Spot, str]] = field(default_factory=list)
 
-    def add(self, problem: str, rows: int = 1) -> None:
-        """Record `rows` rows with a problem, which names the place.
+    def add(self, spot: Spot, problem: str, rows: int = 1) -> None:
+        """Record `rows` rows with a problem, which begin at a place; places come in any order.
 
         Raises
         ------
@@ -124,10 +125,13 @@ class BadRows:
             If no row may be bad.
         """
         if self.limit is None:
-            raise DataError(problem)
+            raise DataError(f"{spot}: {problem}")
         self.count += rows
-        if len(self.first) < _SHOWN:
-            self.first.append(problem)
+        self.first = sorted([*self.first, (spot, problem)])[:SHOWN]
+
+    def described(self) -> tuple[str, ...]:
+        """Return a sentence on each of the first bad rows."""
+        return tuple(f"{spot}: {problem}" for spot, problem in self.first)
 
     def check(self, n_good: int) -> None:
         """Check the share of the bad rows.
@@ -142,7 +146,7 @@ class BadRows:
             raise DataError(
                 f"{counted(self.count, 'row')} of {self.count + n_good:,} "
                 f"({100 * share:.2g}%) cannot be read, more than {100 * self.limit:g}%; the first: "
-                f"{' '.join(self.first)} --bad-rows {np.ceil(100 * share):.0f}% skips them."
+                f"{' '.join(self.described())} --bad-rows {np.ceil(100 * share):.0f}% skips them."
             )
 
 
@@ -152,8 +156,8 @@ class Rows:
 
     As read, they have the types of the source, or smaller ones of `Batches`: categories for ids,
     codes of `levels` for ratings, seconds for dates (`in_seconds`). Where nothing is missing, they
-    may be `arrays` instead, of ids as places among `distinct` ones. `prepared` ones are ids,
-    Float32 or codes, and seconds.
+    may be `arrays` instead, of ids as numbers or places among `distinct` ones. `prepared` ones are
+    ids, Float32 or codes, and seconds.
     `layout` describes format and columns; `place` names the place of a row (counted from 0), such
     as "ratings.csv, line 17"; idle users are there without any item; `bad` counts the rows that
     are left out. With `implicit`, ratings are weights. `remarks` say what was made of the rows.
@@ -174,7 +178,7 @@ class Rows:
     def spread(self) -> Self:
         """Turn arrays into columns; return the rows themselves."""
         for role in tuple(self.arrays):
-            array, known = self.arrays.pop(role), self.distinct.get(role)
+            array, known = self.arrays.pop(role), self.distinct.pop(role, None)
             self.columns[role] = pl.Series(role, array)
             if known is not None:
                 self.columns[role] = known.gather(array).alias(role)
@@ -244,7 +248,7 @@ class Source:
         repeated = "no duplicates"
         if n_duplicates:
             repeated = f"{counted(n_duplicates, 'duplicate')} ({words[policy]})"
-        remarks, skipped = "; ".join(rows.remarks), tuple(rows.bad.first)
+        remarks, skipped = "; ".join(rows.remarks), rows.bad.described()
         return cls(name, rows.layout, "", repeated, remarks, skipped)
 
 
@@ -278,11 +282,16 @@ def joined(parts: Sequence[tuple[str, Rows]]) -> Rows:
     }
     idle = [rows.idle_users for _, rows in parts if rows.idle_users is not None]
     bad = BadRows(first.bad.limit, sum(rows.bad.count for _, rows in parts))
-    bad.first = [each for _, rows in parts for each in rows.bad.first][:_SHOWN]
+    bad.first = [
+        (Spot((part, *spot.order), spot.text), problem)
+        for part, (_, rows) in enumerate(parts)
+        for spot, problem in rows.bad.first
+    ][:SHOWN]
 
-    def place(row: int) -> str:
+    def place(row: int) -> Spot:
         part = bisect_right(ends, row)
-        return parts[part][1].place(row - (ends[part - 1] if part else 0))
+        spot = parts[part][1].place(row - (ends[part - 1] if part else 0))
+        return Spot((part, *spot.order), spot.text)
 
     found = Rows(columns, first.layout, place, _concatenated(idle) if idle else None, bad)
     found.levels, found.in_seconds = first.levels, all(rows.in_seconds for _, rows in parts)
@@ -427,20 +436,20 @@ def _leave_out_bad(rows: Rows, rules: RowRules) -> None:
         masks["timestamp"] = known.is_null()
     wrong = pl.DataFrame(masks).select(pl.any_horizontal(pl.all())).to_series()
     found = wrong.arg_true()
-    for row in found.head(_SHOWN):
+    for row in found.head(SHOWN):
         role = next(role for role, mask in masks.items() if mask[row])
         value = columns[role][row]
         if role == "timestamp":
-            problem: str | None = time_problem(value, rules.time_format)
+            problem = time_problem(value, rules.time_format)
         elif role == "rating":
-            problem = rating_problem(value)
+            problem = str(rating_problem(value))
         elif value is None:
             problem = f"the {role} id is missing."
         elif isinstance(value, str):
             problem = f"the {role} id is missing ({value!r})."
         else:
             problem = f"{role} id {value} is neither integer nor string."
-        bad.add(f"{rows.place(row)}: {problem}", 0)
+        bad.add(rows.place(row), problem, 0)
     bad.count += len(found)
     bad.check(len(wrong) - len(found))
     if bad.count:

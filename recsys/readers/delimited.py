@@ -19,7 +19,7 @@ import polars as pl
 from lowrank.kernels import backends, default_threads
 from recsys.data.columns import Request, Roles, assign_roles, is_known_name, wide_hint
 from recsys.data.csr import Batches, Column
-from recsys.data.ids import CANONICAL_INTEGER, MISSING_IDS, integers_if_canonical
+from recsys.data.ids import CANONICAL_INTEGER, MISSING_IDS, Spot, integers_if_canonical
 from recsys.data.rows import BadRows, Rows, is_truth, rating_problem, rating_values
 from recsys.data.times import YEAR_1000, is_time, iso_format
 from recsys.errors import DataError
@@ -266,9 +266,10 @@ def read_delimited(
     form = separator_name(layout.separator) + ("" if layout.has_header else ", no header")
     lines = rows.columns.pop(LINE, None)
 
-    def place(row: int) -> str:
-        line = next(islice(records(data, layout), row, None))[0] if lines is None else lines[row]
-        return f"{data.name}, line {line}"
+    def place(row: int) -> Spot:
+        if lines is None:
+            return data.at(next(islice(records(data, layout), row, None))[0])
+        return data.at(lines[row])
 
     return replace(rows, layout=f"{form}, {description}", place=place, bad=bad)
 
@@ -371,7 +372,7 @@ def read_carefully(
             if len(fields) != width:
                 hint = "; a quote may be unclosed" * any("\n" in field for field in fields)
                 count = counted(len(fields), "field")
-                bad.add(f"{data.name}, line {line}: found {count}, expected {width}{hint}.")
+                bad.add(data.at(line), f"found {count}, expected {width}{hint}.")
         rows = [(*fields, line) for line, fields in block if len(fields) == width]
         columns = list(zip(*rows, strict=True)) or [()] * (width + 1)
         for name, place in places.items():
@@ -381,14 +382,14 @@ def read_carefully(
     whole = {name: pl.concat(series) for name, series in chunks.items()}
     whole |= {role: whole[role].str.strip_chars() for role in roles}
 
-    def place_of(row: int) -> str:
-        return f"{data.name}, line {whole[LINE][row]}"
+    def place_of(row: int) -> Spot:
+        return data.at(whole[LINE][row])
 
     for role in (role for role in ("user", "item") if role in roles):
         missing = whole[role].is_in(MISSING_IDS)
         for row in missing.arg_true():
             text = f" ({whole[role][row]!r})" * bool(whole[role][row])
-            bad.add(f"{place_of(row)}: the {role} id is missing{text}.")
+            bad.add(place_of(row), f"the {role} id is missing{text}.")
         whole = {name: series.filter(~missing) for name, series in whole.items()}
         whole[role] = integers_if_canonical(whole[role])
     if not len(whole[LINE]):
@@ -433,8 +434,8 @@ def records(
         except StopIteration:
             return
         except csv.Error as error:
-            problem = f"{data.name}, line {begin}: the quotes don't match ({error})."
-            bad.add(problem, getattr(reader, "line_num", begin) - begin + 1)
+            n_lines = getattr(reader, "line_num", begin) - begin + 1
+            bad.add(data.at(begin), f"the quotes don't match ({error}).", n_lines)
             fields = []
         if "".join(fields).strip():
             if not is_header:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,8 +14,8 @@ import polars as pl
 
 from recsys.data.columns import SAMPLE, Request, Roles, assign_roles
 from recsys.data.csr import Batches
-from recsys.data.ids import MISSING_IDS, integers_if_canonical
-from recsys.data.rows import BadRows, Rows, rating_problem
+from recsys.data.ids import MISSING_IDS, Spot, integers_if_canonical
+from recsys.data.rows import SHOWN, BadRows, Rows, rating_problem
 from recsys.database import TableRows
 from recsys.errors import DataError
 from recsys.readers.sources import DataFile, NoRowsError
@@ -23,6 +24,7 @@ _GLOB = frozenset("*?[")
 _MOST_EXPECTED = 1 << 26  # rows that there is room for from the beginning, by an estimate
 _UUID_BYTES = 16
 _CHUNK = 100_000  # rows of a Parquet file at once: they fit in a cache
+_INTEGER = re.compile(r"[-+]?\d{1,18}", re.ASCII)
 _NO_SEPARATOR = "\x1f"  # polars reads whole lines when its separator does not occur
 _NOUNS = {"user": "user id", "item": "item id", "rating": "rating", "timestamp": "time"}
 
@@ -92,10 +94,11 @@ def _sample(head: pl.Series) -> list[Any]:
 
 def _numbered(rows: Rows, data: DataFile, description: str, request: Request) -> Rows:
     """Return rows that are named by their numbers."""
+    numbered = replace(data, unit="row")
     return replace(
         rows,
         layout=f"{data.form}, {description}",
-        place=lambda row: f"{data.name}, row {row + 1}",
+        place=lambda row: numbered.at(row + 1),
         bad=BadRows(request.rules.bad_rows),
     )
 
@@ -179,7 +182,7 @@ def read_jsonl(
             found = {role: fields.get(names[place]) for role, place in roles.items()}
             problems = (_problem(role, value) for role, value in found.items())
             if (problem := next(filter(None, problems), None)) is not None:
-                bad.add(f"{data.name}, {data.unit} {line}: {problem}")
+                bad.add(data.at(line), problem)
                 continue
             kept.append(line)
             for role, value in found.items():
@@ -189,9 +192,8 @@ def read_jsonl(
         rows = Rows({role: _series(role, column) for role, column in values.items()})
         lines = pl.Series(kept, dtype=pl.Int64)
 
-    def place_of(row: int) -> str:
-        line = lines[row] if len(lines) else next(islice(json_objects(data), row, None))[0]
-        return f"{data.name}, {data.unit} {line}"
+    def place_of(row: int) -> Spot:
+        return data.at(lines[row] if len(lines) else next(islice(json_objects(data), row, None))[0])
 
     form = f"JSON {'array' if data.unit == 'object' else 'lines'}"
     return replace(rows, layout=f"{form}, {description}", place=place_of, bad=bad)
@@ -213,32 +215,31 @@ def json_objects(
         if not line.strip():
             continue
         try:
-            fields = _json_object(line, f"{data.name}, {data.unit} {number}")
+            fields = _json_object(line)
         except DataError as error:
-            bad.add(str(error))
+            bad.add(data.at(number), str(error))
             continue
         yield number, fields
 
 
-def _json_object(line: str, place: str) -> dict[str, Any]:
-    """Return the object of a line; a `DataError` begins with its place."""
+def _json_object(line: str) -> dict[str, Any]:
+    """Return the object of a line."""
     try:
         fields = json.loads(line)
         if "\\u" in line:
             json.dumps(fields, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         where = f"column {error.colno}: {error.msg.lower()}"
-        raise DataError(f"{place}: not JSON ({where}).") from None
+        raise DataError(f"not JSON ({where}).") from None
     except UnicodeEncodeError as error:
         code = ord(error.object[error.start])
-        raise DataError(f"{place}: \\u{code:04x} is half of a character.") from None
+        raise DataError(f"\\u{code:04x} is half of a character.") from None
     except (ValueError, RecursionError):  # thousands of digits, or of brackets
         raise DataError(
-            f"{place}: a number is too long or brackets are nested too deeply; got "
-            f"{line.strip()[:40]!r}."
+            f"a number is too long or brackets are nested too deeply; got {line.strip()[:40]!r}."
         ) from None
     if not isinstance(fields, dict):
-        raise DataError(f"{place}: expected a JSON object; got {line.strip()[:40]!r}.")
+        raise DataError(f"expected a JSON object; got {line.strip()[:40]!r}.")
     return fields
 
 
@@ -321,14 +322,17 @@ def read_lightgcn(data: DataFile, request: Request) -> Rows:
     try:
         frame = pl.read_csv(data.path, **form, schema={"line": pl.String}, glob=False)
     except pl.exceptions.PolarsError:
-        raise DataError(_first_problem(data)) from None
+        spot, problem = next(_odd_lines(data))
+        raise DataError(f"{spot}: {problem}") from None
     lines = frame["line"].str.strip_chars()
     tokens = lines.filter(lines.str.len_bytes() > 0).str.replace_all(r"\s+", " ").str.split(" ")
     numbers = tokens.cast(pl.List(pl.Int64), strict=False)
     bad = BadRows(request.rules.bad_rows)
     wrong = numbers.list.eval(pl.element().is_null()).list.any()
     if wrong.any():
-        bad.add(_first_problem(data), int(wrong.sum()))
+        for spot, problem in islice(_odd_lines(data), SHOWN):
+            bad.add(spot, problem, 0)
+        bad.count = int(wrong.sum())
         numbers = numbers.filter(~wrong)
     user, items = numbers.list.first(), numbers.list.slice(1)
     busy = items.list.len() > 0
@@ -338,10 +342,10 @@ def read_lightgcn(data: DataFile, request: Request) -> Rows:
     if len(idle):
         layout += f", {len(idle):,} user{'s' * (len(idle) > 1)} without items"
 
-    def place(row: int) -> str:
+    def place(row: int) -> Spot:
         lengths = (max(len(line.split()) - 1, 0) for line in data.lines())
-        line = next(number for number, end in enumerate(accumulate(lengths), 1) if row < end)
-        return f"{data.name}, line {line}"
+        ends = enumerate(accumulate(lengths), 1)
+        return data.at(next(number for number, end in ends if row < end))
 
     columns = {"user": pairs["user"], "item": pairs["item"]}
     return Rows(columns, layout, place, idle, bad)
@@ -367,21 +371,22 @@ def read_netflix(data: DataFile, request: Request) -> Rows:
     frame = frame.filter(~pl.col("line").str.ends_with(":"))
     bad = BadRows(request.rules.bad_rows)
     for row, line in frame.filter(pl.col("user").is_null()).select("row", "line").iter_rows():
-        bad.add(f"{data.name}, line {row}: {line[:40]!r} is not a user, a rating and a date.")
+        bad.add(data.at(row), f"{line[:40]!r} is not a user, a rating and a date.")
     frame = frame.filter(pl.col("user").is_not_null())
     types = {"user": pl.Int64, "item": pl.Int64, "rating": pl.Float32, "timestamp": pl.String}
     columns = {role: frame[role].cast(dtype) for role, dtype in types.items()}
     layout = "Netflix Prize (item: user, rating, date)"
-    return Rows(columns, layout, lambda at: f"{data.name}, line {frame['row'][at]}", bad=bad)
+    return Rows(columns, layout, lambda at: data.at(frame["row"][at]), bad=bad)
 
 
-def _first_problem(data: DataFile) -> str:
-    """Return a sentence on the first token that is not an integer."""
+def _odd_lines(data: DataFile) -> Iterator[tuple[Spot, str]]:
+    """Yield place and problem of the lines with something that is no integer: at least of one."""
+    is_odd = False
     for number, line in enumerate(data.lines(), 1):
-        for token in line.split():
-            if not token.isascii() or not token.removeprefix("-").isdecimal() or len(token) > 18:
-                return (
-                    f"{data.name}, line {number}: {token[:40]!r} is not an integer; in LightGCN "
-                    "lines a user and its items are integers."
-                )
-    return f"{data.name} cannot be read as LightGCN lines."
+        odd = next((each for each in line.split() if not _INTEGER.fullmatch(each)), None)
+        if odd is not None:
+            is_odd = True
+            problem = f"{odd[:40]!r} is not an integer; in LightGCN lines"
+            yield data.at(number), f"{problem} a user and its items are integers."
+    if not is_odd:
+        raise DataError(f"{data.name} cannot be read as LightGCN lines.")

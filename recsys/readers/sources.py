@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 import polars as pl
 
+from recsys.data.ids import Spot
 from recsys.data.rows import BadRows
 from recsys.database import (
     MAGIC,
@@ -186,6 +187,10 @@ class DataFile:
                 "xz, zst or zip."
             )
 
+    def at(self, number: int) -> Spot:
+        """Return the place of a line or object, counted from 1."""
+        return Spot((number,), f"{self.name}, {self.unit} {number}")
+
     def lines(self, bad: BadRows | None = None) -> Iterator[str]:
         """Yield the lines of a text, with their ends.
 
@@ -201,9 +206,9 @@ class DataFile:
                     yield raw.decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
                     bad.add(
-                        f"{self.name}, line {number}: byte 0x{raw[error.start]:02x} (byte "
-                        f"{offset + error.start} of the file) is not valid UTF-8; if the text is "
-                        "in Latin-1, say --encoding latin-1."
+                        self.at(number),
+                        f"byte 0x{raw[error.start]:02x} (byte {offset + error.start} of the file) "
+                        "is not valid UTF-8; if the text is in Latin-1, say --encoding latin-1.",
                     )
                     yield "\n"
                 offset += len(raw)

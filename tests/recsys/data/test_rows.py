@@ -188,6 +188,23 @@ def test_bad_times_are_bad_rows_and_named_by_line(tmp_path):
     assert ratings.source.skipped[1].startswith("r.csv, line 12: time 'sometime' is neither")
 
 
+def test_the_first_bad_rows_of_any_kind_are_named_by_file_and_line(tmp_path):
+    rows = [f"u{k},{k},4,2024-01-{k % 28 + 1:02}" for k in range(900)]
+    for name, bad in {
+        "b.csv": {3: "u3,3", 9: 'u9,"9"0,4,2024-01-10'},
+        "a.csv": {2: "u2,2,4,sometime", 5: "u5,,4,2024-01-06", 8: "u8,8,x,2024-01-09", 11: "u11"},
+    }.items():
+        lines = [bad.get(k, row) for k, row in enumerate(rows)]
+        (tmp_path / name).write_text("\n".join(["user,item,rating,date", *lines]))
+    a, b = tmp_path / "a.csv", tmp_path / "b.csv"
+    for source, places in {
+        a: ("a.csv, line 4", "a.csv, line 7", "a.csv, line 10"),
+        (b, a): ("b.csv, line 5", "b.csv, line 11", "a.csv, line 4"),
+    }.items():
+        skipped = read_ratings(source, bad_rows="skip").source.skipped
+        assert tuple(text.split(":")[0].rpartition("/")[2] for text in skipped) == places
+
+
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
 def test_bad_rows_of_other_formats(tmp_path, suffix):
     path = tmp_path / f"r.{suffix}"

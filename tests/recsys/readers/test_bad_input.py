@@ -246,7 +246,7 @@ def test_the_line_of_a_lightgcn_pair(tmp_path: Path) -> None:
     path.write_text("1 10 11\n\n2\n3 10 12 13\n4 10\n")
     raw = read_raw(DataFile("train.txt", path), Request())
     lines = [1, 1, 4, 4, 4, 5]
-    assert [raw.place(row) for row in range(6)] == [f"train.txt, line {line}" for line in lines]
+    assert [raw.place(row).text for row in range(6)] == [f"train.txt, line {n}" for n in lines]
 
 
 def test_integers_of_any_size_are_ids_in_json(read: Read) -> None:
