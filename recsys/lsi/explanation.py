@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from recsys.data.ids import Ids
-    from recsys.lsi.search import Query, Search
+    from recsys.lsi.search import Fusion, Query, Search
 
 Floats = NDArray[np.floating[Any]]
 Indices = NDArray[np.int64]
 
 FEEDBACK = "(best documents)"
-"""Row of an explanation for the documents that the query's direction has moved to."""
+"""Row of an explanation for the documents whose mean stands for the meaning of the query."""
 
 AVERAGE = "(average document)"
 """Row of an explanation for what the average document has, which is subtracted."""
@@ -59,33 +59,38 @@ def explained_by_words(names: Ids, search: Search, query: Query, document: int) 
 
 
 def explained_by_both(
-    names: Ids, search: Search, query: Query, document: int, parts: tuple[Any, Any]
+    names: Ids,
+    search: Search,
+    fusion: Fusion,
+    query: Query,
+    document: int,
+    parts: tuple[Any, Any],
+    best: pl.Series,
 ) -> pl.DataFrame:
     """Return the frame of an explanation by both: term, contribution, words, meaning, through.
 
-    The contributions add up to the score. Two rows have other names: `FEEDBACK` and `AVERAGE`.
+    The contributions add up to the score. Two rows have other names: `FEEDBACK`, through the ids
+    `best`, if the direction is that of these documents; and `AVERAGE`.
     """
     shares, through = parts
-    fusion = search.fusion(query)
-    own = search.unit(document).astype(np.float64)
-    cosine = float(own @ fusion.direction)
-    words = fusion.words * search.word_shares(query, document)
-    meaning = fusion.meaning * fusion.query * shares
-    rest = fusion.meaning * (cosine - fusion.query * float(own @ query.direction))
+    moved = len(best) > 0
+    cosine = float(search.unit(document).astype(np.float64) @ fusion.direction)
     frame = pl.DataFrame(
         {
             "term": names.values.gather(query.terms).cast(pl.String),
-            "words": words,
-            "meaning": meaning,
-            "through": _named(names, through, len(query.terms)).cast(pl.String),
+            "words": fusion.words * search.word_shares(query, document),
+            "meaning": shares * (0.0 if moved else fusion.meaning),
+            "through": _named(names, None if moved else through, len(query.terms)).cast(pl.String),
         }
     )
     others = {
-        "term": [FEEDBACK, AVERAGE][fusion.query == 1.0 :],
-        "words": [0.0, -fusion.average_words][fusion.query == 1.0 :],
-        "meaning": [rest, -fusion.average_meaning][fusion.query == 1.0 :],
+        "term": [FEEDBACK, AVERAGE],
+        "words": [0.0, -fusion.average_words],
+        "meaning": [fusion.meaning * cosine, -fusion.average_meaning],
+        "through": [", ".join(best.cast(pl.String)), None],
     }
-    frame = pl.concat([_sorted(frame, "words", "meaning"), pl.DataFrame(others)], how="diagonal")
+    others = pl.DataFrame(others).tail(1 + moved)
+    frame = pl.concat([_sorted(frame, "words", "meaning"), others])
     total = (pl.col("words") + pl.col("meaning")).alias("contribution")
     return frame.select("term", total, "words", "meaning", "through")
 

@@ -30,7 +30,7 @@ from recsys.lsi.language import StopWords
 from recsys.lsi.parts import Part
 from recsys.lsi.queries import Queries, check_words
 from recsys.lsi.saved_index import SavedIndex, SavedPart, load_index, save_index
-from recsys.lsi.search import METHODS, Search, words_weight
+from recsys.lsi.search import METHODS, Search
 from recsys.lsi.space import (
     DEFAULT_RANK,
     Added,
@@ -420,9 +420,9 @@ class LSI(
             One row for each known term of the query, with columns term and contribution (Float64;
             their sum is the score). For "lsi" also through: the term of the document that carries
             most of the contribution, null where the document has no words. For "hybrid" also words
-            and meaning, whose sum is the contribution, and two more rows: of the best documents,
-            to whose mean the direction of the query moves, and of the average document, whose
-            scores are subtracted.
+            and meaning, whose sum is the contribution, and two more rows: of the best documents
+            (their ids in through), whose mean stands for what the query means unless there are
+            few documents, and of the average document, whose scores are subtracted.
 
         Raises
         ------
@@ -446,7 +446,8 @@ class LSI(
         shares = contributions(wanted.terms, given.weights[0], self.components_, target, own)
         if method == "lsi":
             return explained_by_meaning(self.terms_, wanted.terms, shares)
-        return explained_by_both(self.terms_, self._search, wanted, place, shares)
+        best = self.documents_.shown((fusion := self._search.fusion(wanted)).best)[0]
+        return explained_by_both(self.terms_, self._search, fusion, wanted, place, shares, best)
 
     # Save and load
 
@@ -549,7 +550,7 @@ class LSI(
     def _search(self) -> Search:
         facts = self.training_
         length = facts["words"] / max(1, facts["documents"] - facts["empty_documents"])
-        return Search(self.documents_.parts, words_weight(length), self._totals)
+        return Search(self.documents_.parts, length, self._totals)
 
     @cached_property
     def _totals(self) -> NDArray[np.float64]:

@@ -21,11 +21,11 @@ Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
-_MOST_MEANING = 0.7  # weight of meaning in long documents
-_FEW_WORDS = 25  # words of a document at which meaning has half of that
-_BEST = 5  # documents whose mean the direction of a query moves to
+_MOST_MEANING = 0.8  # weight of meaning in long documents
+_FEW_WORDS = 30  # words of a document at which meaning has half of that, for a query of eight
+_BEST = 10  # documents whose mean shows what a query means
 _RARELY = 40  # documents of a collection for each of them, at least
-_PULL = 3.0  # weight of their mean; that of the query is 1
+_GATHERED = 16  # documents for each whose vectors are read one by one rather than all as codes
 _CANDIDATES = 200  # documents with the best words, or bounds, whose scores are computed first
 _ROUNDING = 1e-5  # of float32 sums
 
@@ -50,8 +50,8 @@ class Ranking(NamedTuple):
 class Fusion(NamedTuple):
     """How words and meaning become one score: ``words * bm25 + meaning * cosine - average``.
 
-    The cosine is that of `direction`, which is `query` (its share of the direction) times the
-    direction of the query, and for the rest that of the best documents.
+    The cosine is that of `direction`, which is the mean of the `best` documents, or that of the
+    query if there are none.
     """
 
     words: float
@@ -59,7 +59,7 @@ class Fusion(NamedTuple):
     meaning: float
     average_meaning: float
     direction: Floats
-    query: float
+    best: Indices = np.zeros(0, np.int64)
 
     @property
     def average(self) -> float:
@@ -76,20 +76,22 @@ class Search:
     An exact word that few documents have stands far above the mean, so a large collection and a
     short query of rare words are ranked by words without any setting. And
 
-    .. math:: 1 - w = 0.7 \, \frac{l}{l + 25}
+    .. math:: 1 - w = 0.8 \, \frac{l}{l + 30 \sqrt{q / 8}}
 
-    for l words in the mean document: the coordinates of a title say less than those of an abstract.
+    for l words in the mean document and q in the query: the coordinates of a title say less than
+    those of an abstract, and a long query says more with its words than a short one.
 
-    The cosine is not that of the query alone: the five documents that are best by this score, of
-    those with the best words, show what is meant, and the query's direction moves to their mean
-    (Rocchio's feedback among the dimensions rather than among the words, where it adds noise).
+    The cosine is not that of the query, whose few words are known by a few coordinates, but that of
+    the ten documents that are best by the words and, half as much, by the query's own cosine. Their
+    mean, in which each has as much weight as its score is above that of the eleventh, shows what is
+    meant (Rocchio's feedback among the dimensions rather than among the words, where it adds noise).
 
     Attributes
     ----------
     parts : tuple of Part
         The documents; a place is a row of their tables, one below another.
-    weight : float
-        Weight w of exact words.
+    mean_length : float
+        Words of the mean document.
     totals : float64 ndarray of shape (2 k + 1, k)
         See `Part.totals`: the mean and the square of the cosines of a direction are known without a
         pass over all documents.
@@ -101,7 +103,7 @@ class Search:
     """
 
     parts: tuple[Part, ...]
-    weight: float
+    mean_length: float
     totals: Doubles
 
     @cached_property
@@ -211,7 +213,7 @@ class Search:
 
     def by_meaning(self, query: Query, n: int) -> Ranking:
         """Find the n documents with the largest cosines."""
-        found = self._best(Fusion(0.0, 0.0, 1.0, 0.0, query.direction, 1.0), None, n)
+        found = self._best(Fusion(0.0, 0.0, 1.0, 0.0, query.direction), None, n)
         scores = np.clip(found.meaning, -1, 1)  # rounding may exceed 1
         return found._replace(scores=scores, meaning=scores)
 
@@ -220,13 +222,17 @@ class Search:
         bm25 = self.bm25(query)
         candidates = largest(bm25, max(_CANDIDATES, 2 * n))
         fusion = self._fusion(query, bm25, candidates)
-        if self.is_filtered and len(candidates) > n:
-            others = fusion.words * float(bm25[candidates[-1]])
-            found = self._ranked(fusion, bm25, np.sort(candidates), n)
-            # No cosine is above 1, so others have no more than this.
-            reach = others + fusion.meaning * (1 + _ROUNDING)
-            if len(found.scores) == n and found.scores[-1] > reach - fusion.average:
+        if not self.is_filtered or not fusion.words:
+            return self._best(fusion, bm25, n)
+        found = self._ranked(fusion, bm25, np.sort(candidates), n)
+        if len(found.scores) == n:
+            # No cosine is above 1, so what is better has at least so much of the words.
+            least = float(found.scores[-1]) + fusion.average - fusion.meaning * (1 + _ROUNDING)
+            least /= fusion.words
+            if least > bm25[candidates[-1]]:
                 return found
+            if least > 0 and len(places := np.flatnonzero(bm25 >= least)) < len(bm25) // _GATHERED:
+                return self._ranked(fusion, bm25, places, n)
         return self._best(fusion, bm25, n)
 
     def fusion(self, query: Query) -> Fusion:
@@ -235,36 +241,42 @@ class Search:
         return self._fusion(query, bm25, largest(bm25, _CANDIDATES))
 
     def _fusion(self, query: Query, bm25: Floats, candidates: Indices) -> Fusion:
-        n = self.n_documents
+        n, weight = self.n_documents, words_weight(self.mean_length, len(query.terms))
         average = float(bm25.sum()) / n
         deviation = math.sqrt(max(float(bm25 @ bm25) / n - average**2, 0.0))
-        words = self.weight / deviation if deviation > 0 else 0.0
+        words = weight / deviation if deviation > 0 else 0.0
         mean, spread = self.spread(query.direction)
-        meaning = (1 - self.weight) / spread if spread > 0 else 0.0
-        fusion = Fusion(words, words * average, meaning, meaning * mean, query.direction, 1.0)
-        candidates = candidates[bm25[candidates] > 0][:_CANDIDATES]
+        meaning = (1 - weight) / spread if spread > 0 else 0.0
+        fusion = Fusion(words, words * average, meaning, meaning * mean, query.direction)
+        candidates = np.sort(candidates[bm25[candidates] > 0][:_CANDIDATES])
         n_best = min(_BEST, n // _RARELY, len(candidates))
         if not meaning or not n_best:
             return fusion
-        candidates = np.sort(candidates)
-        cosines = self.cosines(query.direction, candidates)
-        scores = np.float32(words) * bm25[candidates] + np.float32(meaning) * cosines
-        return self._moved(fusion, candidates[largest(scores, n_best)])
-
-    def _moved(self, fusion: Fusion, best: Indices) -> Fusion:
-        """Return the fusion whose direction has moved to the mean of the best documents."""
-        moved = fusion.direction.copy()
-        for part, rows in self._rows(np.sort(best)):
-            moved += np.float32(_PULL / len(best)) * (part.inverse[rows] @ part.vectors[rows])
-        length = math.sqrt(float(moved @ moved))
-        moved /= np.float32(length)
-        mean, spread = self.spread(moved)
+        # Halfway between the weights of both and words alone.
+        scores = np.float32(words * (1 + weight) / (2 * weight)) * (bm25[candidates] - average)
+        scores += np.float32(meaning / 2) * (self.cosines(query.direction, candidates) - mean)
+        best = largest(scores, n_best + 1)
+        scores -= scores[best[n_best]] if len(best) > n_best else 0
+        direction = self._mean_of(candidates[best[:n_best]], scores[best[:n_best]])
+        mean, spread = self.spread(direction)
         if spread == 0:
             return fusion
-        meaning = (1 - self.weight) / spread
-        return fusion._replace(
-            meaning=meaning, average_meaning=meaning * mean, direction=moved, query=1 / length
+        meaning = (1 - weight) / spread
+        return Fusion(
+            *(words, words * average, meaning, meaning * mean, direction),
+            candidates[best[:n_best]],
         )
+
+    def _mean_of(self, places: Indices, weights: Floats) -> Floats:
+        """Return the direction of the weighted mean of some documents, of length 1 or 0."""
+        order, total = np.argsort(places), np.zeros(self.totals.shape[1], np.float32)
+        weights, first = np.maximum(weights[order], _ROUNDING), 0
+        for part, rows in self._rows(places[order]):
+            own = weights[first : first + len(rows)] * part.inverse[rows]
+            total += own @ part.vectors[rows]
+            first += len(rows)
+        length = math.sqrt(float(total @ total))
+        return total / np.float32(length) if length > 0 else total
 
     def _best(self, fusion: Fusion, bm25: Floats | None, n: int) -> Ranking:
         """Find the n best documents of all, but leave out those whose bounds are too low."""
@@ -312,6 +324,7 @@ class Search:
         return Ranking(found, scores[best], words[best], meaning[best])
 
 
-def words_weight(mean_length: float) -> float:
-    """Return the weight of exact words in a collection of documents of so many words."""
-    return 1 - _MOST_MEANING * mean_length / (mean_length + _FEW_WORDS)
+def words_weight(mean_length: float, n_words: int) -> float:
+    """Return the weight of exact words, in documents of so many words, for a query of so many."""
+    few = _FEW_WORDS * math.sqrt(n_words / 8)
+    return 1 - _MOST_MEANING * mean_length / (mean_length + few) if mean_length else 1.0

@@ -154,6 +154,7 @@ struct RetrievalKernels {
     std::size_t (*gram_workspace)(const GramProblem&);
     void (*gram_rows)(const GramProblem&, std::int64_t begin, std::int64_t end, void* workspace);
     void (*scan_codes)(const CodeScan&, std::int64_t begin, std::int64_t end);
+    void (*block_maxima)(const float* scores, std::int64_t size, std::int64_t count, float* maxima);
     std::int64_t (*next_at_least)(const float* scores, std::int64_t i, std::int64_t n, float bar);
 };
 

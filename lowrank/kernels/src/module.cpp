@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -463,22 +465,30 @@ std::int64_t largest(In1<float> scores, Out1<std::int64_t> found) {
         return a.first > b.first || (a.first == b.first && a.second < b.second);
     };
     const auto n = static_cast<std::int64_t>(scores.size());
-    const std::size_t most = found.size();
+    const auto most = static_cast<std::int64_t>(found.size());
     std::vector<Entry> kept;
     kept.reserve(2 * most + 1);
-    float bar = -std::numeric_limits<float>::max();  // minus infinity is never found, nor is NaN
+    float bar = std::numeric_limits<float>::lowest();  // minus infinity is never found, nor is NaN
+    if (constexpr std::int64_t least = 64; most && n >= 2 * least * most) {
+        // As many blocks have a score that reaches the bar from the start: few others are looked at twice.
+        const std::int64_t size = n / (4 * most) < least ? least : n / (4 * most) / least * least;
+        std::vector<float> maxima(n / size);
+        active->retrieval.block_maxima(scores.data(), size, n / size, maxima.data());
+        std::nth_element(maxima.begin(), maxima.begin() + (most - 1), maxima.end(), std::greater<>{});
+        bar = maxima[most - 1];
+    }
     const auto next = [&](std::int64_t i) { return active->retrieval.next_at_least(scores.data(), i, n, bar); };
     for (std::int64_t i = next(0); most && i < n; i = next(i + 1)) {
         kept.emplace_back(scores.data()[i], i);
-        if (kept.size() < 2 * most) continue;
+        if (std::ssize(kept) < 2 * most) continue;
         std::nth_element(kept.begin(), kept.begin() + (most - 1), kept.end(), better);
         kept.resize(most);
         bar = std::nextafter(kept[most - 1].first, std::numeric_limits<float>::infinity());
     }
     std::sort(kept.begin(), kept.end(), better);
-    const std::size_t count = std::min(kept.size(), most);
-    for (std::size_t i = 0; i < count; ++i) found.data()[i] = kept[i].second;
-    return static_cast<std::int64_t>(count);
+    const std::int64_t count = std::min<std::int64_t>(std::ssize(kept), most);
+    for (std::int64_t i = 0; i < count; ++i) found.data()[i] = kept[i].second;
+    return count;
 }
 
 template <class T>

@@ -2,7 +2,9 @@
 
 #pragma once
 
+#include <algorithm>
 #include <bit>
+#include <limits>
 
 #include "topk.hpp"
 
@@ -23,6 +25,19 @@ inline void scan_codes(const CodeScan& p, std::int64_t begin, std::int64_t end) 
         const auto dot = static_cast<float>(code_dot(p.query, p.codes + row * p.width, p.width));
         const float base = p.base ? p.base[row] * p.weight : 0.0f;
         p.out[row] = base + (p.factor * p.scale[row] * (dot - p.centre) + p.slack * p.error[row]);
+    }
+}
+
+// Writes the largest of each `size` scores, a multiple of the lanes; NaN never is.
+inline void block_maxima(const float* scores, std::int64_t size, std::int64_t count, float* maxima) {
+    for (std::int64_t block = 0; block < count; ++block, scores += size) {
+        Scores most = broadcast<float, score_lanes>(std::numeric_limits<float>::lowest());
+        for (std::int64_t i = 0; i < size; i += score_lanes) {
+            const Scores some = load<float, score_lanes>(scores + i);
+            most = some > most ? some : most;
+        }
+        maxima[block] = most[0];
+        for (int lane = 1; lane < score_lanes; ++lane) maxima[block] = std::max<float>(maxima[block], most[lane]);
     }
 }
 

@@ -30,7 +30,7 @@ def test_bm25_is_robertsons_formula():
     matrix = sparse.csr_array(counts)
     table = pl.DataFrame({"document": range(4)})
     part = Part(table, matrix, np.ones((4, 1), np.float32), counts.sum() / 4)
-    search = Search((part,), 0.5, part.totals())
+    search = Search((part,), 1.5, part.totals())
     query = Query(np.array([0, 2]), np.array([1.0, 2.0], np.float32), np.ones(1, np.float32))
     found = search.bm25(query)
     lengths, df, k1, b = counts.sum(axis=1), (counts > 0).sum(axis=0), 1.2, 0.75
@@ -81,11 +81,12 @@ def test_queries_are_answered_as_each_alone(both):
         assert rows.equals(both.query(query, n=3))
 
 
-def test_short_documents_lean_on_exact_words():
-    weights = [words_weight(length) for length in (1, 6, 30, 100, 1000)]
+def test_short_documents_and_long_queries_lean_on_exact_words():
+    weights = [words_weight(length, 8) for length in (0, 1, 6, 30, 100, 1000)]
     assert weights == sorted(weights, reverse=True)
-    assert weights[0] > 0.95
-    assert weights[-1] > 0.3
+    assert weights[1] > 0.95
+    assert weights[-1] > 0.2
+    assert words_weight(30, 2) < words_weight(30, 8) < words_weight(30, 20)
 
 
 def test_methods_that_an_index_cannot_do_are_rejected(both):
